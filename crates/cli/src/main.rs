@@ -1,0 +1,3 @@
+//! The `corefit` command.
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! The pure half of corefit: its vocabulary, what it estimates and what it decides.
+//!
+//! Nothing here reads a clock, a file or a random source: the same input always
+//! gives the same output, so the controllers that run on a real host also run in
+//! a simulation and on a recording. `clippy.toml` beside this crate enforces it.
+
+mod cpuset;
+mod units;
+
+pub use cpuset::{CpuSet, ParseCpuSetError};
+pub use units::{CpuId, Cpus, Time, Weight};

@@ -1,0 +1,1 @@
+//! Real machines for corefit: what proc, sys and the cgroup file systems say, and how programs are launched.
