@@ -5,7 +5,9 @@
 //! a simulation and on a recording. `clippy.toml` beside this crate enforces it.
 
 mod cpuset;
+mod team;
 mod units;
 
 pub use cpuset::{CpuSet, ParseCpuSetError};
+pub use team::{Decision, Interval, TeamController, Why, team_for};
 pub use units::{CpuId, Cpus, Time, Weight};

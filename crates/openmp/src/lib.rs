@@ -1,1 +1,33 @@
-//! Preload library of corefit.
+//! `libcorefit_omp.so`: lets `corefit run` size the thread teams of a running program.
+//!
+//! Preloaded into a program, it stands in front of the OpenMP runtimes' entry points:
+//!
+//! ```text
+//!   program ──GOMP_parallel(fn, data, 0)──▶ [entry.rs: trampoline]
+//!                                               │ one relaxed load of the word
+//!                                               │ zero? nothing is short: straight on
+//!                                               ▼
+//!                                           [region.rs: may it be resized? to what?]
+//!                                               ▼
+//!                       libgomp / libomp ◀── GOMP_parallel(fn, data, 2)
+//! ```
+//!
+//! * `page.rs`: the page shared with corefit.
+//! * `entry.rs`: the exported entry points, in assembly, since some are variadic.
+//! * `runtime.rs`: which of several loaded OpenMP runtimes a call was meant for.
+//! * `region.rs`: the decision per region.
+//! * `quiet.rs`: stopping a runtime's spinning at run time.
+//! * `counts.rs`: answers to "how many CPUs are there".
+//!
+//! In a program that corefit did not start it does nothing at all.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("libcorefit_omp has entry points for x86-64 Linux only");
+
+mod counts;
+mod entry;
+mod page;
+mod quiet;
+mod region;
+mod runtime;
+mod session;

@@ -1,0 +1,622 @@
+//! How many threads a program should run, from what its threads got of the CPUs.
+//!
+//! ```text
+//!                    ┌──────────────── Follow(n) ◀───────────────┐
+//!   CPUs were lost   │                  │   │                   │ kept: n+1, or undone: n
+//!   ▼                │      idle CPUs,  │   │ none idle, more   │
+//!   n := team(A) ◀───┘      for `hold`  │   │ cannot be ruled   │
+//!                                       ▼   │ out: every `wait` │
+//!                           n := team(A)    └───▶ Probe(n+1) ───┘
+//! ```
+//!
+//! **What is available.** In an interval, n threads ran `run` CPUs and waited `wait` (with
+//! `steal`, the time the hypervisor took from their CPUs). A runnable thread so got the share
+//! s = run / (run + wait + steal) of a CPU, and n threads that never block get n s. What was
+//! idle beside them could be had, too:  A = max(run + idle, n s), at most the CPUs allowed.
+//!
+//! **From CPUs to threads.** A team that waits for its slowest member runs at n times the
+//! share of that member. With A CPUs for n = ⌈A⌉ threads the last one gets A - (n-1), so
+//! that team is worth n (A - (n-1)), and ⌊A⌋ threads on whole CPUs are worth ⌊A⌋: the larger
+//! one wins. (A = 1.5: 2 x 0.5 = 1 against 1; A = 7.6: 8 x 0.6 = 4.8 against 7.) A quota is
+//! different, it stops all threads together: there ⌈quota⌉ threads use what there is.
+//!
+//! **Asymmetry.** Losing a CPU is answered at once: spinning teams pay a timeslice per
+//! hand-over (measured here: 0.5 s for a single LU step). Growing waits for `hold` and doubles
+//! it when it was regretted; a blind probe backs off exponentially, is judged by what the
+//! threads got and by the rate of regions, and is not made at all where the entitled CPUs
+//! are known and leave nothing to find.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{Cpus, Time};
+
+/// First wait before growing onto idle CPUs.
+const HOLD: Duration = Duration::from_millis(100);
+/// Longest such wait, after growing was regretted again and again.
+const HOLD_MAX: Duration = Duration::from_millis(6_400);
+/// A shrink within this time of growing is a regret.
+const REGRET: Duration = Duration::from_secs(1);
+/// First wait before a blind probe, and the longest.
+const PROBE_WAIT: Duration = Duration::from_secs(2);
+const PROBE_WAIT_MAX: Duration = Duration::from_secs(64);
+/// A failed probe may cost at most one part in this many of the time.
+const PROBE_COST: u32 = 50;
+/// Idle CPUs that justify one more thread: not quite one, the counters have 10 ms steps.
+const IDLE_ENOUGH: f64 = 0.7;
+/// A smaller team must be worth this much more before a team shrinks.
+const SHRINK_GAIN: f64 = 1.1;
+/// CPUs lost in one interval that are answered without waiting for a second one.
+const LOST_MUCH: f64 = 0.5;
+/// A probe judged by progress must raise the rate of regions by this factor.
+const PROBE_GAIN: f64 = 1.02;
+/// Regions in each of the two compared intervals for a rate to mean something.
+const ENOUGH_REGIONS: f64 = 10.0;
+
+/// What was measured between two samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interval {
+    /// Its end.
+    pub at: Time,
+    /// Its length.
+    pub length: Duration,
+    /// CPUs on which the program's threads ran.
+    pub run: Cpus,
+    /// Threads that were runnable but not running, on average.
+    pub wait: Cpus,
+    /// CPUs that the hypervisor took from those allowed, while we could have used them.
+    pub steal: Cpus,
+    /// Idle CPUs among those allowed.
+    pub idle: Cpus,
+    /// CPUs that the program may run on (affinity and cpuset).
+    pub allowed: u32,
+    /// The tightest quota, in CPUs; `None` without.
+    pub quota: Option<Cpus>,
+    /// CPUs that the program gets when everybody is busy; `None` if that cannot be known.
+    pub entitled: Option<Cpus>,
+    /// Threads in the teams that ran (all processes together), at least 1.
+    pub team: u32,
+    /// Parallel regions begun in the interval; `None` when not counted.
+    pub regions: Option<u64>,
+}
+
+/// Why the number of threads changed, or did not.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Why {
+    /// Nothing called for a change.
+    Steady,
+    /// The CPUs allowed (affinity, cpuset, quota) fell below the team.
+    Limited,
+    /// Threads waited for CPUs that others used.
+    Contended {
+        /// CPUs that the threads got.
+        run: Cpus,
+        /// Threads that waited.
+        wait: Cpus,
+    },
+    /// CPUs were idle.
+    Idle {
+        /// How many.
+        idle: Cpus,
+    },
+    /// Trying one thread more, since nothing told whether it would get a CPU.
+    Probe,
+    /// The probe gained: kept.
+    ProbeKept,
+    /// The probe gained nothing: undone.
+    ProbeUndone,
+}
+
+/// What to do until the next interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// Threads to run, all processes of the program together.
+    pub team: u32,
+    /// CPUs that were to be had in the interval (a lower bound).
+    pub available: Cpus,
+    /// Why `team` is what it is.
+    pub why: Why,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Follow,
+    /// Since when one thread more has been ordered, and the rate of regions before.
+    Probe {
+        since: Time,
+        rate: Option<f64>,
+    },
+}
+
+/// Follows the CPUs of one program. See the module for the rules.
+#[derive(Clone, Debug)]
+pub struct TeamController {
+    team: u32,
+    most: u32,
+    phase: Phase,
+    hold: Duration,
+    idle_since: Option<Time>,
+    grew_at: Option<Time>,
+    lost_before: bool,
+    probe_wait: Duration,
+    /// When the wait for the next probe began.
+    quiet_since: Option<Time>,
+    allowed: u32,
+    rate: Option<f64>,
+}
+
+impl TeamController {
+    /// A controller for a program launched with `team` threads that can use up to `most`.
+    #[must_use]
+    pub fn new(team: u32, most: u32) -> TeamController {
+        TeamController {
+            team: team.clamp(1, most.max(1)),
+            most: most.max(1),
+            phase: Phase::Follow,
+            hold: HOLD,
+            idle_since: None,
+            grew_at: None,
+            lost_before: false,
+            probe_wait: PROBE_WAIT,
+            quiet_since: None,
+            allowed: 0,
+            rate: None,
+        }
+    }
+
+    /// Threads ordered at the moment.
+    #[must_use]
+    pub fn team(&self) -> u32 {
+        self.team
+    }
+
+    /// The program turned out to be able to use `most` threads.
+    pub fn set_most(&mut self, most: u32) {
+        self.most = most.max(1);
+        self.team = self.team.min(self.most);
+    }
+
+    /// Decides after one interval.
+    pub fn step(&mut self, seen: &Interval) -> Decision {
+        let contended = available(seen);
+        let limit = limit(seen, self.most);
+        let rose = seen.allowed > self.allowed && self.allowed > 0;
+        self.allowed = seen.allowed;
+        let why = self.decide(seen, contended, limit, rose);
+        self.remember_rate(seen);
+        Decision {
+            team: self.team,
+            available: seen.quota.map_or(contended, |q| q.min(contended)),
+            why,
+        }
+    }
+
+    fn decide(&mut self, seen: &Interval, contended: Cpus, limit: u32, rose: bool) -> Why {
+        if limit < self.team {
+            self.change(limit);
+            return Why::Limited;
+        }
+        if let Phase::Probe { since, rate } = self.phase {
+            return self.judge(seen, contended, since, rate);
+        }
+        if let Some(why) = self.shrink(seen, contended, limit) {
+            return why;
+        }
+        if self.team < limit {
+            return self.grow(seen, limit, rose);
+        }
+        self.idle_since = None;
+        self.quiet_since = None;
+        self.calm(seen.at);
+        Why::Steady
+    }
+
+    fn shrink(&mut self, seen: &Interval, contended: Cpus, limit: u32) -> Option<Why> {
+        let target = team_for(contended).min(limit);
+        let worth = worth(self.team, contended);
+        let lost = seen.wait.0 + seen.steal.0;
+        let calls = target < self.team && f64::from(target) > SHRINK_GAIN * worth;
+        let act = calls && (lost >= LOST_MUCH || self.lost_before);
+        self.lost_before = calls;
+        if !act {
+            return None;
+        }
+        if self
+            .grew_at
+            .is_some_and(|grew| seen.at.since(grew) < REGRET)
+        {
+            self.hold = (self.hold * 2).min(HOLD_MAX);
+        }
+        self.change(target);
+        Some(Why::Contended {
+            run: seen.run,
+            wait: Cpus(lost),
+        })
+    }
+
+    fn grow(&mut self, seen: &Interval, limit: u32, rose: bool) -> Why {
+        let start = seen.at - seen.length;
+        if seen.idle.0 >= IDLE_ENOUGH {
+            let since = *self.idle_since.get_or_insert(start);
+            // CPUs that were only just allowed are taken at once.
+            if rose || seen.at.since(since) + seen.length / 10 >= self.hold {
+                let target = team_for(Cpus(
+                    seen.run.0.max(f64::from(self.team)) + seen.idle.0 + 0.3,
+                ));
+                self.change(target.clamp(self.team + 1, limit));
+                self.grew_at = Some(seen.at);
+                return Why::Idle { idle: seen.idle };
+            }
+            return Why::Steady;
+        }
+        self.idle_since = None;
+        let nothing_to_find = seen.entitled.is_some_and(|e| team_for(e) <= self.team);
+        let busy = seen.run.0 > 0.9 * f64::from(self.team);
+        if nothing_to_find || !busy {
+            self.quiet_since = None;
+            return Why::Steady;
+        }
+        let since = *self.quiet_since.get_or_insert(start);
+        if seen.at.since(since) < self.probe_wait && !rose {
+            return Why::Steady;
+        }
+        self.phase = Phase::Probe {
+            since: seen.at,
+            rate: self.rate,
+        };
+        self.team += 1;
+        Why::Probe
+    }
+
+    /// Ends a probe once the larger team has run for a whole interval.
+    fn judge(&mut self, seen: &Interval, contended: Cpus, since: Time, rate: Option<f64>) -> Why {
+        let took = seen.at.since(since);
+        if seen.team < self.team && took < Duration::from_secs(5) {
+            return Why::Steady; // no region has begun since
+        }
+        let got = team_for(contended) >= self.team && seen.team >= self.team;
+        let faster = match (rate, region_rate(seen)) {
+            (Some(before), Some(now)) => now > PROBE_GAIN * before,
+            _ => true,
+        };
+        self.phase = Phase::Follow;
+        self.quiet_since = None;
+        if got && faster {
+            self.probe_wait = PROBE_WAIT;
+            return Why::ProbeKept;
+        }
+        self.team -= 1;
+        self.probe_wait = (self.probe_wait * 2)
+            .max(took * PROBE_COST)
+            .min(PROBE_WAIT_MAX);
+        Why::ProbeUndone
+    }
+
+    fn change(&mut self, team: u32) {
+        self.team = team.clamp(1, self.most);
+        self.phase = Phase::Follow;
+        self.idle_since = None;
+        self.quiet_since = None;
+        self.grew_at = None;
+        self.lost_before = false;
+        self.rate = None;
+    }
+
+    /// Forgets regrets once a grown team has lasted.
+    fn calm(&mut self, now: Time) {
+        if self
+            .grew_at
+            .is_some_and(|grew| now.since(grew) > 5 * REGRET)
+        {
+            self.hold = HOLD;
+            self.grew_at = None;
+        }
+    }
+
+    fn remember_rate(&mut self, seen: &Interval) {
+        if let (Phase::Follow, Some(now)) = (self.phase, region_rate(seen)) {
+            self.rate = Some(self.rate.map_or(now, |before| 0.8 * before + 0.2 * now));
+        }
+    }
+}
+
+/// CPUs that were to be had in an interval without regard to quotas; see the module.
+fn available(seen: &Interval) -> Cpus {
+    let demand = seen.run.0 + seen.wait.0 + seen.steal.0;
+    let share = if demand > 0.0 {
+        seen.run.0 / demand
+    } else {
+        1.0
+    };
+    let free = (seen.run + seen.idle).0;
+    // Threads that sleep most of the time waited for nothing: their share says little.
+    let shared = f64::from(seen.team.min(seen.allowed.max(1) * 64)) * share;
+    let shared = if demand < 0.2 { 0.0 } else { shared };
+    let entitled = seen.entitled.map_or(0.0, |e| e.0);
+    Cpus(
+        free.max(shared)
+            .max(entitled.min(1.0))
+            .min(f64::from(seen.allowed)),
+    )
+}
+
+/// The most threads that limits leave: CPUs allowed, and ⌈quota⌉ (less a tenth).
+fn limit(seen: &Interval, most: u32) -> u32 {
+    let quota = seen
+        .quota
+        .map_or(f64::INFINITY, |q| (q.0 - 0.1).ceil().max(1.0));
+    whole(quota).min(seen.allowed).min(most).max(1)
+}
+
+/// Threads for an amount of contended CPUs: ⌈A⌉ or ⌊A⌋, whichever team is worth more; at least 1.
+#[must_use]
+pub fn team_for(available: Cpus) -> u32 {
+    let low = whole((available.0 + 0.05).floor().max(1.0));
+    let high = low + 1;
+    if worth(high, available) > f64::from(low) {
+        high
+    } else {
+        low
+    }
+}
+
+/// What a team of `n` is worth in whole CPUs when `available` are to be had: n times the share
+/// of its slowest member, the others having whole CPUs.
+fn worth(n: u32, available: Cpus) -> f64 {
+    let slowest = available.0 - f64::from(n - 1);
+    f64::from(n) * slowest.clamp(0.0, 1.0)
+}
+
+fn region_rate(seen: &Interval) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "regions in one interval")]
+    let regions = seen.regions? as f64;
+    (regions >= ENOUGH_REGIONS).then(|| regions / seen.length.as_secs_f64().max(1e-3))
+}
+
+/// A non-negative amount as a whole number, saturating.
+fn whole(amount: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped"
+    )]
+    let n = amount.clamp(0.0, f64::from(u32::MAX)) as u32;
+    n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(50);
+
+    /// A machine of `cpus` beside an equal-weight group that keeps `hogs` CPUs busy if it can.
+    struct World {
+        at: Time,
+        cpus: u32,
+        hogs: u32,
+        quota: Option<Cpus>,
+        entitled: Option<Cpus>,
+    }
+
+    impl World {
+        fn new(cpus: u32, hogs: u32) -> World {
+            World {
+                at: Time(0),
+                cpus,
+                hogs,
+                quota: None,
+                entitled: None,
+            }
+        }
+
+        fn interval(&mut self, team: u32) -> Interval {
+            self.at = self.at + STEP;
+            let (cpus, hogs, n) = (f64::from(self.cpus), f64::from(self.hogs), f64::from(team));
+            let run = n.min((cpus - hogs).max(cpus / 2.0));
+            Interval {
+                at: self.at,
+                length: STEP,
+                run: Cpus(run),
+                wait: Cpus(n - run),
+                idle: Cpus((cpus - hogs - run).max(0.0)),
+                allowed: self.cpus,
+                quota: self.quota,
+                entitled: self.entitled,
+                team,
+                ..Interval::default()
+            }
+        }
+
+        fn run(&mut self, control: &mut TeamController, steps: u32) -> Vec<u32> {
+            (0..steps)
+                .map(|_| {
+                    let seen = self.interval(control.team());
+                    control.step(&seen).team
+                })
+                .collect()
+        }
+    }
+
+    #[test]
+    fn a_team_is_worth_its_slowest_member() {
+        for (cpus, team) in [
+            (0.2, 1),
+            (1.0, 1),
+            (1.5, 1),
+            (1.6, 2),
+            (1.96, 2),
+            (2.0, 2),
+            (7.6, 7),
+            (7.95, 8),
+        ] {
+            assert_eq!(team_for(Cpus(cpus)), team, "{cpus}");
+        }
+    }
+
+    #[test]
+    fn a_lost_cpu_is_given_up_after_one_interval() {
+        let mut control = TeamController::new(2, 2);
+        assert_eq!(World::new(2, 2).run(&mut control, 1), [1]);
+    }
+
+    #[test]
+    fn sixteen_threads_that_get_two_cpus_become_two() {
+        let mut control = TeamController::new(16, 16);
+        let seen = Interval {
+            at: Time(50_000_000),
+            length: STEP,
+            run: Cpus(2.0),
+            wait: Cpus(14.0),
+            allowed: 16,
+            team: 16,
+            ..Interval::default()
+        };
+        assert_eq!(control.step(&seen).team, 2);
+    }
+
+    #[test]
+    fn stolen_time_counts_as_waiting() {
+        let mut control = TeamController::new(8, 8);
+        let seen = Interval {
+            at: Time(50_000_000),
+            length: STEP,
+            run: Cpus(2.0),
+            steal: Cpus(6.0),
+            allowed: 8,
+            team: 8,
+            ..Interval::default()
+        };
+        assert_eq!(control.step(&seen).team, 2);
+    }
+
+    #[test]
+    fn idle_cpus_are_taken_after_the_hold() {
+        let mut world = World::new(2, 2);
+        let mut control = TeamController::new(1, 2);
+        assert_eq!(world.run(&mut control, 2), [1, 1]);
+        world.hogs = 0;
+        assert_eq!(world.run(&mut control, 3), [1, 2, 2]);
+    }
+
+    #[test]
+    fn growth_that_is_regretted_waits_twice_as_long_each_time() {
+        let mut world = World::new(2, 0);
+        let mut control = TeamController::new(1, 2);
+        let mut waits = vec![];
+        for _ in 0..4 {
+            world.hogs = 0;
+            let teams = world.run(&mut control, 100);
+            waits.push(teams.iter().take_while(|t| **t == 1).count());
+            world.hogs = 2;
+            // Regret at once: rewind to just after growth.
+            world.at = control.grew_at.unwrap();
+            world.run(&mut control, 1);
+            assert_eq!(control.team(), 1);
+        }
+        assert_eq!(waits, [1, 3, 7, 15]);
+    }
+
+    #[test]
+    fn blind_probes_back_off_exponentially() {
+        let mut world = World::new(2, 2);
+        let mut control = TeamController::new(1, 2);
+        let teams = world.run(&mut control, 20 * 60);
+        let probes: Vec<usize> = (1..teams.len())
+            .filter(|&i| teams[i] > teams[i - 1])
+            .collect();
+        assert!((3..=5).contains(&probes.len()), "{probes:?}");
+        let gaps: Vec<usize> = probes.windows(2).map(|w| w[1] - w[0]).collect();
+        assert!(gaps.windows(2).all(|g| g[1] >= 2 * g[0] - 5), "{gaps:?}");
+        assert!(teams.iter().filter(|t| **t == 2).count() <= probes.len());
+    }
+
+    #[test]
+    fn known_entitlement_makes_probes_needless() {
+        let mut world = World::new(2, 2);
+        world.entitled = Some(Cpus(1.0));
+        let mut control = TeamController::new(1, 2);
+        assert!(world.run(&mut control, 2000).iter().all(|t| *t == 1));
+    }
+
+    #[test]
+    fn a_probe_that_finds_cpus_is_kept_and_one_that_slows_the_program_is_undone() {
+        for (rate_after, kept) in [(30, true), (15, false)] {
+            let mut control = TeamController::new(1, 2);
+            let mut at = Time(0);
+            let mut teams = vec![];
+            for _ in 0..60 {
+                at = at + STEP;
+                let team = control.team();
+                let seen = Interval {
+                    at,
+                    length: STEP,
+                    run: Cpus(f64::from(team)),
+                    allowed: 2,
+                    team,
+                    regions: Some(if team == 2 { rate_after } else { 16 }),
+                    ..Interval::default()
+                };
+                teams.push(control.step(&seen).team);
+            }
+            assert!(teams.contains(&2));
+            assert_eq!(*teams.last().unwrap() == 2, kept);
+        }
+    }
+
+    #[test]
+    fn a_quota_keeps_the_threads_that_use_it_up() {
+        let mut world = World::new(4, 0);
+        for (quota, team) in [(1.0, 1), (1.5, 2), (2.05, 2), (0.3, 1)] {
+            world.quota = Some(Cpus(quota));
+            let mut control = TeamController::new(4, 4);
+            assert_eq!(world.run(&mut control, 1), [team]);
+        }
+    }
+
+    #[test]
+    fn a_narrower_cpuset_is_followed_at_once_in_both_directions() {
+        let mut world = World::new(2, 0);
+        let mut control = TeamController::new(2, 2);
+        world.run(&mut control, 3);
+        world.cpus = 1;
+        assert_eq!(world.run(&mut control, 1), [1]);
+        world.cpus = 2;
+        assert_eq!(world.run(&mut control, 1), [2]);
+    }
+
+    #[test]
+    fn short_noise_is_ignored_and_a_lasting_small_loss_is_not() {
+        let mut control = TeamController::new(8, 8);
+        let seen = |at: u64, wait: f64| Interval {
+            at: Time(at * 50_000_000),
+            length: STEP,
+            run: Cpus(8.0 - wait),
+            wait: Cpus(wait),
+            allowed: 8,
+            team: 8,
+            ..Interval::default()
+        };
+        assert_eq!(control.step(&seen(1, 0.3)).team, 8);
+        assert_eq!(control.step(&seen(2, 0.0)).team, 8);
+        assert_eq!(control.step(&seen(3, 0.3)).team, 8);
+        assert_eq!(control.step(&seen(4, 0.3)).team, 7);
+    }
+
+    #[test]
+    fn a_serial_phase_does_not_shrink_the_team() {
+        let mut control = TeamController::new(2, 2);
+        let seen = Interval {
+            at: Time(50_000_000),
+            length: STEP,
+            run: Cpus(1.0),
+            idle: Cpus(1.0),
+            allowed: 2,
+            team: 2,
+            ..Interval::default()
+        };
+        assert_eq!(control.step(&seen).team, 2);
+    }
+}
