@@ -4,10 +4,20 @@
 //! gives the same output, so the controllers that run on a real host also run in
 //! a simulation and on a recording. `clippy.toml` beside this crate enforces it.
 
+mod contest;
 mod cpuset;
+mod limits;
+mod reading;
+mod share;
 mod team;
 mod units;
+mod window;
 
 pub use cpuset::{CpuSet, ParseCpuSetError};
+pub use limits::{BUSY, Contender, Limit, LimitKind, Report, estimate};
+pub use reading::{
+    CpuTimes, Group, Other, Quota, Reading, Sourced, TaskTimes, Throttled, Unread, Usage, What,
+};
+pub use share::{Node, fill};
 pub use team::{Decision, Interval, TeamController, Why, team_for};
 pub use units::{CpuId, Cpus, Time, Weight};
