@@ -1,3 +1,35 @@
-//! The `corefit` command.
+//! The `corefit` command: keeps parallel programs fast when they get fewer CPUs than they
+//! think they have.
 
-fn main() {}
+mod certify;
+mod preload;
+mod run;
+mod verdicts;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Corefit {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Certify(certify::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Corefit::parse().verb {
+        Verb::Run(args) => run::run(&args),
+        Verb::Certify(args) => certify::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("corefit: {error:#}");
+        ExitCode::from(2)
+    })
+}

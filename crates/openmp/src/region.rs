@@ -1,7 +1,7 @@
 //! The decision for one parallel region: as the program asks, or how many threads fewer.
 
 use core::cell::Cell;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::page::{Slot, word};
 use crate::quiet;
@@ -41,7 +41,7 @@ fn decide(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u32> {
     } else {
         limit(requested, outer, word & word::TEAM)
     };
-    if outer == 1 {
+    if outer == 1 && requested > 1 {
         note(slot, requested, team, dynamic);
     }
     (team != requested).then_some(team)
@@ -70,11 +70,13 @@ fn note(slot: &Slot, requested: u32, team: u32, dynamic: bool) {
 /// (xorshift64*, Vigna 2016; quality hardly matters here).
 fn random() -> u32 {
     thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
+    static STREAMS: AtomicU64 = AtomicU64::new(1);
     let mut x = STATE.get();
     if x == 0 {
         let seed = session::page().map_or(1, |p| p.seed.load(Relaxed));
-        // The address of a thread's own variable tells its threads apart.
-        x = seed ^ (std::ptr::from_ref(&x) as u64).rotate_left(32) | 1;
+        let stream = STREAMS.fetch_add(1, Relaxed);
+        // Odd multiples of the golden ratio spread neighbouring seeds and streams.
+        x = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream.rotate_left(40)) | 1;
     }
     x ^= x >> 12;
     x ^= x << 25;

@@ -1,0 +1,251 @@
+//! The loop of `corefit run`: sample the program, decide, publish.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corefit_core::{Cpus, Decision, Interval, TeamController, Time, Why};
+use corefit_linux::page::{Orders, Process, TeamPage};
+use corefit_linux::sample::{TreeSample, TreeSampler};
+
+use super::grants::Grants;
+use super::history::{History, Point};
+
+/// A process that used less than this in an interval gets no part of the team.
+const ACTIVE: f64 = 0.05;
+
+/// Limits that are read less often than samples are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// The tightest quota.
+    pub(crate) quota: Option<Cpus>,
+    /// What is left when everybody is busy, where it can be known.
+    pub(crate) entitled: Option<Cpus>,
+}
+
+/// Follows one run of a program.
+pub(crate) struct Follower<'a> {
+    page: Option<&'a TeamPage>,
+    grants: &'a Grants,
+    sampler: TreeSampler,
+    control: TeamController,
+    before: TreeSample,
+    /// Most threads each process has asked for, and its regions counted so far.
+    asked: BTreeMap<u32, u32>,
+    regions: BTreeMap<u32, u64>,
+    ordered: bool,
+    pub(crate) history: History,
+}
+
+impl<'a> Follower<'a> {
+    /// Follows the tree below `pid`, launched with `team` threads that may become `most`.
+    pub(crate) fn new(
+        pid: u32,
+        team: u32,
+        most: u32,
+        page: Option<&'a TeamPage>,
+        grants: &'a Grants,
+    ) -> Follower<'a> {
+        let mut sampler = TreeSampler::new(pid);
+        let before = sampler.sample();
+        grants.set_team((team < most).then_some(team));
+        Follower {
+            page,
+            grants,
+            sampler,
+            control: TeamController::new(team, most),
+            history: History::new(before.at, team),
+            before,
+            asked: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            ordered: team < most,
+        }
+    }
+
+    /// One interval: gives what was decided.
+    pub(crate) fn tick(&mut self, limits: Limits) -> Decision {
+        let sample = self.sampler.sample();
+        let processes = self.live(&sample);
+        let active = self.active(&processes, &sample);
+        let seen = self.interval(&sample, &active, limits);
+        let decision = self.control.step(&seen);
+        self.publish(&processes, &active, decision.team);
+        self.history.add(Point {
+            at: sample.at,
+            length: seen.length,
+            team: decision.team,
+            available: decision.available,
+            run: seen.run,
+            wait: Cpus(seen.wait.0 + seen.steal.0),
+            why: decision.why,
+        });
+        self.before = sample;
+        decision
+    }
+
+    /// Threads of the last sample.
+    pub(crate) fn threads(&self) -> usize {
+        self.before.threads
+    }
+
+    /// Totals since the beginning: CPU time used, and time spent waiting for a CPU.
+    pub(crate) fn totals(&self) -> (Duration, Duration) {
+        (self.before.run, self.before.wait)
+    }
+
+    /// Registered processes; slots of ended ones are freed.
+    fn live(&self, sample: &TreeSample) -> Vec<Process> {
+        let Some(page) = self.page else {
+            return vec![];
+        };
+        let mut processes = page.processes();
+        processes.retain(|p| {
+            let alive = sample.processes.contains_key(&p.pid)
+                || std::path::Path::new("/proc")
+                    .join(p.pid.to_string())
+                    .exists();
+            if !alive {
+                page.release(p.slot);
+            }
+            alive
+        });
+        processes
+    }
+
+    /// Processes that ran in the interval, or all if none did.
+    fn active(&mut self, processes: &[Process], sample: &TreeSample) -> Vec<Process> {
+        for p in processes {
+            let asked = self.asked.entry(p.pid).or_default();
+            *asked = p.requested.max(*asked);
+        }
+        let length = sample.at.since(self.before.at).as_secs_f64().max(1e-6);
+        let used = |p: &&Process| {
+            let now = sample.processes.get(&p.pid).copied().unwrap_or_default();
+            let then = self
+                .before
+                .processes
+                .get(&p.pid)
+                .copied()
+                .unwrap_or_default();
+            now.saturating_sub(then).as_secs_f64() / length > ACTIVE
+        };
+        let active: Vec<Process> = processes.iter().filter(used).copied().collect();
+        if active.is_empty() {
+            processes.to_vec()
+        } else {
+            active
+        }
+    }
+
+    fn interval(&mut self, sample: &TreeSample, active: &[Process], limits: Limits) -> Interval {
+        let length = sample.at.since(self.before.at);
+        let seconds = length.as_secs_f64().max(1e-6);
+        let rate =
+            |now: Duration, then: Duration| Cpus(now.saturating_sub(then).as_secs_f64() / seconds);
+        let sum = |now: &BTreeMap<_, Duration>, then: &BTreeMap<_, Duration>| {
+            let each = sample
+                .allowed
+                .iter()
+                .filter_map(|c| Some((now.get(&c)?, then.get(&c)?)));
+            Cpus(each.map(|(n, t)| rate(*n, *t).0).sum())
+        };
+        let run = rate(sample.run, self.before.run);
+        let wait = rate(sample.wait, self.before.wait);
+        let team = if active.is_empty() {
+            runnable(run, wait)
+        } else {
+            active.iter().map(|p| p.team).sum()
+        };
+        let most = active.iter().map(|p| self.asked[&p.pid]).sum::<u32>();
+        if most > 0 {
+            self.control.set_most(most);
+        }
+        Interval {
+            at: sample.at,
+            length,
+            run,
+            wait,
+            steal: sum(&sample.steal, &self.before.steal),
+            idle: sum(&sample.idle, &self.before.idle),
+            allowed: u32::try_from(sample.allowed.len()).unwrap_or(u32::MAX),
+            quota: limits.quota,
+            entitled: limits.entitled,
+            team: team.max(1),
+            regions: self.count_regions(active),
+        }
+    }
+
+    /// Regions begun since the last call, if all of them were counted.
+    fn count_regions(&mut self, active: &[Process]) -> Option<u64> {
+        let complete = self.ordered && !active.is_empty();
+        let mut begun = 0;
+        for p in active {
+            let before = self.regions.insert(p.pid, p.regions).unwrap_or(p.regions);
+            begun += p.regions.saturating_sub(before);
+        }
+        complete.then_some(begun)
+    }
+
+    /// Divides the team among the active processes and tells them; the others get one thread
+    /// fewer than nothing would be: the same part as one of them.
+    fn publish(&mut self, processes: &[Process], active: &[Process], team: u32) {
+        let Some(page) = self.page else {
+            return;
+        };
+        let parts = u32::try_from(active.len()).unwrap_or(1).max(1);
+        let part = (team / parts).max(1);
+        let mut rest = if team > parts { team % parts } else { 0 };
+        let mut short = false;
+        for p in processes {
+            let is_active = active.iter().any(|a| a.slot == p.slot);
+            let mine = part + u32::from(is_active && rest > 0);
+            rest = rest.saturating_sub(u32::from(is_active));
+            let limited = mine < self.asked.get(&p.pid).copied().unwrap_or(p.requested);
+            let quiet = p.team > mine;
+            short |= limited;
+            let orders = if limited {
+                self.grants.of(p).orders(Some(mine), quiet)
+            } else {
+                match self.grants.of(p).orders(None, false) {
+                    Orders {
+                        team: Some(most), ..
+                    } if u32::from(most) >= p.requested => Orders::default(),
+                    orders => orders,
+                }
+            };
+            page.publish(p.slot, orders);
+        }
+        self.ordered = short;
+        self.grants.set_team(short.then_some(part));
+    }
+
+    /// Where the run stands, for the status line.
+    pub(crate) fn last(&self) -> Option<&Point> {
+        self.history.points().last()
+    }
+
+    /// Processes of the tree.
+    pub(crate) fn pids(&self) -> &[u32] {
+        self.sampler.pids()
+    }
+
+    /// Since when the program has been followed.
+    pub(crate) fn began(&self) -> Time {
+        self.history.began()
+    }
+}
+
+/// Threads that wanted to run, for a program without OpenMP.
+fn runnable(run: Cpus, wait: Cpus) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "small and not negative"
+    )]
+    let n = (run.0 + wait.0).round().max(1.0) as u32;
+    n
+}
+
+/// Whether a decision changed the team.
+pub(crate) fn changed(why: Why) -> bool {
+    why != Why::Steady
+}

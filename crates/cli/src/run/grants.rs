@@ -1,0 +1,143 @@
+//! Who may be resized: the answer to each process that begins its first parallel region.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use corefit_linux::identity::Identifier;
+use corefit_linux::page::{Orders, Process, TeamPage};
+use serde::Serialize;
+
+use crate::verdicts::Store;
+
+/// Which programs may be resized while they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Resize {
+    /// Those that enable OpenMP dynamic adjustment, or that `corefit certify` found safe
+    Safe,
+    /// All: you vouch that results do not depend on team sizes
+    Always,
+    /// None: launch size only, and no spinning while there are too few CPUs
+    Never,
+}
+
+/// What one process may have done to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Grant {
+    /// Every region, up to the largest team tried.
+    Certified {
+        /// That team.
+        most: u32,
+    },
+    /// Every region: the user vouches for it.
+    Vouched,
+    /// Regions with OpenMP dynamic adjustment enabled.
+    IfDynamic,
+    /// None.
+    Nothing,
+}
+
+impl Grant {
+    /// Orders for a process that should run at most `team` threads (`None`: no limit).
+    pub(crate) fn orders(self, team: Option<u32>, quiet: bool) -> Orders {
+        let team = match self {
+            Grant::Certified { most } => Some(team.map_or(most, |t| t.min(most))),
+            _ => team,
+        };
+        Orders {
+            team: team.map(|t| u16::try_from(t).unwrap_or(u16::MAX)),
+            any: matches!(self, Grant::Certified { .. } | Grant::Vouched),
+            dynamic: self == Grant::IfDynamic,
+            quiet,
+            ..Orders::default()
+        }
+    }
+}
+
+/// The grants given so far, by slot and process id.
+pub(crate) struct Grants {
+    resize: Resize,
+    store: Store,
+    given: Mutex<BTreeMap<(usize, u32), Grant>>,
+    /// Threads ordered for a process that registers now; 0 is no limit.
+    team: AtomicU32,
+    stop: AtomicBool,
+}
+
+impl Grants {
+    pub(crate) fn new(resize: Resize, store: Store) -> Grants {
+        Grants {
+            resize,
+            store,
+            given: Mutex::default(),
+            team: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// What a process is granted before it has been looked at, and whether it has to wait.
+    pub(crate) fn at_first(&self) -> (Grant, bool) {
+        match self.resize {
+            Resize::Always => (Grant::Vouched, false),
+            Resize::Safe => (Grant::IfDynamic, !self.store.is_empty()),
+            Resize::Never => (Grant::Nothing, false),
+        }
+    }
+
+    /// The grant of a process.
+    pub(crate) fn of(&self, process: &Process) -> Grant {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = given.get(&(process.slot, process.pid)).copied();
+        known.unwrap_or_else(|| self.at_first().0)
+    }
+
+    /// Threads ordered for processes that register from now on.
+    pub(crate) fn set_team(&self, team: Option<u32>) {
+        self.team.store(team.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Answers registrations until [`Grants::stop`]; runs in a thread of its own, since a
+    /// program waits for the answer.
+    pub(crate) fn serve(&self, page: &TeamPage) {
+        let mut identifier = Identifier::default();
+        let mut seen = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let now = page.wait_registration(seen, Duration::from_millis(100));
+            if now == seen {
+                continue;
+            }
+            seen = now;
+            for process in page.processes() {
+                let key = (process.slot, process.pid);
+                let grant = self.decide(&mut identifier, process.pid);
+                self.given
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(key, grant);
+                let team = Some(self.team.load(Ordering::Relaxed)).filter(|t| *t > 0);
+                page.publish(process.slot, grant.orders(team, false));
+                page.answer(process.slot);
+            }
+        }
+    }
+
+    /// Ends [`Grants::serve`].
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn decide(&self, identifier: &mut Identifier, pid: u32) -> Grant {
+        let (grant, look) = self.at_first();
+        if !look {
+            return grant;
+        }
+        let identity = identifier.process(pid, "libcorefit_omp.so");
+        match identity.ok().and_then(|i| self.store.find(&i.hash)) {
+            Some(verdict) if verdict.resizable => Grant::Certified { most: verdict.most },
+            _ => grant,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What a run was like: a few lines for people, a document for programs.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use corefit_core::Why;
+use serde::Serialize;
+
+use super::grants::Grant;
+use super::history::History;
+
+/// The document of `--report`. Times are seconds since the program was started.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    /// Exit code, if the program exited.
+    pub(crate) exit_code: Option<i32>,
+    /// Signal that ended it, if one did.
+    pub(crate) exit_signal: Option<i32>,
+    /// Wall-clock time.
+    pub(crate) wall_s: f64,
+    /// Threads that OpenMP was launched with, and the most it could have.
+    pub(crate) threads_launched: u32,
+    /// Mean CPUs available (a lower bound); null for a run shorter than one interval.
+    pub(crate) mean_available: Option<f64>,
+    /// Mean CPUs used.
+    pub(crate) mean_used: Option<f64>,
+    /// Used part of the available CPU time, 0 to 1.
+    pub(crate) efficiency: Option<f64>,
+    /// Thread-seconds spent runnable without a CPU.
+    pub(crate) waiting_s: f64,
+    /// Thread counts over time: every change, with its reason.
+    pub(crate) changes: Vec<Change>,
+    /// One sample per interval (thinned in long runs).
+    pub(crate) samples: Vec<Sample>,
+    /// OpenMP processes met.
+    pub(crate) processes: Vec<OpenMp>,
+    /// Environment variables set for the program.
+    pub(crate) set: Vec<String>,
+    /// Environment variables of the user that were left as they are.
+    pub(crate) kept: Vec<String>,
+    /// Whatever could not be done, and other things to know.
+    pub(crate) notes: Vec<String>,
+    /// CPU time that corefit itself used.
+    pub(crate) own_cpu_s: f64,
+    /// Times the program was restarted at another size.
+    pub(crate) restarts: u32,
+}
+
+/// A change of the number of threads.
+#[derive(Debug, Serialize)]
+pub(crate) struct Change {
+    pub(crate) at_s: f64,
+    pub(crate) threads: u32,
+    #[serde(flatten)]
+    pub(crate) why: Why,
+}
+
+/// One interval.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) at_s: f64,
+    pub(crate) threads: u32,
+    pub(crate) available: f64,
+    pub(crate) used: f64,
+    pub(crate) waiting: f64,
+}
+
+/// An OpenMP process.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OpenMp {
+    pub(crate) pid: u32,
+    pub(crate) runtime: &'static str,
+    pub(crate) grant: Grant,
+    /// Whether dynamic adjustment was enabled in its last region.
+    pub(crate) dynamic: bool,
+    /// Outermost regions counted (only while fewer CPUs were available than asked for).
+    pub(crate) regions: u64,
+    /// Of those, regions run with fewer threads than asked for.
+    pub(crate) resized: u64,
+    /// Most threads asked for.
+    pub(crate) requested: u32,
+}
+
+/// Changes and samples from the history of a run.
+pub(crate) fn timeline(history: &History) -> (Vec<Change>, Vec<Sample>) {
+    let seconds = |p: &super::history::Point| p.at.since(history.began()).as_secs_f64();
+    let mut team = history.first_team();
+    let mut changes = vec![];
+    let mut samples = vec![];
+    for p in history.points() {
+        if p.team != team {
+            team = p.team;
+            changes.push(Change {
+                at_s: round(seconds(p)),
+                threads: team,
+                why: p.why,
+            });
+        }
+        samples.push(Sample {
+            at_s: round(seconds(p)),
+            threads: p.team,
+            available: round(p.available.0),
+            used: round(p.run.0),
+            waiting: round(p.wait.0),
+        });
+    }
+    (changes, samples)
+}
+
+/// Three decimals are more than was measured.
+pub(crate) fn round(x: f64) -> f64 {
+    (x * 1000.0).round() / 1000.0
+}
+
+impl Report {
+    /// Writes the document.
+    pub(crate) fn write(&self, mut file: File, path: &Path) -> Result<()> {
+        use std::io::Write;
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        file.write_all(text.as_bytes())
+            .with_context(|| format!("cannot write the report to {}", path.display()))
+    }
+
+    /// The lines for people.
+    pub(crate) fn text(&self) -> String {
+        let mut lines = vec![];
+        let ended = match (self.exit_code, self.exit_signal) {
+            (_, Some(signal)) => format!("ended by signal {signal}"),
+            (Some(code), None) if code != 0 => format!("exit code {code}"),
+            _ => "done".to_owned(),
+        };
+        let mut first = format!("{ended} after {:.2} s", self.wall_s);
+        if let (Some(available), Some(used), Some(efficiency)) =
+            (self.mean_available, self.mean_used, self.efficiency)
+        {
+            first += &format!(
+                "; {available:.2} CPUs available on average, {used:.2} used (efficiency {:.0} %), {:.2} s waiting for a CPU",
+                100.0 * efficiency,
+                self.waiting_s
+            );
+        }
+        lines.push(first);
+        lines.push(self.threads_line());
+        for p in &self.processes {
+            lines.push(p.line());
+        }
+        if !self.kept.is_empty() {
+            lines.push(format!("left as you set them: {}", self.kept.join(" ")));
+        }
+        lines.extend(self.notes.iter().cloned());
+        lines.iter().map(|l| format!("corefit: {l}\n")).collect()
+    }
+
+    fn threads_line(&self) -> String {
+        let mut text = format!("threads: {} at launch", self.threads_launched);
+        const SHOWN: usize = 6;
+        for change in self.changes.iter().take(SHOWN) {
+            text += &format!(
+                ", {} at {:.2} s ({})",
+                change.threads,
+                change.at_s,
+                reason(change.why)
+            );
+        }
+        if self.changes.len() > SHOWN {
+            text += &format!(", and {} changes more", self.changes.len() - SHOWN);
+        }
+        if self.restarts > 0 {
+            text += &format!("; restarted {}x", self.restarts);
+        }
+        text
+    }
+}
+
+impl OpenMp {
+    fn line(&self) -> String {
+        let how = match self.grant {
+            Grant::Certified { .. } => "certified",
+            Grant::Vouched => "--resize always",
+            Grant::IfDynamic if self.dynamic => "OpenMP dynamic adjustment is on",
+            Grant::IfDynamic => {
+                "not resized: not certified (corefit certify) and OpenMP dynamic adjustment is off; spinning was stopped where there were too few CPUs"
+            }
+            Grant::Nothing => "not resized: --resize never",
+        };
+        let resized = match (self.grant, self.dynamic) {
+            (Grant::Nothing, _) | (Grant::IfDynamic, false) => String::new(),
+            _ => format!(": {} of {} regions resized", self.resized, self.regions),
+        };
+        format!(
+            "process {} ({}, asks for {} threads) {how}{resized}",
+            self.pid, self.runtime, self.requested
+        )
+    }
+}
+
+/// Why a team changed, in words.
+pub(crate) fn reason(why: Why) -> String {
+    match why {
+        Why::Steady => "steady".into(),
+        Why::Limited => "fewer CPUs allowed".into(),
+        Why::Contended { run, wait } => format!("contended: ran {run:.1}, waited {wait:.1}"),
+        Why::Idle { idle } => format!("{idle:.1} CPUs idle"),
+        Why::Probe => "probing".into(),
+        Why::ProbeKept => "probe gained".into(),
+        Why::ProbeUndone => "probe undone".into(),
+    }
+}

@@ -1,0 +1,152 @@
+//! What `corefit certify` found out, one small JSON file per identity, in
+//! `$XDG_STATE_HOME/corefit/certified` (default `~/.local/state/corefit/certified`).
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// A verdict about exactly one identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// The identity (see `corefit_linux::identity`).
+    pub(crate) identity: String,
+    /// The same without libraries, to be looked up before a launch.
+    pub(crate) launch: String,
+    /// Whether teams may be resized.
+    pub(crate) resizable: bool,
+    /// What was found, for people.
+    pub(crate) reason: String,
+    /// Largest team tried: a grant reaches no further.
+    pub(crate) most: u32,
+    /// The command, for people.
+    pub(crate) command: Vec<String>,
+    /// Version of corefit that judged.
+    pub(crate) version: String,
+}
+
+/// The directory of verdicts; a store without one holds nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    directory: Option<PathBuf>,
+}
+
+impl Store {
+    /// The user's store, as the environment places it.
+    pub(crate) fn open() -> Store {
+        let set = |name| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
+        let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+        Store {
+            directory: state.map(|s| s.join("corefit/certified")),
+        }
+    }
+
+    /// Whether there is no verdict at all: nobody needs to wait for a look-up.
+    pub(crate) fn is_empty(&self) -> bool {
+        let entries = self.directory.as_ref().and_then(|d| fs::read_dir(d).ok());
+        entries.is_none_or(|mut e| e.next().is_none())
+    }
+
+    /// The verdict about an identity. A file that cannot be read counts as none.
+    pub(crate) fn find(&self, identity: &str) -> Option<Verdict> {
+        let file = self.directory.as_ref()?.join(format!("{identity}.json"));
+        let verdict: Verdict = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+        (verdict.identity == identity).then_some(verdict)
+    }
+
+    /// Whether a launch may turn out to be certified: how many threads to allow then.
+    pub(crate) fn expects(&self, launch: &str) -> Option<u32> {
+        let entries = fs::read_dir(self.directory.as_ref()?).ok()?;
+        entries
+            .filter_map(|e| fs::read_to_string(e.ok()?.path()).ok())
+            .filter_map(|text| serde_json::from_str::<Verdict>(&text).ok())
+            .filter(|v| v.launch == launch && v.resizable)
+            .map(|v| v.most)
+            .max()
+    }
+
+    /// Remembers a verdict; replaces an earlier one about the same identity.
+    pub(crate) fn save(&self, verdict: &Verdict) -> Result<PathBuf> {
+        let directory = self
+            .directory
+            .as_ref()
+            .context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let file = directory.join(format!("{}.json", verdict.identity));
+        let draft = directory.join(format!(".{}.{}", verdict.identity, std::process::id()));
+        fs::write(&draft, serde_json::to_string_pretty(verdict)? + "\n")
+            .and_then(|()| fs::rename(&draft, &file))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict() -> Verdict {
+        Verdict {
+            identity: "ab".into(),
+            launch: "cd".into(),
+            resizable: true,
+            reason: "same output".into(),
+            most: 4,
+            command: vec!["./x".into()],
+            version: "0".into(),
+        }
+    }
+
+    #[test]
+    fn a_saved_verdict_is_found_by_identity_and_expected_by_launch() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store {
+            directory: Some(dir.path().join("new/certified")),
+        };
+        assert!(store.is_empty());
+        store.save(&verdict()).unwrap();
+        assert!(!store.is_empty());
+        assert_eq!(store.find("ab"), Some(verdict()));
+        assert_eq!(store.expects("cd"), Some(4));
+        assert_eq!((store.find("cd"), store.expects("ab")), (None, None));
+    }
+
+    #[test]
+    fn damaged_or_moved_files_count_as_no_verdict() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store {
+            directory: Some(dir.path().into()),
+        };
+        let file = store.save(&verdict()).unwrap();
+        fs::copy(&file, dir.path().join("ef.json")).unwrap();
+        assert_eq!(
+            store.find("ef"),
+            None,
+            "a verdict is only about its identity"
+        );
+        fs::write(&file, "{").unwrap();
+        assert_eq!(store.find("ab"), None);
+        assert_eq!(store.expects("zz"), None);
+    }
+
+    #[test]
+    fn a_negative_verdict_raises_no_expectation() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store {
+            directory: Some(dir.path().into()),
+        };
+        store
+            .save(&Verdict {
+                resizable: false,
+                ..verdict()
+            })
+            .unwrap();
+        assert_eq!(store.expects("cd"), None);
+    }
+}
