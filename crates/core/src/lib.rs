@@ -7,6 +7,7 @@
 mod contest;
 mod cpuset;
 mod limits;
+pub mod place;
 mod reading;
 mod share;
 mod team;
