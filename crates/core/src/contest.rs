@@ -14,6 +14,7 @@ use crate::{CpuSet, Cpus, Weight};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rival {
     path: String,
+    who: String,
     weight: Weight,
     used: f64,
     limit: f64,
@@ -28,6 +29,7 @@ impl Rival {
     pub(crate) fn contender(&self) -> Contender {
         Contender {
             path: self.path.clone(),
+            who: self.who.clone(),
             weight: self.weight,
             used: round(self.used),
         }
@@ -62,9 +64,10 @@ pub(crate) fn rivals(
                     cap(other.quota.as_ref()).min(count(cpus.len())),
                 ),
             };
-            let path = other.path.clone();
+            let (path, who) = (other.path.clone(), other.who.clone());
             (weight > 0.0).then_some(Rival {
                 path,
+                who,
                 weight: Weight(weight),
                 used,
                 limit,

@@ -114,8 +114,11 @@ impl LimitKind {
 /// Somebody busy who divides CPU time with the process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contender {
-    /// The directory of a group, or `pid N (name)`.
+    /// The directory of a group, the name of a session's automatic group, or `pid N (name)`.
     pub path: String,
+    /// Who is in it, where the path does not tell; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
     /// Its weight; that of all busy threads of a process together.
     pub weight: Weight,
     /// What it used.

@@ -127,8 +127,10 @@ pub struct Throttled {
 /// Somebody who divides a group's CPU time with the process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Other {
-    /// The directory of a group, `pid N (name)` of a process.
+    /// The directory of a group, the name of a session's automatic group, `pid N (name)` of a process.
     pub path: String,
+    /// Who is in it, where the path does not tell; may be empty.
+    pub who: String,
     /// Weight of the group, or of *each thread* of a process; `None` if unread.
     pub weight: Option<Weight>,
     /// Its own quota, if it has such a setting.

@@ -1,0 +1,169 @@
+//! `corefit cpus`: how many CPUs a process really has, and why.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use corefit_core::{Cpus, Limit, LimitKind, Reading, Report, estimate};
+use corefit_linux::{ReadError, Root, read};
+
+/// How long a process is watched for one report.
+const WINDOW: Duration = Duration::from_millis(200);
+/// How often `--watch` reports.
+const REFRESH: Duration = Duration::from_secs(1);
+/// Contenders listed by name in the table.
+const NAMED: usize = 5;
+
+/// How many CPUs a process really has, and why.
+///
+/// Lists every limit with the file it comes from and marks the one that decides. `entitled`
+/// is what the process gets when everybody who is busy wants everything, `available` what it
+/// could get right now. Needs no privilege.
+#[derive(clap::Args)]
+pub(crate) struct CpusArgs {
+    /// The process to look at [default: this one, and so whatever is started from the same shell]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// Report again every second until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print one JSON document per report
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb. A process that does not exist, or ends while it is watched, is exit status 1.
+pub(crate) fn run(args: &CpusArgs) -> anyhow::Result<ExitCode> {
+    let root = Root::live();
+    let pid = args.pid.unwrap_or_else(std::process::id);
+    match report_all(args, &root, pid) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => match error.downcast_ref::<ReadError>() {
+            Some(ReadError::Gone { .. }) => {
+                eprintln!("corefit cpus: no process {pid} here (ended, or hidden from this user)");
+                Ok(ExitCode::FAILURE)
+            }
+            Some(error) => {
+                eprintln!("corefit cpus: {error}");
+                Ok(ExitCode::FAILURE)
+            }
+            None => Err(error),
+        },
+    }
+}
+
+fn report_all(args: &CpusArgs, root: &Root, pid: u32) -> anyhow::Result<()> {
+    let mut earlier = read(root, pid)?;
+    std::thread::sleep(WINDOW);
+    loop {
+        let later = read(root, pid)?;
+        if later.started_ticks != earlier.started_ticks {
+            return Err(ReadError::Gone { path: format!("/proc/{pid}") }.into());
+        }
+        if !show(args, &earlier, &later)? || !args.watch {
+            return Ok(());
+        }
+        earlier = later;
+        std::thread::sleep(REFRESH);
+    }
+}
+
+/// Prints a report; `false` when nobody reads any more.
+fn show(args: &CpusArgs, earlier: &Reading, later: &Reading) -> anyhow::Result<bool> {
+    let report = estimate(earlier, later);
+    let mut text = if args.json { json(&report, args.watch)? } else { table(&report) };
+    let mut out = io::stdout().lock();
+    if args.watch && !args.json {
+        if out.is_terminal() {
+            text.insert_str(0, "\x1b[H\x1b[2J"); // to the top left, and clear
+        } else {
+            text.push('\n');
+        }
+    }
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true).context("writing the report to stdout"),
+    }
+}
+
+fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
+    let text =
+        if one_line { serde_json::to_string(report) } else { serde_json::to_string_pretty(report) };
+    Ok(text.context("writing the report as JSON")? + "\n")
+}
+
+/// The report for people.
+fn table(report: &Report) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{} (pid {}), watched for {:.0} ms\n\nlimit       CPUs  source: value",
+        report.name, report.pid, report.window_ms
+    );
+    for (limit, more) in shown(&report.limits) {
+        let cpus = limit.cpus.map_or("none".into(), |Cpus(cpus)| format!("{cpus:.2}"));
+        let more = if more > 0 { format!(" (and {more} more alike)") } else { String::new() };
+        let mark = if limit.binding { "  <- binding" } else { "" };
+        let (kind, source, detail) = (limit.kind.name(), &limit.source, &limit.detail);
+        let _ = writeln!(out, "{kind:<9} {cpus:>6}  {source}: {detail}{more}{mark}");
+    }
+    let _ = writeln!(out);
+    let amount = |cpus: Option<Cpus>| cpus.map_or("unknown".into(), |Cpus(cpus)| format!("{cpus:.2}"));
+    for (name, cpus, meaning) in [
+        ("entitled", report.entitled, entitled_means(report)),
+        ("available", Some(report.available), "now, at least".into()),
+        ("used", Some(report.used), "by it and its descendants".into()),
+        ("waiting", report.waiting, "ready to run, without a CPU".into()),
+    ] {
+        let _ = writeln!(out, "{name:<9} {:>7}  {meaning}", amount(cpus));
+    }
+    if !report.contenders.is_empty() {
+        let _ = writeln!(out, "\ncontenders  used  weight");
+        for rival in report.contenders.iter().take(NAMED) {
+            let who = if rival.who.is_empty() { String::new() } else { format!(": {}", rival.who) };
+            let (used, weight) = (rival.used.0, rival.weight.0);
+            let _ = writeln!(out, "          {used:>6.2}  {weight:>6.0}  {}{who}", rival.path);
+        }
+        if let Some(more) = report.contenders.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            let _ = writeln!(out, "          and {more} more");
+        }
+    }
+    if !report.unread.is_empty() {
+        let _ = writeln!(out, "\nnot visible");
+        for unread in &report.unread {
+            let _ = writeln!(out, "  {:<9} {}: {}", unread.what.name(), unread.path, unread.why);
+        }
+    }
+    out
+}
+
+fn entitled_means(report: &Report) -> &'static str {
+    match (report.entitled, report.contenders.is_empty()) {
+        (None, _) => "others may compete unseen (see below)",
+        (Some(_), true) => "when everybody is busy; nobody else is",
+        (Some(_), false) => "when all contenders want everything",
+    }
+}
+
+/// The limits to show, each with the number of others left out for saying the same: a set
+/// that only repeats the one above it, and groups without a quota.
+fn shown(limits: &[Limit]) -> Vec<(&Limit, usize)> {
+    let mut shown: Vec<(&Limit, usize)> = Vec::new();
+    for limit in limits {
+        let alike = shown.iter_mut().find(|(known, _)| {
+            known.kind == limit.kind
+                && match limit.kind {
+                    LimitKind::Cpuset => known.detail == limit.detail,
+                    LimitKind::Quota => known.cpus.is_none() && limit.cpus.is_none(),
+                    _ => false,
+                }
+        });
+        match alike {
+            Some((_, more)) => *more += 1,
+            None => shown.push((limit, 0)),
+        }
+    }
+    shown
+}

@@ -1,0 +1,308 @@
+//! What `/proc` says about one process and about the CPUs.
+//!
+//! Sources: proc(5); kernel Documentation/scheduler/sched-stats.rst (`schedstat`),
+//! Documentation/admin-guide/cgroup-v2.rst, kernel/sched/core.c (`sched_prio_to_weight`).
+
+use corefit_core::{CpuId, CpuSet, CpuTimes, TaskTimes};
+
+use crate::root::{ReadError, Root, optional};
+
+/// Nanoseconds in a tick of `/proc` (`USER_HZ` is 100 on all of today's machines).
+const TICK_NS: u64 = 10_000_000;
+/// `PF_KTHREAD`, include/linux/sched.h.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// `SCHED_IDLE`, include/uapi/linux/sched.h.
+const SCHED_IDLE: i64 = 5;
+/// What such a thread weighs where a nice-0 thread weighs 1024 (kernel/sched/sched.h).
+const IDLE_WEIGHT: f64 = 3.0;
+
+/// One process.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) parent: u32,
+    /// A thread of the kernel.
+    pub(crate) kernel: bool,
+    pub(crate) started_ticks: u64,
+    /// What each thread weighs where a nice-0 thread weighs 1024 (by the main thread's nice value).
+    pub(crate) weight: f64,
+    pub(crate) tasks: Vec<TaskTimes>,
+}
+
+/// Reads `/proc/PID/stat` and the `schedstat` of each of its threads.
+///
+/// On a kernel without `schedstat`, one entry holds the CPU time of all threads, without waiting.
+pub(crate) fn process(root: &Root, pid: u32) -> Result<Process, ReadError> {
+    let path = format!("/proc/{pid}/stat");
+    let text = root.read(&path)?;
+    let stat = parse_stat(&text)
+        .ok_or_else(|| ReadError::malformed(&path, 1, &text, "process status (see proc(5))"))?;
+    let tids = if stat.threads <= 1 {
+        vec![pid]
+    } else {
+        let names = root.dirs(&format!("/proc/{pid}/task"))?;
+        names.iter().filter_map(|name| name.parse().ok()).collect()
+    };
+    let mut tasks = Vec::with_capacity(tids.len());
+    for tid in tids {
+        tasks.extend(optional(schedstat(root, pid, tid))?);
+    }
+    if tasks.is_empty() {
+        let run_ns = stat.cpu_ticks.saturating_mul(TICK_NS);
+        tasks.push(TaskTimes {
+            tid: pid,
+            run_ns,
+            wait_ns: None,
+        });
+    }
+    Ok(Process {
+        pid,
+        name: stat.name,
+        parent: stat.parent,
+        kernel: stat.flags & KERNEL_THREAD != 0,
+        started_ticks: stat.started_ticks,
+        weight: if stat.policy == SCHED_IDLE {
+            IDLE_WEIGHT
+        } else {
+            nice_weight(stat.nice)
+        },
+        tasks,
+    })
+}
+
+/// What a nice value weighs where nice 0 weighs 1024: each step is a factor of 1.25
+/// (`sched_prio_to_weight` rounds the same).
+pub(crate) fn nice_weight(nice: i64) -> f64 {
+    let nice = i32::try_from(nice.clamp(-20, 19)).unwrap_or(0);
+    (1024.0 / 1.25_f64.powi(nice)).round()
+}
+
+fn schedstat(root: &Root, pid: u32, tid: u32) -> Result<TaskTimes, ReadError> {
+    let path = format!("/proc/{pid}/task/{tid}/schedstat");
+    let text = root.read(&path)?;
+    let mut fields = text.split_whitespace().map(str::parse);
+    match (fields.next(), fields.next()) {
+        (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok(TaskTimes {
+            tid,
+            run_ns,
+            wait_ns: Some(wait_ns),
+        }),
+        _ => Err(ReadError::malformed(&path, 1, &text, "pair of times in ns")),
+    }
+}
+
+struct Stat {
+    name: String,
+    parent: u32,
+    flags: u64,
+    cpu_ticks: u64,
+    nice: i64,
+    threads: u64,
+    started_ticks: u64,
+    policy: i64,
+}
+
+/// The name is in parentheses and may itself contain anything, parentheses included.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.split_once('(')?;
+    let (name, rest) = rest.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    // Fields are numbered from 1 in proc(5); the third is the first after the name.
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        name: name.into(),
+        parent: field(4)?.parse().ok()?,
+        flags: field(9)?.parse().ok()?,
+        cpu_ticks: field(14)?
+            .parse::<u64>()
+            .ok()?
+            .checked_add(field(15)?.parse().ok()?)?,
+        nice: field(19)?.parse().ok()?,
+        threads: field(20)?.parse().ok()?,
+        started_ticks: field(22)?.parse().ok()?,
+        policy: field(41)?.parse().ok()?,
+    })
+}
+
+/// The affinity mask of a process (of its main thread).
+pub(crate) fn affinity(root: &Root, pid: u32) -> Result<(CpuSet, String), ReadError> {
+    let path = format!("/proc/{pid}/status");
+    let text = root.read(&path)?;
+    let mut lines = text.lines().enumerate();
+    let found = lines.find_map(|(i, line)| Some((i + 1, line.strip_prefix("Cpus_allowed_list:")?)));
+    let Some((line, list)) = found else {
+        let last = text.lines().count().max(1);
+        return Err(ReadError::malformed(
+            &path,
+            last,
+            "",
+            "end of a status with Cpus_allowed_list",
+        ));
+    };
+    let set = list
+        .parse()
+        .map_err(|_| ReadError::malformed(&path, line, list.trim(), "CPU list"))?;
+    Ok((set, path))
+}
+
+/// Idle and stolen time per CPU, from `/proc/stat`.
+pub(crate) fn cpu_times(root: &Root) -> Result<Vec<CpuTimes>, ReadError> {
+    let path = "/proc/stat";
+    let text = root.read(path)?;
+    let mut cpus = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let Some(rest) = line.strip_prefix("cpu") else {
+            break;
+        };
+        if rest.starts_with(' ') {
+            continue; // the sum
+        }
+        let bad = || ReadError::malformed(path, i + 1, line, "line of CPU times");
+        let mut words = rest.split_whitespace();
+        let cpu = words
+            .next()
+            .and_then(|n| n.parse().ok())
+            .map(CpuId)
+            .ok_or_else(bad)?;
+        let ticks: Vec<u64> = words
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map_err(|_| bad())?;
+        // user nice system idle iowait irq softirq steal guest guest_nice
+        let [_, _, _, idle, iowait, _, _, steal, ..] = ticks[..] else {
+            return Err(bad());
+        };
+        let idle_ns = idle.saturating_add(iowait).saturating_mul(TICK_NS);
+        cpus.push(CpuTimes {
+            cpu,
+            idle_ns,
+            steal_ns: steal.saturating_mul(TICK_NS),
+        });
+    }
+    if cpus.is_empty() {
+        return Err(ReadError::malformed(
+            path,
+            1,
+            text.lines().next().unwrap_or(""),
+            "line of CPU times",
+        ));
+    }
+    Ok(cpus)
+}
+
+/// The automatic group of a process's session (sched(7), "The autogroup feature"): its name
+/// and what it weighs where a default group weighs 1024. `None` if it has none.
+pub(crate) fn autogroup(root: &Root, pid: u32) -> Result<Option<(String, f64)>, ReadError> {
+    let path = format!("/proc/{pid}/autogroup");
+    let Some(text) = optional(root.read(&path))? else {
+        return Ok(None);
+    };
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let parsed = text
+        .split_once(" nice ")
+        .and_then(|(name, nice)| Some((name, nice.parse().ok()?)));
+    let (name, nice) =
+        parsed.ok_or_else(|| ReadError::malformed(&path, 1, text, "automatic group"))?;
+    Ok(Some((name.into(), nice_weight(nice))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let root = Root::at(dir.path());
+        (dir, root)
+    }
+
+    const STAT: &str = "7 (a (b) c) S 3 7 7 0 -1 4194304 1 0 0 0 30 12 0 0 39 19 1 0 5555 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0\n";
+
+    #[test]
+    fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
+        let (_dir, root) = tree(&[
+            ("proc/7/stat", STAT),
+            ("proc/7/task/7/schedstat", "420000000 17 9\n"),
+        ]);
+        let process = process(&root, 7).unwrap();
+        assert_eq!(
+            (process.name.as_str(), process.parent, process.kernel),
+            ("a (b) c", 3, false)
+        );
+        assert_eq!((process.weight, process.started_ticks), (15.0, 5555));
+        assert_eq!(
+            process.tasks,
+            [TaskTimes {
+                tid: 7,
+                run_ns: 420_000_000,
+                wait_ns: Some(17)
+            }]
+        );
+    }
+
+    #[test]
+    fn without_schedstat_the_ticks_of_the_process_count_and_waiting_is_unknown() {
+        let (_dir, root) = tree(&[("proc/7/stat", STAT)]);
+        let tasks = process(&root, 7).unwrap().tasks;
+        assert_eq!(
+            tasks,
+            [TaskTimes {
+                tid: 7,
+                run_ns: 420_000_000,
+                wait_ns: None
+            }]
+        );
+    }
+
+    #[test]
+    fn damaged_files_are_named_with_the_line() {
+        let (_dir, root) = tree(&[
+            ("proc/1/stat", "1 (a) S 1\n"),
+            ("proc/1/status", "Name:\ta\nCpus_allowed_list:\t0-x\n"),
+            ("proc/2/status", "Name:\ta\n"),
+            ("proc/7/stat", STAT),
+            ("proc/7/task/7/schedstat", "99999999999999999999999 1 1\n"),
+            ("proc/stat", "cpu  1 2\ncpu0 1 2 3\n"),
+            ("proc/1/autogroup", "what\n"),
+        ]);
+        let errors = [
+            process(&root, 1).unwrap_err(),
+            affinity(&root, 1).unwrap_err(),
+            affinity(&root, 2).unwrap_err(),
+            process(&root, 7).unwrap_err(),
+            cpu_times(&root).unwrap_err(),
+            autogroup(&root, 1).unwrap_err(),
+        ];
+        let starts = [
+            "/proc/1/stat, line 1: \"1 (a) S 1\" is no",
+            "/proc/1/status, line 2: \"0-x\" is no CPU list",
+            "/proc/2/status, line 1: \"\" is no end of a status with Cpus_allowed_list",
+            "/proc/7/task/7/schedstat, line 1: \"99999999999999999999999 1 1\" is no",
+            "/proc/stat, line 2: \"cpu0 1 2 3\" is no",
+            "/proc/1/autogroup, line 1: \"what\" is no",
+        ];
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.to_string().starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn waiting_for_a_disk_counts_as_idle() {
+        let (_dir, root) = tree(&[("proc/stat", "cpu  0\ncpu3 1 1 1 40 2 1 1 5 0 0\nintr 1\n")]);
+        let times = CpuTimes {
+            cpu: CpuId(3),
+            idle_ns: 420_000_000,
+            steal_ns: 50_000_000,
+        };
+        assert_eq!(cpu_times(&root).unwrap(), [times]);
+    }
+}

@@ -1,0 +1,280 @@
+//! Where the files of a machine are: at `/`, or in a captured tree.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use corefit_core::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+/// A directory that stands for `/`, so that every reader works on captured trees as well.
+///
+/// A captured tree holds `proc` and `sys` of one instant; its clock is its `proc/uptime`.
+#[derive(Clone, Debug)]
+pub struct Root {
+    dir: PathBuf,
+    live: bool,
+}
+
+/// Why a file of the machine could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// There is no such file: the kernel or the mount does not offer it.
+    #[error("{path}: no such file")]
+    Unsupported {
+        /// The file.
+        path: String,
+    },
+    /// What the file told about has ended.
+    #[error("{path}: gone (the process or group ended)")]
+    Gone {
+        /// The file.
+        path: String,
+    },
+    /// Not allowed.
+    #[error("{path}: permission denied")]
+    Denied {
+        /// The file.
+        path: String,
+    },
+    /// The text is not what the file should hold.
+    #[error("{path}, {place}: {text:?} is no {want}")]
+    Malformed {
+        /// The file.
+        path: String,
+        /// The line.
+        place: String,
+        /// What is there, cut to a readable length.
+        text: String,
+        /// What should be there.
+        want: &'static str,
+    },
+    /// Another error of the operating system.
+    #[error("{path}: {why}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system says.
+        why: String,
+    },
+}
+
+impl ReadError {
+    /// A text in line `line` (from 1) that is no `want`.
+    pub(crate) fn malformed(path: &str, line: usize, text: &str, want: &'static str) -> ReadError {
+        let mut text: String = text.trim_end().chars().take(61).collect();
+        if text.chars().count() > 60 {
+            text = text.chars().take(60).chain("...".chars()).collect();
+        }
+        ReadError::Malformed {
+            path: path.into(),
+            place: format!("line {line}"),
+            text,
+            want,
+        }
+    }
+
+    fn from_io(path: &str, error: &io::Error) -> ReadError {
+        const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
+        const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
+        let path = path.to_owned();
+        match (error.kind(), error.raw_os_error()) {
+            (_, Some(ESRCH | ENODEV)) => ReadError::Gone { path },
+            (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) => {
+                ReadError::Unsupported { path }
+            }
+            (io::ErrorKind::PermissionDenied, _) => ReadError::Denied { path },
+            _ => ReadError::Io {
+                path,
+                why: error.to_string(),
+            },
+        }
+    }
+
+    /// Whether there is nothing there to read: no such file, or ended meanwhile.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, ReadError::Unsupported { .. } | ReadError::Gone { .. })
+    }
+
+    /// The file that it is about.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        let (ReadError::Unsupported { path }
+        | ReadError::Gone { path }
+        | ReadError::Denied { path }
+        | ReadError::Malformed { path, .. }
+        | ReadError::Io { path, .. }) = self;
+        path
+    }
+
+    /// What is wrong, without the path.
+    pub(crate) fn why(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix(self.path())
+            .unwrap_or(&text)
+            .trim_start_matches([':', ',', ' '])
+            .into()
+    }
+}
+
+impl Root {
+    /// This machine.
+    #[must_use]
+    pub fn live() -> Root {
+        Root {
+            dir: "/".into(),
+            live: true,
+        }
+    }
+
+    /// A captured tree.
+    #[must_use]
+    pub fn at(dir: &Path) -> Root {
+        Root {
+            dir: dir.into(),
+            live: false,
+        }
+    }
+
+    /// Whether this is the machine itself.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// The whole text of a file (bytes that are no UTF-8 are replaced).
+    ///
+    /// # Errors
+    /// All but [`ReadError::Malformed`].
+    pub fn read(&self, path: &str) -> Result<String, ReadError> {
+        let fail = |error: io::Error| ReadError::from_io(path, &error);
+        let mut file = File::open(self.locate(path)).map_err(fail)?;
+        let mut text = Vec::new();
+        let mut buffer = [0; 8192];
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => text.extend_from_slice(&buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        Ok(String::from_utf8(text)
+            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    }
+
+    /// The names of the directories in a directory, sorted.
+    ///
+    /// # Errors
+    /// All but [`ReadError::Malformed`].
+    pub fn dirs(&self, path: &str) -> Result<Vec<String>, ReadError> {
+        let fail = |error: io::Error| ReadError::from_io(path, &error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.locate(path)).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            if entry.file_type().map_err(fail)?.is_dir() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Whether there is such a file or directory.
+    #[must_use]
+    pub fn has(&self, path: &str) -> bool {
+        self.locate(path).exists()
+    }
+
+    /// The time since boot.
+    ///
+    /// # Errors
+    /// Of a captured tree, where `proc/uptime` is missing or malformed.
+    pub fn now(&self) -> Result<Time, ReadError> {
+        if self.live {
+            let now = clock_gettime(ClockId::Boottime);
+            let ns = |n: i64| u64::try_from(n).unwrap_or(0);
+            return Ok(Time(ns(now.tv_sec) * 1_000_000_000 + ns(now.tv_nsec)));
+        }
+        let path = "/proc/uptime";
+        let text = self.read(path)?;
+        let seconds = text
+            .split_whitespace()
+            .next()
+            .and_then(|s| s.parse::<f64>().ok());
+        let since_boot = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let since_boot = since_boot.ok_or_else(|| {
+            ReadError::malformed(path, 1, text.trim(), "time since boot in seconds")
+        })?;
+        Ok(Time(0) + since_boot)
+    }
+
+    fn locate(&self, path: &str) -> PathBuf {
+        self.dir.join(path.trim_start_matches('/'))
+    }
+}
+
+/// The first line of a file, through `parse`.
+pub(crate) fn value<T>(
+    root: &Root,
+    path: &str,
+    want: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T, ReadError> {
+    let text = root.read(path)?;
+    let line = text.lines().next().unwrap_or("").trim();
+    parse(line).ok_or_else(|| ReadError::malformed(path, 1, line, want))
+}
+
+/// `None` for a file that is not there.
+pub(crate) fn optional<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_and_a_forbidden_directory_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::at(dir.path());
+        assert_eq!(
+            root.read("/sys/x"),
+            Err(ReadError::Unsupported {
+                path: "/sys/x".into()
+            })
+        );
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            ReadError::from_io("/a", &denied),
+            ReadError::Denied { path: "/a".into() }
+        );
+    }
+
+    #[test]
+    fn a_malformed_value_is_quoted_with_its_file_and_line_and_cut_short() {
+        let error = ReadError::malformed("/a/b", 3, &"x".repeat(100), "quota");
+        let text = format!("/a/b, line 3: \"{}...\" is no quota", "x".repeat(60));
+        assert_eq!(error.to_string(), text);
+        assert!(error.why().starts_with("line 3: \"xxx"));
+    }
+
+    #[test]
+    fn the_clock_of_a_captured_tree_is_its_uptime() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("proc")).unwrap();
+        std::fs::write(dir.path().join("proc/uptime"), "12.5 20.0\n").unwrap();
+        assert_eq!(Root::at(dir.path()).now().unwrap(), Time(12_500_000_000));
+        std::fs::write(dir.path().join("proc/uptime"), "-1\n").unwrap();
+        assert!(matches!(
+            Root::at(dir.path()).now(),
+            Err(ReadError::Malformed { .. })
+        ));
+    }
+}
