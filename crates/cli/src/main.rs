@@ -2,6 +2,7 @@
 //! think they have.
 
 mod certify;
+mod cpus;
 mod preload;
 mod run;
 mod verdicts;
@@ -21,12 +22,14 @@ struct Corefit {
 enum Verb {
     Run(run::Args),
     Certify(certify::Args),
+    Cpus(cpus::CpusArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Corefit::parse().verb {
         Verb::Run(args) => run::run(&args),
         Verb::Certify(args) => certify::run(&args),
+        Verb::Cpus(args) => cpus::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("corefit: {error:#}");

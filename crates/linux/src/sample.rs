@@ -51,6 +51,7 @@ struct Thread {
 /// Reads samples of the tree below one process.
 pub struct TreeSampler {
     root: u32,
+    allowed_of: u32,
     pids: Vec<u32>,
     threads: BTreeMap<u32, Thread>,
     ended_run_ns: u64,
@@ -63,12 +64,14 @@ pub struct TreeSampler {
 }
 
 impl TreeSampler {
-    /// A sampler for `root` and its descendants.
+    /// A sampler for `root` and its descendants. The CPUs allowed are those of the process
+    /// `allowed_of`: `root` itself, unless somebody sets its affinity.
     #[must_use]
-    pub fn new(root: u32) -> TreeSampler {
+    pub fn new(root: u32, allowed_of: u32) -> TreeSampler {
         let hertz = rustix::param::clock_ticks_per_second().max(1);
         TreeSampler {
             root,
+            allowed_of,
             pids: vec![root],
             threads: BTreeMap::new(),
             ended_run_ns: 0,
@@ -117,7 +120,7 @@ impl TreeSampler {
         sample.run = Duration::from_nanos(run_ns);
         sample.wait = Duration::from_nanos(wait_ns);
         sample.threads = self.threads.len();
-        sample.allowed = affinity(self.root).unwrap_or_default();
+        sample.allowed = affinity(self.allowed_of).unwrap_or_default();
         self.read_stat(&mut sample);
         sample
     }
@@ -237,6 +240,21 @@ pub fn affinity(pid: u32) -> Option<CpuSet> {
     )
 }
 
+/// Lets a thread run on these CPUs only. A thread that has ended, or is not ours to place,
+/// stays as it is.
+pub fn set_affinity(tid: u32, cpus: &CpuSet) {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus.iter().filter_map(|c| usize::try_from(c.0).ok()) {
+        if cpu < rustix::thread::CpuSet::MAX_CPU {
+            set.set(cpu);
+        }
+    }
+    let tid = i32::try_from(tid).ok().and_then(rustix::process::Pid::from_raw);
+    if tid.is_some() {
+        let _ = rustix::thread::sched_setaffinity(tid, &set);
+    }
+}
+
 fn tasks(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -263,7 +281,7 @@ mod tests {
 
     #[test]
     fn sees_the_cpu_time_of_this_process_and_of_its_children() {
-        let mut sampler = TreeSampler::new(std::process::id());
+        let mut sampler = TreeSampler::new(std::process::id(), std::process::id());
         let before = sampler.sample();
         // A child that burns a known amount of CPU time before it is read, then waits for us.
         let mut child = Command::new("sh")

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use corefit_core::{Cpus, Decision, Interval, TeamController, Time, Why};
+use corefit_core::{Cpus, Decision, Interval, TeamController};
 use corefit_linux::page::{Orders, Process, TeamPage};
 use corefit_linux::sample::{TreeSample, TreeSampler};
 
 use super::grants::Grants;
 use super::history::{History, Point};
+use super::launch::Plan;
+use super::placer::Placer;
+use super::report::{OpenMp, Report};
 
 /// A process that used less than this in an interval gets no part of the team.
 const ACTIVE: f64 = 0.05;
@@ -29,35 +32,36 @@ pub(crate) struct Follower<'a> {
     sampler: TreeSampler,
     control: TeamController,
     before: TreeSample,
-    /// Most threads each process has asked for, and its regions counted so far.
-    asked: BTreeMap<u32, u32>,
-    regions: BTreeMap<u32, u64>,
+    placed: Option<Placer<'a>>,
+    /// OpenMP processes met, by process id.
+    seen: BTreeMap<u32, OpenMp>,
+    /// Threads in the teams that ran last.
+    in_force: u32,
+    /// Whether the last orders had regions counted.
     ordered: bool,
     pub(crate) history: History,
 }
 
 impl<'a> Follower<'a> {
-    /// Follows the tree below `pid`, launched with `team` threads that may become `most`.
-    pub(crate) fn new(
-        pid: u32,
-        team: u32,
-        most: u32,
-        page: Option<&'a TeamPage>,
-        grants: &'a Grants,
-    ) -> Follower<'a> {
-        let mut sampler = TreeSampler::new(pid);
+    /// Follows the tree below `pid`, launched as planned.
+    pub(crate) fn new(pid: u32, plan: &'a Plan, grants: &'a Grants) -> Follower<'a> {
+        let placed = plan.cores.as_ref().map(|(cores, allowed)| Placer::new(cores, allowed));
+        // A placed program's own affinity is ours to set: what is allowed shows in corefit's.
+        let allowed_of = if placed.is_some() { std::process::id() } else { pid };
+        let mut sampler = TreeSampler::new(pid, allowed_of);
         let before = sampler.sample();
-        grants.set_team((team < most).then_some(team));
+        grants.set_team(Some(plan.team));
         Follower {
-            page,
+            page: plan.page.as_deref(),
             grants,
+            placed,
             sampler,
-            control: TeamController::new(team, most),
-            history: History::new(before.at, team),
+            control: TeamController::new(plan.team, plan.room.allowed.max(plan.most)),
+            history: History::new(before.at, plan.team),
             before,
-            asked: BTreeMap::new(),
-            regions: BTreeMap::new(),
-            ordered: team < most,
+            seen: BTreeMap::new(),
+            in_force: plan.team,
+            ordered: true,
         }
     }
 
@@ -69,6 +73,9 @@ impl<'a> Follower<'a> {
         let seen = self.interval(&sample, &active, limits);
         let decision = self.control.step(&seen);
         self.publish(&processes, &active, decision.team);
+        if let Some(placed) = &mut self.placed {
+            placed.follow(decision.team, &self.sampler);
+        }
         self.history.add(Point {
             at: sample.at,
             length: seen.length,
@@ -82,14 +89,9 @@ impl<'a> Follower<'a> {
         decision
     }
 
-    /// Threads of the last sample.
-    pub(crate) fn threads(&self) -> usize {
-        self.before.threads
-    }
-
-    /// Totals since the beginning: CPU time used, and time spent waiting for a CPU.
-    pub(crate) fn totals(&self) -> (Duration, Duration) {
-        (self.before.run, self.before.wait)
+    /// After a stop: what happened meanwhile says nothing.
+    pub(crate) fn skip(&mut self) {
+        self.before = self.sampler.sample();
     }
 
     /// Registered processes; slots of ended ones are freed.
@@ -114,8 +116,8 @@ impl<'a> Follower<'a> {
     /// Processes that ran in the interval, or all if none did.
     fn active(&mut self, processes: &[Process], sample: &TreeSample) -> Vec<Process> {
         for p in processes {
-            let asked = self.asked.entry(p.pid).or_default();
-            *asked = p.requested.max(*asked);
+            let known = self.seen.remove(&p.pid);
+            self.seen.insert(p.pid, OpenMp::update(known, p, self.grants.of(p)));
         }
         let length = sample.at.since(self.before.at).as_secs_f64().max(1e-6);
         let used = |p: &&Process| {
@@ -155,10 +157,7 @@ impl<'a> Follower<'a> {
         } else {
             active.iter().map(|p| p.team).sum()
         };
-        let most = active.iter().map(|p| self.asked[&p.pid]).sum::<u32>();
-        if most > 0 {
-            self.control.set_most(most);
-        }
+        self.in_force = team.max(1);
         Interval {
             at: sample.at,
             length,
@@ -169,7 +168,7 @@ impl<'a> Follower<'a> {
             allowed: u32::try_from(sample.allowed.len()).unwrap_or(u32::MAX),
             quota: limits.quota,
             entitled: limits.entitled,
-            team: team.max(1),
+            team: self.in_force,
             regions: self.count_regions(active),
         }
     }
@@ -177,16 +176,17 @@ impl<'a> Follower<'a> {
     /// Regions begun since the last call, if all of them were counted.
     fn count_regions(&mut self, active: &[Process]) -> Option<u64> {
         let complete = self.ordered && !active.is_empty();
-        let mut begun = 0;
-        for p in active {
-            let before = self.regions.insert(p.pid, p.regions).unwrap_or(p.regions);
-            begun += p.regions.saturating_sub(before);
-        }
+        let begun = active.iter().map(|p| {
+            let known = self.seen.get_mut(&p.pid)?;
+            let before = std::mem::replace(&mut known.counted, p.regions);
+            Some(p.regions.saturating_sub(before))
+        });
+        let begun = begun.flatten().sum();
         complete.then_some(begun)
     }
 
-    /// Divides the team among the active processes and tells them; the others get one thread
-    /// fewer than nothing would be: the same part as one of them.
+    /// Divides the team among the active processes and tells them. The others are told the
+    /// part of one of them, for when they wake up.
     fn publish(&mut self, processes: &[Process], active: &[Process], team: u32) {
         let Some(page) = self.page else {
             return;
@@ -199,7 +199,7 @@ impl<'a> Follower<'a> {
             let is_active = active.iter().any(|a| a.slot == p.slot);
             let mine = part + u32::from(is_active && rest > 0);
             rest = rest.saturating_sub(u32::from(is_active));
-            let limited = mine < self.asked.get(&p.pid).copied().unwrap_or(p.requested);
+            let limited = mine < self.seen.get(&p.pid).map_or(p.requested, |seen| seen.requested);
             let quiet = p.team > mine;
             short |= limited;
             let orders = if limited {
@@ -223,14 +223,23 @@ impl<'a> Follower<'a> {
         self.history.points().last()
     }
 
-    /// Processes of the tree.
-    pub(crate) fn pids(&self) -> &[u32] {
-        self.sampler.pids()
+    /// Threads in the teams that ran last.
+    pub(crate) fn team(&self) -> u32 {
+        self.in_force
     }
 
-    /// Since when the program has been followed.
-    pub(crate) fn began(&self) -> Time {
-        self.history.began()
+    /// Whether orders about team sizes have an effect.
+    pub(crate) fn is_resizable(&self) -> bool {
+        self.seen.values().any(|p| p.may_be_resized())
+    }
+
+    /// What is known at the end of a run.
+    pub(crate) fn report(&mut self, plan: &Plan) -> Report {
+        for p in self.page.map(TeamPage::processes).unwrap_or_default() {
+            let known = self.seen.remove(&p.pid);
+            self.seen.insert(p.pid, OpenMp::update(known, &p, self.grants.of(&p)));
+        }
+        Report::new(&self.history, self.seen.values().cloned().collect(), plan)
     }
 }
 
@@ -243,9 +252,4 @@ fn runnable(run: Cpus, wait: Cpus) -> u32 {
     )]
     let n = (run.0 + wait.0).round().max(1.0) as u32;
     n
-}
-
-/// Whether a decision changed the team.
-pub(crate) fn changed(why: Why) -> bool {
-    why != Why::Steady
 }

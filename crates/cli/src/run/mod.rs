@@ -1,102 +1,207 @@
 //! `corefit run`: a program at the number of CPUs that it really gets.
+//!
+//! ```text
+//!   look at the limits ─▶ choose sizes ─▶ launch ─▶ every interval: sample, decide, publish
+//!                              ▲                        │
+//!                              └── restart, if allowed ◀┤
+//!                                                       ▼ the program ends
+//!                                            report, and end as it ended
+//! ```
 
 mod follow;
 mod grants;
 mod history;
+mod launch;
+mod placer;
 mod report;
+mod restart;
+mod size;
+mod status;
 
 use std::ffi::OsString;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use corefit_linux::page::TeamPage;
-use corefit_linux::sample;
+use corefit_linux::launch::{Event, Program, Supervised};
+
+use follow::Follower;
+use grants::{Grants, Resize};
+use launch::Plan;
+use report::Report;
+use restart::Restarts;
+use size::{Threads, Watcher};
+use status::Status;
 
 use crate::verdicts::Store;
-use follow::{Follower, Limits};
-use grants::{Grants, Resize};
-use report::{OpenMp, Report, round};
 
-/// Run a program at the number of CPUs it really gets, following them
+/// Run a program at the number of CPUs it really gets, following them while it runs
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Threads: `auto` (the CPUs available, followed), a number (at most so many), `max` (as without corefit, followed)
-    #[arg(long, default_value = "auto")]
-    threads: String,
+    /// auto: the CPUs available, followed; a number: at most so many; max: as many as without
+    /// corefit at launch, then followed
+    #[arg(long, default_value = "auto", value_name = "auto|N|max", value_parser = size::threads_parser())]
+    threads: Threads,
     /// Which programs may be resized while they run
     #[arg(long, value_enum, default_value = "safe")]
     resize: Resize,
+    /// Time between two looks at the program, 5ms to 10s
+    #[arg(long, default_value = "50ms", value_parser = interval)]
+    interval: Duration,
+    /// Keep the threads off the siblings of one core while other cores are free
+    #[arg(long)]
+    place: bool,
+    /// The program may be started again early in its run, if it may not be resized and was
+    /// launched with the wrong number of threads
+    #[arg(long)]
+    restartable: bool,
     /// Write a JSON report to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// No status line and no report on stderr
+    /// Neither status line nor report on stderr
     #[arg(long)]
     quiet: bool,
     /// Program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
+/// `50ms`, `1s`, `0.2s`.
+fn interval(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1e-3),
+        None => (text.strip_suffix('s').unwrap_or(""), 1.0),
+    };
+    let seconds = number.trim().parse::<f64>().ok().map(|n| n * unit);
+    match seconds {
+        Some(s) if (0.005..=10.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
+        _ => Err("a time from 5ms to 10s is needed, like 50ms or 0.1s".into()),
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let allowed = sample::affinity(std::process::id()).context("affinity")?;
-    let most = u32::try_from(allowed.len())?;
+    let program = match Program::find(&args.command[0]) {
+        Ok(program) => program,
+        Err(why) => {
+            eprintln!("corefit: {why}");
+            return Ok(ExitCode::from(why.exit_code()));
+        }
+    };
+    let mut notes = vec![];
+    let report_file = args.report.as_ref().and_then(|path| {
+        File::create(path)
+            .map_err(|why| {
+                let note = format!("cannot write the report to {} ({why}): the program runs without one", path.display());
+                eprintln!("corefit: {note}");
+            })
+            .ok()
+    });
     let grants = Grants::new(args.resize, Store::open());
-    let (grant, ask) = grants.at_first();
-    let page = TeamPage::create(grant.orders(None, false), ask, None, 1)?;
-    let library = std::env::current_exe()?.with_file_name("libcorefit_omp.so");
-    let (name, value) = page.variable();
+    let mut plan = Plan::make(args, &program, &grants, &mut notes)?;
     let start = Instant::now();
-    let mut child = Command::new(&args.command[0])
-        .args(&args.command[1..])
-        .env(
-            "LD_PRELOAD",
-            match std::env::var("LD_PRELOAD") {
-                Ok(p) => format!("{}:{p}", library.display()),
-                Err(_) => library.display().to_string(),
-            },
-        )
-        .env(name, value)
-        .env("OMP_NUM_THREADS", most.to_string())
-        .spawn()?;
-    let status = std::thread::scope(|scope| {
-        scope.spawn(|| grants.serve(&page));
-        let mut f = Follower::new(child.id(), most, most, Some(&page), &grants);
-        let status = loop {
-            std::thread::sleep(Duration::from_millis(50));
-            let d = f.tick(Limits::default());
-            if follow::changed(d.why) {
-                eprintln!("{:.2} {:?}", start.elapsed().as_secs_f64(), d);
-            }
-            if let Some(s) = child.try_wait().unwrap() {
-                break s;
+    let mut child = match Supervised::spawn(&plan.launch) {
+        Ok(child) => child,
+        Err(why) => {
+            eprintln!("corefit: {why}");
+            return Ok(ExitCode::from(why.exit_code()));
+        }
+    };
+    // From here on only the program's end ends us; other threads may start now.
+    let mut restarts = Restarts::new(args.restartable);
+    let page = plan.page.clone();
+    let (status, mut report) = std::thread::scope(|scope| {
+        if let Some(page) = &page {
+            scope.spawn(|| grants.serve(page));
+        }
+        let result = supervise(args, &mut child, &mut plan, &grants, &mut restarts);
+        grants.stop();
+        result
+    })?;
+    report.wall_s = report::round(start.elapsed().as_secs_f64());
+    report.exit_code = status.code();
+    report.exit_signal = status.signal();
+    report.notes = notes;
+    if !args.quiet {
+        eprint!("{}", report.text());
+    }
+    if let (Some(file), Some(path)) = (report_file, &args.report)
+        && let Err(why) = report.write(file, path)
+    {
+        eprintln!("corefit: {why:#}");
+    }
+    drop((plan, page)); // whoever outlives the program gets no orders any more
+    child.finish(status)
+}
+
+/// Follows the program until it ends.
+fn supervise(
+    args: &Args,
+    child: &mut Supervised,
+    plan: &mut Plan,
+    grants: &Grants,
+    restarts: &mut Restarts,
+) -> Result<(ExitStatus, Report)> {
+    loop {
+        let mut status_line = Status::new(args.quiet);
+        let mut watcher = Watcher::new(child.pid());
+        let mut limits = plan.room.limits;
+        let mut looked = Instant::now();
+        let mut follower = Follower::new(child.pid(), plan, grants);
+        let mut next = Instant::now() + args.interval;
+        let ended = loop {
+            match child.wait_until(next).context("lost the program")? {
+                Event::Exited(status) => break Some(status),
+                Event::Stopped(_) => status_line.clear(),
+                Event::Continued => follower.skip(),
+                Event::Undelivered { signal, why } => {
+                    eprintln!("corefit: signal {signal} could not be passed on: {why}");
+                }
+                Event::Tick => {
+                    if looked.elapsed() >= LOOK_AT_LIMITS {
+                        limits = watcher.limits();
+                        looked = Instant::now();
+                    }
+                    let decision = follower.tick(limits);
+                    status_line.refresh(&follower);
+                    if restarts.wanted(&follower, &decision) {
+                        break None;
+                    }
+                    next = (next + args.interval).max(Instant::now());
+                }
             }
         };
-        let wall = start.elapsed();
-        grants.stop();
-        for p in page.processes() {
-            eprintln!("{p:?}");
+        status_line.clear();
+        let mut report = follower.report(plan);
+        report.command = args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+        report.restarts = restarts.done();
+        drop(follower);
+        match ended {
+            Some(status) => return Ok((status, report)),
+            None => {
+                if let Some(status) = restarts.restart(child, plan, grants)? {
+                    return Ok((status, report));
+                }
+            }
         }
-        eprintln!(
-            "wall {wall:?} avail {:?} eff {:?}",
-            f.history.mean_available(),
-            f.history.efficiency()
-        );
-        status
-    });
-    let _ = (
-        round,
-        OpenMp {
-            pid: 0,
-            runtime: "",
-            grant,
-            dynamic: false,
-            regions: 0,
-            resized: 0,
-            requested: 0,
-        },
-    );
-    Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+    }
+}
+
+/// Limits change seldom, and reading them takes a millisecond.
+const LOOK_AT_LIMITS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_have_a_unit_and_sane_bounds() {
+        assert_eq!(interval("50ms"), Ok(Duration::from_millis(50)));
+        assert_eq!(interval("0.2s"), Ok(Duration::from_millis(200)));
+        for bad in ["50", "0ms", "1ms", "11s", "ms", "-1s", "NaNs", "infs", ""] {
+            assert!(interval(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -2,13 +2,16 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use corefit_core::Why;
+use corefit_linux::page::Process;
 use serde::Serialize;
 
 use super::grants::Grant;
 use super::history::History;
+use super::launch::Plan;
 
 /// The document of `--report`. Times are seconds since the program was started.
 #[derive(Debug, Serialize)]
@@ -82,6 +85,38 @@ pub(crate) struct OpenMp {
     pub(crate) resized: u64,
     /// Most threads asked for.
     pub(crate) requested: u32,
+    /// Regions that the last interval began with.
+    #[serde(skip)]
+    pub(crate) counted: u64,
+}
+
+impl OpenMp {
+    /// What is known of a process, brought up to date.
+    pub(crate) fn update(known: Option<OpenMp>, p: &Process, grant: Grant) -> OpenMp {
+        OpenMp {
+            pid: p.pid,
+            runtime: match (p.gomp, p.kmp) {
+                (true, false) => "libgomp",
+                (false, true) => "libomp",
+                _ => "libgomp and libomp",
+            },
+            grant,
+            dynamic: p.dynamic,
+            regions: p.regions,
+            resized: p.resized,
+            requested: p.requested.max(known.as_ref().map_or(0, |k| k.requested)),
+            counted: known.map_or(p.regions, |k| k.counted),
+        }
+    }
+
+    /// Whether orders about its team size have an effect.
+    pub(crate) fn may_be_resized(&self) -> bool {
+        match self.grant {
+            Grant::Certified { .. } | Grant::Vouched => true,
+            Grant::IfDynamic => self.dynamic,
+            Grant::Nothing => false,
+        }
+    }
 }
 
 /// Changes and samples from the history of a run.
@@ -110,12 +145,42 @@ pub(crate) fn timeline(history: &History) -> (Vec<Change>, Vec<Sample>) {
     (changes, samples)
 }
 
+/// CPU time that this process has used itself.
+fn own_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).map_or(0.0, |t| t.as_secs_f64())
+}
+
 /// Three decimals are more than was measured.
 pub(crate) fn round(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
 }
 
 impl Report {
+    /// What the history tells; the caller adds how it ended.
+    pub(crate) fn new(history: &History, processes: Vec<OpenMp>, plan: &Plan) -> Report {
+        let (changes, samples) = timeline(history);
+        Report {
+            command: vec![],
+            exit_code: None,
+            exit_signal: None,
+            wall_s: 0.0,
+            threads_launched: plan.team,
+            mean_available: history.mean_available().map(|c| round(c.0)),
+            mean_used: history.mean_used().map(|c| round(c.0)),
+            efficiency: history.efficiency().map(round),
+            waiting_s: round(history.waited_s()),
+            changes,
+            samples,
+            processes,
+            set: plan.set.clone(),
+            kept: plan.kept.clone(),
+            notes: vec![],
+            own_cpu_s: round(own_cpu_s()),
+            restarts: 0,
+        }
+    }
+
     /// Writes the document.
     pub(crate) fn write(&self, mut file: File, path: &Path) -> Result<()> {
         use std::io::Write;

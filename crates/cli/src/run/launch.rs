@@ -1,0 +1,209 @@
+//! Everything that is decided before the program starts.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use corefit_core::place::{Core, spread};
+use corefit_core::{CpuSet, Cpus};
+use corefit_linux::identity::Identifier;
+use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, plan as knobs};
+use corefit_linux::page::TeamPage;
+use corefit_linux::{sample, topology};
+
+use super::Args;
+use super::grants::{Grants, Resize};
+use super::size::{self, Room, Threads};
+use crate::preload;
+use crate::verdicts::Store;
+
+/// What to launch, and at which sizes.
+pub(crate) struct Plan {
+    pub(crate) launch: Launch,
+    /// What was there before the launch.
+    pub(crate) room: Room,
+    /// Threads that OpenMP begins with.
+    pub(crate) team: u32,
+    /// Threads that it may grow to.
+    pub(crate) most: u32,
+    /// The page, if the preload library can enter the program.
+    pub(crate) page: Option<Arc<TeamPage>>,
+    /// `--place`: the cores, and all CPUs allowed.
+    pub(crate) cores: Option<(Vec<Core>, CpuSet)>,
+    /// Variables set and kept, as `NAME=value`.
+    pub(crate) set: Vec<String>,
+    pub(crate) kept: Vec<String>,
+    threads: Threads,
+    resizable: Option<u32>,
+    /// The user's arguments.
+    arguments: Vec<OsString>,
+}
+
+impl Plan {
+    /// Looks at the machine and plans the first launch.
+    pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Vec<String>) -> Result<Plan> {
+        let (room, unread) = size::look();
+        notes.extend(unread);
+        let resizable = expected(args, program);
+        let library = program
+            .preloadable()
+            .map_err(|why| format!("{}: {why}", program.path.display()))
+            .and_then(|()| preload::library());
+        let library = library.map_err(|why| {
+            eprintln!("corefit: {why}");
+        });
+        let mut plan = Plan {
+            launch: Launch {
+                program: program.clone(),
+                args: vec![],
+                env: vec![],
+                cpus: None,
+                hold_stdio: args.restartable,
+            },
+            room,
+            team: 1,
+            most: 1,
+            page: None,
+            cores: None,
+            set: vec![],
+            kept: vec![],
+            threads: args.threads,
+            resizable,
+            arguments: args.command[1..].to_vec(),
+        };
+        plan.sizes();
+        if args.place {
+            plan.place(notes);
+        }
+        if let Ok(library) = library {
+            let (grant, ask) = grants.at_first();
+            let page = TeamPage::create(grant.orders(Some(plan.team), false), ask, plan.nprocs(), 1)
+                .context("cannot make the shared page")?;
+            let (name, value) = page.variable();
+            let preload = preload::variable(&library, std::env::var_os("LD_PRELOAD"));
+            plan.launch.env.push((name.into(), Some(value.into())));
+            plan.launch.env.push(("LD_PRELOAD".into(), Some(preload)));
+            plan.page = Some(Arc::new(page));
+        }
+        plan.environment();
+        Ok(plan)
+    }
+
+    /// Plans another launch of the same program at `team` threads.
+    pub(crate) fn again(&mut self, team: u32, grants: &Grants) {
+        self.team = team;
+        let keep = |(name, _): &(OsString, Option<OsString>)| name == "LD_PRELOAD" || name.as_bytes().starts_with(b"COREFIT_");
+        self.launch.env.retain(keep);
+        self.environment();
+        if let Some(page) = &self.page {
+            let (grant, ask) = grants.at_first();
+            page.set_policy(grant.orders(Some(team), false), ask);
+            page.set_nprocs(self.nprocs());
+        }
+    }
+
+    fn sizes(&mut self) {
+        let room = &self.room;
+        (self.team, self.most) = match self.threads {
+            Threads::Auto => (room.team(), room.most()),
+            Threads::AtMost(n) if self.resizable.is_some() => (room.team().min(n), n),
+            Threads::AtMost(n) => (n, n),
+            Threads::Max => (room.allowed, room.allowed),
+        };
+        if let Some(most) = self.resizable {
+            self.most = self.most.min(most.max(1));
+            self.team = self.team.min(self.most);
+        }
+    }
+
+    /// What the program hears when it asks for the number of CPUs. A program whose teams are
+    /// resized hears of all that it may ever use, and OpenMP keeps spinning within that.
+    fn nprocs(&self) -> Option<u32> {
+        match self.threads {
+            Threads::Max => None,
+            _ if self.resizable.is_some() => Some(self.most),
+            Threads::AtMost(n) => Some(n),
+            Threads::Auto => Some(self.room.workers().max(self.team)),
+        }
+    }
+
+    /// The variables and arguments that tell runtimes their sizes.
+    fn environment(&mut self) {
+        self.set.clear();
+        self.kept.clear();
+        if self.threads == Threads::Max {
+            self.launch.args = self.arguments.clone();
+            return;
+        }
+        let openmp = if self.resizable.is_some() { self.most } else { self.team };
+        let others = match self.threads {
+            Threads::AtMost(n) => n,
+            _ => self.room.workers().max(self.team),
+        };
+        let size = |n: u32| usize::try_from(n).unwrap_or(1);
+        let plan = knobs(
+            Counts { openmp: size(openmp), others: size(others) },
+            &Environment {
+                get: &|name| std::env::var_os(name),
+                program: &self.launch.program,
+                args: &self.arguments,
+                raise: matches!(self.threads, Threads::AtMost(_)),
+            },
+        );
+        self.launch.args = plan.arguments().map(OsString::from).collect();
+        self.launch.args.extend(self.arguments.iter().cloned());
+        for (name, value) in plan.variables() {
+            self.launch.env.push((name.into(), Some(value.into())));
+        }
+        for setting in &plan.settings {
+            match setting {
+                Setting::Set { name, value, .. } => self.set.push(format!("{name}={}", value.display())),
+                Setting::Argument { value, .. } => self.set.push(value.display().to_string()),
+                Setting::Kept { name, value, .. } => self.kept.push(format!("{name}={}", value.display())),
+                Setting::Yielded { .. } => {}
+            }
+        }
+    }
+
+    fn place(&mut self, notes: &mut Vec<String>) {
+        let cores = topology::cores(std::path::Path::new("/"));
+        let Some(allowed) = sample::affinity(std::process::id()) else {
+            return;
+        };
+        if cores.is_empty() {
+            notes.push("--place: this machine does not show which CPUs are siblings; threads are left where they are".into());
+            return;
+        }
+        if cores.iter().all(|core| core.len() == 1) {
+            notes.push("--place: no CPU here shares a core with another: nothing to do".into());
+            return;
+        }
+        self.launch.cpus = Some(spread(&cores, &allowed, self.team, |_| Cpus(0.0)));
+        self.cores = Some((cores, allowed));
+    }
+}
+
+/// Whether the program will probably be resizable, and up to how many threads: known for
+/// certain only when it begins its first region.
+fn expected(args: &Args, program: &Program) -> Option<u32> {
+    match args.resize {
+        Resize::Never => None,
+        Resize::Always => Some(u32::MAX),
+        Resize::Safe if dynamic_adjustment() => Some(u32::MAX),
+        Resize::Safe => {
+            let store = Store::open();
+            if store.is_empty() {
+                return None;
+            }
+            let arguments = args.command[1..].iter().map(|a| a.as_bytes());
+            let launch = Identifier::default().launch(&program.path, arguments).ok()?;
+            store.expects(&launch)
+        }
+    }
+}
+
+/// `OMP_DYNAMIC` as OpenMP reads it.
+fn dynamic_adjustment() -> bool {
+    std::env::var("OMP_DYNAMIC").is_ok_and(|v| v.trim().eq_ignore_ascii_case("true") || v.trim() == "1")
+}

@@ -1,0 +1,161 @@
+//! How many threads to launch with, and the limits that are read while the program runs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use clap::builder::TypedValueParser;
+use corefit_core::{Cpus, LimitKind, Reading, estimate, team_for};
+use corefit_linux::{Root, read, sample};
+
+use super::follow::Limits;
+
+/// `--threads`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// As many as there are CPUs available.
+    Auto,
+    /// At most so many.
+    AtMost(u32),
+    /// As without corefit.
+    Max,
+}
+
+/// Reads `auto`, `max` or a number from 1.
+pub(crate) fn threads_parser() -> impl TypedValueParser<Value = Threads> {
+    clap::builder::NonEmptyStringValueParser::new().try_map(|text| match text.as_str() {
+        "auto" => Ok(Threads::Auto),
+        "max" => Ok(Threads::Max),
+        number => match number.parse::<u32>() {
+            Ok(n) if (1..=65_535).contains(&n) => Ok(Threads::AtMost(n)),
+            _ => Err("a program needs a thread at least: give auto, max, or a number from 1 to 65535"),
+        },
+    })
+}
+
+/// What there is at launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// CPUs allowed (affinity and cpuset).
+    pub(crate) allowed: u32,
+    /// CPUs to be had now.
+    pub(crate) available: Cpus,
+    /// What the quotas leave, and what is left when everybody is busy.
+    pub(crate) limits: Limits,
+}
+
+impl Room {
+    /// Most threads that could ever have a CPU of their own under today's limits.
+    pub(crate) fn most(&self) -> u32 {
+        let quota = self.limits.quota.map_or(u32::MAX, up);
+        quota.min(self.allowed).max(1)
+    }
+
+    /// Threads that wait for each other: see `corefit_core::team_for`. A quota stops all
+    /// threads together, so its fraction counts in full.
+    pub(crate) fn team(&self) -> u32 {
+        let by_quota = self.limits.quota.is_some_and(|q| self.available.0 > q.0 - 1e-6);
+        let team = if by_quota { up(self.available) } else { team_for(self.available) };
+        team.min(self.most())
+    }
+
+    /// Threads that do not wait for each other.
+    pub(crate) fn workers(&self) -> u32 {
+        up(self.available).min(self.most())
+    }
+}
+
+/// Rounded up, a tenth forgiven; at least 1.
+fn up(cpus: Cpus) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    let n = (cpus.0 - 0.1).ceil().clamp(1.0, 65_535.0) as u32;
+    n
+}
+
+/// Reads the limits of one process again and again.
+pub(crate) struct Watcher {
+    root: Root,
+    pid: u32,
+    before: Option<Reading>,
+    limits: Limits,
+}
+
+/// Shortest time between two readings that says something: `/proc/stat` counts 10 ms.
+const WINDOW: Duration = Duration::from_millis(60);
+
+impl Watcher {
+    pub(crate) fn new(pid: u32) -> Watcher {
+        let root = Root::live();
+        let before = read(&root, pid).ok();
+        Watcher { root, pid, before, limits: Limits::default() }
+    }
+
+    /// The limits now; those of before if the process cannot be read any more.
+    pub(crate) fn limits(&mut self) -> Limits {
+        let now = read(&self.root, self.pid).ok();
+        if let (Some(before), Some(now)) = (&self.before, &now) {
+            let report = estimate(before, now);
+            self.limits = Limits { quota: quota(&report), entitled: report.entitled };
+        }
+        self.before = now.or(self.before.take());
+        self.limits
+    }
+}
+
+fn quota(report: &corefit_core::Report) -> Option<Cpus> {
+    let quotas = report.limits.iter().filter(|l| l.kind == LimitKind::Quota);
+    quotas.filter_map(|l| l.cpus).reduce(Cpus::min)
+}
+
+/// Looks at what there is for this process and its children. Takes no time if nobody else
+/// runs, else one [`WINDOW`]. What cannot be read does not limit; the second value names it.
+pub(crate) fn look() -> (Room, Option<String>) {
+    let me = std::process::id();
+    let allowed = sample::affinity(me).map_or(1, |set| u32::try_from(set.len()).unwrap_or(1));
+    let root = Root::live();
+    let start = Instant::now();
+    let first = match read(&root, me) {
+        Ok(first) => first,
+        Err(why) => {
+            let room = Room { allowed, available: Cpus(allowed.into()), limits: Limits::default() };
+            return (room, Some(format!("cannot read what limits this process: {why}")));
+        }
+    };
+    let alone = others_running() == Some(0);
+    if !alone {
+        std::thread::sleep(WINDOW.saturating_sub(start.elapsed()));
+    }
+    let second = if alone { None } else { read(&root, me).ok() };
+    let report = estimate(&first, second.as_ref().unwrap_or(&first));
+    let room = Room {
+        allowed,
+        available: Cpus(report.available.0.max(0.1)),
+        limits: Limits { quota: quota(&report), entitled: report.entitled },
+    };
+    (room, None)
+}
+
+/// Runnable threads besides this one at this instant (`procs_running` of `/proc/stat`).
+fn others_running() -> Option<u32> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("procs_running "))?;
+    Some(line.trim().parse::<u32>().ok()?.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(allowed: u32, available: f64, quota: Option<f64>) -> Room {
+        let limits = Limits { quota: quota.map(Cpus), entitled: None };
+        Room { allowed, available: Cpus(available), limits }
+    }
+
+    #[test]
+    fn teams_are_cautious_workers_are_not_and_quotas_count_in_full() {
+        assert_eq!((room(4, 1.5, None).team(), room(4, 1.5, None).workers()), (1, 2));
+        assert_eq!((room(4, 1.5, Some(1.5)).team(), room(4, 1.5, Some(1.5)).workers()), (2, 2));
+        assert_eq!((room(4, 0.4, None).team(), room(4, 0.4, None).workers()), (1, 1));
+        assert_eq!(room(4, 1.0, Some(2.5)).most(), 3);
+        assert_eq!(room(2, 2.0, Some(8.0)).most(), 2);
+    }
+}
