@@ -1,6 +1,16 @@
 //! Real machines for corefit: what proc, sys and the cgroup file systems say, and how programs are launched.
 
 pub mod identity;
+pub mod launch;
 pub mod page;
 pub mod sample;
 pub mod topology;
+
+mod cgroup;
+mod notes;
+mod proc;
+mod root;
+mod self_view;
+
+pub use root::{ReadError, Root};
+pub use self_view::read;

@@ -1,0 +1,653 @@
+//! The environment that makes each runtime start with N threads.
+//!
+//! Three rules hold for every variable of [`KNOBS`]:
+//! - **What the user set stays**, also an empty value, and so does what he set in a
+//!   weaker variable that ours would override: with his `OMP_NUM_THREADS` in place,
+//!   `OPENBLAS_NUM_THREADS` is not set, because OpenBLAS would prefer it. The column
+//!   `yields_to` lists these.
+//! - **Nothing is raised unasked.** Julia starts 1 thread, Node.js 4 pool threads and R's
+//!   parallel package 2 workers whatever the machine has. More of them can change results
+//!   (code indexed by `threadid()`, random streams per worker), so those variables are set
+//!   only if [`Environment::raise`] allows it and N is above that default; and never
+//!   below it: Node's pool also runs blocking file and DNS calls.
+//! - **No bound below what a program may ask for itself**, where a runtime would fail
+//!   instead of clipping: `NUMEXPR_MAX_THREADS` is left alone.
+//!
+//! # Java
+//! There is no variable that a JVM takes in silence. `JAVA_TOOL_OPTIONS`, `_JAVA_OPTIONS`
+//! (`Picked up …`) and `JDK_JAVA_OPTIONS` (`NOTE: Picked up …`) each print a line on
+//! stderr, a `.hotspotrc` is ignored with a warning, `-XX:Flags=` is an argument as well.
+//! Measured with OpenJDK 17.0.15 and 25.0.3. So:
+//! - `java` itself gets `-XX:ActiveProcessorCount=N` as its first argument: silent, and
+//!   weaker than the user's own later one, also in an `@argfile`.
+//! - A `JAVA_TOOL_OPTIONS` that is there anyway gets the option appended (its line is
+//!   printed anyway) for the JVMs that a script starts.
+//! - All other JVMs ask glibc's `sched_getaffinity`, which the preload library answers:
+//!   with a library that reports 5 CPUs both JVMs say 5 and print nothing.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use super::program::Program;
+use super::runtime::Runtime;
+
+/// How many threads to ask for; zero counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// For OpenMP, whose teams may be resized later.
+    pub openmp: usize,
+    /// For all other runtimes.
+    pub others: usize,
+}
+
+/// What the plan depends on besides the counts.
+#[derive(Clone, Copy)]
+pub struct Environment<'a> {
+    /// The value of a variable in the environment that the program would inherit.
+    pub get: &'a dyn Fn(&str) -> Option<OsString>,
+    /// The program.
+    pub program: &'a Program,
+    /// Its arguments, after argv\[0\].
+    pub args: &'a [OsString],
+    /// Whether runtimes that start few threads whatever the machine has may be asked for
+    /// more. Right when the user named a number of threads, wrong when he did not.
+    pub raise: bool,
+}
+
+/// One decision about one knob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// The variable is set for the program.
+    Set {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: OsString,
+        /// Who reads it.
+        runtime: &'static str,
+    },
+    /// The argument is inserted before the user's own.
+    Argument {
+        /// The argument.
+        value: OsString,
+        /// Who reads it.
+        runtime: &'static str,
+    },
+    /// The user decides: the variable is in his environment already.
+    Kept {
+        /// Its name.
+        name: &'static str,
+        /// The user's value.
+        value: OsString,
+        /// Who reads it.
+        runtime: &'static str,
+    },
+    /// Not set, because it would override what the user set in another variable.
+    Yielded {
+        /// The variable that was not set.
+        name: &'static str,
+        /// The user's variable.
+        to: &'static str,
+        /// Who reads both.
+        runtime: &'static str,
+    },
+}
+
+/// The whole plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Knobs {
+    /// Every decision, in the order of the table, Java last.
+    pub settings: Vec<Setting>,
+}
+
+impl Knobs {
+    /// The variables to set for the program.
+    pub fn variables(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
+        self.settings.iter().filter_map(|setting| match setting {
+            Setting::Set { name, value, .. } => Some((*name, value.as_os_str())),
+            _ => None,
+        })
+    }
+
+    /// The arguments to insert between argv\[0\] and the user's own.
+    pub fn arguments(&self) -> impl Iterator<Item = &OsStr> {
+        self.settings.iter().filter_map(|setting| match setting {
+            Setting::Argument { value, .. } => Some(value.as_os_str()),
+            _ => None,
+        })
+    }
+}
+
+/// What each runtime is told, and what stays because the user set it.
+#[must_use]
+pub fn plan(counts: Counts, environment: &Environment<'_>) -> Knobs {
+    let mut settings: Vec<Setting> = KNOBS
+        .iter()
+        .filter_map(|knob| knob.decide(counts, environment))
+        .collect();
+    settings.extend(java(counts.others.max(1), environment));
+    Knobs { settings }
+}
+
+/// A variable that takes a number of threads.
+struct Knob {
+    name: &'static str,
+    runtime: &'static str,
+    /// Which of the two counts it takes.
+    count: fn(Counts) -> usize,
+    /// Variables for the same purpose that this one would override, strongest first.
+    yields_to: &'static [&'static str],
+    /// What the runtime starts without the variable, if that is a fixed number.
+    own_default: Option<usize>,
+    /// The largest value that the runtime accepts.
+    most: fn(&Environment<'_>) -> usize,
+}
+
+/// The plain case: a runtime that starts one thread per CPU.
+const PLAIN: Knob = Knob {
+    name: "",
+    runtime: "",
+    count: |counts| counts.others,
+    yields_to: &[],
+    own_default: None,
+    most: |_| usize::MAX,
+};
+
+const OPENMP: &str = "OMP_NUM_THREADS";
+
+/// All variables. Sources: the manual of each runtime; field notes, "At-launch sizing knobs".
+const KNOBS: &[Knob] = &[
+    Knob {
+        name: OPENMP,
+        runtime: "OpenMP",
+        count: |counts| counts.openmp,
+        ..PLAIN
+    },
+    Knob {
+        name: "GOMAXPROCS",
+        runtime: "Go",
+        ..PLAIN
+    },
+    Knob {
+        name: "OPENBLAS_NUM_THREADS",
+        runtime: "OpenBLAS",
+        yields_to: &["GOTO_NUM_THREADS", OPENMP, "OPENBLAS_DEFAULT_NUM_THREADS"],
+        ..PLAIN
+    },
+    Knob {
+        name: "MKL_NUM_THREADS",
+        runtime: "MKL",
+        yields_to: &["MKL_DOMAIN_NUM_THREADS", OPENMP],
+        ..PLAIN
+    },
+    // The ways per loop are stronger than BLIS_NUM_THREADS; listed so that a report says so.
+    Knob {
+        name: "BLIS_NUM_THREADS",
+        runtime: "BLIS",
+        yields_to: &[
+            "BLIS_JC_NT",
+            "BLIS_PC_NT",
+            "BLIS_IC_NT",
+            "BLIS_JR_NT",
+            "BLIS_IR_NT",
+            OPENMP,
+        ],
+        ..PLAIN
+    },
+    Knob {
+        name: "RAYON_NUM_THREADS",
+        runtime: "Rayon",
+        yields_to: &["RAYON_RS_NUM_CPUS"],
+        ..PLAIN
+    },
+    Knob {
+        name: "NUMBA_NUM_THREADS",
+        runtime: "Numba",
+        ..PLAIN
+    },
+    // NumExpr fails at import with more than its maximum, also from OMP_NUM_THREADS.
+    Knob {
+        name: "NUMEXPR_NUM_THREADS",
+        runtime: "NumExpr",
+        yields_to: &[OPENMP],
+        most: numexpr_max,
+        ..PLAIN
+    },
+    // Sys.CPU_THREADS: what `julia -t auto` and addprocs() take.
+    Knob {
+        name: "JULIA_CPU_THREADS",
+        runtime: "Julia",
+        ..PLAIN
+    },
+    Knob {
+        name: "JULIA_NUM_THREADS",
+        runtime: "Julia",
+        own_default: Some(1),
+        ..PLAIN
+    },
+    Knob {
+        name: "PYTHON_CPU_COUNT",
+        runtime: "Python 3.13",
+        ..PLAIN
+    },
+    Knob {
+        name: "DOTNET_PROCESSOR_COUNT",
+        runtime: ".NET",
+        yields_to: &["COMPlus_PROCESSOR_COUNT"],
+        most: |_| 0xffff,
+        ..PLAIN
+    },
+    Knob {
+        name: "UV_THREADPOOL_SIZE",
+        runtime: "Node.js",
+        own_default: Some(4),
+        most: |_| 1024,
+        ..PLAIN
+    },
+    Knob {
+        name: "MC_CORES",
+        runtime: "R",
+        own_default: Some(2),
+        ..PLAIN
+    },
+];
+
+/// NumExpr's maximum: `NUMEXPR_MAX_THREADS`, 64 by default.
+fn numexpr_max(environment: &Environment<'_>) -> usize {
+    let users = (environment.get)("NUMEXPR_MAX_THREADS");
+    users
+        .and_then(|text| text.to_str()?.trim().parse().ok())
+        .unwrap_or(64)
+}
+
+impl Knob {
+    fn decide(&self, counts: Counts, environment: &Environment<'_>) -> Option<Setting> {
+        let Knob { name, runtime, .. } = *self;
+        if let Some(value) = (environment.get)(name) {
+            return Some(Setting::Kept {
+                name,
+                value,
+                runtime,
+            });
+        }
+        let count = (self.count)(counts).max(1).min((self.most)(environment));
+        if self
+            .own_default
+            .is_some_and(|own| !environment.raise || count <= own)
+        {
+            return None;
+        }
+        if let Some(to) = self
+            .yields_to
+            .iter()
+            .find(|to| (environment.get)(to).is_some())
+        {
+            return Some(Setting::Yielded { name, to, runtime });
+        }
+        Some(Setting::Set {
+            name,
+            value: count.to_string().into(),
+            runtime,
+        })
+    }
+}
+
+const TOOL_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
+const PROCESSORS: &str = "ActiveProcessorCount";
+
+/// The variables from which a JVM takes options, and the one OpenJ9 adds.
+const JAVA_OPTIONS: &[&str] = &[
+    "_JAVA_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    TOOL_OPTIONS,
+    "OPENJ9_JAVA_OPTIONS",
+];
+
+fn java(count: usize, environment: &Environment<'_>) -> Option<Setting> {
+    let runtime = "Java";
+    for name in JAVA_OPTIONS {
+        if let Some(value) = (environment.get)(name).filter(|value| mentions(value)) {
+            return Some(Setting::Kept {
+                name,
+                value,
+                runtime,
+            });
+        }
+    }
+    let option: OsString = format!("-XX:{PROCESSORS}={count}").into();
+    let program = environment.program;
+    if is_java(&program.runtimes) && takes_active_processor_count(&program.path) {
+        if let Some(value) = environment.args.iter().find(|argument| mentions(argument)) {
+            return Some(Setting::Kept {
+                name: "-XX",
+                value: value.clone(),
+                runtime,
+            });
+        }
+        return Some(Setting::Argument {
+            value: option,
+            runtime,
+        });
+    }
+    let mut value = (environment.get)(TOOL_OPTIONS).filter(|value| !value.is_empty())?;
+    value.push(" ");
+    value.push(option);
+    Some(Setting::Set {
+        name: TOOL_OPTIONS,
+        value,
+        runtime,
+    })
+}
+
+fn mentions(text: &OsStr) -> bool {
+    text.to_string_lossy().contains(PROCESSORS)
+}
+
+fn is_java(runtimes: &BTreeSet<Runtime>) -> bool {
+    runtimes.contains(&Runtime::Java)
+}
+
+/// Whether this `java` knows the option: a JVM that does not refuses to start. It came
+/// with JDK 10 and 8u191; `../release` beside the program tells the version, and a java
+/// without that file is taken to be newer.
+fn takes_active_processor_count(java: &Path) -> bool {
+    let release = java.canonicalize().ok().and_then(|java| {
+        let home = java.parent()?.parent()?.to_path_buf();
+        // JDK 8 keeps its own file above the JRE's: jdk/jre/bin/java.
+        [home.join("release"), home.join("../release")]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(file).ok())
+    });
+    release.is_none_or(|text| !is_older_java(&text))
+}
+
+fn is_older_java(release: &str) -> bool {
+    let version = release.lines().find_map(|line| {
+        Some(
+            line.strip_prefix("JAVA_VERSION=")?
+                .trim_matches(|c| c == '"' || c == ' '),
+        )
+    });
+    let Some(version) = version else { return false };
+    let number = |text: &str| -> u32 {
+        let digits = text
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .unwrap_or_default();
+        digits.parse().unwrap_or(u32::MAX)
+    };
+    match version.strip_prefix("1.8.0") {
+        Some(update) => update
+            .strip_prefix('_')
+            .is_none_or(|update| number(update) < 191),
+        None if version.starts_with("1.") => true,
+        None => number(version) < 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::format::Kind;
+    use super::*;
+
+    fn program(runtimes: &[Runtime]) -> Program {
+        Program {
+            given: "program".into(),
+            path: "/no/such/bin/program".into(),
+            kind: Kind::Dynamic,
+            runtimes: runtimes.iter().copied().collect(),
+        }
+    }
+
+    fn decide(
+        counts: Counts,
+        env: &[(&str, &str)],
+        program: &Program,
+        args: &[&str],
+        raise: bool,
+    ) -> Knobs {
+        let env: BTreeMap<&str, &str> = env.iter().copied().collect();
+        let get = |name: &str| env.get(name).map(OsString::from);
+        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+        plan(
+            counts,
+            &Environment {
+                get: &get,
+                program,
+                args: &args,
+                raise,
+            },
+        )
+    }
+
+    fn simple(count: usize, env: &[(&str, &str)]) -> Knobs {
+        decide(
+            Counts {
+                openmp: count,
+                others: count,
+            },
+            env,
+            &program(&[]),
+            &[],
+            false,
+        )
+    }
+
+    fn value<'a>(knobs: &'a Knobs, name: &str) -> Option<&'a str> {
+        knobs
+            .variables()
+            .find(|(n, _)| *n == name)
+            .map(|(_, value)| value.to_str().unwrap())
+    }
+
+    fn setting<'a>(knobs: &'a Knobs, wanted: &str) -> Option<&'a Setting> {
+        knobs.settings.iter().find(|setting| match setting {
+            Setting::Set { name, .. }
+            | Setting::Kept { name, .. }
+            | Setting::Yielded { name, .. } => *name == wanted,
+            Setting::Argument { .. } => false,
+        })
+    }
+
+    #[test]
+    fn every_runtime_that_follows_the_cpus_is_told_the_count() {
+        let knobs = simple(3, &[]);
+        let names: Vec<&str> = knobs.variables().map(|(name, _)| name).collect();
+        assert_eq!(
+            names,
+            [
+                "OMP_NUM_THREADS",
+                "GOMAXPROCS",
+                "OPENBLAS_NUM_THREADS",
+                "MKL_NUM_THREADS",
+                "BLIS_NUM_THREADS",
+                "RAYON_NUM_THREADS",
+                "NUMBA_NUM_THREADS",
+                "NUMEXPR_NUM_THREADS",
+                "JULIA_CPU_THREADS",
+                "PYTHON_CPU_COUNT",
+                "DOTNET_PROCESSOR_COUNT",
+            ]
+        );
+        assert!(knobs.variables().all(|(_, value)| value == "3"));
+    }
+
+    #[test]
+    fn openmp_has_a_count_of_its_own() {
+        let counts = Counts {
+            openmp: 16,
+            others: 2,
+        };
+        let knobs = decide(counts, &[], &program(&[]), &[], false);
+        assert_eq!(value(&knobs, "OMP_NUM_THREADS"), Some("16"));
+        assert_eq!(value(&knobs, "OPENBLAS_NUM_THREADS"), Some("2"));
+    }
+
+    #[test]
+    fn zero_threads_are_one() {
+        assert_eq!(value(&simple(0, &[]), "OMP_NUM_THREADS"), Some("1"));
+    }
+
+    #[test]
+    fn what_the_user_set_stays_even_when_it_is_empty() {
+        for users in ["7", ""] {
+            let knobs = simple(2, &[("GOMAXPROCS", users)]);
+            assert_eq!(value(&knobs, "GOMAXPROCS"), None);
+            let kept = Setting::Kept {
+                name: "GOMAXPROCS",
+                value: users.into(),
+                runtime: "Go",
+            };
+            assert_eq!(setting(&knobs, "GOMAXPROCS"), Some(&kept));
+        }
+    }
+
+    #[test]
+    fn a_variable_that_would_override_the_users_weaker_one_is_not_set() {
+        for (users, stronger) in [
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+            ("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
+            ("OMP_NUM_THREADS", "BLIS_NUM_THREADS"),
+            ("OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+            ("GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+            ("MKL_DOMAIN_NUM_THREADS", "MKL_NUM_THREADS"),
+            ("BLIS_IC_NT", "BLIS_NUM_THREADS"),
+            ("RAYON_RS_NUM_CPUS", "RAYON_NUM_THREADS"),
+            ("COMPlus_PROCESSOR_COUNT", "DOTNET_PROCESSOR_COUNT"),
+        ] {
+            let knobs = simple(2, &[(users, "5")]);
+            assert!(
+                matches!(setting(&knobs, stronger), Some(Setting::Yielded { to, .. }) if *to == users),
+                "{stronger} against the user's {users}"
+            );
+            assert_eq!(value(&knobs, stronger), None);
+            // And without the user's it is set: the rule does something.
+            assert_eq!(value(&simple(2, &[]), stronger), Some("2"));
+        }
+    }
+
+    #[test]
+    fn unrelated_runtimes_are_still_told_when_the_user_set_openmp() {
+        let knobs = simple(2, &[("OMP_NUM_THREADS", "8")]);
+        assert_eq!(value(&knobs, "GOMAXPROCS"), Some("2"));
+        assert_eq!(value(&knobs, "RAYON_NUM_THREADS"), Some("2"));
+    }
+
+    #[test]
+    fn fixed_defaults_are_raised_only_when_allowed_and_never_lowered() {
+        let raised = |count| {
+            let counts = Counts {
+                openmp: count,
+                others: count,
+            };
+            let knobs = decide(counts, &[], &program(&[]), &[], true);
+            ["JULIA_NUM_THREADS", "UV_THREADPOOL_SIZE", "MC_CORES"]
+                .map(|name| value(&knobs, name).map(str::to_string))
+        };
+        let some = |text: &str| Some(text.to_string());
+        assert_eq!(raised(1), [None, None, None]);
+        assert_eq!(raised(2), [some("2"), None, None]);
+        assert_eq!(raised(4), [some("4"), None, some("4")]);
+        assert_eq!(raised(8), [some("8"), some("8"), some("8")]);
+        assert_eq!(value(&simple(8, &[]), "JULIA_NUM_THREADS"), None);
+    }
+
+    #[test]
+    fn limits_of_a_runtime_are_respected() {
+        assert_eq!(value(&simple(128, &[]), "NUMEXPR_NUM_THREADS"), Some("64"));
+        let users = [("NUMEXPR_MAX_THREADS", "4")];
+        assert_eq!(value(&simple(8, &users), "NUMEXPR_NUM_THREADS"), Some("4"));
+        assert_eq!(
+            value(&simple(70_000, &[]), "DOTNET_PROCESSOR_COUNT"),
+            Some("65535")
+        );
+    }
+
+    fn java(env: &[(&str, &str)], runtimes: &[Runtime], args: &[&str]) -> Knobs {
+        decide(
+            Counts {
+                openmp: 2,
+                others: 2,
+            },
+            env,
+            &program(runtimes),
+            args,
+            false,
+        )
+    }
+
+    #[test]
+    fn java_itself_gets_an_argument_and_no_variable() {
+        let knobs = java(&[], &[Runtime::Java], &["-jar", "x.jar"]);
+        assert_eq!(
+            knobs.arguments().collect::<Vec<_>>(),
+            ["-XX:ActiveProcessorCount=2"]
+        );
+        assert_eq!(setting(&knobs, TOOL_OPTIONS), None);
+    }
+
+    #[test]
+    fn other_programs_get_no_java_variable_that_would_print_a_line() {
+        let knobs = java(&[], &[], &[]);
+        assert_eq!(knobs.arguments().count(), 0);
+        assert_eq!(setting(&knobs, TOOL_OPTIONS), None);
+        assert_eq!(
+            setting(&java(&[(TOOL_OPTIONS, "")], &[], &[]), TOOL_OPTIONS),
+            None
+        );
+    }
+
+    #[test]
+    fn java_tool_options_of_the_user_are_extended_for_other_programs() {
+        let knobs = java(&[(TOOL_OPTIONS, "-Xmx1g")], &[], &[]);
+        assert_eq!(
+            value(&knobs, TOOL_OPTIONS),
+            Some("-Xmx1g -XX:ActiveProcessorCount=2")
+        );
+    }
+
+    #[test]
+    fn the_users_own_processor_count_for_java_stays_wherever_he_put_it() {
+        let own = "-XX:ActiveProcessorCount=9";
+        for name in JAVA_OPTIONS {
+            for runtimes in [&[][..], &[Runtime::Java]] {
+                let knobs = java(&[(name, own)], runtimes, &[]);
+                assert_eq!(knobs.arguments().count(), 0, "{name}");
+                assert_eq!(value(&knobs, TOOL_OPTIONS), None, "{name}");
+                assert!(
+                    matches!(setting(&knobs, name), Some(Setting::Kept { .. })),
+                    "{name}"
+                );
+            }
+        }
+        assert_eq!(
+            java(&[], &[Runtime::Java], &[own, "Main"])
+                .arguments()
+                .count(),
+            0
+        );
+    }
+
+    #[test]
+    fn only_a_java_that_is_too_old_for_the_option_is_left_without_it() {
+        for (version, older) in [
+            ("1.8.0_181", true),
+            ("1.8.0", true),
+            ("1.8.0_191", false),
+            ("1.8.0_402-b06", false),
+            ("1.7.0_80", true),
+            ("9.0.4", true),
+            ("10.0.1", false),
+            ("17.0.15", false),
+            ("25", false),
+        ] {
+            let text =
+                format!("IMPLEMENTOR=\"x\"\nJAVA_VERSION=\"{version}\"\nOS_NAME=\"Linux\"\n");
+            assert_eq!(is_older_java(&text), older, "{version}");
+        }
+        assert!(!is_older_java("nothing"));
+    }
+}

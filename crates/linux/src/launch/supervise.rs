@@ -1,0 +1,379 @@
+//! Running the program: signals go to it, its stops and its end come back.
+//!
+//! All signals are blocked and read from a signalfd, so nothing here runs in a handler.
+//!
+//! ```text
+//!             child stops                     next wait_until
+//!   RUNNING ──────────────▶ Event::Stopped ──────────────────▶ corefit stopped too
+//!      ▲                                                          │ SIGCONT, or the
+//!      └──────────── Event::Continued ◀───────────────────────────┘ child continued
+//!      │ child ends
+//!      ▼
+//!   Event::Exited
+//! ```
+//!
+//! A signal is passed on to the program, unless
+//! - the whole process group got it and the program is in that group (Ctrl-C, `kill %1`);
+//! - the program or one of our own helpers sent it;
+//! - the kernel sent it about corefit's own limits (SIGXCPU, SIGXFSZ).
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::inherited::{disposition, set_disposition};
+use super::signals::{Received, SignalFd, SignalSet};
+use super::spawn::{Launch, LaunchError, spawn};
+use super::tree::Stat;
+use super::waker::Waker;
+use super::witness::Witness;
+
+/// Signals by which users and service managers end a program.
+pub(super) const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// What happened to the program.
+#[derive(Debug)]
+pub enum Event {
+    /// Nothing until the deadline.
+    Tick,
+    /// It ended. All later waits return this again.
+    Exited(ExitStatus),
+    /// It was stopped by this signal. The next [`Supervised::wait_until`] stops this
+    /// process as well: clean the terminal before.
+    Stopped(i32),
+    /// It runs again.
+    Continued,
+    /// A signal could not be passed on, for instance to a set-user-ID program.
+    Undelivered {
+        /// The signal.
+        signal: i32,
+        /// The kernel's answer.
+        why: io::Error,
+    },
+}
+
+/// What the program used, with its children that it waited for (wait4(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time in user mode.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Largest resident size of one process, in KiB.
+    pub max_rss_kib: u64,
+    /// Context switches because it waited for something.
+    pub voluntary_switches: u64,
+    /// Context switches because its time was up.
+    pub involuntary_switches: u64,
+}
+
+/// The program while it runs, as a child of this process.
+#[derive(Debug)]
+pub struct Supervised {
+    pid: libc::pid_t,
+    signals: SignalFd,
+    witness: Option<Witness>,
+    /// The child is stopped by this signal; the flag: our own stop is still to come.
+    stopped: Option<(i32, bool)>,
+    /// The last helper that may have continued us.
+    waker: libc::pid_t,
+    ended: Option<(ExitStatus, Usage)>,
+    /// The last of [`ENDING`] that somebody sent.
+    asked_to_end: Option<i32>,
+}
+
+impl Supervised {
+    /// Starts the program. From here on this process blocks nearly all signals; call it
+    /// from the main thread and before other threads are started, which then inherit that.
+    ///
+    /// # Errors
+    /// Nothing was started.
+    pub fn spawn(launch: &Launch) -> Result<Supervised, LaunchError> {
+        // An ignored SIGCHLD, which may be inherited, would throw exit codes away.
+        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+        let signals = SignalFd::open(SignalSet::supervised()).map_err(LaunchError::Process)?;
+        let mut supervised = Supervised {
+            pid: 0,
+            signals,
+            // Without one, the origin of a signal decides.
+            witness: Witness::post().ok(),
+            stopped: None,
+            waker: 0,
+            ended: None,
+            asked_to_end: None,
+        };
+        supervised.start(launch)?;
+        Ok(supervised)
+    }
+
+    /// Starts the program again after [`Supervised::kill_for_restart`].
+    ///
+    /// # Errors
+    /// Nothing was started. [`LaunchError::Interrupted`] if somebody wanted the program
+    /// to end in the meantime.
+    pub fn respawn(&mut self, launch: &Launch) -> Result<(), LaunchError> {
+        while let Some(received) = self.signals.next().map_err(LaunchError::Process)? {
+            if ENDING.contains(&received.signal) {
+                self.asked_to_end = Some(received.signal);
+            }
+        }
+        match self.asked_to_end {
+            Some(signal) => Err(LaunchError::Interrupted(signal)),
+            None => self.start(launch),
+        }
+    }
+
+    fn start(&mut self, launch: &Launch) -> Result<(), LaunchError> {
+        self.pid = spawn(launch)?;
+        self.stopped = None;
+        self.ended = None;
+        self.asked_to_end = None;
+        // What came before the child was there has not reached it, whoever got it.
+        while let Ok(Some(received)) = self.signals.next() {
+            let _ = if ENDING.contains(&received.signal) {
+                self.send(&received)
+            } else {
+                self.handle(&received)
+            };
+        }
+        if !launch.hold_stdio {
+            release_stdio();
+        }
+        Ok(())
+    }
+
+    /// The program's process number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid.cast_unsigned()
+    }
+
+    /// The last signal by which somebody wanted the program to end (SIGINT, SIGTERM,
+    /// SIGHUP or SIGQUIT), wherever it was sent. Such a program must not be restarted.
+    #[must_use]
+    pub fn asked_to_end(&self) -> Option<i32> {
+        self.asked_to_end
+    }
+
+    /// What the program used; None while it runs.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.ended.map(|(_, usage)| usage)
+    }
+
+    /// Waits for the next event, at most until `deadline`. Signals are passed on inside,
+    /// so call it without long pauses.
+    ///
+    /// # Errors
+    /// Somebody else took the program's status, or the kernel refuses to wait.
+    pub fn wait_until(&mut self, deadline: Instant) -> io::Result<Event> {
+        loop {
+            if let Some((status, _)) = self.ended {
+                return Ok(Event::Exited(status));
+            }
+            if let Some((signal, true)) = self.stopped {
+                self.stopped = Some((signal, false));
+                self.stop_ourselves(signal);
+            }
+            if let Some(event) = self.child_event()? {
+                return Ok(event);
+            }
+            if let Some(received) = self.signals.next()? {
+                if let Err(why) = self.handle(&received) {
+                    return Ok(Event::Undelivered {
+                        signal: received.signal,
+                        why,
+                    });
+                }
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Event::Tick);
+            }
+            self.sleep(left)?;
+        }
+    }
+
+    /// Ends this process as the program ended; see [`super::end_like`].
+    pub fn finish(self, status: ExitStatus) -> ! {
+        drop(self);
+        super::end_like(status)
+    }
+
+    /// Sleeps until a signal is pending, at most this long.
+    fn sleep(&self, left: Duration) -> io::Result<()> {
+        let left = Timespec::try_from(left).unwrap_or(Timespec {
+            tv_sec: 3600,
+            tv_nsec: 0,
+        });
+        let mut fds = [PollFd::from_borrowed_fd(
+            self.signals.as_fd(),
+            PollFlags::IN,
+        )];
+        match poll(&mut fds, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// A change of the child that has not been reported yet.
+    fn child_event(&mut self) -> io::Result<Option<Event>> {
+        reap_orphans(self.pid)?;
+        let mut status = 0;
+        // SAFETY: rusage is plain data for which zero is valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+        // SAFETY: both pointers lead to writable values of the right type.
+        match unsafe { libc::wait4(self.pid, &raw mut status, options, &raw mut usage) } {
+            0 => return Ok(None),
+            -1 => return Err(io::Error::last_os_error()),
+            _ => {}
+        }
+        let status = ExitStatus::from_raw(status);
+        if let Some(signal) = status.stopped_signal() {
+            self.stopped = Some((signal, true));
+            return Ok(Some(Event::Stopped(signal)));
+        }
+        if status.continued() {
+            self.stopped = None;
+            return Ok(Some(Event::Continued));
+        }
+        self.ended = Some((status, Usage::from(&usage)));
+        Ok(Some(Event::Exited(status)))
+    }
+
+    /// Passes one signal on, or not.
+    fn handle(&mut self, received: &Received) -> io::Result<()> {
+        let Received { signal, sender, .. } = *received;
+        if signal == libc::SIGCHLD {
+            return Ok(());
+        }
+        // Asked first, so that the witness is clean for the next signal in any case.
+        let group_got_it = match &mut self.witness {
+            Some(witness) => witness.saw(received),
+            None => received.by_kernel(),
+        };
+        let by_process = !received.by_kernel();
+        if by_process && (sender == self.pid || sender == self.waker) {
+            return Ok(());
+        }
+        if ENDING.contains(&signal) {
+            self.asked_to_end = Some(signal);
+        }
+        let about_us = matches!(signal, libc::SIGXCPU | libc::SIGXFSZ);
+        // What a terminal sends to our group is not for a program that left the group,
+        // but what a user sends to the job is.
+        let reached = group_got_it && (!by_process || self.is_in_our_group());
+        if reached || (about_us && !by_process) {
+            return Ok(());
+        }
+        self.send(received)
+    }
+
+    fn is_in_our_group(&self) -> bool {
+        // SAFETY: neither call has preconditions.
+        unsafe { libc::getpgid(self.pid) == libc::getpgrp() }
+    }
+
+    /// Sends the child the signal, with the value that sigqueue(3) attached.
+    fn send(&self, received: &Received) -> io::Result<()> {
+        // SAFETY: neither call has memory effects; the child has not been waited for, so
+        // its number is not reused.
+        let result = unsafe {
+            if received.code == libc::SI_QUEUE {
+                let value = libc::sigval {
+                    sival_ptr: std::ptr::without_provenance_mut(
+                        usize::try_from(received.value).unwrap_or(0),
+                    ),
+                };
+                libc::sigqueue(self.pid, received.signal, value)
+            } else {
+                libc::kill(self.pid, received.signal)
+            }
+        };
+        if result == -1 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Stops this process by the signal that stopped the child, unless the child runs
+    /// again already. Returns when both are to run again. In an orphaned process group
+    /// the kernel ignores all but SIGSTOP, for us as for the child.
+    fn stop_ourselves(&mut self, signal: i32) {
+        if !Stat::of(self.pid).is_some_and(|stat| stat.is_stopped()) {
+            return;
+        }
+        let waker = Waker::start(self.pid);
+        self.waker = waker.as_ref().map_or(0, Waker::pid);
+        let only: SignalSet = [signal].into_iter().collect();
+        let before = disposition(signal);
+        set_disposition(signal, libc::SIG_DFL);
+        // SAFETY: kill and getpid have no memory effects.
+        unsafe { libc::kill(libc::getpid(), signal) };
+        // SIGSTOP stopped us above, any other signal does here.
+        let _ = only.unblock();
+        let _ = only.block();
+        if before == Some(libc::SIG_IGN) {
+            set_disposition(signal, libc::SIG_IGN);
+        }
+    }
+}
+
+impl From<&libc::rusage> for Usage {
+    fn from(usage: &libc::rusage) -> Usage {
+        let time = |t: libc::timeval| {
+            Duration::from_secs(t.tv_sec.cast_unsigned())
+                + Duration::from_micros(t.tv_usec.cast_unsigned())
+        };
+        Usage {
+            user: time(usage.ru_utime),
+            system: time(usage.ru_stime),
+            max_rss_kib: usage.ru_maxrss.cast_unsigned(),
+            voluntary_switches: usage.ru_nvcsw.cast_unsigned(),
+            involuntary_switches: usage.ru_nivcsw.cast_unsigned(),
+        }
+    }
+}
+
+/// Lets go of our stdin and stdout. If `/dev/null` is missing they are kept.
+fn release_stdio() {
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        for fd in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
+            // SAFETY: both are descriptors that std treats as open for ever, and they
+            // stay open: they lead to /dev/null from here on.
+            unsafe { libc::dup2(null.as_raw_fd(), fd) };
+        }
+    }
+}
+
+/// As process 1 of a container, takes the status of every process that was left to us.
+/// It must not have other children of its own then.
+fn reap_orphans(child: libc::pid_t) -> io::Result<()> {
+    if std::process::id() != 1 {
+        return Ok(());
+    }
+    loop {
+        // SAFETY: siginfo_t is plain data for which zero is valid.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: `info` is writable.
+        if unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: waitid fills the fields of a SIGCHLD, or leaves zero.
+        let pid = unsafe { info.si_pid() };
+        if pid == 0 || pid == child {
+            return Ok(());
+        }
+        // SAFETY: a null status pointer is allowed.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+    }
+}

@@ -1,0 +1,154 @@
+//! Telling a signal for the whole process group from one for corefit alone.
+//!
+//! `kill %1`, `kill -TERM -PGID` and a service manager that signals every process reach
+//! the program directly, and it must not get the same signal from corefit again; `kill
+//! PID` reaches corefit alone and must be passed on. The information that comes with a
+//! signal does not tell the two apart. So corefit keeps a witness: a child in the same
+//! process group that blocks all signals and sleeps. A signal for the group is pending
+//! in the witness too, and /proc/PID/status shows it.
+//!
+//! The kernel signals a group's newest member first (`attach_pid` adds at the head of
+//! the list that `__kill_pgrp_info` walks), so the witness, younger than corefit, has
+//! the signal before corefit can see its own copy.
+
+use std::io;
+use std::time::Duration;
+
+use super::signals::{Received, SignalSet};
+
+/// How long a signal that a process sent is held back before the witness is asked, so
+/// that a sender who signals process by process (a service manager, timeout(1)) is done.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// What the witness shows in process lists; not "corefit", for which people grep.
+const NAME: &std::ffi::CStr = c"group-witness";
+
+/// The sleeping process.
+#[derive(Debug)]
+pub(super) struct Witness {
+    pid: libc::pid_t,
+}
+
+impl Witness {
+    /// Starts the witness. It ends with this thread at the latest, also after a kill -9.
+    ///
+    /// # Errors
+    /// No more processes allowed.
+    pub(super) fn post() -> io::Result<Witness> {
+        let arguments = argument_area();
+        // SAFETY: getpid has no preconditions.
+        let parent = unsafe { libc::getpid() };
+        let before = SignalSet::blocked();
+        SignalSet::all().set_mask()?;
+        // SAFETY: the child calls only async-signal-safe functions and never returns.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            stand_by(parent, arguments);
+        }
+        let error = io::Error::last_os_error();
+        before.set_mask()?;
+        if pid == -1 {
+            Err(error)
+        } else {
+            Ok(Witness { pid })
+        }
+    }
+
+    /// Whether the witness got the signal as well, and so the whole group did. The
+    /// witness is then replaced, as its pending signals cannot be cleared.
+    pub(super) fn saw(&mut self, received: &Received) -> bool {
+        if !received.by_kernel() {
+            std::thread::sleep(SETTLE);
+        }
+        let saw = self.pending().contains(received.signal);
+        if saw && let Ok(next) = Witness::post() {
+            // The old one leaves after the new one came: no signal goes unseen.
+            *self = next;
+        }
+        saw
+    }
+
+    fn pending(&self) -> SignalSet {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let bits = status.ok().and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        });
+        SignalSet(bits.unwrap_or(0))
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        kill_and_reap(self.pid);
+    }
+}
+
+/// Ends a helper process of our own and takes its status, so that no zombie stays.
+pub(super) fn kill_and_reap(pid: libc::pid_t) {
+    // SAFETY: kill has no memory effects; the process is an unreaped child of ours, so its
+    // number is not reused.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    loop {
+        // SAFETY: a null status pointer is allowed.
+        let result = unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        if result != -1 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            break;
+        }
+    }
+}
+
+/// The life of the witness. Only async-signal-safe calls: it was forked from a process
+/// that may have more threads.
+fn stand_by(parent: libc::pid_t, arguments: Option<(usize, usize)>) -> ! {
+    become_helper(parent);
+    // SAFETY: the name is a NUL-terminated string; PR_SET_NAME copies it.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    if let Some((start, length)) = arguments {
+        // SAFETY: the kernel says that our argument strings lie at this range of our
+        // stack, which is private and writable; nothing in this process reads them again.
+        let area = unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::with_exposed_provenance_mut::<u8>(start),
+                length,
+            )
+        };
+        area.fill(0);
+        for (to, from) in area.iter_mut().zip(NAME.to_bytes()) {
+            *to = *from;
+        }
+    }
+    loop {
+        // SAFETY: pause has no preconditions.
+        unsafe { libc::pause() };
+    }
+}
+
+/// What every helper process does first: die with corefit, and hold none of its files,
+/// whose other ends may wait for their last holder. Async-signal-safe.
+pub(super) fn become_helper(parent: libc::pid_t) {
+    // SAFETY: plain system calls without memory effects; the descriptors closed here
+    // belong to this process alone and nothing uses them any more.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != parent {
+            libc::_exit(0);
+        }
+        if libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) == -1 {
+            for fd in 0..1024 {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
+/// Where the kernel finds our argument strings: (start, length), from /proc/self/stat.
+fn argument_area() -> Option<(usize, usize)> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields = text.get(text.rfind(')')? + 1..)?;
+    let mut fields = fields.split_ascii_whitespace().skip(45);
+    let start: usize = fields.next()?.parse().ok()?;
+    let end: usize = fields.next()?.parse().ok()?;
+    let length = end.checked_sub(start)?;
+    (start != 0 && length != 0).then_some((start, length))
+}

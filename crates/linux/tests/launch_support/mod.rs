@@ -1,0 +1,105 @@
+//! What the tests of the launch module share: the example programs and waiting for
+//! conditions.
+#![allow(dead_code, reason = "every test file uses a part of this")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that takes milliseconds on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The supervising example, built on first use: `cargo test --test` does not build it.
+pub(crate) fn supervise() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| example("supervise"))
+}
+
+/// The example that prints the signals it receives.
+pub(crate) fn signal_log() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| example("signal_log"))
+}
+
+fn example(name: &str) -> PathBuf {
+    // TARGET/PROFILE/deps/THIS_TEST
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--example", name, "--target-dir"]);
+    cargo
+        .arg(profile.parent().unwrap())
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(
+        cargo.status().unwrap().success(),
+        "the example {name} does not build"
+    );
+    profile.join("examples").join(name)
+}
+
+/// Says on the real stderr that something was not tested, and why.
+pub(crate) fn skipped(what: &str, why: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "skipped: {what}: {why}");
+}
+
+/// Looks again until `condition` holds; fails after [`PATIENCE`].
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The state letter of a process; None when it is gone.
+pub(crate) fn state(pid: u32) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The parent of a process; None when it is gone.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// The processes of a process group.
+pub(crate) fn members(group: u32) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|text| {
+            let group_of = text
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.split(' ').nth(2));
+            group_of.and_then(|g| g.parse().ok()) == Some(group)
+        })
+    })
+    .collect()
+}
+
+/// Sends a signal to a process, or with a negative number to a group.
+pub(crate) fn kill(pid: i32, signal: i32) {
+    // SAFETY: kill has no memory effects; 0 and -1, which mean many, are excluded.
+    assert!(pid > 0 || pid < -1);
+    assert_eq!(
+        unsafe { libc::kill(pid, signal) },
+        0,
+        "signal {signal} to {pid}"
+    );
+}
+
+/// `sh -c SCRIPT` with nothing on stdin.
+pub(crate) fn shell(script: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(script).stdin(Stdio::null());
+    command
+}
