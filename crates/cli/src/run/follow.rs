@@ -50,7 +50,6 @@ impl<'a> Follower<'a> {
         let allowed_of = if placed.is_some() { std::process::id() } else { pid };
         let mut sampler = TreeSampler::new(pid, allowed_of);
         let before = sampler.sample();
-        grants.set_team(Some(plan.team));
         Follower {
             page: plan.page.as_deref(),
             grants,
@@ -191,6 +190,8 @@ impl<'a> Follower<'a> {
         let Some(page) = self.page else {
             return;
         };
+        // Whoever registers now starts within this; the next interval knows what it asked for.
+        self.grants.set_team(team);
         let parts = u32::try_from(active.len()).unwrap_or(1).max(1);
         let part = (team / parts).max(1);
         let mut rest = if team > parts { team % parts } else { 0 };
@@ -215,7 +216,6 @@ impl<'a> Follower<'a> {
             page.publish(p.slot, orders);
         }
         self.ordered = short;
-        self.grants.set_team(short.then_some(part));
     }
 
     /// Where the run stands, for the status line.

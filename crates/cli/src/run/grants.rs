@@ -62,7 +62,7 @@ pub(crate) struct Grants {
     resize: Resize,
     store: Store,
     given: Mutex<BTreeMap<(usize, u32), Grant>>,
-    /// Threads ordered for a process that registers now; 0 is no limit.
+    /// Threads ordered for a process that registers now.
     team: AtomicU32,
     stop: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl Grants {
             resize,
             store,
             given: Mutex::default(),
-            team: AtomicU32::new(0),
+            team: AtomicU32::new(1),
             stop: AtomicBool::new(false),
         }
     }
@@ -95,8 +95,8 @@ impl Grants {
     }
 
     /// Threads ordered for processes that register from now on.
-    pub(crate) fn set_team(&self, team: Option<u32>) {
-        self.team.store(team.unwrap_or(0), Ordering::Relaxed);
+    pub(crate) fn set_team(&self, team: u32) {
+        self.team.store(team, Ordering::Relaxed);
     }
 
     /// Answers registrations until [`Grants::stop`]; runs in a thread of its own, since a
@@ -117,8 +117,8 @@ impl Grants {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .insert(key, grant);
-                let team = Some(self.team.load(Ordering::Relaxed)).filter(|t| *t > 0);
-                page.publish(process.slot, grant.orders(team, false));
+                let team = self.team.load(Ordering::Relaxed);
+                page.publish(process.slot, grant.orders(Some(team), false));
                 page.answer(process.slot);
             }
         }

@@ -73,6 +73,7 @@ impl Plan {
             arguments: args.command[1..].to_vec(),
         };
         plan.sizes();
+        grants.set_team(plan.team);
         if args.place {
             plan.place(notes);
         }
@@ -93,6 +94,7 @@ impl Plan {
     /// Plans another launch of the same program at `team` threads.
     pub(crate) fn again(&mut self, team: u32, grants: &Grants) {
         self.team = team;
+        grants.set_team(team);
         let keep = |(name, _): &(OsString, Option<OsString>)| name == "LD_PRELOAD" || name.as_bytes().starts_with(b"COREFIT_");
         self.launch.env.retain(keep);
         self.environment();

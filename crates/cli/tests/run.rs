@@ -1,0 +1,254 @@
+//! `corefit run` as a user meets it.
+
+mod run_support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use run_support::{BY_THREAD, Place, REGIONS, stderr, stdout};
+
+/// A command kept to CPU 0 with what it starts: an overcommitted machine of one CPU.
+fn on_one_cpu(command: &Command) -> Command {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-c", "0"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => taskset.env(name, value),
+            None => taskset.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        taskset.current_dir(dir);
+    }
+    taskset
+}
+
+#[test]
+fn a_program_passes_through_unchanged() {
+    let place = Place::new();
+    let mut command = place.corefit(&["run", "--quiet", "--", "sh", "-c", "cat; echo err >&2; exit 3"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"text").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!((stdout(&output), stderr(&output)), ("text".into(), "err\n".into()));
+}
+
+#[test]
+fn a_death_by_signal_is_passed_on() {
+    use std::os::unix::process::ExitStatusExt;
+    let output = Place::new().corefit(&["run", "--", "sh", "-c", "kill -TERM $$"]).output().unwrap();
+    assert_eq!(output.status.signal(), Some(15));
+    assert!(stderr(&output).contains("ended by signal 15"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_cannot_be_run_is_said_in_one_line_with_the_exit_code_of_a_shell() {
+    let place = Place::new();
+    fs::write(place.path().join("data"), "x").unwrap();
+    fs::set_permissions(place.path().join("data"), PermissionsExt::from_mode(0o644)).unwrap();
+    for (program, code) in [("no-such-program", 127), ("./missing", 127), ("./data", 126), ("./", 126)] {
+        let output = place.corefit(&["run", "--", program]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{program}");
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn bad_options_are_refused_before_the_program_starts() {
+    let place = Place::new();
+    for options in [
+        &["--threads", "0"][..],
+        &["--threads", "-1"],
+        &["--threads", "many"],
+        &["--interval", "1us"],
+        &["--resize", "maybe"],
+    ] {
+        let mut args = vec!["run"];
+        args.extend(options);
+        args.extend(["--", "sh", "-c", "echo started"]);
+        let output = place.corefit(&args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        assert_eq!(stdout(&output), "");
+        assert!(stderr(&output).contains(options[1]), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_does_not_keep_the_program_from_running() {
+    let output = Place::new()
+        .corefit(&["run", "--quiet", "--report", "/no/such/dir/r.json", "--", "echo", "ran"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    assert_eq!(stdout(&output), "ran\n");
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("/no/such/dir/r.json"));
+}
+
+#[test]
+fn programs_that_no_library_can_enter_run_and_are_told_why() {
+    let place = Place::new();
+    let program = place.compile("static", &["-static"], "#include <stdio.h>\nint main(void){puts(\"ran\");}");
+    let output = place.corefit(&["run", "--"]).arg(&program).output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    assert!(stderr(&output).contains("statically linked"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_the_user_set_himself_stays() {
+    let place = Place::new();
+    let output = place
+        .corefit(&["run", "--threads", "1", "--report", "report.json", "--", "sh", "-c"])
+        .arg("echo $OMP_NUM_THREADS $GOMAXPROCS")
+        .env("OMP_NUM_THREADS", "7")
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "7 1\n");
+    assert!(stderr(&output).contains("left as you set them: OMP_NUM_THREADS=7"), "{}", stderr(&output));
+    assert_eq!(place.report()["kept"][0], "OMP_NUM_THREADS=7");
+}
+
+#[test]
+fn programs_that_ask_for_the_number_of_cpus_hear_what_they_get() {
+    let place = Place::new();
+    for ask in ["getconf _NPROCESSORS_ONLN", "python3 -c 'import os; print(len(os.sched_getaffinity(0)))'"] {
+        let command = place.corefit(&["run", "--quiet", "--threads", "1", "--", "sh", "-c", ask]);
+        let output = { command }.output().unwrap();
+        assert_eq!(stdout(&output).trim(), "1", "{ask}");
+    }
+}
+
+#[test]
+fn a_vouched_program_is_resized_to_the_cpus_that_it_gets() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let program = program.to_str().unwrap();
+    let options = ["run", "--resize", "always", "--report", "report.json", "--", program, "700"];
+    // It believes in four threads, and has one CPU.
+    let command = { on_one_cpu(&place.corefit(&options)) }.env("OMP_NUM_THREADS", "4").output().unwrap();
+    assert!(command.status.success(), "{}", stderr(&command));
+    let out = stdout(&command);
+    assert!(out.contains("right 1\nteams 1\n"), "{out}");
+    let report = place.report();
+    let process = &report["processes"][0];
+    assert_eq!(process["grant"], "vouched");
+    assert!(process["resized"].as_u64().unwrap() > 0);
+    assert_eq!(report["exit_code"], 0);
+    for key in ["wall_s", "mean_available", "efficiency", "waiting_s", "changes", "samples", "own_cpu_s"] {
+        assert!(!report[key].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn dynamic_adjustment_is_permission_enough() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let command = place.corefit(&["run", "--", program.to_str().unwrap(), "500"]);
+    let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").env("OMP_DYNAMIC", "true").output().unwrap();
+    assert!(stdout(&output).ends_with("teams 1\n"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("dynamic adjustment is on"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_uncertified_program_keeps_its_team_and_its_result() {
+    let place = Place::new();
+    let program = place.compile("by_thread", &["-fopenmp"], BY_THREAD);
+    let command = place.corefit(&["run", "--", program.to_str().unwrap(), "700"]);
+    let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").output().unwrap();
+    assert_eq!(stdout(&output), "lost 0\n");
+    assert!(stderr(&output).contains("not resized"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_certificate_holds_for_exactly_what_was_certified() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let program = program.to_str().unwrap();
+    let certify = place.corefit(&["certify", "--ignore", "^teams", "--", program, "200"]).output().unwrap();
+    assert!(certify.status.success(), "{}{}", stdout(&certify), stderr(&certify));
+    assert!(stdout(&certify).contains("certified"), "{}", stdout(&certify));
+    let teams = |ms: &str| {
+        let command = place.corefit(&["run", "--quiet", "--", program, ms]);
+        stdout(&{ on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").output().unwrap())
+    };
+    assert!(teams("200").ends_with("teams 1\n"), "{}", teams("200"));
+    assert!(teams("201").ends_with("teams 4\n"), "other arguments are not certified");
+    place.compile("regions", &["-fopenmp", "-DCHANGED", "-g"], REGIONS);
+    assert!(teams("200").ends_with("teams 4\n"), "another binary is not certified");
+}
+
+#[test]
+fn certification_finds_a_program_that_depends_on_its_team_size() {
+    let place = Place::new();
+    let program = place.compile("by_thread", &["-fopenmp"], BY_THREAD);
+    let program = program.to_str().unwrap();
+    let output = place.corefit(&["certify", "--", program, "100"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("NOT certified"), "{}", stdout(&output));
+    let command = place.corefit(&["run", "--quiet", "--", program, "100"]);
+    let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").output().unwrap();
+    assert_eq!(stdout(&output), "lost 0\n");
+}
+
+#[test]
+fn certification_refuses_to_judge_what_it_cannot_compare() {
+    let place = Place::new();
+    let program = place.compile(
+        "noisy",
+        &["-fopenmp"],
+        "#include <stdio.h>\n#include <unistd.h>\nint main(void){int n=0;\n#pragma omp parallel reduction(+:n)\nn++;\nprintf(\"%d %d\\n\", n, getpid());}",
+    );
+    let output = place.corefit(&["certify", "--"]).arg(&program).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--ignore"), "{}", stderr(&output));
+    let output = place.corefit(&["certify", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("no OpenMP parallel region"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_program_outlives_a_killed_corefit() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let mut command = place.corefit(&["run", "--quiet", "--resize", "always", "--"]);
+    let mut corefit = command.arg(&program).arg("1500").stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = corefit.stdout.take().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let children = format!("/proc/{0}/task/{0}/children", corefit.id());
+    // It runs as soon as it has threads of its own to show.
+    while !running(&fs::read_to_string(&children).unwrap_or_default()) {
+        assert!(Instant::now() < deadline, "the program never started");
+        std::thread::yield_now();
+    }
+    corefit.kill().unwrap();
+    corefit.wait().unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut output, &mut text).unwrap();
+    assert!(text.starts_with("right 1\n"), "{text}");
+}
+
+/// Whether one of these processes is the test program.
+fn running(pids: &str) -> bool {
+    pids.split_whitespace()
+        .any(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("regions")))
+}
+
+#[test]
+fn a_restartable_program_is_started_again_at_the_right_size() {
+    let place = Place::new();
+    // Asks for four threads whatever happens, so it cannot be right on one CPU; counts its starts.
+    let program = place.compile("by_thread", &["-fopenmp"], BY_THREAD);
+    let script = place.path().join("count.sh");
+    fs::write(&script, format!("#!/bin/sh\necho start >> starts\nexec {} 2500\n", program.display())).unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let options = ["run", "--threads", "4", "--restartable", "--report", "report.json", "--", "./count.sh"];
+    let output = { on_one_cpu(&place.corefit(&options)) }.output().unwrap();
+    assert_eq!(stdout(&output), "lost 0\n", "{}", stderr(&output));
+    assert_eq!(place.report()["restarts"], 1);
+    assert_eq!(fs::read_to_string(place.path().join("starts")).unwrap(), "start\nstart\n");
+    assert_eq!(place.report()["threads_launched"], 1);
+}

@@ -1,0 +1,132 @@
+//! What the tests of `corefit run` and `corefit certify` share.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Once;
+
+/// The command under test, with the preload library beside it.
+pub fn corefit() -> PathBuf {
+    static LIBRARY: Once = Once::new();
+    let exe = PathBuf::from(env!("CARGO_BIN_EXE_corefit"));
+    LIBRARY.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "-q", "-p", "corefit-openmp"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "cannot build the preload library");
+        assert!(exe.with_file_name("libcorefit_omp.so").is_file());
+    });
+    exe
+}
+
+/// A scratch directory with a verdict store of its own.
+pub struct Place(tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// `corefit ARGS`, run here.
+    pub fn corefit(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(corefit());
+        command
+            .args(args)
+            .current_dir(self.path())
+            .env("XDG_STATE_HOME", self.path().join("state"))
+            .env_remove("OMP_NUM_THREADS")
+            .env_remove("OMP_DYNAMIC");
+        command
+    }
+
+    /// Compiles a C program; its path.
+    pub fn compile(&self, name: &str, flags: &[&str], source: &str) -> PathBuf {
+        let file = self.path().join(format!("{name}.c"));
+        std::fs::write(&file, source).unwrap();
+        let program = self.path().join(name);
+        let output = Command::new("gcc")
+            .arg("-O1")
+            .args(flags)
+            .arg("-o")
+            .args([&program, &file])
+            .output()
+            .expect("gcc is needed: scripts/install-deps");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program
+    }
+
+    /// The report that the last run wrote to `report.json` here.
+    pub fn report(&self) -> serde_json::Value {
+        let text = std::fs::read_to_string(self.path().join("report.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An OpenMP program whose regions are begun for `ms` milliseconds; prints the distinct team
+/// sizes met, smallest first, and whether every sum was right.
+pub const REGIONS: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(int argc, char **argv) {
+    double end = now() + atof(argv[1]) / 1000;
+    int seen[1024] = {0}, right = 1;
+    do {
+        long sum = 0;
+        int team = 0;
+        #pragma omp parallel reduction(+ : sum)
+        {
+            #pragma omp single
+            team = omp_get_num_threads();
+            #pragma omp for
+            for (long i = 0; i < 200000; i++) sum += i & 7;
+        }
+        right &= sum == 700000;
+        seen[team] = 1;
+    } while (now() < end);
+    printf("right %d\nteams", right);
+    for (int i = 0; i < 1024; i++) if (seen[i]) printf(" %d", i);
+    printf("\n");
+    return !right;
+}
+"#;
+
+/// A program whose result depends on its team size: thread i owns item i.
+pub const BY_THREAD: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(int argc, char **argv) {
+    double end = now() + atof(argv[1]) / 1000;
+    int items = omp_get_max_threads(), lost = 0;
+    do {
+        int done = 0;
+        #pragma omp parallel
+        {
+            for (volatile int i = 0; i < 20000; i++) ;
+            #pragma omp atomic
+            done++;
+        }
+        lost += items - done;
+    } while (now() < end);
+    printf("lost %d\n", lost);
+    return 0;
+}
+"#;
