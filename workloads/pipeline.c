@@ -244,7 +244,7 @@ int main(int argc, char **argv)
     }
     struct run run = run_parse("pipeline", argc > 1 ? argv[1] : NULL);
     const int workers = worker_count(argc > 2 ? argv[2] : NULL);
-    blocks = run.times * run_pick(&run, 200, 5000, 50000, 200000);
+    blocks = run.times * run_pick(&run, 200, 5000, 40000, 150000);
     run_title(&run, workers);
 
     queue_open(&spare, 1);

@@ -5,8 +5,8 @@
  * A guest whose vCPUs outnumber the physical ones it gets looks exactly like
  * this to a runtime: 16 CPUs, no hint that they are not there. Answered: sysconf
  * (_SC_NPROCESSORS_ONLN, _CONF), get_nprocs, get_nprocs_conf, sched_getaffinity,
- * pthread_getaffinity_np, and the affinity calls through syscall() (libomp).
- * Binding to a mask with a CPU that does not exist succeeds without effect.
+ * pthread_getaffinity_np. Binding to a mask with a CPU that does not exist
+ * succeeds without effect; the affinity calls through syscall() do not exist.
  * Not reached: programs that make system calls themselves (Go, Java in part,
  * static binaries) or read /proc and /sys.
  */
@@ -118,22 +118,9 @@ int pthread_attr_setaffinity_np(pthread_attr_t *attr, size_t size, const cpu_set
     return beyond(mask, size) ? 0 : REAL(pthread_attr_setaffinity_np)(attr, size, mask);
 }
 
-/* The kernel's own answer is the number of bytes it wrote, in whole words. */
-static long raw_getaffinity(size_t size, void *mask)
-{
-    size_t words = ((size_t)seen_cpus() + 63) / 64 * 8;
-    if (size % 8 != 0 || size < words) {
-        errno = EINVAL;
-        return -1;
-    }
-    if (mask == NULL) {
-        errno = EFAULT;
-        return -1;
-    }
-    fill(mask, words);
-    return (long)words;
-}
-
+/* Only libomp comes this way. Given a mask of N CPUs it would visit each of them,
+ * find the real ones by cpuid, and stop on a failed assertion; told that there is
+ * no affinity it takes sysconf's count and binds nothing, which is its default. */
 long syscall(long number, ...)
 {
     va_list list;
@@ -142,9 +129,9 @@ long syscall(long number, ...)
     for (int i = 0; i < 6; i++)
         a[i] = va_arg(list, long);
     va_end(list);
-    if (seen_cpus() > 0 && number == SYS_sched_getaffinity)
-        return raw_getaffinity((size_t)a[1], (void *)a[2]);
-    if (seen_cpus() > 0 && number == SYS_sched_setaffinity && a[2] != 0 && beyond((void *)a[2], (size_t)a[1]))
-        return 0;
+    if (seen_cpus() > 0 && (number == SYS_sched_getaffinity || number == SYS_sched_setaffinity)) {
+        errno = ENOSYS;
+        return -1;
+    }
     return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
