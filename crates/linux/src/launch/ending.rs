@@ -18,10 +18,7 @@ pub fn end_like(status: ExitStatus) -> ! {
     // Nobody is left to be told that the last words were not written.
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().flush();
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `none` is a valid limit; the other calls have no memory effects. A pipe in
     // core_pattern disregards the limit, hence PR_SET_DUMPABLE as well.
     unsafe {

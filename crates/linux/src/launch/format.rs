@@ -76,17 +76,12 @@ impl Kind {
             Kind::Dynamic => return Ok(()),
             Kind::Script(interpreter) => {
                 return interpreter.kind.preloadable().map_err(|why| {
-                    format!(
-                        "a script run by {}, which is {why}",
-                        interpreter.path.display()
-                    )
+                    format!("a script run by {}, which is {why}", interpreter.path.display())
                 });
             }
             // /bin/sh runs it, and /bin/sh of a glibc system is an ordinary program.
             Kind::ShellText => return Ok(()),
-            Kind::Static | Kind::StaticPie => {
-                "statically linked: a preload library cannot enter it"
-            }
+            Kind::Static | Kind::StaticPie => "statically linked: a preload library cannot enter it",
             Kind::Privileged(Privilege::SetUid) => {
                 "set-user-ID: the loader keeps preload libraries out of privileged programs"
             }
@@ -112,9 +107,7 @@ impl Kind {
             }
             Kind::Unknown => "in no format known here",
             Kind::Malformed(why) => {
-                return Err(format!(
-                    "an ELF file with unreadable headers ({why}){ONLY_AT_LAUNCH}"
-                ));
+                return Err(format!("an ELF file with unreadable headers ({why}){ONLY_AT_LAUNCH}"));
             }
             Kind::Unreadable => "executable but not readable: its format cannot be told",
         };
@@ -128,11 +121,7 @@ const ONLY_AT_LAUNCH: &str = ", so its threads are sized only at launch";
 #[derive(Debug)]
 pub(super) enum Format {
     /// ELF, with its loader where it has one.
-    Elf {
-        kind: Kind,
-        loader: Option<PathBuf>,
-        runtimes: BTreeSet<Runtime>,
-    },
+    Elf { kind: Kind, loader: Option<PathBuf>, runtimes: BTreeSet<Runtime> },
     /// `#!`: the words of the interpreter line.
     Script(ScriptLine),
     /// Anything else.
@@ -149,9 +138,7 @@ pub(super) struct ScriptLine {
 /// Tells the format of an open file.
 pub(super) fn of_file(file: &mut File, path: &Path) -> std::io::Result<Format> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    (&mut *file)
-        .take(HEAD_BYTES as u64)
-        .read_to_end(&mut head)?;
+    (&mut *file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     if head.starts_with(b"\x7fELF") {
         file.rewind()?;
         return Ok(of_elf(file, path));
@@ -216,11 +203,7 @@ const NATIVE_MACHINE_32: u16 = if cfg!(target_arch = "x86_64") {
 };
 
 fn of_elf(file: &mut File, path: &Path) -> Format {
-    let plain = |kind| Format::Elf {
-        kind,
-        loader: None,
-        runtimes: BTreeSet::new(),
-    };
+    let plain = |kind| Format::Elf { kind, loader: None, runtimes: BTreeSet::new() };
     let mut elf = match ElfStream::<AnyEndian, _>::open_stream(file) {
         Ok(elf) => elf,
         Err(why) => return plain(Kind::Malformed(why.to_string())),
@@ -252,11 +235,7 @@ fn of_elf(file: &mut File, path: &Path) -> Format {
         Some(loader) if file_name_starts(loader, "ld-musl") => Kind::Musl,
         Some(loader) => Kind::OtherLoader(loader.clone()),
     };
-    Format::Elf {
-        kind,
-        loader,
-        runtimes,
-    }
+    Format::Elf { kind, loader, runtimes }
 }
 
 /// glibc's loaders are called ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, ld64.so.2.
@@ -265,19 +244,13 @@ fn is_glibc_loader(path: &Path) -> bool {
 }
 
 fn file_name_starts(path: &Path, start: &str) -> bool {
-    path.file_name()
-        .is_some_and(|name| name.as_encoded_bytes().starts_with(start.as_bytes()))
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(start.as_bytes()))
 }
 
 /// The path in PT_INTERP: the loader that the kernel starts in place of the program.
 fn loader(elf: &mut ElfStream<AnyEndian, &mut File>) -> Result<Option<PathBuf>, String> {
     use std::os::unix::ffi::OsStrExt;
-    let Some(segment) = elf
-        .segments()
-        .iter()
-        .find(|s| s.p_type == abi::PT_INTERP)
-        .copied()
-    else {
+    let Some(segment) = elf.segments().iter().find(|s| s.p_type == abi::PT_INTERP).copied() else {
         return Ok(None);
     };
     let bytes = elf.segment_data(&segment).map_err(|why| why.to_string())?;
@@ -297,11 +270,7 @@ fn runtimes(elf: &mut ElfStream<AnyEndian, &mut File>) -> BTreeSet<Runtime> {
     let Ok(Some(dynamic)) = elf.dynamic() else {
         return found;
     };
-    let needed: Vec<u64> = dynamic
-        .iter()
-        .filter(|d| d.d_tag == abi::DT_NEEDED)
-        .map(|d| d.d_val())
-        .collect();
+    let needed: Vec<u64> = dynamic.iter().filter(|d| d.d_tag == abi::DT_NEEDED).map(|d| d.d_val()).collect();
     let Ok(Some(names)) = elf.section_header_by_name(".dynstr").map(|s| s.copied()) else {
         return found;
     };
@@ -326,8 +295,8 @@ pub(super) fn privilege(file: &File) -> Option<Privilege> {
     if bits & 0o6000 == 0 && !capable {
         return None;
     }
-    let nosuid = rustix::fs::fstatvfs(file)
-        .is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    let nosuid =
+        rustix::fs::fstatvfs(file).is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
     if nosuid || rustix::thread::no_new_privs().unwrap_or(false) {
         return None;
     }
@@ -355,10 +324,7 @@ mod tests {
     fn the_script_line_is_read_as_the_kernel_reads_it() {
         let some = |i: &str, a: Option<&str>| Some((i.to_string(), a.map(str::to_string)));
         assert_eq!(line("#!/bin/sh\necho"), some("/bin/sh", None));
-        assert_eq!(
-            line("#! \t/bin/sh  -e -u \t\n"),
-            some("/bin/sh", Some("-e -u"))
-        );
+        assert_eq!(line("#! \t/bin/sh  -e -u \t\n"), some("/bin/sh", Some("-e -u")));
         assert_eq!(line("#!/bin/sh"), some("/bin/sh", None));
         assert_eq!(line("#!/bin/sh\0 x"), some("/bin/sh", None));
         assert_eq!(line("#!\n/bin/sh"), None);

@@ -122,10 +122,8 @@ impl Knobs {
 /// What each runtime is told, and what stays because the user set it.
 #[must_use]
 pub fn plan(counts: Counts, environment: &Environment<'_>) -> Knobs {
-    let mut settings: Vec<Setting> = KNOBS
-        .iter()
-        .filter_map(|knob| knob.decide(counts, environment))
-        .collect();
+    let mut settings: Vec<Setting> =
+        KNOBS.iter().filter_map(|knob| knob.decide(counts, environment)).collect();
     settings.extend(java(counts.others.max(1), environment));
     Knobs { settings }
 }
@@ -158,54 +156,24 @@ const OPENMP: &str = "OMP_NUM_THREADS";
 
 /// All variables. Sources: the manual of each runtime; field notes, "At-launch sizing knobs".
 const KNOBS: &[Knob] = &[
-    Knob {
-        name: OPENMP,
-        runtime: "OpenMP",
-        count: |counts| counts.openmp,
-        ..PLAIN
-    },
-    Knob {
-        name: "GOMAXPROCS",
-        runtime: "Go",
-        ..PLAIN
-    },
+    Knob { name: OPENMP, runtime: "OpenMP", count: |counts| counts.openmp, ..PLAIN },
+    Knob { name: "GOMAXPROCS", runtime: "Go", ..PLAIN },
     Knob {
         name: "OPENBLAS_NUM_THREADS",
         runtime: "OpenBLAS",
         yields_to: &["GOTO_NUM_THREADS", OPENMP, "OPENBLAS_DEFAULT_NUM_THREADS"],
         ..PLAIN
     },
-    Knob {
-        name: "MKL_NUM_THREADS",
-        runtime: "MKL",
-        yields_to: &["MKL_DOMAIN_NUM_THREADS", OPENMP],
-        ..PLAIN
-    },
+    Knob { name: "MKL_NUM_THREADS", runtime: "MKL", yields_to: &["MKL_DOMAIN_NUM_THREADS", OPENMP], ..PLAIN },
     // The ways per loop are stronger than BLIS_NUM_THREADS; listed so that a report says so.
     Knob {
         name: "BLIS_NUM_THREADS",
         runtime: "BLIS",
-        yields_to: &[
-            "BLIS_JC_NT",
-            "BLIS_PC_NT",
-            "BLIS_IC_NT",
-            "BLIS_JR_NT",
-            "BLIS_IR_NT",
-            OPENMP,
-        ],
+        yields_to: &["BLIS_JC_NT", "BLIS_PC_NT", "BLIS_IC_NT", "BLIS_JR_NT", "BLIS_IR_NT", OPENMP],
         ..PLAIN
     },
-    Knob {
-        name: "RAYON_NUM_THREADS",
-        runtime: "Rayon",
-        yields_to: &["RAYON_RS_NUM_CPUS"],
-        ..PLAIN
-    },
-    Knob {
-        name: "NUMBA_NUM_THREADS",
-        runtime: "Numba",
-        ..PLAIN
-    },
+    Knob { name: "RAYON_NUM_THREADS", runtime: "Rayon", yields_to: &["RAYON_RS_NUM_CPUS"], ..PLAIN },
+    Knob { name: "NUMBA_NUM_THREADS", runtime: "Numba", ..PLAIN },
     // NumExpr fails at import with more than its maximum, also from OMP_NUM_THREADS.
     Knob {
         name: "NUMEXPR_NUM_THREADS",
@@ -215,22 +183,9 @@ const KNOBS: &[Knob] = &[
         ..PLAIN
     },
     // Sys.CPU_THREADS: what `julia -t auto` and addprocs() take.
-    Knob {
-        name: "JULIA_CPU_THREADS",
-        runtime: "Julia",
-        ..PLAIN
-    },
-    Knob {
-        name: "JULIA_NUM_THREADS",
-        runtime: "Julia",
-        own_default: Some(1),
-        ..PLAIN
-    },
-    Knob {
-        name: "PYTHON_CPU_COUNT",
-        runtime: "Python 3.13",
-        ..PLAIN
-    },
+    Knob { name: "JULIA_CPU_THREADS", runtime: "Julia", ..PLAIN },
+    Knob { name: "JULIA_NUM_THREADS", runtime: "Julia", own_default: Some(1), ..PLAIN },
+    Knob { name: "PYTHON_CPU_COUNT", runtime: "Python 3.13", ..PLAIN },
     Knob {
         name: "DOTNET_PROCESSOR_COUNT",
         runtime: ".NET",
@@ -238,58 +193,30 @@ const KNOBS: &[Knob] = &[
         most: |_| 0xffff,
         ..PLAIN
     },
-    Knob {
-        name: "UV_THREADPOOL_SIZE",
-        runtime: "Node.js",
-        own_default: Some(4),
-        most: |_| 1024,
-        ..PLAIN
-    },
-    Knob {
-        name: "MC_CORES",
-        runtime: "R",
-        own_default: Some(2),
-        ..PLAIN
-    },
+    Knob { name: "UV_THREADPOOL_SIZE", runtime: "Node.js", own_default: Some(4), most: |_| 1024, ..PLAIN },
+    Knob { name: "MC_CORES", runtime: "R", own_default: Some(2), ..PLAIN },
 ];
 
 /// NumExpr's maximum: `NUMEXPR_MAX_THREADS`, 64 by default.
 fn numexpr_max(environment: &Environment<'_>) -> usize {
     let users = (environment.get)("NUMEXPR_MAX_THREADS");
-    users
-        .and_then(|text| text.to_str()?.trim().parse().ok())
-        .unwrap_or(64)
+    users.and_then(|text| text.to_str()?.trim().parse().ok()).unwrap_or(64)
 }
 
 impl Knob {
     fn decide(&self, counts: Counts, environment: &Environment<'_>) -> Option<Setting> {
         let Knob { name, runtime, .. } = *self;
         if let Some(value) = (environment.get)(name) {
-            return Some(Setting::Kept {
-                name,
-                value,
-                runtime,
-            });
+            return Some(Setting::Kept { name, value, runtime });
         }
         let count = (self.count)(counts).max(1).min((self.most)(environment));
-        if self
-            .own_default
-            .is_some_and(|own| !environment.raise || count <= own)
-        {
+        if self.own_default.is_some_and(|own| !environment.raise || count <= own) {
             return None;
         }
-        if let Some(to) = self
-            .yields_to
-            .iter()
-            .find(|to| (environment.get)(to).is_some())
-        {
+        if let Some(to) = self.yields_to.iter().find(|to| (environment.get)(to).is_some()) {
             return Some(Setting::Yielded { name, to, runtime });
         }
-        Some(Setting::Set {
-            name,
-            value: count.to_string().into(),
-            runtime,
-        })
+        Some(Setting::Set { name, value: count.to_string().into(), runtime })
     }
 }
 
@@ -297,47 +224,27 @@ const TOOL_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
 const PROCESSORS: &str = "ActiveProcessorCount";
 
 /// The variables from which a JVM takes options, and the one OpenJ9 adds.
-const JAVA_OPTIONS: &[&str] = &[
-    "_JAVA_OPTIONS",
-    "JDK_JAVA_OPTIONS",
-    TOOL_OPTIONS,
-    "OPENJ9_JAVA_OPTIONS",
-];
+const JAVA_OPTIONS: &[&str] = &["_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", TOOL_OPTIONS, "OPENJ9_JAVA_OPTIONS"];
 
 fn java(count: usize, environment: &Environment<'_>) -> Option<Setting> {
     let runtime = "Java";
     for name in JAVA_OPTIONS {
         if let Some(value) = (environment.get)(name).filter(|value| mentions(value)) {
-            return Some(Setting::Kept {
-                name,
-                value,
-                runtime,
-            });
+            return Some(Setting::Kept { name, value, runtime });
         }
     }
     let option: OsString = format!("-XX:{PROCESSORS}={count}").into();
     let program = environment.program;
     if is_java(&program.runtimes) && takes_active_processor_count(&program.path) {
         if let Some(value) = environment.args.iter().find(|argument| mentions(argument)) {
-            return Some(Setting::Kept {
-                name: "-XX",
-                value: value.clone(),
-                runtime,
-            });
+            return Some(Setting::Kept { name: "-XX", value: value.clone(), runtime });
         }
-        return Some(Setting::Argument {
-            value: option,
-            runtime,
-        });
+        return Some(Setting::Argument { value: option, runtime });
     }
     let mut value = (environment.get)(TOOL_OPTIONS).filter(|value| !value.is_empty())?;
     value.push(" ");
     value.push(option);
-    Some(Setting::Set {
-        name: TOOL_OPTIONS,
-        value,
-        runtime,
-    })
+    Some(Setting::Set { name: TOOL_OPTIONS, value, runtime })
 }
 
 fn mentions(text: &OsStr) -> bool {
@@ -363,24 +270,16 @@ fn takes_active_processor_count(java: &Path) -> bool {
 }
 
 fn is_older_java(release: &str) -> bool {
-    let version = release.lines().find_map(|line| {
-        Some(
-            line.strip_prefix("JAVA_VERSION=")?
-                .trim_matches(|c| c == '"' || c == ' '),
-        )
-    });
+    let version = release
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("JAVA_VERSION=")?.trim_matches(|c| c == '"' || c == ' ')));
     let Some(version) = version else { return false };
     let number = |text: &str| -> u32 {
-        let digits = text
-            .split(|c: char| !c.is_ascii_digit())
-            .next()
-            .unwrap_or_default();
+        let digits = text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
         digits.parse().unwrap_or(u32::MAX)
     };
     match version.strip_prefix("1.8.0") {
-        Some(update) => update
-            .strip_prefix('_')
-            .is_none_or(|update| number(update) < 191),
+        Some(update) => update.strip_prefix('_').is_none_or(|update| number(update) < 191),
         None if version.starts_with("1.") => true,
         None => number(version) < 10,
     }
@@ -402,52 +301,26 @@ mod tests {
         }
     }
 
-    fn decide(
-        counts: Counts,
-        env: &[(&str, &str)],
-        program: &Program,
-        args: &[&str],
-        raise: bool,
-    ) -> Knobs {
+    fn decide(counts: Counts, env: &[(&str, &str)], program: &Program, args: &[&str], raise: bool) -> Knobs {
         let env: BTreeMap<&str, &str> = env.iter().copied().collect();
         let get = |name: &str| env.get(name).map(OsString::from);
         let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-        plan(
-            counts,
-            &Environment {
-                get: &get,
-                program,
-                args: &args,
-                raise,
-            },
-        )
+        plan(counts, &Environment { get: &get, program, args: &args, raise })
     }
 
     fn simple(count: usize, env: &[(&str, &str)]) -> Knobs {
-        decide(
-            Counts {
-                openmp: count,
-                others: count,
-            },
-            env,
-            &program(&[]),
-            &[],
-            false,
-        )
+        decide(Counts { openmp: count, others: count }, env, &program(&[]), &[], false)
     }
 
     fn value<'a>(knobs: &'a Knobs, name: &str) -> Option<&'a str> {
-        knobs
-            .variables()
-            .find(|(n, _)| *n == name)
-            .map(|(_, value)| value.to_str().unwrap())
+        knobs.variables().find(|(n, _)| *n == name).map(|(_, value)| value.to_str().unwrap())
     }
 
     fn setting<'a>(knobs: &'a Knobs, wanted: &str) -> Option<&'a Setting> {
         knobs.settings.iter().find(|setting| match setting {
-            Setting::Set { name, .. }
-            | Setting::Kept { name, .. }
-            | Setting::Yielded { name, .. } => *name == wanted,
+            Setting::Set { name, .. } | Setting::Kept { name, .. } | Setting::Yielded { name, .. } => {
+                *name == wanted
+            }
             Setting::Argument { .. } => false,
         })
     }
@@ -477,10 +350,7 @@ mod tests {
 
     #[test]
     fn openmp_has_a_count_of_its_own() {
-        let counts = Counts {
-            openmp: 16,
-            others: 2,
-        };
+        let counts = Counts { openmp: 16, others: 2 };
         let knobs = decide(counts, &[], &program(&[]), &[], false);
         assert_eq!(value(&knobs, "OMP_NUM_THREADS"), Some("16"));
         assert_eq!(value(&knobs, "OPENBLAS_NUM_THREADS"), Some("2"));
@@ -496,11 +366,7 @@ mod tests {
         for users in ["7", ""] {
             let knobs = simple(2, &[("GOMAXPROCS", users)]);
             assert_eq!(value(&knobs, "GOMAXPROCS"), None);
-            let kept = Setting::Kept {
-                name: "GOMAXPROCS",
-                value: users.into(),
-                runtime: "Go",
-            };
+            let kept = Setting::Kept { name: "GOMAXPROCS", value: users.into(), runtime: "Go" };
             assert_eq!(setting(&knobs, "GOMAXPROCS"), Some(&kept));
         }
     }
@@ -539,10 +405,7 @@ mod tests {
     #[test]
     fn fixed_defaults_are_raised_only_when_allowed_and_never_lowered() {
         let raised = |count| {
-            let counts = Counts {
-                openmp: count,
-                others: count,
-            };
+            let counts = Counts { openmp: count, others: count };
             let knobs = decide(counts, &[], &program(&[]), &[], true);
             ["JULIA_NUM_THREADS", "UV_THREADPOOL_SIZE", "MC_CORES"]
                 .map(|name| value(&knobs, name).map(str::to_string))
@@ -560,32 +423,17 @@ mod tests {
         assert_eq!(value(&simple(128, &[]), "NUMEXPR_NUM_THREADS"), Some("64"));
         let users = [("NUMEXPR_MAX_THREADS", "4")];
         assert_eq!(value(&simple(8, &users), "NUMEXPR_NUM_THREADS"), Some("4"));
-        assert_eq!(
-            value(&simple(70_000, &[]), "DOTNET_PROCESSOR_COUNT"),
-            Some("65535")
-        );
+        assert_eq!(value(&simple(70_000, &[]), "DOTNET_PROCESSOR_COUNT"), Some("65535"));
     }
 
     fn java(env: &[(&str, &str)], runtimes: &[Runtime], args: &[&str]) -> Knobs {
-        decide(
-            Counts {
-                openmp: 2,
-                others: 2,
-            },
-            env,
-            &program(runtimes),
-            args,
-            false,
-        )
+        decide(Counts { openmp: 2, others: 2 }, env, &program(runtimes), args, false)
     }
 
     #[test]
     fn java_itself_gets_an_argument_and_no_variable() {
         let knobs = java(&[], &[Runtime::Java], &["-jar", "x.jar"]);
-        assert_eq!(
-            knobs.arguments().collect::<Vec<_>>(),
-            ["-XX:ActiveProcessorCount=2"]
-        );
+        assert_eq!(knobs.arguments().collect::<Vec<_>>(), ["-XX:ActiveProcessorCount=2"]);
         assert_eq!(setting(&knobs, TOOL_OPTIONS), None);
     }
 
@@ -594,19 +442,13 @@ mod tests {
         let knobs = java(&[], &[], &[]);
         assert_eq!(knobs.arguments().count(), 0);
         assert_eq!(setting(&knobs, TOOL_OPTIONS), None);
-        assert_eq!(
-            setting(&java(&[(TOOL_OPTIONS, "")], &[], &[]), TOOL_OPTIONS),
-            None
-        );
+        assert_eq!(setting(&java(&[(TOOL_OPTIONS, "")], &[], &[]), TOOL_OPTIONS), None);
     }
 
     #[test]
     fn java_tool_options_of_the_user_are_extended_for_other_programs() {
         let knobs = java(&[(TOOL_OPTIONS, "-Xmx1g")], &[], &[]);
-        assert_eq!(
-            value(&knobs, TOOL_OPTIONS),
-            Some("-Xmx1g -XX:ActiveProcessorCount=2")
-        );
+        assert_eq!(value(&knobs, TOOL_OPTIONS), Some("-Xmx1g -XX:ActiveProcessorCount=2"));
     }
 
     #[test]
@@ -617,18 +459,10 @@ mod tests {
                 let knobs = java(&[(name, own)], runtimes, &[]);
                 assert_eq!(knobs.arguments().count(), 0, "{name}");
                 assert_eq!(value(&knobs, TOOL_OPTIONS), None, "{name}");
-                assert!(
-                    matches!(setting(&knobs, name), Some(Setting::Kept { .. })),
-                    "{name}"
-                );
+                assert!(matches!(setting(&knobs, name), Some(Setting::Kept { .. })), "{name}");
             }
         }
-        assert_eq!(
-            java(&[], &[Runtime::Java], &[own, "Main"])
-                .arguments()
-                .count(),
-            0
-        );
+        assert_eq!(java(&[], &[Runtime::Java], &[own, "Main"]).arguments().count(), 0);
     }
 
     #[test]
@@ -644,8 +478,7 @@ mod tests {
             ("17.0.15", false),
             ("25", false),
         ] {
-            let text =
-                format!("IMPLEMENTOR=\"x\"\nJAVA_VERSION=\"{version}\"\nOS_NAME=\"Linux\"\n");
+            let text = format!("IMPLEMENTOR=\"x\"\nJAVA_VERSION=\"{version}\"\nOS_NAME=\"Linux\"\n");
             assert_eq!(is_older_java(&text), older, "{version}");
         }
         assert!(!is_older_java("nothing"));

@@ -123,16 +123,7 @@ fn locate(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, FindError> {
     }
     let mut denied = None;
     let search = search.unwrap_or(OsStr::new(DEFAULT_SEARCH));
-    for directory in search
-        .as_bytes()
-        .split(|&b| b == b':')
-        .filter(|_| !name.is_empty())
-    {
-        let directory = if directory.is_empty() {
-            b"."
-        } else {
-            directory
-        };
+    for directory in search.as_bytes().split(|&b| b == b':').filter(|_| !name.is_empty()) {
         let path = Path::new(OsStr::from_bytes(directory)).join(name);
         match executable(&path) {
             Ok(()) => return Ok(path),
@@ -148,17 +139,11 @@ fn locate(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, FindError> {
 
 /// Whether `path` is a file that we may execute.
 fn executable(path: &Path) -> Result<(), FindError> {
-    let denied = |why: &str| FindError::Denied {
-        path: path.into(),
-        why: why.into(),
-    };
+    let denied = |why: &str| FindError::Denied { path: path.into(), why: why.into() };
     let meta = std::fs::metadata(path).map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => FindError::NoFile(path.into()),
         io::ErrorKind::PermissionDenied => denied("a directory on the way cannot be searched"),
-        _ => FindError::Malformed {
-            path: path.into(),
-            why: why.to_string(),
-        },
+        _ => FindError::Malformed { path: path.into(), why: why.to_string() },
     })?;
     if meta.is_dir() {
         return Err(FindError::Directory(path.into()));
@@ -169,23 +154,13 @@ fn executable(path: &Path) -> Result<(), FindError> {
     // EACCESS: by our effective rights, as execve judges.
     let may = rustix::fs::accessat(rustix::fs::CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
     may.map_err(|_| {
-        let noexec =
-            rustix::fs::statvfs(path).is_ok_and(|fs| fs.f_flag.bits() & libc::ST_NOEXEC != 0);
-        denied(if noexec {
-            "its file system is mounted noexec"
-        } else {
-            "it is not executable"
-        })
+        let noexec = rustix::fs::statvfs(path).is_ok_and(|fs| fs.f_flag.bits() & libc::ST_NOEXEC != 0);
+        denied(if noexec { "its file system is mounted noexec" } else { "it is not executable" })
     })
 }
 
 /// Tells what the file at `path` is, following `#!` interpreters.
-fn identify(
-    name: &OsStr,
-    path: PathBuf,
-    search: Option<&OsStr>,
-    depth: usize,
-) -> Result<Program, FindError> {
+fn identify(name: &OsStr, path: PathBuf, search: Option<&OsStr>, depth: usize) -> Result<Program, FindError> {
     let mut runtimes: BTreeSet<Runtime> = names(name, &path).collect();
     let kind = match open(&path) {
         Err(_) => Kind::Unreadable,
@@ -197,29 +172,16 @@ fn identify(
                 runtimes.extend(&interpreter.runtimes);
                 Kind::Script(Box::new(interpreter))
             }
-            Ok(Format::Elf {
-                kind,
-                loader,
-                runtimes: found,
-            }) => {
+            Ok(Format::Elf { kind, loader, runtimes: found }) => {
                 if let Some(needed) = loader.filter(|loader| !loader.exists()) {
-                    return Err(FindError::NoInterpreter {
-                        path,
-                        what: "loader",
-                        needed,
-                    });
+                    return Err(FindError::NoInterpreter { path, what: "loader", needed });
                 }
                 runtimes.extend(found);
                 format::privilege(&file).map_or(kind, Kind::Privileged)
             }
         },
     };
-    Ok(Program {
-        given: name.to_os_string(),
-        path,
-        kind,
-        runtimes,
-    })
+    Ok(Program { given: name.to_os_string(), path, kind, runtimes })
 }
 
 /// The runtimes that the program's name tells: as given, and the file behind symbolic
@@ -232,10 +194,7 @@ fn names(name: &OsStr, path: &Path) -> impl Iterator<Item = Runtime> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// The program that runs a script.
@@ -245,25 +204,15 @@ fn interpreter(
     search: Option<&OsStr>,
     depth: usize,
 ) -> Result<Program, FindError> {
-    let malformed = |why: &str| FindError::Malformed {
-        path: script.into(),
-        why: why.into(),
-    };
+    let malformed = |why: &str| FindError::Malformed { path: script.into(), why: why.into() };
     if depth == MAX_INTERPRETERS {
-        return Err(malformed(
-            "its interpreters are scripts, too many levels deep",
-        ));
+        return Err(malformed("its interpreters are scripts, too many levels deep"));
     }
     executable(&line.interpreter).map_err(|why| match why {
-        FindError::NoFile(needed) => FindError::NoInterpreter {
-            path: script.into(),
-            what: "interpreter",
-            needed,
-        },
-        why => FindError::Denied {
-            path: script.into(),
-            why: format!("its interpreter {why}"),
-        },
+        FindError::NoFile(needed) => {
+            FindError::NoInterpreter { path: script.into(), what: "interpreter", needed }
+        }
+        why => FindError::Denied { path: script.into(), why: format!("its interpreter {why}") },
     })?;
     // `#!/usr/bin/env X`: what matters is X. If X is missing, env says so when it runs.
     if line.interpreter.file_name() == Some(OsStr::new("env")) {
@@ -273,27 +222,19 @@ fn interpreter(
             return identify(&name, path, search, depth + 1);
         }
     }
-    identify(
-        line.interpreter.as_os_str(),
-        line.interpreter.clone(),
-        search,
-        depth + 1,
-    )
+    identify(line.interpreter.as_os_str(), line.interpreter.clone(), search, depth + 1)
 }
 
 /// The program in the argument of `#!/usr/bin/env`: past options and assignments.
 /// Options with a separate value occur only behind -S, and rarely: they find nothing.
 fn env_target(argument: &[u8]) -> Option<OsString> {
-    let split = argument
-        .strip_prefix(b"-S")
-        .or_else(|| argument.strip_prefix(b"-vS"));
+    let split = argument.strip_prefix(b"-S").or_else(|| argument.strip_prefix(b"-vS"));
     let mut words = match split {
         Some(rest) => rest.split(|b: &u8| b.is_ascii_whitespace()).collect(),
         None => vec![argument],
     }
     .into_iter();
-    let word =
-        words.find(|word| !word.is_empty() && !word.starts_with(b"-") && !word.contains(&b'='))?;
+    let word = words.find(|word| !word.is_empty() && !word.starts_with(b"-") && !word.contains(&b'='))?;
     Some(OsString::from_vec(word.to_vec()))
 }
 
@@ -306,10 +247,7 @@ mod tests {
         let target = |text: &str| env_target(text.as_bytes());
         assert_eq!(target("python3"), Some("python3".into()));
         assert_eq!(target("-S python3 -u"), Some("python3".into()));
-        assert_eq!(
-            target("-S OMP_NUM_THREADS=2 -i julia --threads=4"),
-            Some("julia".into())
-        );
+        assert_eq!(target("-S OMP_NUM_THREADS=2 -i julia --threads=4"), Some("julia".into()));
         assert_eq!(target("-i"), None);
         assert_eq!(target(""), None);
     }

@@ -36,11 +36,7 @@ impl Supervised {
     pub fn kill_for_restart(&mut self, grace: Duration) -> io::Result<Killed> {
         // What came before is the caller's: he has seen no end yet and decides by it.
         if let Event::Exited(status) = self.wait_until(Instant::now())? {
-            return Ok(Killed {
-                status,
-                asked_to_end: self.asked_to_end(),
-                by_itself: true,
-            });
+            return Ok(Killed { status, asked_to_end: self.asked_to_end(), by_itself: true });
         }
         let pid = self.pid().cast_signed();
         let mut doomed = with_descendants(pid);
@@ -67,11 +63,7 @@ impl Supervised {
             std::thread::sleep(LOOK);
         }
         let status = status.unwrap_or_default();
-        Ok(Killed {
-            status,
-            asked_to_end: self.asked_to_end(),
-            by_itself: false,
-        })
+        Ok(Killed { status, asked_to_end: self.asked_to_end(), by_itself: false })
     }
 
     fn wait_for_exit(&mut self, end: Instant) -> io::Result<Option<ExitStatus>> {

@@ -31,9 +31,7 @@ const OWN: [i32; 9] = [
 impl SignalSet {
     /// Every signal that a program can do something about.
     pub(super) fn all() -> SignalSet {
-        (1..=LAST)
-            .filter(|signal| !LIBC_OWN.contains(signal))
-            .collect()
+        (1..=LAST).filter(|signal| !LIBC_OWN.contains(signal)).collect()
     }
 
     /// The signals that a supervisor takes for its program, and SIGCHLD for itself.
@@ -103,11 +101,7 @@ impl SignalSet {
 
 impl FromIterator<i32> for SignalSet {
     fn from_iter<I: IntoIterator<Item = i32>>(signals: I) -> SignalSet {
-        SignalSet(
-            signals
-                .into_iter()
-                .fold(0, |bits, signal| bits | 1 << (signal - 1)),
-        )
+        SignalSet(signals.into_iter().fold(0, |bits, signal| bits | 1 << (signal - 1)))
     }
 }
 
@@ -192,14 +186,7 @@ mod tests {
         for signal in OWN {
             assert!(!set.contains(signal), "{signal}");
         }
-        for signal in [
-            libc::SIGINT,
-            libc::SIGTSTP,
-            libc::SIGCHLD,
-            libc::SIGUSR1,
-            34,
-            64,
-        ] {
+        for signal in [libc::SIGINT, libc::SIGTSTP, libc::SIGCHLD, libc::SIGUSR1, 34, 64] {
             assert!(set.contains(signal), "{signal}");
         }
     }

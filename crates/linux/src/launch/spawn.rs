@@ -56,9 +56,9 @@ pub enum LaunchError {
     /// No process could be started, for instance because of a limit.
     #[error("cannot start a process: {0}")]
     Process(io::Error),
-    /// While the program was being restarted a signal came that ends it (SIGINT, SIGTERM,
-    /// SIGHUP or SIGQUIT), so it was not started again: end like a death by this signal.
-    #[error("ended by signal {0} before the program was started again")]
+    /// Before the program was there, or while it was being restarted, a signal came that
+    /// ends it (SIGINT, SIGTERM, SIGHUP or SIGQUIT): end like a death by this signal.
+    #[error("ended by signal {0} before the program was started")]
     Interrupted(i32),
 }
 
@@ -70,9 +70,7 @@ impl LaunchError {
         match self {
             LaunchError::Exec { exit_code, .. } => *exit_code,
             LaunchError::Affinity { .. } | LaunchError::Process(_) => 126,
-            LaunchError::Interrupted(signal) => {
-                128u8.saturating_add(u8::try_from(*signal).unwrap_or(0))
-            }
+            LaunchError::Interrupted(signal) => 128u8.saturating_add(u8::try_from(*signal).unwrap_or(0)),
         }
     }
 }
@@ -99,10 +97,7 @@ pub(super) fn spawn(launch: &Launch) -> Result<libc::pid_t, LaunchError> {
 /// Runs `fork` while this thread has the affinity that its child is to inherit.
 fn with_affinity<T>(cpus: Option<&CpuSet>, fork: impl FnOnce() -> T) -> Result<T, LaunchError> {
     let Some(cpus) = cpus else { return Ok(fork()) };
-    let failed = |why: io::Error| LaunchError::Affinity {
-        cpus: cpus.clone(),
-        why,
-    };
+    let failed = |why: io::Error| LaunchError::Affinity { cpus: cpus.clone(), why };
     let before = Affinity::of_this_thread().map_err(failed)?;
     Affinity::from(cpus).set().map_err(failed)?;
     let result = fork();
@@ -120,25 +115,15 @@ impl Affinity {
     fn of_this_thread() -> io::Result<Affinity> {
         let mut words = vec![0usize; Affinity::WORDS];
         // SAFETY: the kernel writes at most the size it is given.
-        let result = unsafe {
-            libc::sched_getaffinity(0, size_of_val(&words[..]), words.as_mut_ptr().cast())
-        };
-        if result == -1 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(Affinity(words))
-        }
+        let result =
+            unsafe { libc::sched_getaffinity(0, size_of_val(&words[..]), words.as_mut_ptr().cast()) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(Affinity(words)) }
     }
 
     fn set(&self) -> io::Result<()> {
         // SAFETY: the kernel reads at most the size it is given.
-        let result =
-            unsafe { libc::sched_setaffinity(0, size_of_val(&self.0[..]), self.0.as_ptr().cast()) };
-        if result == -1 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        let result = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0[..]), self.0.as_ptr().cast()) };
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
@@ -172,9 +157,7 @@ impl Image {
         let shell_argv = match program.kind {
             Kind::ShellText => {
                 let shell = OsStr::from_bytes(SHELL.to_bytes());
-                Some(Strings::new(
-                    [shell, program.path.as_os_str()].into_iter().chain(args()),
-                )?)
+                Some(Strings::new([shell, program.path.as_os_str()].into_iter().chain(args()))?)
             }
             _ => None,
         };
@@ -218,18 +201,9 @@ unsafe impl Sync for Strings {}
 
 impl Strings {
     fn new<'a>(strings: impl Iterator<Item = &'a OsStr>) -> io::Result<Strings> {
-        let strings = strings
-            .map(|s| CString::new(s.as_bytes()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let pointers = strings
-            .iter()
-            .map(|s| s.as_ptr())
-            .chain([std::ptr::null()])
-            .collect();
-        Ok(Strings {
-            _strings: strings,
-            pointers,
-        })
+        let strings = strings.map(|s| CString::new(s.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+        let pointers = strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect();
+        Ok(Strings { _strings: strings, pointers })
     }
 
     fn as_ptr(&self) -> *const *const libc::c_char {
@@ -279,11 +253,7 @@ fn exec_error(launch: &Launch, why: io::Error) -> LaunchError {
     LaunchError::Exec {
         program: launch.program.path.display().to_string(),
         why: what,
-        exit_code: if why.kind() == io::ErrorKind::NotFound {
-            127
-        } else {
-            126
-        },
+        exit_code: if why.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
     }
 }
 
@@ -309,16 +279,8 @@ mod tests {
             change("COREFIT_A", Some("2")),
         ])
         .unwrap();
-        let has = |entry: &str| {
-            env._strings
-                .iter()
-                .any(|e| e.as_bytes() == entry.as_bytes())
-        };
+        let has = |entry: &str| env._strings.iter().any(|e| e.as_bytes() == entry.as_bytes());
         assert!(has("COREFIT_A=2") && !has("COREFIT_A=1"));
-        assert!(
-            !env._strings
-                .iter()
-                .any(|e| e.as_bytes().starts_with(b"PATH="))
-        );
+        assert!(!env._strings.iter().any(|e| e.as_bytes().starts_with(b"PATH=")));
     }
 }

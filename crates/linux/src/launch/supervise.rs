@@ -92,7 +92,8 @@ impl Supervised {
     /// from the main thread and before other threads are started, which then inherit that.
     ///
     /// # Errors
-    /// Nothing was started.
+    /// Nothing was started. [`LaunchError::Interrupted`] if a signal that ends the program
+    /// came before it was there.
     pub fn spawn(launch: &Launch) -> Result<Supervised, LaunchError> {
         // An ignored SIGCHLD, which may be inherited, would throw exit codes away.
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
@@ -101,7 +102,7 @@ impl Supervised {
             pid: 0,
             signals,
             // Without one, the origin of a signal decides.
-            witness: Witness::post().ok(),
+            witness: Witness::new().ok(),
             stopped: None,
             waker: 0,
             ended: None,
@@ -117,30 +118,22 @@ impl Supervised {
     /// Nothing was started. [`LaunchError::Interrupted`] if somebody wanted the program
     /// to end in the meantime.
     pub fn respawn(&mut self, launch: &Launch) -> Result<(), LaunchError> {
+        self.start(launch)
+    }
+
+    fn start(&mut self, launch: &Launch) -> Result<(), LaunchError> {
+        // Whoever got a signal before the program was there, the program did not.
         while let Some(received) = self.signals.next().map_err(LaunchError::Process)? {
             if ENDING.contains(&received.signal) {
                 self.asked_to_end = Some(received.signal);
             }
         }
-        match self.asked_to_end {
-            Some(signal) => Err(LaunchError::Interrupted(signal)),
-            None => self.start(launch),
+        if let Some(signal) = self.asked_to_end {
+            return Err(LaunchError::Interrupted(signal));
         }
-    }
-
-    fn start(&mut self, launch: &Launch) -> Result<(), LaunchError> {
         self.pid = spawn(launch)?;
         self.stopped = None;
         self.ended = None;
-        self.asked_to_end = None;
-        // What came before the child was there has not reached it, whoever got it.
-        while let Ok(Some(received)) = self.signals.next() {
-            let _ = if ENDING.contains(&received.signal) {
-                self.send(&received)
-            } else {
-                self.handle(&received)
-            };
-        }
         if !launch.hold_stdio {
             release_stdio();
         }
@@ -185,10 +178,7 @@ impl Supervised {
             }
             if let Some(received) = self.signals.next()? {
                 if let Err(why) = self.handle(&received) {
-                    return Ok(Event::Undelivered {
-                        signal: received.signal,
-                        why,
-                    });
+                    return Ok(Event::Undelivered { signal: received.signal, why });
                 }
                 continue;
             }
@@ -208,14 +198,8 @@ impl Supervised {
 
     /// Sleeps until a signal is pending, at most this long.
     fn sleep(&self, left: Duration) -> io::Result<()> {
-        let left = Timespec::try_from(left).unwrap_or(Timespec {
-            tv_sec: 3600,
-            tv_nsec: 0,
-        });
-        let mut fds = [PollFd::from_borrowed_fd(
-            self.signals.as_fd(),
-            PollFlags::IN,
-        )];
+        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 });
+        let mut fds = [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
         match poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(why) => Err(why.into()),
@@ -260,7 +244,8 @@ impl Supervised {
             None => received.by_kernel(),
         };
         let by_process = !received.by_kernel();
-        if by_process && (sender == self.pid || sender == self.waker) {
+        // A sender outside our PID namespace is 0, as is an absent helper.
+        if by_process && sender != 0 && (sender == self.pid || sender == self.waker) {
             return Ok(());
         }
         if ENDING.contains(&signal) {
@@ -288,20 +273,14 @@ impl Supervised {
         let result = unsafe {
             if received.code == libc::SI_QUEUE {
                 let value = libc::sigval {
-                    sival_ptr: std::ptr::without_provenance_mut(
-                        usize::try_from(received.value).unwrap_or(0),
-                    ),
+                    sival_ptr: std::ptr::without_provenance_mut(usize::try_from(received.value).unwrap_or(0)),
                 };
                 libc::sigqueue(self.pid, received.signal, value)
             } else {
                 libc::kill(self.pid, received.signal)
             }
         };
-        if result == -1 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Stops this process by the signal that stopped the child, unless the child runs
@@ -330,8 +309,7 @@ impl Supervised {
 impl From<&libc::rusage> for Usage {
     fn from(usage: &libc::rusage) -> Usage {
         let time = |t: libc::timeval| {
-            Duration::from_secs(t.tv_sec.cast_unsigned())
-                + Duration::from_micros(t.tv_usec.cast_unsigned())
+            Duration::from_secs(t.tv_sec.cast_unsigned()) + Duration::from_micros(t.tv_usec.cast_unsigned())
         };
         Usage {
             user: time(usage.ru_utime),

@@ -46,8 +46,7 @@ fn parse(text: &[u8]) -> Option<Stat> {
 impl Process {
     /// Whether this very process is still there and no zombie.
     pub(super) fn is_alive(self) -> bool {
-        Stat::of(self.pid)
-            .is_some_and(|stat| stat.started_ticks == self.started_ticks && stat.state != b'Z')
+        Stat::of(self.pid).is_some_and(|stat| stat.started_ticks == self.started_ticks && stat.state != b'Z')
     }
 
     /// Sends `signal` if this very process is still there.
@@ -64,36 +63,22 @@ impl Process {
 pub(super) fn with_descendants(root: i32) -> Vec<Process> {
     let mut others: Vec<(Process, i32)> = processes()
         .filter_map(|pid| {
-            let Stat {
-                parent,
-                started_ticks,
-                ..
-            } = Stat::of(pid)?;
+            let Stat { parent, started_ticks, .. } = Stat::of(pid)?;
             Some((Process { pid, started_ticks }, parent))
         })
         .collect();
-    let mut found: Vec<Process> = others
-        .iter()
-        .filter(|(process, _)| process.pid == root)
-        .map(|(p, _)| *p)
-        .collect();
+    let mut found: Vec<Process> =
+        others.iter().filter(|(process, _)| process.pid == root).map(|(p, _)| *p).collect();
     let mut next = 0;
     while let Some(parent) = found.get(next).map(|process| process.pid) {
-        found.extend(
-            others
-                .extract_if(.., |(_, of)| *of == parent)
-                .map(|(process, _)| process),
-        );
+        found.extend(others.extract_if(.., |(_, of)| *of == parent).map(|(process, _)| process));
         next += 1;
     }
     found
 }
 
 fn processes() -> impl Iterator<Item = i32> {
-    let entries = std::fs::read_dir(Path::new("/proc"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let entries = std::fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
@@ -105,14 +90,7 @@ mod tests {
     fn a_name_with_parentheses_and_blanks_does_not_confuse_the_fields() {
         let text = b"7 (a) b (c)) T 3 7 7 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 4242 0 0";
         let stat = parse(text).unwrap();
-        assert_eq!(
-            stat,
-            Stat {
-                state: b'T',
-                parent: 3,
-                started_ticks: 4242
-            }
-        );
+        assert_eq!(stat, Stat { state: b'T', parent: 3, started_ticks: 4242 });
         assert!(stat.is_stopped());
         assert_eq!(parse(b"7 (x) S 3"), None);
         assert_eq!(parse(b""), None);
@@ -122,11 +100,7 @@ mod tests {
     fn this_process_is_among_the_descendants_of_its_parent() {
         let me = i32::try_from(std::process::id()).unwrap();
         let parent = Stat::of(me).unwrap().parent;
-        assert!(
-            with_descendants(parent)
-                .iter()
-                .any(|process| process.pid == me)
-        );
+        assert!(with_descendants(parent).iter().any(|process| process.pid == me));
         assert_eq!(with_descendants(me)[0].pid, me);
     }
 

@@ -55,10 +55,7 @@ fn watch(stat: &CString, parent: libc::pid_t) -> ! {
         libc::setsid();
         let mut look_ms = FIRST_LOOK_MS;
         while is_stopped(stat) {
-            let pause = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: look_ms * 1_000_000,
-            };
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: look_ms * 1_000_000 };
             libc::nanosleep(&raw const pause, std::ptr::null_mut());
             look_ms = (look_ms * 2).min(LAST_LOOK_MS);
         }
@@ -85,6 +82,5 @@ fn is_stopped(stat: &CString) -> bool {
     };
     let text = &text[..read];
     let end = text.iter().rposition(|&b| b == b')');
-    end.and_then(|end| text.get(end + 2))
-        .is_some_and(|state| state.eq_ignore_ascii_case(&b't'))
+    end.and_then(|end| text.get(end + 2)).is_some_and(|state| state.eq_ignore_ascii_case(&b't'))
 }

@@ -10,15 +10,22 @@
 //! The kernel signals a group's newest member first (`attach_pid` adds at the head of
 //! the list that `__kill_pgrp_info` walks), so the witness, younger than corefit, has
 //! the signal before corefit can see its own copy.
+//!
+//! Not exact are two signals of one number to the group within the time that replacing
+//! the witness takes (some 0.3 ms): the program may get a third.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::signals::{Received, SignalSet};
 
-/// How long a signal that a process sent is held back before the witness is asked, so
-/// that a sender who signals process by process (a service manager, timeout(1)) is done.
+/// How long a signal that a process sent to corefit, but not yet to the witness, is held
+/// back: a service manager that signals process by process is done by then.
 const SETTLE: Duration = Duration::from_millis(2);
+
+/// How long a signal that the old witness saw, and that corefit has not read yet, is
+/// remembered. It is pending, so it is read as soon as corefit gets a CPU.
+const CARRY: Duration = Duration::from_secs(1);
 
 /// What the witness shows in process lists; not "corefit", for which people grep.
 const NAME: &std::ffi::CStr = c"group-witness";
@@ -26,15 +33,63 @@ const NAME: &std::ffi::CStr = c"group-witness";
 /// The sleeping process.
 #[derive(Debug)]
 pub(super) struct Witness {
-    pid: libc::pid_t,
+    post: Post,
+    /// What earlier witnesses saw and corefit has not read yet, until when.
+    carried: SignalSet,
+    carried_until: Instant,
 }
+
+/// One process that stands by.
+#[derive(Debug)]
+struct Post(libc::pid_t);
 
 impl Witness {
     /// Starts the witness. It ends with this thread at the latest, also after a kill -9.
     ///
     /// # Errors
     /// No more processes allowed.
-    pub(super) fn post() -> io::Result<Witness> {
+    pub(super) fn new() -> io::Result<Witness> {
+        let now = Instant::now();
+        Ok(Witness { post: Post::start()?, carried: SignalSet::default(), carried_until: now })
+    }
+
+    /// Whether the witness got the signal as well, and so the whole group did. Asked once
+    /// for every signal received, so that the witness is clean for the next.
+    pub(super) fn saw(&mut self, received: &Received) -> bool {
+        let signal = received.signal;
+        if self.carried.contains(signal) {
+            self.carried = self.carried.filter(|s| s != signal);
+            if Instant::now() < self.carried_until {
+                return true;
+            }
+        }
+        if !self.post.pending().contains(signal) {
+            if received.by_kernel() {
+                return false;
+            }
+            std::thread::sleep(SETTLE);
+            if !self.post.pending().contains(signal) {
+                return false;
+            }
+        }
+        self.relieve(signal);
+        true
+    }
+
+    /// Replaces the witness, as its pending signals cannot be cleared. The old one leaves
+    /// after the new one came, and what it saw besides is remembered: no signal goes unseen.
+    fn relieve(&mut self, signal: i32) {
+        if let Ok(next) = Post::start() {
+            let also = self.post.pending().filter(|s| s != signal);
+            self.carried = SignalSet(self.carried.0 | also.0);
+            self.carried_until = Instant::now() + CARRY;
+            self.post = next;
+        }
+    }
+}
+
+impl Post {
+    fn start() -> io::Result<Post> {
         let arguments = argument_area();
         // SAFETY: getpid has no preconditions.
         let parent = unsafe { libc::getpid() };
@@ -47,29 +102,11 @@ impl Witness {
         }
         let error = io::Error::last_os_error();
         before.set_mask()?;
-        if pid == -1 {
-            Err(error)
-        } else {
-            Ok(Witness { pid })
-        }
-    }
-
-    /// Whether the witness got the signal as well, and so the whole group did. The
-    /// witness is then replaced, as its pending signals cannot be cleared.
-    pub(super) fn saw(&mut self, received: &Received) -> bool {
-        if !received.by_kernel() {
-            std::thread::sleep(SETTLE);
-        }
-        let saw = self.pending().contains(received.signal);
-        if saw && let Ok(next) = Witness::post() {
-            // The old one leaves after the new one came: no signal goes unseen.
-            *self = next;
-        }
-        saw
+        if pid == -1 { Err(error) } else { Ok(Post(pid)) }
     }
 
     fn pending(&self) -> SignalSet {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0));
         let bits = status.ok().and_then(|text| {
             let line = text.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
             u64::from_str_radix(line.trim(), 16).ok()
@@ -78,9 +115,9 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for Post {
     fn drop(&mut self) {
-        kill_and_reap(self.pid);
+        kill_and_reap(self.0);
     }
 }
 
@@ -108,10 +145,7 @@ fn stand_by(parent: libc::pid_t, arguments: Option<(usize, usize)>) -> ! {
         // SAFETY: the kernel says that our argument strings lie at this range of our
         // stack, which is private and writable; nothing in this process reads them again.
         let area = unsafe {
-            std::slice::from_raw_parts_mut(
-                std::ptr::with_exposed_provenance_mut::<u8>(start),
-                length,
-            )
+            std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(start), length)
         };
         area.fill(0);
         for (to, from) in area.iter_mut().zip(NAME.to_bytes()) {

@@ -28,16 +28,11 @@ fn example(name: &str) -> PathBuf {
     let profile = test.parent().and_then(Path::parent).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--example", name, "--target-dir"]);
-    cargo
-        .arg(profile.parent().unwrap())
-        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
-    assert!(
-        cargo.status().unwrap().success(),
-        "the example {name} does not build"
-    );
+    assert!(cargo.status().unwrap().success(), "the example {name} does not build");
     profile.join("examples").join(name)
 }
 
@@ -71,16 +66,15 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The processes of a process group.
+/// The processes of a process group, without zombies.
 pub(crate) fn members(group: u32) -> Vec<u32> {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|text| {
-            let group_of = text
-                .rsplit_once(") ")
-                .and_then(|(_, rest)| rest.split(' ').nth(2));
-            group_of.and_then(|g| g.parse().ok()) == Some(group)
+            let fields = text.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect());
+            let fields: Vec<&str> = fields.unwrap_or_default();
+            fields[0] != "Z" && fields[2].parse() == Ok(group)
         })
     })
     .collect()
@@ -90,11 +84,7 @@ pub(crate) fn members(group: u32) -> Vec<u32> {
 pub(crate) fn kill(pid: i32, signal: i32) {
     // SAFETY: kill has no memory effects; 0 and -1, which mean many, are excluded.
     assert!(pid > 0 || pid < -1);
-    assert_eq!(
-        unsafe { libc::kill(pid, signal) },
-        0,
-        "signal {signal} to {pid}"
-    );
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
 }
 
 /// `sh -c SCRIPT` with nothing on stdin.
