@@ -34,6 +34,7 @@ mod runtime;
 mod signals;
 mod spawn;
 mod supervise;
+mod terminal;
 mod tree;
 mod waker;
 mod witness;

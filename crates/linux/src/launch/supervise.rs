@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::inherited::{disposition, set_disposition};
 use super::signals::{Received, SignalFd, SignalSet};
 use super::spawn::{Launch, LaunchError, spawn};
+use super::terminal::Held;
 use super::tree::Stat;
 use super::waker::Waker;
 use super::witness::Witness;
@@ -46,7 +47,7 @@ pub enum Event {
     /// It was stopped by this signal. The next [`Supervised::wait_until`] stops this
     /// process as well: clean the terminal before.
     Stopped(i32),
-    /// It runs again.
+    /// It runs again. Stops and continuations alternate; a stopped program may also end.
     Continued,
     /// A signal could not be passed on, for instance to a set-user-ID program.
     Undelivered {
@@ -80,6 +81,8 @@ pub struct Supervised {
     witness: Option<Witness>,
     /// The child is stopped by this signal; the flag: our own stop is still to come.
     stopped: Option<(i32, bool)>,
+    /// A stop that is reported after the continuation before it.
+    stopped_again: Option<i32>,
     /// The last helper that may have continued us.
     waker: libc::pid_t,
     ended: Option<(ExitStatus, Usage)>,
@@ -104,6 +107,7 @@ impl Supervised {
             // Without one, the origin of a signal decides.
             witness: Witness::new().ok(),
             stopped: None,
+            stopped_again: None,
             waker: 0,
             ended: None,
             asked_to_end: None,
@@ -132,8 +136,7 @@ impl Supervised {
             return Err(LaunchError::Interrupted(signal));
         }
         self.pid = spawn(launch)?;
-        self.stopped = None;
-        self.ended = None;
+        (self.stopped, self.stopped_again, self.ended) = (None, None, None);
         if !launch.hold_stdio {
             release_stdio();
         }
@@ -168,6 +171,10 @@ impl Supervised {
         loop {
             if let Some((status, _)) = self.ended {
                 return Ok(Event::Exited(status));
+            }
+            if let Some(signal) = self.stopped_again.take() {
+                self.stopped = Some((signal, true));
+                return Ok(Event::Stopped(signal));
             }
             if let Some((signal, true)) = self.stopped {
                 self.stopped = Some((signal, false));
@@ -221,8 +228,11 @@ impl Supervised {
         }
         let status = ExitStatus::from_raw(status);
         if let Some(signal) = status.stopped_signal() {
-            self.stopped = Some((signal, true));
-            return Ok(Some(Event::Stopped(signal)));
+            // Stopped again before we saw it continue.
+            let continued = self.stopped.is_some();
+            self.stopped = Some((signal, !continued));
+            self.stopped_again = continued.then_some(signal);
+            return Ok(Some(if continued { Event::Continued } else { Event::Stopped(signal) }));
         }
         if status.continued() {
             self.stopped = None;
@@ -290,6 +300,7 @@ impl Supervised {
         if !Stat::of(self.pid).is_some_and(|stat| stat.is_stopped()) {
             return;
         }
+        let held = Held::by(self.pid);
         let waker = Waker::start(self.pid);
         self.waker = waker.as_ref().map_or(0, Waker::pid);
         let only: SignalSet = [signal].into_iter().collect();
@@ -302,6 +313,9 @@ impl Supervised {
         let _ = only.block();
         if before == Some(libc::SIG_IGN) {
             set_disposition(signal, libc::SIG_IGN);
+        }
+        if let Some(held) = held {
+            held.restore();
         }
     }
 }
