@@ -37,12 +37,7 @@ impl Dir {
     fn compile(&self, name: &str, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
         let source = self.file("main.c", b"int main(void) { return 0; }\n", 0o644);
         let path = self.path(name);
-        let result = Command::new(compiler)
-            .args(flags)
-            .arg("-o")
-            .arg(&path)
-            .arg(&source)
-            .output();
+        let result = Command::new(compiler).args(flags).arg("-o").arg(&path).arg(&source).output();
         match result {
             Ok(output) if output.status.success() => Some(path),
             Ok(output) => {
@@ -70,18 +65,10 @@ fn reason(kind: &Kind) -> String {
 /// machine, and a loader or none.
 fn elf(class: u8, data: u8, file_type: u16, machine: u16, loader: Option<&str>) -> Vec<u8> {
     let put16 = |v: u16| {
-        if data == 1 {
-            v.to_le_bytes()
-        } else {
-            v.to_be_bytes()
-        }
+        if data == 1 { v.to_le_bytes() } else { v.to_be_bytes() }
     };
     let put32 = |v: u32| {
-        if data == 1 {
-            v.to_le_bytes()
-        } else {
-            v.to_be_bytes()
-        }
+        if data == 1 { v.to_le_bytes() } else { v.to_be_bytes() }
     };
     let word = |v: u64| -> Vec<u8> {
         match (class, data) {
@@ -100,14 +87,7 @@ fn elf(class: u8, data: u8, file_type: u16, machine: u16, loader: Option<&str>) 
     file.extend(word(u64::from(header_size))); // program headers follow
     file.extend(word(0)); // no sections
     file.extend(put32(0));
-    for value in [
-        header_size,
-        entry_size,
-        u16::from(loader.is_some()),
-        0,
-        0,
-        0,
-    ] {
+    for value in [header_size, entry_size, u16::from(loader.is_some()), 0, 0, 0] {
         file.extend(put16(value));
     }
     if let Some(loader) = loader {
@@ -137,10 +117,7 @@ fn native() -> (u16, PathBuf) {
     let at = bytes.windows(9).position(|w| w == b"/ld-linux").unwrap();
     let start = bytes[..at].iter().rposition(|&b| b == 0).unwrap() + 1;
     let end = at + bytes[at..].iter().position(|&b| b == 0).unwrap();
-    (
-        machine,
-        PathBuf::from(OsStr::from_bytes(&bytes[start..end])),
-    )
+    (machine, PathBuf::from(OsStr::from_bytes(&bytes[start..end])))
 }
 
 #[test]
@@ -220,11 +197,7 @@ fn programs_of_other_word_sizes_and_architectures_are_told_apart() {
     for (name, bytes, kind) in [
         ("32-bit", elf(1, 1, 2, small, None), Kind::Elf32),
         ("x32", elf(1, 1, 2, machine, None), Kind::Elf32),
-        (
-            "foreign",
-            elf(2, 1, 2, foreign, None),
-            Kind::OtherArch(foreign),
-        ),
+        ("foreign", elf(2, 1, 2, foreign, None), Kind::OtherArch(foreign)),
         ("foreign 32-bit", elf(1, 1, 2, 8, None), Kind::OtherArch(8)),
         ("big-endian", elf(2, 2, 2, 22, None), Kind::OtherArch(22)),
         ("native static", elf(2, 1, 2, machine, None), Kind::Static),
@@ -241,10 +214,7 @@ fn a_damaged_elf_file_is_named_as_such_at_every_length() {
     let whole = fs::read("/bin/sh").unwrap();
     for length in [4, 15, 16, 20, 63, 64, 100, 1000] {
         let kind = find(&dir.file("cut", &whole[..length], 0o755)).kind;
-        assert!(
-            matches!(kind, Kind::Malformed(_)),
-            "{length} bytes: {kind:?}"
-        );
+        assert!(matches!(kind, Kind::Malformed(_)), "{length} bytes: {kind:?}");
     }
 }
 
@@ -255,10 +225,7 @@ fn a_missing_loader_is_not_found_and_named() {
     let path = dir.file("program", &bytes, 0o755);
     let why = Program::find(path.as_os_str()).unwrap_err();
     assert_eq!(why.exit_code(), 127);
-    let text = format!(
-        "{}: its loader /no/such/ld-linux.so.9 does not exist",
-        path.display()
-    );
+    let text = format!("{}: its loader /no/such/ld-linux.so.9 does not exist", path.display());
     assert_eq!(why.to_string(), text);
 }
 
@@ -274,24 +241,11 @@ fn set_user_id_matters_only_when_it_changes_the_user() {
     // Owned by us: nothing is gained, the loader preloads as usual.
     assert_eq!(find(&path).kind, Kind::Dynamic);
     if !is_root() {
-        return skipped(
-            "set-user-ID of another user",
-            "needs root to give a file away",
-        );
+        return skipped("set-user-ID of another user", "needs root to give a file away");
     }
     for (mode, uid, gid, kind) in [
-        (
-            0o4755,
-            Some(65534),
-            None,
-            Kind::Privileged(Privilege::SetUid),
-        ),
-        (
-            0o2755,
-            None,
-            Some(65534),
-            Kind::Privileged(Privilege::SetGid),
-        ),
+        (0o4755, Some(65534), None, Kind::Privileged(Privilege::SetUid)),
+        (0o2755, None, Some(65534), Kind::Privileged(Privilege::SetGid)),
         // Without the group's x bit the set-group-ID bit means something else.
         (0o2745, None, Some(65534), Kind::Dynamic),
         (0o755, Some(65534), Some(65534), Kind::Dynamic),
@@ -313,10 +267,7 @@ fn the_loader_agrees_about_which_set_user_id_programs_can_be_preloaded() {
     let source = dir.file("in.c", c, 0o644);
     let library = dir.path("in.so");
     let mut gcc = Command::new("gcc");
-    let built = gcc
-        .args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .arg(source);
+    let built = gcc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
     if !built.status().is_ok_and(|s| s.success()) {
         return skipped("secure execution", "no gcc");
     }
@@ -324,15 +275,8 @@ fn the_loader_agrees_about_which_set_user_id_programs_can_be_preloaded() {
     for uid in [0, 65534] {
         chown(&program, Some(uid), Some(0)).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-        let output = Command::new(&program)
-            .env("LD_PRELOAD", &library)
-            .output()
-            .unwrap();
-        assert_eq!(
-            output.stdout == b"in",
-            find(&program).preloadable().is_ok(),
-            "owner {uid}"
-        );
+        let output = Command::new(&program).env("LD_PRELOAD", &library).output().unwrap();
+        assert_eq!(output.stdout == b"in", find(&program).preloadable().is_ok(), "owner {uid}");
     }
 }
 
@@ -341,27 +285,19 @@ fn file_capabilities_do_not_count_for_root() {
     let dir = Dir::new();
     let path = dir.file("sh", &fs::read("/bin/sh").unwrap(), 0o755);
     // Version 2, effective, permitted: CAP_NET_RAW.
-    let value: [u8; 20] = [
-        1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
+    let value: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let c = CString::new(path.as_os_str().as_bytes()).unwrap();
     let name = c"security.capability";
     // SAFETY: both strings are NUL-terminated, the value has the length given.
     let set = unsafe { libc::setxattr(c.as_ptr(), name.as_ptr(), value.as_ptr().cast(), 20, 0) };
     if set != 0 {
-        return skipped(
-            "file capabilities",
-            &std::io::Error::last_os_error().to_string(),
-        );
+        return skipped("file capabilities", &std::io::Error::last_os_error().to_string());
     }
     assert_eq!(find(&path).kind, Kind::Dynamic);
     // As another user: this test again, as a child, with the file named for it.
     fs::set_permissions(dir.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let seen = as_nobody(|| Program::find(path.as_os_str()).map(|p| p.kind));
-    assert!(
-        matches!(seen, Ok(Kind::Privileged(Privilege::Capabilities))),
-        "{seen:?}"
-    );
+    assert!(matches!(seen, Ok(Kind::Privileged(Privilege::Capabilities))), "{seen:?}");
 }
 
 /// Runs `look` with the real user ID of nobody, in this thread only.
@@ -392,9 +328,7 @@ fn an_executable_that_cannot_be_read_is_named_as_such() {
 fn scripts_are_followed_to_the_program_that_runs_them() {
     let dir = Dir::new();
     let direct = find(&dir.file("direct", b"#!/bin/sh -e\necho\n", 0o755));
-    let Kind::Script(interpreter) = &direct.kind else {
-        panic!("{:?}", direct.kind)
-    };
+    let Kind::Script(interpreter) = &direct.kind else { panic!("{:?}", direct.kind) };
     assert_eq!(interpreter.path, Path::new("/bin/sh"));
     assert_eq!(direct.preloadable(), Ok(()));
 
@@ -404,14 +338,8 @@ fn scripts_are_followed_to_the_program_that_runs_them() {
 
     for line in ["#!/usr/bin/env sh", "#!/usr/bin/env -S A=1 sh -e"] {
         let program = find(&dir.file("env", format!("{line}\n").as_bytes(), 0o755));
-        let Kind::Script(interpreter) = &program.kind else {
-            panic!("{line}")
-        };
-        assert_eq!(
-            interpreter.path.file_name(),
-            Some(OsStr::new("sh")),
-            "{line}"
-        );
+        let Kind::Script(interpreter) = &program.kind else { panic!("{line}") };
+        assert_eq!(interpreter.path.file_name(), Some(OsStr::new("sh")), "{line}");
     }
 }
 
@@ -421,15 +349,8 @@ fn a_script_is_as_preloadable_as_its_interpreter() {
     let interpreter = dir.file("static", &elf(2, 1, 2, native().0, None), 0o755);
     let script = format!("#!{}\n", interpreter.display());
     let script = find(&dir.file("script", script.as_bytes(), 0o755));
-    let text = format!(
-        "a script run by {}, which is statically linked",
-        interpreter.display()
-    );
-    assert!(
-        reason(&script.kind).starts_with(&text),
-        "{}",
-        reason(&script.kind)
-    );
+    let text = format!("a script run by {}, which is statically linked", interpreter.display());
+    assert!(reason(&script.kind).starts_with(&text), "{}", reason(&script.kind));
 }
 
 #[test]
@@ -445,15 +366,9 @@ fn endless_interpreters_end_in_an_error() {
 #[test]
 fn text_without_a_hash_bang_is_for_the_shell_and_binary_is_not() {
     let dir = Dir::new();
-    assert_eq!(
-        find(&dir.file("text", b"echo hi\n", 0o755)).kind,
-        Kind::ShellText
-    );
+    assert_eq!(find(&dir.file("text", b"echo hi\n", 0o755)).kind, Kind::ShellText);
     assert_eq!(find(&dir.file("empty", b"", 0o755)).kind, Kind::ShellText);
-    assert_eq!(
-        find(&dir.file("pe", b"MZ\x90\0\x03", 0o755)).kind,
-        Kind::Unknown
-    );
+    assert_eq!(find(&dir.file("pe", b"MZ\x90\0\x03", 0o755)).kind, Kind::Unknown);
 }
 
 #[test]
@@ -467,31 +382,16 @@ fn what_cannot_be_executed_gets_one_line_and_the_code_of_a_shell() {
         ("missing", 127, "no such file"),
         ("noexec", 126, "permission denied: it is not executable"),
         ("directory", 126, "is a directory"),
-        (
-            "noexec/below",
-            126,
-            "cannot be executed: Not a directory (os error 20)",
-        ),
-        (
-            "gone-interpreter",
-            127,
-            "its interpreter /no/such/interpreter does not exist",
-        ),
-        (
-            "bad-interpreter",
-            126,
-            "permission denied: its interpreter /etc: is a directory",
-        ),
+        ("noexec/below", 126, "cannot be executed: Not a directory (os error 20)"),
+        ("gone-interpreter", 127, "its interpreter /no/such/interpreter does not exist"),
+        ("bad-interpreter", 126, "permission denied: its interpreter /etc: is a directory"),
     ] {
         let path = dir.path(name);
         let why = Program::find(path.as_os_str()).unwrap_err();
         assert_eq!(why.to_string(), format!("{}: {text}", path.display()));
         assert_eq!(why.exit_code(), code, "{name}");
         // A real shell gives the same code.
-        let bash = Command::new("bash")
-            .arg("-c")
-            .arg(path.display().to_string())
-            .output();
+        let bash = Command::new("bash").arg("-c").arg(path.display().to_string()).output();
         match bash {
             Ok(output) => assert_eq!(output.status.code(), Some(code.into()), "bash, {name}"),
             Err(why) => skipped("comparison with bash", &why.to_string()),
@@ -514,11 +414,7 @@ fn a_noexec_mount_is_named() {
         };
         let path = dir.file("sh", b"#!/bin/sh\n", 0o755);
         let why = Program::find(path.as_os_str()).unwrap_err();
-        assert!(
-            why.to_string()
-                .ends_with("its file system is mounted noexec"),
-            "{why}"
-        );
+        assert!(why.to_string().ends_with("its file system is mounted noexec"), "{why}");
         assert_eq!(why.exit_code(), 126);
         return;
     }
@@ -533,25 +429,13 @@ fn names_are_searched_in_path_order_past_what_cannot_be_executed() {
     let good = dir.file("c/tool", b"#!/bin/sh\n", 0o755);
     dir.file("d/tool", b"#!/bin/sh\n", 0o755);
     let path = |parts: &[&str]| {
-        parts
-            .iter()
-            .map(|p| dir.path(p).display().to_string())
-            .collect::<Vec<_>>()
-            .join(":")
+        parts.iter().map(|p| dir.path(p).display().to_string()).collect::<Vec<_>>().join(":")
     };
-    let find = |name: &str, parts: &[&str]| {
-        Program::find_in(OsStr::new(name), Some(OsStr::new(&path(parts))))
-    };
-    assert_eq!(
-        find("tool", &["none", "a", "b", "c", "d"]).unwrap().path,
-        good
-    );
+    let find =
+        |name: &str, parts: &[&str]| Program::find_in(OsStr::new(name), Some(OsStr::new(&path(parts))));
+    assert_eq!(find("tool", &["none", "a", "b", "c", "d"]).unwrap().path, good);
     let denied = find("tool", &["a", "b"]).unwrap_err();
-    assert!(
-        denied
-            .to_string()
-            .ends_with("a/tool: permission denied: it is not executable")
-    );
+    assert!(denied.to_string().ends_with("a/tool: permission denied: it is not executable"));
     assert_eq!(denied.exit_code(), 126);
     let missing = find("tool", &["b", "none"]).unwrap_err();
     assert_eq!(missing.to_string(), "tool: command not found in PATH");
@@ -565,31 +449,20 @@ fn an_unset_path_means_bin_and_an_empty_part_the_current_directory() {
     assert_eq!(sh.path, Path::new("/bin/sh"));
     let here = Program::find_in(OsStr::new("Cargo.toml"), Some(OsStr::new("/none:")));
     let here = here.unwrap_err().to_string(); // tests run in the crate's directory
-    assert_eq!(
-        here,
-        "./Cargo.toml: permission denied: it is not executable"
-    );
+    assert_eq!(here, "./Cargo.toml: permission denied: it is not executable");
 }
 
 #[test]
 fn runtimes_are_seen_by_name_through_links_and_interpreters() {
     let dir = Dir::new();
     let text = b"#!/bin/sh\n";
-    assert!(
-        find(&dir.file("julia", text, 0o755))
-            .runtimes
-            .contains(&Runtime::Julia)
-    );
+    assert!(find(&dir.file("julia", text, 0o755)).runtimes.contains(&Runtime::Julia));
     dir.file("home/bin/java", text, 0o755);
     symlink(dir.path("home/bin/java"), dir.path("runner")).unwrap();
     assert!(find(&dir.path("runner")).runtimes.contains(&Runtime::Java));
     dir.file("node", text, 0o755);
     let script = format!("#!{}\n", dir.path("node").display());
-    assert!(
-        find(&dir.file("npm", script.as_bytes(), 0o755))
-            .runtimes
-            .contains(&Runtime::Node)
-    );
+    assert!(find(&dir.file("npm", script.as_bytes(), 0o755)).runtimes.contains(&Runtime::Node));
     assert!(find(&dir.file("other", text, 0o755)).runtimes.is_empty());
 }
 
@@ -610,10 +483,6 @@ fn a_go_program_is_seen_by_its_sections_and_is_static() {
         return skipped("a Go program", "no gofmt at /usr/local/go/bin");
     }
     let program = find(go);
-    assert!(
-        program.runtimes.contains(&Runtime::Go),
-        "{:?}",
-        program.runtimes
-    );
+    assert!(program.runtimes.contains(&Runtime::Go), "{:?}", program.runtimes);
     assert_eq!(program.kind, Kind::Static);
 }

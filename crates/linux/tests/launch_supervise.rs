@@ -107,7 +107,7 @@ impl Running {
     /// The number of the program's last process.
     fn program(&self) -> i32 {
         eventually("the program has started", || {
-            self.events().lines().filter_map(|l| l.strip_prefix("started ")?.parse().ok()).last()
+            self.events().lines().filter_map(|l| l.strip_prefix("started ")?.parse().ok()).next_back()
         })
     }
 

@@ -11,7 +11,10 @@
 //!   only if [`Environment::raise`] allows it and N is above that default; and never
 //!   below it: Node's pool also runs blocking file and DNS calls.
 //! - **No bound below what a program may ask for itself**, where a runtime would fail
-//!   instead of clipping: `NUMEXPR_MAX_THREADS` is left alone.
+//!   instead of clipping: `NUMEXPR_MAX_THREADS` is left alone. Numba is the exception, as
+//!   its only variable is such a bound: with `NUMBA_NUM_THREADS=2`,
+//!   `numba.set_num_threads(4)` raises a ValueError (Numba 0.68.1), as on a machine with
+//!   two CPUs.
 //!
 //! # Java
 //! There is no variable that a JVM takes in silence. `JAVA_TOOL_OPTIONS`, `_JAVA_OPTIONS`
@@ -174,7 +177,8 @@ const KNOBS: &[Knob] = &[
     },
     Knob { name: "RAYON_NUM_THREADS", runtime: "Rayon", yields_to: &["RAYON_RS_NUM_CPUS"], ..PLAIN },
     Knob { name: "NUMBA_NUM_THREADS", runtime: "Numba", ..PLAIN },
-    // NumExpr fails at import with more than its maximum, also from OMP_NUM_THREADS.
+    // NumExpr prints an error at import if asked for more than its maximum, also by
+    // OMP_NUM_THREADS (2.14.2), so this stronger one keeps ours from doing that.
     Knob {
         name: "NUMEXPR_NUM_THREADS",
         runtime: "NumExpr",

@@ -82,9 +82,10 @@ pub(crate) fn members(group: u32) -> Vec<u32> {
 
 /// Sends a signal to a process, or with a negative number to a group.
 pub(crate) fn kill(pid: i32, signal: i32) {
-    // SAFETY: kill has no memory effects; 0 and -1, which mean many, are excluded.
-    assert!(pid > 0 || pid < -1);
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
+    assert!(!(-1..=0).contains(&pid), "0 and -1 mean many");
+    // SAFETY: kill has no memory effects.
+    let result = unsafe { libc::kill(pid, signal) };
+    assert_eq!(result, 0, "signal {signal} to {pid}");
 }
 
 /// `sh -c SCRIPT` with nothing on stdin.
