@@ -1,14 +1,17 @@
 //! Who competes with a process at each level of the scheduler's tree, and what the weights leave to it.
 //!
-//! Simplifications, each towards less for the process, so that the result is a lower bound:
-//! a busy group wants all that its quota and cpuset allow; threads of other processes are
-//! taken to run anywhere; a sibling's cpuset that is not known is taken to be the machine.
+//! Simplifications: a busy group wants all that its quota and cpuset allow, which is the worst
+//! case; its threads are taken to spread over its cpuset, and over the machine where that is not
+//! known, which is not: threads pinned onto our own CPUs leave less than is said here.
 
 use crate::limits::{BUSY, Contender, Limit, LimitKind, round};
-use crate::reading::{Group, Other, Quota, Reading, Usage};
+use crate::reading::{Group, Other, Quota, Reading, TaskTimes, Usage};
 use crate::share::{Node, count, fill};
 use crate::window::Window;
 use crate::{CpuSet, Cpus, Weight};
+
+/// Use of a quota by others below this is noise: two counters are compared, in CPUs.
+const OTHERS_NOISE: f64 = 0.05;
 
 /// Somebody busy.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,109 +39,133 @@ impl Rival {
     }
 }
 
-/// The busy ones at each of `later.groups`, and what everybody visible used, busy or not.
-pub(crate) fn rivals(
-    window: &Window,
-    earlier: &Reading,
-    later: &Reading,
-) -> (Vec<Vec<Rival>>, f64) {
+/// Who divides one group with the process.
+pub(crate) struct Level {
+    /// The busy ones.
+    pub(crate) rivals: Vec<Rival>,
+    /// What everybody visible there used, busy or not, in CPUs.
+    pub(crate) used: f64,
+}
+
+/// Who divides each of `later.groups` with the process.
+pub(crate) fn levels(window: &Window, earlier: &Reading, later: &Reading) -> Vec<Level> {
     let online = &later.online.value;
-    let mut all = 0.0;
-    let mut at = |group: &Group| {
+    let at = |group: &Group| {
+        let mut used = 0.0;
         let before = earlier.groups.iter().find(|g| g.path == group.path);
         let rival = |other: &Other| {
             let then = before.and_then(|g| g.others.iter().find(|o| o.path == other.path));
-            let (used, threads) = usage(window, then.map(|o| &o.usage), &other.usage, online);
-            all += used;
-            if used < BUSY || threads == 0 {
+            let activity = activity(window, then.map(|o| &o.usage), &other.usage, online);
+            used += activity.used;
+            if activity.used < BUSY || activity.threads == 0 {
                 return None;
             }
-            let cpus = other
-                .cpuset
-                .as_ref()
-                .map_or(online.clone(), |set| set.intersection(online));
-            let (weight, limit) = match other.usage {
-                Usage::Process(_) => (other.weight?.0 * count(threads), count(threads)),
-                Usage::GroupNs(_) | Usage::GroupTasks(_) => (
-                    other.weight?.0,
-                    cap(other.quota.as_ref()).min(count(cpus.len())),
-                ),
+            let cpus = other.cpuset.clone().or(activity.cpus);
+            let cpus = cpus.map_or(online.clone(), |set| set.intersection(online));
+            let weight = other.weight?.0 * count(activity.threads);
+            let limit = match other.usage {
+                Usage::Process(_) => count(activity.threads),
+                Usage::GroupNs(_) | Usage::GroupMembers(_) => {
+                    cap(other.quota.as_ref()).min(count(cpus.len()))
+                }
             };
-            let (path, who) = (other.path.clone(), other.who.clone());
-            (weight > 0.0).then_some(Rival {
-                path,
-                who,
+            (weight > 0.0).then(|| Rival {
+                path: other.path.clone(),
+                who: other.who.clone(),
                 weight: Weight(weight),
-                used,
+                used: activity.used,
                 limit,
                 cpus,
             })
         };
-        group.others.iter().filter_map(rival).collect()
+        let rivals = group.others.iter().filter_map(rival).collect();
+        Level { rivals, used }
     };
-    let rivals = later.groups.iter().map(&mut at).collect();
-    (rivals, all)
+    later.groups.iter().map(at).collect()
 }
 
-/// What `usage` grew by, in CPUs, and how many threads (or groups) were busy doing it.
-fn usage(window: &Window, then: Option<&Usage>, now: &Usage, online: &CpuSet) -> (f64, usize) {
-    let tasks_then = match then {
-        Some(Usage::GroupTasks(tasks) | Usage::Process(tasks)) => tasks.as_slice(),
-        Some(Usage::GroupNs(_)) | None => &[],
+/// What the quotas of the groups leave beside what the others in them use, in CPUs; `None`
+/// if others use nothing of a quota. `own` is what the process uses.
+pub(crate) fn quota_headroom(
+    window: &Window,
+    earlier: &Reading,
+    later: &Reading,
+    levels: &[Level],
+    own: f64,
+) -> Option<f64> {
+    let headroom = |(i, group): (usize, &Group)| {
+        let quota = group.quota.as_ref()?.cpus()?.0;
+        let visible: f64 = levels[i..].iter().map(|level| level.used).sum();
+        let before = earlier.groups.iter().find(|g| g.path == group.path).and_then(|g| g.usage_ns);
+        let counted = before.zip(group.usage_ns).map(|(a, b)| window.rate(a, b, f64::INFINITY) - own);
+        let others = visible.max(counted.unwrap_or(0.0));
+        (others >= OTHERS_NOISE).then(|| (quota - others).max(0.0))
+    };
+    later.groups.iter().enumerate().filter_map(headroom).reduce(f64::min)
+}
+
+/// What somebody did between two readings.
+struct Activity {
+    /// CPU time, in CPUs.
+    used: f64,
+    /// How many competed: the busy threads of a process; a group is one.
+    threads: usize,
+    /// Where the busy ones of a group may run, if known of each.
+    cpus: Option<CpuSet>,
+}
+
+fn activity(window: &Window, then: Option<&Usage>, now: &Usage, online: &CpuSet) -> Activity {
+    let before = match then {
+        Some(Usage::Process(tasks)) => tasks.clone(),
+        Some(Usage::GroupMembers(members)) => members.iter().flat_map(|m| m.tasks.clone()).collect(),
+        Some(Usage::GroupNs(_)) | None => Vec::new(),
     };
     match now {
         Usage::GroupNs(now) => {
-            let then = if let Some(Usage::GroupNs(ns)) = then {
-                *ns
-            } else {
-                0
-            };
-            (window.rate(then, *now, count(online.len())), 1)
+            let then = if let Some(Usage::GroupNs(ns)) = then { *ns } else { 0 };
+            Activity { used: window.rate(then, *now, count(online.len())), threads: 1, cpus: None }
         }
-        Usage::GroupTasks(tasks) => (window.sum(tasks_then, tasks).run, 1),
+        Usage::GroupMembers(members) => {
+            let tasks: Vec<TaskTimes> = members.iter().flat_map(|m| m.tasks.clone()).collect();
+            let mut each = window.each(&before, &tasks).into_iter().map(|u| u.run);
+            let runs = members.iter().map(|m| each.by_ref().take(m.tasks.len()).sum());
+            let runs: Vec<f64> = runs.collect();
+            let busy = members.iter().zip(&runs).filter(|(_, run)| **run >= BUSY);
+            let cpus: Option<Vec<&CpuSet>> = busy.map(|(m, _)| m.cpuset.as_ref()).collect();
+            let cpus = cpus.filter(|sets| !sets.is_empty());
+            let cpus = cpus.map(|sets| sets.into_iter().flat_map(CpuSet::iter).collect());
+            Activity { used: runs.iter().sum(), threads: 1, cpus }
+        }
         Usage::Process(tasks) => {
-            let each = window.each(tasks_then, tasks);
-            let busy = each.iter().filter(|u| u.run >= BUSY).count();
-            (each.iter().map(|u| u.run).sum(), busy)
+            let each = window.each(&before, tasks);
+            let threads = each.iter().filter(|u| u.run >= BUSY).count();
+            Activity { used: each.iter().map(|u| u.run).sum(), threads, cpus: None }
         }
     }
 }
 
 /// A limit for each level with contenders, topmost first: what they leave to the process
 /// together with those of the levels above. The last is what all of them leave.
-pub(crate) fn weight_limits(later: &Reading, rivals: &[Vec<Rival>], mine: &CpuSet) -> Vec<Limit> {
-    let contested = (0..later.groups.len()).filter(|&i| rivals[i].iter().any(|r| r.meets(mine)));
-    contested
-        .filter_map(|level| weight_limit(later, rivals, mine, level))
-        .collect()
+pub(crate) fn weight_limits(later: &Reading, levels: &[Level], mine: &CpuSet) -> Vec<Limit> {
+    let contested = (0..later.groups.len()).filter(|&i| levels[i].rivals.iter().any(|r| r.meets(mine)));
+    contested.filter_map(|level| weight_limit(later, levels, mine, level)).collect()
 }
 
-fn weight_limit(
-    later: &Reading,
-    rivals: &[Vec<Rival>],
-    mine: &CpuSet,
-    level: usize,
-) -> Option<Limit> {
+fn weight_limit(later: &Reading, levels: &[Level], mine: &CpuSet, level: usize) -> Option<Limit> {
     let threads = mine.len();
-    let own_leaf = |weight: f64| Node::Leaf {
-        weight: Weight(weight),
-        limit: count(threads),
-        cpus: mine.clone(),
-    };
+    let own_leaf =
+        |weight: f64| Node::Leaf { weight: Weight(weight), limit: count(threads), cpus: mine.clone() };
     let (own_weight, source) = match later.groups.get(level + 1) {
         Some(child) => {
             let weight = child.weight.as_ref()?;
             (weight.value.0, weight.source.clone())
         }
-        None => (
-            later.own_weight.0 * count(threads),
-            format!("/proc/{}/stat", later.pid),
-        ),
+        None => (later.own_weight.0 * count(threads), format!("/proc/{}/stat", later.pid)),
     };
     let mut node = own_leaf(own_weight);
     for (i, group) in later.groups.iter().enumerate().take(level + 1).rev() {
         let mut children = vec![node];
-        children.extend(rivals[i].iter().map(|r| Node::Leaf {
+        children.extend(levels[i].rivals.iter().map(|r| Node::Leaf {
             weight: r.weight,
             limit: r.limit,
             cpus: r.cpus.clone(),
@@ -150,11 +177,7 @@ fn weight_limit(
         };
     }
     let share = fill(&node).first().copied()?;
-    let theirs: f64 = rivals[level]
-        .iter()
-        .filter(|r| r.meets(mine))
-        .map(|r| r.weight.0)
-        .sum();
+    let theirs: f64 = levels[level].rivals.iter().filter(|r| r.meets(mine)).map(|r| r.weight.0).sum();
     let group = &later.groups[level].path;
     let own = if level + 1 == later.groups.len() && threads > 1 {
         format!("{threads} threads of {}", later.own_weight.0)
@@ -172,7 +195,5 @@ fn weight_limit(
 
 /// A quota in CPUs; infinite if there is none.
 pub(crate) fn cap(quota: Option<&Quota>) -> f64 {
-    quota
-        .and_then(Quota::cpus)
-        .map_or(f64::INFINITY, |Cpus(cpus)| cpus)
+    quota.and_then(Quota::cpus).map_or(f64::INFINITY, |Cpus(cpus)| cpus)
 }

@@ -108,8 +108,7 @@ impl Quota {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "exact to 2^53 us, 285 years")]
     pub fn cpus(&self) -> Option<Cpus> {
-        self.quota_us
-            .map(|quota_us| Cpus(quota_us as f64 / self.period_us as f64))
+        self.quota_us.map(|quota_us| Cpus(quota_us as f64 / self.period_us as f64))
     }
 }
 
@@ -147,10 +146,19 @@ pub struct Other {
 pub enum Usage {
     /// A group's own counter, ns.
     GroupNs(u64),
-    /// A group without a counter of its own: the sum over its threads.
-    GroupTasks(Vec<TaskTimes>),
+    /// A group without a counter of its own: its processes.
+    GroupMembers(Vec<Member>),
     /// A process: each of its threads is a contender of its own.
     Process(Vec<TaskTimes>),
+}
+
+/// A process in a group that competes as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The CPUs it may use, where known.
+    pub cpuset: Option<CpuSet>,
+    /// Its threads.
+    pub tasks: Vec<TaskTimes>,
 }
 
 /// Something that could not be read.

@@ -110,9 +110,9 @@ struct Constraint {
 impl Constraint {
     /// What its leaves have and how fast they grow.
     fn sum(&self, state: &[Leaf]) -> (f64, f64) {
-        self.leaves.iter().fold((0.0, 0.0), |(amount, rate), &i| {
-            (amount + state[i].amount, rate + state[i].rate)
-        })
+        self.leaves
+            .iter()
+            .fold((0.0, 0.0), |(amount, rate), &i| (amount + state[i].amount, rate + state[i].rate))
     }
 }
 
@@ -137,19 +137,14 @@ fn constraints(leaves: &[(f64, CpuSet)]) -> Vec<Constraint> {
     sets.insert(masks.iter().flat_map(|mask| mask.iter()).collect());
     sets.iter()
         .map(|set| Constraint {
-            leaves: (0..leaves.len())
-                .filter(|&i| leaves[i].1.iter().all(|cpu| set.contains(&cpu)))
-                .collect(),
+            leaves: (0..leaves.len()).filter(|&i| leaves[i].1.iter().all(|cpu| set.contains(&cpu))).collect(),
             capacity: count(set.len()),
         })
         .collect()
 }
 
 /// A number of things as an amount; exact below 2^53.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of CPUs and threads are small"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of CPUs and threads are small")]
 pub(crate) fn count(n: usize) -> f64 {
     n as f64
 }
@@ -229,37 +224,22 @@ mod tests {
 
     fn leaf(weight: f64, limit: f64, cpus: &str) -> Node {
         let cpus = cpus.parse().unwrap();
-        Node::Leaf {
-            weight: Weight(weight),
-            limit,
-            cpus,
-        }
+        Node::Leaf { weight: Weight(weight), limit, cpus }
     }
 
     fn vm(children: Vec<Node>) -> Node {
-        Node::Group {
-            weight: Weight(1024.0),
-            cap: f64::INFINITY,
-            children,
-        }
+        Node::Group { weight: Weight(1024.0), cap: f64::INFINITY, children }
     }
 
     fn capped(cap: f64, children: Vec<Node>) -> Node {
-        Node::Group {
-            weight: Weight(1024.0),
-            cap,
-            children,
-        }
+        Node::Group { weight: Weight(1024.0), cap, children }
     }
 
     #[track_caller]
     fn gets(root: &Node, expected: &[f64]) {
         let got = fill(root);
         let close = got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
-        assert!(
-            close && got.len() == expected.len(),
-            "{got:?}, expected {expected:?}"
-        );
+        assert!(close && got.len() == expected.len(), "{got:?}, expected {expected:?}");
     }
 
     /// The four cases measured on Linux that `design.md` lists under "The models".
@@ -267,38 +247,18 @@ mod tests {
     fn divides_as_linux_was_measured_to() {
         let b = |cpus| vm(vec![leaf(1.0, 1.0, cpus)]);
         gets(
-            &vm(vec![
-                vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 1.0, "1")]),
-                b("0"),
-            ]),
+            &vm(vec![vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 1.0, "1")]), b("0")]),
             &[1.0 / 3.0, 1.0, 2.0 / 3.0],
         );
-        gets(
-            &vm(vec![
-                vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 0.1, "1")]),
-                b("0"),
-            ]),
-            &[0.45, 0.1, 0.55],
-        );
-        let three_and_one = vec![
-            vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 1.0, "1")]),
-            b("0"),
-            b("0"),
-            b("0"),
-            b("1"),
-        ];
+        gets(&vm(vec![vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 0.1, "1")]), b("0")]), &[0.45, 0.1, 0.55]);
+        let three_and_one =
+            vec![vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 1.0, "1")]), b("0"), b("0"), b("0"), b("1")];
         let got = fill(&vm(three_and_one));
-        assert!(
-            (got[0] - 1.0 / 7.0).abs() < 1e-6 && (got[1] - 1.0 / 3.0).abs() < 1e-6,
-            "{got:?}"
-        );
+        assert!((got[0] - 1.0 / 7.0).abs() < 1e-6 && (got[1] - 1.0 / 3.0).abs() < 1e-6, "{got:?}");
         let slice = |children| vm(children);
         gets(
             &vm(vec![
-                slice(vec![
-                    capped(0.25, vec![leaf(1.0, 2.0, "0-1")]),
-                    vm(vec![leaf(1.0, 2.0, "0-1")]),
-                ]),
+                slice(vec![capped(0.25, vec![leaf(1.0, 2.0, "0-1")]), vm(vec![leaf(1.0, 2.0, "0-1")])]),
                 slice(vec![vm(vec![leaf(1.0, 2.0, "0-1")])]),
             ]),
             &[0.25, 0.75, 1.0],
@@ -308,10 +268,7 @@ mod tests {
     #[test]
     fn a_cap_bounds_the_sum_below_it_and_the_rest_goes_to_the_siblings() {
         let two = || vec![leaf(1.0, 4.0, "0-3"), leaf(3.0, 4.0, "0-3")];
-        gets(
-            &vm(vec![capped(1.0, two()), leaf(1024.0, 4.0, "0-3")]),
-            &[0.25, 0.75, 3.0],
-        );
+        gets(&vm(vec![capped(1.0, two()), leaf(1024.0, 4.0, "0-3")]), &[0.25, 0.75, 3.0]);
     }
 
     #[test]
@@ -323,11 +280,7 @@ mod tests {
 
     #[test]
     fn a_neighbour_elsewhere_pushes_free_ones_onto_our_cpus() {
-        let root = vm(vec![
-            leaf(1.0, 2.0, "0-1"),
-            leaf(1.0, 2.0, "2-3"),
-            leaf(1.0, 4.0, "0-3"),
-        ]);
+        let root = vm(vec![leaf(1.0, 2.0, "0-1"), leaf(1.0, 2.0, "2-3"), leaf(1.0, 4.0, "0-3")]);
         gets(&root, &[4.0 / 3.0; 3]);
     }
 
@@ -335,9 +288,7 @@ mod tests {
     fn nobody_gets_more_than_the_machine_has_even_with_many_masks() {
         let one_each: Vec<Node> = (0..20).map(|i| leaf(1.0, 1.0, &format!("{i}"))).collect();
         gets(&vm(one_each), &[1.0; 20]);
-        let all: f64 = fill(&vm((0..20).map(|_| leaf(1.0, 1.0, "0-2")).collect()))
-            .iter()
-            .sum();
+        let all: f64 = fill(&vm((0..20).map(|_| leaf(1.0, 1.0, "0-2")).collect())).iter().sum();
         assert!((all - 3.0).abs() < 1e-6);
     }
 

@@ -24,9 +24,7 @@ pub(crate) struct Use {
 
 impl Window {
     pub(crate) fn between(earlier: Time, later: Time) -> Window {
-        Window {
-            ns: ns(u64::try_from(later.since(earlier).as_nanos()).unwrap_or(u64::MAX)),
-        }
+        Window { ns: ns(u64::try_from(later.since(earlier).as_nanos()).unwrap_or(u64::MAX)) }
     }
 
     /// Whether no time passed, so that nothing can be said about use.
@@ -50,22 +48,13 @@ impl Window {
             let wait_then = then.and_then(|t| t.wait_ns).unwrap_or(0);
             Use {
                 run: self.rate(then.map_or(0, |t| t.run_ns), task.run_ns, f64::INFINITY),
-                wait: task
-                    .wait_ns
-                    .map(|wait| self.rate(wait_then, wait, f64::INFINITY)),
+                wait: task.wait_ns.map(|wait| self.rate(wait_then, wait, f64::INFINITY)),
             }
         };
         let one = |(task, rates): (&TaskTimes, Use)| {
             // A sum over threads (no wait counted) may exceed one CPU.
-            let most = if task.wait_ns.is_some() {
-                1.0
-            } else {
-                f64::INFINITY
-            };
-            Use {
-                run: rates.run.min(most),
-                wait: rates.wait.map(|w| w.min(1.0)),
-            }
+            let most = if task.wait_ns.is_some() { 1.0 } else { f64::INFINITY };
+            Use { run: rates.run.min(most), wait: rates.wait.map(|w| w.min(1.0)) }
         };
         later.iter().map(|t| one((t, rate(t)))).collect()
     }
@@ -74,24 +63,15 @@ impl Window {
     pub(crate) fn sum(&self, earlier: &[TaskTimes], later: &[TaskTimes]) -> Use {
         let each = self.each(earlier, later);
         let wait = each.iter().map(|u| u.wait).sum::<Option<f64>>();
-        Use {
-            run: each.iter().map(|u| u.run).sum(),
-            wait: wait.filter(|_| !each.is_empty()),
-        }
+        Use { run: each.iter().map(|u| u.run).sum(), wait: wait.filter(|_| !each.is_empty()) }
     }
 
     /// Idle and stolen CPUs among `cpus`; `None` unless both readings have every one of them.
-    pub(crate) fn idle_and_steal(
-        &self,
-        a: &Reading,
-        b: &Reading,
-        cpus: &CpuSet,
-    ) -> Option<(f64, f64)> {
+    pub(crate) fn idle_and_steal(&self, a: &Reading, b: &Reading, cpus: &CpuSet) -> Option<(f64, f64)> {
         if self.is_empty() {
             return None;
         }
-        let find =
-            |reading: &Reading, cpu| reading.cpu_times.iter().find(|t| t.cpu == cpu).copied();
+        let find = |reading: &Reading, cpu| reading.cpu_times.iter().find(|t| t.cpu == cpu).copied();
         cpus.iter().try_fold((0.0, 0.0), |(idle, steal), cpu| {
             let (then, now) = (find(a, cpu)?, find(b, cpu)?);
             Some((
@@ -110,10 +90,9 @@ impl Window {
         };
         let all_seen_inside = !b.unread.iter().any(|u| u.what == What::Siblings);
         let top = match (a.groups.first(), b.groups.first()) {
-            (Some(a), Some(b)) if all_seen_inside => a
-                .usage_ns
-                .zip(b.usage_ns)
-                .map_or(0.0, |(a, b)| self.rate(a, b, machine)),
+            (Some(a), Some(b)) if all_seen_inside => {
+                a.usage_ns.zip(b.usage_ns).map_or(0.0, |(a, b)| self.rate(a, b, machine))
+            }
             _ => 0.0,
         };
         // Each CPU's idle time is off by up to a tick, independently.
@@ -127,17 +106,12 @@ pub(crate) fn throttled(earlier: Option<Throttled>, later: Throttled) -> Throttl
     let earlier = earlier.unwrap_or_default();
     Throttled {
         periods: later.periods.saturating_sub(earlier.periods),
-        throttled_periods: later
-            .throttled_periods
-            .saturating_sub(earlier.throttled_periods),
+        throttled_periods: later.throttled_periods.saturating_sub(earlier.throttled_periods),
         throttled_ns: later.throttled_ns.saturating_sub(earlier.throttled_ns),
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "differences below 104 days are exact"
-)]
+#[expect(clippy::cast_precision_loss, reason = "differences below 104 days are exact")]
 fn ns(ns: u64) -> f64 {
     ns as f64
 }
