@@ -89,8 +89,7 @@ fn show(args: &CpusArgs, earlier: &Reading, later: &Reading) -> anyhow::Result<b
 }
 
 fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
-    let text =
-        if one_line { serde_json::to_string(report) } else { serde_json::to_string_pretty(report) };
+    let text = if one_line { serde_json::to_string(report) } else { serde_json::to_string_pretty(report) };
     Ok(text.context("writing the report as JSON")? + "\n")
 }
 
@@ -113,9 +112,9 @@ fn table(report: &Report) -> String {
     let amount = |cpus: Option<Cpus>| cpus.map_or("unknown".into(), |Cpus(cpus)| format!("{cpus:.2}"));
     for (name, cpus, meaning) in [
         ("entitled", report.entitled, entitled_means(report)),
-        ("available", Some(report.available), "now, at least".into()),
-        ("used", Some(report.used), "by it and its descendants".into()),
-        ("waiting", report.waiting, "ready to run, without a CPU".into()),
+        ("available", Some(report.available), "now, at least"),
+        ("used", Some(report.used), "by it and its descendants"),
+        ("waiting", report.waiting, "ready to run, without a CPU"),
     ] {
         let _ = writeln!(out, "{name:<9} {:>7}  {meaning}", amount(cpus));
     }
@@ -166,4 +165,79 @@ fn shown(limits: &[Limit]) -> Vec<(&Limit, usize)> {
         }
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The report on a captured machine (`captures/README.md`).
+    fn report(name: &str) -> Report {
+        let dir = captures().join(name);
+        let pid = std::fs::read_to_string(dir.join("pid")).unwrap().trim().parse().unwrap();
+        let (t0, t1) = (dir.join("t0"), dir.join("t1"));
+        estimate(&read(&Root::at(&t0), pid).unwrap(), &read(&Root::overlay(&t1, &t0), pid).unwrap())
+    }
+
+    fn captures() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
+    }
+
+    /// `COREFIT_BLESS=1` rewrites the expected texts.
+    #[test]
+    fn each_captured_machine_gives_exactly_its_expected_table() {
+        let mut tested = 0;
+        for entry in std::fs::read_dir(captures()).unwrap() {
+            let dir = entry.unwrap().path();
+            if !dir.join("t0").is_dir() {
+                continue;
+            }
+            let got = table(&report(dir.file_name().unwrap().to_str().unwrap()));
+            let path = dir.join("expected.txt");
+            if std::env::var_os("COREFIT_BLESS").is_some() {
+                std::fs::write(&path, &got).unwrap();
+            }
+            assert_eq!(got, std::fs::read_to_string(&path).unwrap(), "{}", path.display());
+            tested += 1;
+        }
+        assert!(tested >= 12, "only {tested} captures found");
+    }
+
+    #[test]
+    fn watching_gives_one_document_per_line_with_the_promised_fields() {
+        let text = json(&report("docker-v1"), true).unwrap();
+        assert_eq!(text.matches('\n').count(), 1);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(document["entitled"].is_null() && document["available"] == 2.0);
+        for limit in document["limits"].as_array().unwrap() {
+            assert!(limit["kind"].is_string() && limit["source"].is_string(), "{limit}");
+            assert!(limit["cpus"].is_number() || limit["cpus"].is_null(), "{limit}");
+            assert!(limit["binding"].is_boolean(), "{limit}");
+        }
+    }
+
+    #[test]
+    fn exactly_the_binding_limits_are_marked_in_the_table() {
+        for name in ["kubernetes", "vm-steal", "bare", "no-cgroups"] {
+            let report = report(name);
+            let marked = table(&report).matches("<- binding").count();
+            assert_eq!(marked, report.limits.iter().filter(|l| l.binding).count(), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_a_process_number_is_taken_for_one() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            cpus: CpusArgs,
+        }
+        let pid = |text| <Command as clap::Parser>::try_parse_from(["cpus", "--pid", text]);
+        for text in ["0", "-1", "abc", "", "1.5", "99999999999"] {
+            assert!(pid(text).is_err(), "{text}");
+        }
+        assert_eq!(pid("1").unwrap_or_else(|e| panic!("{e}")).cpus.pid, Some(1));
+    }
 }

@@ -22,22 +22,27 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) parent: u32,
-    /// A thread of the kernel.
-    pub(crate) kernel: bool,
     pub(crate) started_ticks: u64,
     /// What each thread weighs where a nice-0 thread weighs 1024 (by the main thread's nice value).
     pub(crate) weight: f64,
+    /// Where it may run, if that was read.
+    pub(crate) affinity: Option<CpuSet>,
     pub(crate) tasks: Vec<TaskTimes>,
 }
 
 /// Reads `/proc/PID/stat` and the `schedstat` of each of its threads.
 ///
 /// On a kernel without `schedstat`, one entry holds the CPU time of all threads, without waiting.
-pub(crate) fn process(root: &Root, pid: u32) -> Result<Process, ReadError> {
+///
+/// `None` for a thread of the kernel, unless `kernel_too`.
+pub(crate) fn process(root: &Root, pid: u32, kernel_too: bool) -> Result<Option<Process>, ReadError> {
     let path = format!("/proc/{pid}/stat");
     let text = root.read(&path)?;
     let stat = parse_stat(&text)
         .ok_or_else(|| ReadError::malformed(&path, 1, &text, "process status (see proc(5))"))?;
+    if stat.flags & KERNEL_THREAD != 0 && !kernel_too {
+        return Ok(None);
+    }
     let tids = if stat.threads <= 1 {
         vec![pid]
     } else {
@@ -50,29 +55,21 @@ pub(crate) fn process(root: &Root, pid: u32) -> Result<Process, ReadError> {
     }
     if tasks.is_empty() {
         let run_ns = stat.cpu_ticks.saturating_mul(TICK_NS);
-        tasks.push(TaskTimes {
-            tid: pid,
-            run_ns,
-            wait_ns: None,
-        });
+        tasks.push(TaskTimes { tid: pid, run_ns, wait_ns: None });
     }
-    Ok(Process {
+    Ok(Some(Process {
         pid,
         name: stat.name,
         parent: stat.parent,
-        kernel: stat.flags & KERNEL_THREAD != 0,
         started_ticks: stat.started_ticks,
-        weight: if stat.policy == SCHED_IDLE {
-            IDLE_WEIGHT
-        } else {
-            nice_weight(stat.nice)
-        },
+        weight: if stat.policy == SCHED_IDLE { IDLE_WEIGHT } else { nice_weight(stat.nice) },
+        affinity: None,
         tasks,
-    })
+    }))
 }
 
-/// What a nice value weighs where nice 0 weighs 1024: each step is a factor of 1.25
-/// (`sched_prio_to_weight` rounds the same).
+/// What a nice value weighs where nice 0 weighs 1024: each step is a factor of 1.25, which
+/// is within 2 % of the kernel's table `sched_prio_to_weight`.
 pub(crate) fn nice_weight(nice: i64) -> f64 {
     let nice = i32::try_from(nice.clamp(-20, 19)).unwrap_or(0);
     (1024.0 / 1.25_f64.powi(nice)).round()
@@ -83,11 +80,7 @@ fn schedstat(root: &Root, pid: u32, tid: u32) -> Result<TaskTimes, ReadError> {
     let text = root.read(&path)?;
     let mut fields = text.split_whitespace().map(str::parse);
     match (fields.next(), fields.next()) {
-        (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok(TaskTimes {
-            tid,
-            run_ns,
-            wait_ns: Some(wait_ns),
-        }),
+        (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok(TaskTimes { tid, run_ns, wait_ns: Some(wait_ns) }),
         _ => Err(ReadError::malformed(&path, 1, &text, "pair of times in ns")),
     }
 }
@@ -114,10 +107,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         name: name.into(),
         parent: field(4)?.parse().ok()?,
         flags: field(9)?.parse().ok()?,
-        cpu_ticks: field(14)?
-            .parse::<u64>()
-            .ok()?
-            .checked_add(field(15)?.parse().ok()?)?,
+        cpu_ticks: field(14)?.parse::<u64>().ok()?.checked_add(field(15)?.parse().ok()?)?,
         nice: field(19)?.parse().ok()?,
         threads: field(20)?.parse().ok()?,
         started_ticks: field(22)?.parse().ok()?,
@@ -133,16 +123,9 @@ pub(crate) fn affinity(root: &Root, pid: u32) -> Result<(CpuSet, String), ReadEr
     let found = lines.find_map(|(i, line)| Some((i + 1, line.strip_prefix("Cpus_allowed_list:")?)));
     let Some((line, list)) = found else {
         let last = text.lines().count().max(1);
-        return Err(ReadError::malformed(
-            &path,
-            last,
-            "",
-            "end of a status with Cpus_allowed_list",
-        ));
+        return Err(ReadError::malformed(&path, last, "", "end of a status with Cpus_allowed_list"));
     };
-    let set = list
-        .parse()
-        .map_err(|_| ReadError::malformed(&path, line, list.trim(), "CPU list"))?;
+    let set = list.parse().map_err(|_| ReadError::malformed(&path, line, list.trim(), "CPU list"))?;
     Ok((set, path))
 }
 
@@ -160,33 +143,17 @@ pub(crate) fn cpu_times(root: &Root) -> Result<Vec<CpuTimes>, ReadError> {
         }
         let bad = || ReadError::malformed(path, i + 1, line, "line of CPU times");
         let mut words = rest.split_whitespace();
-        let cpu = words
-            .next()
-            .and_then(|n| n.parse().ok())
-            .map(CpuId)
-            .ok_or_else(bad)?;
-        let ticks: Vec<u64> = words
-            .map(str::parse)
-            .collect::<Result<_, _>>()
-            .map_err(|_| bad())?;
+        let cpu = words.next().and_then(|n| n.parse().ok()).map(CpuId).ok_or_else(bad)?;
+        let ticks: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().map_err(|_| bad())?;
         // user nice system idle iowait irq softirq steal guest guest_nice
         let [_, _, _, idle, iowait, _, _, steal, ..] = ticks[..] else {
             return Err(bad());
         };
         let idle_ns = idle.saturating_add(iowait).saturating_mul(TICK_NS);
-        cpus.push(CpuTimes {
-            cpu,
-            idle_ns,
-            steal_ns: steal.saturating_mul(TICK_NS),
-        });
+        cpus.push(CpuTimes { cpu, idle_ns, steal_ns: steal.saturating_mul(TICK_NS) });
     }
     if cpus.is_empty() {
-        return Err(ReadError::malformed(
-            path,
-            1,
-            text.lines().next().unwrap_or(""),
-            "line of CPU times",
-        ));
+        return Err(ReadError::malformed(path, 1, text.lines().next().unwrap_or(""), "line of CPU times"));
     }
     Ok(cpus)
 }
@@ -202,11 +169,8 @@ pub(crate) fn autogroup(root: &Root, pid: u32) -> Result<Option<(String, f64)>, 
     if text.is_empty() {
         return Ok(None);
     }
-    let parsed = text
-        .split_once(" nice ")
-        .and_then(|(name, nice)| Some((name, nice.parse().ok()?)));
-    let (name, nice) =
-        parsed.ok_or_else(|| ReadError::malformed(&path, 1, text, "automatic group"))?;
+    let parsed = text.split_once(" nice ").and_then(|(name, nice)| Some((name, nice.parse().ok()?)));
+    let (name, nice) = parsed.ok_or_else(|| ReadError::malformed(&path, 1, text, "automatic group"))?;
     Ok(Some((name.into(), nice_weight(nice))))
 }
 
@@ -229,38 +193,26 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
-        let (_dir, root) = tree(&[
-            ("proc/7/stat", STAT),
-            ("proc/7/task/7/schedstat", "420000000 17 9\n"),
-        ]);
-        let process = process(&root, 7).unwrap();
-        assert_eq!(
-            (process.name.as_str(), process.parent, process.kernel),
-            ("a (b) c", 3, false)
-        );
+        let (_dir, root) = tree(&[("proc/7/stat", STAT), ("proc/7/task/7/schedstat", "420000000 17 9\n")]);
+        let process = process(&root, 7, false).unwrap().unwrap();
+        assert_eq!((process.name.as_str(), process.parent), ("a (b) c", 3));
         assert_eq!((process.weight, process.started_ticks), (15.0, 5555));
-        assert_eq!(
-            process.tasks,
-            [TaskTimes {
-                tid: 7,
-                run_ns: 420_000_000,
-                wait_ns: Some(17)
-            }]
-        );
+        assert_eq!(process.tasks, [TaskTimes { tid: 7, run_ns: 420_000_000, wait_ns: Some(17) }]);
     }
 
     #[test]
     fn without_schedstat_the_ticks_of_the_process_count_and_waiting_is_unknown() {
         let (_dir, root) = tree(&[("proc/7/stat", STAT)]);
-        let tasks = process(&root, 7).unwrap().tasks;
-        assert_eq!(
-            tasks,
-            [TaskTimes {
-                tid: 7,
-                run_ns: 420_000_000,
-                wait_ns: None
-            }]
-        );
+        let tasks = process(&root, 7, false).unwrap().unwrap().tasks;
+        assert_eq!(tasks, [TaskTimes { tid: 7, run_ns: 420_000_000, wait_ns: None }]);
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_is_told_by_its_flags() {
+        let stat = STAT.replace("4194304", "2129984");
+        let (_dir, root) = tree(&[("proc/7/stat", &stat)]);
+        assert_eq!(process(&root, 7, false).unwrap(), None);
+        assert!(process(&root, 7, true).unwrap().is_some());
     }
 
     #[test]
@@ -275,10 +227,10 @@ mod tests {
             ("proc/1/autogroup", "what\n"),
         ]);
         let errors = [
-            process(&root, 1).unwrap_err(),
+            process(&root, 1, false).unwrap_err(),
             affinity(&root, 1).unwrap_err(),
             affinity(&root, 2).unwrap_err(),
-            process(&root, 7).unwrap_err(),
+            process(&root, 7, false).unwrap_err(),
             cpu_times(&root).unwrap_err(),
             autogroup(&root, 1).unwrap_err(),
         ];
@@ -298,11 +250,7 @@ mod tests {
     #[test]
     fn waiting_for_a_disk_counts_as_idle() {
         let (_dir, root) = tree(&[("proc/stat", "cpu  0\ncpu3 1 1 1 40 2 1 1 5 0 0\nintr 1\n")]);
-        let times = CpuTimes {
-            cpu: CpuId(3),
-            idle_ns: 420_000_000,
-            steal_ns: 50_000_000,
-        };
+        let times = CpuTimes { cpu: CpuId(3), idle_ns: 420_000_000, steal_ns: 50_000_000 };
         assert_eq!(cpu_times(&root).unwrap(), [times]);
     }
 }

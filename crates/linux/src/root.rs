@@ -8,12 +8,17 @@ use std::time::Duration;
 use corefit_core::Time;
 use rustix::time::{ClockId, clock_gettime};
 
+/// A shorter read than this is the end of a file: the kernel fills a page (4 KiB or more) line
+/// by line, and stops short of that only for a line that does not fit. Saves a call per file.
+const WHOLE: usize = 1024;
+
 /// A directory that stands for `/`, so that every reader works on captured trees as well.
 ///
 /// A captured tree holds `proc` and `sys` of one instant; its clock is its `proc/uptime`.
 #[derive(Clone, Debug)]
 pub struct Root {
-    dir: PathBuf,
+    /// Looked through in this order.
+    layers: Vec<PathBuf>,
     live: bool,
 }
 
@@ -67,12 +72,7 @@ impl ReadError {
         if text.chars().count() > 60 {
             text = text.chars().take(60).chain("...".chars()).collect();
         }
-        ReadError::Malformed {
-            path: path.into(),
-            place: format!("line {line}"),
-            text,
-            want,
-        }
+        ReadError::Malformed { path: path.into(), place: format!("line {line}"), text, want }
     }
 
     fn from_io(path: &str, error: &io::Error) -> ReadError {
@@ -81,14 +81,9 @@ impl ReadError {
         let path = path.to_owned();
         match (error.kind(), error.raw_os_error()) {
             (_, Some(ESRCH | ENODEV)) => ReadError::Gone { path },
-            (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) => {
-                ReadError::Unsupported { path }
-            }
+            (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) => ReadError::Unsupported { path },
             (io::ErrorKind::PermissionDenied, _) => ReadError::Denied { path },
-            _ => ReadError::Io {
-                path,
-                why: error.to_string(),
-            },
+            _ => ReadError::Io { path, why: error.to_string() },
         }
     }
 
@@ -111,10 +106,7 @@ impl ReadError {
     /// What is wrong, without the path.
     pub(crate) fn why(&self) -> String {
         let text = self.to_string();
-        text.strip_prefix(self.path())
-            .unwrap_or(&text)
-            .trim_start_matches([':', ',', ' '])
-            .into()
+        text.strip_prefix(self.path()).unwrap_or(&text).trim_start_matches([':', ',', ' ']).into()
     }
 }
 
@@ -122,19 +114,19 @@ impl Root {
     /// This machine.
     #[must_use]
     pub fn live() -> Root {
-        Root {
-            dir: "/".into(),
-            live: true,
-        }
+        Root { layers: vec!["/".into()], live: true }
     }
 
     /// A captured tree.
     #[must_use]
     pub fn at(dir: &Path) -> Root {
-        Root {
-            dir: dir.into(),
-            live: false,
-        }
+        Root { layers: vec![dir.into()], live: false }
+    }
+
+    /// A captured tree of which `changed` holds only the files that differ from `base`.
+    #[must_use]
+    pub fn overlay(changed: &Path, base: &Path) -> Root {
+        Root { layers: vec![changed.into(), base.into()], live: false }
     }
 
     /// Whether this is the machine itself.
@@ -155,13 +147,17 @@ impl Root {
         loop {
             match file.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(n) => text.extend_from_slice(&buffer[..n]),
+                Ok(n) => {
+                    text.extend_from_slice(&buffer[..n]);
+                    if n < WHOLE {
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(fail(error)),
             }
         }
-        Ok(String::from_utf8(text)
-            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+        Ok(String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
     }
 
     /// The names of the directories in a directory, sorted.
@@ -171,13 +167,21 @@ impl Root {
     pub fn dirs(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let fail = |error: io::Error| ReadError::from_io(path, &error);
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(self.locate(path)).map_err(fail)? {
-            let entry = entry.map_err(fail)?;
-            if entry.file_type().map_err(fail)?.is_dir() {
-                names.push(entry.file_name().to_string_lossy().into_owned());
+        let layers = self.layers.iter().map(|dir| below(dir, path));
+        let mut there = layers.filter(|dir| dir.exists()).peekable();
+        if there.peek().is_none() {
+            return Err(fail(io::ErrorKind::NotFound.into()));
+        }
+        for dir in there {
+            for entry in std::fs::read_dir(dir).map_err(fail)? {
+                let entry = entry.map_err(fail)?;
+                if entry.file_type().map_err(fail)?.is_dir() {
+                    names.push(entry.file_name().to_string_lossy().into_owned());
+                }
             }
         }
         names.sort();
+        names.dedup();
         Ok(names)
     }
 
@@ -199,20 +203,25 @@ impl Root {
         }
         let path = "/proc/uptime";
         let text = self.read(path)?;
-        let seconds = text
-            .split_whitespace()
-            .next()
-            .and_then(|s| s.parse::<f64>().ok());
+        let seconds = text.split_whitespace().next().and_then(|s| s.parse::<f64>().ok());
         let since_boot = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let since_boot = since_boot.ok_or_else(|| {
-            ReadError::malformed(path, 1, text.trim(), "time since boot in seconds")
-        })?;
+        let since_boot = since_boot
+            .ok_or_else(|| ReadError::malformed(path, 1, text.trim(), "time since boot in seconds"))?;
         Ok(Time(0) + since_boot)
     }
 
     fn locate(&self, path: &str) -> PathBuf {
-        self.dir.join(path.trim_start_matches('/'))
+        let mut layers = self.layers.iter().map(|dir| below(dir, path));
+        match layers.len() {
+            1 => layers.next(),
+            _ => layers.find(|file| file.exists()),
+        }
+        .unwrap_or_else(|| below(&self.layers[0], path))
     }
+}
+
+fn below(dir: &Path, path: &str) -> PathBuf {
+    dir.join(path.trim_start_matches('/'))
 }
 
 /// The first line of a file, through `parse`.
@@ -244,17 +253,9 @@ mod tests {
     fn a_missing_file_and_a_forbidden_directory_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path());
-        assert_eq!(
-            root.read("/sys/x"),
-            Err(ReadError::Unsupported {
-                path: "/sys/x".into()
-            })
-        );
+        assert_eq!(root.read("/sys/x"), Err(ReadError::Unsupported { path: "/sys/x".into() }));
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        assert_eq!(
-            ReadError::from_io("/a", &denied),
-            ReadError::Denied { path: "/a".into() }
-        );
+        assert_eq!(ReadError::from_io("/a", &denied), ReadError::Denied { path: "/a".into() });
     }
 
     #[test]
@@ -272,9 +273,23 @@ mod tests {
         std::fs::write(dir.path().join("proc/uptime"), "12.5 20.0\n").unwrap();
         assert_eq!(Root::at(dir.path()).now().unwrap(), Time(12_500_000_000));
         std::fs::write(dir.path().join("proc/uptime"), "-1\n").unwrap();
-        assert!(matches!(
-            Root::at(dir.path()).now(),
-            Err(ReadError::Malformed { .. })
-        ));
+        assert!(matches!(Root::at(dir.path()).now(), Err(ReadError::Malformed { .. })));
+    }
+
+    #[test]
+    fn an_overlay_shows_changed_files_and_the_others_of_the_base() {
+        let (base, changed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (dir, name) in [(&base, "a"), (&base, "b"), (&changed, "b"), (&changed, "c")] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        std::fs::write(base.path().join("a/x"), "old").unwrap();
+        std::fs::write(base.path().join("b/x"), "old").unwrap();
+        std::fs::write(changed.path().join("b/x"), "new").unwrap();
+        let root = Root::overlay(changed.path(), base.path());
+        assert_eq!(root.dirs("/").unwrap(), ["a", "b", "c"]);
+        assert_eq!(
+            (root.read("/a/x").unwrap().as_str(), root.read("/b/x").unwrap().as_str()),
+            ("old", "new")
+        );
     }
 }

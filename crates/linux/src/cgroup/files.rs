@@ -13,21 +13,13 @@ use crate::root::{ReadError, Root, optional, value};
 const V2_IDLE_WEIGHT: f64 = 3.0 * 100.0 / 1024.0;
 
 /// The weight of a group; `None` where it has none (the root of v2, or no cpu controller there).
-pub(crate) fn weight(
-    root: &Root,
-    version: Version,
-    dir: &str,
-) -> Result<Option<Sourced<Weight>>, ReadError> {
+pub(crate) fn weight(root: &Root, version: Version, dir: &str) -> Result<Option<Sourced<Weight>>, ReadError> {
     let (file, range) = match version {
         Version::V1 => ("cpu.shares", 2..=262_144),
         Version::V2 => ("cpu.weight", 0..=10_000),
     };
     let source = format!("{dir}/{file}");
-    let parse = |text: &str| {
-        text.parse::<u32>()
-            .ok()
-            .filter(|weight| range.contains(weight))
-    };
+    let parse = |text: &str| text.parse::<u32>().ok().filter(|weight| range.contains(weight));
     let want = match version {
         Version::V1 => "weight from 2 to 262144",
         Version::V2 => "weight from 1 to 10000",
@@ -35,20 +27,13 @@ pub(crate) fn weight(
     let Some(weight) = optional(value(root, &source, want, parse))? else {
         return Ok(None);
     };
-    let idle = || {
-        optional(value(root, &format!("{dir}/cpu.idle"), "0 or 1", |text| {
-            text.parse::<u8>().ok()
-        }))
-    };
+    let idle = || optional(value(root, &format!("{dir}/cpu.idle"), "0 or 1", |text| text.parse::<u8>().ok()));
     let weight = match weight {
         0 if idle()? == Some(1) => V2_IDLE_WEIGHT,
         0 => return Err(ReadError::malformed(&source, 1, "0", want)),
         weight => f64::from(weight),
     };
-    Ok(Some(Sourced {
-        value: Weight(weight),
-        source,
-    }))
+    Ok(Some(Sourced { value: Weight(weight), source }))
 }
 
 /// The quota of a group; `None` where it has no such setting.
@@ -69,24 +54,9 @@ fn quota_v1(root: &Root, dir: &str) -> Result<Option<Quota>, ReadError> {
     let Some(quota_us) = optional(value(root, &source, want, parse))? else {
         return Ok(None);
     };
-    let period_us = value(
-        root,
-        &format!("{dir}/cpu.cfs_period_us"),
-        "period in us",
-        positive,
-    )?;
-    let burst_us = optional(value(
-        root,
-        &format!("{dir}/cpu.cfs_burst_us"),
-        "burst in us",
-        number,
-    ))?;
-    Ok(Some(Quota {
-        quota_us,
-        period_us,
-        burst_us: burst_us.unwrap_or(0),
-        source,
-    }))
+    let period_us = value(root, &format!("{dir}/cpu.cfs_period_us"), "period in us", positive)?;
+    let burst_us = optional(value(root, &format!("{dir}/cpu.cfs_burst_us"), "burst in us", number))?;
+    Ok(Some(Quota { quota_us, period_us, burst_us: burst_us.unwrap_or(0), source }))
 }
 
 fn quota_v2(root: &Root, dir: &str) -> Result<Option<Quota>, ReadError> {
@@ -104,26 +74,12 @@ fn quota_v2(root: &Root, dir: &str) -> Result<Option<Quota>, ReadError> {
     let Some((quota_us, period_us)) = optional(value(root, &source, want, parse))? else {
         return Ok(None);
     };
-    let burst_us = optional(value(
-        root,
-        &format!("{dir}/cpu.max.burst"),
-        "burst in us",
-        number,
-    ))?;
-    Ok(Some(Quota {
-        quota_us,
-        period_us,
-        burst_us: burst_us.unwrap_or(0),
-        source,
-    }))
+    let burst_us = optional(value(root, &format!("{dir}/cpu.max.burst"), "burst in us", number))?;
+    Ok(Some(Quota { quota_us, period_us, burst_us: burst_us.unwrap_or(0), source }))
 }
 
 /// How often the quota stopped the group; `None` where it is not counted.
-pub(crate) fn throttled(
-    root: &Root,
-    version: Version,
-    dir: &str,
-) -> Result<Option<Throttled>, ReadError> {
+pub(crate) fn throttled(root: &Root, version: Version, dir: &str) -> Result<Option<Throttled>, ReadError> {
     let path = format!("{dir}/cpu.stat");
     let (time, ns_each) = match version {
         Version::V1 => ("throttled_time", 1),
@@ -133,28 +89,19 @@ pub(crate) fn throttled(
         return Ok(None);
     };
     let read = |name| counter(&path, &text, name);
-    let counted = read("nr_periods")?
-        .zip(read("nr_throttled")?)
-        .zip(read(time)?);
-    Ok(
-        counted.map(|((periods, throttled_periods), time)| Throttled {
-            periods,
-            throttled_periods,
-            throttled_ns: time.saturating_mul(ns_each),
-        }),
-    )
+    let counted = read("nr_periods")?.zip(read("nr_throttled")?).zip(read(time)?);
+    Ok(counted.map(|((periods, throttled_periods), time)| Throttled {
+        periods,
+        throttled_periods,
+        throttled_ns: time.saturating_mul(ns_each),
+    }))
 }
 
 /// CPU time used by everything in the group, ns. `dir` is the group's in the hierarchy that
 /// counts (v1: cpuacct). `None` where it is not counted.
 pub(crate) fn usage_ns(root: &Root, version: Version, dir: &str) -> Result<Option<u64>, ReadError> {
     match version {
-        Version::V1 => optional(value(
-            root,
-            &format!("{dir}/cpuacct.usage"),
-            "time in ns",
-            number,
-        )),
+        Version::V1 => optional(value(root, &format!("{dir}/cpuacct.usage"), "time in ns", number)),
         Version::V2 => {
             let path = format!("{dir}/cpu.stat");
             let Some(text) = optional(root.read(&path))? else {
@@ -166,11 +113,7 @@ pub(crate) fn usage_ns(root: &Root, version: Version, dir: &str) -> Result<Optio
 }
 
 /// The CPUs that a group may really use; `None` where it has no such setting.
-pub(crate) fn cpuset(
-    root: &Root,
-    version: Version,
-    dir: &str,
-) -> Result<Option<Sourced<CpuSet>>, ReadError> {
+pub(crate) fn cpuset(root: &Root, version: Version, dir: &str) -> Result<Option<Sourced<CpuSet>>, ReadError> {
     let files: &[&str] = match version {
         Version::V1 => &["cpuset.effective_cpus", "cpuset.cpus"],
         Version::V2 => &["cpuset.cpus.effective"],
@@ -205,10 +148,7 @@ fn positive(text: &str) -> Option<u64> {
 /// The number after `name` in a file of `name number` lines; `None` if there is no such line.
 fn counter(path: &str, text: &str, name: &str) -> Result<Option<u64>, ReadError> {
     for (i, line) in text.lines().enumerate() {
-        if let Some(rest) = line
-            .strip_prefix(name)
-            .and_then(|rest| rest.strip_prefix(' '))
-        {
+        if let Some(rest) = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(' ')) {
             let bad = || ReadError::malformed(path, i + 1, line, "counter");
             return rest.trim().parse().map(Some).map_err(|_| bad());
         }
@@ -237,10 +177,7 @@ mod tests {
         };
         assert_eq!(max("max 100000\n"), None);
         assert_eq!(max("18446744073709551615 100000\n"), Some(u64::MAX));
-        let (_dir, root) = group(&[
-            ("cpu.cfs_quota_us", "-1\n"),
-            ("cpu.cfs_period_us", "100000\n"),
-        ]);
+        let (_dir, root) = group(&[("cpu.cfs_quota_us", "-1\n"), ("cpu.cfs_period_us", "100000\n")]);
         assert_eq!(quota(&root, Version::V1, "").unwrap().unwrap().cpus(), None);
         assert_eq!(quota(&root, Version::V2, "").unwrap(), None);
     }
@@ -267,19 +204,13 @@ mod tests {
             );
         }
         for text in ["", "max", "0", "-2", "5e4", "0x10"] {
-            let (_dir, root) =
-                group(&[("cpu.cfs_quota_us", text), ("cpu.cfs_period_us", "100000")]);
+            let (_dir, root) = group(&[("cpu.cfs_quota_us", text), ("cpu.cfs_period_us", "100000")]);
             let error = quota(&root, Version::V1, "").unwrap_err().to_string();
             assert!(error.starts_with("/cpu.cfs_quota_us, line 1: "), "{error}");
         }
         let (_dir, root) = group(&[("cpu.cfs_quota_us", "50000")]);
         let error = quota(&root, Version::V1, "").unwrap_err();
-        assert_eq!(
-            error,
-            ReadError::Unsupported {
-                path: "/cpu.cfs_period_us".into()
-            }
-        );
+        assert_eq!(error, ReadError::Unsupported { path: "/cpu.cfs_period_us".into() });
     }
 
     #[test]
@@ -301,33 +232,18 @@ mod tests {
 
     #[test]
     fn reads_the_counters_of_both_versions_in_ns() {
-        let (_dir, root) = group(&[(
-            "cpu.stat",
-            "nr_periods 9\nnr_throttled 4\nthrottled_time 7\n",
-        )]);
-        let expected = Throttled {
-            periods: 9,
-            throttled_periods: 4,
-            throttled_ns: 7,
-        };
+        let (_dir, root) = group(&[("cpu.stat", "nr_periods 9\nnr_throttled 4\nthrottled_time 7\n")]);
+        let expected = Throttled { periods: 9, throttled_periods: 4, throttled_ns: 7 };
         assert_eq!(throttled(&root, Version::V1, "").unwrap(), Some(expected));
         let (_dir, root) = group(&[(
             "cpu.stat",
             "usage_usec 5\nuser_usec 3\nnr_periods 9\nnr_throttled 4\nthrottled_usec 7\n",
         )]);
-        let expected = Throttled {
-            throttled_ns: 7000,
-            ..expected
-        };
+        let expected = Throttled { throttled_ns: 7000, ..expected };
         assert_eq!(throttled(&root, Version::V2, "").unwrap(), Some(expected));
         assert_eq!(usage_ns(&root, Version::V2, "").unwrap(), Some(5000));
         let (_dir, root) = group(&[("cpu.stat", "usage_usec x\n")]);
-        assert!(
-            usage_ns(&root, Version::V2, "")
-                .unwrap_err()
-                .to_string()
-                .contains("line 1")
-        );
+        assert!(usage_ns(&root, Version::V2, "").unwrap_err().to_string().contains("line 1"));
     }
 
     #[test]
@@ -335,9 +251,6 @@ mod tests {
         let (_dir, root) = group(&[("cpuset.cpus.effective", "\n")]);
         assert!(cpuset(&root, Version::V2, "").is_err());
         let (_dir, root) = group(&[("cpuset.cpus", "1,3\n")]);
-        assert_eq!(
-            cpuset(&root, Version::V1, "").unwrap().unwrap().source,
-            "/cpuset.cpus"
-        );
+        assert_eq!(cpuset(&root, Version::V1, "").unwrap().unwrap().source, "/cpuset.cpus");
     }
 }

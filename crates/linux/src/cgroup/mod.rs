@@ -22,7 +22,7 @@ use crate::notes::Notes;
 use crate::proc::{Process, autogroup};
 use crate::root::{Root, optional, value};
 use mounts::{Found, Mount, Place, Version};
-use people::{People, fellows, outsiders, who};
+use people::{People, as_members, fellows, outsiders, who};
 
 /// What [`look`] finds.
 pub(crate) struct View {
@@ -34,8 +34,15 @@ pub(crate) struct View {
     pub(crate) own_weight: Weight,
 }
 
-/// Reads the groups of `process` and all who share them.
-pub(crate) fn look(root: &Root, process: &Process, mounts: &[Mount], notes: &mut Notes) -> View {
+/// Reads the groups of `process` and all who share them; if it is `confined` to a part of the
+/// machine, then also where they may run.
+pub(crate) fn look(
+    root: &Root,
+    process: &Process,
+    confined: bool,
+    mounts: &[Mount],
+    notes: &mut Notes,
+) -> View {
     let pid = process.pid;
     let memberships = match optional(mounts::memberships(root, pid)) {
         Ok(memberships) => memberships.unwrap_or_default(),
@@ -46,7 +53,7 @@ pub(crate) fn look(root: &Root, process: &Process, mounts: &[Mount], notes: &mut
     };
     let found = |controller| mounts::find(root, mounts, &memberships, controller, pid);
     let cpusets = cpusets(root, &found("cpuset"), notes);
-    let mut people = People::new(root, process, mounts);
+    let mut people = People::new(root, process, confined, mounts);
     let mut view = match found("cpu") {
         Found::At(version, place) => {
             let acct = version == Version::V2 || mounts.iter().any(|m| m.counts_at(&place.point));
@@ -54,14 +61,7 @@ pub(crate) fn look(root: &Root, process: &Process, mounts: &[Mount], notes: &mut
                 Found::At(version, place) => Some((version, place)),
                 Found::Hidden { .. } | Found::Nowhere => None,
             };
-            Tree {
-                root,
-                version,
-                place,
-                acct,
-                cpuset,
-            }
-            .view(process, &mut people, notes)
+            Tree { root, version, place, acct, cpuset }.view(process, &mut people, notes)
         }
         Found::Hidden { path, why } => {
             notes.add(What::Ancestors, path, why);
@@ -86,33 +86,17 @@ fn alone(process: &Process) -> View {
 
 /// A kernel without control groups: everybody is in the root.
 fn no_groups(root: &Root, process: &Process, people: &mut People<'_>, notes: &mut Notes) -> View {
-    let names = notes
-        .ask(What::Siblings, root.dirs("/proc").map(Some))
-        .unwrap_or_default();
+    let names = notes.ask(What::Siblings, root.dirs("/proc").map(Some)).unwrap_or_default();
     let pids = names.iter().filter_map(|name| name.parse().ok()).collect();
     let mut view = alone(process);
     let (own, others) = fellows(process, people.read(pids, "/proc"));
     view.own = own;
-    view.groups = divide_root(
-        root,
-        Some(process.pid),
-        others,
-        1.0,
-        bare_group("/proc".into()),
-        notes,
-    );
+    view.groups = divide_root(root, Some(process.pid), others, 1.0, bare_group("/proc".into()), notes);
     view
 }
 
 fn bare_group(path: String) -> Group {
-    Group {
-        path,
-        weight: None,
-        quota: None,
-        throttled: None,
-        usage_ns: None,
-        others: Vec::new(),
-    }
+    Group { path, weight: None, quota: None, throttled: None, usage_ns: None, others: Vec::new() }
 }
 
 fn cpusets(root: &Root, found: &Found, notes: &mut Notes) -> Vec<Sourced<CpuSet>> {
@@ -120,25 +104,17 @@ fn cpusets(root: &Root, found: &Found, notes: &mut Notes) -> Vec<Sourced<CpuSet>
         Found::At(version, place) => {
             let top = place.dir(0);
             if *version == Version::V1 && !files::is_root(root, *version, &top) {
-                let why = "not the root: the groups above cannot be seen, but the affinity lies inside their cpusets";
+                let why =
+                    "not the root: cpusets above it cannot be seen, but the affinity mask lies inside them";
                 notes.add(What::Cpuset, top, why.into());
             }
             let levels = 0..=place.names.len();
             levels
-                .filter_map(|level| {
-                    notes.ask(
-                        What::Cpuset,
-                        files::cpuset(root, *version, &place.dir(level)),
-                    )
-                })
+                .filter_map(|level| notes.ask(What::Cpuset, files::cpuset(root, *version, &place.dir(level))))
                 .collect()
         }
         Found::Hidden { path, why } => {
-            notes.add(
-                What::Cpuset,
-                path.clone(),
-                format!("{why}; the affinity lies inside the cpuset"),
-            );
+            notes.add(What::Cpuset, path.clone(), format!("{why}; the affinity lies inside the cpuset"));
             Vec::new()
         }
         Found::Nowhere => Vec::new(),
@@ -161,7 +137,7 @@ impl Tree<'_> {
         view.own_weight = Weight(process.weight * self.scale());
         let top_is_root = files::is_root(self.root, self.version, &self.place.dir(0));
         if !top_is_root {
-            let why = "not the root: quotas and siblings above it cannot be seen from inside this container or namespace";
+            let why = "not the root: quotas and siblings above it cannot be seen from inside this container";
             notes.add(What::Ancestors, self.place.dir(0), why.into());
         }
         let deepest = self.deepest();
@@ -196,9 +172,7 @@ impl Tree<'_> {
             Version::V2 => "cpu.weight",
         };
         let mut levels = (0..=self.place.names.len()).rev();
-        levels
-            .find(|level| self.root.has(&format!("{}/{file}", self.place.dir(*level))))
-            .unwrap_or(0)
+        levels.find(|level| self.root.has(&format!("{}/{file}", self.place.dir(*level)))).unwrap_or(0)
     }
 
     /// What a nice-0 thread weighs among groups, over 1024.
@@ -214,11 +188,7 @@ impl Tree<'_> {
         if is_root {
             return bare_group(dir);
         }
-        let usage = if self.acct {
-            files::usage_ns(root, version, &dir)
-        } else {
-            Ok(None)
-        };
+        let usage = if self.acct { files::usage_ns(root, version, &dir) } else { Ok(None) };
         Group {
             weight: notes.ask(What::Weight, files::weight(root, version, &dir)),
             quota: notes.ask(What::Quota, files::quota(root, version, &dir)),
@@ -240,9 +210,7 @@ impl Tree<'_> {
         notes: &mut Notes,
     ) -> Vec<Process> {
         let mut loose = Vec::new();
-        let names = notes
-            .ask(What::Siblings, self.root.dirs(&group.path).map(Some))
-            .unwrap_or_default();
+        let names = notes.ask(What::Siblings, self.root.dirs(&group.path).map(Some)).unwrap_or_default();
         for name in names.iter().filter(|name| Some(*name) != child) {
             let dir = format!("{}/{name}", group.path);
             match files::weight(self.root, self.version, &dir) {
@@ -276,7 +244,7 @@ impl Tree<'_> {
             Usage::GroupNs(notes.ask(What::Siblings, files::usage_ns(root, version, &dir))?)
         } else {
             let members = self.all_members(&dir, people, notes);
-            Usage::GroupTasks(members.into_iter().flat_map(|p| p.tasks).collect())
+            Usage::GroupMembers(as_members(members))
         };
         let cpuset = self.cpuset.as_ref().and_then(|(version, place)| {
             let dir = place.counterpart(&self.place, &dir)?;
@@ -296,9 +264,7 @@ impl Tree<'_> {
         let path = format!("{dir}/cgroup.procs");
         let pids = optional(self.root.read(&path)).map(|text| {
             let text = text.unwrap_or_default();
-            text.lines()
-                .filter_map(|line| line.trim().parse().ok())
-                .collect()
+            text.lines().filter_map(|line| line.trim().parse().ok()).collect()
         });
         match pids {
             Ok(pids) => people.read(pids, &path),
@@ -312,9 +278,7 @@ impl Tree<'_> {
     /// The members of a group and of all groups below it.
     fn all_members(&self, dir: &str, people: &mut People<'_>, notes: &mut Notes) -> Vec<Process> {
         let mut members = self.members(dir, people, notes);
-        let names = notes
-            .ask(What::Siblings, optional(self.root.dirs(dir)))
-            .unwrap_or_default();
+        let names = notes.ask(What::Siblings, optional(self.root.dirs(dir))).unwrap_or_default();
         for name in names {
             members.extend(self.all_members(&format!("{dir}/{name}"), people, notes));
         }
@@ -334,9 +298,7 @@ fn divide_root(
     notes: &mut Notes,
 ) -> Vec<Group> {
     let switch = "/proc/sys/kernel/sched_autogroup_enabled";
-    let switch = optional(value(root, switch, "0 or 1", |text| {
-        text.parse::<u8>().ok()
-    }));
+    let switch = optional(value(root, switch, "0 or 1", |text| text.parse::<u8>().ok()));
     let grouped = notes.ask(What::Siblings, switch) == Some(1);
     let mut session = |pid: u32| {
         let session = grouped.then(|| autogroup(root, pid))?;
@@ -345,14 +307,8 @@ fn divide_root(
     let mut mine = inside.and_then(|pid| {
         let (path, weight) = session(pid)?;
         let source = format!("/proc/{pid}/autogroup");
-        let weight = Some(Sourced {
-            value: Weight(weight * scale),
-            source,
-        });
-        Some(Group {
-            weight,
-            ..bare_group(path)
-        })
+        let weight = Some(Sourced { value: Weight(weight * scale), source });
+        Some(Group { weight, ..bare_group(path) })
     });
     let mut sessions: Vec<(String, f64, Vec<Process>)> = Vec::new();
     let mut direct = Vec::new();
@@ -375,7 +331,7 @@ fn divide_root(
                 weight: Some(Weight(weight * scale)),
                 quota: None,
                 cpuset: None,
-                usage: Usage::GroupTasks(members.into_iter().flat_map(|p| p.tasks).collect()),
+                usage: Usage::GroupMembers(as_members(members)),
             }),
         }
     }

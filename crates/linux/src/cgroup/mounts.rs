@@ -46,9 +46,7 @@ pub(crate) struct Place {
 impl Place {
     /// The directory of the ancestor at `level`; 0 is the mount point.
     pub(crate) fn dir(&self, level: usize) -> String {
-        self.names[..level]
-            .iter()
-            .fold(self.point.clone(), |dir, name| format!("{dir}/{name}"))
+        self.names[..level].iter().fold(self.point.clone(), |dir, name| format!("{dir}/{name}"))
     }
 
     /// The directory in this hierarchy of the group that in `other`'s hierarchy is in `dir`.
@@ -56,9 +54,7 @@ impl Place {
         let below = split(dir.strip_prefix(&other.point)?);
         let path: Vec<String> = other.root.iter().chain(&below).cloned().collect();
         Some(
-            relative(&self.root, &path)?
-                .iter()
-                .fold(self.point.clone(), |dir, name| format!("{dir}/{name}")),
+            relative(&self.root, &path)?.iter().fold(self.point.clone(), |dir, name| format!("{dir}/{name}")),
         )
     }
 }
@@ -122,21 +118,13 @@ pub(crate) fn memberships(root: &Root, pid: u32) -> Result<Vec<Membership>, Read
         let controllers = parts.next()?.split(',').filter(|c| !c.is_empty());
         let controllers = controllers.map(Into::into).collect();
         let path = parts.next().filter(|path| path.starts_with('/'))?;
-        Some(Membership {
-            controllers,
-            path: path.into(),
-        })
+        Some(Membership { controllers, path: path.into() })
     };
     let lines = text.lines().enumerate();
     lines
         .map(|(i, line)| {
             parse(line).ok_or_else(|| {
-                ReadError::malformed(
-                    &path,
-                    i + 1,
-                    line,
-                    "line ID:CONTROLLERS:/PATH about a group",
-                )
+                ReadError::malformed(&path, i + 1, line, "line ID:CONTROLLERS:/PATH about a group")
             })
         })
         .collect()
@@ -167,22 +155,13 @@ pub(crate) fn find(
         .collect();
     // The mount that shows most ancestors first.
     candidates.sort_by_key(|mount| mount.root.iter().filter(|name| *name != "..").count());
-    let hidden = |why: String| Found::Hidden {
-        path: membership.path.clone(),
-        why,
-    };
+    let hidden = |why: String| Found::Hidden { path: membership.path.clone(), why };
     if candidates.is_empty() {
-        return hidden(format!(
-            "no file system with the {controller} controller is mounted"
-        ));
+        return hidden(format!("no file system with the {controller} controller is mounted"));
     }
     let path = split(&membership.path);
     for mount in &candidates {
-        let place = |names| Place {
-            point: mount.point.clone(),
-            names,
-            root: mount.root.clone(),
-        };
+        let place = |names| Place { point: mount.point.clone(), names, root: mount.root.clone() };
         if let Some(names) = relative(&mount.root, &path) {
             let place = place(names);
             if root.has(&place.dir(place.names.len())) {
@@ -193,14 +172,8 @@ pub(crate) fn find(
             return Found::At(version, place(names));
         }
     }
-    let points: Vec<&str> = candidates
-        .iter()
-        .map(|mount| mount.point.as_str())
-        .collect();
-    hidden(format!(
-        "the group lies outside of what is mounted at {}",
-        points.join(", ")
-    ))
+    let points: Vec<&str> = candidates.iter().map(|mount| mount.point.as_str()).collect();
+    hidden(format!("the group lies outside of what is mounted at {}", points.join(", ")))
 }
 
 /// The way from `from` down to `to`, if the names tell it.
@@ -218,12 +191,8 @@ fn search(root: &Root, point: &str, pid: u32) -> Option<Vec<String>> {
         if seen > SEARCH_GROUPS {
             return None;
         }
-        let dir = names
-            .iter()
-            .fold(point.to_owned(), |dir, name| format!("{dir}/{name}"));
-        let members = root
-            .read(&format!("{dir}/cgroup.procs"))
-            .unwrap_or_default();
+        let dir = names.iter().fold(point.to_owned(), |dir, name| format!("{dir}/{name}"));
+        let members = root.read(&format!("{dir}/cgroup.procs")).unwrap_or_default();
         if members.lines().any(|line| line.parse() == Ok(pid)) {
             return Some(names);
         }
@@ -237,10 +206,7 @@ fn search(root: &Root, point: &str, pid: u32) -> Option<Vec<String>> {
 }
 
 fn split(path: &str) -> Vec<String> {
-    path.split('/')
-        .filter(|name| !name.is_empty())
-        .map(Into::into)
-        .collect()
+    path.split('/').filter(|name| !name.is_empty()).map(Into::into).collect()
 }
 
 /// Undoes the octal escapes of mountinfo (`\040` is a blank).
@@ -249,10 +215,7 @@ fn unescape(text: &str) -> String {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\\') {
         out.push_str(before);
-        match after
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok())
-        {
+        match after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) if byte.is_ascii() => {
                 out.push(char::from(byte));
                 rest = &after[3..];
@@ -279,10 +242,7 @@ mod tests {
     fn strips_the_part_of_the_hierarchy_that_is_mounted() {
         assert_eq!(way("/", "/a/b").as_deref(), Some("a/b"));
         assert_eq!(way("/docker/abc", "/docker/abc").as_deref(), Some(""));
-        assert_eq!(
-            way("/docker/abc", "/docker/abc/sub").as_deref(),
-            Some("sub")
-        );
+        assert_eq!(way("/docker/abc", "/docker/abc/sub").as_deref(), Some("sub"));
         assert_eq!(way("/..", "/../b").as_deref(), Some("b"));
     }
 

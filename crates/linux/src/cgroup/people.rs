@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use corefit_core::{Other, Usage, Weight, What};
+use corefit_core::{Member, Other, Usage, Weight, What};
 
 use super::mounts::Mount;
 use crate::notes::Notes;
@@ -18,6 +18,8 @@ pub(crate) struct People<'a> {
     process: &'a Process,
     /// Whether `/proc` hides the processes of other users.
     hides: bool,
+    /// Whether the process may not run everywhere, so that it matters where others may.
+    masks: bool,
     /// This very process, which does not count as a competitor of the one it looks at.
     reader: Option<u32>,
     read: usize,
@@ -27,28 +29,13 @@ pub(crate) struct People<'a> {
 }
 
 impl<'a> People<'a> {
-    pub(crate) fn new(root: &'a Root, process: &'a Process, mounts: &[Mount]) -> People<'a> {
+    pub(crate) fn new(root: &'a Root, process: &'a Process, masks: bool, mounts: &[Mount]) -> People<'a> {
         let hidepid = |option: &String| {
-            option
-                .strip_prefix("hidepid=")
-                .is_some_and(|level| level != "0" && level != "off")
+            option.strip_prefix("hidepid=").is_some_and(|level| level != "0" && level != "off")
         };
-        let hides = mounts
-            .iter()
-            .any(|m| m.point == "/proc" && m.options.iter().any(hidepid));
-        let reader = root
-            .is_live()
-            .then(std::process::id)
-            .filter(|reader| *reader != process.pid);
-        People {
-            root,
-            process,
-            hides,
-            reader,
-            read: 0,
-            unseen: BTreeSet::new(),
-            errors: Vec::new(),
-        }
+        let hides = mounts.iter().any(|m| m.point == "/proc" && m.options.iter().any(hidepid));
+        let reader = root.is_live().then(std::process::id).filter(|reader| *reader != process.pid);
+        People { root, process, hides, masks, reader, read: 0, unseen: BTreeSet::new(), errors: Vec::new() }
     }
 
     /// The processes of a list that was read from `path`, threads of the kernel left out:
@@ -64,23 +51,25 @@ impl<'a> People<'a> {
                 continue;
             }
             if pid == 0 {
-                self.unseen
-                    .insert((path.into(), "lists processes outside of this PID namespace"));
+                self.unseen.insert((path.into(), "lists processes outside of this PID namespace"));
                 continue;
             }
             if self.read == MOST {
-                self.unseen
-                    .insert((path.into(), "lists too many processes to read"));
+                self.unseen.insert((path.into(), "lists too many processes to read"));
                 break;
             }
             self.read += 1;
-            match proc::process(self.root, pid) {
-                Ok(member) if !member.kernel => members.push(member),
-                Ok(_) => {}
+            match proc::process(self.root, pid, false) {
+                Ok(Some(mut member)) => {
+                    if self.masks {
+                        member.affinity = proc::affinity(self.root, pid).ok().map(|(set, _)| set);
+                    }
+                    members.push(member);
+                }
+                Ok(None) => {}
                 Err(error) if error.is_absent() && !self.hides => {} // it ended
                 Err(ReadError::Unsupported { .. } | ReadError::Denied { .. }) => {
-                    self.unseen
-                        .insert((path.into(), "lists processes that /proc hides (hidepid)"));
+                    self.unseen.insert((path.into(), "lists processes that /proc hides (hidepid)"));
                 }
                 Err(error) if error.is_absent() => {}
                 Err(error) => self.errors.push(error),
@@ -104,19 +93,12 @@ pub(crate) fn fellows(process: &Process, members: Vec<Process>) -> (Vec<Process>
     let mut own = BTreeSet::from([process.pid]);
     loop {
         let before = own.len();
-        own.extend(
-            members
-                .iter()
-                .filter(|m| own.contains(&m.parent))
-                .map(|m| m.pid)
-                .collect::<Vec<_>>(),
-        );
+        own.extend(members.iter().filter(|m| own.contains(&m.parent)).map(|m| m.pid).collect::<Vec<_>>());
         if own.len() == before {
             break;
         }
     }
-    let (mut ours, others): (Vec<_>, Vec<_>) =
-        members.into_iter().partition(|m| own.contains(&m.pid));
+    let (mut ours, others): (Vec<_>, Vec<_>) = members.into_iter().partition(|m| own.contains(&m.pid));
     if !ours.iter().any(|m| m.pid == process.pid) {
         ours.push(process.clone());
     }
@@ -130,19 +112,21 @@ pub(crate) fn outsiders(members: Vec<Process>, scale: f64) -> impl Iterator<Item
         who: String::new(),
         weight: Some(Weight(member.weight * scale)),
         quota: None,
-        cpuset: None,
+        cpuset: member.affinity,
         usage: Usage::Process(member.tasks),
     })
+}
+
+/// Processes as members of a group that competes as a whole.
+pub(crate) fn as_members(members: Vec<Process>) -> Vec<Member> {
+    members.into_iter().map(|m| Member { cpuset: m.affinity, tasks: m.tasks }).collect()
 }
 
 /// Names the three that ran most.
 pub(crate) fn who(members: &[Process]) -> String {
     let mut members: Vec<&Process> = members.iter().collect();
     members.sort_by_key(|m| std::cmp::Reverse(m.tasks.iter().map(|t| t.run_ns).sum::<u64>()));
-    let named = members
-        .iter()
-        .take(3)
-        .map(|m| format!("pid {} ({})", m.pid, m.name));
+    let named = members.iter().take(3).map(|m| format!("pid {} ({})", m.pid, m.name));
     let named = named.collect::<Vec<_>>().join(", ");
     match members.len().saturating_sub(3) {
         0 => named,
@@ -159,22 +143,16 @@ mod tests {
             pid,
             name: "x".into(),
             parent,
-            kernel: false,
             started_ticks: 0,
             weight: 1024.0,
+            affinity: None,
             tasks: vec![],
         }
     }
 
     #[test]
     fn descendants_are_ours_whatever_their_order_and_others_are_not() {
-        let list = vec![
-            member(9, 8),
-            member(5, 1),
-            member(8, 5),
-            member(7, 1),
-            member(1, 0),
-        ];
+        let list = vec![member(9, 8), member(5, 1), member(8, 5), member(7, 1), member(1, 0)];
         let (own, others) = fellows(&member(5, 1), list);
         let pids = |list: &[Process]| list.iter().map(|m| m.pid).collect::<Vec<_>>();
         assert_eq!((pids(&own), pids(&others)), (vec![9, 5, 8], vec![7, 1]));
