@@ -1,59 +1,78 @@
 //! Answers to "how many CPUs are there", for runtimes that have no variable for it.
 //!
-//! Only ever fewer than the truth, fixed for the life of a process (a count that changes
-//! between two questions breaks programs), and never to a process that manages its own
-//! affinity: once it sets a mask of its own making, it gets the truth.
+//! Only ever fewer than the truth, and fixed for the life of a process, since a count that changes
+//! between two questions breaks programs. Masks are answered truly
+//! - about other processes,
+//! - to a program that places its threads itself: from the first mask of its own making on, or
+//!   from the beginning where the environment orders placing,
+//!
+//! and a mask that was answered and is set again sets the truth. The number of *configured* CPUs
+//! is never lowered, and `sched_getcpu` never names a CPU beyond the answer, because programs
+//! size tables by the one and index them by the other.
+//!
+//! Not reached: system calls that a program makes itself (Go, LLVM libomp), `/proc` and `/sys`.
 
-use core::ffi::{CStr, c_int, c_long, c_void};
-use core::mem::transmute;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use core::ffi::{CStr, c_int, c_long};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use crate::session::next_symbol;
+use crate::next::next;
+use crate::session;
 
 /// CPUs to answer; 0 is the truth.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// The process has set an affinity of its own.
+/// CPUs in the mask when the process began, as answered.
+static AT_START: AtomicU32 = AtomicU32::new(0);
+/// The process places its threads itself.
 static OWN_AFFINITY: AtomicBool = AtomicBool::new(false);
 
-/// Fixes the answer for this process.
+/// Variables by which a user has an OpenMP runtime place threads.
+const PLACING: [&CStr; 4] = [c"OMP_PLACES", c"OMP_PROC_BIND", c"GOMP_CPU_AFFINITY", c"KMP_AFFINITY"];
+
+/// Masks are not longer than this, in bytes; 8 CPUs each.
+const LARGEST_MASK: usize = 8192;
+
+/// Fixes the answer for this process; 0 is the truth.
 pub(crate) fn start(count: u32) {
+    let placing = PLACING.iter().any(|name| {
+        // SAFETY: a NUL-terminated name; the text is read before anybody can change it.
+        let value = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|v| CStr::from_ptr(v)) };
+        value.is_some_and(|v| !v.to_bytes().eq_ignore_ascii_case(b"false"))
+    });
+    OWN_AFFINITY.store(placing, Relaxed);
     COUNT.store(count, Relaxed);
+    let mut mask = [0u8; 1024];
+    if let Some(real) = next!(c"sched_getaffinity" as Get)
+        && get(real, 0, mask.len(), mask.as_mut_ptr()) == 0
+    {
+        AT_START.store(mask.iter().map(|byte| byte.count_ones()).sum(), Relaxed);
+    }
 }
 
-/// The next definition of a libc function, looked up once.
-macro_rules! next {
-    ($name:literal as $type:ty) => {{
-        static AT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-        let name: &CStr = $name;
-        let mut at = AT.load(Relaxed);
-        if at.is_null() {
-            at = next_symbol(name);
-            AT.store(at, Relaxed);
-        }
-        // SAFETY: libc's function of this name has this type; null is `None`.
-        unsafe { transmute::<*mut c_void, Option<$type>>(at) }
-    }};
+/// CPUs that this process saw when it began.
+pub(crate) fn at_start() -> u32 {
+    AT_START.load(Relaxed)
+}
+
+fn count() -> u32 {
+    session::start();
+    COUNT.load(Relaxed)
 }
 
 fn lowered(truth: c_long) -> c_long {
-    match COUNT.load(Relaxed) {
+    match count() {
         0 => truth,
         count => truth.min(count.into()),
     }
 }
 
-/// `sysconf(3)`: the number of online and configured CPUs is answered, the rest passed on.
+/// `sysconf(3)`: the number of CPUs online is answered, the rest passed on.
 #[unsafe(no_mangle)]
 extern "C" fn sysconf(name: c_int) -> c_long {
     let Some(real) = next!(c"sysconf" as extern "C" fn(c_int) -> c_long) else {
         return -1;
     };
     let truth = real(name);
-    if name == libc::_SC_NPROCESSORS_ONLN {
-        lowered(truth)
-    } else {
-        truth
-    }
+    if name == libc::_SC_NPROCESSORS_ONLN { lowered(truth) } else { truth }
 }
 
 /// `get_nprocs(3)`.
@@ -61,6 +80,16 @@ extern "C" fn sysconf(name: c_int) -> c_long {
 extern "C" fn get_nprocs() -> c_int {
     let truth = next!(c"get_nprocs" as extern "C" fn() -> c_int).map_or(1, |real| real());
     c_int::try_from(lowered(truth.into())).unwrap_or(truth)
+}
+
+/// `sched_getcpu(3)`.
+#[unsafe(no_mangle)]
+extern "C" fn sched_getcpu() -> c_int {
+    let truth = next!(c"sched_getcpu" as extern "C" fn() -> c_int).map_or(-1, |real| real());
+    match c_int::try_from(count()) {
+        Ok(count) if count > 0 && truth >= count && !OWN_AFFINITY.load(Relaxed) => truth % count,
+        _ => truth,
+    }
 }
 
 type Get = extern "C" fn(usize, usize, *mut u8) -> c_int;
@@ -82,21 +111,18 @@ fn narrow(mask: &mut [u8], count: u32) {
     }
 }
 
-/// A mask as the caller holds it.
-///
-/// # Safety
-/// `mask` must be valid for `size` bytes, as the affinity functions require.
-unsafe fn bytes<'a>(mask: *mut u8, size: usize) -> &'a mut [u8] {
-    // SAFETY: the caller's contract.
-    unsafe { core::slice::from_raw_parts_mut(mask, size) }
+/// Whether the answer for a mask is lowered now, and to how many CPUs.
+fn limit() -> Option<u32> {
+    Some(count()).filter(|count| *count > 0 && !OWN_AFFINITY.load(Relaxed))
 }
 
 fn get(real: Get, who: usize, size: usize, mask: *mut u8) -> c_int {
     let result = real(who, size, mask);
-    let count = COUNT.load(Relaxed);
-    if result == 0 && count > 0 && !mask.is_null() && !OWN_AFFINITY.load(Relaxed) {
+    if result == 0
+        && let Some(count) = limit()
+    {
         // SAFETY: the real function has just filled `size` bytes.
-        narrow(unsafe { bytes(mask, size) }, count);
+        narrow(unsafe { core::slice::from_raw_parts_mut(mask, size) }, count);
     }
     result
 }
@@ -104,12 +130,11 @@ fn get(real: Get, who: usize, size: usize, mask: *mut u8) -> c_int {
 /// A mask that equals our answer is put back as the truth (programs save and restore it);
 /// any other shows that the program places its threads itself.
 fn set(real_set: Set, real_get: Get, who: usize, size: usize, mask: *const u8) -> c_int {
-    let count = COUNT.load(Relaxed);
-    if count == 0 || mask.is_null() || size > 8192 || OWN_AFFINITY.load(Relaxed) {
+    let Some(count) = limit().filter(|_| size <= LARGEST_MASK) else {
         return real_set(who, size, mask);
-    }
+    };
     let mut truth = vec![0u8; size];
-    if real_get(who, size, truth.as_mut_ptr()) == 0 {
+    if !mask.is_null() && real_get(who, size, truth.as_mut_ptr()) == 0 {
         let mut answer = truth.clone();
         narrow(&mut answer, count);
         // SAFETY: the caller passes a mask of `size` bytes; it is only read.
@@ -117,24 +142,47 @@ fn set(real_set: Set, real_get: Get, who: usize, size: usize, mask: *const u8) -
             return real_set(who, size, truth.as_ptr());
         }
     }
-    OWN_AFFINITY.store(true, Relaxed);
-    real_set(who, size, mask)
+    let result = real_set(who, size, mask);
+    if result == 0 {
+        OWN_AFFINITY.store(true, Relaxed);
+    }
+    result
+}
+
+/// Whether a process or thread id is of this process.
+fn is_ours(id: usize) -> bool {
+    // SAFETY: system calls without memory; signal 0 only looks whether the thread is there.
+    // `errno` is put back: nothing has failed for the program.
+    unsafe {
+        let me = libc::getpid();
+        if id == 0 || c_int::try_from(id) == Ok(me) {
+            return true;
+        }
+        let errno = *libc::__errno_location();
+        let there = libc::syscall(libc::SYS_tgkill, me, id, 0) == 0;
+        *libc::__errno_location() = errno;
+        there
+    }
 }
 
 /// `sched_getaffinity(2)`.
 #[unsafe(no_mangle)]
-extern "C" fn sched_getaffinity(pid: usize, size: usize, mask: *mut u8) -> c_int {
-    next!(c"sched_getaffinity" as Get).map_or(-1, |real| get(real, pid, size, mask))
+extern "C" fn sched_getaffinity(id: c_int, size: usize, mask: *mut u8) -> c_int {
+    let id = usize::try_from(id).unwrap_or(usize::MAX);
+    match next!(c"sched_getaffinity" as Get) {
+        Some(real) if is_ours(id) => get(real, id, size, mask),
+        Some(real) => real(id, size, mask),
+        None => -1,
+    }
 }
 
 /// `sched_setaffinity(2)`.
 #[unsafe(no_mangle)]
-extern "C" fn sched_setaffinity(pid: usize, size: usize, mask: *const u8) -> c_int {
-    match (
-        next!(c"sched_setaffinity" as Set),
-        next!(c"sched_getaffinity" as Get),
-    ) {
-        (Some(s), Some(g)) => set(s, g, pid, size, mask),
+extern "C" fn sched_setaffinity(id: c_int, size: usize, mask: *const u8) -> c_int {
+    let id = usize::try_from(id).unwrap_or(usize::MAX);
+    match (next!(c"sched_setaffinity" as Set), next!(c"sched_getaffinity" as Get)) {
+        (Some(s), Some(g)) if is_ours(id) => set(s, g, id, size, mask),
+        (Some(s), _) => s(id, size, mask),
         _ => -1,
     }
 }
@@ -142,17 +190,13 @@ extern "C" fn sched_setaffinity(pid: usize, size: usize, mask: *const u8) -> c_i
 /// `pthread_getaffinity_np(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_getaffinity_np(thread: usize, size: usize, mask: *mut u8) -> c_int {
-    next!(c"pthread_getaffinity_np" as Get)
-        .map_or(libc::ENOSYS, |real| get(real, thread, size, mask))
+    next!(c"pthread_getaffinity_np" as Get).map_or(libc::ENOSYS, |real| get(real, thread, size, mask))
 }
 
 /// `pthread_setaffinity_np(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_setaffinity_np(thread: usize, size: usize, mask: *const u8) -> c_int {
-    match (
-        next!(c"pthread_setaffinity_np" as Set),
-        next!(c"pthread_getaffinity_np" as Get),
-    ) {
+    match (next!(c"pthread_setaffinity_np" as Set), next!(c"pthread_getaffinity_np" as Get)) {
         (Some(s), Some(g)) => set(s, g, thread, size, mask),
         _ => libc::ENOSYS,
     }
@@ -168,16 +212,15 @@ extern "C" fn getloadavg() {
 }
 
 extern "C" fn load_average(loads: *mut f64, count: c_int, caller: usize) -> c_int {
-    if crate::session::slot().is_some()
+    if session::slot().is_some()
         && (1..=3).contains(&count)
         && !loads.is_null()
-        && crate::runtime::is_runtime(caller)
+        && crate::runtime::contains(caller)
     {
         let room = usize::try_from(count).unwrap_or(0);
         // SAFETY: the caller passes room for `count` values.
         unsafe { core::slice::from_raw_parts_mut(loads, room) }.fill(0.0);
         return count;
     }
-    next!(c"getloadavg" as extern "C" fn(*mut f64, c_int) -> c_int)
-        .map_or(-1, |real| real(loads, count))
+    next!(c"getloadavg" as extern "C" fn(*mut f64, c_int) -> c_int).map_or(-1, |real| real(loads, count))
 }

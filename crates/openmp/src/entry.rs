@@ -1,15 +1,18 @@
 //! The exported entry points of libgomp and libomp.
 //!
-//! Each is a trampoline: it saves the argument registers, asks [`enter`] for the real
-//! entry point and the number of threads, puts the arguments back and jumps. Assembly,
+//! Each is a trampoline: it saves the argument registers, asks [`enter`] or one of its like for
+//! the real entry point and the number of threads, puts the arguments back and jumps. Assembly,
 //! since `__kmpc_fork_call` is variadic and the loop entries pass arguments on the stack;
 //! a jump leaves both as they are. All `GOMP_parallel*` take the number of threads third.
 
 use core::arch::naked_asm;
 use core::cell::Cell;
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::{region, runtime};
+use crate::binding::{self, NAMES};
+use crate::runtime::Runtime;
+use crate::{quiet, region, session};
 
 /// Where to jump, and with how many threads (0: as the runtime decides).
 #[repr(C)]
@@ -18,152 +21,204 @@ pub(crate) struct Jump {
     threads: u64,
 }
 
-thread_local! {
-    /// Threads asked for by a `num_threads` clause that libomp has yet to use; 0 is none.
-    static CLAUSE: Cell<u32> = const { Cell::new(0) };
+/// A `num_threads` clause that libomp has yet to use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clause {
+    /// There is none.
+    No,
+    /// So many threads.
+    Threads(u32),
+    /// One that must be obeyed (`strict`), or sizes for several levels: not resized.
+    Fixed,
 }
 
-/// Registers saved: 7 x 8 bytes of arguments and 8 x 16 bytes of vector arguments.
+thread_local! {
+    static CLAUSE: Cell<Clause> = const { Cell::new(Clause::No) };
+}
+
+/// Not zero once a libomp region may have more to do than to look at the word.
+static MORE: AtomicU32 = AtomicU32::new(0);
+
+/// Registers saved are those that can carry arguments, and rax: it tells a variadic function how
+/// many vector registers do, so they are saved only if it does. The enter function gets the
+/// number in [`NAMES`], the third argument, the return address, the first argument and the fourth.
 macro_rules! trampoline {
-    ($export:ident, $number:literal, $keep_third:literal, $enter:path) => {
+    ($export:ident, $number:literal, $enter:path, $put_threads:literal, $save:literal, $restore:literal) => {
         /// Entry point of the OpenMP runtime's ABI; see the module.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $export() {
             naked_asm!(
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-                "sub rsp, 128",
-                "movups [rsp], xmm0", "movups [rsp+16], xmm1",
-                "movups [rsp+32], xmm2", "movups [rsp+48], xmm3",
-                "movups [rsp+64], xmm4", "movups [rsp+80], xmm5",
-                "movups [rsp+96], xmm6", "movups [rsp+112], xmm7",
+                "mov r8, rcx",
                 "mov rcx, rdi",
                 "mov esi, edx",
                 "mov edi, {number}",
-                "mov rdx, [rsp+184]",
+                "mov rdx, [rsp+56]",
+                $save,
                 "call {enter}",
+                $restore,
                 "mov r11, rax",
                 "mov r10, rdx",
-                "movups xmm0, [rsp]", "movups xmm1, [rsp+16]",
-                "movups xmm2, [rsp+32]", "movups xmm3, [rsp+48]",
-                "movups xmm4, [rsp+64]", "movups xmm5, [rsp+80]",
-                "movups xmm6, [rsp+96]", "movups xmm7, [rsp+112]",
-                "add rsp, 128",
                 "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-                concat!(".if ", $keep_third, " == 0"),
-                "mov edx, r10d",
-                ".endif",
+                $put_threads,
                 "jmp r11",
                 number = const $number,
                 enter = sym $enter,
             )
         }
     };
+    (gomp $export:ident, $number:literal) => {
+        trampoline!($export, $number, enter, "mov edx, r10d", "", "");
+    };
+    (kmpc $export:ident, $number:literal, $enter:path) => {
+        trampoline!($export, $number, $enter, "", "", "");
+    };
+    (variadic $export:ident, $number:literal, $enter:path) => {
+        trampoline!(
+            $export, $number, $enter, "",
+            "sub rsp, 128
+             test al, al
+             jz 2f
+             movups [rsp], xmm0
+             movups [rsp+16], xmm1
+             movups [rsp+32], xmm2
+             movups [rsp+48], xmm3
+             movups [rsp+64], xmm4
+             movups [rsp+80], xmm5
+             movups [rsp+96], xmm6
+             movups [rsp+112], xmm7
+             2:",
+            "cmp byte ptr [rsp+128], 0
+             jz 3f
+             movups xmm0, [rsp]
+             movups xmm1, [rsp+16]
+             movups xmm2, [rsp+32]
+             movups xmm3, [rsp+48]
+             movups xmm4, [rsp+64]
+             movups xmm5, [rsp+80]
+             movups xmm6, [rsp+96]
+             movups xmm7, [rsp+112]
+             3:
+             add rsp, 128"
+        );
+    };
 }
 
-/// Names by number, for the look-up of the real ones.
-static NAMES: [&CStr; 21] = [
-    c"GOMP_parallel",
-    c"GOMP_parallel_reductions",
-    c"GOMP_parallel_sections",
-    c"GOMP_parallel_loop_static",
-    c"GOMP_parallel_loop_dynamic",
-    c"GOMP_parallel_loop_guided",
-    c"GOMP_parallel_loop_runtime",
-    c"GOMP_parallel_loop_nonmonotonic_dynamic",
-    c"GOMP_parallel_loop_nonmonotonic_guided",
-    c"GOMP_parallel_loop_nonmonotonic_runtime",
-    c"GOMP_parallel_loop_maybe_nonmonotonic_runtime",
-    c"GOMP_parallel_start",
-    c"GOMP_parallel_sections_start",
-    c"GOMP_parallel_loop_static_start",
-    c"GOMP_parallel_loop_dynamic_start",
-    c"GOMP_parallel_loop_guided_start",
-    c"GOMP_parallel_loop_runtime_start",
-    c"__kmpc_fork_call",
-    c"__kmpc_fork_call_if",
-    c"__kmpc_push_num_threads",
-    c"__kmpc_serialized_parallel",
-];
+trampoline!(gomp GOMP_parallel, 0);
+trampoline!(gomp GOMP_parallel_reductions, 1);
+trampoline!(gomp GOMP_parallel_sections, 2);
+trampoline!(gomp GOMP_parallel_loop_static, 3);
+trampoline!(gomp GOMP_parallel_loop_dynamic, 4);
+trampoline!(gomp GOMP_parallel_loop_guided, 5);
+trampoline!(gomp GOMP_parallel_loop_runtime, 6);
+trampoline!(gomp GOMP_parallel_loop_nonmonotonic_dynamic, 7);
+trampoline!(gomp GOMP_parallel_loop_nonmonotonic_guided, 8);
+trampoline!(gomp GOMP_parallel_loop_nonmonotonic_runtime, 9);
+trampoline!(gomp GOMP_parallel_loop_maybe_nonmonotonic_runtime, 10);
+trampoline!(gomp GOMP_parallel_start, 11);
+trampoline!(gomp GOMP_parallel_sections_start, 12);
+trampoline!(gomp GOMP_parallel_loop_static_start, 13);
+trampoline!(gomp GOMP_parallel_loop_dynamic_start, 14);
+trampoline!(gomp GOMP_parallel_loop_guided_start, 15);
+trampoline!(gomp GOMP_parallel_loop_runtime_start, 16);
+trampoline!(variadic __kmpc_fork_call, 17, enter_fork);
+trampoline!(variadic __kmpc_fork_call_if, 18, enter_fork_if);
+trampoline!(kmpc __kmpc_serialized_parallel, 19, enter_serialized);
+trampoline!(kmpc __kmpc_push_num_threads, 20, enter_push);
+trampoline!(kmpc __kmpc_push_num_threads_strict, 21, enter_push_fixed);
+trampoline!(kmpc __kmpc_push_num_threads_list, 22, enter_push_fixed);
+trampoline!(kmpc __kmpc_push_num_threads_list_strict, 23, enter_push_fixed);
 
-trampoline!(GOMP_parallel, 0, "0", enter);
-trampoline!(GOMP_parallel_reductions, 1, "0", enter);
-trampoline!(GOMP_parallel_sections, 2, "0", enter);
-trampoline!(GOMP_parallel_loop_static, 3, "0", enter);
-trampoline!(GOMP_parallel_loop_dynamic, 4, "0", enter);
-trampoline!(GOMP_parallel_loop_guided, 5, "0", enter);
-trampoline!(GOMP_parallel_loop_runtime, 6, "0", enter);
-trampoline!(GOMP_parallel_loop_nonmonotonic_dynamic, 7, "0", enter);
-trampoline!(GOMP_parallel_loop_nonmonotonic_guided, 8, "0", enter);
-trampoline!(GOMP_parallel_loop_nonmonotonic_runtime, 9, "0", enter);
-trampoline!(
-    GOMP_parallel_loop_maybe_nonmonotonic_runtime,
-    10,
-    "0",
-    enter
-);
-trampoline!(GOMP_parallel_start, 11, "0", enter);
-trampoline!(GOMP_parallel_sections_start, 12, "0", enter);
-trampoline!(GOMP_parallel_loop_static_start, 13, "0", enter);
-trampoline!(GOMP_parallel_loop_dynamic_start, 14, "0", enter);
-trampoline!(GOMP_parallel_loop_guided_start, 15, "0", enter);
-trampoline!(GOMP_parallel_loop_runtime_start, 16, "0", enter);
-trampoline!(__kmpc_fork_call, 17, "1", enter_fork);
-trampoline!(__kmpc_fork_call_if, 18, "1", enter_fork);
-trampoline!(__kmpc_push_num_threads, 19, "1", enter_push);
-trampoline!(__kmpc_serialized_parallel, 20, "1", enter_serialized);
-
-/// The program calls into a runtime that cannot be found: nothing sensible is left to do.
-fn missing(name: &CStr) -> ! {
-    eprintln!(
-        "corefit: {} was called, but no OpenMP runtime is loaded",
-        name.to_string_lossy()
-    );
-    std::process::abort()
+#[inline]
+fn real(number: usize, caller: usize) -> (*mut c_void, &'static Runtime) {
+    binding::find(caller, number).unwrap_or_else(|| missing(number))
 }
 
-fn real(number: usize, caller: usize) -> &'static runtime::Site {
-    let name = NAMES[number];
-    runtime::site(caller, number, name).unwrap_or_else(|| missing(name))
+/// The program calls into a runtime that is not there. Without us the dynamic linker would have
+/// ended it here, with the same status.
+#[cold]
+fn missing(number: usize) -> ! {
+    let name = NAMES[number].to_bytes();
+    for text in [b"symbol lookup error: undefined symbol: ", name, b"\n"] {
+        // SAFETY: a valid text of the stated length.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    }
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(127) }
 }
 
 /// A libgomp region that asks for `threads` (0: as the runtime decides).
 extern "C" fn enter(number: usize, threads: u32, caller: usize) -> Jump {
-    let site = real(number, caller);
-    let threads = region::size(site.runtime, threads).unwrap_or(threads);
-    Jump {
-        target: site.target,
-        threads: threads.into(),
-    }
+    let (target, runtime) = real(number, caller);
+    let word = session::current_word();
+    let threads = if word == 0 { threads } else { region::size(runtime, threads, word).unwrap_or(threads) };
+    Jump { target, threads: threads.into() }
 }
 
 /// A libomp region. The clause, if any, came before through `__kmpc_push_num_threads`.
 extern "C" fn enter_fork(number: usize, _: u32, caller: usize, location: *const c_void) -> Jump {
-    let site = real(number, caller);
-    let clause = CLAUSE.replace(0);
-    if let Some(threads) = region::size(site.runtime, clause) {
-        site.runtime.push_threads(location, threads);
+    let (target, runtime) = real(number, caller);
+    let word = session::current_word();
+    if word | MORE.load(Relaxed) != 0 {
+        fork(runtime, location, word);
     }
-    Jump {
-        target: site.target,
-        threads: 0,
+    Jump { target, threads: 0 }
+}
+
+#[cold]
+fn fork(runtime: &'static Runtime, location: *const c_void, word: u32) {
+    let clause = match CLAUSE.replace(Clause::No) {
+        Clause::No => Some(0),
+        Clause::Threads(n) => Some(n),
+        Clause::Fixed => None,
+    };
+    if let Some(clause) = clause
+        && word != 0
+        && let Some(threads) = region::size(runtime, clause, word)
+    {
+        runtime.push_threads(location, threads);
+    }
+    if quiet::at_region(runtime, session::current_word()) {
+        MORE.store(1, Relaxed);
     }
 }
 
-/// A `num_threads` clause (third argument) for the next region of this thread.
-extern "C" fn enter_push(number: usize, threads: u32, caller: usize) -> Jump {
-    CLAUSE.set(threads);
-    Jump {
-        target: real(number, caller).target,
-        threads: 0,
+/// A libomp region that runs serially if its fourth argument is 0.
+extern "C" fn enter_fork_if(
+    number: usize,
+    threads: u32,
+    caller: usize,
+    location: *const c_void,
+    condition: i32,
+) -> Jump {
+    if condition == 0 {
+        enter_serialized(number, threads, caller)
+    } else {
+        enter_fork(number, threads, caller, location)
     }
 }
 
 /// A region that an `if` clause serialised: it uses the clause up.
 extern "C" fn enter_serialized(number: usize, _: u32, caller: usize) -> Jump {
-    CLAUSE.set(0);
-    Jump {
-        target: real(number, caller).target,
-        threads: 0,
+    if MORE.load(Relaxed) != 0 {
+        CLAUSE.set(Clause::No);
     }
+    Jump { target: real(number, caller).0, threads: 0 }
+}
+
+/// A `num_threads` clause (third argument) for the next region of this thread.
+extern "C" fn enter_push(number: usize, threads: u32, caller: usize) -> Jump {
+    push(number, Clause::Threads(threads), caller)
+}
+
+/// A `num_threads` clause that is not a mere wish.
+extern "C" fn enter_push_fixed(number: usize, _: u32, caller: usize) -> Jump {
+    push(number, Clause::Fixed, caller)
+}
+
+fn push(number: usize, clause: Clause, caller: usize) -> Jump {
+    MORE.store(1, Relaxed);
+    CLAUSE.set(clause);
+    Jump { target: real(number, caller).0, threads: 0 }
 }

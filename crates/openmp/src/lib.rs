@@ -14,9 +14,11 @@
 //!
 //! * `page.rs`: the page shared with corefit.
 //! * `entry.rs`: the exported entry points, in assembly, since some are variadic.
-//! * `runtime.rs`: which of several loaded OpenMP runtimes a call was meant for.
-//! * `region.rs`: the decision per region.
-//! * `quiet.rs`: stopping a runtime's spinning at run time.
+//! * `binding.rs`: which of several loaded OpenMP runtimes a call was meant for;
+//!   `objects.rs` and `runtime.rs`: what is loaded, and the functions of a runtime.
+//! * `region.rs`, `random.rs`: the decision per region.
+//! * `watch.rs`: a thread that sees changes while no region begins.
+//! * `quiet.rs`, `park.rs`: stopping libomp's and libgomp's spinning at run time.
 //! * `counts.rs`: answers to "how many CPUs are there".
 //!
 //! In a program that corefit did not start it does nothing at all.
@@ -24,10 +26,16 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("libcorefit_omp has entry points for x86-64 Linux only");
 
+mod binding;
 mod counts;
 mod entry;
+mod next;
+mod objects;
 mod page;
+mod park;
 mod quiet;
+mod random;
 mod region;
 mod runtime;
 mod session;
+mod watch;

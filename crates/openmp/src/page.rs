@@ -91,7 +91,7 @@ pub(crate) struct Page {
 pub(crate) struct Slot {
     /// corefit → process: see [`word`]. A futex, too: corefit wakes it on change.
     pub(crate) word: AtomicU32,
-    /// The process that owns this slot, as it sees itself; 0 is free.
+    /// The process that owns this slot, as corefit sees it; 0 is free.
     pub(crate) pid: AtomicU32,
     /// Futex: 1 once corefit has looked at this registration.
     pub(crate) answered: AtomicU32,

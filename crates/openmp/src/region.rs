@@ -1,43 +1,31 @@
-//! The decision for one parallel region: as the program asks, or how many threads fewer.
+//! The decision for one parallel region: as the program asks, or how many threads instead.
 
-use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-use crate::page::{Slot, word};
-use crate::quiet;
-use crate::runtime::Runtime;
-use crate::session;
+use crate::page::{Slot, runtime, word};
+use crate::runtime::{self as runtimes, Runtime};
+use crate::{random, session, watch};
 
 /// The number of threads for a region that asks for `clause` threads (0: no clause),
-/// or `None` to leave it to the runtime.
-#[inline]
-pub(crate) fn size(rt: &'static Runtime, clause: u32) -> Option<u32> {
-    let word = session::current_word();
-    if word == 0 {
-        return None;
-    }
-    decide(rt, clause, word)
-}
-
+/// or `None` to leave it to the runtime. `word` is not zero.
 #[cold]
-fn decide(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u32> {
-    let requested = if clause == 0 {
-        rt.max_threads()
-    } else {
-        clause
-    };
+pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u32> {
+    let requested = if clause == 0 { rt.max_threads() } else { clause };
     if word == word::REGISTER {
         word = session::register(rt, requested);
     }
     let slot = session::slot()?;
-    quiet::at_region(rt, word);
-    let outer = rt.enclosing_threads();
+    session::note_runtime(slot, rt);
+    if requested > 1 || rt.max_threads() > 1 {
+        watch::start(slot);
+    }
+    let outer = enclosing_threads(rt);
     let dynamic = rt.dynamic();
     let resizable = word & word::ANY != 0 || (word & word::DYNAMIC != 0 && dynamic);
     let team = if !resizable {
         requested
     } else if word & word::RANDOM != 0 {
-        1 + random() % requested.max(1)
+        1 + random::number(rt) % requested.max(1)
     } else {
         limit(requested, outer, word & word::TEAM)
     };
@@ -49,11 +37,14 @@ fn decide(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u32> {
 
 /// A nested region shares the team's size with the regions around it.
 fn limit(requested: u32, outer: u32, team: u32) -> u32 {
-    if team == 0 {
-        requested
-    } else {
-        requested.min((team / outer).max(1))
-    }
+    if team == 0 { requested } else { requested.min((team / outer).max(1)) }
+}
+
+/// Threads of the regions around this one, also of those begun by a libgomp of another part of
+/// the program. (libomp is not asked: it would take the thread for one of its own.)
+fn enclosing_threads(rt: &'static Runtime) -> u32 {
+    let others = runtimes::known().filter(|r| r.kind == runtime::GOMP && !core::ptr::eq(*r, rt));
+    others.fold(rt.enclosing_threads(), |all, r| all.saturating_mul(r.enclosing_threads()))
 }
 
 fn note(slot: &Slot, requested: u32, team: u32, dynamic: bool) {
@@ -64,23 +55,4 @@ fn note(slot: &Slot, requested: u32, team: u32, dynamic: bool) {
     if team != requested {
         slot.resized.fetch_add(1, Relaxed);
     }
-}
-
-/// Random sizes for `corefit certify`: one stream per thread, seeded from the page
-/// (xorshift64*, Vigna 2016; quality hardly matters here).
-fn random() -> u32 {
-    thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
-    static STREAMS: AtomicU64 = AtomicU64::new(1);
-    let mut x = STATE.get();
-    if x == 0 {
-        let seed = session::page().map_or(1, |p| p.seed.load(Relaxed));
-        let stream = STREAMS.fetch_add(1, Relaxed);
-        // Odd multiples of the golden ratio spread neighbouring seeds and streams.
-        x = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream.rotate_left(40)) | 1;
-    }
-    x ^= x >> 12;
-    x ^= x << 25;
-    x ^= x >> 27;
-    STATE.set(x);
-    u32::try_from(x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40).unwrap_or(0)
 }

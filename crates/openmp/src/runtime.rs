@@ -1,18 +1,12 @@
-//! Which OpenMP runtime a call was meant for.
-//!
-//! One process can hold several (a Python with NumPy, scikit-learn and PyTorch often has
-//! three, under names like `libgomp-a34b3233.so.1`, opened with `RTLD_LOCAL`). Our entry
-//! point stands in front of all of them, so the runtime has to be found per caller: as the
-//! dynamic linker would have bound it without us. First the global search order behind us,
-//! then the caller's own dependencies. The answer is remembered per call site.
+//! The OpenMP runtimes loaded, and the functions of theirs that we call.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
+use crate::objects::Object;
 use crate::page;
-use crate::session::next_symbol;
 
 type GetInt = unsafe extern "C" fn() -> c_int;
 type IntToInt = unsafe extern "C" fn(c_int) -> c_int;
@@ -21,17 +15,22 @@ type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, u3
 type GlobalThread = unsafe extern "C" fn(*const c_void) -> i32;
 type PushThreads = unsafe extern "C" fn(*const c_void, i32, i32);
 
-/// The functions of one loaded runtime that we call.
+/// One loaded runtime. It stays loaded: threads of its pool, or ours, sleep in its code.
 pub(crate) struct Runtime {
     /// See [`page::runtime`].
     pub(crate) kind: u32,
-    base: usize,
+    start: usize,
+    end: usize,
+    /// Its file name, until it has been told to stay.
+    name: AtomicPtr<c_char>,
     max_threads: Option<GetInt>,
     num_procs: Option<GetInt>,
     dynamic: Option<GetInt>,
     level: Option<GetInt>,
     active_level: Option<GetInt>,
     team_size: Option<IntToInt>,
+    ancestor: Option<IntToInt>,
+    thread_limit: Option<GetInt>,
     /// `omp_set_dynamic`.
     pub(crate) set_dynamic: Option<SetInt>,
     /// `kmp_set_blocktime`, in milliseconds; libomp only.
@@ -43,6 +42,9 @@ pub(crate) struct Runtime {
     global_thread: Option<GlobalThread>,
     push_threads: Option<PushThreads>,
 }
+
+/// Runtimes seen; more than these are left alone.
+static RUNTIMES: [AtomicPtr<Runtime>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
 
 fn call(f: Option<GetInt>, otherwise: u32) -> u32 {
     // SAFETY: an `omp_get_*` function of a loaded runtime: no arguments, callable anywhere.
@@ -60,6 +62,11 @@ impl Runtime {
         call(self.num_procs, 1)
     }
 
+    /// Most threads of one contention group (`OMP_THREAD_LIMIT`).
+    pub(crate) fn thread_limit(&self) -> u32 {
+        call(self.thread_limit, u32::MAX)
+    }
+
     /// Whether OpenMP dynamic adjustment is enabled for the calling thread.
     pub(crate) fn dynamic(&self) -> bool {
         call(self.dynamic, 0) != 0
@@ -70,13 +77,20 @@ impl Runtime {
         if call(self.active_level, 0) == 0 {
             return 1;
         }
-        let Some(team_size) = self.team_size else {
-            return 1;
-        };
-        (1..=call(self.level, 0))
-            // SAFETY: `omp_get_team_size` accepts any level and gives -1 for a bad one.
-            .map(|l| unsafe { team_size(l.cast_signed()) }.max(1).cast_unsigned())
-            .fold(1, u32::saturating_mul)
+        self.levels(self.team_size).fold(1, |all, size| all.saturating_mul(size.max(1)))
+    }
+
+    /// The calling thread's number in each enclosing region, outermost first.
+    pub(crate) fn ancestors(&self) -> impl Iterator<Item = u32> + '_ {
+        self.levels(self.ancestor)
+    }
+
+    fn levels(&self, of: Option<IntToInt>) -> impl Iterator<Item = u32> + '_ {
+        let levels = if of.is_some() { call(self.level, 0) } else { 0 };
+        (1..=levels).filter_map(move |level| {
+            // SAFETY: these functions accept any level and give -1 for a bad one.
+            of.map(|f| unsafe { f(level.cast_signed()) }.max(0).cast_unsigned())
+        })
     }
 
     /// Asks libomp for `threads` in the calling thread's next region.
@@ -87,160 +101,93 @@ impl Runtime {
             unsafe { push(location, thread(location), threads.cast_signed()) };
         }
     }
-}
 
-/// A call site and what it was resolved to; never freed, never changed.
-pub(crate) struct Site {
-    caller: usize,
-    entry: usize,
-    /// The real entry point.
-    pub(crate) target: *mut c_void,
-    /// The runtime that it belongs to.
-    pub(crate) runtime: &'static Runtime,
-}
-
-/// Call sites seen, by open addressing. Sites that no longer fit are resolved each time.
-static SITES: [AtomicPtr<Site>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
-/// Runtimes seen.
-static RUNTIMES: [AtomicPtr<Runtime>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
-
-/// Finds the real `name` for a call that returns to `caller`; `entry` numbers the names.
-pub(crate) fn site(caller: usize, entry: usize, name: &CStr) -> Option<&'static Site> {
-    let hash = (caller ^ (caller >> 9)).wrapping_add(entry.wrapping_mul(31));
-    for probe in 0..8 {
-        let at = &SITES[(hash + probe) % SITES.len()];
-        let known = at.load(Acquire);
-        if known.is_null() {
-            let new = Box::into_raw(Box::new(resolve(caller, entry, name)?));
-            // A lost race leaves this one out of the table; it serves this call all the same.
-            let _ = at.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire);
-            // SAFETY: `new` came from a box and is never freed.
-            return Some(unsafe { &*new });
-        }
-        // SAFETY: sites are never freed.
-        let known = unsafe { &*known };
-        if known.caller == caller && known.entry == entry {
-            return Some(known);
-        }
-    }
-    resolve(caller, entry, name).map(|site| &*Box::leak(Box::new(site)))
-}
-
-#[cold]
-fn resolve(caller: usize, entry: usize, name: &CStr) -> Option<Site> {
-    let mut target = next_symbol(name);
-    if target.is_null() {
-        target = in_dependencies(caller, name);
-    }
-    if target.is_null()
-        || Object::of(target as usize).base == Object::of(site as *const () as usize).base
-    {
-        return None;
-    }
-    Some(Site {
-        caller,
-        entry,
-        target,
-        runtime: runtime(target as usize)?,
-    })
-}
-
-/// The loaded object that an address lies in.
-struct Object {
-    base: usize,
-    name: *const libc::c_char,
-}
-
-impl Object {
-    fn of(address: usize) -> Object {
-        // SAFETY: an all-zero Dl_info is a valid value to be overwritten.
-        let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: dladdr accepts any address.
-        unsafe { libc::dladdr(address as *const c_void, &raw mut info) };
-        Object {
-            base: info.dli_fbase as usize,
-            name: info.dli_fname,
+    /// Tells the linker to keep it for the life of the process.
+    pub(crate) fn keep_loaded(&self) {
+        let name = self.name.swap(ptr::null_mut(), AcqRel);
+        if !name.is_null() {
+            // SAFETY: the linker's own name of a loaded object. It opens nothing; the handle is
+            // given back, the mark stays.
+            unsafe {
+                let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+                let handle = libc::dlopen(name, mode);
+                if !handle.is_null() {
+                    libc::dlclose(handle);
+                }
+            }
         }
     }
 
-    /// Looks a symbol up in this object and what it depends on.
-    fn symbol(&self, name: &CStr) -> *mut c_void {
-        if self.name.is_null() {
-            return ptr::null_mut();
+    fn new(object: &Object) -> Runtime {
+        /// A symbol of the runtime as a function pointer of the wanted type.
+        macro_rules! function {
+            ($name:literal) => {{
+                let at: Option<usize> = object.symbol($name);
+                // SAFETY: the OpenMP API or the runtime's documented ABI fixes the type.
+                at.map(|at| unsafe { transmute(ptr::with_exposed_provenance::<c_void>(at)) })
+            }};
         }
-        // SAFETY: the name that the dynamic linker itself reported. The object is loaded, so
-        // this opens nothing; the reference is kept so that what we resolved stays loaded.
-        let handle = unsafe { libc::dlopen(self.name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if handle.is_null() {
-            return ptr::null_mut();
+        let set_blocktime: Option<SetInt> = function!(c"kmp_set_blocktime");
+        Runtime {
+            kind: if set_blocktime.is_some() { page::runtime::KMP } else { page::runtime::GOMP },
+            start: object.start,
+            end: object.end,
+            name: AtomicPtr::new(object.name.cast_mut()),
+            max_threads: function!(c"omp_get_max_threads"),
+            num_procs: function!(c"omp_get_num_procs"),
+            dynamic: function!(c"omp_get_dynamic"),
+            level: function!(c"omp_get_level"),
+            active_level: function!(c"omp_get_active_level"),
+            team_size: function!(c"omp_get_team_size"),
+            ancestor: function!(c"omp_get_ancestor_thread_num"),
+            thread_limit: function!(c"omp_get_thread_limit"),
+            set_dynamic: function!(c"omp_set_dynamic"),
+            set_blocktime,
+            blocktime: function!(c"kmp_get_blocktime"),
+            parallel: function!(c"GOMP_parallel"),
+            global_thread: function!(c"__kmpc_global_thread_num"),
+            push_threads: function!(c"__kmpc_push_num_threads"),
         }
-        // SAFETY: a live handle and a NUL-terminated name.
-        unsafe { libc::dlsym(handle, name.as_ptr()) }
     }
 }
 
-fn in_dependencies(caller: usize, name: &CStr) -> *mut c_void {
-    Object::of(caller).symbol(name)
+/// Whether an object is an OpenMP runtime with the entry point `key`. (Tools that stand in front
+/// of a runtime have the entry points only, stubs have the API only.)
+pub(crate) fn is_runtime(object: &Object, key: &CStr) -> bool {
+    object.symbol(c"omp_get_max_threads").is_some() && object.symbol(key).is_some()
 }
 
-fn runtime(address: usize) -> Option<&'static Runtime> {
-    let object = Object::of(address);
+/// The runtime that an object is.
+pub(crate) fn of(object: &Object) -> Option<&'static Runtime> {
     for at in &RUNTIMES {
-        let known = at.load(Acquire);
-        // SAFETY: runtimes are never freed.
-        if !known.is_null() && unsafe { &*known }.base == object.base {
-            // SAFETY: as above.
-            return Some(unsafe { &*known });
-        }
+        let mut known = at.load(Acquire);
         if known.is_null() {
-            let new = Box::into_raw(Box::new(functions(&object)));
-            let _ = at.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire);
-            // SAFETY: `new` came from a box and is never freed (a lost race leaks one).
-            return Some(unsafe { &*new });
+            let new = Box::into_raw(Box::new(Runtime::new(object)));
+            known = match at.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire) {
+                Ok(_) => new,
+                Err(other) => {
+                    // SAFETY: the box made above, which nobody else has seen.
+                    drop(unsafe { Box::from_raw(new) });
+                    other
+                }
+            };
+        }
+        // SAFETY: runtimes are never freed.
+        let known = unsafe { &*known };
+        if known.start == object.start {
+            return Some(known);
         }
     }
     None
 }
 
 /// Whether an address lies in a runtime that a region has been sent to.
-pub(crate) fn is_runtime(address: usize) -> bool {
-    let base = Object::of(address).base;
-    RUNTIMES
-        .iter()
-        .map(|at| at.load(Acquire))
-        .take_while(|known| !known.is_null())
-        // SAFETY: runtimes are never freed.
-        .any(|known| unsafe { &*known }.base == base)
+pub(crate) fn contains(address: usize) -> bool {
+    known().any(|r| (r.start..r.end).contains(&address))
 }
 
-fn functions(object: &Object) -> Runtime {
-    /// A symbol of the runtime as a function pointer of the wanted type.
-    macro_rules! function {
-        ($name:literal) => {{
-            let at = object.symbol($name);
-            // SAFETY: the OpenMP API or the runtime's documented ABI fixes the type of this name.
-            (!at.is_null()).then(|| unsafe { transmute(at) })
-        }};
-    }
-    let set_blocktime: Option<SetInt> = function!(c"kmp_set_blocktime");
-    Runtime {
-        kind: if set_blocktime.is_some() {
-            page::runtime::KMP
-        } else {
-            page::runtime::GOMP
-        },
-        base: object.base,
-        max_threads: function!(c"omp_get_max_threads"),
-        num_procs: function!(c"omp_get_num_procs"),
-        dynamic: function!(c"omp_get_dynamic"),
-        level: function!(c"omp_get_level"),
-        active_level: function!(c"omp_get_active_level"),
-        team_size: function!(c"omp_get_team_size"),
-        set_dynamic: function!(c"omp_set_dynamic"),
-        set_blocktime,
-        blocktime: function!(c"kmp_get_blocktime"),
-        parallel: function!(c"GOMP_parallel"),
-        global_thread: function!(c"__kmpc_global_thread_num"),
-        push_threads: function!(c"__kmpc_push_num_threads"),
-    }
+/// The runtimes that regions have been sent to.
+pub(crate) fn known() -> impl Iterator<Item = &'static Runtime> {
+    // SAFETY: runtimes are never freed.
+    RUNTIMES.iter().map_while(|at| unsafe { at.load(Acquire).as_ref() })
 }

@@ -1,0 +1,100 @@
+//! One thread of ours in each process that runs teams: it sees changes of the word that no region
+//! is there to see, because the program stays in one for a long time.
+//!
+//! It sleeps on the word, and looks up four times a second for two things more: whether corefit
+//! is still there, and whether the program is. (A program ends when its last thread does; as
+//! ours would be that thread, it has to notice.)
+
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use crate::page::{Slot, word};
+use crate::park::Parked;
+use crate::session::{self, futex_wait};
+
+/// Time between two looks, in ms.
+const LOOK_MS: u64 = 250;
+
+/// Whether the thread has been started in this process.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// The parent's thread does not exist in the child of a fork.
+pub(crate) fn forked() {
+    STARTED.store(false, Relaxed);
+}
+
+/// Starts the thread, once per process. If it cannot be had, nothing is watched.
+pub(crate) fn start(slot: &'static Slot) {
+    if STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
+        return;
+    }
+    // SAFETY: `watch` takes a slot.
+    let thread = unsafe { spawn(ptr::null(), watch, ptr::from_ref(slot).cast_mut().cast()) };
+    if let Some(thread) = thread {
+        // SAFETY: the thread just made; nobody joins it.
+        unsafe { libc::pthread_detach(thread) };
+    }
+}
+
+/// Starts a thread that gets none of the program's signals. `attribute` may be null.
+///
+/// # Safety
+/// `run` may do with `argument` what it likes; `attribute` is valid if it is not null.
+pub(crate) unsafe fn spawn(
+    attribute: *const libc::pthread_attr_t,
+    run: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> Option<libc::pthread_t> {
+    // SAFETY: the zeroed set and handle are overwritten before use.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        let mut old: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut old);
+        let mut thread: libc::pthread_t = core::mem::zeroed();
+        let failed = libc::pthread_create(&raw mut thread, attribute, run, argument);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, ptr::null_mut());
+        (failed == 0).then_some(thread)
+    }
+}
+
+extern "C" fn watch(slot: *mut c_void) -> *mut c_void {
+    // SAFETY: the slot that `start` got; it lies in the page, which is never unmapped.
+    let slot = unsafe { &*slot.cast::<Slot>() };
+    // SAFETY: names the calling thread; the text is NUL-terminated and short enough.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"corefit".as_ptr()) };
+    let mut parked = Parked::default();
+    let mut gone = false;
+    loop {
+        let word = slot.word.load(Acquire);
+        parked.follow(slot, word & word::QUIET != 0 && !gone);
+        futex_wait(&slot.word, word, LOOK_MS);
+        if program_has_ended(1 + parked.threads()) {
+            // SAFETY: what the C library does when the last thread ends.
+            unsafe { libc::exit(0) };
+        }
+        if word != 0 && !gone && session::owner_is_gone() {
+            session::leave();
+            gone = true;
+        }
+    }
+}
+
+/// Whether only `ours` threads are left, after the main one has ended.
+fn program_has_ended(ours: usize) -> bool {
+    main_thread_has_ended() && tasks().is_some_and(|all| all <= ours + 1)
+}
+
+fn main_thread_has_ended() -> bool {
+    let Ok(stat) = std::fs::read("/proc/self/stat") else {
+        return false;
+    };
+    let after_name = stat.iter().rposition(|b| *b == b')').unwrap_or(0);
+    stat.get(after_name + 2) == Some(&b'Z')
+}
+
+/// Threads of this process, an ended main one among them.
+fn tasks() -> Option<usize> {
+    Some(std::fs::read_dir("/proc/self/task").ok()?.count())
+}
