@@ -196,6 +196,7 @@ impl<'a> Trial<'a> {
             });
             let output = child.wait_with_output();
             done.store(true, Ordering::Relaxed);
+            page.interrupt();
             let identity = watch.join().unwrap_or_default();
             let last = page.processes().into_iter().find(|p| p.pid == pid);
             (output, identity, last)
@@ -311,7 +312,7 @@ fn watch(page: &TeamPage, pid: u32, done: &AtomicBool) -> Option<Identity> {
     let mut identity = None;
     let mut seen = 0;
     while !done.load(Ordering::Relaxed) {
-        let now = page.wait_registration(seen, Duration::from_millis(20));
+        let now = page.wait_registration(seen, Duration::from_secs(1));
         if now == seen {
             continue;
         }

@@ -193,6 +193,13 @@ impl TeamPage {
         self.page().slots[slot].pid.store(0, Ordering::Release);
     }
 
+    /// Wakes whoever is in [`TeamPage::wait_registration`], as if a process had registered.
+    pub fn interrupt(&self) {
+        let at = &self.page().registrations;
+        at.fetch_add(1, Ordering::Release);
+        wake(at);
+    }
+
     /// Waits until a process registers that `seen` (the value returned last, at first 0) does
     /// not count, or `limit` passes; gives the new count.
     #[must_use]

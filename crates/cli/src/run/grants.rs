@@ -105,7 +105,7 @@ impl Grants {
         let mut identifier = Identifier::default();
         let mut seen = 0;
         while !self.stop.load(Ordering::Relaxed) {
-            let now = page.wait_registration(seen, Duration::from_millis(100));
+            let now = page.wait_registration(seen, Duration::from_secs(1));
             if now == seen {
                 continue;
             }
@@ -124,9 +124,10 @@ impl Grants {
         }
     }
 
-    /// Ends [`Grants::serve`].
-    pub(crate) fn stop(&self) {
+    /// Ends [`Grants::serve`] of this page.
+    pub(crate) fn stop(&self, page: &TeamPage) {
         self.stop.store(true, Ordering::Relaxed);
+        page.interrupt();
     }
 
     fn decide(&self, identifier: &mut Identifier, pid: u32) -> Grant {

@@ -117,7 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             scope.spawn(|| grants.serve(page));
         }
         let result = supervise(args, &mut child, &mut plan, &grants, &mut restarts);
-        grants.stop();
+        if let Some(page) = &page {
+            grants.stop(page);
+        }
         result
     })?;
     report.wall_s = report::round(start.elapsed().as_secs_f64());

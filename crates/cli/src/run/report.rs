@@ -34,7 +34,8 @@ pub(crate) struct Report {
     pub(crate) efficiency: Option<f64>,
     /// Thread-seconds spent runnable without a CPU.
     pub(crate) waiting_s: f64,
-    /// Thread counts over time: every change, with its reason.
+    /// Threads ordered over time: every change, with its reason. Only processes that may be
+    /// resized follow; for others it is the size that would be right.
     pub(crate) changes: Vec<Change>,
     /// One sample per interval (thinned in long runs).
     pub(crate) samples: Vec<Sample>,
@@ -221,6 +222,12 @@ impl Report {
 
     fn threads_line(&self) -> String {
         let mut text = format!("threads: {} at launch", self.threads_launched);
+        if !self.processes.iter().any(OpenMp::may_be_resized) {
+            return match self.restarts {
+                0 => text,
+                n => text + &format!("; restarted {n}x"),
+            };
+        }
         const SHOWN: usize = 6;
         for change in self.changes.iter().take(SHOWN) {
             text += &format!(
