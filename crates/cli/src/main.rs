@@ -1,6 +1,7 @@
 //! The `corefit` command: keeps parallel programs fast when they get fewer CPUs than they
 //! think they have.
 
+mod bench;
 mod certify;
 mod cpus;
 mod preload;
@@ -20,6 +21,7 @@ struct Corefit {
 
 #[derive(Subcommand)]
 enum Verb {
+    Bench(bench::Args),
     Run(run::Args),
     Certify(certify::Args),
     Cpus(cpus::CpusArgs),
@@ -27,6 +29,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let result = match Corefit::parse().verb {
+        Verb::Bench(args) => bench::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Certify(args) => certify::run(&args),
         Verb::Cpus(args) => cpus::run(&args),

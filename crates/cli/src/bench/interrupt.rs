@@ -1,0 +1,50 @@
+//! SIGINT, SIGTERM and SIGHUP end a bench in order: what it started is killed and what it
+//! made is removed, because everything is owned by a value whose `Drop` does that.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// The signals that ask a bench to end.
+pub(super) struct Interrupt {
+    caught: Arc<AtomicUsize>,
+    /// Readable once a signal has been caught.
+    wake: UnixStream,
+}
+
+/// A bench was asked to end by this signal.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted by signal {0}; everything was cleaned up")]
+pub(super) struct Interrupted(pub(super) u8);
+
+impl Interrupt {
+    /// Catches the signals from now on.
+    pub(super) fn install() -> io::Result<Interrupt> {
+        let caught = Arc::new(AtomicUsize::new(0));
+        let (wake, write) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let number = usize::try_from(signal).unwrap_or(usize::MAX);
+            signal_hook::flag::register_usize(signal, Arc::clone(&caught), number)?;
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        }
+        Ok(Interrupt { caught, wake })
+    }
+
+    /// An error once a signal has been caught.
+    pub(super) fn check(&self) -> Result<(), Interrupted> {
+        match u8::try_from(self.caught.load(Ordering::SeqCst)) {
+            Ok(0) => Ok(()),
+            Ok(signal) => Err(Interrupted(signal)),
+            Err(_) => Err(Interrupted(u8::MAX)),
+        }
+    }
+
+    /// Becomes readable when a signal is caught.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

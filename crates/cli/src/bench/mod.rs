@@ -1,0 +1,40 @@
+//! `corefit bench`: the project's own measurements. Every number that is promised anywhere
+//! has a bench here that makes it.
+
+mod arena;
+mod helper;
+mod interrupt;
+mod job;
+mod overcommit;
+mod progress;
+mod stats;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// Measure on this machine what corefit promises
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    name: Name,
+}
+
+#[derive(Subcommand)]
+enum Name {
+    Overcommit(Box<overcommit::Args>),
+    #[command(hide = true)]
+    Enter(helper::EnterArgs),
+    #[command(hide = true)]
+    Busy(helper::BusyArgs),
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.name {
+        Name::Overcommit(args) => overcommit::run(args),
+        Name::Enter(args) => helper::enter(args),
+        Name::Busy(args) => helper::busy(args),
+    }
+}

@@ -1,0 +1,97 @@
+//! The conditions under which programs are measured.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// CPUs that a runtime believes in under [`Condition::Sees16`].
+pub(super) const SEEN: u32 = 16;
+
+/// One condition; the order is that of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+pub(super) enum Condition {
+    /// The runtime believes in 16 CPUs (build/workloads/libseecpus.so)
+    #[value(name = "sees_16")]
+    #[serde(rename = "sees_16")]
+    Sees16,
+    /// A group of equal weight beside the program has one busy loop per CPU
+    #[value(name = "neighbour")]
+    #[serde(rename = "neighbour")]
+    Neighbour,
+    /// The group of the program has a quota of half the CPUs
+    #[value(name = "quota")]
+    #[serde(rename = "quota")]
+    Quota,
+    /// All CPUs, then one, then all again, each for about a third of the work
+    #[value(name = "step")]
+    #[serde(rename = "step")]
+    Step,
+    /// An idle machine: what corefit costs
+    #[value(name = "nothing_short")]
+    #[serde(rename = "nothing_short")]
+    NothingShort,
+}
+
+impl Condition {
+    /// Every condition.
+    pub(super) const ALL: [Condition; 5] =
+        [Condition::Sees16, Condition::Neighbour, Condition::Quota, Condition::Step, Condition::NothingShort];
+
+    /// Its name in options and in JSON.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Condition::Sees16 => "sees_16",
+            Condition::Neighbour => "neighbour",
+            Condition::Quota => "quota",
+            Condition::Step => "step",
+            Condition::NothingShort => "nothing_short",
+        }
+    }
+
+    /// Threads that a runtime starts by default on `cpus` CPUs: neither libgomp nor libomp
+    /// knows of quotas and neighbours.
+    pub(super) fn default_threads(self, cpus: u32) -> u32 {
+        match self {
+            Condition::Sees16 => SEEN,
+            _ => cpus,
+        }
+    }
+}
+
+/// The thread counts that are tried as fixed ones on `cpus` CPUs: every one up to 8, beyond
+/// that powers of two, one CPU left free, and all.
+pub(super) fn candidates(cpus: u32) -> Vec<u32> {
+    if cpus <= 8 {
+        return (1..=cpus).collect();
+    }
+    let powers = (0..).map(|n| 1 << n).take_while(|n| *n < cpus - 1);
+    powers.chain([cpus - 1, cpus]).collect()
+}
+
+/// The quota of half of `cpus` CPUs, us in every 100 ms.
+pub(super) fn half_quota_us(cpus: u32) -> u64 {
+    u64::from(cpus) * 100_000 / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_in_options_and_json() {
+        for condition in Condition::ALL {
+            let value = condition.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), condition.name());
+            let json = serde_json::to_value(condition).unwrap();
+            assert_eq!(json, condition.name());
+        }
+    }
+
+    #[test]
+    fn every_count_is_tried_on_small_machines_and_few_on_large_ones() {
+        assert_eq!(candidates(1), [1]);
+        assert_eq!(candidates(3), [1, 2, 3]);
+        assert_eq!(candidates(9), [1, 2, 4, 8, 9]);
+        assert_eq!(candidates(17), [1, 2, 4, 8, 16, 17]);
+        assert_eq!(candidates(64), [1, 2, 4, 8, 16, 32, 63, 64]);
+    }
+}

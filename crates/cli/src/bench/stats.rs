@@ -1,0 +1,155 @@
+//! Medians, geometric means, ratios of lower bounds, and a seeded shuffle.
+
+/// A number of which possibly only a lower bound is known (a run that was cut off).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Value {
+    pub(super) number: f64,
+    pub(super) bound: Bound,
+}
+
+/// How a number relates to the true one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// It is the true one.
+    Exact,
+    /// The true one is at least this.
+    AtLeast,
+    /// The true one is at most this.
+    AtMost,
+}
+
+impl Value {
+    pub(super) fn exact(number: f64) -> Value {
+        Value { number, bound: Bound::Exact }
+    }
+
+    pub(super) fn at_least(number: f64) -> Value {
+        Value { number, bound: Bound::AtLeast }
+    }
+
+    /// This over `other`; `None` if nothing is known about the result.
+    pub(super) fn over(self, other: Value) -> Option<Value> {
+        use Bound::{AtLeast, AtMost, Exact};
+        let inverse = match other.bound {
+            Exact => Exact,
+            AtLeast => AtMost,
+            AtMost => AtLeast,
+        };
+        let bound = both(self.bound, inverse)?;
+        (other.number > 0.0).then_some(Value { number: self.number / other.number, bound })
+    }
+}
+
+/// What is known of a product whose factors are known so well.
+fn both(a: Bound, b: Bound) -> Option<Bound> {
+    match (a, b) {
+        (Bound::Exact, other) | (other, Bound::Exact) => Some(other),
+        (a, b) => (a == b).then_some(a),
+    }
+}
+
+/// The median; `None` of nothing.
+pub(super) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(sorted[sorted.len() / 2 - 1], upper))
+}
+
+/// The geometric mean; `None` of nothing, or where lower and upper bounds mix.
+pub(super) fn geomean(values: impl IntoIterator<Item = Value>) -> Option<Value> {
+    let mut bound = Bound::Exact;
+    let (mut sum, mut count) = (0.0, 0.0);
+    for value in values {
+        bound = both(bound, value.bound)?;
+        sum += value.number.ln();
+        count += 1.0;
+    }
+    (count > 0.0).then(|| Value { number: f64::exp(sum / count), bound })
+}
+
+/// Seeded pseudo-random numbers: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Puts the items in a random order.
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            // The bias of the remainder is below items.len() / 2^64.
+            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap_or(0);
+            items.swap(last, other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_ignores_one_outlier_and_halves_an_even_count() {
+        assert_eq!(median([1.0, 60.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 60.0]), Some(3.0));
+        assert_eq!(median([]), None);
+    }
+
+    #[test]
+    fn the_geometric_mean_of_a_factor_and_its_inverse_is_one() {
+        let mean = geomean([4.0, 0.25, 1.0].map(Value::exact)).unwrap();
+        assert!((mean.number - 1.0).abs() < 1e-12);
+        assert_eq!(mean.bound, Bound::Exact);
+        assert_eq!(geomean([]), None);
+    }
+
+    #[test]
+    fn a_cut_off_run_makes_ratios_bounds() {
+        let (run, cut) = (Value::exact(2.0), Value::at_least(60.0));
+        let ratio = cut.over(run).unwrap();
+        assert_eq!((ratio.number, ratio.bound), (30.0, Bound::AtLeast));
+        assert_eq!(run.over(cut).unwrap().bound, Bound::AtMost);
+        assert_eq!(cut.over(cut), None);
+        assert_eq!(geomean([ratio, run]).unwrap().bound, Bound::AtLeast);
+        assert_eq!(geomean([ratio, run.over(cut).unwrap()]), None);
+    }
+
+    #[test]
+    fn a_shuffle_keeps_all_items_and_is_decided_by_its_seed() {
+        let shuffled = |seed| {
+            let mut items: Vec<u32> = (0..50).collect();
+            Random::new(seed).shuffle(&mut items);
+            items
+        };
+        assert_eq!(shuffled(7), shuffled(7));
+        assert_ne!(shuffled(7), shuffled(8));
+        let mut sorted = shuffled(7);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_shuffle_puts_every_item_first_about_equally_often() {
+        let mut first = [0_u32; 4];
+        let mut random = Random::new(1);
+        for _ in 0..4000 {
+            let mut items = [0, 1, 2, 3];
+            random.shuffle(&mut items);
+            first[items[0]] += 1;
+        }
+        assert!(first.iter().all(|n| (900..1100).contains(n)), "{first:?}");
+    }
+}
