@@ -24,7 +24,7 @@ const NAMED: usize = 5;
 #[derive(clap::Args)]
 pub(crate) struct CpusArgs {
     /// The process to look at [default: this one, and so whatever is started from the same shell]
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = process_number)]
     pid: Option<u32>,
     /// Report again every second until Ctrl-C
     #[arg(long)]
@@ -32,6 +32,15 @@ pub(crate) struct CpusArgs {
     /// Print one JSON document per report
     #[arg(long)]
     json: bool,
+}
+
+fn process_number(text: &str) -> Result<u32, &'static str> {
+    // The kernel's numbers are positive and fit 31 bits.
+    text.parse::<i32>()
+        .ok()
+        .and_then(|pid| u32::try_from(pid).ok())
+        .filter(|pid| *pid > 0)
+        .ok_or("a process number is a whole number from 1; `pgrep NAME` finds it")
 }
 
 /// Runs the verb. A process that does not exist, or ends while it is watched, is exit status 1.

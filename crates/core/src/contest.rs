@@ -5,9 +5,9 @@
 //! known, which is not: threads pinned onto our own CPUs leave less than is said here.
 
 use crate::limits::{BUSY, Contender, Limit, LimitKind, round};
-use crate::reading::{Group, Other, Quota, Reading, TaskTimes, Usage};
+use crate::reading::{Group, Other, Quota, Reading, Usage};
 use crate::share::{Node, count, fill};
-use crate::window::Window;
+use crate::window::{Activity, Window};
 use crate::{CpuSet, Cpus, Weight};
 
 /// Use of a quota by others below this is noise: two counters are compared, in CPUs.
@@ -55,16 +55,16 @@ pub(crate) fn levels(window: &Window, earlier: &Reading, later: &Reading) -> Vec
         let before = earlier.groups.iter().find(|g| g.path == group.path);
         let rival = |other: &Other| {
             let then = before.and_then(|g| g.others.iter().find(|o| o.path == other.path));
-            let activity = activity(window, then.map(|o| &o.usage), &other.usage, online);
-            used += activity.used;
-            if activity.used < BUSY || activity.threads == 0 {
+            let doing = doing(window, then.map(|o| &o.usage), &other.usage, online);
+            used += doing.used;
+            if doing.used < BUSY || doing.contenders < 1.0 {
                 return None;
             }
-            let cpus = other.cpuset.clone().or(activity.cpus);
+            let cpus = other.cpuset.clone().or(doing.cpus);
             let cpus = cpus.map_or(online.clone(), |set| set.intersection(online));
-            let weight = other.weight?.0 * count(activity.threads);
+            let weight = other.weight?.0 * doing.contenders;
             let limit = match other.usage {
-                Usage::Process(_) => count(activity.threads),
+                Usage::Process(_) => doing.contenders,
                 Usage::GroupNs(_) | Usage::GroupMembers(_) => {
                     cap(other.quota.as_ref()).min(count(cpus.len()))
                 }
@@ -73,7 +73,7 @@ pub(crate) fn levels(window: &Window, earlier: &Reading, later: &Reading) -> Vec
                 path: other.path.clone(),
                 who: other.who.clone(),
                 weight: Weight(weight),
-                used: activity.used,
+                used: doing.used,
                 limit,
                 cpus,
             })
@@ -105,41 +105,41 @@ pub(crate) fn quota_headroom(
 }
 
 /// What somebody did between two readings.
-struct Activity {
+struct Doing {
     /// CPU time, in CPUs.
     used: f64,
-    /// How many competed: the busy threads of a process; a group is one.
-    threads: usize,
+    /// How many competed: the busy threads and ended children of a process; a group is one.
+    contenders: f64,
     /// Where the busy ones of a group may run, if known of each.
     cpus: Option<CpuSet>,
 }
 
-fn activity(window: &Window, then: Option<&Usage>, now: &Usage, online: &CpuSet) -> Activity {
+fn doing(window: &Window, then: Option<&Usage>, now: &Usage, online: &CpuSet) -> Doing {
+    let machine = count(online.len());
     let before = match then {
-        Some(Usage::Process(tasks)) => tasks.clone(),
-        Some(Usage::GroupMembers(members)) => members.iter().flat_map(|m| m.tasks.clone()).collect(),
-        Some(Usage::GroupNs(_)) | None => Vec::new(),
+        Some(Usage::Process(process)) => std::slice::from_ref(process),
+        Some(Usage::GroupMembers(members)) => members.as_slice(),
+        Some(Usage::GroupNs(_)) | None => &[],
     };
     match now {
         Usage::GroupNs(now) => {
             let then = if let Some(Usage::GroupNs(ns)) = then { *ns } else { 0 };
-            Activity { used: window.rate(then, *now, count(online.len())), threads: 1, cpus: None }
+            Doing { used: window.rate(then, *now, machine), contenders: 1.0, cpus: None }
         }
         Usage::GroupMembers(members) => {
-            let tasks: Vec<TaskTimes> = members.iter().flat_map(|m| m.tasks.clone()).collect();
-            let mut each = window.each(&before, &tasks).into_iter().map(|u| u.run);
-            let runs = members.iter().map(|m| each.by_ref().take(m.tasks.len()).sum());
-            let runs: Vec<f64> = runs.collect();
-            let busy = members.iter().zip(&runs).filter(|(_, run)| **run >= BUSY);
+            let all = window.processes(before, members, machine);
+            let busy = members.iter().zip(&all).filter(|(_, activity)| activity.run() >= BUSY);
             let cpus: Option<Vec<&CpuSet>> = busy.map(|(m, _)| m.cpuset.as_ref()).collect();
             let cpus = cpus.filter(|sets| !sets.is_empty());
             let cpus = cpus.map(|sets| sets.into_iter().flat_map(CpuSet::iter).collect());
-            Activity { used: runs.iter().sum(), threads: 1, cpus }
+            Doing { used: Activity::sum(&all).run, contenders: 1.0, cpus }
         }
-        Usage::Process(tasks) => {
-            let each = window.each(&before, tasks);
-            let threads = each.iter().filter(|u| u.run >= BUSY).count();
-            Activity { used: each.iter().map(|u| u.run).sum(), threads, cpus: None }
+        Usage::Process(process) => {
+            let all = window.processes(before, std::slice::from_ref(process), machine);
+            let threads = all.iter().flat_map(|a| &a.threads).filter(|u| u.run >= BUSY).count();
+            let ended = all.iter().map(|a| a.ended).sum::<f64>();
+            let ended = if ended >= BUSY { ended.ceil() } else { 0.0 };
+            Doing { used: Activity::sum(&all).run, contenders: count(threads) + ended, cpus: None }
         }
     }
 }

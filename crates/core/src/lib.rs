@@ -17,7 +17,7 @@ mod window;
 pub use cpuset::{CpuSet, ParseCpuSetError};
 pub use limits::{BUSY, Contender, Limit, LimitKind, Report, estimate};
 pub use reading::{
-    CpuTimes, Group, Member, Other, Quota, Reading, Sourced, TaskTimes, Throttled, Unread, Usage, What,
+    CpuTimes, Group, Other, ProcessTimes, Quota, Reading, Sourced, TaskTimes, Throttled, Unread, Usage, What,
 };
 pub use share::{Node, fill};
 pub use team::{Decision, Interval, TeamController, Why, team_for};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::contest::{levels, quota_headroom, weight_limits};
 use crate::reading::{Reading, Unread, What};
 use crate::share::count;
-use crate::window::{Use, Window, throttled};
+use crate::window::{Activity, Use, Window, throttled};
 use crate::{CpuSet, Cpus, Weight};
 
 /// Whoever used at least this much between the two readings is *busy* and competes, in CPUs.
@@ -133,7 +133,8 @@ pub struct Contender {
 pub fn estimate(earlier: &Reading, later: &Reading) -> Report {
     let window = Window::between(earlier.at, later.at);
     let mine = effective_set(later);
-    let own = window.sum(&earlier.own, &later.own);
+    let machine = count(later.online.value.len());
+    let own = Activity::sum(&window.processes(&earlier.own, &later.own, machine));
     let (idle, steal) = window.idle_and_steal(earlier, later, &mine).unzip();
     let levels = levels(&window, earlier, later);
     let theirs: f64 = levels.iter().map(|level| level.used).sum();
@@ -327,7 +328,7 @@ fn mark_hard(limits: &mut [Limit], least: Cpus) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reading::{CpuTimes, Group, Other, Quota, Sourced, TaskTimes, Usage};
+    use crate::reading::{CpuTimes, Group, Other, ProcessTimes, Quota, Sourced, TaskTimes, Usage};
     use crate::{CpuId, Time};
 
     const SECOND_NS: u64 = 1_000_000_000;
@@ -368,7 +369,13 @@ mod tests {
             present: None,
             affinity: sourced(all),
             cpu_times,
-            own: vec![TaskTimes { tid: 7, run_ns, wait_ns: Some(run_ns) }],
+            own: vec![ProcessTimes {
+                pid: 7,
+                parent: 1,
+                tasks: vec![TaskTimes { tid: 7, run_ns, wait_ns: Some(run_ns) }],
+                ended_children_ns: 0,
+                cpuset: None,
+            }],
             own_weight: Weight(1024.0),
             groups,
             cpusets: vec![],
@@ -428,7 +435,7 @@ mod tests {
     fn without_idle_time_only_a_process_that_waits_is_held_to_what_it_has() {
         let at = |second, wait_ns| {
             let mut reading = reading(second, 500, 0, vec![]);
-            reading.own[0].wait_ns = Some(wait_ns);
+            reading.own[0].tasks[0].wait_ns = Some(wait_ns);
             reading.cpu_times = vec![];
             let (what, path, why) = (What::Ancestors, "/".into(), "hidden".into());
             reading.unread = vec![Unread { what, path, why }];
@@ -453,7 +460,7 @@ mod tests {
     fn counters_that_go_back_count_as_no_use() {
         let later = |ms| reading(1, ms, 0, vec![]);
         let mut earlier = reading(0, 0, 0, vec![]);
-        earlier.own[0].run_ns = 5 * SECOND_NS;
+        earlier.own[0].tasks[0].run_ns = 5 * SECOND_NS;
         assert_eq!(estimate(&earlier, &later(100)).used, Cpus(0.0));
         earlier.at = Time(9 * SECOND_NS);
         assert_eq!(estimate(&earlier, &later(100)).entitled, None, "no time has passed");

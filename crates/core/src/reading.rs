@@ -27,8 +27,8 @@ pub struct Reading {
     pub affinity: Sourced<CpuSet>,
     /// Idle and stolen time of each online CPU; empty if unread.
     pub cpu_times: Vec<CpuTimes>,
-    /// Threads of the process and of those of its descendants that share its CPU group.
-    pub own: Vec<TaskTimes>,
+    /// The process, and those of its descendants that share its CPU group.
+    pub own: Vec<ProcessTimes>,
     /// What each of the own threads weighs in its group.
     pub own_weight: Weight,
     /// The groups that the scheduler divides CPU time over, from the topmost visible one
@@ -69,6 +69,21 @@ pub struct TaskTimes {
     pub run_ns: u64,
     /// Time runnable but not on a CPU, ns; `None` where the kernel does not count it.
     pub wait_ns: Option<u64>,
+}
+
+/// CPU time of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessTimes {
+    /// The process.
+    pub pid: u32,
+    /// Its parent.
+    pub parent: u32,
+    /// Its threads.
+    pub tasks: Vec<TaskTimes>,
+    /// CPU time of its children that have ended, and of theirs, ns (in steps of 10 ms).
+    pub ended_children_ns: u64,
+    /// The CPUs it may use, where known.
+    pub cpuset: Option<CpuSet>,
 }
 
 /// One group on the way from the top of the scheduler's tree to the process.
@@ -147,18 +162,9 @@ pub enum Usage {
     /// A group's own counter, ns.
     GroupNs(u64),
     /// A group without a counter of its own: its processes.
-    GroupMembers(Vec<Member>),
+    GroupMembers(Vec<ProcessTimes>),
     /// A process: each of its threads is a contender of its own.
-    Process(Vec<TaskTimes>),
-}
-
-/// A process in a group that competes as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// The CPUs it may use, where known.
-    pub cpuset: Option<CpuSet>,
-    /// Its threads.
-    pub tasks: Vec<TaskTimes>,
+    Process(ProcessTimes),
 }
 
 /// Something that could not be read.

@@ -3,7 +3,7 @@
 //! Sources: proc(5); kernel Documentation/scheduler/sched-stats.rst (`schedstat`),
 //! Documentation/admin-guide/cgroup-v2.rst, kernel/sched/core.c (`sched_prio_to_weight`).
 
-use corefit_core::{CpuId, CpuSet, CpuTimes, TaskTimes};
+use corefit_core::{CpuId, CpuSet, CpuTimes, ProcessTimes, TaskTimes};
 
 use crate::root::{ReadError, Root, optional};
 
@@ -19,15 +19,11 @@ const IDLE_WEIGHT: f64 = 3.0;
 /// One process.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Process {
-    pub(crate) pid: u32,
     pub(crate) name: String,
-    pub(crate) parent: u32,
     pub(crate) started_ticks: u64,
     /// What each thread weighs where a nice-0 thread weighs 1024 (by the main thread's nice value).
     pub(crate) weight: f64,
-    /// Where it may run, if that was read.
-    pub(crate) affinity: Option<CpuSet>,
-    pub(crate) tasks: Vec<TaskTimes>,
+    pub(crate) times: ProcessTimes,
 }
 
 /// Reads `/proc/PID/stat` and the `schedstat` of each of its threads.
@@ -57,14 +53,12 @@ pub(crate) fn process(root: &Root, pid: u32, kernel_too: bool) -> Result<Option<
         let run_ns = stat.cpu_ticks.saturating_mul(TICK_NS);
         tasks.push(TaskTimes { tid: pid, run_ns, wait_ns: None });
     }
+    let ended_children_ns = stat.ended_children_ticks.saturating_mul(TICK_NS);
     Ok(Some(Process {
-        pid,
         name: stat.name,
-        parent: stat.parent,
         started_ticks: stat.started_ticks,
         weight: if stat.policy == SCHED_IDLE { IDLE_WEIGHT } else { nice_weight(stat.nice) },
-        affinity: None,
-        tasks,
+        times: ProcessTimes { pid, parent: stat.parent, tasks, ended_children_ns, cpuset: None },
     }))
 }
 
@@ -90,6 +84,7 @@ struct Stat {
     parent: u32,
     flags: u64,
     cpu_ticks: u64,
+    ended_children_ticks: u64,
     nice: i64,
     threads: u64,
     started_ticks: u64,
@@ -103,11 +98,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = rest.split_whitespace().collect();
     // Fields are numbered from 1 in proc(5); the third is the first after the name.
     let field = |number: usize| fields.get(number - 3).copied();
+    let sum = |a: &str, b: &str| a.parse::<u64>().ok()?.checked_add(b.parse().ok()?);
     Some(Stat {
         name: name.into(),
         parent: field(4)?.parse().ok()?,
         flags: field(9)?.parse().ok()?,
-        cpu_ticks: field(14)?.parse::<u64>().ok()?.checked_add(field(15)?.parse().ok()?)?,
+        cpu_ticks: sum(field(14)?, field(15)?)?,
+        ended_children_ticks: sum(field(16)?, field(17)?)?,
         nice: field(19)?.parse().ok()?,
         threads: field(20)?.parse().ok()?,
         started_ticks: field(22)?.parse().ok()?,
@@ -189,21 +186,22 @@ mod tests {
         (dir, root)
     }
 
-    const STAT: &str = "7 (a (b) c) S 3 7 7 0 -1 4194304 1 0 0 0 30 12 0 0 39 19 1 0 5555 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0\n";
+    const STAT: &str = "7 (a (b) c) S 3 7 7 0 -1 4194304 1 0 0 0 30 12 4 1 39 19 1 0 5555 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0\n";
 
     #[test]
     fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
         let (_dir, root) = tree(&[("proc/7/stat", STAT), ("proc/7/task/7/schedstat", "420000000 17 9\n")]);
         let process = process(&root, 7, false).unwrap().unwrap();
-        assert_eq!((process.name.as_str(), process.parent), ("a (b) c", 3));
+        assert_eq!((process.name.as_str(), process.times.parent), ("a (b) c", 3));
         assert_eq!((process.weight, process.started_ticks), (15.0, 5555));
-        assert_eq!(process.tasks, [TaskTimes { tid: 7, run_ns: 420_000_000, wait_ns: Some(17) }]);
+        assert_eq!(process.times.ended_children_ns, 50_000_000);
+        assert_eq!(process.times.tasks, [TaskTimes { tid: 7, run_ns: 420_000_000, wait_ns: Some(17) }]);
     }
 
     #[test]
     fn without_schedstat_the_ticks_of_the_process_count_and_waiting_is_unknown() {
         let (_dir, root) = tree(&[("proc/7/stat", STAT)]);
-        let tasks = process(&root, 7, false).unwrap().unwrap().tasks;
+        let tasks = process(&root, 7, false).unwrap().unwrap().times.tasks;
         assert_eq!(tasks, [TaskTimes { tid: 7, run_ns: 420_000_000, wait_ns: None }]);
     }
 

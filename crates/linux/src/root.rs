@@ -19,6 +19,8 @@ const WHOLE: usize = 1024;
 pub struct Root {
     /// Looked through in this order.
     layers: Vec<PathBuf>,
+    /// What is no more, though a layer below has it.
+    gone: Vec<String>,
     live: bool,
 }
 
@@ -114,19 +116,22 @@ impl Root {
     /// This machine.
     #[must_use]
     pub fn live() -> Root {
-        Root { layers: vec!["/".into()], live: true }
+        Root { layers: vec!["/".into()], gone: Vec::new(), live: true }
     }
 
     /// A captured tree.
     #[must_use]
     pub fn at(dir: &Path) -> Root {
-        Root { layers: vec![dir.into()], live: false }
+        Root { layers: vec![dir.into()], gone: Vec::new(), live: false }
     }
 
-    /// A captured tree of which `changed` holds only the files that differ from `base`.
+    /// A captured tree of which `changed` holds only the files that differ from `base`, and
+    /// in a file `gone` the paths of `base` that are no more, one a line.
     #[must_use]
     pub fn overlay(changed: &Path, base: &Path) -> Root {
-        Root { layers: vec![changed.into(), base.into()], live: false }
+        let gone = std::fs::read_to_string(changed.join("gone")).unwrap_or_default();
+        let gone = gone.lines().filter(|line| !line.is_empty()).map(Into::into).collect();
+        Root { layers: vec![changed.into(), base.into()], gone, live: false }
     }
 
     /// Whether this is the machine itself.
@@ -168,7 +173,7 @@ impl Root {
         let fail = |error: io::Error| ReadError::from_io(path, &error);
         let mut names = Vec::new();
         let layers = self.layers.iter().map(|dir| below(dir, path));
-        let mut there = layers.filter(|dir| dir.exists()).peekable();
+        let mut there = layers.filter(|dir| dir.exists() && !self.is_gone(path)).peekable();
         if there.peek().is_none() {
             return Err(fail(io::ErrorKind::NotFound.into()));
         }
@@ -180,6 +185,7 @@ impl Root {
                 }
             }
         }
+        names.retain(|name| !self.is_gone(&format!("{path}/{name}")));
         names.sort();
         names.dedup();
         Ok(names)
@@ -214,9 +220,17 @@ impl Root {
         let mut layers = self.layers.iter().map(|dir| below(dir, path));
         match layers.len() {
             1 => layers.next(),
+            _ if self.is_gone(path) => layers.next(),
             _ => layers.find(|file| file.exists()),
         }
         .unwrap_or_else(|| below(&self.layers[0], path))
+    }
+
+    fn is_gone(&self, path: &str) -> bool {
+        let gone = |gone: &String| {
+            path.strip_prefix(gone.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.gone.iter().any(gone)
     }
 }
 
@@ -285,8 +299,12 @@ mod tests {
         std::fs::write(base.path().join("a/x"), "old").unwrap();
         std::fs::write(base.path().join("b/x"), "old").unwrap();
         std::fs::write(changed.path().join("b/x"), "new").unwrap();
+        std::fs::create_dir(base.path().join("bb")).unwrap();
+        std::fs::create_dir(base.path().join("d")).unwrap();
+        std::fs::write(changed.path().join("gone"), "/bb\n").unwrap();
         let root = Root::overlay(changed.path(), base.path());
-        assert_eq!(root.dirs("/").unwrap(), ["a", "b", "c"]);
+        assert_eq!(root.dirs("").unwrap(), ["a", "b", "c", "d"]);
+        assert!(!root.has("/bb") && root.dirs("/bb").is_err() && root.has("/d"));
         assert_eq!(
             (root.read("/a/x").unwrap().as_str(), root.read("/b/x").unwrap().as_str()),
             ("old", "new")

@@ -37,7 +37,7 @@ pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
     let process = process.ok_or_else(|| ReadError::Gone { path: format!("/proc/{pid}") })?;
     let online = online(root, &cpu_times, &mut notes)?;
     let view = cgroup::look(root, &process, affinity != online.value, &mounts, &mut notes);
-    if view.own.iter().flat_map(|p| &p.tasks).any(|task| task.wait_ns.is_none()) {
+    if view.own.iter().flat_map(|p| &p.times.tasks).any(|task| task.wait_ns.is_none()) {
         let why = "no schedstat: CPU time in steps of 10 ms, waiting not counted";
         notes.add(What::Threads, format!("/proc/{pid}/task/*/schedstat"), why.into());
     }
@@ -50,7 +50,7 @@ pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
         present: notes.ask(What::Online, optional(cpu_list(root, "present"))),
         affinity: Sourced { value: affinity, source: affinity_source },
         cpu_times,
-        own: view.own.into_iter().flat_map(|p| p.tasks).collect(),
+        own: view.own.into_iter().map(|p| p.times).collect(),
         own_weight: view.own_weight,
         groups: view.groups,
         cpusets: view.cpusets,

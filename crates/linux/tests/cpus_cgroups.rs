@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use corefit_core::{LimitKind, Report, estimate};
@@ -177,6 +178,12 @@ fn binding(report: &Report) -> Vec<(LimitKind, &str)> {
     report.limits.iter().filter(|l| l.binding).map(|l| (l.kind, l.source.as_str())).collect()
 }
 
+/// One test at a time, for they would weigh against each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A heavy group, or the reason why there is none.
 fn heavy() -> Result<Group, String> {
     let cpu = Hierarchy::of("cpu")?;
@@ -221,6 +228,7 @@ macro_rules! or_skip {
 
 #[test]
 fn the_lowest_quota_of_all_ancestors_binds() {
+    let _alone = alone();
     let above = or_skip!(heavy());
     let below = above.child("below");
     above.quota(30_000);
@@ -243,6 +251,7 @@ fn the_lowest_quota_of_all_ancestors_binds() {
 
 #[test]
 fn weights_against_a_busy_sibling_divide_as_the_kernel_does() {
+    let _alone = alone();
     let above = or_skip!(heavy());
     let (mine, theirs) = (above.child("mine"), above.child("theirs"));
     // All on one CPU, so that the amount is known whatever else runs.
@@ -264,6 +273,7 @@ fn weights_against_a_busy_sibling_divide_as_the_kernel_does() {
 
 #[test]
 fn a_sibling_that_rests_does_not_count() {
+    let _alone = alone();
     let above = or_skip!(heavy());
     let (mine, theirs) = (above.child("mine"), above.child("theirs"));
     above.quota(80_000);
@@ -277,6 +287,7 @@ fn a_sibling_that_rests_does_not_count() {
 
 #[test]
 fn a_cpuset_binds_and_names_its_group() {
+    let _alone = alone();
     let group = or_skip!(heavy());
     let sets = or_skip!(one_cpu(&[&group]));
     let set = sets.first().unwrap_or(&group);
@@ -291,6 +302,7 @@ fn a_cpuset_binds_and_names_its_group() {
 
 #[test]
 fn a_narrow_affinity_mask_binds() {
+    let _alone = alone();
     let group = or_skip!(heavy());
     let busy = group.busy();
     let pid = rustix::process::Pid::from_raw(busy.0.id().try_into().unwrap());

@@ -22,7 +22,7 @@ use crate::notes::Notes;
 use crate::proc::{Process, autogroup};
 use crate::root::{Root, optional, value};
 use mounts::{Found, Mount, Place, Version};
-use people::{People, as_members, fellows, outsiders, who};
+use people::{People, fellows, outsiders, who};
 
 /// What [`look`] finds.
 pub(crate) struct View {
@@ -43,7 +43,7 @@ pub(crate) fn look(
     mounts: &[Mount],
     notes: &mut Notes,
 ) -> View {
-    let pid = process.pid;
+    let pid = process.times.pid;
     let memberships = match optional(mounts::memberships(root, pid)) {
         Ok(memberships) => memberships.unwrap_or_default(),
         Err(error) => {
@@ -89,9 +89,9 @@ fn no_groups(root: &Root, process: &Process, people: &mut People<'_>, notes: &mu
     let names = notes.ask(What::Siblings, root.dirs("/proc").map(Some)).unwrap_or_default();
     let pids = names.iter().filter_map(|name| name.parse().ok()).collect();
     let mut view = alone(process);
-    let (own, others) = fellows(process, people.read(pids, "/proc"));
+    let (own, others) = fellows(process, people.read_visible(pids, "/proc"));
     view.own = own;
-    view.groups = divide_root(root, Some(process.pid), others, 1.0, bare_group("/proc".into()), notes);
+    view.groups = divide_root(root, Some(process.times.pid), others, 1.0, bare_group("/proc".into()), notes);
     view
 }
 
@@ -155,7 +155,7 @@ impl Tree<'_> {
                 view.own = own;
             }
             if is_root {
-                let inside = last.then_some(process.pid);
+                let inside = last.then_some(process.times.pid);
                 view.groups = divide_root(self.root, inside, others, self.scale(), group, notes);
             } else {
                 group.others.extend(outsiders(others, self.scale()));
@@ -244,7 +244,7 @@ impl Tree<'_> {
             Usage::GroupNs(notes.ask(What::Siblings, files::usage_ns(root, version, &dir))?)
         } else {
             let members = self.all_members(&dir, people, notes);
-            Usage::GroupMembers(as_members(members))
+            Usage::GroupMembers(members.into_iter().map(|m| m.times).collect())
         };
         let cpuset = self.cpuset.as_ref().and_then(|(version, place)| {
             let dir = place.counterpart(&self.place, &dir)?;
@@ -267,6 +267,7 @@ impl Tree<'_> {
             text.lines().filter_map(|line| line.trim().parse().ok()).collect()
         });
         match pids {
+            Ok(pids) if self.version == Version::V1 => people.read_visible(pids, &path),
             Ok(pids) => people.read(pids, &path),
             Err(error) => {
                 notes.error(What::Siblings, &error);
@@ -313,7 +314,7 @@ fn divide_root(
     let mut sessions: Vec<(String, f64, Vec<Process>)> = Vec::new();
     let mut direct = Vec::new();
     for other in others {
-        match session(other.pid) {
+        match session(other.times.pid) {
             None => direct.push(other),
             Some((path, weight)) => match sessions.iter_mut().find(|s| s.0 == path) {
                 Some(known) => known.2.push(other),
@@ -331,7 +332,7 @@ fn divide_root(
                 weight: Some(Weight(weight * scale)),
                 quota: None,
                 cpuset: None,
-                usage: Usage::GroupMembers(as_members(members)),
+                usage: Usage::GroupMembers(members.into_iter().map(|m| m.times).collect()),
             }),
         }
     }
