@@ -319,7 +319,8 @@ fn watch(page: &TeamPage, pid: u32, done: &AtomicBool) -> Option<Identity> {
         seen = now;
         for process in page.processes() {
             if process.pid == pid {
-                identity = Identifier::default().process(pid, LIBRARY).ok();
+                // The last image counts (a script may exec the program); an ended one shows nothing.
+                identity = Identifier::default().process(pid, LIBRARY).ok().or(identity);
             }
             page.answer(process.slot);
         }

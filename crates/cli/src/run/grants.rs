@@ -106,7 +106,7 @@ impl Grants {
         let mut seen = 0;
         while !self.stop.load(Ordering::Relaxed) {
             let now = page.wait_registration(seen, Duration::from_secs(1));
-            if now == seen {
+            if now == seen || self.stop.load(Ordering::Relaxed) {
                 continue;
             }
             seen = now;
