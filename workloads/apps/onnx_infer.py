@@ -77,10 +77,12 @@ def by_hand(image, kernels, matrix):
 
 
 def main():
-    app = appkit.start("onnx_infer", os.cpu_count())
     rng = np.random.default_rng(20261121)
     kernels, matrix = weights(rng)
+    before = len(os.listdir("/proc/self/task"))
     session = onnxruntime.InferenceSession(model_bytes(kernels, matrix), providers=["CPUExecutionProvider"])
+    # The caller of `run` is a member of the pool, too.
+    app = appkit.start("onnx_infer", len(os.listdir("/proc/self/task")) - before + 1)
     images = rng.integers(0, 16, (8, 1, 3, SIDE, SIDE))
     wanted = [by_hand(image, kernels, matrix) for image in images]
     inputs = [image.astype(np.float32) for image in images]

@@ -12,7 +12,7 @@ from scipy import fft
 
 import appkit
 
-ROUNDS = 75
+ROUNDS = 150
 SIDE = 256
 
 
