@@ -43,6 +43,10 @@ const EXPECTED: &[Expected] = &[
     // 2 x 1024/1360 for the session, of which `make` on two CPUs has two threads against one.
     ("no-cgroups", Some(1.003_922), 1.003_922, &[(LimitKind::Weight, "/proc/60/stat")]),
     ("lxcfs", None, 1.2, &[(LimitKind::Quota, "/sys/fs/cgroup/cpu.max")]),
+    // 2 x 1/2 x 200/300, of which a process on two CPUs has two threads against one.
+    ("v2-vm", Some(0.444_444), 0.444_444, &[(LimitKind::Weight, "/proc/96/stat")]),
+    // The same machine from inside a container: no more than what it has is known.
+    ("v2-container", None, 0.180_203, &[(LimitKind::Measured, "/proc/5/task/*/schedstat")]),
     // Four busy members of the root, all equal, and 512 against 1024 below: 2 / 4 / 3.
     (
         "this-machine",
@@ -128,7 +132,8 @@ fn what_cannot_be_seen_from_a_container_is_named() {
     named("docker-v2", "/sys/fs/cgroup");
     named("lxcfs", "/proc/stat");
     named("lxcfs", "/proc/1/task/*/schedstat");
-    for name in ["bare", "kubernetes", "systemd-slice", "hybrid", "nested-namespace", "this-machine"] {
+    for name in ["bare", "kubernetes", "systemd-slice", "hybrid", "nested-namespace", "this-machine", "v2-vm"]
+    {
         assert_eq!(report(name).unread, [], "{name}");
     }
 }
