@@ -4,8 +4,9 @@
 //! case; its threads are taken to spread over its cpuset, and over the machine where that is not
 //! known, which is not: threads pinned onto our own CPUs leave less than is said here.
 
-use crate::limits::{BUSY, Contender, Limit, LimitKind, round};
+use crate::limits::{BUSY, round};
 use crate::reading::{Group, Other, Quota, Reading, Usage};
+use crate::report::{Contender, Limit, LimitKind};
 use crate::share::{Node, count, fill};
 use crate::window::{Activity, Window};
 use crate::{CpuSet, Cpus, Weight};

@@ -9,16 +9,18 @@ mod cpuset;
 mod limits;
 pub mod place;
 mod reading;
+mod report;
 mod share;
 mod team;
 mod units;
 mod window;
 
 pub use cpuset::{CpuSet, ParseCpuSetError};
-pub use limits::{BUSY, Contender, Limit, LimitKind, Report, estimate};
+pub use limits::{BUSY, estimate};
 pub use reading::{
     CpuTimes, Group, Other, ProcessTimes, Quota, Reading, Sourced, TaskTimes, Throttled, Unread, Usage, What,
 };
+pub use report::{Contender, Limit, LimitKind, Report};
 pub use share::{Node, fill};
 pub use team::{Decision, Interval, TeamController, Why, team_for};
 pub use units::{CpuId, Cpus, Time, Weight};

@@ -13,8 +13,9 @@ use crate::root::{ReadError, Root, optional, value};
 /// No privilege is needed.
 ///
 /// Cost: a file costs about 9 us, and a process that shares a group (or the root) with it takes
-/// three to four files, a thread of the kernel one. Here, with 96 processes in the root of which
-/// half are threads of the kernel: 2.2 ms of CPU time; [`corefit_core::estimate`] takes 10 us.
+/// three to four files, a thread of the kernel one. Here, 2.2 ms of CPU time with 96 processes in the
+/// root, of which half are threads of the kernel, and 4.0 ms with 136 on a crowded machine;
+/// [`corefit_core::estimate`] takes 10 us.
 /// Measured by `cargo test --release -p corefit-linux --test cpus_cost -- --ignored --nocapture`.
 ///
 /// # Errors
