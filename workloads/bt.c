@@ -211,7 +211,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("bt", argc, argv);
     n = (int)run_pick(&run, 8, 12, 24, 36);
-    const long phases = run.times * run_pick(&run, 1, 20, 20, 26);
+    const long phases = run.times * run_pick(&run, 1, 24, 24, 32);
     const long cells = (long)(n + 2) * (n + 2) * (n + 2);
     vec **field[] = {&u, &r, &source, &target};
     for (int f = 0; f < 4; f++)

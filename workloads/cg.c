@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("cg", argc, argv);
     n = run_pick(&run, 1L << 12, 1L << 14, 1L << 16, 1L << 17);
-    const long outer_count = run.times * run_pick(&run, 2, 50, 75, 110);
+    const long outer_count = run.times * run_pick(&run, 2, 55, 90, 120);
     column = need((size_t)n * ROW, sizeof *column);
     value = need((size_t)n * ROW, sizeof *value);
     double **vector[] = {&x, &r, &p, &q, &b};

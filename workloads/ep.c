@@ -22,7 +22,7 @@ static bool near(const char *what, double value, double expected, double error)
 int main(int argc, char **argv)
 {
     struct run run = run_begin("ep", argc, argv);
-    const long pairs = run.times * run_pick(&run, 100000, 14L << 20, 120L << 20, 500L << 20);
+    const long pairs = run.times * run_pick(&run, 100000, 16L << 20, 145L << 20, 600L << 20);
     int64_t accepted = 0, sum_x = 0, sum_y = 0, sum_r2 = 0;
     int64_t ring[RINGS] = {0};
 

@@ -126,7 +126,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("ft", argc, argv);
     n = (int)run_pick(&run, 16, 32, 64, 128);
-    const long steps = run.times * run_pick(&run, 2, 400, 350, 130);
+    const long steps = run.times * run_pick(&run, 2, 500, 450, 165);
     const long points = (long)n * n * n;
     spectrum = need((size_t)points, sizeof *spectrum);
     field = need((size_t)points, sizeof *field);

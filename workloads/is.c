@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("is", argc, argv);
     n = run_pick(&run, 1L << 16, 1L << 19, 1L << 21, 1L << 22);
-    const long iterations = run.times * run_pick(&run, 2, 45, 170, 450);
+    const long iterations = run.times * run_pick(&run, 2, 60, 230, 600);
     keys = need((size_t)n, sizeof *keys);
     scattered = need((size_t)n, sizeof *scattered);
     sorted = need((size_t)n, sizeof *sorted);

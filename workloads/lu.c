@@ -212,7 +212,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("lu", argc, argv);
     n = (int)run_pick(&run, 12, 20, 32, 40);
-    const long phases = run.times * run_pick(&run, 1, 16, 34, 70);
+    const long phases = run.times * run_pick(&run, 1, 20, 44, 85);
     const long cells = (long)(n + 2) * (n + 2) * (n + 2);
     vec **field[] = {&u, &r, &source, &target};
     for (int f = 0; f < 4; f++)

@@ -146,7 +146,7 @@ static void place_charges(long step)
 int main(int argc, char **argv)
 {
     struct run run = run_begin("mg", argc, argv);
-    const long steps = run.times * run_pick(&run, 1, 130, 160, 650);
+    const long steps = run.times * run_pick(&run, 1, 110, 180, 620);
     int m = (int)run_pick(&run, 16, 32, 64, 64);
     for (; m >= 2; m /= 2) {
         size_t cells = (size_t)m * (size_t)m * (size_t)m;

@@ -150,7 +150,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("sp", argc, argv);
     n = (int)run_pick(&run, 12, 20, 32, 48);
-    const long phases = run.times * run_pick(&run, 1, 30, 70, 90);
+    const long phases = run.times * run_pick(&run, 1, 38, 80, 105);
     const long cells = (long)(n + 2) * (n + 2) * (n + 2);
     double **field[] = {&u, &r, &source, &target, &density};
     for (int f = 0; f < 5; f++)

@@ -157,7 +157,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("ua", argc, argv);
     side = (int)run_pick(&run, 32, 32, 64, 128);
-    const long steps = run.times * run_pick(&run, 40, 2000, 5500, 8000);
+    const long steps = run.times * run_pick(&run, 40, 2500, 8000, 14000);
     elements = side * side;
     corner = need((size_t)elements, sizeof *corner);
     patch_of = need((size_t)elements, sizeof *patch_of);

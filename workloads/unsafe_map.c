@@ -14,7 +14,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("unsafe_map", argc, argv);
     const long items = run_pick(&run, 1L << 10, 1L << 12, 1L << 13, 1L << 14);
-    const long passes = run.times * run_pick(&run, 20, 850, 4000, 8000);
+    const long passes = run.times * run_pick(&run, 20, 1000, 4600, 9500);
     const int tasks = omp_get_max_threads();
     uint64_t total = 0, made = 0;
 

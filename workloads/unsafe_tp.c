@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 {
     struct run run = run_begin("unsafe_tp", argc, argv);
     n = run_pick(&run, 1L << 12, 1L << 14, 1L << 14, 1L << 15);
-    const long steps = run.times * run_pick(&run, 20, 1300, 11500, 25000);
+    const long steps = run.times * run_pick(&run, 20, 1600, 15000, 31000);
     cell = need((size_t)n, sizeof *cell);
 
     run_start(&run);
