@@ -449,7 +449,7 @@ fn an_unset_path_means_bin_and_an_empty_part_the_current_directory() {
     assert_eq!(sh.path, Path::new("/bin/sh"));
     let here = Program::find_in(OsStr::new("Cargo.toml"), Some(OsStr::new("/none:")));
     let here = here.unwrap_err().to_string(); // tests run in the crate's directory
-    assert_eq!(here, "./Cargo.toml: permission denied: it is not executable");
+    assert_eq!(here, "Cargo.toml: permission denied: it is not executable");
 }
 
 #[test]

@@ -6,14 +6,17 @@ mod launch_support;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
-use launch_support::{eventually, kill, members, parent, shell, signal_log, skipped, state, supervise};
+use launch_support::{
+    PATIENCE, eventually, kill, members, parent, shell, signal_log, skipped, state, supervise,
+};
 
 /// `SCRIPT` with `{}` standing for the supervisor, and the same with nothing for it.
 fn both(script: &str) -> (Output, Output) {
@@ -44,7 +47,7 @@ struct Running {
     child: Child,
     /// Apart from the child, as waiting for a child closes its stdin.
     stdin: Option<ChildStdin>,
-    lines: BufReader<ChildStdout>,
+    lines: Receiver<String>,
     events: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -73,7 +76,7 @@ impl Running {
         command.process_group(0);
         change(&mut command);
         let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
+        let lines = read_lines(child.stdout.take().unwrap());
         let stdin = child.stdin.take();
         Running { child, stdin, lines, events, _dir: dir }
     }
@@ -84,16 +87,23 @@ impl Running {
 
     /// The next line of the program, without its end; empty at the end of the output.
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        line.trim_end().to_string()
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line.trim_end().to_string(),
+            Err(RecvTimeoutError::Disconnected) => String::new(),
+            Err(RecvTimeoutError::Timeout) => panic!("no line; events: {}", self.events()),
+        }
     }
 
     /// All further output.
     fn rest(&mut self) -> String {
         let mut rest = String::new();
-        self.lines.read_to_string(&mut rest).unwrap();
-        rest
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => rest += &line,
+                Err(RecvTimeoutError::Disconnected) => return rest,
+                Err(RecvTimeoutError::Timeout) => panic!("no end; events: {}", self.events()),
+            }
+        }
     }
 
     fn events(&self) -> String {
@@ -116,7 +126,7 @@ impl Running {
     }
 
     fn wait(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
+        eventually("the supervisor ends", || self.child.try_wait().unwrap())
     }
 
     /// Sends a `signal_log` a signal through the supervisor: when the log prints it, the
@@ -135,6 +145,21 @@ impl Running {
         assert_eq!(self.wait().code(), Some(0));
         rest
     }
+}
+
+/// Reads lines in a thread, so that a test can give up waiting for one.
+fn read_lines(from: ChildStdout) -> Receiver<String> {
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        let mut line = String::new();
+        while from.read_line(&mut line).is_ok_and(|length| length > 0) {
+            if send.send(std::mem::take(&mut line)).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }
 
 impl Drop for Running {
@@ -462,6 +487,37 @@ fn a_signal_to_the_group_reaches_the_program_exactly_once() {
 }
 
 #[test]
+fn a_killed_witness_is_replaced() {
+    let mut running = Running::signal_log();
+    let witness = || {
+        let is_witness = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "group-witness\n")
+        };
+        members(running.child.id()).into_iter().find(is_witness)
+    };
+    let first = eventually("there is a witness", witness);
+    kill(first.cast_signed(), libc::SIGKILL);
+    eventually("there is another", || witness().filter(|pid| *pid != first));
+    kill(-running.pid(), libc::SIGTERM);
+    assert_eq!(running.line(), "15");
+    assert_eq!(running.end_of_log(), "");
+}
+
+#[test]
+fn a_stop_that_is_taken_back_at_once_leaves_both_running() {
+    let mut running = Running::sh("echo ready; while read x; do echo $x; done");
+    running.line();
+    for round in 0..50 {
+        kill(running.pid(), libc::SIGTSTP);
+        // Before, while and after the stop is passed on.
+        std::thread::sleep(std::time::Duration::from_micros(100 * round));
+        kill(running.pid(), libc::SIGCONT);
+        running.enter("on");
+        assert_eq!(running.line(), "on", "round {round}");
+    }
+}
+
+#[test]
 fn signals_to_the_group_and_to_the_supervisor_may_alternate() {
     let mut running = Running::signal_log();
     for round in 0..20 {
@@ -563,11 +619,13 @@ fn a_program_in_a_session_of_its_own_still_gets_what_its_job_gets() {
 
 /// What a parent that waits with WUNTRACED sees next: the raw status.
 fn next_status(pid: i32) -> i32 {
-    let mut status = 0;
-    let options = libc::WUNTRACED | libc::WCONTINUED;
-    // SAFETY: the pointer leads to a writable integer.
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, options) }, pid);
-    status
+    let options = libc::WUNTRACED | libc::WCONTINUED | libc::WNOHANG;
+    eventually("the supervisor stops, continues or ends", || {
+        let mut status = 0;
+        // SAFETY: the pointer leads to a writable integer.
+        let changed = unsafe { libc::waitpid(pid, &raw mut status, options) };
+        (changed == pid).then_some(status)
+    })
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod restart;
 mod runtime;
 mod signals;
 mod spawn;
+mod stop;
 mod supervise;
 mod terminal;
 mod tree;

@@ -26,12 +26,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::inherited::{disposition, set_disposition};
+use super::inherited::set_disposition;
 use super::signals::{Received, SignalFd, SignalSet};
 use super::spawn::{Launch, LaunchError, spawn};
-use super::terminal::Held;
-use super::tree::Stat;
-use super::waker::Waker;
+use super::stop::stop_with;
 use super::witness::Witness;
 
 /// Signals by which users and service managers end a program.
@@ -178,7 +176,9 @@ impl Supervised {
             }
             if let Some((signal, true)) = self.stopped {
                 self.stopped = Some((signal, false));
-                self.stop_ourselves(signal);
+                if let Err(why) = self.stop_ourselves(signal) {
+                    return Ok(Event::Undelivered { signal: libc::SIGCONT, why });
+                }
             }
             if let Some(event) = self.child_event()? {
                 return Ok(event);
@@ -246,6 +246,10 @@ impl Supervised {
     fn handle(&mut self, received: &Received) -> io::Result<()> {
         let Received { signal, sender, .. } = *received;
         if signal == libc::SIGCHLD {
+            // The program's changes are asked for in any case; this may be the witness.
+            if let Some(witness) = &mut self.witness {
+                witness.check();
+            }
             return Ok(());
         }
         // Asked first, so that the witness is clean for the next signal in any case.
@@ -293,29 +297,15 @@ impl Supervised {
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Stops this process by the signal that stopped the child, unless the child runs
-    /// again already. Returns when both are to run again. In an orphaned process group
-    /// the kernel ignores all but SIGSTOP, for us as for the child.
-    fn stop_ourselves(&mut self, signal: i32) {
-        if !Stat::of(self.pid).is_some_and(|stat| stat.is_stopped()) {
-            return;
-        }
-        let held = Held::by(self.pid);
-        let waker = Waker::start(self.pid);
-        self.waker = waker.as_ref().map_or(0, Waker::pid);
-        let only: SignalSet = [signal].into_iter().collect();
-        let before = disposition(signal);
-        set_disposition(signal, libc::SIG_DFL);
-        // SAFETY: kill and getpid have no memory effects.
-        unsafe { libc::kill(libc::getpid(), signal) };
-        // SIGSTOP stopped us above, any other signal does here.
-        let _ = only.unblock();
-        let _ = only.block();
-        if before == Some(libc::SIG_IGN) {
-            set_disposition(signal, libc::SIG_IGN);
-        }
-        if let Some(held) = held {
-            held.restore();
+    /// Stops this process as the child was stopped, and passes on what continued it.
+    fn stop_ourselves(&mut self, signal: i32) -> io::Result<()> {
+        let resumed = stop_with(self.pid, signal);
+        self.waker = resumed.waker.unwrap_or(0);
+        match resumed.by {
+            Some(sender) => {
+                self.handle(&Received { signal: libc::SIGCONT, code: libc::SI_USER, sender, value: 0 })
+            }
+            None => Ok(()),
         }
     }
 }

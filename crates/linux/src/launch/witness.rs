@@ -76,6 +76,15 @@ impl Witness {
         true
     }
 
+    /// Posts a new witness if somebody killed the old one.
+    pub(super) fn check(&mut self) {
+        if !is_running(self.post.0)
+            && let Ok(next) = Post::start()
+        {
+            self.post = next;
+        }
+    }
+
     /// Replaces the witness, as its pending signals cannot be cleared. The old one leaves
     /// after the new one came, and what it saw besides is remembered: no signal goes unseen.
     fn relieve(&mut self, signal: i32) {
@@ -123,16 +132,22 @@ impl Drop for Post {
 
 /// Ends a helper process of our own and takes its status, so that no zombie stays.
 pub(super) fn kill_and_reap(pid: libc::pid_t) {
-    // SAFETY: kill has no memory effects; the process is an unreaped child of ours, so its
-    // number is not reused.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
-    loop {
-        // SAFETY: a null status pointer is allowed.
-        let result = unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
-        if result != -1 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            break;
-        }
+    if is_running(pid) {
+        // SAFETY: kill has no memory effects; the process is an unreaped child of ours, so
+        // its number is not reused.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        while wait(pid, 0) == -1 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {}
     }
+}
+
+/// Whether a helper process still runs. If it has ended, its status is taken.
+fn is_running(pid: libc::pid_t) -> bool {
+    wait(pid, libc::WNOHANG) == 0
+}
+
+fn wait(pid: libc::pid_t, options: i32) -> libc::pid_t {
+    // SAFETY: a null status pointer is allowed.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), options) }
 }
 
 /// The life of the witness. Only async-signal-safe calls: it was forked from a process
