@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use corefit_core::CpuSet;
 use corefit_linux::sample;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 
 /// Joins control groups and becomes the command.
 #[derive(clap::Args)]
@@ -44,6 +44,8 @@ pub(super) fn enter(args: &EnterArgs) -> Result<ExitCode> {
     if let Some(cpus) = &args.cpus {
         sample::set_affinity(std::process::id(), cpus);
     }
+    // Its own session: no terminal, and what is sent to its process group does not reach us.
+    setsid().context("setsid")?;
     // The death signal stays with this process when it becomes the program.
     let why = Command::new(&args.command[0]).args(&args.command[1..]).exec();
     Err(why).with_context(|| format!("cannot run {}", args.command[0].to_string_lossy()))

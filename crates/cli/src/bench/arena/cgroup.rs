@@ -34,7 +34,7 @@ pub(in crate::bench) enum GroupError {
         what: &'static str,
     },
     /// A file could not be written.
-    #[error("{}: {why}", path.display())]
+    #[error("{}: {}", path.display(), why.kind())]
     Denied {
         /// The file.
         path: PathBuf,
@@ -93,7 +93,7 @@ impl Groups {
         if version == Version::V2 {
             groups.enable_in(parent)?;
         }
-        make_dir(&groups.dir)?;
+        fs::create_dir(&groups.dir).map_err(|why| GroupError::Denied { path: parent.into(), why })?;
         if version == Version::V2 {
             for controller in ["cpu", "cpuset"] {
                 // Which of them worked is seen below, in the files of the new groups.

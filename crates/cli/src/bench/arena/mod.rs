@@ -16,14 +16,14 @@ use anyhow::{Context, Result, bail};
 use corefit_core::CpuSet;
 use corefit_linux::sample;
 
-use cgroup::Groups;
+use cgroup::{GroupError, Groups};
 use mounts::Version;
 
 /// The arena of a bench.
 pub(super) struct Arena {
     groups: Vec<Groups>,
-    /// Why there are no groups, or fewer than there might be.
-    refused: Vec<String>,
+    /// Why there are no groups, or fewer than there might be; the most telling reason first.
+    refused: Vec<GroupError>,
     /// The CPUs that programs may use.
     cpus: CpuSet,
     scratch: Scratch,
@@ -44,12 +44,10 @@ impl Arena {
             }
             match Groups::make(hierarchy, pid) {
                 Ok(made) => groups.push(made),
-                Err(why) => refused.push(why.to_string()),
+                Err(why) => refused.push(why),
             }
         }
-        if found.is_empty() {
-            refused.push("no control groups are mounted".into());
-        }
+        refused.sort_by_key(|why| matches!(why, GroupError::Unsupported { .. }));
         Ok(Arena {
             groups,
             refused,
@@ -84,9 +82,10 @@ impl Arena {
         self.cpuset().map(Groups::version)
     }
 
-    /// Why control groups cannot be used, in words.
+    /// Why control groups cannot be used, in a few words.
     pub(super) fn refusal(&self) -> String {
-        self.refused.join("; ")
+        let first = self.refused.first().map(ToString::to_string);
+        first.unwrap_or_else(|| "none are mounted".into())
     }
 
     /// A command that runs in the program's group, on these CPUs, and dies with the bench.

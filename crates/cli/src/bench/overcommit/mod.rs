@@ -26,6 +26,7 @@ mod svg;
 mod targets;
 mod text;
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ use super::interrupt::{Interrupt, Interrupted};
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
-use programs::{Case, PROGRAMS, QUICK, Runtime};
+use programs::{Case, PROGRAMS, QUICK, QUICK_STEP, Runtime};
 
 /// Programs with fewer CPUs than they think: default, passive, oracle and corefit
 ///
@@ -48,7 +49,7 @@ use programs::{Case, PROGRAMS, QUICK, Runtime};
 /// Exit status 1 if a result was wrong.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Two to three minutes: few programs, size S, one repetition, no apps
+    /// Three minutes: few programs, size S, one repetition, limit 4 s, no apps
     #[arg(long)]
     quick: bool,
     /// Print one JSON document
@@ -131,6 +132,8 @@ struct Settings {
     limit: Duration,
     /// How long a program is to run in `step`, s.
     step_s: f64,
+    /// The programs of `step`, if not all.
+    step_programs: Option<&'static [&'static str]>,
     seed: u64,
     reports: Option<PathBuf>,
     verbose: bool,
@@ -138,9 +141,23 @@ struct Settings {
     apps_skipped: Option<&'static str>,
 }
 
+impl Settings {
+    /// Whether a program is measured under a condition.
+    fn wants(&self, condition: Condition, case: &Case) -> bool {
+        let step = condition == Condition::Step;
+        !step || self.step_programs.is_none_or(|some| some.contains(&case.program.name))
+    }
+}
+
 /// Runs the bench.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let settings = args.settings()?;
+    // What cannot be written is to be known before, not after an hour.
+    let cannot = |file: &Path| format!("cannot write {}", file.display());
+    let mut svg = match &args.svg {
+        Some(file) => Some(File::create(file).with_context(|| cannot(file))?),
+        None => None,
+    };
     let interrupt = Interrupt::install().context("cannot catch signals")?;
     let document = match measured(&settings, &interrupt) {
         Err(error) => match error.downcast_ref() {
@@ -155,13 +172,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let text =
         if args.json { serde_json::to_string_pretty(&document)? + "\n" } else { text::render(&document) };
     std::io::stdout().write_all(text.as_bytes())?;
-    if let Some(file) = &args.svg {
-        let part = document.conditions.iter();
-        let part = part.into_iter().find(|p| p.name == args.svg_condition);
+    if let Some(file) = &mut svg {
+        let part = document.conditions.iter().find(|p| p.name == args.svg_condition);
         match part.and_then(|part| svg::render(part, &document.machine)) {
-            Some(picture) => {
-                std::fs::write(file, picture).with_context(|| format!("cannot write {}", file.display()))?
-            }
+            Some(picture) => file.write_all(picture.as_bytes()).context("cannot write the picture")?,
             None => eprintln!("corefit bench: no picture: {} was not measured", args.svg_condition.name()),
         }
     }
@@ -211,7 +225,7 @@ fn measured(settings: &Settings, interrupt: &Interrupt) -> Result<Document> {
 fn steps(settings: &Settings, cases: &[Case], apps: &[apps::App], arena: &Arena) -> Result<usize> {
     let cpus = u32::try_from(arena.cpus().len())?;
     let conditions = settings.conditions.iter();
-    let programs: usize = conditions.map(|c| session::steps(*c, cases, cpus, settings.repeat)).sum();
+    let programs: usize = conditions.map(|c| session::steps(settings, *c, cases, cpus)).sum();
     let apps = apps::steps(apps, &settings.conditions, settings.repeat);
     Ok(cases.len() + programs + apps)
 }
@@ -237,7 +251,7 @@ impl Args {
             (some, _) => some.to_vec(),
         };
         let (repeat, size, limit, step_s) =
-            if self.quick { (1, Size::S, 20.0, 1.0) } else { (3, Size::W, 60.0, 3.0) };
+            if self.quick { (1, Size::S, 4.0, 1.0) } else { (3, Size::W, 60.0, 3.0) };
         Ok(Settings {
             root: match &self.root {
                 Some(root) => root.canonicalize().with_context(|| root.display().to_string())?,
@@ -250,6 +264,7 @@ impl Args {
             size: self.size.unwrap_or(size),
             limit: Duration::from_secs_f64(self.limit.unwrap_or(limit)),
             step_s: self.step_seconds.unwrap_or(step_s),
+            step_programs: (self.quick && self.programs.is_empty()).then_some(&QUICK_STEP),
             seed: self.seed,
             reports: match &self.reports {
                 Some(dir) => Some(std::path::absolute(dir)?),

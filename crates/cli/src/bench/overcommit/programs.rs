@@ -46,6 +46,8 @@ pub(super) const PROGRAMS: [Program; 12] = [
 
 /// What `--quick` measures.
 pub(super) const QUICK: [&str; 5] = ["ep", "cg", "lu", "ua", "unsafe_map"];
+/// What it measures in `step`, where runs have to be longer.
+pub(super) const QUICK_STEP: [&str; 1] = ["cg"];
 
 /// The compiler of a program, which decides its OpenMP runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use corefit_core::CpuSet;
 
+use super::Settings;
 use super::conditions::{Condition, SEEN, half_quota_us};
 use super::delays::{Delay, delays};
 use super::document::{ConditionPart, DelayStats, Delays, Row, Runs, Values, mean, means};
@@ -37,14 +38,14 @@ struct Seen {
 }
 
 /// How many steps of progress a condition takes.
-pub(super) fn steps(condition: Condition, cases: &[Case], cpus: u32, repeat: u32) -> usize {
+pub(super) fn steps(settings: &Settings, condition: Condition, cases: &[Case], cpus: u32) -> usize {
     let of = |case: &Case| {
-        let runs = configs(condition, case.program, cpus).len() * repeat as usize;
+        let runs = configs(condition, case.program, cpus).len() * settings.repeat as usize;
         let certify = usize::from(case.program.kind == Kind::OpenMp);
         let phases = if condition == Condition::Step { 2 } else { 0 };
         runs + certify + phases
     };
-    cases.iter().map(of).sum()
+    cases.iter().filter(|case| settings.wants(condition, case)).map(of).sum()
 }
 
 /// Why a condition cannot be had here, if it cannot.
@@ -71,7 +72,7 @@ pub(super) fn describe(condition: Condition, arena: &Arena) -> String {
             Some(version) => {
                 format!("a control group ({version}) of equal weight beside it with {cpus} busy loops")
             }
-            None => format!("{cpus} busy processes of equal nice value beside it ({})", arena.refusal()),
+            None => format!("{cpus} busy processes of equal nice value beside it (no control groups)"),
         },
         Condition::Quota => format!(
             "{} ms of CPU time in every 100 ms",
@@ -106,13 +107,15 @@ pub(super) fn measure(
     };
     let cpus = u32::try_from(bench.arena.cpus().len())?;
     if part.skipped.is_some() {
-        let unneeded = steps(condition, cases, cpus, bench.settings.repeat);
+        let unneeded = steps(bench.settings, condition, cases, cpus);
         bench.progress.skip(unneeded);
         return Ok(part);
     }
     let one: CpuSet = bench.arena.cpus().iter().last().into_iter().collect();
     let mut prepared = vec![];
-    for (case, warm_s) in cases.iter().zip(warm_s) {
+    let wanted = |(case, _): &(&Case, &f64)| bench.settings.wants(condition, case);
+    let wanted: Vec<_> = cases.iter().zip(warm_s).filter(wanted).collect();
+    for (case, warm_s) in wanted {
         prepared.push(prepare(bench, condition, case, *warm_s, &one)?);
     }
     // The condition begins here and ends with these two.
