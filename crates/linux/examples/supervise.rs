@@ -33,32 +33,23 @@ fn main() {
             writeln!(file, "{text}").expect("the events file is writable");
         }
     };
-    let Some((name, args)) = options.command.split_first() else {
-        fail("no program", 2)
-    };
+    let Some((name, args)) = options.command.split_first() else { fail("no program", 2) };
     let program = Program::find(name).unwrap_or_else(|why| fail(&why, why.exit_code()));
     let launch = Launch {
         program,
         args: args.to_vec(),
         env: vec![("SUPERVISED".into(), Some("1".into()))],
-        cpus: options
-            .cpus
-            .map(|list| list.parse().unwrap_or_else(|why| fail(why, 2))),
+        cpus: options.cpus.map(|list| list.parse().unwrap_or_else(|why| fail(why, 2))),
         hold_stdio: options.restart,
     };
     let mut child = Supervised::spawn(&launch).unwrap_or_else(|why| refuse(&why));
     note(format!("started {}", child.pid()));
     let mut restart = options.restart;
     loop {
-        match child
-            .wait_until(Instant::now() + TICK)
-            .unwrap_or_else(|why| fail(why, 1))
-        {
+        match child.wait_until(Instant::now() + TICK).unwrap_or_else(|why| fail(why, 1)) {
             Event::Tick if restart => {
                 restart = false;
-                let killed = child
-                    .kill_for_restart(GRACE)
-                    .unwrap_or_else(|why| fail(why, 1));
+                let killed = child.kill_for_restart(GRACE).unwrap_or_else(|why| fail(why, 1));
                 note(format!("killed {}", killed.status));
                 child.respawn(&launch).unwrap_or_else(|why| refuse(&why));
                 note(format!("started {}", child.pid()));
@@ -80,11 +71,7 @@ fn options() -> Options {
     let mut options = Options::default();
     let mut args = std::env::args_os().skip(1);
     while let Some(arg) = args.next() {
-        let mut text = || {
-            args.next()
-                .and_then(|v| v.into_string().ok())
-                .unwrap_or_default()
-        };
+        let mut text = || args.next().and_then(|v| v.into_string().ok()).unwrap_or_default();
         match arg.to_str() {
             Some("--events") => {
                 let file = OpenOptions::new().create(true).append(true).open(text());
@@ -93,9 +80,7 @@ fn options() -> Options {
             Some("--cpus") => options.cpus = Some(text()),
             Some("--restart") => options.restart = true,
             _ => {
-                options
-                    .command
-                    .extend((arg != OsStr::new("--")).then_some(arg));
+                options.command.extend((arg != OsStr::new("--")).then_some(arg));
                 options.command.extend(args);
                 break;
             }
