@@ -27,6 +27,7 @@
 mod ending;
 mod format;
 mod inherited;
+mod java;
 mod knobs;
 mod program;
 mod restart;
