@@ -20,10 +20,11 @@ import (
 const (
 	roundsAtScaleOne = 400
 	jobsPerRound     = 64
-	hashesPerJob     = 900
+	hashesPerMerge   = 500 // divides hashesPerJob
+	hashesPerJob     = 1500
 )
 
-// tally counts results by their first byte; the mutex is taken once per short run of hashes.
+// tally counts links by the low four bits of their first byte; the mutex is taken once per run of hashesPerMerge hashes.
 type tally struct {
 	mutex  sync.Mutex
 	counts map[byte]uint64
@@ -31,21 +32,21 @@ type tally struct {
 	first  uint64 // the same of the first round, which verify repeats
 }
 
-// hashJob hashes a chain that starts at seed and returns the last link and how often each first byte came up.
+// hashJob hashes a chain that starts at seed, counts its links, and returns the last.
 func hashJob(seed uint64, total *tally) uint64 {
 	var block [sha256.Size]byte
 	binary.LittleEndian.PutUint64(block[:], seed)
-	local := make([]byte, 0, 64)
+	local := make(map[byte]uint64) // garbage on purpose: the collector is part of the runtime
 	for i := 0; i < hashesPerJob; i++ {
 		block = sha256.Sum256(block[:])
-		local = append(local, block[0])
-		if len(local) == cap(local) || i == hashesPerJob-1 {
+		local[block[0]%16]++
+		if i%hashesPerMerge == hashesPerMerge-1 {
 			total.mutex.Lock()
-			for _, first := range local {
-				total.counts[first]++
+			for first, count := range local {
+				total.counts[first] += count
 			}
 			total.mutex.Unlock()
-			local = make([]byte, 0, 64) // garbage on purpose: the collector is part of the runtime
+			local = make(map[byte]uint64)
 		}
 	}
 	return binary.LittleEndian.Uint64(block[:])
