@@ -89,10 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             break;
         }
         resized += seen.resized;
-        println!(
-            "seed {seed}: same result, {} of {} regions resized",
-            seen.resized, seen.regions
-        );
+        println!("seed {seed}: same result, {} of {} regions resized", seen.resized, seen.regions);
         if seen.dynamic && n == 0 {
             println!(
                 "note: the program enables OpenMP dynamic adjustment, so it is resized without a certificate, too"
@@ -106,15 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let file = Store::open().save(&verdict)?;
-    println!(
-        "{}: {}",
-        if verdict.resizable {
-            "certified"
-        } else {
-            "NOT certified"
-        },
-        verdict.reason
-    );
+    println!("{}: {}", if verdict.resizable { "certified" } else { "NOT certified" }, verdict.reason);
     println!(
         "identity {} ({} with {} libraries)",
         &verdict.identity[..16],
@@ -140,35 +129,20 @@ impl<'a> Trial<'a> {
         let threads = args.threads.unwrap_or(u32::try_from(allowed)?.max(4));
         let mut input = vec![];
         if !std::io::stdin().is_terminal() {
-            std::io::stdin()
-                .read_to_end(&mut input)
-                .context("cannot read stdin, which every run gets")?;
+            std::io::stdin().read_to_end(&mut input).context("cannot read stdin, which every run gets")?;
         }
-        Ok(Trial {
-            args,
-            library,
-            threads,
-            input,
-        })
+        Ok(Trial { args, library, threads, input })
     }
 
     /// Runs the program: at a fixed size, or with random team sizes.
     fn run(&self, seed: Option<u64>) -> Result<Seen> {
-        let orders = Orders {
-            random: seed.is_some(),
-            count: true,
-            any: true,
-            ..Orders::default()
-        };
+        let orders = Orders { random: seed.is_some(), count: true, any: true, ..Orders::default() };
         let page = TeamPage::create(orders, true, None, seed.unwrap_or(1))?;
         let (name, value) = page.variable();
         let mut command = Command::new(&self.args.command[0]);
         command
             .args(&self.args.command[1..])
-            .env(
-                "LD_PRELOAD",
-                preload::variable(&self.library, std::env::var_os("LD_PRELOAD")),
-            )
+            .env("LD_PRELOAD", preload::variable(&self.library, std::env::var_os("LD_PRELOAD")))
             .env(name, value)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -217,18 +191,12 @@ impl<'a> Trial<'a> {
         }
         let (a, b) = (&first.output, &seen.output);
         if a.status != b.status {
-            return Ok(Some(format!(
-                "it ended otherwise: {} instead of {}",
-                b.status, a.status
-            )));
+            return Ok(Some(format!("it ended otherwise: {} instead of {}", b.status, a.status)));
         }
         if first.output.status.signal().is_some() {
             return Ok(Some(format!("it died: {}", a.status)));
         }
-        for (name, a, b) in [
-            ("stdout", &a.stdout, &b.stdout),
-            ("stderr", &a.stderr, &b.stderr),
-        ] {
+        for (name, a, b) in [("stdout", &a.stdout, &b.stdout), ("stderr", &a.stderr, &b.stderr)] {
             if let Some(line) = self.difference(a, b) {
                 return Ok(Some(format!("{name} differs: {line}")));
             }
@@ -242,24 +210,15 @@ impl<'a> Trial<'a> {
         let b: Vec<&[u8]> = lines(b, &self.args.ignore);
         let at = (0..a.len().max(b.len())).find(|&i| a.get(i) != b.get(i))?;
         let show = |l: Option<&&[u8]>| {
-            l.map_or("no more lines".into(), |l| {
-                format!("{:?}", String::from_utf8_lossy(l))
-            })
+            l.map_or("no more lines".into(), |l| format!("{:?}", String::from_utf8_lossy(l)))
         };
-        Some(format!(
-            "{} instead of {}",
-            show(b.get(at)),
-            show(a.get(at))
-        ))
+        Some(format!("{} instead of {}", show(b.get(at)), show(a.get(at))))
     }
 
     fn check(&self, check: &str, output: &Output) -> Result<Option<String>> {
         let mut child = Command::new("/bin/sh")
             .args(["-c", check])
-            .env(
-                "COREFIT_EXIT",
-                output.status.code().unwrap_or(-1).to_string(),
-            )
+            .env("COREFIT_EXIT", output.status.code().unwrap_or(-1).to_string())
             .stdin(Stdio::piped())
             .spawn()
             .context("cannot run /bin/sh for --check")?;
@@ -274,8 +233,7 @@ impl<'a> Trial<'a> {
     fn verdict(&self, identity: &Identity) -> Result<Verdict> {
         let command = &self.args.command;
         let program = which(&command[0]).unwrap_or_else(|| identity.program.clone());
-        let launch =
-            Identifier::default().launch(&program, command[1..].iter().map(|a| a.as_bytes()))?;
+        let launch = Identifier::default().launch(&program, command[1..].iter().map(|a| a.as_bytes()))?;
         Ok(Verdict {
             identity: identity.hash.clone(),
             launch,
@@ -291,10 +249,7 @@ impl<'a> Trial<'a> {
                 }
             ),
             most: self.threads,
-            command: command
-                .iter()
-                .map(|a| a.to_string_lossy().into_owned())
-                .collect(),
+            command: command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
             version: env!("CARGO_PKG_VERSION").into(),
         })
     }
@@ -302,9 +257,7 @@ impl<'a> Trial<'a> {
 
 fn lines<'t>(text: &'t [u8], ignore: &[Regex]) -> Vec<&'t [u8]> {
     let lines = text.split(|c| *c == b'\n');
-    lines
-        .filter(|l| !ignore.iter().any(|r| r.is_match(l)))
-        .collect()
+    lines.filter(|l| !ignore.iter().any(|r| r.is_match(l))).collect()
 }
 
 /// Identifies the program when it begins its first region, and lets it and its children go on.
@@ -334,7 +287,5 @@ pub(crate) fn which(name: &OsString) -> Option<PathBuf> {
         return Some(PathBuf::from(name));
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|d| d.join(name))
-        .find(|f| f.is_file())
+    std::env::split_paths(&path).map(|d| d.join(name)).find(|f| f.is_file())
 }

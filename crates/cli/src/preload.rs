@@ -20,12 +20,7 @@ pub(crate) fn library() -> Result<PathBuf, String> {
             bin.join("../lib/corefit").display()
         )
     })?;
-    if found
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|b| b" \t\n:".contains(b))
-    {
+    if found.as_os_str().as_bytes().iter().any(|b| b" \t\n:".contains(b)) {
         return Err(format!(
             "the path {} contains a space or a colon, which LD_PRELOAD cannot express: teams cannot be resized (install corefit elsewhere)",
             found.display()
@@ -53,9 +48,6 @@ mod tests {
         let ours = Path::new("/l/libcorefit_omp.so");
         assert_eq!(variable(ours, None), "/l/libcorefit_omp.so");
         assert_eq!(variable(ours, Some("".into())), "/l/libcorefit_omp.so");
-        assert_eq!(
-            variable(ours, Some("a.so b.so".into())),
-            "/l/libcorefit_omp.so:a.so b.so"
-        );
+        assert_eq!(variable(ours, Some("a.so b.so".into())), "/l/libcorefit_omp.so:a.so b.so");
     }
 }

@@ -35,15 +35,9 @@ pub(crate) struct Store {
 impl Store {
     /// The user's store, as the environment places it.
     pub(crate) fn open() -> Store {
-        let set = |name| {
-            std::env::var_os(name)
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
-        };
+        let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
-        Store {
-            directory: state.map(|s| s.join("corefit/certified")),
-        }
+        Store { directory: state.map(|s| s.join("corefit/certified")) }
     }
 
     /// Whether there is no verdict at all: nobody needs to wait for a look-up.
@@ -72,12 +66,9 @@ impl Store {
 
     /// Remembers a verdict; replaces an earlier one about the same identity.
     pub(crate) fn save(&self, verdict: &Verdict) -> Result<PathBuf> {
-        let directory = self
-            .directory
-            .as_ref()
-            .context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let directory =
+            self.directory.as_ref().context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
         let file = directory.join(format!("{}.json", verdict.identity));
         let draft = directory.join(format!(".{}.{}", verdict.identity, std::process::id()));
         fs::write(&draft, serde_json::to_string_pretty(verdict)? + "\n")
@@ -106,9 +97,7 @@ mod tests {
     #[test]
     fn a_saved_verdict_is_found_by_identity_and_expected_by_launch() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store {
-            directory: Some(dir.path().join("new/certified")),
-        };
+        let store = Store { directory: Some(dir.path().join("new/certified")) };
         assert!(store.is_empty());
         store.save(&verdict()).unwrap();
         assert!(!store.is_empty());
@@ -120,16 +109,10 @@ mod tests {
     #[test]
     fn damaged_or_moved_files_count_as_no_verdict() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store {
-            directory: Some(dir.path().into()),
-        };
+        let store = Store { directory: Some(dir.path().into()) };
         let file = store.save(&verdict()).unwrap();
         fs::copy(&file, dir.path().join("ef.json")).unwrap();
-        assert_eq!(
-            store.find("ef"),
-            None,
-            "a verdict is only about its identity"
-        );
+        assert_eq!(store.find("ef"), None, "a verdict is only about its identity");
         fs::write(&file, "{").unwrap();
         assert_eq!(store.find("ab"), None);
         assert_eq!(store.expects("zz"), None);
@@ -138,15 +121,8 @@ mod tests {
     #[test]
     fn a_negative_verdict_raises_no_expectation() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store {
-            directory: Some(dir.path().into()),
-        };
-        store
-            .save(&Verdict {
-                resizable: false,
-                ..verdict()
-            })
-            .unwrap();
+        let store = Store { directory: Some(dir.path().into()) };
+        store.save(&Verdict { resizable: false, ..verdict() }).unwrap();
         assert_eq!(store.expects("cd"), None);
     }
 }

@@ -50,7 +50,11 @@ fn crates_depend_on_each_other_as_the_table_says() {
 fn core_and_openmp_use_next_to_nothing() {
     let dependencies = dependencies();
     assert!(dependencies["corefit-core"].is_subset(&set(CORE_USES)), "{:?}", dependencies["corefit-core"]);
-    assert!(dependencies["corefit-openmp"].is_subset(&set(OPENMP_USES)), "{:?}", dependencies["corefit-openmp"]);
+    assert!(
+        dependencies["corefit-openmp"].is_subset(&set(OPENMP_USES)),
+        "{:?}",
+        dependencies["corefit-openmp"]
+    );
 }
 
 #[test]

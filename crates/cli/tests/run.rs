@@ -148,7 +148,8 @@ fn dynamic_adjustment_is_permission_enough() {
     let place = Place::new();
     let program = place.compile("regions", &["-fopenmp"], REGIONS);
     let command = place.corefit(&["run", "--", program.to_str().unwrap(), "500"]);
-    let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").env("OMP_DYNAMIC", "true").output().unwrap();
+    let output =
+        { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").env("OMP_DYNAMIC", "true").output().unwrap();
     assert!(stdout(&output).ends_with("teams 1\n"), "{}", stdout(&output));
     assert!(stderr(&output).contains("dynamic adjustment is on"), "{}", stderr(&output));
 }
@@ -243,7 +244,8 @@ fn a_restartable_program_is_started_again_at_the_right_size() {
     // Asks for four threads whatever happens, so it cannot be right on one CPU; counts its starts.
     let program = place.compile("by_thread", &["-fopenmp"], BY_THREAD);
     let script = place.path().join("count.sh");
-    fs::write(&script, format!("#!/bin/sh\necho start >> starts\nexec {} 2500\n", program.display())).unwrap();
+    fs::write(&script, format!("#!/bin/sh\necho start >> starts\nexec {} 2500\n", program.display()))
+        .unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let options = ["run", "--threads", "4", "--restartable", "--report", "report.json", "--", "./count.sh"];
     let output = { on_one_cpu(&place.corefit(&options)) }.output().unwrap();

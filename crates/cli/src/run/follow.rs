@@ -101,9 +101,7 @@ impl<'a> Follower<'a> {
         let mut processes = page.processes();
         processes.retain(|p| {
             let alive = sample.processes.contains_key(&p.pid)
-                || std::path::Path::new("/proc")
-                    .join(p.pid.to_string())
-                    .exists();
+                || std::path::Path::new("/proc").join(p.pid.to_string()).exists();
             if !alive {
                 page.release(p.slot);
             }
@@ -121,41 +119,24 @@ impl<'a> Follower<'a> {
         let length = sample.at.since(self.before.at).as_secs_f64().max(1e-6);
         let used = |p: &&Process| {
             let now = sample.processes.get(&p.pid).copied().unwrap_or_default();
-            let then = self
-                .before
-                .processes
-                .get(&p.pid)
-                .copied()
-                .unwrap_or_default();
+            let then = self.before.processes.get(&p.pid).copied().unwrap_or_default();
             now.saturating_sub(then).as_secs_f64() / length > ACTIVE
         };
         let active: Vec<Process> = processes.iter().filter(used).copied().collect();
-        if active.is_empty() {
-            processes.to_vec()
-        } else {
-            active
-        }
+        if active.is_empty() { processes.to_vec() } else { active }
     }
 
     fn interval(&mut self, sample: &TreeSample, active: &[Process], limits: Limits) -> Interval {
         let length = sample.at.since(self.before.at);
         let seconds = length.as_secs_f64().max(1e-6);
-        let rate =
-            |now: Duration, then: Duration| Cpus(now.saturating_sub(then).as_secs_f64() / seconds);
+        let rate = |now: Duration, then: Duration| Cpus(now.saturating_sub(then).as_secs_f64() / seconds);
         let sum = |now: &BTreeMap<_, Duration>, then: &BTreeMap<_, Duration>| {
-            let each = sample
-                .allowed
-                .iter()
-                .filter_map(|c| Some((now.get(&c)?, then.get(&c)?)));
+            let each = sample.allowed.iter().filter_map(|c| Some((now.get(&c)?, then.get(&c)?)));
             Cpus(each.map(|(n, t)| rate(*n, *t).0).sum())
         };
         let run = rate(sample.run, self.before.run);
         let wait = rate(sample.wait, self.before.wait);
-        let team = if active.is_empty() {
-            runnable(run, wait)
-        } else {
-            active.iter().map(|p| p.team).sum()
-        };
+        let team = if active.is_empty() { runnable(run, wait) } else { active.iter().map(|p| p.team).sum() };
         self.in_force = team.max(1);
         Interval {
             at: sample.at,
@@ -207,9 +188,7 @@ impl<'a> Follower<'a> {
                 self.grants.of(p).orders(Some(mine), quiet)
             } else {
                 match self.grants.of(p).orders(None, false) {
-                    Orders {
-                        team: Some(most), ..
-                    } if u32::from(most) >= p.requested => Orders::default(),
+                    Orders { team: Some(most), .. } if u32::from(most) >= p.requested => Orders::default(),
                     orders => orders,
                 }
             };
@@ -245,11 +224,7 @@ impl<'a> Follower<'a> {
 
 /// Threads that wanted to run, for a program without OpenMP.
 fn runnable(run: Cpus, wait: Cpus) -> u32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small and not negative"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
     let n = (run.0 + wait.0).round().max(1.0) as u32;
     n
 }

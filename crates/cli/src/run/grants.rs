@@ -113,10 +113,7 @@ impl Grants {
             for process in page.processes() {
                 let key = (process.slot, process.pid);
                 let grant = self.decide(&mut identifier, process.pid);
-                self.given
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(key, grant);
+                self.given.lock().unwrap_or_else(PoisonError::into_inner).insert(key, grant);
                 let team = self.team.load(Ordering::Relaxed);
                 page.publish(process.slot, grant.orders(Some(team), false));
                 page.answer(process.slot);

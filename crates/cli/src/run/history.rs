@@ -123,10 +123,7 @@ mod tests {
         let mut history = History::new(Time(0), 2);
         assert!(history.mean_available().is_none());
         history.add(point(50, 2.0, 1.0));
-        history.add(Point {
-            length: Duration::from_millis(150),
-            ..point(200, 1.0, 1.0)
-        });
+        history.add(Point { length: Duration::from_millis(150), ..point(200, 1.0, 1.0) });
         assert!((history.mean_available().unwrap().0 - 1.25).abs() < 1e-9);
         assert!((history.efficiency().unwrap() - 0.8).abs() < 1e-9);
         assert!((history.waited_s() - 0.1).abs() < 1e-9);

@@ -42,7 +42,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Looks at the machine and plans the first launch.
-    pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Vec<String>) -> Result<Plan> {
+    pub(crate) fn make(
+        args: &Args,
+        program: &Program,
+        grants: &Grants,
+        notes: &mut Vec<String>,
+    ) -> Result<Plan> {
         let (room, unread) = size::look();
         notes.extend(unread);
         let resizable = expected(args, program);
@@ -95,7 +100,9 @@ impl Plan {
     pub(crate) fn again(&mut self, team: u32, grants: &Grants) {
         self.team = team;
         grants.set_team(team);
-        let keep = |(name, _): &(OsString, Option<OsString>)| name == "LD_PRELOAD" || name.as_bytes().starts_with(b"COREFIT_");
+        let keep = |(name, _): &(OsString, Option<OsString>)| {
+            name == "LD_PRELOAD" || name.as_bytes().starts_with(b"COREFIT_")
+        };
         self.launch.env.retain(keep);
         self.environment();
         if let Some(page) = &self.page {

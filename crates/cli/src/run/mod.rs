@@ -26,7 +26,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use corefit_linux::launch::{Event, Program, Supervised};
+use corefit_linux::launch::{Event, LaunchError, Program, Supervised, end_like};
 
 use follow::Follower;
 use grants::{Grants, Resize};
@@ -94,7 +94,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let report_file = args.report.as_ref().and_then(|path| {
         File::create(path)
             .map_err(|why| {
-                let note = format!("cannot write the report to {} ({why}): the program runs without one", path.display());
+                let note = format!(
+                    "cannot write the report to {} ({why}): the program runs without one",
+                    path.display()
+                );
                 eprintln!("corefit: {note}");
             })
             .ok()
@@ -104,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
+        Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => {
             eprintln!("corefit: {why}");
             return Ok(ExitCode::from(why.exit_code()));
@@ -127,7 +131,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     report.exit_signal = status.signal();
     report.notes = notes;
     if !args.quiet {
-        eprint!("{}", report.text());
+        // Nobody may be left to read it, which is no reason to fail.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), report.text().as_bytes());
     }
     if let (Some(file), Some(path)) = (report_file, &args.report)
         && let Err(why) = report.write(file, path)
@@ -168,7 +173,7 @@ fn supervise(
                     }
                     let decision = follower.tick(limits);
                     status_line.refresh(&follower);
-                    if restarts.wanted(&follower, &decision) {
+                    if child.asked_to_end().is_none() && restarts.wanted(&follower, &decision) {
                         break None;
                     }
                     next = (next + args.interval).max(Instant::now());

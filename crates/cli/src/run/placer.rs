@@ -18,13 +18,7 @@ pub(crate) struct Placer<'a> {
 
 impl<'a> Placer<'a> {
     pub(crate) fn new(cores: &'a [Core], allowed: &'a CpuSet) -> Placer<'a> {
-        Placer {
-            cores,
-            allowed,
-            ours: BTreeSet::from([allowed.clone()]),
-            now: None,
-            placed: BTreeSet::new(),
-        }
+        Placer { cores, allowed, ours: BTreeSet::from([allowed.clone()]), now: None, placed: BTreeSet::new() }
     }
 
     /// Places the threads for a team of this size.
@@ -36,7 +30,9 @@ impl<'a> Placer<'a> {
         self.ours.insert(set.clone());
         for tid in sampler.tids() {
             // New threads inherit; only what has not been looked at for this set is.
-            if self.placed.insert(tid) && sample::affinity(tid).is_some_and(|has| has != set && self.ours.contains(&has)) {
+            if self.placed.insert(tid)
+                && sample::affinity(tid).is_some_and(|has| has != set && self.ours.contains(&has))
+            {
                 sample::set_affinity(tid, &set);
             }
         }

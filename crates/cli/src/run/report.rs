@@ -129,11 +129,7 @@ pub(crate) fn timeline(history: &History) -> (Vec<Change>, Vec<Sample>) {
     for p in history.points() {
         if p.team != team {
             team = p.team;
-            changes.push(Change {
-                at_s: round(seconds(p)),
-                threads: team,
-                why: p.why,
-            });
+            changes.push(Change { at_s: round(seconds(p)), threads: team, why: p.why });
         }
         samples.push(Sample {
             at_s: round(seconds(p)),
@@ -230,12 +226,7 @@ impl Report {
         }
         const SHOWN: usize = 6;
         for change in self.changes.iter().take(SHOWN) {
-            text += &format!(
-                ", {} at {:.2} s ({})",
-                change.threads,
-                change.at_s,
-                reason(change.why)
-            );
+            text += &format!(", {} at {:.2} s ({})", change.threads, change.at_s, reason(change.why));
         }
         if self.changes.len() > SHOWN {
             text += &format!(", and {} changes more", self.changes.len() - SHOWN);
@@ -262,10 +253,7 @@ impl OpenMp {
             (Grant::Nothing, _) | (Grant::IfDynamic, false) => String::new(),
             _ => format!(": {} of {} regions resized", self.resized, self.regions),
         };
-        format!(
-            "process {} ({}, asks for {} threads) {how}{resized}",
-            self.pid, self.runtime, self.requested
-        )
+        format!("process {} ({}, asks for {} threads) {how}{resized}", self.pid, self.runtime, self.requested)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `--restartable`: a program that may not be resized is started again, early in its run, if
 //! it was launched with the wrong number of threads (Takayama and Kourai 2022, P2, IV-C).
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ impl Restarts {
         };
         let early = now.since(follower.history.began()) < EARLY;
         let right = decision.team;
-        if !self.allowed || !early || self.done >= MOST || follower.is_resizable() || follower.team() == right {
+        if !self.allowed || !early || self.done >= MOST || follower.is_resizable() || follower.team() == right
+        {
             self.wrong_since = None;
             return false;
         }
@@ -59,17 +61,25 @@ impl Restarts {
     }
 
     /// Starts it again; its status if it had ended meanwhile or somebody wants it to end.
-    pub(crate) fn restart(&mut self, child: &mut Supervised, plan: &mut Plan, grants: &Grants) -> Result<Option<ExitStatus>> {
+    pub(crate) fn restart(
+        &mut self,
+        child: &mut Supervised,
+        plan: &mut Plan,
+        grants: &Grants,
+    ) -> Result<Option<ExitStatus>> {
         let killed = child.kill_for_restart(GRACE).context("cannot end the program for a restart")?;
-        if killed.by_itself || killed.asked_to_end.is_some() {
+        if killed.by_itself {
             return Ok(Some(killed.status));
+        }
+        if let Some(signal) = killed.asked_to_end {
+            return Ok(Some(ExitStatus::from_raw(signal)));
         }
         plan.again(self.size, grants);
         self.done += 1;
         self.wrong_since = None;
         match child.respawn(&plan.launch) {
             Ok(()) => Ok(None),
-            Err(LaunchError::Interrupted(_)) => Ok(Some(killed.status)),
+            Err(LaunchError::Interrupted(signal)) => Ok(Some(ExitStatus::from_raw(signal))),
             Err(why) => Err(why).context("cannot start the program again"),
         }
     }

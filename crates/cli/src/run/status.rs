@@ -18,11 +18,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn new(quiet: bool) -> Status {
-        Status {
-            wanted: !quiet && std::io::stderr().is_terminal(),
-            shown: false,
-            last: Instant::now(),
-        }
+        Status { wanted: !quiet && std::io::stderr().is_terminal(), shown: false, last: Instant::now() }
     }
 
     pub(crate) fn refresh(&mut self, follower: &Follower<'_>) {

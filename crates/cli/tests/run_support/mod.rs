@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::Once;
 
 /// The command under test, with the preload library beside it.
-pub fn corefit() -> PathBuf {
+pub(crate) fn corefit() -> PathBuf {
     static LIBRARY: Once = Once::new();
     let exe = PathBuf::from(env!("CARGO_BIN_EXE_corefit"));
     LIBRARY.call_once(|| {
@@ -21,19 +21,19 @@ pub fn corefit() -> PathBuf {
 }
 
 /// A scratch directory with a verdict store of its own.
-pub struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    pub fn new() -> Place {
+    pub(crate) fn new() -> Place {
         Place(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// `corefit ARGS`, run here.
-    pub fn corefit(&self, args: &[&str]) -> Command {
+    pub(crate) fn corefit(&self, args: &[&str]) -> Command {
         let mut command = Command::new(corefit());
         command
             .args(args)
@@ -45,7 +45,7 @@ impl Place {
     }
 
     /// Compiles a C program; its path.
-    pub fn compile(&self, name: &str, flags: &[&str], source: &str) -> PathBuf {
+    pub(crate) fn compile(&self, name: &str, flags: &[&str], source: &str) -> PathBuf {
         let file = self.path().join(format!("{name}.c"));
         std::fs::write(&file, source).unwrap();
         let program = self.path().join(name);
@@ -61,23 +61,23 @@ impl Place {
     }
 
     /// The report that the last run wrote to `report.json` here.
-    pub fn report(&self) -> serde_json::Value {
+    pub(crate) fn report(&self) -> serde_json::Value {
         let text = std::fs::read_to_string(self.path().join("report.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     }
 }
 
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// An OpenMP program whose regions are begun for `ms` milliseconds; prints the distinct team
 /// sizes met, smallest first, and whether every sum was right.
-pub const REGIONS: &str = r#"
+pub(crate) const REGIONS: &str = r#"
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// A program whose result depends on its team size: thread i owns item i.
-pub const BY_THREAD: &str = r#"
+pub(crate) const BY_THREAD: &str = r#"
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
