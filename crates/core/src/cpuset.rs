@@ -141,12 +141,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_list_and_names_the_part() {
-        for (text, part) in [
-            ("0-x", "0-x"),
-            ("3-1", "3-1"),
-            ("1,,2", ""),
-            ("0-99999999", "0-99999999"),
-        ] {
+        for (text, part) in [("0-x", "0-x"), ("3-1", "3-1"), ("1,,2", ""), ("0-99999999", "0-99999999")] {
             assert_eq!(text.parse::<CpuSet>().unwrap_err().part, part);
         }
     }

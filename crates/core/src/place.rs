@@ -18,16 +18,10 @@ pub fn spread(cores: &[Core], allowed: &CpuSet, threads: u32, used: impl Fn(CpuI
     let one_each: CpuSet = cores
         .iter()
         .filter_map(|core| {
-            core.intersection(allowed)
-                .iter()
-                .min_by(|a, b| used(*a).0.total_cmp(&used(*b).0).then(a.cmp(b)))
+            core.intersection(allowed).iter().min_by(|a, b| used(*a).0.total_cmp(&used(*b).0).then(a.cmp(b)))
         })
         .collect();
-    if usize::try_from(threads).is_ok_and(|n| n <= one_each.len()) {
-        one_each
-    } else {
-        allowed.clone()
-    }
+    if usize::try_from(threads).is_ok_and(|n| n <= one_each.len()) { one_each } else { allowed.clone() }
 }
 
 /// Cores of which at least two CPUs are in `busy`: the competing ones.

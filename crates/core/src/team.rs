@@ -186,11 +186,7 @@ impl TeamController {
         self.allowed = seen.allowed;
         let why = self.decide(seen, contended, limit, rose);
         self.remember_rate(seen);
-        Decision {
-            team: self.team,
-            available: seen.quota.map_or(contended, |q| q.min(contended)),
-            why,
-        }
+        Decision { team: self.team, available: seen.quota.map_or(contended, |q| q.min(contended)), why }
     }
 
     fn decide(&mut self, seen: &Interval, contended: Cpus, limit: u32, rose: bool) -> Why {
@@ -223,17 +219,11 @@ impl TeamController {
         if !act {
             return None;
         }
-        if self
-            .grew_at
-            .is_some_and(|grew| seen.at.since(grew) < REGRET)
-        {
+        if self.grew_at.is_some_and(|grew| seen.at.since(grew) < REGRET) {
             self.hold = (self.hold * 2).min(HOLD_MAX);
         }
         self.change(target);
-        Some(Why::Contended {
-            run: seen.run,
-            wait: Cpus(lost),
-        })
+        Some(Why::Contended { run: seen.run, wait: Cpus(lost) })
     }
 
     fn grow(&mut self, seen: &Interval, limit: u32, rose: bool) -> Why {
@@ -242,9 +232,7 @@ impl TeamController {
             let since = *self.idle_since.get_or_insert(start);
             // CPUs that were only just allowed are taken at once.
             if rose || seen.at.since(since) + seen.length / 10 >= self.hold {
-                let target = team_for(Cpus(
-                    seen.run.0.max(f64::from(self.team)) + seen.idle.0 + 0.3,
-                ));
+                let target = team_for(Cpus(seen.run.0.max(f64::from(self.team)) + seen.idle.0 + 0.3));
                 self.change(target.clamp(self.team + 1, limit));
                 self.grew_at = Some(seen.at);
                 return Why::Idle { idle: seen.idle };
@@ -262,10 +250,7 @@ impl TeamController {
         if seen.at.since(since) < self.probe_wait && !rose {
             return Why::Steady;
         }
-        self.phase = Phase::Probe {
-            since: seen.at,
-            rate: self.rate,
-        };
+        self.phase = Phase::Probe { since: seen.at, rate: self.rate };
         self.team += 1;
         Why::Probe
     }
@@ -288,9 +273,7 @@ impl TeamController {
             return Why::ProbeKept;
         }
         self.team -= 1;
-        self.probe_wait = (self.probe_wait * 2)
-            .max(took * PROBE_COST)
-            .min(PROBE_WAIT_MAX);
+        self.probe_wait = (self.probe_wait * 2).max(took * PROBE_COST).min(PROBE_WAIT_MAX);
         Why::ProbeUndone
     }
 
@@ -306,10 +289,7 @@ impl TeamController {
 
     /// Forgets regrets once a grown team has lasted.
     fn calm(&mut self, now: Time) {
-        if self
-            .grew_at
-            .is_some_and(|grew| now.since(grew) > 5 * REGRET)
-        {
+        if self.grew_at.is_some_and(|grew| now.since(grew) > 5 * REGRET) {
             self.hold = HOLD;
             self.grew_at = None;
         }
@@ -325,28 +305,18 @@ impl TeamController {
 /// CPUs that were to be had in an interval without regard to quotas; see the module.
 fn available(seen: &Interval) -> Cpus {
     let demand = seen.run.0 + seen.wait.0 + seen.steal.0;
-    let share = if demand > 0.0 {
-        seen.run.0 / demand
-    } else {
-        1.0
-    };
+    let share = if demand > 0.0 { seen.run.0 / demand } else { 1.0 };
     let free = (seen.run + seen.idle).0;
     // Threads that sleep most of the time waited for nothing: their share says little.
     let shared = f64::from(seen.team.min(seen.allowed.max(1) * 64)) * share;
     let shared = if demand < 0.2 { 0.0 } else { shared };
     let entitled = seen.entitled.map_or(0.0, |e| e.0);
-    Cpus(
-        free.max(shared)
-            .max(entitled.min(1.0))
-            .min(f64::from(seen.allowed)),
-    )
+    Cpus(free.max(shared).max(entitled.min(1.0)).min(f64::from(seen.allowed)))
 }
 
 /// The most threads that limits leave: CPUs allowed, and ⌈quota⌉ (less a tenth).
 fn limit(seen: &Interval, most: u32) -> u32 {
-    let quota = seen
-        .quota
-        .map_or(f64::INFINITY, |q| (q.0 - 0.1).ceil().max(1.0));
+    let quota = seen.quota.map_or(f64::INFINITY, |q| (q.0 - 0.1).ceil().max(1.0));
     whole(quota).min(seen.allowed).min(most).max(1)
 }
 
@@ -355,11 +325,7 @@ fn limit(seen: &Interval, most: u32) -> u32 {
 pub fn team_for(available: Cpus) -> u32 {
     let low = whole((available.0 + 0.05).floor().max(1.0));
     let high = low + 1;
-    if worth(high, available) > f64::from(low) {
-        high
-    } else {
-        low
-    }
+    if worth(high, available) > f64::from(low) { high } else { low }
 }
 
 /// What a team of `n` is worth in whole CPUs when `available` are to be had: n times the share
@@ -377,11 +343,7 @@ fn region_rate(seen: &Interval) -> Option<f64> {
 
 /// A non-negative amount as a whole number, saturating.
 fn whole(amount: f64) -> u32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     let n = amount.clamp(0.0, f64::from(u32::MAX)) as u32;
     n
 }
@@ -403,13 +365,7 @@ mod tests {
 
     impl World {
         fn new(cpus: u32, hogs: u32) -> World {
-            World {
-                at: Time(0),
-                cpus,
-                hogs,
-                quota: None,
-                entitled: None,
-            }
+            World { at: Time(0), cpus, hogs, quota: None, entitled: None }
         }
 
         fn interval(&mut self, team: u32) -> Interval {
@@ -442,16 +398,8 @@ mod tests {
 
     #[test]
     fn a_team_is_worth_its_slowest_member() {
-        for (cpus, team) in [
-            (0.2, 1),
-            (1.0, 1),
-            (1.5, 1),
-            (1.6, 2),
-            (1.96, 2),
-            (2.0, 2),
-            (7.6, 7),
-            (7.95, 8),
-        ] {
+        for (cpus, team) in [(0.2, 1), (1.0, 1), (1.5, 1), (1.6, 2), (1.96, 2), (2.0, 2), (7.6, 7), (7.95, 8)]
+        {
             assert_eq!(team_for(Cpus(cpus)), team, "{cpus}");
         }
     }
@@ -524,9 +472,7 @@ mod tests {
         let mut world = World::new(2, 2);
         let mut control = TeamController::new(1, 2);
         let teams = world.run(&mut control, 20 * 60);
-        let probes: Vec<usize> = (1..teams.len())
-            .filter(|&i| teams[i] > teams[i - 1])
-            .collect();
+        let probes: Vec<usize> = (1..teams.len()).filter(|&i| teams[i] > teams[i - 1]).collect();
         assert!((3..=5).contains(&probes.len()), "{probes:?}");
         let gaps: Vec<usize> = probes.windows(2).map(|w| w[1] - w[0]).collect();
         assert!(gaps.windows(2).all(|g| g[1] >= 2 * g[0] - 5), "{gaps:?}");

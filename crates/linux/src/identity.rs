@@ -54,18 +54,12 @@ impl Identifier {
         hash.update(self.file(&at.join("exe"))?);
         for library in &libraries {
             // As the process sees it, should it have a root of its own.
-            let seen = at
-                .join("root")
-                .join(library.strip_prefix("/").unwrap_or(library));
+            let seen = at.join("root").join(library.strip_prefix("/").unwrap_or(library));
             hash.update(self.file(&seen)?);
         }
         let arguments = fs::read(at.join("cmdline"))?;
         self.arguments(&mut hash, &arguments, &at.join("cwd"));
-        Ok(Identity {
-            hash: hex(&hash.finalize()),
-            program,
-            libraries,
-        })
+        Ok(Identity { hash: hex(&hash.finalize()), program, libraries })
     }
 
     /// Identifies a program before it is launched, without libraries: equal for every launch
@@ -104,13 +98,7 @@ impl Identifier {
 
     fn file(&mut self, path: &Path) -> io::Result<[u8; 32]> {
         let about = fs::metadata(path)?;
-        let key = (
-            about.dev(),
-            about.ino(),
-            about.mtime(),
-            about.mtime_nsec(),
-            about.len(),
-        );
+        let key = (about.dev(), about.ino(), about.mtime(), about.mtime_nsec(), about.len());
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
@@ -160,13 +148,8 @@ mod tests {
     fn identify(child: &Child) -> Identity {
         loop {
             let exe = fs::read_link(format!("/proc/{}/exe", child.id())).unwrap();
-            let id = Identifier::default()
-                .process(child.id(), "none.so")
-                .unwrap();
-            let mapped = id
-                .libraries
-                .iter()
-                .any(|l| l.to_string_lossy().contains("libc.so"));
+            let id = Identifier::default().process(child.id(), "none.so").unwrap();
+            let mapped = id.libraries.iter().any(|l| l.to_string_lossy().contains("libc.so"));
             if exe.ends_with("cat") && mapped {
                 return id;
             }
@@ -180,20 +163,12 @@ mod tests {
         fs::copy("/bin/cat", &program).unwrap();
         let input = dir.path().join("input");
         fs::write(&input, "a").unwrap();
-        let mut children = vec![
-            cat(&program, &[]),
-            cat(&program, &[]),
-            cat(&program, &[&input]),
-        ];
+        let mut children = vec![cat(&program, &[]), cat(&program, &[]), cat(&program, &[&input])];
         let ids: Vec<_> = children.iter().map(identify).collect();
         assert_eq!(ids[0], ids[1]);
         assert_ne!(ids[0].hash, ids[2].hash, "arguments count");
         fs::write(&input, "b").unwrap();
-        assert_ne!(
-            identify(&children[2]).hash,
-            ids[2].hash,
-            "content of file arguments counts"
-        );
+        assert_ne!(identify(&children[2]).hash, ids[2].hash, "content of file arguments counts");
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();

@@ -125,11 +125,7 @@ impl TeamPage {
         header.nprocs = AtomicU32::new(nprocs.unwrap_or(0));
         header.policy = AtomicU32::new(policy.word() | if ask { word::ASK } else { 0 });
         header.seed.store(seed, Ordering::Relaxed);
-        Ok(TeamPage {
-            page,
-            memory,
-            nonce,
-        })
+        Ok(TeamPage { page, memory, nonce })
     }
 
     fn page(&self) -> &Page {
@@ -144,25 +140,18 @@ impl TeamPage {
             .join(std::process::id().to_string())
             .join("fd")
             .join(self.memory.as_raw_fd().to_string());
-        (
-            layout::PAGE_VARIABLE,
-            format!("{}:{:x}", path.display(), self.nonce),
-        )
+        (layout::PAGE_VARIABLE, format!("{}:{:x}", path.display(), self.nonce))
     }
 
     /// What processes that start from now on are told when they ask for the number of CPUs.
     pub fn set_nprocs(&self, nprocs: Option<u32>) {
-        self.page()
-            .nprocs
-            .store(nprocs.unwrap_or(0), Ordering::Relaxed);
+        self.page().nprocs.store(nprocs.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// What processes that register from now on are given first.
     pub fn set_policy(&self, policy: Orders, ask: bool) {
         let ask = if ask { word::ASK } else { 0 };
-        self.page()
-            .policy
-            .store(policy.word() | ask, Ordering::Relaxed);
+        self.page().policy.store(policy.word() | ask, Ordering::Relaxed);
     }
 
     /// The processes that have registered and not been released.
@@ -210,15 +199,7 @@ impl TeamPage {
             tv_nsec: limit.subsec_nanos().into(),
         };
         // SAFETY: a valid shared futex word and a valid time.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                at.as_ptr(),
-                libc::FUTEX_WAIT,
-                seen,
-                &raw const limit,
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_futex, at.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit) };
         at.load(Ordering::Acquire)
     }
 }
@@ -261,16 +242,9 @@ mod tests {
 
     #[test]
     fn orders_that_change_nothing_are_the_fast_path_of_a_region() {
-        let allowed = Orders {
-            any: true,
-            dynamic: true,
-            ..Orders::default()
-        };
+        let allowed = Orders { any: true, dynamic: true, ..Orders::default() };
         assert_eq!(allowed.word(), 0);
-        let team = Orders {
-            team: Some(2),
-            ..allowed
-        };
+        let team = Orders { team: Some(2), ..allowed };
         assert_eq!(team.word(), 2 | word::ANY | word::DYNAMIC);
     }
 

@@ -79,10 +79,7 @@ impl TreeSampler {
             round: 0,
             tick: Duration::from_nanos(1_000_000_000 / hertz),
             stat: File::open("/proc/stat").ok(),
-            text: vec![
-                0;
-                4096 + 256 * std::thread::available_parallelism().map_or(64, usize::from)
-            ],
+            text: vec![0; 4096 + 256 * std::thread::available_parallelism().map_or(64, usize::from)],
         }
     }
 
@@ -106,10 +103,7 @@ impl TreeSampler {
         for pid in self.pids.clone() {
             self.read_process(pid);
         }
-        let mut sample = TreeSample {
-            at: now(),
-            ..TreeSample::default()
-        };
+        let mut sample = TreeSample { at: now(), ..TreeSample::default() };
         self.retire();
         let (mut run_ns, mut wait_ns) = (self.ended_run_ns, self.ended_wait_ns);
         for thread in self.threads.values() {
@@ -191,10 +185,7 @@ impl TreeSampler {
     fn read_stat(&mut self, sample: &mut TreeSample) {
         let read = self.stat.as_ref().map(|f| f.read_at(&mut self.text, 0));
         let length = read.and_then(Result::ok).unwrap_or(0);
-        for line in String::from_utf8_lossy(&self.text[..length])
-            .lines()
-            .skip(1)
-        {
+        for line in String::from_utf8_lossy(&self.text[..length]).lines().skip(1) {
             let Some(line) = line.strip_prefix("cpu") else {
                 break;
             };
@@ -202,10 +193,7 @@ impl TreeSampler {
             let Some(cpu) = fields.next().and_then(|f| f.parse().ok()) else {
                 continue;
             };
-            let ticks: Vec<u32> = fields
-                .filter_map(|f| f.parse::<u64>().ok())
-                .map(wrap)
-                .collect();
+            let ticks: Vec<u32> = fields.filter_map(|f| f.parse::<u64>().ok()).map(wrap).collect();
             let time = |i: usize| self.tick * ticks.get(i).copied().unwrap_or(0);
             sample.idle.insert(CpuId(cpu), time(3) + time(4)); // idle + iowait
             sample.steal.insert(CpuId(cpu), time(7));
@@ -233,11 +221,7 @@ pub fn affinity(pid: u32) -> Option<CpuSet> {
     let set = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
     let size = rustix::thread::CpuSet::MAX_CPU;
     let cpus = (0..size).filter(|cpu| set.is_set(*cpu));
-    Some(
-        cpus.filter_map(|c| u32::try_from(c).ok())
-            .map(CpuId)
-            .collect(),
-    )
+    Some(cpus.filter_map(|c| u32::try_from(c).ok()).map(CpuId).collect())
 }
 
 /// Lets a thread run on these CPUs only. A thread that has ended, or is not ours to place,
@@ -256,21 +240,15 @@ pub fn set_affinity(tid: u32, cpus: &CpuSet) {
 }
 
 fn tasks(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten();
-    entries
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// `run_ns wait_ns timeslices` of one thread.
 fn schedstat(file: &File) -> Option<(u64, u64)> {
     let mut text = [0u8; 80];
     let length = file.read_at(&mut text, 0).ok()?;
-    let mut fields = std::str::from_utf8(&text[..length])
-        .ok()?
-        .split_whitespace();
+    let mut fields = std::str::from_utf8(&text[..length]).ok()?.split_whitespace();
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
@@ -285,10 +263,7 @@ mod tests {
         let before = sampler.sample();
         // A child that burns a known amount of CPU time before it is read, then waits for us.
         let mut child = Command::new("sh")
-            .args([
-                "-c",
-                "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read x",
-            ])
+            .args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read x"])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
