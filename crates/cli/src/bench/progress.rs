@@ -32,7 +32,8 @@ impl Progress {
         if self.bar {
             let mut line = bar(self.done, self.total, self.start.elapsed().as_secs(), what);
             // A line that wraps could not be cleared.
-            let columns = rustix::termios::tcgetwinsize(stderr()).map_or(80, |s| s.ws_col.max(20));
+            let size = rustix::termios::tcgetwinsize(stderr()).ok();
+            let columns = size.map(|s| s.ws_col).filter(|columns| *columns > 0).unwrap_or(80);
             line = line.chars().take(usize::from(columns) - 1).collect();
             let _ = write!(stderr(), "\r\x1b[2K{line}");
         }

@@ -16,6 +16,7 @@ use super::programs::Answer;
 use super::session::obstacle;
 use crate::bench::job::Quiet;
 use crate::bench::stats::Value;
+use crate::bench::table::bounded;
 
 /// The conditions under which apps are measured.
 const CONDITIONS: [Condition; 2] = [Condition::Neighbour, Condition::Quota];
@@ -127,14 +128,15 @@ fn repeat(bench: &mut Bench<'_>, app: &App, condition: Condition) -> Result<AppR
             let finished = bench.execute(order(bench, app, config), &mut Quiet)?;
             let answer = Answer::read(&finished.stdout);
             let problem = bench.problem(&key(app), "", &finished, &answer);
-            let said = problem.clone().unwrap_or_else(|| "right".into());
-            let s = finished.wall.as_secs_f64();
-            bench.progress.end(&what, &format!("{s:.3} s, {said}"));
+            let time = time_of(&finished);
+            let said = bounded(Some(time), |s| format!("{s:.3} s"));
+            let wrong_too = problem.as_ref().map_or(String::new(), |what| format!(", WRONG: {what}"));
+            bench.progress.end(&what, &(said + &wrong_too));
             if finished.cut_off() {
                 cut_off.insert(config);
             }
             let Some(what) = problem else {
-                times.entry(config).or_default().push(time_of(&finished));
+                times.entry(config).or_default().push(time);
                 continue;
             };
             *wrong.entry(config).or_default() += 1;

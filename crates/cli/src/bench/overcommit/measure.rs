@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use corefit_core::CpuSet;
 
 use super::Settings;
+use super::certify::Verdict;
 use super::conditions::{Condition, SEEN};
 use super::delays::RunReport;
 use super::document::Wrong;
@@ -19,11 +20,7 @@ use crate::bench::interrupt::Interrupt;
 use crate::bench::job::{self, Finished, Quiet, Script};
 use crate::bench::progress::Progress;
 use crate::bench::stats::{Random, Value};
-
-/// Output lines of a program that are other in every run, for `corefit certify --ignore`.
-const TIMES: &str = "^(time_s|rate): ";
-/// A certification makes five runs, with more threads than CPUs.
-const CERTIFY_LIMIT: u32 = 10;
+use crate::bench::table::bounded;
 
 /// What a bench needs for its runs, and what it has learned.
 pub(super) struct Bench<'a> {
@@ -35,7 +32,9 @@ pub(super) struct Bench<'a> {
     pub(super) wrong: Vec<Wrong>,
     /// The right checksum of each program and size.
     checksums: BTreeMap<(String, String), String>,
-    verdicts: BTreeMap<(PathBuf, String, bool), Verdict>,
+    /// What `corefit certify` said of each build and size, without and with the library that
+    /// makes it see more CPUs.
+    pub(super) verdicts: BTreeMap<(PathBuf, String, bool), Verdict>,
 }
 
 /// One run.
@@ -46,13 +45,6 @@ pub(super) struct Sample {
     pub(super) threads_max: Option<u32>,
     /// Of runs by corefit.
     pub(super) report: Option<RunReport>,
-}
-
-/// What `corefit certify` said.
-#[derive(Clone, Debug)]
-pub(super) struct Verdict {
-    pub(super) certified: Option<bool>,
-    pub(super) why: String,
 }
 
 /// What to run.
@@ -130,41 +122,6 @@ impl<'a> Bench<'a> {
         Ok(time_s)
     }
 
-    /// Lets `corefit certify` judge a program, once for each environment and size.
-    pub(super) fn certify(&mut self, condition: Condition, case: &Case, size: &str) -> Result<Verdict> {
-        let not_asked = |why: &str| Ok(Verdict { certified: None, why: why.into() });
-        match case.program.kind {
-            Kind::OpenMp => {}
-            Kind::Threads => return not_asked("not an OpenMP program"),
-            Kind::Unsafe => return not_asked("to be protected without a verdict"),
-        }
-        let shim = condition == Condition::Sees16;
-        let key = (case.path.clone(), size.to_owned(), shim);
-        if let Some(verdict) = self.verdicts.get(&key) {
-            self.progress.skip(1);
-            return Ok(verdict.clone());
-        }
-        let what = format!("certify {} {} {size}", case.program.name, case.runtime.name());
-        self.progress.begin(&what);
-        // More threads than CPUs would make those that spin on flags take minutes.
-        let threads = self.arena.cpus().len().max(2).to_string();
-        let exe = self.arena.exe().as_os_str();
-        let mut argv = vec![exe.to_owned()];
-        argv.extend(["certify", "--ignore", TIMES, "--threads", &threads, "--"].map(Into::into));
-        argv.extend(self.program(case, size, Config::Default));
-        let order = Order {
-            argv,
-            env: self.shim(condition),
-            cpus: self.arena.cpus(),
-            limit: self.settings.limit * CERTIFY_LIMIT,
-        };
-        let finished = self.execute(order, &mut Quiet)?;
-        let verdict = judge(&finished);
-        self.progress.end(&what, &verdict.why);
-        self.verdicts.insert(key, verdict.clone());
-        Ok(verdict)
-    }
-
     /// Runs one configuration of a program under a condition that has been set up.
     pub(super) fn sample(
         &mut self,
@@ -193,7 +150,7 @@ impl<'a> Bench<'a> {
         let time = time_of(&finished);
         let said = match &wrong {
             Some(wrong) => format!("WRONG: {wrong}"),
-            None => crate::bench::table::bounded(Some(time), |s| format!("{s:.3} s")),
+            None => bounded(Some(time), |s| format!("{s:.3} s")),
         };
         self.progress.end(&what, &said);
         let report =
@@ -245,7 +202,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The environment of a condition: what programs are to believe in.
-    fn shim(&self, condition: Condition) -> Vec<(&'static str, OsString)> {
+    pub(super) fn shim(&self, condition: Condition) -> Vec<(&'static str, OsString)> {
         if condition != Condition::Sees16 {
             return vec![];
         }
@@ -255,7 +212,7 @@ impl<'a> Bench<'a> {
         ]
     }
 
-    fn program(&self, case: &Case, size: &str, config: Config) -> Vec<OsString> {
+    pub(super) fn program(&self, case: &Case, size: &str, config: Config) -> Vec<OsString> {
         let mut argv = vec![case.path.clone().into_os_string(), size.into()];
         if let (Kind::Threads, Config::Fixed { threads, .. }) = (case.program.kind, config) {
             argv.push(threads.to_string().into());
@@ -330,78 +287,9 @@ fn is_knob(name: &str) -> bool {
     PREFIXES.iter().any(|p| name.starts_with(p)) || NAMES.contains(&name) || name.ends_with("_NUM_THREADS")
 }
 
-fn judge(finished: &Finished) -> Verdict {
-    let line = |text: &str, start: &str| {
-        let found = text.lines().find(|l| l.starts_with(start));
-        found.map(|l| l[start.len()..].trim().to_owned())
-    };
-    let out = |start| line(&finished.stdout, start);
-    let (certified, why) = match finished.status.and_then(|s| s.code()) {
-        Some(0) => (Some(true), out("certified:")),
-        Some(1) => (Some(false), out("NOT certified:")),
-        _ if finished.cut_off() => (Some(false), Some("it took too long".into())),
-        _ => (Some(false), line(&finished.stderr, "corefit:")),
-    };
-    Verdict { certified, why: why.unwrap_or_else(|| "corefit certify gave no reason".into()) }
-}
-
-/// The changes of `step`: all CPUs for a while, then one, then all again.
-pub(super) struct Steps<'a> {
-    arena: &'a Arena,
-    one: &'a CpuSet,
-    /// When to change, after the start.
-    at: [Duration; 2],
-    /// When it was changed, seconds after the start.
-    pub(super) done_s: Vec<f64>,
-    /// When to look for new threads, where affinities are set.
-    again: Option<Duration>,
-}
-
-impl<'a> Steps<'a> {
-    pub(super) fn new(arena: &'a Arena, one: &'a CpuSet, [first, second]: [f64; 2]) -> Steps<'a> {
-        Steps {
-            arena,
-            one,
-            at: [first, first + second].map(Duration::from_secs_f64),
-            done_s: vec![],
-            again: None,
-        }
-    }
-
-    fn due(&self) -> Option<Duration> {
-        self.at.get(self.done_s.len()).copied()
-    }
-}
-
-impl Script for Steps<'_> {
-    fn next(&self) -> Option<Duration> {
-        [self.due(), self.again].into_iter().flatten().min()
-    }
-
-    fn act(&mut self, start: Instant, pid: u32) -> Result<()> {
-        const SOON: Duration = Duration::from_millis(1);
-        const LATER: Duration = Duration::from_millis(20);
-        let now = start.elapsed();
-        if self.due().is_some_and(|at| now >= at) {
-            self.done_s.push(now.as_secs_f64());
-        }
-        let cpus = match self.done_s.len() {
-            1 => self.one,
-            _ => self.arena.cpus(),
-        };
-        let changed = self.arena.allow(pid, cpus).context("step")?;
-        let grouped = self.arena.cpuset_groups().is_some();
-        let pause = if changed { SOON } else { LATER };
-        self.again = (!grouped).then(|| start.elapsed() + pause);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
 
     #[test]
     fn the_users_thread_settings_do_not_reach_the_runs() {
@@ -411,23 +299,6 @@ mod tests {
         for name in ["PATH", "HOME", "OMPI_X", "NUM_THREADS_X"] {
             assert!(!is_knob(name), "{name}");
         }
-    }
-
-    #[test]
-    fn a_verdict_is_read_from_what_certify_prints() {
-        let finished = |code: i32, stdout: &str, stderr: &str| Finished {
-            wall: Duration::ZERO,
-            status: Some(ExitStatus::from_raw(code << 8)),
-            stdout: stdout.into(),
-            stderr: stderr.into(),
-        };
-        let yes = judge(&finished(0, "seed 1: same\ncertified: 3 runs\nidentity x\n", ""));
-        assert_eq!((yes.certified, yes.why.as_str()), (Some(true), "3 runs"));
-        let no = judge(&finished(1, "NOT certified: differs\n", ""));
-        assert_eq!((no.certified, no.why.as_str()), (Some(false), "differs"));
-        let failed = judge(&finished(2, "", "corefit: no region\n  a remedy\n"));
-        assert_eq!(failed.certified, Some(false));
-        assert_eq!(failed.why, "no region");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! counts. Certification is not counted: it is done once in the life of a program.
 
 mod apps;
+mod certify;
 mod conditions;
 mod delays;
 mod document;
@@ -22,6 +23,7 @@ mod oracle;
 mod plan;
 mod programs;
 mod session;
+mod step;
 mod svg;
 mod targets;
 mod text;

@@ -6,13 +6,15 @@ use anyhow::Result;
 use corefit_core::CpuSet;
 
 use super::Settings;
+use super::certify::Verdict;
 use super::conditions::{Condition, SEEN, half_quota_us};
 use super::delays::{Delay, delays};
 use super::document::{ConditionPart, DelayStats, Delays, Row, Runs, Values, mean, means};
-use super::measure::{Bench, Sample, Steps, Verdict};
+use super::measure::{Bench, Sample};
 use super::oracle;
 use super::plan::{Config, configs};
 use super::programs::{Case, Kind, Runtime};
+use super::step::Steps;
 use crate::bench::arena::Arena;
 use crate::bench::job::Quiet;
 use crate::bench::stats::{Bound, Value};
