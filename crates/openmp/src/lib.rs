@@ -17,7 +17,7 @@
 //! * `binding.rs`: which of several loaded OpenMP runtimes a call was meant for;
 //!   `objects.rs` and `runtime.rs`: what is loaded, and the functions of a runtime.
 //! * `region.rs`, `random.rs`: the decision per region.
-//! * `watch.rs`: a thread that sees changes while no region begins.
+//! * `watch.rs`, `threads.rs`: a thread of ours that sees changes while no region begins.
 //! * `quiet.rs`, `park.rs`: stopping libomp's and libgomp's spinning at run time.
 //! * `counts.rs`: answers to "how many CPUs are there".
 //!
@@ -38,4 +38,5 @@ mod random;
 mod region;
 mod runtime;
 mod session;
+mod threads;
 mod watch;

@@ -14,20 +14,15 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 
 use crate::counts;
-use crate::objects;
 use crate::page::{Slot, runtime};
 use crate::runtime::{Runtime, known};
-use crate::session::{futex_wait, futex_wake};
-use crate::watch::spawn;
+use crate::session::futex_wake;
+use crate::threads::{rehearse, spawn, threads_with_small_tls, variable, wait};
 
 /// The remedy stays so long after it was last wanted: parking costs some 20 us per thread.
 const LINGER: Duration = Duration::from_millis(500);
 /// Threads that the program must still be able to make beside the parked ones.
 const SPARE: u32 = 32;
-/// Most memory that the parked threads may need for the program's thread-local variables, which
-/// the C library clears for each thread.
-const TLS_LIMIT: u64 = 64 << 20;
-
 /// The idle threads that we keep in libgomp's pools.
 #[derive(Default)]
 pub(crate) struct Parked {
@@ -144,62 +139,5 @@ extern "C" fn idle(_: *mut c_void) {}
 fn is_safe(threads: u32) -> bool {
     let shows_threads =
         variable("OMP_DISPLAY_AFFINITY").is_some_and(|v| v.trim().eq_ignore_ascii_case("true"));
-    !shows_threads
-        && objects::tls_bytes().saturating_mul(threads.into()) <= TLS_LIMIT
-        && rehearse(threads + SPARE)
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
-/// Makes so many threads at a time, with stacks as libgomp's, and ends them.
-fn rehearse(threads: u32) -> bool {
-    let stack = ["OMP_STACKSIZE", "GOMP_STACKSIZE"].into_iter().find_map(|n| stack_bytes(&variable(n)?));
-    let gate = AtomicU32::new(0);
-    let mut made = Vec::with_capacity(threads as usize);
-    // SAFETY: the zeroed attribute is overwritten; the threads use `gate` and are joined below.
-    unsafe {
-        let mut attribute: libc::pthread_attr_t = core::mem::zeroed();
-        libc::pthread_attr_init(&raw mut attribute);
-        if let Some(bytes) = stack {
-            libc::pthread_attr_setstacksize(&raw mut attribute, bytes);
-        }
-        for _ in 0..threads {
-            let Some(thread) = spawn(&raw const attribute, wait, (&raw const gate).cast_mut().cast()) else {
-                break;
-            };
-            made.push(thread);
-        }
-        libc::pthread_attr_destroy(&raw mut attribute);
-        gate.store(1, Release);
-        futex_wake(&gate);
-        for thread in &made {
-            libc::pthread_join(*thread, ptr::null_mut());
-        }
-    }
-    made.len() == threads as usize
-}
-
-extern "C" fn wait(gate: *mut c_void) -> *mut c_void {
-    // SAFETY: the gate outlives the thread, which is joined.
-    let gate = unsafe { &*gate.cast::<AtomicU32>() };
-    while gate.load(Acquire) == 0 {
-        futex_wait(gate, 0, 60_000);
-    }
-    ptr::null_mut()
-}
-
-/// A stack size as OpenMP writes it: a number and B, K, M or G; K without a unit.
-fn stack_bytes(text: &str) -> Option<usize> {
-    let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].trim() {
-        "" | "k" | "K" => 10,
-        "b" | "B" => 0,
-        "m" | "M" => 20,
-        "g" | "G" => 30,
-        _ => return None,
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+    !shows_threads && threads <= threads_with_small_tls() && rehearse(threads + SPARE)
 }

@@ -16,9 +16,7 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u
     }
     let slot = session::slot()?;
     session::note_runtime(slot, rt);
-    if requested > 1 || rt.max_threads() > 1 {
-        watch::start(slot);
-    }
+    watch::start(slot, requested.max(rt.max_threads()));
     let outer = enclosing_threads(rt);
     let dynamic = rt.dynamic();
     let resizable = word & word::ANY != 0 || (word & word::DYNAMIC != 0 && dynamic);

@@ -12,9 +12,13 @@ use core::sync::atomic::{AtomicBool, Ordering::*};
 use crate::page::{Slot, word};
 use crate::park::Parked;
 use crate::session::{self, futex_wait};
+use crate::threads::{rehearse, spawn, threads_with_small_tls};
 
 /// Time between two looks, in ms.
 const LOOK_MS: u64 = 250;
+
+/// Threads that the program must still be able to make, beside its team.
+const SPARE: u32 = 8;
 
 /// Whether the thread has been started in this process.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -24,9 +28,13 @@ pub(crate) fn forked() {
     STARTED.store(false, Relaxed);
 }
 
-/// Starts the thread, once per process. If it cannot be had, nothing is watched.
-pub(crate) fn start(slot: &'static Slot) {
-    if STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
+/// Starts the thread, once per process, beside a team of `team`. If it cannot be had, or the team
+/// could not be had afterwards (libgomp ends a program that gets too few threads), nothing is watched.
+pub(crate) fn start(slot: &'static Slot, team: u32) {
+    if team < 2 || STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
+        return;
+    }
+    if !rehearse(team.saturating_add(SPARE).min(threads_with_small_tls())) {
         return;
     }
     // SAFETY: `watch` takes a slot.
@@ -34,28 +42,6 @@ pub(crate) fn start(slot: &'static Slot) {
     if let Some(thread) = thread {
         // SAFETY: the thread just made; nobody joins it.
         unsafe { libc::pthread_detach(thread) };
-    }
-}
-
-/// Starts a thread that gets none of the program's signals. `attribute` may be null.
-///
-/// # Safety
-/// `run` may do with `argument` what it likes; `attribute` is valid if it is not null.
-pub(crate) unsafe fn spawn(
-    attribute: *const libc::pthread_attr_t,
-    run: extern "C" fn(*mut c_void) -> *mut c_void,
-    argument: *mut c_void,
-) -> Option<libc::pthread_t> {
-    // SAFETY: the zeroed set and handle are overwritten before use.
-    unsafe {
-        let mut all: libc::sigset_t = core::mem::zeroed();
-        let mut old: libc::sigset_t = core::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut old);
-        let mut thread: libc::pthread_t = core::mem::zeroed();
-        let failed = libc::pthread_create(&raw mut thread, attribute, run, argument);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, ptr::null_mut());
-        (failed == 0).then_some(thread)
     }
 }
 

@@ -12,6 +12,8 @@
  *   setblock MS   kmp_set_blocktime                          -> "done"
  *   barriers T N  one region of T threads with N barriers    -> CPU time used, in microseconds
  *   regions T N   N regions of T threads                     -> CPU time used, in microseconds
+ *   within T      one region of T threads; each further line N makes N barriers in it, 0 ends it
+ *                                                            -> CPU time used, in microseconds
  *   chores        tasks, cancellation, in_parallel, ...      -> "right" or what was wrong
  *   hold T        one region of T threads until a line comes -> "begun", then its size
  *   fork          region in the parent, then in the child    -> what the child says, its size
@@ -168,6 +170,28 @@ static long regions(int t, int n)
     return cpu_us() - before;
 }
 
+static void within(int t)
+{
+    static int count;
+    static long before;
+#pragma omp parallel num_threads(t)
+    do {
+#pragma omp barrier
+#pragma omp master
+        {
+            char line[64];
+            count = fgets(line, sizeof line, stdin) ? atoi(line) : 0;
+            before = cpu_us();
+        }
+#pragma omp barrier
+        for (int i = 0; i < count; i++) {
+#pragma omp barrier
+        }
+#pragma omp master
+        printf("%ld\n", cpu_us() - before);
+    } while (count > 0);
+}
+
 static int kept;
 #pragma omp threadprivate(kept)
 
@@ -264,6 +288,7 @@ int main(void)
 {
     char line[256], word[64], text[128];
     int a, b;
+    setvbuf(stdin, NULL, _IONBF, 0); /* "exec" must leave the rest to the next program */
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
         a = b = 0;
@@ -310,6 +335,8 @@ int main(void)
             printf("%ld\n", barriers(a, b));
         else if (!strcmp(word, "regions"))
             printf("%ld\n", regions(a, b));
+        else if (!strcmp(word, "within"))
+            within(a);
         else if (!strcmp(word, "chores"))
             printf("%s\n", chores());
         else if (!strcmp(word, "hold")) {

@@ -108,7 +108,7 @@ pub(crate) fn build(compiler: &str, source: &str, options: &[&str]) -> PathBuf {
     let number = done.len();
     done.entry(key.clone())
         .or_insert_with(|| {
-            let stem = source.split('.').next().unwrap();
+            let stem = Path::new(source).file_stem().unwrap().to_str().unwrap();
             let shared = options.contains(&"-shared");
             let output = scratch().join(format!(
                 "{}{stem}_{number}{}",
