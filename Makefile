@@ -25,10 +25,10 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-# The measurement behind every number in the README; about an hour on 2 CPUs, on a quiet machine.
+# The measurement behind every number in the README; some hours on 2 CPUs, on a quiet machine.
 bench: build
 	scripts/install-apps
-	target/release/corefit bench overcommit --json build/overcommit.json --svg docs/overcommit.svg
+	target/release/corefit bench overcommit --svg docs/overcommit.svg | tee build/overcommit.txt
 
 # Programs from the package registries, each run once.
 test-apps: build
