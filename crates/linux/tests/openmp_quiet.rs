@@ -136,31 +136,6 @@ fn libomp_gets_block_time_0_while_ordered_and_its_own_again() {
 }
 
 #[test]
-fn libomp_stops_spinning_between_regions_while_ordered() {
-    if Omp::Llvm.is_here() {
-        for line in ["barriers 8 12", "regions 8 12"] {
-            let page = page(count());
-            let mut program = Talk::start(&mut believer(Omp::Llvm, &page));
-            program.number(line);
-            for _ in 0..2 {
-                let loud = cost(&mut program, line);
-                order(&page, quiet());
-                program.number("region 8");
-                let hushed = cost(&mut program, line);
-                order(&page, Orders::default());
-                program.number("region 8");
-                let again = cost(&mut program, line);
-                println!("libomp, {line}: spinning {loud} us, quiet {hushed} us, lifted {again} us");
-                // libomp yields while it spins, so this is not as dear as with libgomp.
-                assert!(loud > 2 * hushed, "{line}: spinning {loud} us, quiet {hushed} us");
-                assert!(again > 2 * hushed, "{line}: quiet {hushed} us, lifted {again} us");
-            }
-            program.end();
-        }
-    }
-}
-
-#[test]
 fn libomp_told_to_spin_for_ever_stays_so() {
     if Omp::Llvm.is_here() {
         let page = page(quiet());
