@@ -101,6 +101,8 @@ pub enum Why {
         /// How many.
         idle: Cpus,
     },
+    /// The program is entitled to more, whatever the others do.
+    Entitled,
     /// Trying one thread more, since nothing told whether it would get a CPU.
     Probe,
     /// The probe gained: kept.
@@ -137,7 +139,7 @@ pub struct TeamController {
     most: u32,
     phase: Phase,
     hold: Duration,
-    idle_since: Option<Time>,
+    room_since: Option<Time>,
     grew_at: Option<Time>,
     lost_before: bool,
     probe_wait: Duration,
@@ -156,7 +158,7 @@ impl TeamController {
             most: most.max(1),
             phase: Phase::Follow,
             hold: HOLD,
-            idle_since: None,
+            room_since: None,
             grew_at: None,
             lost_before: false,
             probe_wait: PROBE_WAIT,
@@ -176,6 +178,11 @@ impl TeamController {
     pub fn set_most(&mut self, most: u32) {
         self.most = most.max(1);
         self.team = self.team.min(self.most);
+    }
+
+    /// Goes on with `team` threads, known from elsewhere to fit.
+    pub fn settle(&mut self, team: u32) {
+        self.change(team);
     }
 
     /// Decides after one interval.
@@ -203,7 +210,7 @@ impl TeamController {
         if self.team < limit {
             return self.grow(seen, limit, rose);
         }
-        self.idle_since = None;
+        self.room_since = None;
         self.quiet_since = None;
         self.calm(seen.at);
         Why::Steady
@@ -228,19 +235,21 @@ impl TeamController {
 
     fn grow(&mut self, seen: &Interval, limit: u32, rose: bool) -> Why {
         let start = seen.at - seen.length;
-        if seen.idle.0 >= IDLE_ENOUGH {
-            let since = *self.idle_since.get_or_insert(start);
+        let due = seen.entitled.map_or(0, team_for);
+        if seen.idle.0 >= IDLE_ENOUGH || due > self.team {
+            let since = *self.room_since.get_or_insert(start);
             // CPUs that were only just allowed are taken at once.
             if rose || seen.at.since(since) + seen.length / 10 >= self.hold {
-                let target = team_for(Cpus(seen.run.0.max(f64::from(self.team)) + seen.idle.0 + 0.3));
-                self.change(target.clamp(self.team + 1, limit));
+                let free = Cpus(seen.run.0.max(f64::from(self.team)) + seen.idle.0 + 0.3);
+                let free = if seen.idle.0 >= IDLE_ENOUGH { team_for(free) } else { 0 };
+                self.change(free.max(due).clamp(self.team + 1, limit));
                 self.grew_at = Some(seen.at);
-                return Why::Idle { idle: seen.idle };
+                return if free >= due { Why::Idle { idle: seen.idle } } else { Why::Entitled };
             }
             return Why::Steady;
         }
-        self.idle_since = None;
-        let nothing_to_find = seen.entitled.is_some_and(|e| team_for(e) <= self.team);
+        self.room_since = None;
+        let nothing_to_find = seen.entitled.is_some(); // it has that already, and nothing is idle
         let busy = seen.run.0 > 0.9 * f64::from(self.team);
         if nothing_to_find || !busy {
             self.quiet_since = None;
@@ -280,7 +289,7 @@ impl TeamController {
     fn change(&mut self, team: u32) {
         self.team = team.clamp(1, self.most);
         self.phase = Phase::Follow;
-        self.idle_since = None;
+        self.room_since = None;
         self.quiet_since = None;
         self.grew_at = None;
         self.lost_before = false;
@@ -477,6 +486,14 @@ mod tests {
         let gaps: Vec<usize> = probes.windows(2).map(|w| w[1] - w[0]).collect();
         assert!(gaps.windows(2).all(|g| g[1] >= 2 * g[0] - 5), "{gaps:?}");
         assert!(teams.iter().filter(|t| **t == 2).count() <= probes.len());
+    }
+
+    #[test]
+    fn a_team_below_what_it_is_entitled_to_grows_to_it_at_once() {
+        let mut world = World::new(16, 16);
+        world.entitled = Some(Cpus(8.0));
+        let mut control = TeamController::new(1, 16);
+        assert_eq!(world.run(&mut control, 4), [1, 8, 8, 8]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u
     let team = if !resizable {
         requested
     } else if word & word::RANDOM != 0 {
-        1 + random::number(rt) % requested.max(1)
+        random_size(rt, slot, requested, outer)
     } else {
         limit(requested, outer, word & word::TEAM)
     };
@@ -31,6 +31,14 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u
         note(slot, requested, team, dynamic);
     }
     (team != requested).then_some(team)
+}
+
+/// A size from 1 to the one requested. The first region always gets another one: a program may
+/// have no second.
+fn random_size(rt: &'static Runtime, slot: &Slot, requested: u32, outer: u32) -> u32 {
+    let first = outer == 1 && slot.regions.load(Relaxed) == 0;
+    let choices = if first { requested.saturating_sub(1) } else { requested };
+    1 + random::number(rt) % choices.max(1)
 }
 
 /// A nested region shares the team's size with the regions around it.

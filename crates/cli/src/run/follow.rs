@@ -88,6 +88,11 @@ impl<'a> Follower<'a> {
         decision
     }
 
+    /// Begins again with a team that is known to fit.
+    pub(crate) fn settle(&mut self, team: u32) {
+        self.control.settle(team);
+    }
+
     /// After a stop: what happened meanwhile says nothing.
     pub(crate) fn skip(&mut self) {
         self.before = self.sampler.sample();

@@ -14,7 +14,7 @@ use corefit_linux::{sample, topology};
 
 use super::Args;
 use super::grants::{Grants, Resize};
-use super::size::{self, Room, Threads};
+use super::size::{self, Look, Pending, Room, Threads};
 use crate::preload;
 use crate::verdicts::Store;
 
@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) launch: Launch,
     /// What was there before the launch.
     pub(crate) room: Room,
+    /// Knows soon after the launch what there really was.
+    pub(crate) pending: Option<Pending>,
     /// Threads that OpenMP begins with.
     pub(crate) team: u32,
     /// Threads that it may grow to.
@@ -48,9 +50,10 @@ impl Plan {
         grants: &Grants,
         notes: &mut Vec<String>,
     ) -> Result<Plan> {
-        let (room, unread) = size::look();
-        notes.extend(unread);
         let resizable = expected(args, program);
+        // Only a size that cannot be corrected later is worth waiting for.
+        let Look { room, pending, unread } = size::look(args.threads == Threads::Auto && resizable.is_none());
+        notes.extend(unread);
         let library = program
             .preloadable()
             .map_err(|why| format!("{}: {why}", program.path.display()))
@@ -67,6 +70,7 @@ impl Plan {
                 hold_stdio: args.restartable,
             },
             room,
+            pending,
             team: 1,
             most: 1,
             page: None,
@@ -113,17 +117,19 @@ impl Plan {
     }
 
     fn sizes(&mut self) {
-        let room = &self.room;
-        (self.team, self.most) = match self.threads {
+        (self.team, self.most) = self.sizes_in(&self.room);
+    }
+
+    /// Threads to begin with, and to grow to.
+    pub(crate) fn sizes_in(&self, room: &Room) -> (u32, u32) {
+        let (team, most) = match self.threads {
             Threads::Auto => (room.team(), room.most()),
             Threads::AtMost(n) if self.resizable.is_some() => (room.team().min(n), n),
             Threads::AtMost(n) => (n, n),
             Threads::Max => (room.allowed, room.allowed),
         };
-        if let Some(most) = self.resizable {
-            self.most = self.most.min(most.max(1));
-            self.team = self.team.min(self.most);
-        }
+        let most = self.resizable.map_or(most, |tried| most.min(tried.max(1)));
+        (if self.resizable.is_some() { team.min(most) } else { team }, most)
     }
 
     /// What the program hears when it asks for the number of CPUs. A program whose teams are

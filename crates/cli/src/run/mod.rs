@@ -156,8 +156,10 @@ fn supervise(
         let mut watcher = Watcher::new(child.pid());
         let mut limits = plan.room.limits;
         let mut looked = Instant::now();
+        let mut pending = plan.pending.take();
         let mut follower = Follower::new(child.pid(), plan, grants);
-        let mut next = Instant::now() + args.interval;
+        let first = pending.as_ref().map_or(args.interval, |p| p.due.saturating_duration_since(looked));
+        let mut next = looked + first.min(args.interval);
         let ended = loop {
             match child.wait_until(next).context("lost the program")? {
                 Event::Exited(status) => break Some(status),
@@ -167,7 +169,11 @@ fn supervise(
                     eprintln!("corefit: signal {signal} could not be passed on: {why}");
                 }
                 Event::Tick => {
-                    if looked.elapsed() >= LOOK_AT_LIMITS {
+                    if let Some(known) = pending.take_if(|p| p.due <= Instant::now()) {
+                        let room = known.room();
+                        limits = room.limits;
+                        follower.settle(plan.sizes_in(&room).0);
+                    } else if looked.elapsed() >= LOOK_AT_LIMITS {
                         limits = watcher.limits();
                         looked = Instant::now();
                     }

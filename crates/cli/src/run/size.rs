@@ -106,32 +106,83 @@ fn quota(report: &corefit_core::Report) -> Option<Cpus> {
     quotas.filter_map(|l| l.cpus).reduce(Cpus::min)
 }
 
-/// Looks at what there is for this process and its children. Takes no time if nobody else
-/// runs, else one [`WINDOW`]. What cannot be read does not limit; the second value names it.
-pub(crate) fn look() -> (Room, Option<String>) {
+/// What a look at launch found.
+pub(crate) struct Look {
+    pub(crate) room: Room,
+    /// Set where others run and nobody waited to see how much: `room` is a guess until
+    /// [`Pending::room`] knows better.
+    pub(crate) pending: Option<Pending>,
+    /// What could not be read, in words.
+    pub(crate) unread: Option<String>,
+}
+
+/// A first reading that needs a second one.
+pub(crate) struct Pending {
+    root: Root,
+    first: Reading,
+    allowed: u32,
+    /// When the second one says something.
+    pub(crate) due: Instant,
+}
+
+impl Pending {
+    /// What there is, the program running meanwhile.
+    pub(crate) fn room(&self) -> Room {
+        Room::of(self.allowed, &self.first, read(&self.root, self.first.pid).ok().as_ref())
+    }
+}
+
+impl Room {
+    fn of(allowed: u32, first: &Reading, second: Option<&Reading>) -> Room {
+        let report = estimate(first, second.unwrap_or(first));
+        let limits = Limits { quota: quota(&report), entitled: report.entitled };
+        Room { allowed, available: Cpus(report.available.0.max(0.1)), limits }
+    }
+}
+
+/// Looks at what there is for this process and its children: takes some milliseconds, and one
+/// [`WINDOW`] more if others run and `wait` asks for certainty. Without, a CPU counts as taken
+/// by each thread that runs elsewhere: for a moment, a team that is too small costs less than
+/// one that is too large. What cannot be read does not limit.
+pub(crate) fn look(wait: bool) -> Look {
     let me = std::process::id();
     let allowed = sample::affinity(me).map_or(1, |set| u32::try_from(set.len()).unwrap_or(1));
     let root = Root::live();
     let start = Instant::now();
+    let before = others_running();
     let first = match read(&root, me) {
         Ok(first) => first,
         Err(why) => {
             let room = Room { allowed, available: Cpus(allowed.into()), limits: Limits::default() };
-            return (room, Some(format!("cannot read what limits this process: {why}")));
+            let unread = Some(format!("cannot read what limits this process: {why}"));
+            return Look { room, pending: None, unread };
         }
     };
-    let alone = others_running() == Some(0);
-    if !alone {
+    let others = fewest_running(before);
+    let mut room = Room::of(allowed, &first, None);
+    let mut pending = None;
+    if others > 0 && wait {
         std::thread::sleep(WINDOW.saturating_sub(start.elapsed()));
+        room = Room::of(allowed, &first, read(&root, me).ok().as_ref());
+    } else if others > 0 {
+        room.available = room.available.min(Cpus(allowed.saturating_sub(others).max(1).into()));
+        pending = Some(Pending { root, first, allowed, due: start + WINDOW });
     }
-    let second = if alone { None } else { read(&root, me).ok() };
-    let report = estimate(&first, second.as_ref().unwrap_or(&first));
-    let room = Room {
-        allowed,
-        available: Cpus(report.available.0.max(0.1)),
-        limits: Limits { quota: quota(&report), entitled: report.entitled },
-    };
-    (room, None)
+    Look { room, pending, unread: None }
+}
+
+/// The fewest threads that ran besides this one at some instants within 3 ms, `first` among them:
+/// who computes runs at all of them, a daemon that wakes up does not.
+fn fewest_running(first: Option<u32>) -> u32 {
+    let mut fewest = first.unwrap_or(u32::MAX);
+    for _ in 0..4 {
+        fewest = fewest.min(others_running().unwrap_or(u32::MAX));
+        if fewest == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(700));
+    }
+    fewest
 }
 
 /// Runnable threads besides this one at this instant (`procs_running` of `/proc/stat`).
