@@ -56,6 +56,10 @@ pub(super) struct Order<'a> {
     pub(super) limit: Duration,
 }
 
+/// A run before anything is measured competes with nobody: it may take its time, whatever the
+/// limit of the measured ones.
+const WARM_UP_LIMIT: Duration = Duration::from_secs(300);
+
 impl<'a> Bench<'a> {
     pub(super) fn new(
         arena: &'a Arena,
@@ -104,15 +108,13 @@ impl<'a> Bench<'a> {
             argv: self.program(case, size, config),
             env: environment(config),
             cpus,
-            limit: self.settings.limit,
+            limit: WARM_UP_LIMIT.max(self.settings.limit),
         };
+        let limit_s = order.limit.as_secs_f64();
         let finished = self.execute(order, &mut Quiet)?;
         let answer = Answer::read(&finished.stdout);
         if finished.cut_off() {
-            bail!(
-                "{what} took longer than {} s: give more with --limit, or a smaller --size",
-                self.settings.limit.as_secs_f64()
-            );
+            bail!("{what} took longer than {limit_s} s: take a smaller --size, or give more with --limit");
         }
         if let Some(wrong) = self.problem(case.program.name, size, &finished, &answer) {
             bail!("{what} fails before anything is measured: {wrong}");
