@@ -5,6 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::OnceLock;
 
+use crate::counts;
 use crate::page::{ANSWER_WAIT_MS, MAGIC, PAGE_VARIABLE, Page, Slot, VERSION, word};
 use crate::runtime::Runtime;
 
@@ -40,16 +41,36 @@ const PATH_ROOM: usize = 128;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+unsafe extern "C" {
+    static environ: *const *const core::ffi::c_char;
+}
+
 /// Runs when the library is loaded, or at the first question about CPUs: libraries that the
 /// program needs, libgomp among them, are initialised before us.
 pub(crate) extern "C" fn start() {
-    if STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
+    if STARTED.load(Relaxed) {
         return;
     }
+    // SAFETY: the C library's own variable. It is null until that has been initialised, which
+    // libraries marked "initfirst" do not wait for: nothing can be known yet.
+    let too_early = unsafe { (&raw const environ).read_volatile().is_null() };
+    if too_early || STARTED.swap(true, AcqRel) {
+        return;
+    }
+    // SAFETY: the calling thread's own variable. Who asked does not expect it to change.
+    let errno = unsafe { *libc::__errno_location() };
+    counts::look_up();
+    attach();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Maps the page, if there is one.
+fn attach() {
     if let Some(page) = map() {
         PAGE.store(page, Release);
         LOCAL.store(word::REGISTER, Relaxed);
-        crate::counts::start(page_ref(page).nprocs.load(Relaxed));
+        counts::start(page_ref(page).nprocs.load(Relaxed));
         // SAFETY: registers a plain function; no other arguments.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
