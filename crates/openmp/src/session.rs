@@ -15,8 +15,9 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 /// What stands in for the slot's word while there is no slot.
 static LOCAL: AtomicU32 = AtomicU32::new(0);
-/// Where the word is read: in the slot, or `LOCAL` (as null).
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+/// Where the word is read: in the slot, or `LOCAL`.
+pub(crate) static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(LOCAL_WORD);
+const LOCAL_WORD: *mut AtomicU32 = ptr::from_ref(&LOCAL).cast_mut();
 /// One thread registers; the others go on with the word at hand.
 static REGISTERING: AtomicBool = AtomicBool::new(false);
 /// [`start`] has run.
@@ -78,7 +79,7 @@ fn attach() {
 
 /// In the child of a fork the slot is the parent's: begin anew.
 extern "C" fn forked() {
-    WORD.store(ptr::null_mut(), Relaxed);
+    WORD.store(LOCAL_WORD, Relaxed);
     SLOT.store(ptr::null_mut(), Relaxed);
     REGISTERING.store(false, Relaxed);
     LOCAL.store(word::REGISTER, Relaxed);
@@ -106,8 +107,8 @@ pub(crate) fn slot() -> Option<&'static Slot> {
 /// (the pointer to it is constant after registration).
 #[inline]
 pub(crate) fn current_word() -> u32 {
-    // SAFETY: points to the word of a slot in the page, which is never unmapped.
-    unsafe { WORD.load(Relaxed).as_ref() }.unwrap_or(&LOCAL).load(Relaxed)
+    // SAFETY: points to `LOCAL` or to the word of a slot in the page, which is never unmapped.
+    unsafe { (*WORD.load(Relaxed)).load(Relaxed) }
 }
 
 /// Maps the page that the environment names; `None` leaves the library inert.
@@ -208,7 +209,7 @@ pub(crate) fn owner_is_gone() -> bool {
 /// Goes on as if corefit had never been there.
 pub(crate) fn leave() {
     LOCAL.store(0, Relaxed);
-    WORD.store(ptr::null_mut(), Relaxed);
+    WORD.store(LOCAL_WORD, Relaxed);
 }
 
 /// Claims a slot at the first region of this process and waits for corefit's answer.
