@@ -1,4 +1,10 @@
 //! Where the preload library is, and how a program is told to load it.
+//!
+//! The program's children inherit `LD_PRELOAD`, and a child on another C library must not fail by
+//! it. musl's loader ends a program whose preload library it can open but not link. So the path
+//! is written as `/usr/$LIB/../../…/DIR/libcorefit_omp.so`: glibc's loader puts its own library
+//! directory for `$LIB` (`lib/x86_64-linux-gnu`, `lib64` or `lib`, see ld.so(8)), whose parents lead
+//! to the root; musl's takes the text as it is, finds no such file, and silently goes on.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,9 +26,9 @@ pub(crate) fn library() -> Result<PathBuf, String> {
             bin.join("../lib/corefit").display()
         )
     })?;
-    if found.as_os_str().as_bytes().iter().any(|b| b" \t\n:".contains(b)) {
+    if found.as_os_str().as_bytes().iter().any(|b| b" \t\n:$".contains(b)) {
         return Err(format!(
-            "the path {} contains a space or a colon, which LD_PRELOAD cannot express: teams cannot be resized (install corefit elsewhere)",
+            "the path {} contains a space, a colon or a dollar sign, which LD_PRELOAD cannot express: teams cannot be resized (install corefit elsewhere)",
             found.display()
         ));
     }
@@ -31,12 +37,35 @@ pub(crate) fn library() -> Result<PathBuf, String> {
 
 /// The value of `LD_PRELOAD` with our library in front of the user's.
 pub(crate) fn variable(library: &Path, users: Option<OsString>) -> OsString {
-    let mut value = library.as_os_str().as_bytes().to_vec();
+    let mut value = for_glibc_only(Path::new("/"), library).into_vec();
     if let Some(users) = users.filter(|u| !u.is_empty()) {
         value.push(b':');
         value.extend(users.as_bytes());
     }
     OsString::from_vec(value)
+}
+
+/// What `$LIB` is for 64-bit programs: on Debian, on other distributions, and where those have
+/// no 32-bit libraries (Arch).
+const LIB: [&str; 3] = ["lib/x86_64-linux-gnu", "lib64", "lib"];
+
+/// The way from any library directory to the root; more steps than needed stay there.
+const TO_ROOT: &str = "/../../../../../../../..";
+
+/// The path of the library in words that only glibc's loader understands. Where the system's
+/// libc is in none of the usual places (NixOS, a musl system), `$LIB` might lead nowhere:
+/// the plain path.
+fn for_glibc_only(root: &Path, library: &Path) -> OsString {
+    let has_libc = |dir: &&str| LIB.iter().any(|lib| root.join(dir).join(lib).join("libc.so.6").exists());
+    let mut path = OsString::new();
+    if let Some(dir) = ["usr/", ""].iter().find(|dir| has_libc(dir)).filter(|_| library.is_absolute()) {
+        path.push("/");
+        path.push(dir);
+        path.push("$LIB");
+        path.push(TO_ROOT);
+    }
+    path.push(library);
+    path
 }
 
 #[cfg(test)]
@@ -46,8 +75,28 @@ mod tests {
     #[test]
     fn what_the_user_preloads_stays_behind_ours() {
         let ours = Path::new("/l/libcorefit_omp.so");
-        assert_eq!(variable(ours, None), "/l/libcorefit_omp.so");
-        assert_eq!(variable(ours, Some("".into())), "/l/libcorefit_omp.so");
-        assert_eq!(variable(ours, Some("a.so b.so".into())), "/l/libcorefit_omp.so:a.so b.so");
+        let alone = variable(ours, None);
+        assert!(alone.to_str().unwrap().ends_with("/l/libcorefit_omp.so"));
+        assert_eq!(variable(ours, Some("".into())), alone);
+        let both = format!("{}:a.so b.so", alone.display());
+        assert_eq!(variable(ours, Some("a.so b.so".into())), both.as_str());
+    }
+
+    #[test]
+    fn the_path_starts_from_where_the_system_has_its_libc() {
+        let ours = Path::new("/l/ours.so");
+        for (libc, start) in [
+            ("usr/lib/x86_64-linux-gnu", "/usr/$LIB/.."),
+            ("usr/lib64", "/usr/$LIB/.."),
+            ("usr/lib", "/usr/$LIB/.."),
+            ("lib/x86_64-linux-gnu", "/$LIB/.."),
+            ("nix/store/glibc/lib", "/l/ours.so"),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::create_dir_all(root.path().join(libc)).unwrap();
+            std::fs::write(root.path().join(libc).join("libc.so.6"), "").unwrap();
+            let path = for_glibc_only(root.path(), ours).into_string().unwrap();
+            assert!(path.starts_with(start) && path.ends_with("/l/ours.so"), "{libc}: {path}");
+        }
     }
 }

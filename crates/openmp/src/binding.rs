@@ -59,9 +59,9 @@ const FAMILIES: [(&CStr, &[u8]); 2] = [(c"GOMP_parallel", b"GOMP_"), (c"__kmpc_f
 /// The real entry points for the calls of one object.
 pub(crate) struct Binding {
     /// Where the object begins, and its length; 0 while the binding must not be used.
-    start: usize,
-    length: AtomicUsize,
-    targets: [AtomicPtr<c_void>; NAMES.len()],
+    pub(crate) start: usize,
+    pub(crate) length: AtomicUsize,
+    pub(crate) targets: [AtomicPtr<c_void>; NAMES.len()],
     runtimes: [AtomicPtr<Runtime>; FAMILIES.len()],
     /// The next in the list of all.
     next: AtomicPtr<Binding>,
@@ -70,7 +70,7 @@ pub(crate) struct Binding {
 /// All bindings; never freed, used again for an object at the same place.
 static ALL: AtomicPtr<Binding> = AtomicPtr::new(ptr::null_mut());
 /// Bindings by the page of the calling code. Only a short cut: `start` and `length` decide.
-static CACHE: [AtomicPtr<Binding>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
+pub(crate) static CACHE: [AtomicPtr<Binding>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
 /// The real entry point `number` (in [`NAMES`]) for a call that returns to `caller`, and its runtime.
 #[inline]

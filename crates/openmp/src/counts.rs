@@ -10,9 +10,15 @@
 //! is never lowered, and `sched_getcpu` never names a CPU beyond the answer, because programs
 //! size tables by the one and index them by the other.
 //!
-//! Not reached: system calls that a program makes itself (Go, LLVM libomp), `/proc` and `/sys`.
+//! Not reached: system calls that a program makes itself (Go, LLVM libomp), the CPU number that
+//! restartable sequences (rseq) keep in memory, `/proc` and `/sys`.
+//!
+//! These functions are called in signal handlers, and by malloc replacements before `main` and
+//! before our own constructor. So they allocate nothing and keep `errno`, and what they pass
+//! on to is looked up when the library is loaded.
 
 use core::ffi::{CStr, c_int, c_long};
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::next::next;
@@ -28,8 +34,44 @@ static OWN_AFFINITY: AtomicBool = AtomicBool::new(false);
 /// Variables by which a user has an OpenMP runtime place threads.
 const PLACING: [&CStr; 4] = [c"OMP_PLACES", c"OMP_PROC_BIND", c"GOMP_CPU_AFFINITY", c"KMP_AFFINITY"];
 
-/// Masks are not longer than this, in bytes; 8 CPUs each.
-const LARGEST_MASK: usize = 8192;
+/// Bytes of the longest mask, 8 CPUs each: Linux on x86-64 knows at most 8192 CPUs
+/// (`NR_CPUS` in arch/x86/Kconfig). What a longer one has behind is ignored, as the kernel does.
+const LARGEST_MASK: usize = 1024;
+
+/// The functions that we stand in front of.
+mod real {
+    use super::{Attribute, Get, GetCpu, Set, c_int, c_long, next};
+
+    /// `real!(name: TYPE, …)`: each as a function that gives the next definition, and
+    /// `look_up`, which looks all of them up at once.
+    macro_rules! real {
+        ($($name:ident = $text:literal: $type:ty,)*) => {
+            $(#[inline] pub(super) fn $name() -> Option<$type> { next!($text as $type) })*
+            pub(super) fn look_up() { $(let _ = $name();)* }
+        };
+    }
+    real! {
+        sysconf = c"sysconf": extern "C" fn(c_int) -> c_long,
+        get_nprocs = c"get_nprocs": extern "C" fn() -> c_int,
+        sched_getcpu = c"sched_getcpu": extern "C" fn() -> c_int,
+        getcpu = c"getcpu": GetCpu,
+        get_affinity = c"sched_getaffinity": Get,
+        set_affinity = c"sched_setaffinity": Set,
+        get_thread = c"pthread_getaffinity_np": Get,
+        set_thread = c"pthread_setaffinity_np": Set,
+        set_attribute = c"pthread_attr_setaffinity_np": Attribute,
+    }
+}
+
+type Get = extern "C" fn(usize, usize, *mut u8) -> c_int;
+type Set = extern "C" fn(usize, usize, *const u8) -> c_int;
+type Attribute = extern "C" fn(*mut libc::pthread_attr_t, usize, *const u8) -> c_int;
+type GetCpu = extern "C" fn(*mut u32, *mut u32) -> c_int;
+
+/// Looks up what we pass on to; at the first question or when the library is loaded.
+pub(crate) fn look_up() {
+    real::look_up();
+}
 
 /// Fixes the answer for this process; 0 is the truth.
 pub(crate) fn start(count: u32) {
@@ -40,8 +82,8 @@ pub(crate) fn start(count: u32) {
     });
     OWN_AFFINITY.store(placing, Relaxed);
     COUNT.store(count, Relaxed);
-    let mut mask = [0u8; 1024];
-    if let Some(real) = next!(c"sched_getaffinity" as Get)
+    let mut mask = [0u8; LARGEST_MASK];
+    if let Some(real) = real::get_affinity()
         && get(real, 0, mask.len(), mask.as_mut_ptr()) == 0
     {
         AT_START.store(mask.iter().map(|byte| byte.count_ones()).sum(), Relaxed);
@@ -68,46 +110,51 @@ fn lowered(truth: c_long) -> c_long {
 /// `sysconf(3)`: the number of CPUs online is answered, the rest passed on.
 #[unsafe(no_mangle)]
 extern "C" fn sysconf(name: c_int) -> c_long {
-    let Some(real) = next!(c"sysconf" as extern "C" fn(c_int) -> c_long) else {
-        return -1;
-    };
-    let truth = real(name);
+    let truth = real::sysconf().map_or(-1, |real| real(name));
     if name == libc::_SC_NPROCESSORS_ONLN { lowered(truth) } else { truth }
 }
 
 /// `get_nprocs(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn get_nprocs() -> c_int {
-    let truth = next!(c"get_nprocs" as extern "C" fn() -> c_int).map_or(1, |real| real());
+    let truth = real::get_nprocs().map_or(1, |real| real());
     c_int::try_from(lowered(truth.into())).unwrap_or(truth)
 }
 
 /// `sched_getcpu(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn sched_getcpu() -> c_int {
-    let truth = next!(c"sched_getcpu" as extern "C" fn() -> c_int).map_or(-1, |real| real());
-    match c_int::try_from(count()) {
-        Ok(count) if count > 0 && truth >= count && !OWN_AFFINITY.load(Relaxed) => truth % count,
-        _ => truth,
-    }
+    let truth = real::sched_getcpu().map_or(-1, |real| real());
+    u32::try_from(truth).map_or(truth, |cpu| within(cpu).cast_signed())
 }
 
-type Get = extern "C" fn(usize, usize, *mut u8) -> c_int;
-type Set = extern "C" fn(usize, usize, *const u8) -> c_int;
+/// `getcpu(2)`, glibc's wrapper.
+#[unsafe(no_mangle)]
+extern "C" fn getcpu(cpu: *mut u32, node: *mut u32) -> c_int {
+    let result = real::getcpu().map_or(-1, |real| real(cpu, node));
+    if result == 0 && !cpu.is_null() {
+        // SAFETY: the real function has just written there.
+        unsafe { *cpu = within(*cpu) };
+    }
+    result
+}
+
+/// A CPU's number, folded into those that were answered.
+fn within(cpu: u32) -> u32 {
+    match limit() {
+        Some(count) => cpu % count,
+        None => cpu,
+    }
+}
 
 /// Keeps the first `count` CPUs of a mask and clears the rest.
 fn narrow(mask: &mut [u8], count: u32) {
     let mut left = count;
     for byte in mask {
-        for bit in 0..8 {
-            if *byte >> bit & 1 == 1 {
-                if left == 0 {
-                    *byte &= !(1 << bit);
-                } else {
-                    left -= 1;
-                }
-            }
+        while byte.count_ones() > left {
+            *byte &= !(1 << byte.ilog2());
         }
+        left -= byte.count_ones();
     }
 }
 
@@ -127,22 +174,31 @@ fn get(real: Get, who: usize, size: usize, mask: *mut u8) -> c_int {
     result
 }
 
-/// A mask that equals our answer is put back as the truth (programs save and restore it);
-/// any other shows that the program places its threads itself.
-fn set(real_set: Set, real_get: Get, who: usize, size: usize, mask: *const u8) -> c_int {
-    let Some(count) = limit().filter(|_| size <= LARGEST_MASK) else {
-        return real_set(who, size, mask);
+/// Sets a mask by `set`. One that equals our answer about `who` is put back as the truth
+/// (programs save and restore it, in another length, too); any other shows that the program
+/// places its threads itself.
+fn set(
+    truth: Option<Get>,
+    who: usize,
+    size: usize,
+    mask: *const u8,
+    set: impl Fn(usize, *const u8) -> c_int,
+) -> c_int {
+    let Some(count) = limit() else {
+        return set(size, mask);
     };
-    let mut truth = vec![0u8; size];
-    if !mask.is_null() && real_get(who, size, truth.as_mut_ptr()) == 0 {
-        let mut answer = truth.clone();
+    let mut all = [0u8; LARGEST_MASK];
+    if !mask.is_null() && truth.is_some_and(|get| get(who, all.len(), all.as_mut_ptr()) == 0) {
+        let mut answer = all;
         narrow(&mut answer, count);
         // SAFETY: the caller passes a mask of `size` bytes; it is only read.
-        if unsafe { core::slice::from_raw_parts(mask, size) } == answer {
-            return real_set(who, size, truth.as_ptr());
+        let given = unsafe { core::slice::from_raw_parts(mask, size.min(answer.len())) };
+        let (same, rest) = answer.split_at(given.len());
+        if given == same && rest.iter().all(|byte| *byte == 0) {
+            return set(all.len(), all.as_ptr());
         }
     }
-    let result = real_set(who, size, mask);
+    let result = set(size, mask);
     if result == 0 {
         OWN_AFFINITY.store(true, Relaxed);
     }
@@ -169,7 +225,7 @@ fn is_ours(id: usize) -> bool {
 #[unsafe(no_mangle)]
 extern "C" fn sched_getaffinity(id: c_int, size: usize, mask: *mut u8) -> c_int {
     let id = usize::try_from(id).unwrap_or(usize::MAX);
-    match next!(c"sched_getaffinity" as Get) {
+    match real::get_affinity() {
         Some(real) if is_ours(id) => get(real, id, size, mask),
         Some(real) => real(id, size, mask),
         None => -1,
@@ -180,26 +236,43 @@ extern "C" fn sched_getaffinity(id: c_int, size: usize, mask: *mut u8) -> c_int 
 #[unsafe(no_mangle)]
 extern "C" fn sched_setaffinity(id: c_int, size: usize, mask: *const u8) -> c_int {
     let id = usize::try_from(id).unwrap_or(usize::MAX);
-    match (next!(c"sched_setaffinity" as Set), next!(c"sched_getaffinity" as Get)) {
-        (Some(s), Some(g)) if is_ours(id) => set(s, g, id, size, mask),
-        (Some(s), _) => s(id, size, mask),
-        _ => -1,
+    match real::set_affinity() {
+        Some(real) if is_ours(id) => {
+            set(real::get_affinity(), id, size, mask, |size, mask| real(id, size, mask))
+        }
+        Some(real) => real(id, size, mask),
+        None => -1,
     }
 }
 
 /// `pthread_getaffinity_np(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_getaffinity_np(thread: usize, size: usize, mask: *mut u8) -> c_int {
-    next!(c"pthread_getaffinity_np" as Get).map_or(libc::ENOSYS, |real| get(real, thread, size, mask))
+    real::get_thread().map_or(libc::ENOSYS, |real| get(real, thread, size, mask))
 }
 
 /// `pthread_setaffinity_np(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_setaffinity_np(thread: usize, size: usize, mask: *const u8) -> c_int {
-    match (next!(c"pthread_setaffinity_np" as Set), next!(c"pthread_getaffinity_np" as Get)) {
-        (Some(s), Some(g)) => set(s, g, thread, size, mask),
-        _ => libc::ENOSYS,
+    real::set_thread().map_or(libc::ENOSYS, |real| {
+        set(real::get_thread(), thread, size, mask, |size, mask| real(thread, size, mask))
+    })
+}
+
+/// `pthread_attr_setaffinity_np(3)`: the mask that a new thread gets, instead of its maker's.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_attr_setaffinity_np(
+    attribute: *mut libc::pthread_attr_t,
+    size: usize,
+    mask: *const u8,
+) -> c_int {
+    let Some(real) = real::set_attribute() else {
+        return libc::ENOSYS;
+    };
+    if mask.is_null() || size == 0 {
+        return real(attribute, size, ptr::null()); // forgets the attribute's mask
     }
+    set(real::get_affinity(), 0, size, mask, |size, mask| real(attribute, size, mask))
 }
 
 /// `getloadavg(3)`. With dynamic adjustment on, libgomp takes the 15-minute load average off

@@ -4,13 +4,17 @@
 //! the real entry point and the number of threads, puts the arguments back and jumps. Assembly,
 //! since `__kmpc_fork_call` is variadic and the loop entries pass arguments on the stack;
 //! a jump leaves both as they are. All `GOMP_parallel*` take the number of threads third.
+//!
+//! While nothing is short, a few instructions find the calling object's binding in the cache, load
+//! the word, and jump on; nothing is saved. `examples/region_cost.rs` of corefit-linux measures it.
 
 use core::arch::naked_asm;
 use core::cell::Cell;
 use core::ffi::c_void;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::binding::{self, NAMES};
+use crate::binding::{self, Binding, CACHE, NAMES};
 use crate::runtime::Runtime;
 use crate::{quiet, region, session};
 
@@ -39,16 +43,41 @@ thread_local! {
 /// Not zero once a libomp region may have more to do than to look at the word.
 static MORE: AtomicU32 = AtomicU32::new(0);
 
+/// First the fast way, unless `$first` jumps over it: it is taken if the cached binding serves the
+/// caller (as `Binding::serves`), the word and [`MORE`] are zero, and there is a target. It uses
+/// r10 and r11 only, which no argument is in.
+///
 /// Registers saved are those that can carry arguments, and rax: it tells a variadic function how
 /// many vector registers do, so they are saved only if it does. The enter function gets the
 /// number in [`NAMES`], the third argument, the return address, the first argument and the fourth.
 macro_rules! trampoline {
-    ($export:ident, $number:literal, $enter:path, $put_threads:literal, $save:literal, $restore:literal) => {
+    ($export:ident, $number:literal, $enter:path, $first:literal, $put_threads:literal, $save:literal, $restore:literal) => {
         /// Entry point of the OpenMP runtime's ABI; see the module.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $export() {
             naked_asm!(
+                $first,
+                "mov r10, [rsp]",
+                "shr r10, 12",
+                "movzx r10d, r10b",
+                "lea r11, [rip + {cache}]",
+                "mov r10, [r11 + 8*r10]",
+                "test r10, r10",
+                "jz 5f",
+                "mov r11, [rsp]",
+                "sub r11, [r10 + {start}]",
+                "cmp r11, [r10 + {length}]",
+                "jae 5f",
+                "mov r11, [rip + {word}]",
+                "mov r11d, [r11]",
+                "or r11d, [rip + {more}]",
+                "jnz 5f",
+                "mov r11, [r10 + {target}]",
+                "test r11, r11",
+                "jz 5f",
+                "jmp r11",
+                "5:",
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
                 "mov r8, rcx",
                 "mov rcx, rdi",
@@ -63,20 +92,29 @@ macro_rules! trampoline {
                 "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
                 $put_threads,
                 "jmp r11",
+                cache = sym CACHE,
+                start = const offset_of!(Binding, start),
+                length = const offset_of!(Binding, length),
+                target = const offset_of!(Binding, targets) + 8 * $number,
+                word = sym session::WORD,
+                more = sym MORE,
                 number = const $number,
                 enter = sym $enter,
             )
         }
     };
     (gomp $export:ident, $number:literal) => {
-        trampoline!($export, $number, enter, "mov edx, r10d", "", "");
+        trampoline!($export, $number, enter, "", "mov edx, r10d", "", "");
     };
     (kmpc $export:ident, $number:literal, $enter:path) => {
-        trampoline!($export, $number, $enter, "", "", "");
+        trampoline!($export, $number, $enter, "", "", "", "");
+    };
+    (always $export:ident, $number:literal, $enter:path) => {
+        trampoline!($export, $number, $enter, "jmp 5f", "", "", "");
     };
     (variadic $export:ident, $number:literal, $enter:path) => {
         trampoline!(
-            $export, $number, $enter, "",
+            $export, $number, $enter, "", "",
             "sub rsp, 128
              test al, al
              jz 2f
@@ -125,10 +163,10 @@ trampoline!(gomp GOMP_parallel_loop_runtime_start, 16);
 trampoline!(variadic __kmpc_fork_call, 17, enter_fork);
 trampoline!(variadic __kmpc_fork_call_if, 18, enter_fork_if);
 trampoline!(kmpc __kmpc_serialized_parallel, 19, enter_serialized);
-trampoline!(kmpc __kmpc_push_num_threads, 20, enter_push);
-trampoline!(kmpc __kmpc_push_num_threads_strict, 21, enter_push_fixed);
-trampoline!(kmpc __kmpc_push_num_threads_list, 22, enter_push_fixed);
-trampoline!(kmpc __kmpc_push_num_threads_list_strict, 23, enter_push_fixed);
+trampoline!(always __kmpc_push_num_threads, 20, enter_push);
+trampoline!(always __kmpc_push_num_threads_strict, 21, enter_push_fixed);
+trampoline!(always __kmpc_push_num_threads_list, 22, enter_push_fixed);
+trampoline!(always __kmpc_push_num_threads_list_strict, 23, enter_push_fixed);
 
 #[inline]
 fn real(number: usize, caller: usize) -> (*mut c_void, &'static Runtime) {

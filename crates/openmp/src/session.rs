@@ -5,6 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::OnceLock;
 
+use crate::counts;
 use crate::page::{ANSWER_WAIT_MS, MAGIC, PAGE_VARIABLE, Page, Slot, VERSION, word};
 use crate::runtime::Runtime;
 
@@ -14,8 +15,9 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 /// What stands in for the slot's word while there is no slot.
 static LOCAL: AtomicU32 = AtomicU32::new(0);
-/// Where the word is read: in the slot, or `LOCAL` (as null).
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+/// Where the word is read: in the slot, or `LOCAL`.
+pub(crate) static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(LOCAL_WORD);
+const LOCAL_WORD: *mut AtomicU32 = ptr::from_ref(&LOCAL).cast_mut();
 /// One thread registers; the others go on with the word at hand.
 static REGISTERING: AtomicBool = AtomicBool::new(false);
 /// [`start`] has run.
@@ -40,16 +42,36 @@ const PATH_ROOM: usize = 128;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+unsafe extern "C" {
+    static environ: *const *const core::ffi::c_char;
+}
+
 /// Runs when the library is loaded, or at the first question about CPUs: libraries that the
 /// program needs, libgomp among them, are initialised before us.
 pub(crate) extern "C" fn start() {
-    if STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
+    if STARTED.load(Relaxed) {
         return;
     }
+    // SAFETY: the C library's own variable. It is null until that has been initialised, which
+    // libraries marked "initfirst" do not wait for: nothing can be known yet.
+    let too_early = unsafe { (&raw const environ).read_volatile().is_null() };
+    if too_early || STARTED.swap(true, AcqRel) {
+        return;
+    }
+    // SAFETY: the calling thread's own variable. Who asked does not expect it to change.
+    let errno = unsafe { *libc::__errno_location() };
+    counts::look_up();
+    attach();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Maps the page, if there is one.
+fn attach() {
     if let Some(page) = map() {
         PAGE.store(page, Release);
         LOCAL.store(word::REGISTER, Relaxed);
-        crate::counts::start(page_ref(page).nprocs.load(Relaxed));
+        counts::start(page_ref(page).nprocs.load(Relaxed));
         // SAFETY: registers a plain function; no other arguments.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
@@ -57,7 +79,7 @@ pub(crate) extern "C" fn start() {
 
 /// In the child of a fork the slot is the parent's: begin anew.
 extern "C" fn forked() {
-    WORD.store(ptr::null_mut(), Relaxed);
+    WORD.store(LOCAL_WORD, Relaxed);
     SLOT.store(ptr::null_mut(), Relaxed);
     REGISTERING.store(false, Relaxed);
     LOCAL.store(word::REGISTER, Relaxed);
@@ -85,8 +107,8 @@ pub(crate) fn slot() -> Option<&'static Slot> {
 /// (the pointer to it is constant after registration).
 #[inline]
 pub(crate) fn current_word() -> u32 {
-    // SAFETY: points to the word of a slot in the page, which is never unmapped.
-    unsafe { WORD.load(Relaxed).as_ref() }.unwrap_or(&LOCAL).load(Relaxed)
+    // SAFETY: points to `LOCAL` or to the word of a slot in the page, which is never unmapped.
+    unsafe { (*WORD.load(Relaxed)).load(Relaxed) }
 }
 
 /// Maps the page that the environment names; `None` leaves the library inert.
@@ -187,7 +209,7 @@ pub(crate) fn owner_is_gone() -> bool {
 /// Goes on as if corefit had never been there.
 pub(crate) fn leave() {
     LOCAL.store(0, Relaxed);
-    WORD.store(ptr::null_mut(), Relaxed);
+    WORD.store(LOCAL_WORD, Relaxed);
 }
 
 /// Claims a slot at the first region of this process and waits for corefit's answer.
