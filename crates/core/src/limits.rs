@@ -10,7 +10,9 @@ use crate::window::{Activity, Use, Window, throttled};
 use crate::{CpuSet, Cpus};
 
 /// Whoever used at least this much between the two readings is *busy* and competes, in CPUs.
-pub const BUSY: f64 = 0.01;
+/// Who uses less takes at most that; counted as wanting everything, a daemon at 2 % of a CPU
+/// would halve what a program beside it is called entitled to.
+pub const BUSY: f64 = 0.05;
 
 /// What unseen others may use on a machine that is still called idle, in CPUs; to this comes
 /// the granularity of `/proc/stat` ([`TICK_NS`]) times the root of the number of CPUs.
