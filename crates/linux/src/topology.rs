@@ -29,6 +29,8 @@ pub fn cores(root: &Path) -> Vec<Core> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use corefit_core::place::spread;
+    use corefit_core::{CpuId, Cpus};
 
     fn machine(cpus: &[(&str, &str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
@@ -51,6 +53,48 @@ mod tests {
         ]);
         let lists: Vec<String> = cores(root.path()).iter().map(CpuSet::to_string).collect();
         assert_eq!(lists, ["0,2", "1,3"]);
+    }
+
+    /// Two sockets of four cores with two SMT threads each, numbered as Linux does on x86: first
+    /// one thread of each core, socket by socket, then their siblings. CPUs 2 and 12 to 15 are
+    /// offline: the kernel takes away their `topology` and leaves them out of their siblings' lists.
+    #[test]
+    fn cores_with_an_offline_sibling_are_cores_of_one_cpu() {
+        let root = tempfile::tempdir().unwrap();
+        let online: CpuSet = "0-1,3-11".parse().unwrap();
+        for cpu in 0..16u32 {
+            let dir = root.path().join(format!("sys/devices/system/cpu/cpu{cpu}"));
+            fs::create_dir_all(&dir).unwrap();
+            let there = CpuSet::from_iter([CpuId(cpu)]).intersection(&online);
+            fs::write(dir.join("online"), format!("{}\n", there.len())).unwrap();
+            if there.is_empty() {
+                continue;
+            }
+            let siblings = CpuSet::from_iter([CpuId(cpu % 8), CpuId(cpu % 8 + 8)]).intersection(&online);
+            let first = cpu % 8 / 4 * 4;
+            let socket = [first, first + 8].map(|from| (from..from + 4).map(CpuId));
+            let socket = socket.into_iter().flatten().collect::<CpuSet>().intersection(&online);
+            let topology = dir.join("topology");
+            fs::create_dir(&topology).unwrap();
+            for (file, list) in [
+                ("core_cpus_list", &siblings),
+                ("thread_siblings_list", &siblings),
+                ("core_siblings_list", &socket), // CPUs of the socket, in spite of its name
+                ("package_cpus_list", &socket),
+            ] {
+                fs::write(topology.join(file), format!("{list}\n")).unwrap();
+            }
+        }
+        let cores = cores(root.path());
+        let lists: Vec<String> = cores.iter().map(CpuSet::to_string).collect();
+        assert_eq!(lists, ["0,8", "1,9", "3,11", "4", "5", "6", "7", "10"]);
+        let place = |allowed: &CpuSet, threads| spread(&cores, allowed, threads, |_| Cpus(0.0)).to_string();
+        assert_eq!(place(&online, 8), "0-1,3-7,10", "a CPU of each core, the lone sibling among them");
+        assert_eq!(place(&online, 9), "0-1,3-11", "more threads than cores");
+        // The first socket alone, as `taskset` or a cpuset gives it.
+        let socket: CpuSet = "0-1,3,8-11".parse().unwrap();
+        assert_eq!(place(&socket, 4), "0-1,3,10");
+        assert_eq!(place(&socket, 5), socket.to_string());
     }
 
     #[test]
