@@ -20,6 +20,9 @@ pub(crate) struct Verdict {
     pub(crate) reason: String,
     /// Largest team tried: a grant reaches no further.
     pub(crate) most: u32,
+    /// Whether its threads hardly ever wait for each other (see `certify::Seen::independent`).
+    #[serde(default)]
+    pub(crate) independent: bool,
     /// The command, for people.
     pub(crate) command: Vec<String>,
     /// Version of corefit that judged.
@@ -53,15 +56,15 @@ impl Store {
         (verdict.identity == identity).then_some(verdict)
     }
 
-    /// Whether a launch may turn out to be certified: how many threads to allow then.
-    pub(crate) fn expects(&self, launch: &str) -> Option<u32> {
+    /// The verdict that a launch may turn out to have, if it may be resized then; of several, the
+    /// one with most threads.
+    pub(crate) fn expects(&self, launch: &str) -> Option<Verdict> {
         let entries = fs::read_dir(self.directory.as_ref()?).ok()?;
         entries
             .filter_map(|e| fs::read_to_string(e.ok()?.path()).ok())
             .filter_map(|text| serde_json::from_str::<Verdict>(&text).ok())
             .filter(|v| v.launch == launch && v.resizable)
-            .map(|v| v.most)
-            .max()
+            .max_by_key(|v| v.most)
     }
 
     /// Remembers a verdict; replaces an earlier one about the same identity.
@@ -89,6 +92,7 @@ mod tests {
             resizable: true,
             reason: "same output".into(),
             most: 4,
+            independent: false,
             command: vec!["./x".into()],
             version: "0".into(),
         }
@@ -102,7 +106,7 @@ mod tests {
         store.save(&verdict()).unwrap();
         assert!(!store.is_empty());
         assert_eq!(store.find("ab"), Some(verdict()));
-        assert_eq!(store.expects("cd"), Some(4));
+        assert_eq!(store.expects("cd"), Some(verdict()));
         assert_eq!((store.find("cd"), store.expects("ab")), (None, None));
     }
 

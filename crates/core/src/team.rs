@@ -89,6 +89,8 @@ pub enum Why {
     Steady,
     /// The CPUs allowed (affinity, cpuset, quota) fell below the team.
     Limited,
+    /// More CPUs are allowed, and the threads are independent.
+    Unlimited,
     /// Threads waited for CPUs that others used.
     Contended {
         /// CPUs that the threads got.
@@ -137,6 +139,8 @@ enum Phase {
 pub struct TeamController {
     team: u32,
     most: u32,
+    /// Whether the threads hardly ever wait for each other.
+    independent: bool,
     phase: Phase,
     hold: Duration,
     room_since: Option<Time>,
@@ -150,12 +154,15 @@ pub struct TeamController {
 }
 
 impl TeamController {
-    /// A controller for a program launched with `team` threads that can use up to `most`.
+    /// A controller for a program launched with `team` threads that can use up to `most`. The team
+    /// of a program with `independent` threads, which hardly ever wait for each other, follows
+    /// the CPUs allowed and the quota only.
     #[must_use]
-    pub fn new(team: u32, most: u32) -> TeamController {
+    pub fn new(team: u32, most: u32, independent: bool) -> TeamController {
         TeamController {
             team: team.clamp(1, most.max(1)),
             most: most.max(1),
+            independent,
             phase: Phase::Follow,
             hold: HOLD,
             room_since: None,
@@ -204,8 +211,14 @@ impl TeamController {
         if let Phase::Probe { since, rate } = self.phase {
             return self.judge(seen, contended, since, rate);
         }
-        if let Some(why) = self.shrink(seen, contended, limit) {
+        if !self.independent
+            && let Some(why) = self.shrink(seen, contended, limit)
+        {
             return why;
+        }
+        if self.independent && self.team < limit {
+            self.change(limit);
+            return Why::Unlimited;
         }
         if self.team < limit {
             return self.grow(seen, limit, rose);
@@ -415,13 +428,13 @@ mod tests {
 
     #[test]
     fn a_lost_cpu_is_given_up_after_one_interval() {
-        let mut control = TeamController::new(2, 2);
+        let mut control = TeamController::new(2, 2, false);
         assert_eq!(World::new(2, 2).run(&mut control, 1), [1]);
     }
 
     #[test]
     fn sixteen_threads_that_get_two_cpus_become_two() {
-        let mut control = TeamController::new(16, 16);
+        let mut control = TeamController::new(16, 16, false);
         let seen = Interval {
             at: Time(50_000_000),
             length: STEP,
@@ -436,7 +449,7 @@ mod tests {
 
     #[test]
     fn stolen_time_counts_as_waiting() {
-        let mut control = TeamController::new(8, 8);
+        let mut control = TeamController::new(8, 8, false);
         let seen = Interval {
             at: Time(50_000_000),
             length: STEP,
@@ -452,7 +465,7 @@ mod tests {
     #[test]
     fn idle_cpus_are_taken_after_the_hold() {
         let mut world = World::new(2, 2);
-        let mut control = TeamController::new(1, 2);
+        let mut control = TeamController::new(1, 2, false);
         assert_eq!(world.run(&mut control, 2), [1, 1]);
         world.hogs = 0;
         assert_eq!(world.run(&mut control, 3), [1, 2, 2]);
@@ -461,7 +474,7 @@ mod tests {
     #[test]
     fn growth_that_is_regretted_waits_twice_as_long_each_time() {
         let mut world = World::new(2, 0);
-        let mut control = TeamController::new(1, 2);
+        let mut control = TeamController::new(1, 2, false);
         let mut waits = vec![];
         for _ in 0..4 {
             world.hogs = 0;
@@ -479,7 +492,7 @@ mod tests {
     #[test]
     fn blind_probes_back_off_exponentially() {
         let mut world = World::new(2, 2);
-        let mut control = TeamController::new(1, 2);
+        let mut control = TeamController::new(1, 2, false);
         let teams = world.run(&mut control, 20 * 60);
         let probes: Vec<usize> = (1..teams.len()).filter(|&i| teams[i] > teams[i - 1]).collect();
         assert!((3..=5).contains(&probes.len()), "{probes:?}");
@@ -492,22 +505,35 @@ mod tests {
     fn a_team_below_what_it_is_entitled_to_grows_to_it_at_once() {
         let mut world = World::new(16, 16);
         world.entitled = Some(Cpus(8.0));
-        let mut control = TeamController::new(1, 16);
+        let mut control = TeamController::new(1, 16, false);
         assert_eq!(world.run(&mut control, 4), [1, 8, 8, 8]);
+    }
+
+    #[test]
+    fn independent_threads_follow_the_cpus_allowed_whoever_else_runs() {
+        let mut world = World::new(2, 2);
+        let mut control = TeamController::new(2, 2, true);
+        assert_eq!(world.run(&mut control, 3), [2, 2, 2]);
+        let mut narrow = world.interval(2);
+        narrow.allowed = 1;
+        assert_eq!(control.step(&narrow).why, Why::Limited);
+        assert_eq!(control.team(), 1);
+        let wide = world.interval(1);
+        assert_eq!((control.step(&wide).why, control.team()), (Why::Unlimited, 2));
     }
 
     #[test]
     fn known_entitlement_makes_probes_needless() {
         let mut world = World::new(2, 2);
         world.entitled = Some(Cpus(1.0));
-        let mut control = TeamController::new(1, 2);
+        let mut control = TeamController::new(1, 2, false);
         assert!(world.run(&mut control, 2000).iter().all(|t| *t == 1));
     }
 
     #[test]
     fn a_probe_that_finds_cpus_is_kept_and_one_that_slows_the_program_is_undone() {
         for (rate_after, kept) in [(30, true), (15, false)] {
-            let mut control = TeamController::new(1, 2);
+            let mut control = TeamController::new(1, 2, false);
             let mut at = Time(0);
             let mut teams = vec![];
             for _ in 0..60 {
@@ -534,7 +560,7 @@ mod tests {
         let mut world = World::new(4, 0);
         for (quota, team) in [(1.0, 1), (1.5, 2), (2.05, 2), (0.3, 1)] {
             world.quota = Some(Cpus(quota));
-            let mut control = TeamController::new(4, 4);
+            let mut control = TeamController::new(4, 4, false);
             assert_eq!(world.run(&mut control, 1), [team]);
         }
     }
@@ -542,7 +568,7 @@ mod tests {
     #[test]
     fn a_narrower_cpuset_is_followed_at_once_in_both_directions() {
         let mut world = World::new(2, 0);
-        let mut control = TeamController::new(2, 2);
+        let mut control = TeamController::new(2, 2, false);
         world.run(&mut control, 3);
         world.cpus = 1;
         assert_eq!(world.run(&mut control, 1), [1]);
@@ -552,7 +578,7 @@ mod tests {
 
     #[test]
     fn short_noise_is_ignored_and_a_lasting_small_loss_is_not() {
-        let mut control = TeamController::new(8, 8);
+        let mut control = TeamController::new(8, 8, false);
         let seen = |at: u64, wait: f64| Interval {
             at: Time(at * 50_000_000),
             length: STEP,
@@ -570,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_serial_phase_does_not_shrink_the_team() {
-        let mut control = TeamController::new(2, 2);
+        let mut control = TeamController::new(2, 2, false);
         let seen = Interval {
             at: Time(50_000_000),
             length: STEP,

@@ -239,6 +239,17 @@ pub fn set_affinity(tid: u32, cpus: &CpuSet) {
     }
 }
 
+/// How often threads of this process's ended children went to sleep: their voluntary context
+/// switches (getrusage(2)).
+#[must_use]
+pub fn children_slept() -> u64 {
+    // SAFETY: an all-zero rusage is a valid value to be overwritten.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid buffer; it stays zero should the call fail.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    u64::try_from(usage.ru_nvcsw).unwrap_or(0)
+}
+
 fn tasks(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()

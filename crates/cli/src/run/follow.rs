@@ -55,7 +55,7 @@ impl<'a> Follower<'a> {
             grants,
             placed,
             sampler,
-            control: TeamController::new(plan.team, plan.room.allowed.max(plan.most)),
+            control: TeamController::new(plan.team, plan.room.allowed.max(plan.most), plan.independent),
             history: History::new(before.at, plan.team),
             before,
             seen: BTreeMap::new(),

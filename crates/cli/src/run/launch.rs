@@ -37,7 +37,10 @@ pub(crate) struct Plan {
     pub(crate) set: Vec<String>,
     pub(crate) kept: Vec<String>,
     threads: Threads,
+    /// Whether the program's teams will probably be resized, and up to how many threads.
     resizable: Option<u32>,
+    /// Whether its threads hardly ever wait for each other, as `corefit certify` saw it.
+    pub(crate) independent: bool,
     /// The user's arguments.
     arguments: Vec<OsString>,
 }
@@ -50,7 +53,7 @@ impl Plan {
         grants: &Grants,
         notes: &mut Vec<String>,
     ) -> Result<Plan> {
-        let resizable = expected(args, program);
+        let (resizable, independent) = expected(args, program);
         // Only a size that cannot be corrected later is worth waiting for.
         let Look { room, pending, unread } = size::look(args.threads == Threads::Auto && resizable.is_none());
         notes.extend(unread);
@@ -79,6 +82,7 @@ impl Plan {
             kept: vec![],
             threads: args.threads,
             resizable,
+            independent,
             arguments: args.command[1..].to_vec(),
         };
         plan.sizes();
@@ -122,9 +126,11 @@ impl Plan {
 
     /// Threads to begin with, and to grow to.
     pub(crate) fn sizes_in(&self, room: &Room) -> (u32, u32) {
+        // Threads that never wait for each other lose nothing by sharing CPUs.
+        let fits = if self.independent { room.most() } else { room.team() };
         let (team, most) = match self.threads {
-            Threads::Auto => (room.team(), room.most()),
-            Threads::AtMost(n) if self.resizable.is_some() => (room.team().min(n), n),
+            Threads::Auto => (fits, room.most()),
+            Threads::AtMost(n) if self.resizable.is_some() => (fits.min(n), n),
             Threads::AtMost(n) => (n, n),
             Threads::Max => (room.allowed, room.allowed),
         };
@@ -200,21 +206,22 @@ impl Plan {
 }
 
 /// Whether the program will probably be resizable, and up to how many threads: known for
-/// certain only when it begins its first region.
-fn expected(args: &Args, program: &Program) -> Option<u32> {
-    match args.resize {
-        Resize::Never => None,
-        Resize::Always => Some(u32::MAX),
-        Resize::Safe if dynamic_adjustment() => Some(u32::MAX),
-        Resize::Safe => {
-            let store = Store::open();
-            if store.is_empty() {
-                return None;
-            }
-            let arguments = args.command[1..].iter().map(|a| a.as_bytes());
-            let launch = Identifier::default().launch(&program.path, arguments).ok()?;
-            store.expects(&launch)
+/// certain only when it begins its first region. And whether its threads are independent.
+fn expected(args: &Args, program: &Program) -> (Option<u32>, bool) {
+    let certified = || {
+        let store = Store::open();
+        if store.is_empty() {
+            return None;
         }
+        let arguments = args.command[1..].iter().map(|a| a.as_bytes());
+        let launch = Identifier::default().launch(&program.path, arguments).ok()?;
+        store.expects(&launch)
+    };
+    match args.resize {
+        Resize::Never => (None, false),
+        Resize::Always => (Some(u32::MAX), false),
+        Resize::Safe if dynamic_adjustment() => (Some(u32::MAX), false),
+        Resize::Safe => certified().map_or((None, false), |v| (Some(v.most), v.independent)),
     }
 }
 

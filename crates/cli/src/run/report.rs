@@ -264,6 +264,7 @@ pub(crate) fn reason(why: Why) -> String {
         Why::Limited => "fewer CPUs allowed".into(),
         Why::Contended { run, wait } => format!("contended: ran {run:.1}, waited {wait:.1}"),
         Why::Idle { idle } => format!("{idle:.1} CPUs idle"),
+        Why::Unlimited => "more CPUs allowed".into(),
         Why::Entitled => "entitled to more".into(),
         Why::Probe => "probing".into(),
         Why::ProbeKept => "probe gained".into(),
