@@ -51,11 +51,11 @@ pub(crate) fn run(args: &CpusArgs) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => match error.downcast_ref::<ReadError>() {
             Some(ReadError::Gone { .. }) => {
-                eprintln!("corefit cpus: no process {pid} here (ended, or hidden from this user)");
+                tell!("corefit cpus: no process {pid} here (ended, or hidden from this user)");
                 Ok(ExitCode::FAILURE)
             }
             Some(error) => {
-                eprintln!("corefit cpus: {error}");
+                tell!("corefit cpus: {error}");
                 Ok(ExitCode::FAILURE)
             }
             None => Err(error),

@@ -1,6 +1,9 @@
 //! The `corefit` command: keeps parallel programs fast when they get fewer CPUs than they
 //! think they have.
 
+#[macro_use]
+mod tell;
+
 mod bench;
 mod certify;
 mod cpus;
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
         Verb::Cpus(args) => cpus::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("corefit: {error:#}");
+        tell!("corefit: {error:#}");
         ExitCode::from(2)
     })
 }

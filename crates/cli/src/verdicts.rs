@@ -67,6 +67,17 @@ impl Store {
             .max_by_key(|v| v.most)
     }
 
+    /// Makes sure that a verdict could be saved.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        let directory =
+            self.directory.as_ref().context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let trial = directory.join(format!(".trial.{}", std::process::id()));
+        fs::write(&trial, "")
+            .and_then(|()| fs::remove_file(&trial))
+            .with_context(|| format!("cannot write in {}: set XDG_STATE_HOME", directory.display()))
+    }
+
     /// Remembers a verdict; replaces an earlier one about the same identity.
     pub(crate) fn save(&self, verdict: &Verdict) -> Result<PathBuf> {
         let directory =

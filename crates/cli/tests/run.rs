@@ -291,9 +291,13 @@ fn a_restartable_program_is_started_again_at_the_right_size() {
         .unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let options = ["run", "--threads", "4", "--restartable", "--report", "report.json", "--", "./count.sh"];
-    let output = { on_one_cpu(&place.corefit(&options)) }.output().unwrap();
+    let run = || { on_one_cpu(&place.corefit(&options)) };
+    let output = run().stdin(Stdio::null()).output().unwrap();
     assert_eq!(stdout(&output), "lost 0\n", "{}", stderr(&output));
     assert_eq!(place.report()["restarts"], 1);
     assert_eq!(fs::read_to_string(place.path().join("starts")).unwrap(), "start\nstart\n");
     assert_eq!(place.report()["threads_launched"], 1);
+    let output = run().stdin(Stdio::piped()).output().unwrap();
+    assert_eq!(place.report()["restarts"], 0, "what was read from a pipe is gone");
+    assert!(stderr(&output).contains("stdin is a pipe"), "{}", stderr(&output));
 }

@@ -45,6 +45,8 @@ const PROBE_WAIT_MAX: Duration = Duration::from_secs(64);
 const PROBE_COST: u32 = 50;
 /// Idle CPUs that justify one more thread: not quite one, the counters have 10 ms steps.
 const IDLE_ENOUGH: f64 = 0.7;
+/// What is added to what was idle and used, for the same reason.
+const IDLE_NEARLY: f64 = 0.3;
 /// A smaller team must be worth this much more before a team shrinks.
 const SHRINK_GAIN: f64 = 1.1;
 /// CPUs lost in one interval that are answered without waiting for a second one.
@@ -89,6 +91,8 @@ pub enum Why {
     Steady,
     /// The CPUs allowed (affinity, cpuset, quota) fell below the team.
     Limited,
+    /// What there was at launch has been measured.
+    Measured,
     /// More CPUs are allowed, and the threads are independent.
     Unlimited,
     /// Threads waited for CPUs that others used.
@@ -151,6 +155,8 @@ pub struct TeamController {
     quiet_since: Option<Time>,
     allowed: u32,
     rate: Option<f64>,
+    /// The next decision tells of [`TeamController::settle`].
+    settled: bool,
 }
 
 impl TeamController {
@@ -172,6 +178,7 @@ impl TeamController {
             quiet_since: None,
             allowed: 0,
             rate: None,
+            settled: false,
         }
     }
 
@@ -189,6 +196,7 @@ impl TeamController {
 
     /// Goes on with `team` threads, known from elsewhere to fit.
     pub fn settle(&mut self, team: u32) {
+        self.settled = team != self.team;
         self.change(team);
     }
 
@@ -198,7 +206,10 @@ impl TeamController {
         let limit = limit(seen, self.most);
         let rose = seen.allowed > self.allowed && self.allowed > 0;
         self.allowed = seen.allowed;
-        let why = self.decide(seen, contended, limit, rose);
+        let mut why = self.decide(seen, contended, limit, rose);
+        if std::mem::take(&mut self.settled) && why == Why::Steady {
+            why = Why::Measured;
+        }
         self.remember_rate(seen);
         Decision { team: self.team, available: seen.quota.map_or(contended, |q| q.min(contended)), why }
     }
@@ -249,13 +260,14 @@ impl TeamController {
     fn grow(&mut self, seen: &Interval, limit: u32, rose: bool) -> Why {
         let start = seen.at - seen.length;
         let due = seen.entitled.map_or(0, team_for);
-        if seen.idle.0 >= IDLE_ENOUGH || due > self.team {
+        let free = team_for(Cpus(seen.run.0 + seen.idle.0 + IDLE_NEARLY));
+        let free = if seen.idle.0 >= IDLE_ENOUGH { free } else { 0 };
+        let room = free.max(due);
+        if room > self.team {
             let since = *self.room_since.get_or_insert(start);
             // CPUs that were only just allowed are taken at once.
             if rose || seen.at.since(since) + seen.length / 10 >= self.hold {
-                let free = Cpus(seen.run.0.max(f64::from(self.team)) + seen.idle.0 + 0.3);
-                let free = if seen.idle.0 >= IDLE_ENOUGH { team_for(free) } else { 0 };
-                self.change(free.max(due).clamp(self.team + 1, limit));
+                self.change(room.clamp(self.team + 1, limit));
                 self.grew_at = Some(seen.at);
                 return if free >= due { Why::Idle { idle: seen.idle } } else { Why::Entitled };
             }

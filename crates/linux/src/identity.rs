@@ -3,8 +3,10 @@
 //! exactly one such identity.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +52,7 @@ impl Identifier {
         libraries.sort();
         libraries.dedup();
         let mut hash = Sha256::new();
-        hash.update(b"corefit identity 1\0");
+        hash.update(b"corefit identity 2\0");
         hash.update(self.file(&at.join("exe"))?);
         for library in &libraries {
             // As the process sees it, should it have a root of its own.
@@ -62,36 +64,45 @@ impl Identifier {
         Ok(Identity { hash: hex(&hash.finalize()), program, libraries })
     }
 
-    /// Identifies a program before it is launched, without libraries: equal for every launch
-    /// that could turn out to have a given identity.
+    /// Identifies a program before it is launched as `name` from the current directory, without
+    /// libraries: equal for every launch that could turn out to have a given identity.
     ///
     /// # Errors
     /// When the program's file cannot be read.
     pub fn launch<'a>(
         &mut self,
+        name: &OsStr,
         program: &Path,
         arguments: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<String> {
         let mut hash = Sha256::new();
-        hash.update(b"corefit launch 1\0");
+        hash.update(b"corefit launch 2\0");
         hash.update(self.file(program)?);
+        let mut line = name.as_bytes().to_vec();
         for argument in arguments {
-            hash.update((argument.len() as u64).to_le_bytes());
-            hash.update(argument);
+            line.push(0);
+            line.extend(argument);
         }
+        self.arguments(&mut hash, &line, Path::new("."));
         Ok(hex(&hash.finalize()))
     }
 
-    /// Arguments count literally but for the program's name; those that name a file count
-    /// with what is in it, too.
+    /// Arguments count literally; those that name a file (`FILE`, `--in=FILE`) count with what is
+    /// in it, too. Of the name that the program was called by, the last part counts: there are
+    /// programs that do something else under another name.
     fn arguments(&mut self, hash: &mut Sha256, cmdline: &[u8], cwd: &Path) {
-        for argument in cmdline.split(|b| *b == 0).skip(1) {
+        let mut arguments = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|b| *b == 0);
+        let called = arguments.next().and_then(|name| name.rsplit(|b| *b == b'/').next());
+        hash.update(called.unwrap_or_default());
+        for argument in arguments {
             hash.update((argument.len() as u64).to_le_bytes());
             hash.update(argument);
-            let name = std::str::from_utf8(argument).unwrap_or_default();
-            let path = cwd.join(name);
-            if !name.is_empty() && path.is_file() {
-                hash.update(self.file(&path).unwrap_or_default());
+            let value = argument.iter().position(|b| *b == b'=').map(|at| &argument[at + 1..]);
+            for name in [Some(argument), value].into_iter().flatten().filter(|n| !n.is_empty()) {
+                let path = cwd.join(OsStr::from_bytes(name));
+                if path.is_file() {
+                    hash.update(self.file(&path).unwrap_or_default());
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ use corefit_linux::{sample, topology};
 
 use super::Args;
 use super::grants::{Grants, Resize};
+use super::notes::Notes;
 use super::size::{self, Look, Pending, Room, Threads};
 use crate::preload;
 use crate::verdicts::Store;
@@ -47,22 +48,19 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Looks at the machine and plans the first launch.
-    pub(crate) fn make(
-        args: &Args,
-        program: &Program,
-        grants: &Grants,
-        notes: &mut Vec<String>,
-    ) -> Result<Plan> {
+    pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Notes) -> Result<Plan> {
         let (resizable, independent) = expected(args, program);
         // Only a size that cannot be corrected later is worth waiting for.
         let Look { room, pending, unread } = size::look(args.threads == Threads::Auto && resizable.is_none());
-        notes.extend(unread);
+        if let Some(unread) = unread {
+            notes.keep(unread);
+        }
         let library = program
             .preloadable()
             .map_err(|why| format!("{}: {why}", program.path.display()))
             .and_then(|()| preload::library());
         let library = library.map_err(|why| {
-            eprintln!("corefit: {why}");
+            notes.tell(why);
         });
         let mut plan = Plan {
             launch: Launch {
@@ -118,6 +116,12 @@ impl Plan {
             page.set_policy(grant.orders(Some(team), false), ask);
             page.set_nprocs(self.nprocs());
         }
+    }
+
+    /// Threads that OpenMP began with: the user's number, where he set one.
+    pub(crate) fn launched(&self) -> u32 {
+        let set = self.kept.iter().find_map(|k| k.strip_prefix("OMP_NUM_THREADS="));
+        set.and_then(|n| n.split(',').next()?.trim().parse().ok()).unwrap_or(self.team)
     }
 
     fn sizes(&mut self) {
@@ -187,17 +191,17 @@ impl Plan {
         }
     }
 
-    fn place(&mut self, notes: &mut Vec<String>) {
+    fn place(&mut self, notes: &mut Notes) {
         let cores = topology::cores(std::path::Path::new("/"));
         let Some(allowed) = sample::affinity(std::process::id()) else {
             return;
         };
         if cores.is_empty() {
-            notes.push("--place: this machine does not show which CPUs are siblings; threads are left where they are".into());
+            notes.keep("--place: this machine does not show which CPUs are siblings; threads are left where they are".into());
             return;
         }
         if cores.iter().all(|core| core.len() == 1) {
-            notes.push("--place: no CPU here shares a core with another: nothing to do".into());
+            notes.keep("--place: no CPU here shares a core with another: nothing to do".into());
             return;
         }
         self.launch.cpus = Some(spread(&cores, &allowed, self.team, |_| Cpus(0.0)));
@@ -214,7 +218,7 @@ fn expected(args: &Args, program: &Program) -> (Option<u32>, bool) {
             return None;
         }
         let arguments = args.command[1..].iter().map(|a| a.as_bytes());
-        let launch = Identifier::default().launch(&program.path, arguments).ok()?;
+        let launch = Identifier::default().launch(&args.command[0], &program.path, arguments).ok()?;
         store.expects(&launch)
     };
     match args.resize {

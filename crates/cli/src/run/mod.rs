@@ -12,6 +12,7 @@ mod follow;
 mod grants;
 mod history;
 mod launch;
+mod notes;
 mod placer;
 mod report;
 mod restart;
@@ -31,6 +32,7 @@ use corefit_linux::launch::{Event, LaunchError, Program, Supervised, end_like};
 use follow::Follower;
 use grants::{Grants, Resize};
 use launch::Plan;
+use notes::Notes;
 use report::Report;
 use restart::Restarts;
 use size::{Threads, Watcher};
@@ -41,8 +43,8 @@ use crate::verdicts::Store;
 /// Run a program at the number of CPUs it really gets, following them while it runs
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// auto: the CPUs available, followed; a number: at most so many; max: as many as without
-    /// corefit at launch, then followed
+    /// auto: the CPUs available, followed; a number: so many at launch, and never more where teams
+    /// may be resized; max: as many as without corefit at launch, then followed
     #[arg(long, default_value = "auto", value_name = "auto|N|max", value_parser = size::threads_parser())]
     threads: Threads,
     /// Which programs may be resized while they run
@@ -54,8 +56,8 @@ pub(crate) struct Args {
     /// Keep the threads off the siblings of one core while other cores are free
     #[arg(long)]
     place: bool,
-    /// The program may be started again early in its run, if it may not be resized and was
-    /// launched with the wrong number of threads
+    /// The program may be started again early in its run, if it may not be resized and was launched
+    /// with the wrong number of threads; not where stdin is a pipe, which cannot be read again
     #[arg(long)]
     restartable: bool,
     /// Write a JSON report to this file
@@ -86,11 +88,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = match Program::find(&args.command[0]) {
         Ok(program) => program,
         Err(why) => {
-            eprintln!("corefit: {why}");
+            tell!("corefit: {why}");
             return Ok(ExitCode::from(why.exit_code()));
         }
     };
-    let mut notes = vec![];
+    let mut notes = Notes::new(args.quiet);
     let report_file = args.report.as_ref().and_then(|path| {
         File::create(path)
             .map_err(|why| {
@@ -98,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     "cannot write the report to {} ({why}): the program runs without one",
                     path.display()
                 );
-                eprintln!("corefit: {note}");
+                notes.tell(note);
             })
             .ok()
     });
@@ -109,12 +111,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(child) => child,
         Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => {
-            eprintln!("corefit: {why}");
+            tell!("corefit: {why}");
             return Ok(ExitCode::from(why.exit_code()));
         }
     };
     // From here on only the program's end ends us; other threads may start now.
     let mut restarts = Restarts::new(args.restartable);
+    if args.restartable && restarts.without_stdin() {
+        notes.keep("stdin is a pipe, so what was read of it could not be read again: no restart".into());
+    }
     let page = plan.page.clone();
     let (status, mut report) = std::thread::scope(|scope| {
         if let Some(page) = &page {
@@ -127,9 +132,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         result
     })?;
     report.wall_s = report::round(start.elapsed().as_secs_f64());
+    report.used(child.usage().map_or(0.0, |u| (u.user + u.system).as_secs_f64()));
     report.exit_code = status.code();
     report.exit_signal = status.signal();
-    report.notes = notes;
+    (report.notes, report.notes_at_end) = notes.done();
     if !args.quiet {
         // Nobody may be left to read it, which is no reason to fail.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), report.text().as_bytes());
@@ -137,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(file), Some(path)) = (report_file, &args.report)
         && let Err(why) = report.write(file, path)
     {
-        eprintln!("corefit: {why:#}");
+        tell!("corefit: {why:#}");
     }
     drop((plan, page)); // whoever outlives the program gets no orders any more
     child.finish(status)
@@ -166,7 +172,7 @@ fn supervise(
                 Event::Stopped(_) => status_line.clear(),
                 Event::Continued => follower.skip(),
                 Event::Undelivered { signal, why } => {
-                    eprintln!("corefit: signal {signal} could not be passed on: {why}");
+                    tell!("corefit: signal {signal} could not be passed on: {why}");
                 }
                 Event::Tick => {
                     if let Some(known) = pending.take_if(|p| p.due <= Instant::now()) {

@@ -47,6 +47,9 @@ pub(crate) struct Report {
     pub(crate) kept: Vec<String>,
     /// Whatever could not be done, and other things to know.
     pub(crate) notes: Vec<String>,
+    /// Those of them that nobody was told while the program ran.
+    #[serde(skip)]
+    pub(crate) notes_at_end: Vec<String>,
     /// CPU time that corefit itself used.
     pub(crate) own_cpu_s: f64,
     /// Times the program was restarted at another size.
@@ -162,7 +165,7 @@ impl Report {
             exit_code: None,
             exit_signal: None,
             wall_s: 0.0,
-            threads_launched: plan.team,
+            threads_launched: plan.launched(),
             mean_available: history.mean_available().map(|c| round(c.0)),
             mean_used: history.mean_used().map(|c| round(c.0)),
             efficiency: history.efficiency().map(round),
@@ -173,6 +176,7 @@ impl Report {
             set: plan.set.clone(),
             kept: plan.kept.clone(),
             notes: vec![],
+            notes_at_end: vec![],
             own_cpu_s: round(own_cpu_s()),
             restarts: 0,
         }
@@ -184,6 +188,17 @@ impl Report {
         let text = serde_json::to_string_pretty(self)? + "\n";
         file.write_all(text.as_bytes())
             .with_context(|| format!("cannot write the report to {}", path.display()))
+    }
+
+    /// Corrects what was used by what the kernel counted in the end: of processes that lived shorter
+    /// than an interval, samples know nothing.
+    pub(crate) fn used(&mut self, cpu_s: f64) {
+        let (Some(sampled), true) = (self.mean_used, self.wall_s > 0.0) else {
+            return;
+        };
+        let used = sampled.max(cpu_s / self.wall_s);
+        self.mean_used = Some(round(used));
+        self.efficiency = self.mean_available.filter(|a| *a > 0.0).map(|a| round((used / a).min(1.0)));
     }
 
     /// The lines for people.
@@ -206,13 +221,15 @@ impl Report {
         }
         lines.push(first);
         lines.push(self.threads_line());
-        for p in &self.processes {
-            lines.push(p.line());
+        const SHOWN: usize = 5;
+        lines.extend(self.processes.iter().take(SHOWN).map(OpenMp::line));
+        if let more @ 1.. = self.processes.len().saturating_sub(SHOWN) {
+            lines.push(format!("and {more} OpenMP processes more (--report FILE lists them)"));
         }
         if !self.kept.is_empty() {
             lines.push(format!("left as you set them: {}", self.kept.join(" ")));
         }
-        lines.extend(self.notes.iter().cloned());
+        lines.extend(self.notes_at_end.iter().cloned());
         lines.iter().map(|l| format!("corefit: {l}\n")).collect()
     }
 
@@ -253,8 +270,17 @@ impl OpenMp {
             (Grant::Nothing, _) | (Grant::IfDynamic, false) => String::new(),
             _ => format!(": {} of {} regions resized", self.resized, self.regions),
         };
-        format!("process {} ({}, asks for {} threads) {how}{resized}", self.pid, self.runtime, self.requested)
+        format!(
+            "process {} ({}, asks for {}) {how}{resized}",
+            self.pid,
+            self.runtime,
+            threads(self.requested)
+        )
     }
+}
+
+fn threads(n: u32) -> String {
+    if n == 1 { "1 thread".into() } else { format!("{n} threads") }
 }
 
 /// Why a team changed, in words.
@@ -264,6 +290,7 @@ pub(crate) fn reason(why: Why) -> String {
         Why::Limited => "fewer CPUs allowed".into(),
         Why::Contended { run, wait } => format!("contended: ran {run:.1}, waited {wait:.1}"),
         Why::Idle { idle } => format!("{idle:.1} CPUs idle"),
+        Why::Measured => "what there is was measured".into(),
         Why::Unlimited => "more CPUs allowed".into(),
         Why::Entitled => "entitled to more".into(),
         Why::Probe => "probing".into(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use corefit_core::{Decision, Time};
 use corefit_linux::launch::{LaunchError, Supervised};
+use rustix::fs::{FileType, SeekFrom};
 
 use super::follow::Follower;
 use super::grants::Grants;
@@ -28,11 +29,31 @@ pub(crate) struct Restarts {
     done: u32,
     wrong_since: Option<(Time, u32)>,
     size: u32,
+    /// Where stdin stood at launch, if it is a file.
+    input_at: Option<u64>,
+}
+
+/// The offset of stdin, if it is a file.
+fn input_at() -> Option<u64> {
+    rustix::fs::seek(std::io::stdin(), SeekFrom::Current(0)).ok()
+}
+
+/// Whether stdin can be read only once: a pipe or a socket.
+fn is_pipe() -> bool {
+    let kind = rustix::fs::fstat(std::io::stdin()).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
 impl Restarts {
     pub(crate) fn new(allowed: bool) -> Restarts {
-        Restarts { allowed, done: 0, wrong_since: None, size: 0 }
+        Restarts { allowed, done: 0, wrong_since: None, size: 0, input_at: input_at() }
+    }
+
+    /// Gives up restarts if stdin could not be read a second time; whether that was so.
+    pub(crate) fn without_stdin(&mut self) -> bool {
+        let lost = self.allowed && is_pipe();
+        self.allowed &= !lost;
+        lost
     }
 
     pub(crate) fn done(&self) -> u32 {
@@ -73,6 +94,9 @@ impl Restarts {
         }
         if let Some(signal) = killed.asked_to_end {
             return Ok(Some(ExitStatus::from_raw(signal)));
+        }
+        if let Some(at) = self.input_at {
+            rustix::fs::seek(std::io::stdin(), SeekFrom::Start(at)).context("cannot rewind stdin")?;
         }
         plan.again(self.size, grants);
         self.done += 1;

@@ -35,6 +35,8 @@ pub enum Kind {
     Privileged(Privilege),
     /// Dynamic, on the musl C library.
     Musl,
+    /// Dynamic, with gcc's AddressSanitizer as a library: it insists on being loaded first.
+    AddressSanitizer,
     /// Dynamic, with a loader that is neither glibc's nor musl's.
     OtherLoader(PathBuf),
     /// A 32-bit program.
@@ -91,6 +93,9 @@ impl Kind {
             Kind::Privileged(Privilege::Capabilities) => {
                 "given file capabilities: the loader keeps preload libraries out of privileged \
                  programs"
+            }
+            Kind::AddressSanitizer => {
+                "built with AddressSanitizer, which refuses to run behind a preload library"
             }
             Kind::Musl => "linked with musl: the preload library needs glibc",
             Kind::OtherLoader(loader) => {
@@ -231,7 +236,10 @@ fn of_elf(file: &mut File, path: &Path) -> Format {
         None if is_glibc_loader(path) => Kind::Dynamic,
         None if elf.ehdr.e_type == abi::ET_DYN => Kind::StaticPie,
         None => Kind::Static,
-        Some(loader) if is_glibc_loader(loader) => Kind::Dynamic,
+        Some(loader) if is_glibc_loader(loader) => {
+            let asan = needed(&mut elf).iter().any(|name| name.starts_with("libasan.so"));
+            if asan { Kind::AddressSanitizer } else { Kind::Dynamic }
+        }
         Some(loader) if file_name_starts(loader, "ld-musl") => Kind::Musl,
         Some(loader) => Kind::OtherLoader(loader.clone()),
     };
@@ -267,21 +275,24 @@ fn runtimes(elf: &mut ElfStream<AnyEndian, &mut File>) -> BTreeSet<Runtime> {
             found.insert(Runtime::Go);
         }
     }
+    found.extend(needed(elf).iter().filter_map(|name| Runtime::of_library(name)));
+    found
+}
+
+/// The names in the list of libraries, as far as they can be read.
+fn needed(elf: &mut ElfStream<AnyEndian, &mut File>) -> Vec<String> {
     let Ok(Some(dynamic)) = elf.dynamic() else {
-        return found;
+        return vec![];
     };
     let needed: Vec<u64> = dynamic.iter().filter(|d| d.d_tag == abi::DT_NEEDED).map(|d| d.d_val()).collect();
     let Ok(Some(names)) = elf.section_header_by_name(".dynstr").map(|s| s.copied()) else {
-        return found;
+        return vec![];
     };
     let Ok(names) = elf.section_data_as_strtab(&names) else {
-        return found;
+        return vec![];
     };
-    for at in needed {
-        let name = usize::try_from(at).ok().and_then(|at| names.get(at).ok());
-        found.extend(name.and_then(Runtime::of_library));
-    }
-    found
+    let name = |at: u64| names.get(usize::try_from(at).ok()?).ok().map(str::to_owned);
+    needed.into_iter().filter_map(name).collect()
 }
 
 /// The rights that executing this file would add to ours, by the rules of the kernel's

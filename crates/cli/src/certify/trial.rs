@@ -1,61 +1,41 @@
-//! `corefit certify`: finds out whether a program computes the same when its thread teams
-//! change size, and remembers it for exactly that binary, its libraries and its arguments.
-//!
-//! Two runs at a fixed size show what the program prints and that it prints the same twice.
-//! Then it runs with a random size for every parallel region, several times with other seeds.
-//! A program that passes may still hide a dependence that no seed met: more `--runs` find more.
+//! One run of a program under trial, and how it differs from another.
 
-use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use corefit_linux::identity::{Identifier, Identity};
+use corefit_linux::launch::die_with_parent;
 use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::sample;
 use regex::bytes::Regex;
+use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::{Args, which};
 use crate::preload::{self, LIBRARY};
-use crate::verdicts::{Store, Verdict};
-
-/// Find out whether a program may be resized while it runs, and remember it
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Runs with random team sizes
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    runs: u32,
-    /// Largest team [default: the CPUs allowed, at least 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
-    threads: Option<u32>,
-    /// Leave out output lines that match (times, rates); may be repeated
-    #[arg(long, value_name = "REGEX")]
-    ignore: Vec<Regex>,
-    /// Judge each run by this shell command instead of comparing output: exit 0 is right.
-    /// It gets the output on stdin and runs where the program ran
-    #[arg(long, value_name = "COMMAND")]
-    check: Option<String>,
-    /// First seed of the random sizes
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<OsString>,
-}
+use crate::verdicts::Verdict;
 
 /// What one run showed.
-struct Seen {
-    output: Output,
-    identity: Option<Identity>,
-    regions: u64,
-    resized: u64,
-    dynamic: bool,
+pub(super) struct Seen {
+    pub(super) output: Output,
+    pub(super) identity: Option<Identity>,
+    pub(super) regions: u64,
+    pub(super) resized: u64,
+    /// Threads that the last outermost region asked for.
+    pub(super) requested: u32,
+    pub(super) dynamic: bool,
     /// How long it took, s.
-    wall_s: f64,
+    pub(super) wall_s: f64,
+    /// Whether it was ended since it took too long.
+    pub(super) hung: bool,
+    /// Whether a child of it began regions.
+    pub(super) children: bool,
     /// How often a thread of it went to sleep.
     sleeps: u64,
 }
@@ -66,7 +46,7 @@ impl Seen {
     /// Such threads lose nothing by sharing CPUs (measured here beside two busy loops on 2 CPUs, 20
     /// regions of 13 ms: one thread 0.31 to 0.36 s, two 0.29 to 0.31 s). Threads that spin on flags
     /// of their own within such a region are not seen; they fare as without corefit.
-    fn independent(&self, threads: u32) -> bool {
+    pub(super) fn independent(&self, threads: u32) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
         let (regions, sleeps) = (self.regions as f64, self.sleeps as f64);
         let expected = 4.0 * (regions + 1.0) + 20.0 * self.wall_s;
@@ -74,90 +54,36 @@ impl Seen {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let trial = Trial::prepare(args)?;
-    let first = trial.run(None)?;
-    let Some(identity) = first.identity.clone() else {
-        bail!(
-            "{} began no OpenMP parallel region that corefit could see: there is nothing to resize (is it statically linked, or not an OpenMP program?)",
-            args.command[0].to_string_lossy()
-        );
-    };
-    if let Some(wrong) = trial.wrong(&first, &first)? {
-        bail!("the program fails already at a fixed size: {wrong}");
-    }
-    let second = trial.run(None)?;
-    if let Some(differs) = trial.wrong(&first, &second)? {
-        bail!(
-            "two runs at a fixed size of {} threads differ, so nothing can be concluded: {differs}\n  leave such lines out with --ignore REGEX, or judge with --check COMMAND",
-            trial.threads
-        );
-    }
-    let mut verdict = trial.verdict(&identity)?;
-    verdict.independent = first.independent(trial.threads) && second.independent(trial.threads);
-    let mut resized = 0;
-    for n in 0..args.runs {
-        let seed = args.seed.wrapping_add(n.into());
-        let seen = trial.run(Some(seed))?;
-        if seen.identity.as_ref() != Some(&identity) {
-            bail!("the program or its libraries changed between two runs");
-        }
-        if let Some(differs) = trial.wrong(&first, &seen)? {
-            verdict.resizable = false;
-            verdict.reason = format!("with random team sizes (seed {seed}) {differs}");
-            break;
-        }
-        resized += seen.resized;
-        println!("seed {seed}: same result, {} of {} regions resized", seen.resized, seen.regions);
-        if seen.dynamic && n == 0 {
-            println!(
-                "note: the program enables OpenMP dynamic adjustment, so it is resized without a certificate, too"
-            );
-        }
-    }
-    if verdict.resizable && resized == 0 {
-        bail!(
-            "no region was given another size in {} runs, so nothing was learned: try more --runs, or other seeds with --seed",
-            args.runs
-        );
-    }
-    let file = Store::open().save(&verdict)?;
-    if verdict.resizable && verdict.independent {
-        println!("its threads hardly ever wait for each other: its teams follow limits, not neighbours");
-    }
-    println!("{}: {}", if verdict.resizable { "certified" } else { "NOT certified" }, verdict.reason);
-    println!(
-        "identity {} ({} with {} libraries)",
-        &verdict.identity[..16],
-        identity.program.display(),
-        identity.libraries.len()
-    );
-    println!("remembered in {}", file.display());
-    Ok(ExitCode::from(u8::from(!verdict.resizable)))
-}
-
 /// What is the same for all runs.
-struct Trial<'a> {
+pub(super) struct Trial<'a> {
     args: &'a Args,
     library: PathBuf,
-    threads: u32,
+    pub(super) threads: u32,
     input: Vec<u8>,
 }
 
 impl<'a> Trial<'a> {
-    fn prepare(args: &'a Args) -> Result<Trial<'a>> {
+    pub(super) fn prepare(args: &'a Args) -> Result<Trial<'a>> {
         let library = preload::library().map_err(anyhow::Error::msg)?;
         let allowed = sample::affinity(std::process::id()).map_or(1, |a| a.len());
         let threads = args.threads.unwrap_or(u32::try_from(allowed)?.max(4));
         let mut input = vec![];
         if !std::io::stdin().is_terminal() {
+            let (read, done) = channel::<()>();
+            let reminder = std::thread::spawn(move || {
+                if done.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                    tell!("corefit: reading standard input to its end: every run gets it (none: </dev/null)");
+                }
+            });
             std::io::stdin().read_to_end(&mut input).context("cannot read stdin, which every run gets")?;
+            drop(read);
+            let _ = reminder.join();
         }
         Ok(Trial { args, library, threads, input })
     }
 
-    /// Runs the program: at a fixed size, or with random team sizes.
-    fn run(&self, seed: Option<u64>) -> Result<Seen> {
+    /// Runs the program: at a fixed size, or with random team sizes; ends it after `limit`.
+    pub(super) fn run(&self, seed: Option<u64>, limit: Option<Duration>) -> Result<Seen> {
         let orders = Orders { random: seed.is_some(), count: true, any: true, ..Orders::default() };
         let page = TeamPage::create(orders, true, None, seed.unwrap_or(1))?;
         let (name, value) = page.variable();
@@ -179,12 +105,21 @@ impl<'a> Trial<'a> {
             }
         }
         let (start, slept) = (Instant::now(), sample::children_slept());
+        // Sizes are ours alone, and a program that hangs is to be ended with all that it started.
+        command.env_remove("OMP_DYNAMIC").env_remove("OMP_THREAD_LIMIT").process_group(0);
+        die_with_parent(&mut command);
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run {}", self.args.command[0].to_string_lossy()))?;
         let pid = child.id();
         let done = AtomicBool::new(false);
-        let (output, identity, last) = std::thread::scope(|scope| {
+        let hung = AtomicBool::new(false);
+        let (ended, end) = channel::<()>();
+        let (output, identity) = std::thread::scope(|scope| {
+            if let Some(limit) = limit {
+                let hung = &hung;
+                scope.spawn(move || hung.store(end_after(limit, pid, &end), Ordering::Relaxed));
+            }
             let watch = scope.spawn(|| watch(&page, pid, &done));
             let mut stdin = child.stdin.take();
             scope.spawn(move || {
@@ -192,28 +127,38 @@ impl<'a> Trial<'a> {
                 let _ = stdin.as_mut().map(|s| s.write_all(&self.input));
             });
             let output = child.wait_with_output();
+            drop(ended);
             done.store(true, Ordering::Relaxed);
             page.interrupt();
-            let identity = watch.join().unwrap_or_default();
-            let last = page.processes().into_iter().find(|p| p.pid == pid);
-            (output, identity, last)
+            (output, watch.join().unwrap_or_default())
         });
+        let processes = page.processes();
+        let last = processes.iter().find(|p| p.pid == pid);
         let wall_s = start.elapsed().as_secs_f64();
         Ok(Seen {
             output: output?,
             identity,
             regions: last.map_or(0, |p| p.regions),
+            requested: last.map_or(0, |p| p.requested),
             resized: last.map_or(0, |p| p.resized),
             dynamic: last.is_some_and(|p| p.dynamic),
             wall_s,
+            hung: hung.into_inner(),
+            children: processes.iter().any(|p| p.pid != pid),
             sleeps: sample::children_slept().saturating_sub(slept),
         })
     }
 
     /// How a run differs from what is right, in words; `None` if it does not.
-    fn wrong(&self, first: &Seen, seen: &Seen) -> Result<Option<String>> {
+    pub(super) fn wrong(&self, first: &Seen, seen: &Seen) -> Result<Option<String>> {
+        if seen.hung {
+            return Ok(Some(format!("it had not ended after {:.0} s", seen.wall_s)));
+        }
         if let Some(check) = &self.args.check {
-            return self.check(check, &seen.output);
+            return match seen.output.status.signal() {
+                Some(_) => Ok(Some(format!("it died: {}", seen.output.status))),
+                None => self.check(check, &seen.output),
+            };
         }
         let (a, b) = (&first.output, &seen.output);
         if a.status != b.status {
@@ -228,6 +173,12 @@ impl<'a> Trial<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Lines of an output that count.
+    pub(super) fn compared(&self, output: &Output) -> usize {
+        let counted = |text| lines(text, &self.args.ignore).iter().filter(|l| !l.is_empty()).count();
+        counted(&output.stdout) + counted(&output.stderr)
     }
 
     /// The first difference between two outputs, ignored lines left out.
@@ -256,10 +207,13 @@ impl<'a> Trial<'a> {
     }
 
     /// A favourable verdict, to be turned if a run shows otherwise.
-    fn verdict(&self, identity: &Identity) -> Result<Verdict> {
+    pub(super) fn verdict(&self, identity: &Identity, requested: u32) -> Result<Verdict> {
+        // What the program never asked for was never tried.
+        let most = if requested > 1 { self.threads.min(requested) } else { self.threads };
         let command = &self.args.command;
         let program = which(&command[0]).unwrap_or_else(|| identity.program.clone());
-        let launch = Identifier::default().launch(&program, command[1..].iter().map(|a| a.as_bytes()))?;
+        let launch =
+            Identifier::default().launch(&command[0], &program, command[1..].iter().map(|a| a.as_bytes()))?;
         Ok(Verdict {
             identity: identity.hash.clone(),
             launch,
@@ -267,14 +221,14 @@ impl<'a> Trial<'a> {
             reason: format!(
                 "{} runs with random team sizes from 1 to {} gave {}",
                 self.args.runs,
-                self.threads,
+                most,
                 if self.args.check.is_some() {
                     "what --check calls right"
                 } else {
                     "the same output (files that it writes were not compared; --check does that)"
                 }
             ),
-            most: self.threads,
+            most,
             independent: false,
             command: command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -308,11 +262,12 @@ fn watch(page: &TeamPage, pid: u32, done: &AtomicBool) -> Option<Identity> {
     identity
 }
 
-/// The file that a command name stands for.
-pub(crate) fn which(name: &OsString) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name));
+/// Kills the process group of `pid` after `limit`, unless `end` closes before; whether it did.
+fn end_after(limit: Duration, pid: u32, end: &Receiver<()>) -> bool {
+    let late = end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+    let group = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if late && let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|d| d.join(name)).find(|f| f.is_file())
+    late
 }

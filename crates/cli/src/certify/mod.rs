@@ -1,0 +1,141 @@
+//! `corefit certify`: finds out whether a program computes the same when its thread teams
+//! change size, and remembers it for exactly that binary, its libraries and its arguments.
+//!
+//! Two runs at a fixed size show what the program prints and that it prints the same twice.
+//! Then it runs with a random size for every parallel region, several times with other seeds.
+//! A program that passes may still hide a dependence that no seed met: more `--runs` find more.
+
+mod trial;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use corefit_linux::launch::Program;
+use regex::bytes::Regex;
+
+use crate::verdicts::Store;
+use trial::Trial;
+
+/// Find out whether a program may be resized while it runs, and remember it
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Runs with random team sizes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Largest team [default: the CPUs allowed, at least 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    threads: Option<u32>,
+    /// Leave out output lines that match (times, rates); may be repeated
+    #[arg(long, value_name = "REGEX")]
+    ignore: Vec<Regex>,
+    /// Judge each run by this shell command instead of comparing output: exit 0 is right. It gets
+    /// the output on stdin, the exit code in $COREFIT_EXIT, and runs where the program ran. A
+    /// program that dies of a signal is wrong whatever it says
+    #[arg(long, value_name = "COMMAND")]
+    check: Option<String>,
+    /// First seed of the random sizes
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// A run with random sizes may take so many times as long as one at a fixed size, and so much more:
+/// there are programs that wait for threads that they do not have.
+const SLOWER: f64 = 10.0;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Err(why) = Program::find(&args.command[0]) {
+        tell!("corefit: {why}");
+        return Ok(ExitCode::from(why.exit_code()));
+    }
+    let store = Store::open();
+    store.prepare()?;
+    let trial = Trial::prepare(args)?;
+    let first = trial.run(None, None)?;
+    let Some(identity) = first.identity.clone() else {
+        if first.children {
+            bail!(
+                "{} began no OpenMP parallel region, but a program that it started did: certify that one, as it is started there",
+                args.command[0].to_string_lossy()
+            );
+        }
+        bail!(
+            "{} began no OpenMP parallel region that corefit could see: there is nothing to resize (is it statically linked, or not an OpenMP program?)",
+            args.command[0].to_string_lossy()
+        );
+    };
+    if let Some(wrong) = trial.wrong(&first, &first)? {
+        bail!("the program fails already at a fixed size: {wrong}");
+    }
+    if args.check.is_none() && trial.compared(&first.output) == 0 {
+        bail!("the program prints nothing that could be compared: judge what it does with --check COMMAND");
+    }
+    let second = trial.run(None, None)?;
+    if let Some(differs) = trial.wrong(&first, &second)? {
+        bail!(
+            "two runs at a fixed size of {} threads differ, so nothing can be concluded: {differs}\n  leave such lines out with --ignore REGEX, or judge with --check COMMAND",
+            trial.threads
+        );
+    }
+    let mut verdict = trial.verdict(&identity, first.requested)?;
+    verdict.independent = first.independent(trial.threads) && second.independent(trial.threads);
+    let (mut resized, mut dynamic) = (0, false);
+    let limit = PATIENCE + Duration::from_secs_f64(SLOWER * first.wall_s.max(second.wall_s));
+    for n in 0..args.runs {
+        let seed = args.seed.wrapping_add(n.into());
+        let seen = trial.run(Some(seed), Some(limit))?;
+        if seen.identity.as_ref() != Some(&identity) {
+            bail!("the program or its libraries changed between two runs");
+        }
+        if let Some(differs) = trial.wrong(&first, &seen)? {
+            verdict.resizable = false;
+            verdict.reason = format!("with random team sizes (seed {seed}) {differs}");
+            break;
+        }
+        resized += seen.resized;
+        show!("seed {seed}: same result, {} of {} regions resized", seen.resized, seen.regions);
+        dynamic |= seen.dynamic;
+    }
+    if verdict.resizable && resized == 0 {
+        bail!(
+            "no region was given another size in {} runs, so nothing was learned: try more --runs, or other seeds with --seed",
+            args.runs
+        );
+    }
+    if verdict.resizable && dynamic {
+        // The runtime itself then decides how many threads a region gets: sizes were not ours.
+        show!(
+            "the same results; the program enables OpenMP dynamic adjustment, so it is resized anyway: nothing to remember"
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = store.save(&verdict)?;
+    if verdict.resizable && verdict.independent {
+        show!("its threads hardly ever wait for each other: its teams follow limits, not neighbours");
+    }
+    show!("{}: {}", if verdict.resizable { "certified" } else { "NOT certified" }, verdict.reason);
+    show!(
+        "identity {} ({} with {} libraries)",
+        &verdict.identity[..16],
+        identity.program.display(),
+        identity.libraries.len()
+    );
+    show!("remembered in {}", file.display());
+    Ok(ExitCode::from(u8::from(!verdict.resizable)))
+}
+
+/// The file that a command name stands for.
+pub(crate) fn which(name: &OsString) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|d| d.join(name)).find(|f| f.is_file())
+}

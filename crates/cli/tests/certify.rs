@@ -1,0 +1,163 @@
+//! `corefit certify` does not certify what it has not seen.
+
+mod run_support;
+
+use std::fs;
+use std::process::Stdio;
+
+use run_support::{Place, REGIONS, stderr, stdout};
+
+/// One region; prints its team's size, unless it was called `quiet`.
+const SIZE: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    int n = 0;
+    #pragma omp parallel reduction(+ : n)
+    n++;
+    if (!strstr(argv[0], "quiet")) printf("size %d\n", n);
+    else printf("fine\n");
+    if (getenv("ABORT") && n != omp_get_max_threads()) abort();
+}
+"#;
+
+#[test]
+fn a_program_under_another_name_is_another_program() {
+    let place = Place::new();
+    let loud = place.compile("loud", &["-fopenmp"], SIZE);
+    let quiet = place.path().join("quiet");
+    std::os::unix::fs::symlink(&loud, &quiet).unwrap();
+    let certify = |program: &std::path::Path| place.corefit(&["certify", "--"]).arg(program).output().unwrap();
+    assert_eq!(certify(&loud).status.code(), Some(1));
+    assert_eq!(certify(&quiet).status.code(), Some(0), "{}", stderr(&certify(&quiet)));
+    let output = place.corefit(&["run", "--report", "report.json", "--"]).arg(&loud).output().unwrap();
+    assert!(output.status.success());
+    assert!(place.report()["processes"][0]["grant"].get("certified").is_none(), "{}", place.report());
+}
+
+#[test]
+fn the_environment_cannot_keep_sizes_from_being_tried() {
+    for (name, value) in [("OMP_THREAD_LIMIT", "1"), ("OMP_DYNAMIC", "true")] {
+        let place = Place::new();
+        let program = place.compile("size", &["-fopenmp"], SIZE);
+        let output = place.corefit(&["certify", "--"]).arg(program).env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {}{}", stdout(&output), stderr(&output));
+    }
+}
+
+#[test]
+fn nothing_compared_is_nothing_learned() {
+    let place = Place::new();
+    let program = place.compile("size", &["-fopenmp"], SIZE);
+    let output = place.corefit(&["certify", "--ignore", ".*", "--"]).arg(program).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--check"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_program_that_dies_is_wrong_whatever_a_check_says() {
+    let place = Place::new();
+    let program = place.compile("size", &["-fopenmp"], SIZE);
+    let mut command = place.corefit(&["certify", "--check", "true", "--"]);
+    let output = command.arg(program).env("ABORT", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("it died"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_program_that_waits_for_threads_that_never_come_is_ended_and_not_certified() {
+    let place = Place::new();
+    let source = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    volatile int arrived = 0;
+    #pragma omp parallel
+    {
+        #pragma omp atomic
+        arrived++;
+        while (arrived < omp_get_max_threads()) usleep(1000);
+    }
+    printf("all here\n");
+}
+"#;
+    let program = place.compile("waits", &["-fopenmp"], source);
+    let output = place.corefit(&["certify", "--"]).arg(program).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("had not ended"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_certificate_reaches_no_further_than_what_the_program_asked_for() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let mut command = place.corefit(&["certify", "--ignore", "^teams", "--"]);
+    let output = command.arg(program).arg("100").env("OMP_NUM_THREADS", "2").output().unwrap();
+    assert!(stdout(&output).contains("from 1 to 2"), "{}{}", stdout(&output), stderr(&output));
+}
+
+#[test]
+fn a_file_named_in_an_option_is_part_of_what_was_certified() {
+    let place = Place::new();
+    let program = place.compile("quiet", &["-fopenmp"], SIZE);
+    let input = place.path().join("input");
+    fs::write(&input, "a").unwrap();
+    let option = format!("--in={}", input.display());
+    let output = place.corefit(&["certify", "--"]).arg(&program).arg(&option).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let certified = || {
+        let mut command = place.corefit(&["run", "--report", "report.json", "--quiet", "--"]);
+        command.arg(&program).arg(&option).stdout(Stdio::null()).status().unwrap();
+        place.report()["processes"][0]["grant"].get("certified").is_some()
+    };
+    assert!(certified());
+    fs::write(&input, "b").unwrap();
+    assert!(!certified());
+}
+
+#[test]
+fn threads_that_wait_for_each_other_are_told_from_those_that_do_not() {
+    let place = Place::new();
+    let source = r#"
+#include <stdio.h>
+#include <time.h>
+static double cpu(void) { struct timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(void) {
+    #pragma omp parallel
+    for (int step = 0; step < STEPS; step++) {
+        double end = cpu() + 0.2 / STEPS;
+        while (cpu() < end) ;
+        #pragma omp barrier
+    }
+    printf("done\n");
+}
+"#;
+    for (steps, independent) in [("-DSTEPS=1", true), ("-DSTEPS=200", false)] {
+        let program = place.compile("steps", &["-fopenmp", steps], source);
+        let output = place.corefit(&["certify", "--"]).arg(program).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stdout(&output).contains("hardly ever wait"), independent, "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_program_with_gccs_address_sanitizer_runs_without_the_library() {
+    let place = Place::new();
+    let program = place.compile("asan", &["-fopenmp", "-fsanitize=address"], SIZE);
+    let output = place.corefit(&["run", "--"]).arg(program).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("size"));
+    assert!(stderr(&output).contains("AddressSanitizer"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_full_disk_behind_stderr_keeps_no_program_from_running() {
+    let place = Place::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = place.corefit(&["run", "--report", "/nonexistent/x", "--", "echo", "ran"]);
+    let output = command.stderr(full).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "ran\n".into()));
+}
