@@ -35,6 +35,8 @@ pub(crate) struct Crowd {
 pub(crate) struct Network {
     width: usize,
     masks: Vec<u64>,
+    /// The words of each leaf's mask that are not zero lie in this range.
+    spans: Vec<(usize, usize)>,
     capacity: Vec<f64>,
     room: Vec<f64>,
     /// What each leaf uses of which pCPU.
@@ -60,8 +62,13 @@ impl Network {
         let leaves = masks.len().checked_div(width).unwrap_or(0);
         let mut open = vec![0; width];
         (0..capacity.len()).for_each(|p| bits::set(&mut open, p));
+        let span = |mask: &[u64]| {
+            let first = mask.iter().position(|&word| word != 0).unwrap_or(0);
+            (first, mask.iter().rposition(|&word| word != 0).map_or(first, |last| last + 1))
+        };
         Network {
             width,
+            spans: masks.chunks(width).map(span).collect(),
             masks,
             room: capacity.clone(),
             users: vec![Vec::new(); capacity.len()],
@@ -238,7 +245,8 @@ impl Network {
         loop {
             let mut layer = vec![0; self.width];
             for &leaf in &front {
-                bits::add_common(&mut layer, self.mask(leaf), &unseen);
+                let (first, end) = self.spans[leaf];
+                bits::add_common(&mut layer[first..end], &self.mask(leaf)[first..end], &unseen[first..end]);
             }
             bits::remove(&mut unseen, &layer);
             front.clear();
@@ -274,8 +282,9 @@ impl Network {
         let mut leaf = start;
         loop {
             let depth = path.len();
-            let mask = &self.masks[leaf * self.width..(leaf + 1) * self.width];
-            let Some(p) = bits::first_common(mask, &layers[depth]) else {
+            let (first, end) = self.spans[leaf];
+            let mask = &self.masks[leaf * self.width + first..leaf * self.width + end];
+            let Some(p) = bits::first_common(mask, &layers[depth][first..end]) else {
                 // Nowhere from here: the pCPU before tries its next user.
                 let Some((before, p)) = path.pop() else {
                     return false;
@@ -284,6 +293,7 @@ impl Network {
                 leaf = before;
                 continue;
             };
+            let p = first * 64 + p;
             if depth + 1 == layers.len() {
                 if self.room[p] <= NOTHING {
                     bits::clear(&mut layers[depth], p);
