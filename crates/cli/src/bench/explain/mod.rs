@@ -128,8 +128,17 @@ fn ms(start: Instant) -> f64 {
 }
 
 fn text(document: &Document) -> String {
-    let headings =
-        ["affinities", "vCPUs", "entitled ms", "worst", "at most", "full sets", "check ms", "available ms", "at most"];
+    let headings = [
+        "affinities",
+        "vCPUs",
+        "entitled ms",
+        "worst",
+        "at most",
+        "full sets",
+        "check ms",
+        "available ms",
+        "at most",
+    ];
     let mut table = Table::new(1, &headings);
     let number = |x: f64| if x < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") };
     let target = |x: Option<f64>| x.map_or("-".into(), number);
