@@ -162,9 +162,8 @@ fn without_slices_more_weight_is_never_less() {
     });
 }
 
-/// On 16 of 480,000 random hosts with slices and without weights of vCPUs a VM loses by its own
-/// weight, by 0.2 pCPUs at most: it fills a set of pCPUs earlier, in which its slice then loses more
-/// of its rate.
+/// Design said that own weight is monotone. On 480,000 random hosts with slices, each VM made heavier in
+/// turn, a VM got less 36 times; here are the two clearest without weights of vCPUs.
 #[test]
 fn in_slices_more_weight_can_be_less() {
     let slices = Kind { slices: true, ..FLAT };
