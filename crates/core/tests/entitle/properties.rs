@@ -15,6 +15,7 @@ const REMEMBERED: [u64; 0] = [];
 const FLAT: Kind = Kind { slices: false, caps: false, quotas: false, weights_of_vcpus: false };
 
 fn for_all(kind: Kind, share: usize, property: impl Fn(u64, &Instance)) {
+    #[expect(clippy::disallowed_methods, reason = "a setting of the test, not of core")]
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("COREFIT_SEED") {
         return property(seed, &Instance::random(seed, kind));

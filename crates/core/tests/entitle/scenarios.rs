@@ -4,14 +4,12 @@ use corefit_core::entitle::{Host, Wants, group};
 
 use crate::{divide, gets};
 
-fn scenario(name: &str) -> Host {
-    let file = format!("{}/../../scenarios/{name}", env!("CARGO_MANIFEST_DIR"));
-    toml::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap_or_else(|e| panic!("{file}: {e}"))
-}
+const FIGURE_10: &str = include_str!("../../../../scenarios/p2-figure10.toml");
+const FIGURE_11: &str = include_str!("../../../../scenarios/p2-figure11.toml");
 
 #[test]
 fn figure_10_every_vcpu_gets_four_fifths() {
-    let host = scenario("p2-figure10.toml");
+    let host = toml::from_str::<Host>(FIGURE_10).unwrap();
     let division = divide(&host, Wants::Everything);
     gets(&division, 0, &[0.8, 0.8]);
     gets(&division, 1, &[0.8, 0.8, 0.8]);
@@ -25,7 +23,7 @@ fn figure_10_every_vcpu_gets_four_fifths() {
 
 #[test]
 fn figure_11_three_vcpus_get_a_third_and_not_two_fifths() {
-    let host = scenario("p2-figure11.toml");
+    let host = toml::from_str::<Host>(FIGURE_11).unwrap();
     let division = divide(&host, Wants::Everything);
     gets(&division, 0, &[0.5, 0.5]);
     gets(&division, 1, &[1.0 / 3.0; 3]);
