@@ -30,6 +30,10 @@ bench: build
 	scripts/install-apps
 	target/release/corefit bench overcommit --svg docs/overcommit.svg | tee build/overcommit.txt
 
+# The model against the kernel: busy loops in control groups, most of a minute on a quiet machine.
+differential:
+	cargo test -p corefit-linux --release --locked --test kernel_shares -- --ignored --nocapture differential
+
 # Programs from the package registries, each run once.
 test-apps: build
 	scripts/install-apps
@@ -38,4 +42,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench test-apps clean
+.PHONY: all build deps demo test lint bench differential test-apps clean

@@ -1,6 +1,5 @@
 //! Sets of CPUs, in the list form that Linux prints (`0-3,8,10-11`).
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,10 +10,11 @@ use crate::CpuId;
 /// Highest CPU number accepted; Linux itself supports at most 8192 CPUs (`NR_CPUS`).
 const MAX_CPU: u32 = 65_535;
 
-/// A set of CPUs, ordered by number.
+/// A set of CPUs: one bit each, so that sets of a host with thousands of vCPUs are compared and
+/// intersected word by word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct CpuSet(BTreeSet<CpuId>);
+pub struct CpuSet(Vec<u64>); // the last word is never zero
 
 impl CpuSet {
     /// The CPUs `0..n`.
@@ -26,7 +26,7 @@ impl CpuSet {
     /// How many CPUs the set holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether the set holds no CPU.
@@ -38,24 +38,68 @@ impl CpuSet {
     /// Whether `cpu` is in the set.
     #[must_use]
     pub fn contains(&self, cpu: CpuId) -> bool {
-        self.0.contains(&cpu)
+        let (word, bit) = place(cpu);
+        self.0.get(word).is_some_and(|w| w & bit != 0)
     }
 
     /// The CPUs in both sets.
     #[must_use]
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
-        self.0.intersection(&other.0).copied().collect()
+        CpuSet::of_words(self.0.iter().zip(&other.0).map(|(a, b)| a & b).collect())
+    }
+
+    /// The CPUs of this set that are not in the other.
+    #[must_use]
+    pub fn difference(&self, other: &CpuSet) -> CpuSet {
+        let theirs = other.0.iter().copied().chain(std::iter::repeat(0));
+        CpuSet::of_words(self.0.iter().zip(theirs).map(|(a, b)| a & !b).collect())
     }
 
     /// The CPUs of the set, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
-        self.0.iter().copied()
+        let bits = |mut word: u64| {
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(bit)
+            })
+        };
+        (0..).step_by(64).zip(&self.0).flat_map(move |(base, &word)| bits(word).map(move |b| CpuId(base + b)))
+    }
+
+    /// The bits, 64 CPUs a word, lowest first; words at the end that are zero are left out.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// The set of these bits, as in [`CpuSet::words`].
+    pub(crate) fn of_words(mut words: Vec<u64>) -> CpuSet {
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        CpuSet(words)
+    }
+
+    fn insert(&mut self, cpu: CpuId) {
+        let (word, bit) = place(cpu);
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= bit;
     }
 }
 
+/// The word and the bit of a CPU.
+fn place(CpuId(cpu): CpuId) -> (usize, u64) {
+    ((cpu / 64) as usize, 1 << (cpu % 64))
+}
+
+/// CPUs above 65535 are left out; Linux supports at most 8192.
 impl FromIterator<CpuId> for CpuSet {
     fn from_iter<I: IntoIterator<Item = CpuId>>(cpus: I) -> CpuSet {
-        CpuSet(cpus.into_iter().collect())
+        let mut set = CpuSet::default();
+        cpus.into_iter().filter(|cpu| cpu.0 <= MAX_CPU).for_each(|cpu| set.insert(cpu));
+        set
     }
 }
 
@@ -72,10 +116,10 @@ impl FromStr for CpuSet {
 
     /// Reads the list form; blank text is the empty set.
     fn from_str(text: &str) -> Result<CpuSet, ParseCpuSetError> {
-        let mut set = BTreeSet::new();
+        let mut set = CpuSet::default();
         let text = text.trim();
         if text.is_empty() {
-            return Ok(CpuSet(set));
+            return Ok(set);
         }
         for part in text.split(',') {
             let bad = || ParseCpuSetError { part: part.into() };
@@ -85,9 +129,9 @@ impl FromStr for CpuSet {
             if low > high || high > MAX_CPU {
                 return Err(bad());
             }
-            set.extend((low..=high).map(CpuId));
+            (low..=high).for_each(|cpu| set.insert(CpuId(cpu)));
         }
-        Ok(CpuSet(set))
+        Ok(set)
     }
 }
 
@@ -137,6 +181,18 @@ mod tests {
             assert_eq!(text.parse::<CpuSet>().unwrap().to_string(), text);
         }
         assert_eq!("3,1,2\n".parse::<CpuSet>().unwrap().to_string(), "1-3");
+    }
+
+    #[test]
+    fn sets_of_different_lengths_are_cut_and_compared_by_what_they_hold() {
+        let set = |text: &str| text.parse::<CpuSet>().unwrap();
+        let (low, wide) = (set("0-3"), set("2-5,64,200"));
+        assert_eq!(wide.intersection(&low), set("2-3"));
+        assert_eq!(wide.difference(&low), set("4-5,64,200"));
+        assert_eq!(low.difference(&wide), set("0-1"));
+        assert_eq!((wide.len(), wide.iter().last()), (6, Some(CpuId(200))));
+        assert!(wide.contains(CpuId(64)) && !wide.contains(CpuId(65)) && !low.contains(CpuId(64)));
+        assert!(wide.difference(&wide).is_empty());
     }
 
     #[test]

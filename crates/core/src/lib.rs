@@ -6,6 +6,7 @@
 
 mod contest;
 mod cpuset;
+pub mod entitle;
 mod limits;
 pub mod place;
 mod reading;

@@ -2,6 +2,7 @@
 //! has a bench here that makes it.
 
 mod arena;
+mod explain;
 mod helper;
 mod interrupt;
 mod job;
@@ -25,6 +26,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Name {
     Overcommit(Box<overcommit::Args>),
+    Explain(explain::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -34,6 +36,7 @@ enum Name {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.name {
         Name::Overcommit(args) => overcommit::run(args),
+        Name::Explain(args) => explain::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
     }

@@ -79,6 +79,11 @@ impl Random {
         Random(seed)
     }
 
+    /// A number from 0 to n - 1; 0 if n is 0. The bias of the remainder is below n / 2^64.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.next().checked_rem(n as u64).and_then(|r| usize::try_from(r).ok()).unwrap_or(0)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -90,8 +95,7 @@ impl Random {
     /// Puts the items in a random order.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            // The bias of the remainder is below items.len() / 2^64.
-            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap_or(0);
+            let other = self.below(last + 1);
             items.swap(last, other);
         }
     }

@@ -1,0 +1,254 @@
+//! Progressive filling, exactly: from one crowded set to the next, not in small steps.
+//!
+//! ```text
+//!             ┌── demand at that time ──▶ all placed? ──yes──▶ is a set full now? ─no─▶ done
+//!   a time ───┤                               │no                    │yes
+//!      ▲      │                     what cannot be placed:     its leaves stop, it leaves
+//!      └──────┴── earlier: when ◀── crowded sets               with its pCPUs; next set
+//!                 the first of them was full
+//! ```
+//!
+//! The inner loop is Newton's method on the time of the next event (Dinkelbach 1967): every crowded
+//! set is a minimum cut, its filling time is at least that of the event, and only finitely many sets
+//! exist. At the event's time everything can be placed and the set found last is exactly full.
+//!
+//! Sets found too late for this event are *suspects* for the next ones: as each was overfull at some
+//! time, the next event comes no later than it is full, which gives a good time to begin with.
+
+use std::rc::Rc;
+
+use super::bits;
+use super::flow::{Crowd, Network, SHORT};
+use super::tree::{Levels, TIE, Trajectory, Tree};
+
+/// What the solver works on: a tree, and where its leaves may run.
+#[derive(Clone, Debug)]
+pub(crate) struct Filling {
+    pub(crate) tree: Tree,
+    pub(crate) network: Network,
+    pub(crate) trajectory: Trajectory,
+    /// The sets that filled up, in the order of time.
+    pub(crate) rounds: Vec<Round>,
+    now: f64,
+    suspects: Vec<(f64, Rc<Crowd>)>,
+    levels: Levels,
+    amounts: Vec<f64>,
+}
+
+/// A set that was full from some time on.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    pub(crate) time: f64,
+    pub(crate) crowd: Rc<Crowd>,
+    /// Those of the set that stopped below their limits, with their amounts.
+    pub(crate) stopped: Vec<(usize, f64)>,
+}
+
+impl Filling {
+    pub(crate) fn new(tree: Tree, network: Network) -> Filling {
+        let trajectory = Trajectory::new(&tree);
+        let mut filling = Filling {
+            tree,
+            network,
+            trajectory,
+            rounds: Vec::new(),
+            now: 0.0,
+            suspects: Vec::new(),
+            levels: Levels::default(),
+            amounts: Vec::new(),
+        };
+        filling.suspect_all();
+        filling
+    }
+
+    /// Begins again with another trajectory, after rounds that stay as they are and with suspects.
+    /// What flows is kept: it is near to what will flow.
+    pub(crate) fn restart(&mut self, trajectory: Trajectory, rounds: &[Round], suspects: &[Round]) {
+        self.trajectory = trajectory;
+        self.network.reopen();
+        self.network.retire(rounds.iter().map(|round| &*round.crowd));
+        self.now = rounds.last().map_or(0.0, |round| round.time);
+        self.rounds.clear();
+        self.suspects = suspects.iter().map(|round| (round.time, Rc::clone(&round.crowd))).collect();
+        if suspects.is_empty() {
+            self.suspect_all();
+        }
+    }
+
+    fn suspect_all(&mut self) {
+        let everything =
+            Crowd { leaves: self.network.active().to_vec(), pcpus: self.network.open().to_vec() };
+        self.suspects.push((0.0, Rc::new(everything)));
+    }
+
+    /// Fills until nothing grows, or until none of the `watched` leaves does.
+    pub(crate) fn run(&mut self, watched: Option<&[usize]>) {
+        loop {
+            let (mut time, mut full) = self.first_suspect();
+            loop {
+                self.trajectory.amounts(&self.tree, time, &mut self.levels, &mut self.amounts);
+                let crowds = self.network.place(&self.amounts);
+                let Some((earlier, found)) = self.first_of(crowds, time) else {
+                    break;
+                };
+                for crowd in full {
+                    self.suspects.push((time, crowd));
+                }
+                // Rounding can make an event seem later than a time when its set was overfull.
+                let stuck = earlier >= time;
+                (time, full) = (earlier, found);
+                if stuck {
+                    break;
+                }
+            }
+            self.now = time;
+            if full.is_empty() {
+                return;
+            }
+            self.stop(full);
+            if watched.is_some_and(|leaves| self.have_ended(leaves)) {
+                return;
+            }
+        }
+    }
+
+    /// The amounts in the end.
+    pub(crate) fn ends(&mut self) -> Vec<f64> {
+        let mut amounts = Vec::new();
+        self.trajectory.amounts(&self.tree, f64::INFINITY, &mut self.levels, &mut amounts);
+        amounts
+    }
+
+    /// The amounts at the time reached.
+    pub(crate) fn now(&mut self) -> &[f64] {
+        self.trajectory.amounts(&self.tree, self.now, &mut self.levels, &mut self.amounts);
+        &self.amounts
+    }
+
+    fn have_ended(&mut self, leaves: &[usize]) -> bool {
+        let satisfied = self.trajectory.satisfied(&self.tree, self.now, &mut self.levels);
+        self.now();
+        leaves.iter().all(|&leaf| {
+            self.trajectory.has_stopped(leaf)
+                || self.amounts[leaf] >= self.trajectory.top(leaf) - TIE
+                || satisfied[self.tree.leaves[leaf].group]
+        })
+    }
+
+    /// When the suspect that seemed earliest is full, and which it is; if there is none, when
+    /// everything rests.
+    fn first_suspect(&mut self) -> (f64, Vec<Rc<Crowd>>) {
+        let rest = self.trajectory.rest();
+        loop {
+            let times = self.suspects.iter().enumerate().map(|(i, (time, _))| (i, *time));
+            let Some((first, _)) = times.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+                return (rest, Vec::new());
+            };
+            let (_, crowd) = self.suspects.swap_remove(first);
+            let crowd = self.remaining(&crowd);
+            if crowd.leaves.is_empty() {
+                continue;
+            }
+            if let Some(time) = self.filled_at(&crowd, rest) {
+                return (time, vec![crowd]);
+            }
+        }
+    }
+
+    /// The part of a set that did not leave with another one, and the pCPUs that it may use now.
+    fn remaining(&self, crowd: &Crowd) -> Rc<Crowd> {
+        let active = |&leaf: &usize| self.network.is_active(leaf);
+        let leaves: Vec<usize> = crowd.leaves.iter().copied().filter(active).collect();
+        let mut pcpus = vec![0; crowd.pcpus.len()];
+        for &leaf in &leaves {
+            bits::add_common(&mut pcpus, self.network.mask(leaf), self.network.open());
+        }
+        Rc::new(Crowd { leaves, pcpus })
+    }
+
+    /// The earliest time at which one of these sets is full, and all that are so; the others
+    /// become suspects.
+    fn first_of(&mut self, crowds: Vec<Crowd>, before: f64) -> Option<(f64, Vec<Rc<Crowd>>)> {
+        let mut times: Vec<(f64, Rc<Crowd>)> = Vec::with_capacity(crowds.len());
+        for crowd in crowds {
+            times.push((self.filled_at(&crowd, before).unwrap_or(before), Rc::new(crowd)));
+        }
+        let first = times.iter().map(|(time, _)| *time).min_by(f64::total_cmp)?;
+        let (now, later) = times.into_iter().partition::<Vec<_>, _>(|(time, _)| *time <= first);
+        self.suspects.extend(later);
+        Some((first, now.into_iter().map(|(_, crowd)| crowd).collect()))
+    }
+
+    /// When these leaves have all the capacity of their pCPUs; `None` if not before a time.
+    fn filled_at(&mut self, crowd: &Crowd, before: f64) -> Option<f64> {
+        let capacity = self.network.capacity(&crowd.pcpus);
+        let groups = self.groups_of(&crowd.leaves);
+        let set = (groups.as_slice(), crowd.leaves.as_slice());
+        let Filling { tree, trajectory, levels, .. } = self;
+        let mut sum = |time: f64| trajectory.sum(tree, set, time, levels);
+        let (mut low, mut high) = (self.now, before.max(self.now));
+        let (mut amount, mut growth) = sum(high);
+        if amount <= capacity + SHORT / 2.0 {
+            return None;
+        }
+        if sum(low).0 >= capacity - TIE {
+            return Some(low);
+        }
+        let mut time = high;
+        for attempt in 0..MAX_STEPS {
+            let newton = time - (amount - capacity) / growth;
+            let inside = newton > low && newton < high && attempt % 4 != 3;
+            time = if inside { newton } else { f64::midpoint(low, high) };
+            (amount, growth) = sum(time);
+            let error = amount - capacity;
+            if error.abs() <= EXACT * capacity.max(1.0) || time <= low || time >= high {
+                break;
+            }
+            *(if error > 0.0 { &mut high } else { &mut low }) = time;
+        }
+        Some(time)
+    }
+
+    /// All groups with one of the leaves somewhere below, ascending.
+    fn groups_of(&self, leaves: &[usize]) -> Vec<usize> {
+        let mut groups = Vec::new();
+        let mut seen = vec![false; self.tree.groups.len()];
+        for &leaf in leaves {
+            for group in self.tree.upwards(self.tree.leaves[leaf].group) {
+                if std::mem::replace(&mut seen[group], true) {
+                    break;
+                }
+                groups.push(group);
+            }
+        }
+        groups.sort_unstable();
+        groups
+    }
+
+    /// Stops the leaves of sets that are full now, unless they are satisfied now.
+    fn stop(&mut self, full: Vec<Rc<Crowd>>) {
+        let satisfied = self.trajectory.satisfied(&self.tree, self.now, &mut self.levels);
+        self.trajectory.amounts(&self.tree, self.now, &mut self.levels, &mut self.amounts);
+        let mut all = Vec::new();
+        for crowd in &full {
+            let stopped: Vec<(usize, f64)> = crowd
+                .leaves
+                .iter()
+                .map(|&leaf| (leaf, self.amounts[leaf]))
+                .filter(|&(leaf, amount)| {
+                    let at_limit = amount >= self.trajectory.top(leaf) - TIE;
+                    !at_limit && !satisfied[self.tree.leaves[leaf].group]
+                })
+                .collect();
+            all.extend_from_slice(&stopped);
+            self.rounds.push(Round { time: self.now, crowd: Rc::clone(crowd), stopped });
+        }
+        self.trajectory.stop(&self.tree, all);
+        self.network.retire(full.iter().map(|crowd| &**crowd));
+    }
+}
+
+/// Newton steps and halvings in the search for a time: more than the bits of a time.
+const MAX_STEPS: usize = 200;
+/// A set is exactly full when the sum of its amounts differs so little, relatively.
+const EXACT: f64 = 2e-14;

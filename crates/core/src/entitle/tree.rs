@@ -1,0 +1,359 @@
+//! The tree of weights as the solver sees it, and the amounts that it hands out if pCPUs are never
+//! crowded.
+//!
+//! Every node is a function of the amount that it was *offered* (its rate, integrated): it passes
+//! all of it on until it is satisfied, which is after a fixed offered amount, its *saturation*. A
+//! group that was offered s has brought its unsatisfied children to a common *level* λ (offered
+//! amount by weight), where Σ min(φ λ, saturation) = s over its children. So the amounts at any
+//! time follow from one walk down the tree, without simulating what happened before.
+//!
+//! Example: children of weight 1 and 3 with limits 1 and 0.6. At s = 0.8 the level is 0.2: 0.2 and
+//! 0.6, and the second is satisfied. At s = 1.2 the first has 0.6.
+//!
+//! A leaf that *stopped* in a crowded set keeps its amount and never gets satisfied: its saturation
+//! is infinite, and what it is offered beyond its amount is lost. Then a group delivers less than it
+//! is offered, and only where a cap bounds what is delivered does that function have to be known:
+//! [`delivery`](super::delivery).
+
+use std::ops::Range;
+
+use super::delivery::{Delivery, Giver};
+
+/// The root of every tree.
+pub(crate) const ROOT: usize = 0;
+
+/// Groups (parents before their children) and leaves (sorted by group).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) groups: Vec<Group>,
+    pub(crate) leaves: Vec<Leaf>,
+    /// The groups in each group.
+    pub(crate) subgroups: Vec<Vec<usize>>,
+    /// The leaves in each group.
+    members: Vec<Range<usize>>,
+    /// Groups with a finite cap on themselves or above: what they deliver matters.
+    bounded: Vec<bool>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// Itself for the root.
+    pub(crate) parent: usize,
+    pub(crate) weight: f64,
+    /// The most that all below may use together; may be infinite.
+    pub(crate) cap: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Leaf {
+    pub(crate) group: usize,
+    pub(crate) weight: f64,
+    pub(crate) limit: f64,
+}
+
+impl Tree {
+    /// `groups[0]` is the root; each other group comes after its parent, and the leaves are in the
+    /// order of their groups.
+    pub(crate) fn new(groups: Vec<Group>, leaves: Vec<Leaf>) -> Tree {
+        debug_assert!(groups.iter().enumerate().skip(1).all(|(i, g)| g.parent < i));
+        debug_assert!(leaves.is_sorted_by_key(|leaf| leaf.group));
+        let mut subgroups = vec![Vec::new(); groups.len()];
+        let mut bounded = vec![false; groups.len()];
+        for (i, group) in groups.iter().enumerate() {
+            if i != ROOT {
+                subgroups[group.parent].push(i);
+            }
+            bounded[i] = group.cap.is_finite() || bounded[group.parent];
+        }
+        let mut members = Vec::with_capacity(groups.len());
+        let mut next = 0;
+        for group in 0..groups.len() {
+            let first = next;
+            while leaves.get(next).is_some_and(|leaf| leaf.group == group) {
+                next += 1;
+            }
+            members.push(first..next);
+        }
+        Tree { groups, leaves, subgroups, members, bounded }
+    }
+
+    pub(crate) fn members(&self, group: usize) -> Range<usize> {
+        self.members[group].clone()
+    }
+
+    /// A group and those that it lies in, innermost first.
+    pub(crate) fn upwards(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
+        let above = move |&g: &usize| (g != ROOT).then(|| self.groups[g].parent);
+        std::iter::successors(Some(group), above)
+    }
+}
+
+/// The amounts over time, given which leaves stopped.
+#[derive(Clone, Debug)]
+pub(crate) struct Trajectory {
+    /// What each leaf ends with if its group offers enough: its limit, or where it stopped.
+    top: Vec<f64>,
+    stopped: Vec<bool>,
+    states: Vec<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// Offered amount from which on the group is satisfied; infinite: never.
+    saturation: f64,
+    /// Offered amount from which on nothing below grows.
+    rest: f64,
+    /// Where the level grows faster than before: a child was satisfied.
+    bends: Vec<Bend>,
+    /// What it delivers, if that is not what it was offered, and matters.
+    delivery: Option<Delivery>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bend {
+    offered: f64,
+    level: f64,
+    /// Of the children not yet satisfied.
+    weight: f64,
+}
+
+/// Level of each group and how fast it grows; kept between calls to save allocations.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Levels(Vec<(f64, f64)>);
+
+impl Trajectory {
+    pub(crate) fn new(tree: &Tree) -> Trajectory {
+        let mut trajectory = Trajectory {
+            top: tree.leaves.iter().map(|leaf| leaf.limit).collect(),
+            stopped: vec![false; tree.leaves.len()],
+            states: vec![State::default(); tree.groups.len()],
+        };
+        (0..tree.groups.len()).rev().for_each(|group| trajectory.refresh(tree, group));
+        trajectory
+    }
+
+    /// Stops leaves at the given amounts.
+    pub(crate) fn stop(&mut self, tree: &Tree, leaves: impl IntoIterator<Item = (usize, f64)>) {
+        let changed = leaves.into_iter().map(|(leaf, amount)| {
+            self.stopped[leaf] = true;
+            self.top[leaf] = amount;
+            leaf
+        });
+        let changed: Vec<usize> = changed.collect();
+        self.refresh_above(tree, &changed);
+    }
+
+    /// Gives other limits to leaves that have not stopped.
+    pub(crate) fn limit(&mut self, tree: &Tree, leaves: impl IntoIterator<Item = (usize, f64)>) {
+        let changed = leaves.into_iter().map(|(leaf, limit)| {
+            self.top[leaf] = limit;
+            leaf
+        });
+        let changed: Vec<usize> = changed.collect();
+        self.refresh_above(tree, &changed);
+    }
+
+    /// After the weight of a group was changed.
+    pub(crate) fn reweigh(&mut self, tree: &Tree, group: usize) {
+        tree.upwards(group).for_each(|above| self.refresh(tree, above));
+    }
+
+    pub(crate) fn has_stopped(&self, leaf: usize) -> bool {
+        self.stopped[leaf]
+    }
+
+    /// What a leaf has at most from now on.
+    pub(crate) fn top(&self, leaf: usize) -> f64 {
+        self.top[leaf]
+    }
+
+    /// The time from which on nothing grows.
+    pub(crate) fn rest(&self) -> f64 {
+        self.states[ROOT].rest
+    }
+
+    /// For each group the offered amount from which on it is satisfied.
+    pub(crate) fn saturations(&self) -> impl Iterator<Item = f64> + '_ {
+        self.states.iter().map(|state| state.saturation)
+    }
+
+    /// The amounts of all leaves at a time.
+    pub(crate) fn amounts(&self, tree: &Tree, time: f64, levels: &mut Levels, amounts: &mut Vec<f64>) {
+        self.walk(tree, 0..tree.groups.len(), time, levels);
+        amounts.clear();
+        amounts.extend(tree.leaves.iter().zip(&self.top).map(|(leaf, top)| {
+            let (level, _) = levels.0[leaf.group];
+            (leaf.weight * level).min(*top)
+        }));
+    }
+
+    /// The amount of one leaf at a time.
+    pub(crate) fn amount(&self, tree: &Tree, leaf: usize, time: f64) -> f64 {
+        let mut path: Vec<usize> = tree.upwards(tree.leaves[leaf].group).collect();
+        path.reverse();
+        let mut levels = Levels::default();
+        self.sum(tree, (&path, &[leaf]), time, &mut levels).0
+    }
+
+    /// The sum of some leaves' amounts at a time and its growth. `groups` are those with a member
+    /// somewhere below, in ascending order.
+    pub(crate) fn sum(
+        &self,
+        tree: &Tree,
+        (groups, leaves): (&[usize], &[usize]),
+        time: f64,
+        levels: &mut Levels,
+    ) -> (f64, f64) {
+        self.walk(tree, groups.iter().copied(), time, levels);
+        leaves.iter().fold((0.0, 0.0), |(sum, growth), &leaf| {
+            let Leaf { group, weight, .. } = tree.leaves[leaf];
+            let (level, speed) = levels.0[group];
+            let offered = weight * level;
+            if offered < self.top[leaf] {
+                (sum + offered, growth + weight * speed)
+            } else {
+                (sum + self.top[leaf], growth)
+            }
+        })
+    }
+
+    /// Whether each group has reached a state at a time in which its cap, or one above, is used up.
+    pub(crate) fn satisfied(&self, tree: &Tree, time: f64, levels: &mut Levels) -> Vec<bool> {
+        self.walk(tree, 0..tree.groups.len(), time, levels);
+        let mut satisfied = vec![false; tree.groups.len()];
+        for (i, group) in tree.groups.iter().enumerate() {
+            let (level, _) = levels.0[group.parent];
+            let offered = if i == ROOT { time } else { group.weight * level };
+            let saturation = self.states[i].saturation;
+            let above = i != ROOT && satisfied[group.parent];
+            satisfied[i] = above || offered >= saturation * (1.0 - TIE) - TIE;
+        }
+        satisfied
+    }
+
+    fn walk(&self, tree: &Tree, groups: impl Iterator<Item = usize>, time: f64, levels: &mut Levels) {
+        levels.0.resize(tree.groups.len(), (0.0, 0.0));
+        for g in groups {
+            let group = &tree.groups[g];
+            let (offered, speed) = if g == ROOT {
+                (time, 1.0)
+            } else {
+                let (level, speed) = levels.0[group.parent];
+                (group.weight * level, group.weight * speed)
+            };
+            let state = &self.states[g];
+            levels.0[g] = if offered < state.saturation {
+                state.level(offered, speed)
+            } else {
+                (state.level(state.saturation, 0.0).0, 0.0)
+            };
+        }
+    }
+
+    fn refresh_above(&mut self, tree: &Tree, leaves: &[usize]) {
+        let mut dirty: Vec<usize> = leaves.iter().map(|&leaf| tree.leaves[leaf].group).collect();
+        dirty.sort_unstable();
+        dirty.dedup();
+        let mut seen = vec![false; tree.groups.len()];
+        for group in dirty {
+            for above in tree.upwards(group) {
+                if std::mem::replace(&mut seen[above], true) {
+                    break;
+                }
+            }
+        }
+        (0..tree.groups.len()).rev().filter(|&g| seen[g]).for_each(|g| self.refresh(tree, g));
+    }
+
+    /// Recomputes one group from its children.
+    fn refresh(&mut self, tree: &Tree, group: usize) {
+        let leaves = tree.members(group).map(|i| {
+            let saturation = if self.stopped[i] { f64::INFINITY } else { self.top[i] };
+            (tree.leaves[i].weight, saturation, self.top[i])
+        });
+        let groups = tree.subgroups[group].iter().map(|&g| {
+            let state = &self.states[g];
+            (tree.groups[g].weight, state.saturation, state.rest)
+        });
+        // (level at which it is satisfied, weight) of each child that will be.
+        let mut ends: Vec<(f64, f64)> = Vec::with_capacity(leaves.len() + groups.len());
+        let (mut forever, mut last) = (0.0, 0.0_f64);
+        for (weight, saturation, rest) in leaves.chain(groups) {
+            last = last.max(rest / weight);
+            if saturation.is_finite() {
+                ends.push((saturation / weight, weight));
+            } else {
+                forever += weight;
+            }
+        }
+        ends.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let mut state = State { bends: bends(&ends, forever), ..State::default() };
+        let cap = tree.groups[group].cap;
+        let all = match state.bends.last() {
+            Some(end) if forever == 0.0 => end.offered,
+            _ => f64::INFINITY,
+        };
+        let wasteful = tree.members(group).any(|i| self.stopped[i])
+            || tree.subgroups[group].iter().any(|&g| self.states[g].delivery.is_some());
+        state.saturation = all.min(cap);
+        if tree.bounded[group] && wasteful {
+            let leaves = tree.members(group).map(|i| Giver {
+                weight: tree.leaves[i].weight,
+                saturation: if self.stopped[i] { f64::INFINITY } else { self.top[i] },
+                amount: self.top[i],
+                delivery: None,
+            });
+            let groups = tree.subgroups[group].iter().map(|&g| Giver {
+                weight: tree.groups[g].weight,
+                saturation: self.states[g].saturation,
+                amount: self.states[g].saturation,
+                delivery: self.states[g].delivery.as_ref(),
+            });
+            let (delivery, saturation) = Delivery::of(leaves.chain(groups), cap);
+            state.saturation = saturation.min(all);
+            state.delivery = Some(delivery);
+        }
+        state.rest = state.offered_at(last).min(state.saturation);
+        self.states[group] = state;
+    }
+}
+
+/// Two times or amounts that differ by less than this part (or amount) are simultaneous: what
+/// reaches its limit and is crowded at once counts as satisfied.
+pub(crate) const TIE: f64 = 1e-11;
+
+/// From the levels at which children are satisfied, sorted, with their weights.
+fn bends(ends: &[(f64, f64)], forever: f64) -> Vec<Bend> {
+    let mut bends = vec![Bend { offered: 0.0, level: 0.0, weight: forever }; ends.len() + 1];
+    // Sums from the end: no weight is left over by cancellation.
+    for i in (0..ends.len()).rev() {
+        bends[i].weight = bends[i + 1].weight + ends[i].1;
+    }
+    for (i, &(level, _)) in ends.iter().enumerate() {
+        let Bend { offered, level: from, weight } = bends[i];
+        bends[i + 1].level = level;
+        bends[i + 1].offered = offered + (level - from) * weight;
+    }
+    bends
+}
+
+impl State {
+    /// The level when so much was offered, and its growth when the offered amount grows at `speed`.
+    fn level(&self, offered: f64, speed: f64) -> (f64, f64) {
+        let next = self.bends.partition_point(|bend| bend.offered <= offered);
+        let Some(bend) = next.checked_sub(1).and_then(|i| self.bends.get(i)) else {
+            return (0.0, 0.0);
+        };
+        if bend.weight > 0.0 {
+            (bend.level + (offered - bend.offered) / bend.weight, speed / bend.weight)
+        } else {
+            (f64::INFINITY, 0.0)
+        }
+    }
+
+    fn offered_at(&self, level: f64) -> f64 {
+        let next = self.bends.partition_point(|bend| bend.level <= level);
+        let bend = next.checked_sub(1).and_then(|i| self.bends.get(i));
+        bend.map_or(0.0, |bend| bend.offered + (level - bend.level) * bend.weight)
+    }
+}

@@ -1,0 +1,98 @@
+//! Why a VM gets what it gets, grouped and in words.
+
+use super::division::{Cause, Division, FullSet, Share};
+use crate::{CpuId, CpuSet, Cpus};
+
+/// At most so many VMs are named in a sentence.
+const NAMED: usize = 3;
+
+/// vCPUs of a VM that the same thing holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// Their numbers.
+    pub vcpus: CpuSet,
+    /// What they get together.
+    pub cpus: Cpus,
+    /// What holds them.
+    pub cause: Cause,
+    /// The full pCPUs and all who use them, if that is the cause.
+    pub full: Option<FullSet>,
+}
+
+impl Division {
+    /// What holds the vCPUs of a VM, in the order of the first vCPU that each thing holds.
+    #[must_use]
+    pub fn bindings(&self, vm: usize) -> Vec<Binding> {
+        let mut found: Vec<(Vec<u32>, Binding)> = Vec::new();
+        for (vcpu, Share { cpus, cause }) in self.vcpus(vm).iter().enumerate() {
+            let Ok(number) = u32::try_from(vcpu) else { continue };
+            let full = (*cause == Cause::Crowded).then(|| self.crowd(vm, vcpu));
+            let same = |b: &Binding| b.cause == *cause && b.full == full;
+            match found.iter_mut().find(|(_, binding)| same(binding)) {
+                Some((numbers, binding)) => {
+                    numbers.push(number);
+                    binding.cpus = binding.cpus + *cpus;
+                }
+                None => {
+                    let binding =
+                        Binding { vcpus: CpuSet::default(), cpus: *cpus, cause: cause.clone(), full };
+                    found.push((vec![number], binding));
+                }
+            }
+        }
+        let finish = |(numbers, binding): (Vec<u32>, Binding)| Binding {
+            vcpus: numbers.into_iter().map(CpuId).collect(),
+            ..binding
+        };
+        found.into_iter().map(finish).collect()
+    }
+
+    /// The bindings of a VM in words, such as `0.33 of vCPU 0: pCPU 0 is full, shared with b`.
+    #[must_use]
+    pub fn words(&self, vm: usize) -> String {
+        let sentence = |binding: Binding| {
+            let subject = format!("{} of {}", binding.cpus, plural("vCPU", &binding.vcpus));
+            format!("{subject}: {}", self.reason(vm, &binding))
+        };
+        let sentences: Vec<String> = self.bindings(vm).into_iter().map(sentence).collect();
+        if sentences.is_empty() { "it has no vCPUs".into() } else { sentences.join("; ") }
+    }
+
+    fn reason(&self, vm: usize, binding: &Binding) -> String {
+        let each = if binding.vcpus.len() > 1 { " each" } else { "" };
+        match (&binding.cause, &binding.full) {
+            (Cause::Offline, _) => "offline".into(),
+            (Cause::Whole, _) => format!("a whole pCPU{each}"),
+            (Cause::Quota, _) => format!("all of the quota{each}"),
+            (Cause::Demand, _) => "no more is wanted".into(),
+            (Cause::Cap(name), _) if *name == format!("vm {}", self.name(vm)) => {
+                "the VM's cap is used up".into()
+            }
+            (Cause::Cap(name), _) => format!("the cap of {name} is used up"),
+            (Cause::Crowded, Some(full)) if !full.pcpus.is_empty() => {
+                let verb = if full.pcpus.len() == 1 { "is" } else { "are" };
+                format!("{} {verb} full{}", plural("pCPU", &full.pcpus), self.company(vm, full))
+            }
+            (Cause::Crowded, _) => "none of its pCPUs is online and not reserved".into(),
+        }
+    }
+
+    /// `, shared with b, c and 7 more`.
+    fn company(&self, vm: usize, full: &FullSet) -> String {
+        let others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
+        let named = if others.len() <= NAMED + 1 { others.len() } else { NAMED };
+        let names: Vec<&str> = others[..named].iter().map(|&other| self.name(other)).collect();
+        let last = match (others.len() - named, names.as_slice()) {
+            (_, []) => return ", with the VM's own vCPUs only".into(),
+            (0, [alone]) => return format!(", shared with {alone}"),
+            (0, [.., last]) => (*last).to_owned(),
+            (more, _) => format!("{more} more"),
+        };
+        let first = if others.len() == named { &names[..named - 1] } else { &names[..] };
+        format!(", shared with {} and {last}", first.join(", "))
+    }
+}
+
+fn plural(what: &str, numbers: &CpuSet) -> String {
+    format!("{what}{} {numbers}", if numbers.len() == 1 { "" } else { "s" })
+}

@@ -1,0 +1,178 @@
+//! Control groups for tests, v1 or v2, made here and removed again.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A directory of control groups for one controller, and whether it is v2.
+pub(crate) struct Hierarchy {
+    pub(crate) point: PathBuf,
+    pub(crate) v2: bool,
+}
+
+/// A group that is removed, with the processes in it, when the test ends in whatever way.
+pub(crate) struct Group {
+    pub(crate) dir: PathBuf,
+    pub(crate) v2: bool,
+}
+
+impl Hierarchy {
+    pub(crate) fn of(controller: &str) -> Result<Hierarchy, String> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
+        let find = |kind: &str, option: Option<&str>| {
+            mounts.lines().find_map(|line| {
+                let (left, right) = line.split_once(" - ")?;
+                let (mut left, right) = (left.split(' ').skip(3), right.split(' ').collect::<Vec<_>>());
+                let whole = left.next()? == "/" && right[0] == kind;
+                let has = option.is_none_or(|o| right[2].split(',').any(|x| x == o));
+                (whole && has).then(|| PathBuf::from(left.next().unwrap()))
+            })
+        };
+        if let Some(point) = find("cgroup", Some(controller)) {
+            return Ok(Hierarchy { point, v2: false });
+        }
+        let point = find("cgroup2", None).ok_or("no control groups are mounted")?;
+        let offered = std::fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default();
+        if !offered.split_whitespace().any(|c| c == controller) {
+            return Err(format!("no {controller} controller in {}", point.display()));
+        }
+        let switch = point.join("cgroup.subtree_control");
+        std::fs::write(&switch, format!("+{controller}"))
+            .map_err(|e| format!("{}: {e}", switch.display()))?;
+        Ok(Hierarchy { point, v2: true })
+    }
+
+    pub(crate) fn group(&self) -> Result<Group, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = self.point.join(format!("corefit-test-{}-{number}", std::process::id()));
+        Group::make(dir, self.v2)
+    }
+}
+
+impl Group {
+    pub(crate) fn make(dir: PathBuf, v2: bool) -> Result<Group, String> {
+        std::fs::create_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        Ok(Group { dir, v2 })
+    }
+
+    pub(crate) fn child(&self, name: &str) -> Group {
+        if self.v2 {
+            self.set("cgroup.subtree_control", "+cpu +cpuset");
+        }
+        Group::make(self.dir.join(name), self.v2).unwrap()
+    }
+
+    pub(crate) fn set(&self, file: &str, text: &str) {
+        let path = self.dir.join(file);
+        std::fs::write(&path, text).unwrap_or_else(|e| panic!("{text} into {}: {e}", path.display()));
+    }
+
+    /// `share` is in units of the default weight.
+    pub(crate) fn weight(&self, share: u32) {
+        if self.v2 {
+            self.set("cpu.weight", &(100 * share).min(10_000).to_string());
+        } else {
+            self.set("cpu.shares", &(1024 * share).min(262_144).to_string());
+        }
+    }
+
+    /// In units of the default weight, also below it.
+    pub(crate) fn relative_weight(&self, weight: f64) {
+        let (file, unit) = if self.v2 { ("cpu.weight", 100.0) } else { ("cpu.shares", 1024.0) };
+        self.set(file, &format!("{:.0}", unit * weight));
+    }
+
+    pub(crate) fn quota(&self, quota_us: u32) {
+        if self.v2 {
+            self.set("cpu.max", &format!("{quota_us} 100000"));
+        } else {
+            self.set("cpu.cfs_quota_us", &quota_us.to_string());
+        }
+    }
+
+    pub(crate) fn quota_file(&self) -> String {
+        let file = if self.v2 { "cpu.max" } else { "cpu.cfs_quota_us" };
+        self.dir.join(file).display().to_string()
+    }
+
+    /// Puts the members of `self` into `set` as well (a group of another hierarchy).
+    pub(crate) fn also_in(&self, set: &Group) {
+        members(&self.dir).iter().for_each(|pid| set.set("cgroup.procs", pid));
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..1000 {
+            if remove(&self.dir) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        eprintln!("could not remove {}", self.dir.display());
+    }
+}
+
+/// Ends all processes in a group and below, and removes it; `false` while some still end.
+pub(crate) fn remove(dir: &Path) -> bool {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    for pid in members(dir) {
+        if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    std::fs::remove_dir(dir).is_ok() || !dir.exists()
+}
+
+pub(crate) fn members(dir: &Path) -> Vec<String> {
+    let list = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    list.lines().map(Into::into).collect()
+}
+
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("not within 30 s: {what}");
+}
+
+/// One test at a time, for they would weigh against each other.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A heavy group, or the reason why there is none.
+pub(crate) fn heavy() -> Result<Group, String> {
+    let cpu = Hierarchy::of("cpu")?;
+    if cpu.v2 {
+        Hierarchy::of("cpuset")?; // to be there before the group is
+    }
+    let group = cpu.group()?;
+    group.weight(256);
+    Ok(group)
+}
+
+macro_rules! or_skip {
+    ($made:expr) => {
+        match $made {
+            Ok(made) => made,
+            Err(reason) => {
+                println!("skipped: {reason}");
+                return;
+            }
+        }
+    };
+}
+pub(crate) use or_skip;

@@ -1,0 +1,316 @@
+//! The exact model against the kernel: busy loops in control groups with weights, quotas, caps,
+//! affinities and nesting, predicted and measured. Each vCPU is a group with one loop.
+//!
+//! The short form looks at the cases of `design.md` for a second each. The long one,
+//! `make differential`, looks at them and at random hosts for longer and says how far the kernel
+//! is from the model. Where control groups may not be made, tests print `skipped: reason`. A test
+//! that is killed takes its loops with it (death signal), and a cleaner that waits for its end
+//! removes the groups.
+
+mod cgroup_support;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cgroup_support::{Group, alone, heavy, members, or_skip, until};
+use corefit_core::entitle::{Host, Slice, Vcpu, Vm, entitled};
+use corefit_core::{CpuSet, Cpus, Weight};
+
+/// The most that a vCPU may differ in the short form, in CPUs: of one second, the kernel's
+/// balancing of unpinned loops and its quota periods of 0.1 s.
+const NEAR: f64 = 0.1;
+/// For balancing to settle before it is measured.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// One case: a host on pCPUs 0 and 1, and what it shows.
+struct Case(String, Host);
+
+#[test]
+fn the_kernel_divides_as_the_model_says() {
+    let _alone = alone();
+    or_skip!(possible());
+    let mut worst = (0.0, String::new());
+    for case in cases() {
+        let off = or_skip!(case.compare(Duration::from_secs(1))).into_iter().fold(0.0, f64::max);
+        if off > worst.0 {
+            worst = (off, case.0);
+        }
+    }
+    assert!(worst.0 < NEAR, "{}: {:.3} CPUs off", worst.1, worst.0);
+}
+
+#[test]
+#[ignore = "takes most of a minute on a quiet machine: make differential"]
+fn differential() {
+    let _alone = alone();
+    or_skip!(possible());
+    let seconds = std::env::var("COREFIT_WINDOW_S").ok().and_then(|s| s.parse().ok()).unwrap_or(2.0);
+    let hosts = std::env::var("COREFIT_HOSTS").ok().and_then(|s| s.parse().ok()).unwrap_or(12);
+    let all = cases().into_iter().chain((1..=hosts).map(random));
+    let mut off: Vec<f64> = Vec::new();
+    for case in all {
+        off.extend(or_skip!(case.compare(Duration::from_secs_f64(seconds))));
+    }
+    off.sort_by(f64::total_cmp);
+    let at = |part: usize| off[(off.len() * part / 100).min(off.len() - 1)];
+    let mean = off.iter().sum::<f64>() / f64::from(u32::try_from(off.len()).unwrap());
+    println!("{} vCPUs, CPUs off the model: mean {mean:.3}", off.len());
+    println!("median {:.3}, 90 of 100 within {:.3}, most {:.3}", at(50), at(90), at(100));
+    assert!(mean < NEAR, "on average {mean} CPUs off");
+}
+
+/// Nothing is left of a test that was killed.
+#[test]
+fn a_killed_test_leaves_no_loops_and_no_groups() {
+    let _alone = alone();
+    or_skip!(possible());
+    if std::env::var_os("COREFIT_KILL_ME").is_some() {
+        let Case(_, host) = cases().remove(0);
+        let running = Running::start(&host).unwrap();
+        println!("began {}", running.base.dir.display());
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_killed_test_leaves_no_loops_and_no_groups", "--nocapture"])
+        .env("COREFIT_KILL_ME", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let began = std::io::BufRead::lines(out).map_while(Result::ok);
+    let dir = began.filter_map(|line| line.split_once("began ").map(|(_, dir)| dir.to_owned())).next();
+    let dir = dir.expect("the child begins");
+    assert!(Path::new(&dir).exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the groups of the killed test are gone", || !Path::new(&dir).exists());
+}
+
+/// The measured cases of `design.md`, and what else the model has.
+fn cases() -> Vec<Case> {
+    let two = || vec![Vcpu::default(), Vcpu::default()];
+    let vms = |vms: Vec<Vm>| Host { pcpus: CpuSet::first(2), vms, ..Host::default() };
+    let case = |what: &str, host| Case(what.into(), host);
+    let capped = |cap, vm| Vm { cap: Some(Cpus(cap)), ..vm };
+    let slices = vec![
+        slice("s1", vec![capped(0.25, vm("a", two())), vm("b", two())]),
+        slice("s2", vec![vm("c", two())]),
+    ];
+    vec![
+        case("a0 meets b, a1 alone", vms(vec![vm("a", vec![on("0"), on("1")]), vm("b", vec![on("0")])])),
+        case(
+            "the same, a1 limited to 10 %",
+            vms(vec![vm("a", vec![on("0"), limited(0.1, on("1"))]), vm("b", vec![on("0")])]),
+        ),
+        case(
+            "a0 meets three VMs, a1 one",
+            vms(vec![
+                vm("a", vec![on("0"), on("1")]),
+                vm("b", vec![on("0")]),
+                vm("c", vec![on("0")]),
+                vm("d", vec![on("0")]),
+                vm("e", vec![on("1")]),
+            ]),
+        ),
+        case("slices, a limited", Host { slices, ..vms(vec![]) }),
+        case(
+            "weights 1:2:1",
+            vms(vec![vm("a", two()), Vm { weight: Weight(2048.0), ..vm("b", two()) }, vm("c", two())]),
+        ),
+        case("overlapping affinities", vms(vec![vm("a", vec![on("0"), on("0-1")]), vm("b", vec![on("1")])])),
+    ]
+}
+
+/// A small random host on two pCPUs.
+fn random(seed: u64) -> Case {
+    let mut state = seed;
+    let mut below = |n: u64| {
+        // splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    };
+    let mut host = Host { pcpus: CpuSet::first(2), ..Host::default() };
+    let mut slices = vec![slice("s0", vec![]), slice("s1", vec![])];
+    for i in 0..2 + below(3) {
+        let vcpus = (0..1 + below(2)).map(|_| {
+            let vcpu = on(["0", "1", "0-1"][usize::try_from(below(3)).unwrap()]);
+            if below(4) == 0 { limited(0.3, vcpu) } else { vcpu }
+        });
+        let vcpus = vcpus.collect();
+        let weight = Weight([512.0, 1024.0, 2048.0][usize::try_from(below(3)).unwrap()]);
+        let cap = (below(4) == 0).then_some(Cpus(0.5));
+        let vm = Vm { weight, cap, ..vm(&format!("vm{i}"), vcpus) };
+        match below(3) {
+            0 => slices[0].vms.push(vm),
+            1 => slices[1].vms.push(vm),
+            _ => host.vms.push(vm),
+        }
+    }
+    slices.retain(|slice| !slice.vms.is_empty());
+    host.slices = slices;
+    Case(format!("random host {seed}"), host)
+}
+
+fn on(pcpus: &str) -> Vcpu {
+    Vcpu { affinity: Some(pcpus.parse().unwrap()), ..Vcpu::default() }
+}
+
+fn limited(quota: f64, vcpu: Vcpu) -> Vcpu {
+    Vcpu { quota: Some(Cpus(quota)), ..vcpu }
+}
+
+fn vm(name: &str, vcpus: Vec<Vcpu>) -> Vm {
+    Vm { name: name.into(), weight: Weight(1024.0), cap: None, vcpus }
+}
+
+fn slice(name: &str, vms: Vec<Vm>) -> Slice {
+    Slice { name: name.into(), weight: Weight(1024.0), cap: None, slices: vec![], vms }
+}
+
+fn possible() -> Result<(), String> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").map_err(|e| e.to_string())?;
+    let online: CpuSet = online.parse().map_err(|_| "which CPUs are online is unreadable")?;
+    if CpuSet::first(2).intersection(&online).len() < 2 {
+        return Err("CPUs 0 and 1 are not both online".into());
+    }
+    let found = Command::new("setpriv").arg("--version").stdout(Stdio::null()).status();
+    found.map(drop).map_err(|e| format!("setpriv (util-linux): {e}"))
+}
+
+impl Case {
+    /// How far each vCPU is off, in CPUs; prints predicted and measured.
+    fn compare(&self, window: Duration) -> Result<Vec<f64>, String> {
+        let Case(what, host) = self;
+        let division = entitled(host).map_err(|e| e.to_string())?;
+        let predicted = (0..division.vms()).flat_map(|vm| division.vcpus(vm)).map(|share| share.cpus.0);
+        let running = Running::start(host)?;
+        std::thread::sleep(SETTLE);
+        let measured = running.measure(window);
+        let mut off = Vec::new();
+        for ((name, measured), predicted) in measured.iter().zip(predicted) {
+            println!("{what:30} {name:8} predicted {predicted:.3} measured {measured:.3}");
+            off.push((measured - predicted).abs());
+        }
+        Ok(off)
+    }
+}
+
+/// The loops and groups of a host. Dropped, they end and are removed.
+struct Running {
+    loops: Vec<(String, Loop)>,
+    _groups: Vec<Group>,
+    base: Group,
+    _cleaner: Cleaner,
+}
+
+/// A busy loop that ends with the thread that started it.
+struct Loop(Child);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(host: &Host) -> Result<Running, String> {
+        let base = heavy()?;
+        let cleaner = Cleaner::of(&base.dir)?;
+        let mut groups = Vec::new();
+        let mut loops = Vec::new();
+        members_of(&base, &host.slices, &host.vms, &mut groups, &mut loops)?;
+        Ok(Running { loops, _groups: groups, base, _cleaner: cleaner })
+    }
+
+    /// What each vCPU used, in CPUs.
+    fn measure(&self, window: Duration) -> Vec<(String, f64)> {
+        let used = || self.loops.iter().map(|(_, l)| ran_ns(l.0.id())).collect::<Vec<_>>();
+        let (start, before) = (Instant::now(), used());
+        std::thread::sleep(window);
+        let (after, took) = (used(), start.elapsed().as_secs_f64());
+        let rate = |(a, b): (&f64, &f64)| (b - a) / 1e9 / took;
+        let rates = before.iter().zip(&after).map(rate);
+        self.loops.iter().map(|(name, _)| name.clone()).zip(rates).collect()
+    }
+}
+
+fn members_of(
+    parent: &Group,
+    slices: &[Slice],
+    vms: &[Vm],
+    groups: &mut Vec<Group>,
+    loops: &mut Vec<(String, Loop)>,
+) -> Result<(), String> {
+    let make = |parent: &Group, name: &str, weight: Weight, cap: Option<Cpus>| {
+        let group = parent.child(name);
+        group.relative_weight(weight.0 / 1024.0);
+        if let Some(Cpus(cap)) = cap {
+            group.quota(u32::try_from(Duration::from_secs_f64(cap / 10.0).as_micros()).unwrap());
+        }
+        group
+    };
+    for slice in slices {
+        let group = make(parent, &slice.name, slice.weight, slice.cap);
+        members_of(&group, &slice.slices, &slice.vms, groups, loops)?;
+        groups.push(group);
+    }
+    for vm in vms {
+        let own = make(parent, &vm.name, vm.weight, vm.cap);
+        for (i, vcpu) in vm.vcpus.iter().enumerate() {
+            let group = make(&own, &format!("vcpu{i}"), vcpu.weight, vcpu.quota);
+            loops.push((format!("{}.{i}", vm.name), busy(&group, vcpu.affinity.as_ref())?));
+            groups.push(group);
+        }
+        groups.push(own);
+    }
+    Ok(())
+}
+
+fn busy(group: &Group, pcpus: Option<&CpuSet>) -> Result<Loop, String> {
+    let script = format!("echo $$ >'{}/cgroup.procs' && while :; do :; done", group.dir.display());
+    let child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("setpriv: {e}"))?;
+    let child = Loop(child);
+    until("a loop is in its group", || !members(&group.dir).is_empty());
+    let pid = rustix::process::Pid::from_raw(child.0.id().try_into().unwrap());
+    let mut mask = rustix::thread::CpuSet::new();
+    let two = CpuSet::first(2);
+    pcpus.unwrap_or(&two).iter().for_each(|cpu| mask.set(cpu.0 as usize));
+    rustix::thread::sched_setaffinity(pid, &mask).map_err(|e| format!("sched_setaffinity: {e}"))?;
+    Ok(child)
+}
+
+/// CPU time of a process, ns (Documentation/scheduler/sched-stats.rst).
+fn ran_ns(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// A process that waits for the test to end, in whatever way, and then removes its groups.
+struct Cleaner(Child);
+
+impl Cleaner {
+    fn of(dir: &Path) -> Result<Cleaner, String> {
+        // Its own session: what is sent to the test's process group does not reach it.
+        let script = "cat >/dev/null; for i in $(seq 100); do \
+            [ -d \"$0\" ] || exit 0; find \"$0\" -depth -type d -exec rmdir {} \\; 2>/dev/null; sleep 0.05; done";
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", script]).arg(dir).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.spawn().map(Cleaner).map_err(|e| format!("setsid (util-linux): {e}"))
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
