@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     "cannot write the report to {} ({why}): the program runs without one",
                     path.display()
                 );
-                notes.tell(note);
+                notes.warn(note);
             })
             .ok()
     });

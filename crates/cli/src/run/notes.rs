@@ -29,6 +29,12 @@ impl Notes {
         self.all.push(note);
     }
 
+    /// A note about something that the user asked for and does not get: `--quiet` hides it not.
+    pub(crate) fn warn(&mut self, note: String) {
+        tell!("corefit: {note}");
+        self.all.push(note);
+    }
+
     /// All of them, and those for the end.
     pub(crate) fn done(self) -> (Vec<String>, Vec<String>) {
         (self.all, self.for_the_end)
