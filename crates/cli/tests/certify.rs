@@ -29,7 +29,8 @@ fn a_program_under_another_name_is_another_program() {
     let loud = place.compile("loud", &["-fopenmp"], SIZE);
     let quiet = place.path().join("quiet");
     std::os::unix::fs::symlink(&loud, &quiet).unwrap();
-    let certify = |program: &std::path::Path| place.corefit(&["certify", "--"]).arg(program).output().unwrap();
+    let certify =
+        |program: &std::path::Path| place.corefit(&["certify", "--"]).arg(program).output().unwrap();
     assert_eq!(certify(&loud).status.code(), Some(1));
     assert_eq!(certify(&quiet).status.code(), Some(0), "{}", stderr(&certify(&quiet)));
     let output = place.corefit(&["run", "--report", "report.json", "--"]).arg(&loud).output().unwrap();

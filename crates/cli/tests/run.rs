@@ -7,7 +7,32 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use run_support::{BY_THREAD, Place, REGIONS, stderr, stdout};
+use run_support::{Place, REGIONS, stderr, stdout};
+
+/// A program whose result depends on its team size: thread i owns item i.
+const BY_THREAD: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(int argc, char **argv) {
+    double end = now() + atof(argv[1]) / 1000;
+    int items = omp_get_max_threads(), lost = 0;
+    do {
+        int done = 0;
+        #pragma omp parallel
+        {
+            for (volatile int i = 0; i < 20000; i++) ;
+            #pragma omp atomic
+            done++;
+        }
+        lost += items - done;
+    } while (now() < end);
+    printf("lost %d\n", lost);
+    return 0;
+}
+"#;
 
 /// A command kept to CPU 0 with what it starts: an overcommitted machine of one CPU.
 fn on_one_cpu(command: &Command) -> Command {
@@ -291,7 +316,7 @@ fn a_restartable_program_is_started_again_at_the_right_size() {
         .unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let options = ["run", "--threads", "4", "--restartable", "--report", "report.json", "--", "./count.sh"];
-    let run = || { on_one_cpu(&place.corefit(&options)) };
+    let run = || on_one_cpu(&place.corefit(&options));
     let output = run().stdin(Stdio::null()).output().unwrap();
     assert_eq!(stdout(&output), "lost 0\n", "{}", stderr(&output));
     assert_eq!(place.report()["restarts"], 1);

@@ -105,28 +105,3 @@ int main(int argc, char **argv) {
     return !right;
 }
 "#;
-
-/// A program whose result depends on its team size: thread i owns item i.
-pub(crate) const BY_THREAD: &str = r#"
-#include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
-int main(int argc, char **argv) {
-    double end = now() + atof(argv[1]) / 1000;
-    int items = omp_get_max_threads(), lost = 0;
-    do {
-        int done = 0;
-        #pragma omp parallel
-        {
-            for (volatile int i = 0; i < 20000; i++) ;
-            #pragma omp atomic
-            done++;
-        }
-        lost += items - done;
-    } while (now() < end);
-    printf("lost %d\n", lost);
-    return 0;
-}
-"#;
