@@ -12,6 +12,11 @@
 //!    first loaded object that needs it;
 //! 4. any runtime at all.
 //!
+//! Which object calls is told by the first argument: the region's function (libgomp) or its
+//! place in the source (libomp), of which the compiler makes a private copy in each object. Not by the
+//! return address: a function that ends in a region jumps there, and so "returns" to its caller's
+//! object. Only if the argument lies in no object does the return address decide.
+//!
 //! The answer is kept until `dlclose` unloads something, since another object may then come to
 //! lie at the same address.
 
@@ -63,35 +68,40 @@ pub(crate) struct Binding {
     pub(crate) length: AtomicUsize,
     pub(crate) targets: [AtomicPtr<c_void>; NAMES.len()],
     runtimes: [AtomicPtr<Runtime>; FAMILIES.len()],
+    /// First arguments in this page lie in no object: it has no targets.
+    elsewhere: bool,
     /// The next in the list of all.
     next: AtomicPtr<Binding>,
 }
 
 /// All bindings; never freed, used again for an object at the same place.
 static ALL: AtomicPtr<Binding> = AtomicPtr::new(ptr::null_mut());
-/// Bindings by the page of the calling code. Only a short cut: `start` and `length` decide.
+/// Bindings by the page of the first argument. Only a short cut: `start` and `length` decide.
 pub(crate) static CACHE: [AtomicPtr<Binding>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
-/// The real entry point `number` (in [`NAMES`]) for a call that returns to `caller`, and its runtime.
+/// The real entry point `number` (in [`NAMES`]) for a call with the first argument `key` that
+/// returns to `caller`, and its runtime.
 #[inline]
-pub(crate) fn find(caller: usize, number: usize) -> Option<(*mut c_void, &'static Runtime)> {
-    let at = &CACHE[(caller >> 12) % CACHE.len()];
+pub(crate) fn find(key: usize, caller: usize, number: usize) -> Option<(*mut c_void, &'static Runtime)> {
+    let at = &CACHE[(key >> 12) % CACHE.len()];
     // SAFETY: bindings are never freed.
-    let known = unsafe { at.load(Acquire).as_ref() }.filter(|b| b.serves(caller));
-    let binding = match known {
-        Some(binding) => binding,
-        None => look_up(caller, at),
-    };
-    let target = binding.targets[number].load(Relaxed);
-    // SAFETY: runtimes are never freed.
-    let runtime = unsafe { binding.runtimes[usize::from(number >= GOMP_NAMES)].load(Relaxed).as_ref() };
-    Some((target, runtime?)).filter(|_| !target.is_null())
+    let known = unsafe { at.load(Acquire).as_ref() }.filter(|b| b.serves(key));
+    let by_key = known.or_else(|| look_up(key, at)).and_then(|b| b.target(number));
+    by_key.or_else(|| of_code(caller).target(number))
 }
 
 impl Binding {
     #[inline]
-    fn serves(&self, caller: usize) -> bool {
-        caller.wrapping_sub(self.start) < self.length.load(Acquire)
+    fn serves(&self, address: usize) -> bool {
+        address.wrapping_sub(self.start) < self.length.load(Acquire)
+    }
+
+    #[inline]
+    fn target(&self, number: usize) -> Option<(*mut c_void, &'static Runtime)> {
+        let target = self.targets[number].load(Relaxed);
+        // SAFETY: runtimes are never freed.
+        let runtime = unsafe { self.runtimes[usize::from(number >= GOMP_NAMES)].load(Relaxed).as_ref() };
+        Some((target, runtime?)).filter(|_| !target.is_null())
     }
 }
 
@@ -101,12 +111,23 @@ fn all() -> impl Iterator<Item = &'static Binding> {
     core::iter::successors(follow(&ALL), move |b| follow(&b.next))
 }
 
+/// The binding for a first argument; none for null.
 #[cold]
-fn look_up(caller: usize, at: &AtomicPtr<Binding>) -> &'static Binding {
-    let known = all().find(|b| b.serves(caller));
-    let binding = known.unwrap_or_else(|| keep(resolve(caller)));
+fn look_up(key: usize, at: &AtomicPtr<Binding>) -> Option<&'static Binding> {
+    if key == 0 {
+        return None;
+    }
+    let known = all().find(|b| b.serves(key));
+    let binding = known.unwrap_or_else(|| keep(resolve(key, false)));
     at.store(ptr::from_ref(binding).cast_mut(), Release);
-    binding
+    Some(binding)
+}
+
+/// The binding for a return address.
+#[cold]
+fn of_code(caller: usize) -> &'static Binding {
+    let known = all().find(|b| !b.elsewhere && b.serves(caller));
+    known.unwrap_or_else(|| keep(resolve(caller, true)))
 }
 
 /// What was found for one object.
@@ -115,17 +136,27 @@ struct Found {
     length: usize,
     targets: [*mut c_void; NAMES.len()],
     runtimes: [*mut Runtime; FAMILIES.len()],
+    elsewhere: bool,
+}
+
+impl Found {
+    fn nothing(start: usize, length: usize) -> Found {
+        let targets = [ptr::null_mut(); NAMES.len()];
+        Found { start, length, targets, runtimes: [ptr::null_mut(); FAMILIES.len()], elsewhere: false }
+    }
 }
 
 /// Publishes what was found, in the binding that an earlier object at that place had if possible.
 fn keep(found: Found) -> &'static Binding {
-    let old = all().find(|b| b.start == found.start && b.length.load(Acquire) == 0);
+    let free = |b: &&Binding| b.length.load(Acquire) == 0 && b.elsewhere == found.elsewhere;
+    let old = all().find(|b| b.start == found.start && free(b));
     let binding = old.unwrap_or_else(|| {
         Box::leak(Box::new(Binding {
             start: found.start,
             length: AtomicUsize::new(0),
             targets: [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()],
             runtimes: [const { AtomicPtr::new(ptr::null_mut()) }; FAMILIES.len()],
+            elsewhere: found.elsewhere,
             next: AtomicPtr::new(ptr::null_mut()),
         }))
     });
@@ -150,8 +181,9 @@ fn keep(found: Found) -> &'static Binding {
     binding
 }
 
-/// Looks for the real entry points, as told at the top of this file.
-fn resolve(caller: usize) -> Found {
+/// Looks for the real entry points, as told at the top of this file, for an address in the calling
+/// object: a return address (`code`) or a first argument.
+fn resolve(address: usize, code: bool) -> Found {
     let mut global = [ptr::null_mut(); NAMES.len()];
     for (at, name) in global.iter_mut().zip(NAMES) {
         *at = next_symbol(name);
@@ -159,11 +191,14 @@ fn resolve(caller: usize) -> Found {
     // SAFETY: forgets what the look-ups above may have failed to find.
     unsafe { libc::dlerror() };
     let found = objects::with_loaded(|loaded| {
-        let me = loaded.iter().find(|o| o.contains(caller));
+        let me = loaded.iter().find(|o| o.contains(address));
         // Code made at run time lies in no object: it gets a binding per page.
-        let (start, length) = me.map_or((caller & !0xfff, 0x1000), |o| (o.start, o.end - o.start));
-        let mut found =
-            Found { start, length, targets: [ptr::null_mut(); NAMES.len()], runtimes: [ptr::null_mut(); 2] };
+        let (start, length) = me.map_or((address & !0xfff, 0x1000), |o| (o.start, o.end - o.start));
+        let mut found = Found::nothing(start, length);
+        if me.is_none() && !code {
+            found.elsewhere = true;
+            return found;
+        }
         for (family, (key, prefix)) in FAMILIES.into_iter().enumerate() {
             let numbers = if family == 0 { 0..GOMP_NAMES } else { GOMP_NAMES..NAMES.len() };
             let next = global[numbers.start].expose_provenance();
@@ -184,7 +219,7 @@ fn resolve(caller: usize) -> Found {
     for runtime in runtime::known() {
         runtime.keep_loaded();
     }
-    found.unwrap_or(Found { start: 0, length: 0, targets: global, runtimes: [ptr::null_mut(); 2] })
+    found.unwrap_or(Found { targets: global, ..Found::nothing(0, 0) })
 }
 
 /// The runtime for one family of entry points, and whether it is the one that the program's
