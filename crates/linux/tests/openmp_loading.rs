@@ -267,6 +267,32 @@ fn a_closed_library_is_unloaded_and_another_in_its_place_gets_its_own_runtime() 
 }
 
 #[test]
+fn constructors_and_destructors_may_wait_for_threads_that_begin_regions() {
+    for &omp in Omp::all() {
+        let plugin = build(omp.compiler(), "joins.c", &["-fopenmp", "-shared", "-fPIC", "-pthread"]);
+        for orders in [Orders::default(), count(), team(1)] {
+            let page = page(orders);
+            let mut host = host(&page);
+            open(&mut host, "open", 0, &plugin);
+            assert_eq!(host.ask("call 0 joins_begin"), "1", "{omp:?}, {orders:?}");
+            assert_eq!(host.ask("close 0"), "0", "{omp:?}, {orders:?}: unloaded");
+            host.end();
+        }
+    }
+    if is_gnu() {
+        // (libomp itself cannot begin its first region there: it calls dlsym.)
+        let plugin = build("gcc", "joins.c", &["-fopenmp", "-shared", "-fPIC", "-pthread", "-DAT_LOAD"]);
+        for orders in [Orders::default(), count(), team(1)] {
+            let page = page(orders);
+            let mut host = host(&page);
+            open(&mut host, "open", 0, &plugin);
+            assert_eq!(host.ask("call 0 joins_right"), "1", "{orders:?}");
+            host.end();
+        }
+    }
+}
+
+#[test]
 fn a_thousand_places_in_the_code_cost_no_memory_per_region() {
     for &omp in Omp::all() {
         let program = omp.build("many_sites.c", &["-O1"]);

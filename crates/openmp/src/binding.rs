@@ -17,14 +17,20 @@
 //! return address: a function that ends in a region jumps there, and so "returns" to its caller's
 //! object. Only if the argument lies in no object does the return address decide.
 //!
-//! The answer is kept until `dlclose` unloads something, since another object may then come to
-//! lie at the same address.
+//! The answer is kept until `dlclose` unloads the object, since another one may then come to lie
+//! at the same address.
+//!
+//! A constructor or destructor of a library runs under the linker's lock and may wait for a thread
+//! that begins a region. So `dlsym` and `dlopen`, which take that lock, are not called here: the list
+//! of objects has a lock of its own, which is held only while the list changes. `later.rs` tells
+//! what that leaves open.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
-use crate::next::{next, next_symbol};
+use crate::later;
+use crate::next::next;
 use crate::objects::{self, Object};
 use crate::runtime::{self, Runtime};
 
@@ -181,77 +187,98 @@ fn keep(found: Found) -> &'static Binding {
     binding
 }
 
+/// How many of the loaded objects, the first ones, the program began with; they are never unloaded.
+static INITIAL: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = note_initial;
+
+extern "C" fn note_initial() {
+    INITIAL.store(objects::count(), Relaxed);
+}
+
 /// Looks for the real entry points, as told at the top of this file, for an address in the calling
 /// object: a return address (`code`) or a first argument.
 fn resolve(address: usize, code: bool) -> Found {
-    let mut global = [ptr::null_mut(); NAMES.len()];
-    for (at, name) in global.iter_mut().zip(NAMES) {
-        *at = next_symbol(name);
-    }
-    // SAFETY: forgets what the look-ups above may have failed to find.
-    unsafe { libc::dlerror() };
-    let found = objects::with_loaded(|loaded| {
-        let me = loaded.iter().find(|o| o.contains(address));
-        // Code made at run time lies in no object: it gets a binding per page.
-        let (start, length) = me.map_or((address & !0xfff, 0x1000), |o| (o.start, o.end - o.start));
-        let mut found = Found::nothing(start, length);
-        if me.is_none() && !code {
-            found.elsewhere = true;
-            return found;
-        }
-        for (family, (key, prefix)) in FAMILIES.into_iter().enumerate() {
-            let numbers = if family == 0 { 0..GOMP_NAMES } else { GOMP_NAMES..NAMES.len() };
-            let next = global[numbers.start].expose_provenance();
-            let Some((object, in_order)) = choose(loaded, me, next, key, prefix) else {
-                continue;
-            };
-            found.runtimes[family] =
-                runtime::of(object).map_or(ptr::null_mut(), |r| ptr::from_ref(r).cast_mut());
-            for number in numbers {
-                // A tool that stands in front of the runtime gets its turn.
-                let first = Some(global[number]).filter(|at| in_order && !at.is_null());
-                let own = || object.symbol(NAMES[number]).map(ptr::with_exposed_provenance_mut);
-                found.targets[number] = first.or_else(own).unwrap_or(ptr::null_mut());
-            }
-        }
-        found
+    let found = objects::with_loaded(|loaded| look(loaded, address, code, None)).and_then(Result::ok);
+    let found = found.or_else(|| {
+        let later = FAMILIES.map(|(key, _)| key);
+        let later = later::global(later);
+        objects::with_loaded(|loaded| look(loaded, address, code, Some(later))).and_then(Result::ok)
     });
-    for runtime in runtime::known() {
-        runtime.keep_loaded();
-    }
-    found.unwrap_or(Found { targets: global, ..Found::nothing(0, 0) })
+    found.unwrap_or(Found::nothing(0, 0))
 }
 
-/// The runtime for one family of entry points, and whether it is the one that the program's
-/// search order gives (`next` is where that order finds `key`, or 0).
+/// It has to be known what was loaded later into the program's search order.
+struct Unsure;
+
+fn look(
+    loaded: &[Object],
+    address: usize,
+    code: bool,
+    later: Option<[usize; FAMILIES.len()]>,
+) -> Result<Found, Unsure> {
+    let me = loaded.iter().find(|o| o.contains(address));
+    // Code made at run time lies in no object: it gets a binding per page.
+    let (start, length) = me.map_or((address & !0xfff, 0x1000), |o| (o.start, o.end - o.start));
+    let mut found = Found::nothing(start, length);
+    if me.is_none() && !code {
+        found.elsewhere = true;
+        return Ok(found);
+    }
+    let initial = &loaded[..INITIAL.load(Relaxed).min(loaded.len())];
+    let ours = initial.iter().position(|o| o.contains((&raw const INITIAL).addr()));
+    let behind = &initial[ours.map_or(initial.len(), |at| at + 1)..];
+    for (family, (key, prefix)) in FAMILIES.into_iter().enumerate() {
+        let next = behind.iter().find_map(|o| o.symbol(key)).or_else(|| Some(later?[family]));
+        let Some((object, in_order)) = choose(loaded, me, next, key, prefix)? else {
+            continue;
+        };
+        found.runtimes[family] = runtime::of(object).map_or(ptr::null_mut(), |r| ptr::from_ref(r).cast_mut());
+        for number in if family == 0 { 0..GOMP_NAMES } else { GOMP_NAMES..NAMES.len() } {
+            // A tool that stands in front of the runtime gets its turn.
+            let first = behind.iter().find_map(|o| o.symbol(NAMES[number])).filter(|_| in_order);
+            let target = first.or_else(|| object.symbol(NAMES[number]));
+            found.targets[number] = target.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut);
+        }
+    }
+    Ok(found)
+}
+
+/// The runtime for one family of entry points, and whether it is the one that the program's search
+/// order gives. `next` is where that order finds `key`, 0 if nowhere, and `None` if it is not known.
 fn choose<'o>(
     loaded: &'o [Object],
     me: Option<&Object>,
-    next: usize,
+    next: Option<usize>,
     key: &CStr,
     prefix: &[u8],
-) -> Option<(&'o Object, bool)> {
+) -> Result<Option<(&'o Object, bool)>, Unsure> {
     let runtimes: Vec<&Object> = loaded.iter().filter(|o| runtime::is_runtime(o, key)).collect();
     let holds = |at: usize| runtimes.iter().find(|o| o.contains(at)).copied();
     let by_name = |start: &[u8]| {
         let other = |name: &CStr| name.to_bytes().starts_with(start) && !NAMES.contains(&name);
         me.and_then(|me| me.bound(other, holds))
     };
-    let in_order = holds(next).or_else(|| {
-        let tool = loaded.iter().position(|o| o.contains(next))?;
-        loaded[tool..].iter().find(|o| runtime::is_runtime(o, key))
+    let in_order = next.and_then(|next| {
+        holds(next).or_else(|| {
+            let tool = loaded.iter().position(|o| o.contains(next))?;
+            loaded[tool..].iter().find(|o| runtime::is_runtime(o, key))
+        })
     });
     let loaded_with = || {
         let scope = scope(loaded, me?)?;
         scope.into_iter().map(|i| &loaded[i]).find(|o| runtime::is_runtime(o, key))
     };
     let several = runtimes.len() > 1;
-    let chosen = by_name(prefix)
-        .or_else(|| by_name(b"omp_"))
-        .or(in_order)
-        .or_else(|| several.then(loaded_with).flatten())
-        .or(runtimes.first().copied())?;
-    Some((chosen, in_order.is_some_and(|o| o.start == chosen.start)))
+    let bound = by_name(prefix).or_else(|| by_name(b"omp_"));
+    if several && bound.is_none() && next.is_none() {
+        return Err(Unsure);
+    }
+    let chosen =
+        bound.or(in_order).or_else(|| several.then(loaded_with).flatten()).or(runtimes.first().copied());
+    Ok(chosen.map(|chosen| (chosen, in_order.is_some_and(|o| o.start == chosen.start))))
 }
 
 /// The dependencies, breadth first, of the first object that has `me` among them: the one whose
@@ -277,8 +304,19 @@ fn scope(loaded: &[Object], me: &Object) -> Option<Vec<usize>> {
     (0..loaded.len()).map(below).find(|order| order.iter().any(|&i| loaded[i].start == me.start))
 }
 
-/// `dlclose(3)`. Another object may come to lie where one was unloaded. So no binding is used
-/// while this may happen; if nothing was unloaded, they are put back.
+/// The process ends: libraries have been finalised that `dlopen` would initialise again.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOADING: extern "C" fn() = note_ending;
+
+extern "C" fn note_ending() {
+    ENDING.store(true, Relaxed);
+}
+
+/// `dlclose(3)`. The runtimes that regions were sent to stay. Another object may come to lie where
+/// one was unloaded, so its binding is dropped.
 #[unsafe(no_mangle)]
 extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(real) = next!(c"dlclose" as extern "C" fn(*mut c_void) -> c_int) else {
@@ -287,13 +325,27 @@ extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     if ALL.load(Acquire).is_null() {
         return real(handle);
     }
+    if !ENDING.load(Relaxed) {
+        runtime::known().for_each(Runtime::keep_loaded);
+    }
     let before = objects::unloaded();
-    let idle: Vec<_> = all().map(|b| (b, b.length.swap(0, AcqRel))).filter(|(_, l)| *l > 0).collect();
     let result = real(handle);
-    if objects::unloaded() == before {
-        for (binding, length) in idle {
-            let _ = binding.length.compare_exchange(0, length, AcqRel, Relaxed);
-        }
+    if objects::unloaded() != before {
+        objects::with_loaded(forget_unloaded);
     }
     result
+}
+
+/// Drops the bindings of what is no longer loaded. (Bindings of code made at run time, too: they are
+/// easily made again.)
+fn forget_unloaded(loaded: &[Object]) {
+    for binding in all() {
+        let length = binding.length.load(Acquire);
+        if !loaded.iter().any(|o| (o.start, o.end - o.start) == (binding.start, length)) {
+            binding.length.store(0, Release);
+        }
+    }
+    for runtime in runtime::known() {
+        runtime.look_after(loaded);
+    }
 }

@@ -40,7 +40,7 @@ const LARGEST_MASK: usize = 1024;
 
 /// The functions that we stand in front of.
 mod real {
-    use super::{Attribute, Get, GetCpu, Set, c_int, c_long, next};
+    use super::{Attribute, Get, GetCpu, LoadAverage, Set, c_int, c_long, next};
 
     /// `real!(name: TYPE, …)`: each as a function that gives the next definition, and
     /// `look_up`, which looks all of them up at once.
@@ -59,6 +59,7 @@ mod real {
         set_affinity = c"sched_setaffinity": Set,
         get_thread = c"pthread_getaffinity_np": Get,
         set_thread = c"pthread_setaffinity_np": Set,
+        load_average = c"getloadavg": LoadAverage,
         set_attribute = c"pthread_attr_setaffinity_np": Attribute,
     }
 }
@@ -66,6 +67,7 @@ mod real {
 type Get = extern "C" fn(usize, usize, *mut u8) -> c_int;
 type Set = extern "C" fn(usize, usize, *const u8) -> c_int;
 type Attribute = extern "C" fn(*mut libc::pthread_attr_t, usize, *const u8) -> c_int;
+type LoadAverage = extern "C" fn(*mut f64, c_int) -> c_int;
 type GetCpu = extern "C" fn(*mut u32, *mut u32) -> c_int;
 
 /// Looks up what we pass on to; at the first question or when the library is loaded.
@@ -295,5 +297,5 @@ extern "C" fn load_average(loads: *mut f64, count: c_int, caller: usize) -> c_in
         unsafe { core::slice::from_raw_parts_mut(loads, room) }.fill(0.0);
         return count;
     }
-    next!(c"getloadavg" as extern "C" fn(*mut f64, c_int) -> c_int).map_or(-1, |real| real(loads, count))
+    real::load_average().map_or(-1, |real| real(loads, count))
 }
