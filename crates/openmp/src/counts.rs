@@ -7,7 +7,7 @@
 //!   from the beginning where the environment orders placing,
 //!
 //! and a mask that was answered and is set again sets the truth. The number of *configured* CPUs
-//! is never lowered, and `sched_getcpu` never names a CPU beyond the answer, because programs
+//! is never lowered, and `sched_getcpu` names a CPU of the mask that was answered, because programs
 //! size tables by the one and index them by the other.
 //!
 //! Not reached: system calls that a program makes itself (Go, LLVM libomp), the CPU number that
@@ -141,12 +141,31 @@ extern "C" fn getcpu(cpu: *mut u32, node: *mut u32) -> c_int {
     result
 }
 
-/// A CPU's number, folded into those that were answered.
+/// A CPU's number: itself if its CPU is in the mask that was answered, else that of one there.
 fn within(cpu: u32) -> u32 {
-    match limit() {
-        Some(count) => cpu % count,
-        None => cpu,
+    let Some(count) = limit() else {
+        return cpu;
+    };
+    let mut mask = [0u8; LARGEST_MASK];
+    let Some(real) = real::get_affinity() else {
+        return cpu;
+    };
+    // SAFETY: the C library's own variable of this thread; put back, since nothing has failed.
+    let errno = unsafe { *libc::__errno_location() };
+    let known = real(0, mask.len(), mask.as_mut_ptr()) == 0;
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !known {
+        return cpu;
     }
+    narrow(&mut mask, count);
+    let has = |cpu: &u32| mask.get(*cpu as usize / 8).is_some_and(|byte| byte >> (cpu % 8) & 1 == 1);
+    if has(&cpu) {
+        return cpu;
+    }
+    let answered = mask.iter().map(|byte| byte.count_ones()).sum::<u32>().max(1);
+    let all = 0..8 * u32::try_from(LARGEST_MASK).unwrap_or(0);
+    all.filter(has).nth((cpu % answered) as usize).unwrap_or(cpu)
 }
 
 /// Keeps the first `count` CPUs of a mask and clears the rest.
