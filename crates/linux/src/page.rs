@@ -53,6 +53,8 @@ pub struct Process {
     pub slot: usize,
     /// Its process id, as it sees itself.
     pub pid: u32,
+    /// Tells the programs apart that claimed this slot, also those of one process, by exec.
+    pub serial: u32,
     /// Threads that its last outermost region asked for.
     pub requested: u32,
     /// Threads that this region was given.
@@ -161,6 +163,14 @@ impl TeamPage {
         slots.filter_map(|(slot, s)| view(slot, s)).collect()
     }
 
+    /// Whether the program that `process` describes still has its slot.
+    #[must_use]
+    pub fn is_current(&self, process: &Process) -> bool {
+        let slot = &self.page().slots[process.slot];
+        let pid = slot.pid.load(Ordering::Acquire);
+        (pid, slot.serial.load(Ordering::Acquire)) == (process.pid, process.serial)
+    }
+
     /// Gives orders to the process in `slot`; wakes those that wait for a change.
     pub fn publish(&self, slot: usize, orders: Orders) {
         let at = &self.page().slots[slot].word;
@@ -221,6 +231,7 @@ fn view(slot: usize, s: &Slot) -> Option<Process> {
     (pid != 0).then(|| Process {
         slot,
         pid,
+        serial: s.serial.load(Ordering::Acquire),
         requested: s.requested.load(Ordering::Relaxed),
         team: s.team.load(Ordering::Relaxed),
         dynamic: s.dynamic.load(Ordering::Relaxed) != 0,

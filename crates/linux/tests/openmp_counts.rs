@@ -78,7 +78,7 @@ fn other_processes_are_answered_truly() {
 }
 
 #[test]
-fn the_number_of_the_present_cpu_is_below_the_answer() {
+fn the_number_of_the_present_cpu_is_in_the_mask_as_answered() {
     for page in [None, Some(answer(Some(1))), Some(answer(None))] {
         assert_eq!(says(page.as_ref(), &["numbers"]), "1\n");
     }

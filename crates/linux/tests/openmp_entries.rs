@@ -152,9 +152,13 @@ fn libomp_regions_with_0_to_12_captured_variables_keep_them_all() {
 
 /// What the fake runtime says without us, and with these orders.
 fn fake(orders: Option<Orders>) -> Vec<String> {
+    fake_of("fake_calls.c", orders)
+}
+
+fn fake_of(source: &str, orders: Option<Orders>) -> Vec<String> {
     let runtime = build("gcc", "fake_runtime.c", &["-shared", "-fPIC"]);
     let rpath = format!("-Wl,-rpath,{}", scratch().display());
-    let program = build("gcc", "fake_calls.c", &[runtime.to_str().unwrap(), &rpath]);
+    let program = build("gcc", source, &[runtime.to_str().unwrap(), &rpath]);
     let page = page(orders.unwrap_or_default());
     let mut command = command(program, Some(&page));
     if orders.is_none() {
@@ -173,6 +177,15 @@ fn arguments_in_registers_and_on_the_stack_and_results_arrive_untouched() {
     );
     for orders in [Orders::default(), count(), Orders { quiet: false, ..team(9) }] {
         assert_eq!(fake(Some(orders)), truth, "{orders:?}");
+    }
+}
+
+#[test]
+fn a_place_in_the_source_may_lie_in_no_object() {
+    let truth = fake_of("places.c", None);
+    assert_eq!(truth[1], "push (null) 5 3; fork heap 1 body: 1 1.50");
+    for orders in [Orders::default(), count(), team(9)] {
+        assert_eq!(fake_of("places.c", Some(orders)), truth, "{orders:?}");
     }
 }
 

@@ -118,6 +118,42 @@ fn two_libraries_with_two_copies_of_a_runtime_keep_them_apart() {
     }
 }
 
+/// The size of a region at the end of a function of object `number`, to which the compiler jumps.
+fn fill(host: &mut Talk, number: u32) -> String {
+    host.ask(&format!("call {number} plugin_fill"));
+    host.ask(&format!("call {number} plugin_filled"))
+}
+
+#[test]
+fn a_region_that_is_jumped_to_at_the_end_of_a_function_runs_in_its_own_runtime() {
+    if !is_gnu() {
+        return;
+    }
+    for (orders, size) in [(Orders::default(), "4"), (count(), "4"), (team(3), "3")] {
+        let page = page(orders);
+        let mut host = host(&page);
+        open(&mut host, "open", 0, &plugin('A'));
+        open(&mut host, "open", 1, &plugin('B'));
+        for _ in 0..3 {
+            for number in [0, 1] {
+                assert_eq!(fill(&mut host, number), size, "{number}, {orders:?}");
+            }
+        }
+        host.end();
+        if Omp::Llvm.is_here() {
+            let fake = build("gcc", "fake_runtime.c", &["-shared", "-fPIC"]);
+            let llvm = build("clang", "plugin.c", &["-fopenmp", "-shared", "-fPIC"]);
+            let mut host = self::host(&page);
+            open(&mut host, "open", 0, &fake);
+            open(&mut host, "open", 1, &llvm);
+            for _ in 0..3 {
+                assert_eq!(fill(&mut host, 1), size, "libomp beside another runtime, {orders:?}");
+            }
+            host.end();
+        }
+    }
+}
+
 #[test]
 fn a_library_uses_the_runtime_that_the_linker_gives_it_not_its_own_dependency() {
     if !is_gnu() {
@@ -228,6 +264,32 @@ fn a_closed_library_is_unloaded_and_another_in_its_place_gets_its_own_runtime() 
     assert_eq!(size, "3");
     assert!(grown.parse::<i64>().unwrap() < 32, "600 loads cost {grown} KiB");
     host.end();
+}
+
+#[test]
+fn constructors_and_destructors_may_wait_for_threads_that_begin_regions() {
+    for &omp in Omp::all() {
+        let plugin = build(omp.compiler(), "joins.c", &["-fopenmp", "-shared", "-fPIC", "-pthread"]);
+        for orders in [Orders::default(), count(), team(1)] {
+            let page = page(orders);
+            let mut host = host(&page);
+            open(&mut host, "open", 0, &plugin);
+            assert_eq!(host.ask("call 0 joins_begin"), "1", "{omp:?}, {orders:?}");
+            assert_eq!(host.ask("close 0"), "0", "{omp:?}, {orders:?}: unloaded");
+            host.end();
+        }
+    }
+    if is_gnu() {
+        // (libomp itself cannot begin its first region there: it calls dlsym.)
+        let plugin = build("gcc", "joins.c", &["-fopenmp", "-shared", "-fPIC", "-pthread", "-DAT_LOAD"]);
+        for orders in [Orders::default(), count(), team(1)] {
+            let page = page(orders);
+            let mut host = host(&page);
+            open(&mut host, "open", 0, &plugin);
+            assert_eq!(host.ask("call 0 joins_right"), "1", "{orders:?}");
+            host.end();
+        }
+    }
 }
 
 #[test]

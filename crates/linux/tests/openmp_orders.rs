@@ -232,6 +232,59 @@ fn random_sizes_cover_all_and_repeat_with_the_seed() {
 }
 
 #[test]
+fn the_first_region_gets_another_size_with_every_seed_and_telling_ones_with_the_first() {
+    for &omp in Omp::all() {
+        let random = Orders { random: true, any: true, ..Orders::default() };
+        let first = |seed, clause: u32| {
+            let page = TeamPage::create(random, false, None, seed).unwrap();
+            let mut program = Talk::driver(omp, &page);
+            let size = program.number(&format!("region {clause}"));
+            program.end();
+            size
+        };
+        assert_eq!([1, 2, 3].map(|seed| first(seed, 0)), [1, 3, 2], "{omp:?}");
+        assert_eq!([1, 2, 3].map(|seed| first(seed, 2)), [1, 1, 1], "{omp:?}");
+        assert_eq!([1, 2, 3, 4].map(|seed| first(seed, 1)), [1, 1, 1, 1], "{omp:?}");
+        for seed in 4..12 {
+            assert!((1..4).contains(&first(seed, 0)), "{omp:?}, {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_region_that_the_runtimes_own_limit_clips_is_not_resized() {
+    for &omp in Omp::all() {
+        let page = page(team(2));
+        let mut command = command(omp.build("driver.c", &[]), Some(&page));
+        let mut program = Talk::start(command.env("OMP_THREAD_LIMIT", "2"));
+        assert_eq!(program.number("region 0"), 2, "{omp:?}");
+        assert_eq!(program.number("region 4"), 2, "{omp:?}");
+        let seen = only(&page);
+        assert_eq!((seen.requested, seen.team, seen.regions, seen.resized), (2, 2, 2, 0), "{omp:?}");
+        program.end();
+    }
+}
+
+#[test]
+fn a_serial_first_region_hides_nothing_of_what_the_others_ask_for() {
+    for &omp in Omp::all() {
+        // (libomp 14 lets the clause of a serial region leak into the next one.)
+        let firsts = ["region 1", "region 2", "if0 1"];
+        for first in &firsts[..if omp == Omp::Gnu { 3 } else { 2 }] {
+            let page = page(Orders::default());
+            let mut program = Talk::driver(omp, &page);
+            program.ask(first);
+            assert_eq!(program.number("region 0"), 4, "{omp:?}");
+            assert_eq!(only(&page).requested, 4, "{omp:?}: {first}");
+            order(&page, count());
+            assert_eq!(program.number("region 2"), 2, "{omp:?}");
+            assert_eq!(only(&page).requested, 4, "{omp:?}: {first}, then a smaller one");
+            program.end();
+        }
+    }
+}
+
+#[test]
 fn dynamic_adjustment_is_not_clamped_by_the_load_of_the_machine() {
     // libgomp takes the 15-minute load average off; the shim claims one of 50.
     let shim = openmp_support::build("gcc", "loadavg.c", &["-shared", "-fPIC"]);

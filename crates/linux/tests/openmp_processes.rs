@@ -46,6 +46,8 @@ fn a_program_that_is_replaced_by_another_keeps_its_slot() {
             assert_eq!(program.number("region 0"), 2);
             let after = only(&page);
             assert_eq!((after.slot, after.pid), (before.slot, before.pid));
+            assert_ne!(after.serial, before.serial, "what the first may do does not hold for the second");
+            assert!(page.is_current(&after) && !page.is_current(&before));
             assert_eq!((after.gomp, after.kmp), (second == Omp::Gnu, second == Omp::Llvm));
             assert_eq!(after.regions, 1);
             program.end();

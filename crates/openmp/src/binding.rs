@@ -12,14 +12,25 @@
 //!    first loaded object that needs it;
 //! 4. any runtime at all.
 //!
-//! The answer is kept until `dlclose` unloads something, since another object may then come to
-//! lie at the same address.
+//! Which object calls is told by the first argument: the region's function (libgomp) or its
+//! place in the source (libomp), of which the compiler makes a private copy in each object. Not by the
+//! return address: a function that ends in a region jumps there, and so "returns" to its caller's
+//! object. Only if the argument lies in no object does the return address decide.
+//!
+//! The answer is kept until `dlclose` unloads the object, since another one may then come to lie
+//! at the same address.
+//!
+//! A constructor or destructor of a library runs under the linker's lock and may wait for a thread
+//! that begins a region. So `dlsym` and `dlopen`, which take that lock, are not called here: the list
+//! of objects has a lock of its own, which is held only while the list changes. `later.rs` tells
+//! what that leaves open.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
-use crate::next::{next, next_symbol};
+use crate::later;
+use crate::next::next;
 use crate::objects::{self, Object};
 use crate::runtime::{self, Runtime};
 
@@ -63,35 +74,40 @@ pub(crate) struct Binding {
     pub(crate) length: AtomicUsize,
     pub(crate) targets: [AtomicPtr<c_void>; NAMES.len()],
     runtimes: [AtomicPtr<Runtime>; FAMILIES.len()],
+    /// First arguments in this page lie in no object: it has no targets.
+    elsewhere: bool,
     /// The next in the list of all.
     next: AtomicPtr<Binding>,
 }
 
 /// All bindings; never freed, used again for an object at the same place.
 static ALL: AtomicPtr<Binding> = AtomicPtr::new(ptr::null_mut());
-/// Bindings by the page of the calling code. Only a short cut: `start` and `length` decide.
+/// Bindings by the page of the first argument. Only a short cut: `start` and `length` decide.
 pub(crate) static CACHE: [AtomicPtr<Binding>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 
-/// The real entry point `number` (in [`NAMES`]) for a call that returns to `caller`, and its runtime.
+/// The real entry point `number` (in [`NAMES`]) for a call with the first argument `key` that
+/// returns to `caller`, and its runtime.
 #[inline]
-pub(crate) fn find(caller: usize, number: usize) -> Option<(*mut c_void, &'static Runtime)> {
-    let at = &CACHE[(caller >> 12) % CACHE.len()];
+pub(crate) fn find(key: usize, caller: usize, number: usize) -> Option<(*mut c_void, &'static Runtime)> {
+    let at = &CACHE[(key >> 12) % CACHE.len()];
     // SAFETY: bindings are never freed.
-    let known = unsafe { at.load(Acquire).as_ref() }.filter(|b| b.serves(caller));
-    let binding = match known {
-        Some(binding) => binding,
-        None => look_up(caller, at),
-    };
-    let target = binding.targets[number].load(Relaxed);
-    // SAFETY: runtimes are never freed.
-    let runtime = unsafe { binding.runtimes[usize::from(number >= GOMP_NAMES)].load(Relaxed).as_ref() };
-    Some((target, runtime?)).filter(|_| !target.is_null())
+    let known = unsafe { at.load(Acquire).as_ref() }.filter(|b| b.serves(key));
+    let by_key = known.or_else(|| look_up(key, at)).and_then(|b| b.target(number));
+    by_key.or_else(|| of_code(caller).target(number))
 }
 
 impl Binding {
     #[inline]
-    fn serves(&self, caller: usize) -> bool {
-        caller.wrapping_sub(self.start) < self.length.load(Acquire)
+    fn serves(&self, address: usize) -> bool {
+        address.wrapping_sub(self.start) < self.length.load(Acquire)
+    }
+
+    #[inline]
+    fn target(&self, number: usize) -> Option<(*mut c_void, &'static Runtime)> {
+        let target = self.targets[number].load(Relaxed);
+        // SAFETY: runtimes are never freed.
+        let runtime = unsafe { self.runtimes[usize::from(number >= GOMP_NAMES)].load(Relaxed).as_ref() };
+        Some((target, runtime?)).filter(|_| !target.is_null())
     }
 }
 
@@ -101,12 +117,23 @@ fn all() -> impl Iterator<Item = &'static Binding> {
     core::iter::successors(follow(&ALL), move |b| follow(&b.next))
 }
 
+/// The binding for a first argument; none for null.
 #[cold]
-fn look_up(caller: usize, at: &AtomicPtr<Binding>) -> &'static Binding {
-    let known = all().find(|b| b.serves(caller));
-    let binding = known.unwrap_or_else(|| keep(resolve(caller)));
+fn look_up(key: usize, at: &AtomicPtr<Binding>) -> Option<&'static Binding> {
+    if key == 0 {
+        return None;
+    }
+    let known = all().find(|b| b.serves(key));
+    let binding = known.unwrap_or_else(|| keep(resolve(key, false)));
     at.store(ptr::from_ref(binding).cast_mut(), Release);
-    binding
+    Some(binding)
+}
+
+/// The binding for a return address.
+#[cold]
+fn of_code(caller: usize) -> &'static Binding {
+    let known = all().find(|b| !b.elsewhere && b.serves(caller));
+    known.unwrap_or_else(|| keep(resolve(caller, true)))
 }
 
 /// What was found for one object.
@@ -115,17 +142,27 @@ struct Found {
     length: usize,
     targets: [*mut c_void; NAMES.len()],
     runtimes: [*mut Runtime; FAMILIES.len()],
+    elsewhere: bool,
+}
+
+impl Found {
+    fn nothing(start: usize, length: usize) -> Found {
+        let targets = [ptr::null_mut(); NAMES.len()];
+        Found { start, length, targets, runtimes: [ptr::null_mut(); FAMILIES.len()], elsewhere: false }
+    }
 }
 
 /// Publishes what was found, in the binding that an earlier object at that place had if possible.
 fn keep(found: Found) -> &'static Binding {
-    let old = all().find(|b| b.start == found.start && b.length.load(Acquire) == 0);
+    let free = |b: &&Binding| b.length.load(Acquire) == 0 && b.elsewhere == found.elsewhere;
+    let old = all().find(|b| b.start == found.start && free(b));
     let binding = old.unwrap_or_else(|| {
         Box::leak(Box::new(Binding {
             start: found.start,
             length: AtomicUsize::new(0),
             targets: [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()],
             runtimes: [const { AtomicPtr::new(ptr::null_mut()) }; FAMILIES.len()],
+            elsewhere: found.elsewhere,
             next: AtomicPtr::new(ptr::null_mut()),
         }))
     });
@@ -150,73 +187,98 @@ fn keep(found: Found) -> &'static Binding {
     binding
 }
 
-/// Looks for the real entry points, as told at the top of this file.
-fn resolve(caller: usize) -> Found {
-    let mut global = [ptr::null_mut(); NAMES.len()];
-    for (at, name) in global.iter_mut().zip(NAMES) {
-        *at = next_symbol(name);
-    }
-    // SAFETY: forgets what the look-ups above may have failed to find.
-    unsafe { libc::dlerror() };
-    let found = objects::with_loaded(|loaded| {
-        let me = loaded.iter().find(|o| o.contains(caller));
-        // Code made at run time lies in no object: it gets a binding per page.
-        let (start, length) = me.map_or((caller & !0xfff, 0x1000), |o| (o.start, o.end - o.start));
-        let mut found =
-            Found { start, length, targets: [ptr::null_mut(); NAMES.len()], runtimes: [ptr::null_mut(); 2] };
-        for (family, (key, prefix)) in FAMILIES.into_iter().enumerate() {
-            let numbers = if family == 0 { 0..GOMP_NAMES } else { GOMP_NAMES..NAMES.len() };
-            let next = global[numbers.start].expose_provenance();
-            let Some((object, in_order)) = choose(loaded, me, next, key, prefix) else {
-                continue;
-            };
-            found.runtimes[family] =
-                runtime::of(object).map_or(ptr::null_mut(), |r| ptr::from_ref(r).cast_mut());
-            for number in numbers {
-                // A tool that stands in front of the runtime gets its turn.
-                let first = Some(global[number]).filter(|at| in_order && !at.is_null());
-                let own = || object.symbol(NAMES[number]).map(ptr::with_exposed_provenance_mut);
-                found.targets[number] = first.or_else(own).unwrap_or(ptr::null_mut());
-            }
-        }
-        found
-    });
-    for runtime in runtime::known() {
-        runtime.keep_loaded();
-    }
-    found.unwrap_or(Found { start: 0, length: 0, targets: global, runtimes: [ptr::null_mut(); 2] })
+/// How many of the loaded objects, the first ones, the program began with; they are never unloaded.
+static INITIAL: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = note_initial;
+
+extern "C" fn note_initial() {
+    INITIAL.store(objects::count(), Relaxed);
 }
 
-/// The runtime for one family of entry points, and whether it is the one that the program's
-/// search order gives (`next` is where that order finds `key`, or 0).
+/// Looks for the real entry points, as told at the top of this file, for an address in the calling
+/// object: a return address (`code`) or a first argument.
+fn resolve(address: usize, code: bool) -> Found {
+    let found = objects::with_loaded(|loaded| look(loaded, address, code, None)).and_then(Result::ok);
+    let found = found.or_else(|| {
+        let later = FAMILIES.map(|(key, _)| key);
+        let later = later::global(later);
+        objects::with_loaded(|loaded| look(loaded, address, code, Some(later))).and_then(Result::ok)
+    });
+    found.unwrap_or(Found::nothing(0, 0))
+}
+
+/// It has to be known what was loaded later into the program's search order.
+struct Unsure;
+
+fn look(
+    loaded: &[Object],
+    address: usize,
+    code: bool,
+    later: Option<[usize; FAMILIES.len()]>,
+) -> Result<Found, Unsure> {
+    let me = loaded.iter().find(|o| o.contains(address));
+    // Code made at run time lies in no object: it gets a binding per page.
+    let (start, length) = me.map_or((address & !0xfff, 0x1000), |o| (o.start, o.end - o.start));
+    let mut found = Found::nothing(start, length);
+    if me.is_none() && !code {
+        found.elsewhere = true;
+        return Ok(found);
+    }
+    let initial = &loaded[..INITIAL.load(Relaxed).min(loaded.len())];
+    let ours = initial.iter().position(|o| o.contains((&raw const INITIAL).addr()));
+    let behind = &initial[ours.map_or(initial.len(), |at| at + 1)..];
+    for (family, (key, prefix)) in FAMILIES.into_iter().enumerate() {
+        let next = behind.iter().find_map(|o| o.symbol(key)).or_else(|| Some(later?[family]));
+        let Some((object, in_order)) = choose(loaded, me, next, key, prefix)? else {
+            continue;
+        };
+        found.runtimes[family] = runtime::of(object).map_or(ptr::null_mut(), |r| ptr::from_ref(r).cast_mut());
+        for number in if family == 0 { 0..GOMP_NAMES } else { GOMP_NAMES..NAMES.len() } {
+            // A tool that stands in front of the runtime gets its turn.
+            let first = behind.iter().find_map(|o| o.symbol(NAMES[number])).filter(|_| in_order);
+            let target = first.or_else(|| object.symbol(NAMES[number]));
+            found.targets[number] = target.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut);
+        }
+    }
+    Ok(found)
+}
+
+/// The runtime for one family of entry points, and whether it is the one that the program's search
+/// order gives. `next` is where that order finds `key`, 0 if nowhere, and `None` if it is not known.
 fn choose<'o>(
     loaded: &'o [Object],
     me: Option<&Object>,
-    next: usize,
+    next: Option<usize>,
     key: &CStr,
     prefix: &[u8],
-) -> Option<(&'o Object, bool)> {
+) -> Result<Option<(&'o Object, bool)>, Unsure> {
     let runtimes: Vec<&Object> = loaded.iter().filter(|o| runtime::is_runtime(o, key)).collect();
     let holds = |at: usize| runtimes.iter().find(|o| o.contains(at)).copied();
     let by_name = |start: &[u8]| {
         let other = |name: &CStr| name.to_bytes().starts_with(start) && !NAMES.contains(&name);
         me.and_then(|me| me.bound(other, holds))
     };
-    let in_order = holds(next).or_else(|| {
-        let tool = loaded.iter().position(|o| o.contains(next))?;
-        loaded[tool..].iter().find(|o| runtime::is_runtime(o, key))
+    let in_order = next.and_then(|next| {
+        holds(next).or_else(|| {
+            let tool = loaded.iter().position(|o| o.contains(next))?;
+            loaded[tool..].iter().find(|o| runtime::is_runtime(o, key))
+        })
     });
     let loaded_with = || {
         let scope = scope(loaded, me?)?;
         scope.into_iter().map(|i| &loaded[i]).find(|o| runtime::is_runtime(o, key))
     };
     let several = runtimes.len() > 1;
-    let chosen = by_name(prefix)
-        .or_else(|| by_name(b"omp_"))
-        .or(in_order)
-        .or_else(|| several.then(loaded_with).flatten())
-        .or(runtimes.first().copied())?;
-    Some((chosen, in_order.is_some_and(|o| o.start == chosen.start)))
+    let bound = by_name(prefix).or_else(|| by_name(b"omp_"));
+    if several && bound.is_none() && next.is_none() {
+        return Err(Unsure);
+    }
+    let chosen =
+        bound.or(in_order).or_else(|| several.then(loaded_with).flatten()).or(runtimes.first().copied());
+    Ok(chosen.map(|chosen| (chosen, in_order.is_some_and(|o| o.start == chosen.start))))
 }
 
 /// The dependencies, breadth first, of the first object that has `me` among them: the one whose
@@ -242,8 +304,19 @@ fn scope(loaded: &[Object], me: &Object) -> Option<Vec<usize>> {
     (0..loaded.len()).map(below).find(|order| order.iter().any(|&i| loaded[i].start == me.start))
 }
 
-/// `dlclose(3)`. Another object may come to lie where one was unloaded. So no binding is used
-/// while this may happen; if nothing was unloaded, they are put back.
+/// The process ends: libraries have been finalised that `dlopen` would initialise again.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOADING: extern "C" fn() = note_ending;
+
+extern "C" fn note_ending() {
+    ENDING.store(true, Relaxed);
+}
+
+/// `dlclose(3)`. The runtimes that regions were sent to stay. Another object may come to lie where
+/// one was unloaded, so its binding is dropped.
 #[unsafe(no_mangle)]
 extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let Some(real) = next!(c"dlclose" as extern "C" fn(*mut c_void) -> c_int) else {
@@ -252,13 +325,27 @@ extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     if ALL.load(Acquire).is_null() {
         return real(handle);
     }
+    if !ENDING.load(Relaxed) {
+        runtime::known().for_each(Runtime::keep_loaded);
+    }
     let before = objects::unloaded();
-    let idle: Vec<_> = all().map(|b| (b, b.length.swap(0, AcqRel))).filter(|(_, l)| *l > 0).collect();
     let result = real(handle);
-    if objects::unloaded() == before {
-        for (binding, length) in idle {
-            let _ = binding.length.compare_exchange(0, length, AcqRel, Relaxed);
-        }
+    if objects::unloaded() != before {
+        objects::with_loaded(forget_unloaded);
     }
     result
+}
+
+/// Drops the bindings of what is no longer loaded. (Bindings of code made at run time, too: they are
+/// easily made again.)
+fn forget_unloaded(loaded: &[Object]) {
+    for binding in all() {
+        let length = binding.length.load(Acquire);
+        if !loaded.iter().any(|o| (o.start, o.end - o.start) == (binding.start, length)) {
+            binding.length.store(0, Release);
+        }
+    }
+    for runtime in runtime::known() {
+        runtime.look_after(loaded);
+    }
 }

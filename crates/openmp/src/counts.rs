@@ -7,7 +7,7 @@
 //!   from the beginning where the environment orders placing,
 //!
 //! and a mask that was answered and is set again sets the truth. The number of *configured* CPUs
-//! is never lowered, and `sched_getcpu` never names a CPU beyond the answer, because programs
+//! is never lowered, and `sched_getcpu` names a CPU of the mask that was answered, because programs
 //! size tables by the one and index them by the other.
 //!
 //! Not reached: system calls that a program makes itself (Go, LLVM libomp), the CPU number that
@@ -40,7 +40,7 @@ const LARGEST_MASK: usize = 1024;
 
 /// The functions that we stand in front of.
 mod real {
-    use super::{Attribute, Get, GetCpu, Set, c_int, c_long, next};
+    use super::{Attribute, Get, GetCpu, LoadAverage, Set, c_int, c_long, next};
 
     /// `real!(name: TYPE, …)`: each as a function that gives the next definition, and
     /// `look_up`, which looks all of them up at once.
@@ -59,6 +59,7 @@ mod real {
         set_affinity = c"sched_setaffinity": Set,
         get_thread = c"pthread_getaffinity_np": Get,
         set_thread = c"pthread_setaffinity_np": Set,
+        load_average = c"getloadavg": LoadAverage,
         set_attribute = c"pthread_attr_setaffinity_np": Attribute,
     }
 }
@@ -66,6 +67,7 @@ mod real {
 type Get = extern "C" fn(usize, usize, *mut u8) -> c_int;
 type Set = extern "C" fn(usize, usize, *const u8) -> c_int;
 type Attribute = extern "C" fn(*mut libc::pthread_attr_t, usize, *const u8) -> c_int;
+type LoadAverage = extern "C" fn(*mut f64, c_int) -> c_int;
 type GetCpu = extern "C" fn(*mut u32, *mut u32) -> c_int;
 
 /// Looks up what we pass on to; at the first question or when the library is loaded.
@@ -139,12 +141,31 @@ extern "C" fn getcpu(cpu: *mut u32, node: *mut u32) -> c_int {
     result
 }
 
-/// A CPU's number, folded into those that were answered.
+/// A CPU's number: itself if its CPU is in the mask that was answered, else that of one there.
 fn within(cpu: u32) -> u32 {
-    match limit() {
-        Some(count) => cpu % count,
-        None => cpu,
+    let Some(count) = limit() else {
+        return cpu;
+    };
+    let mut mask = [0u8; LARGEST_MASK];
+    let Some(real) = real::get_affinity() else {
+        return cpu;
+    };
+    // SAFETY: the C library's own variable of this thread; put back, since nothing has failed.
+    let errno = unsafe { *libc::__errno_location() };
+    let known = real(0, mask.len(), mask.as_mut_ptr()) == 0;
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !known {
+        return cpu;
     }
+    narrow(&mut mask, count);
+    let has = |cpu: &u32| mask.get(*cpu as usize / 8).is_some_and(|byte| byte >> (cpu % 8) & 1 == 1);
+    if has(&cpu) {
+        return cpu;
+    }
+    let answered = mask.iter().map(|byte| byte.count_ones()).sum::<u32>().max(1);
+    let all = 0..8 * u32::try_from(LARGEST_MASK).unwrap_or(0);
+    all.filter(has).nth((cpu % answered) as usize).unwrap_or(cpu)
 }
 
 /// Keeps the first `count` CPUs of a mask and clears the rest.
@@ -295,5 +316,5 @@ extern "C" fn load_average(loads: *mut f64, count: c_int, caller: usize) -> c_in
         unsafe { core::slice::from_raw_parts_mut(loads, room) }.fill(0.0);
         return count;
     }
-    next!(c"getloadavg" as extern "C" fn(*mut f64, c_int) -> c_int).map_or(-1, |real| real(loads, count))
+    real::load_average().map_or(-1, |real| real(loads, count))
 }

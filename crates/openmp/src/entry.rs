@@ -44,8 +44,8 @@ thread_local! {
 static MORE: AtomicU32 = AtomicU32::new(0);
 
 /// First the fast way, unless `$first` jumps over it: it is taken if the cached binding serves the
-/// caller (as `Binding::serves`), the word and [`MORE`] are zero, and there is a target. It uses
-/// r10 and r11 only, which no argument is in.
+/// first argument (as `Binding::serves`), the word and [`MORE`] are zero, and there is a target. It
+/// uses r10 and r11 only, which no argument is in.
 ///
 /// Registers saved are those that can carry arguments, and rax: it tells a variadic function how
 /// many vector registers do, so they are saved only if it does. The enter function gets the
@@ -58,14 +58,14 @@ macro_rules! trampoline {
         extern "C" fn $export() {
             naked_asm!(
                 $first,
-                "mov r10, [rsp]",
+                "mov r10, rdi",
                 "shr r10, 12",
                 "movzx r10d, r10b",
                 "lea r11, [rip + {cache}]",
                 "mov r10, [r11 + 8*r10]",
                 "test r10, r10",
                 "jz 5f",
-                "mov r11, [rsp]",
+                "mov r11, rdi",
                 "sub r11, [r10 + {start}]",
                 "cmp r11, [r10 + {length}]",
                 "jae 5f",
@@ -169,8 +169,8 @@ trampoline!(always __kmpc_push_num_threads_list, 22, enter_push_fixed);
 trampoline!(always __kmpc_push_num_threads_list_strict, 23, enter_push_fixed);
 
 #[inline]
-fn real(number: usize, caller: usize) -> (*mut c_void, &'static Runtime) {
-    binding::find(caller, number).unwrap_or_else(|| missing(number))
+fn real(number: usize, key: *const c_void, caller: usize) -> (*mut c_void, &'static Runtime) {
+    binding::find(key.addr(), caller, number).unwrap_or_else(|| missing(number))
 }
 
 /// The program calls into a runtime that is not there. Without us the dynamic linker would have
@@ -187,8 +187,8 @@ fn missing(number: usize) -> ! {
 }
 
 /// A libgomp region that asks for `threads` (0: as the runtime decides).
-extern "C" fn enter(number: usize, threads: u32, caller: usize) -> Jump {
-    let (target, runtime) = real(number, caller);
+extern "C" fn enter(number: usize, threads: u32, caller: usize, body: *const c_void) -> Jump {
+    let (target, runtime) = real(number, body, caller);
     let word = session::current_word();
     let threads = if word == 0 { threads } else { region::size(runtime, threads, word).unwrap_or(threads) };
     Jump { target, threads: threads.into() }
@@ -196,7 +196,7 @@ extern "C" fn enter(number: usize, threads: u32, caller: usize) -> Jump {
 
 /// A libomp region. The clause, if any, came before through `__kmpc_push_num_threads`.
 extern "C" fn enter_fork(number: usize, _: u32, caller: usize, location: *const c_void) -> Jump {
-    let (target, runtime) = real(number, caller);
+    let (target, runtime) = real(number, location, caller);
     let word = session::current_word();
     if word | MORE.load(Relaxed) != 0 {
         fork(runtime, location, word);
@@ -231,32 +231,32 @@ extern "C" fn enter_fork_if(
     condition: i32,
 ) -> Jump {
     if condition == 0 {
-        enter_serialized(number, threads, caller)
+        enter_serialized(number, threads, caller, location)
     } else {
         enter_fork(number, threads, caller, location)
     }
 }
 
 /// A region that an `if` clause serialised: it uses the clause up.
-extern "C" fn enter_serialized(number: usize, _: u32, caller: usize) -> Jump {
+extern "C" fn enter_serialized(number: usize, _: u32, caller: usize, location: *const c_void) -> Jump {
     if MORE.load(Relaxed) != 0 {
         CLAUSE.set(Clause::No);
     }
-    Jump { target: real(number, caller).0, threads: 0 }
+    Jump { target: real(number, location, caller).0, threads: 0 }
 }
 
 /// A `num_threads` clause (third argument) for the next region of this thread.
-extern "C" fn enter_push(number: usize, threads: u32, caller: usize) -> Jump {
-    push(number, Clause::Threads(threads), caller)
+extern "C" fn enter_push(number: usize, threads: u32, caller: usize, location: *const c_void) -> Jump {
+    push(number, Clause::Threads(threads), caller, location)
 }
 
 /// A `num_threads` clause that is not a mere wish.
-extern "C" fn enter_push_fixed(number: usize, _: u32, caller: usize) -> Jump {
-    push(number, Clause::Fixed, caller)
+extern "C" fn enter_push_fixed(number: usize, _: u32, caller: usize, location: *const c_void) -> Jump {
+    push(number, Clause::Fixed, caller, location)
 }
 
-fn push(number: usize, clause: Clause, caller: usize) -> Jump {
+fn push(number: usize, clause: Clause, caller: usize, location: *const c_void) -> Jump {
     MORE.store(1, Relaxed);
     CLAUSE.set(clause);
-    Jump { target: real(number, caller).0, threads: 0 }
+    Jump { target: real(number, location, caller).0, threads: 0 }
 }

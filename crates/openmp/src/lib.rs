@@ -15,7 +15,7 @@
 //! * `page.rs`: the page shared with corefit.
 //! * `entry.rs`: the exported entry points, in assembly, since some are variadic.
 //! * `binding.rs`: which of several loaded OpenMP runtimes a call was meant for;
-//!   `objects.rs` and `runtime.rs`: what is loaded, and the functions of a runtime.
+//!   `objects.rs`, `later.rs` and `runtime.rs`: what is loaded, and the functions of a runtime.
 //! * `region.rs`, `random.rs`: the decision per region.
 //! * `watch.rs`, `threads.rs`: a thread of ours that sees changes while no region begins.
 //! * `quiet.rs`, `park.rs`: stopping libomp's and libgomp's spinning at run time.
@@ -29,6 +29,7 @@ compile_error!("libcorefit_omp has entry points for x86-64 Linux only");
 mod binding;
 mod counts;
 mod entry;
+mod later;
 mod next;
 mod objects;
 mod page;

@@ -16,7 +16,7 @@ pub(crate) struct Object {
     /// First address behind it.
     pub(crate) end: usize,
     /// File name; empty for the program itself.
-    pub(crate) name: *const c_char,
+    name: *const c_char,
     dynamic: *const Dynamic,
 }
 
@@ -52,6 +52,20 @@ pub(crate) fn with_loaded<R, F: FnOnce(&[Object]) -> R>(look: F) -> Option<R> {
     // SAFETY: the callback takes what is passed here.
     unsafe { libc::dl_iterate_phdr(Some(first::<F, R>), (&raw mut errand).cast()) };
     errand.result
+}
+
+/// How many objects are loaded, of those that [`with_loaded`] shows. Allocates nothing.
+pub(crate) fn count() -> usize {
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, count: *mut c_void) -> c_int {
+        // SAFETY: the linker's description of one object, and the count passed below.
+        let (info, count) = unsafe { (&*info, &mut *count.cast::<usize>()) };
+        *count += usize::from(Object::new(info).is_some());
+        0
+    }
+    let mut count = 0usize;
+    // SAFETY: the callback takes what is passed here.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut count).cast()) };
+    count
 }
 
 /// How many objects have been unloaded since the process began.
@@ -147,6 +161,12 @@ impl Object {
         })
     }
 
+    /// Its file name; empty for the program itself.
+    pub(crate) fn file(&self) -> Option<&CStr> {
+        // SAFETY: the linker's own NUL-terminated text, or null.
+        (!self.name.is_null()).then(|| unsafe { CStr::from_ptr(self.name) })
+    }
+
     /// Whether an address lies in it.
     pub(crate) fn contains(&self, address: usize) -> bool {
         (self.start..self.end).contains(&address)
@@ -204,9 +224,7 @@ impl Object {
     /// Whether another object that needs `name` means this one.
     pub(crate) fn is_called(&self, name: &CStr) -> bool {
         let soname = self.value(tag::SONAME).and_then(|at| self.string(at));
-        // SAFETY: the linker's own NUL-terminated text, or null.
-        let file = (!self.name.is_null()).then(|| unsafe { CStr::from_ptr(self.name) });
-        soname == Some(name) || file.is_some_and(|file| file_name(file) == file_name(name))
+        soname == Some(name) || self.file().is_some_and(|file| file_name(file) == file_name(name))
     }
 
     /// Where an import is bound to whose name `wanted` accepts; what is not bound yet points into

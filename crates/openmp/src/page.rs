@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// First word of a page that is ours.
 pub(crate) const MAGIC: u64 = 0x636f_7265_6669_7401;
 /// Layout version; a library that meets another version stays inert.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Programs (processes) that can follow the page at once; more run at their launch size.
 pub(crate) const SLOTS: usize = 63;
 /// Environment variable that names the page: `PATH:NONCE`, the nonce in hexadecimal.
@@ -109,8 +109,10 @@ pub(crate) struct Slot {
     pub(crate) regions: AtomicU64,
     /// Of those, regions that got fewer threads than they asked for.
     pub(crate) resized: AtomicU64,
+    /// Raised by each program that claims the slot: exec keeps the process, and so the slot.
+    pub(crate) serial: AtomicU32,
     /// Fills the slot to one cache line.
-    pub(crate) reserved: [u64; 2],
+    pub(crate) reserved: [u32; 3],
 }
 
 const _: () = assert!(core::mem::size_of::<Slot>() == 64);

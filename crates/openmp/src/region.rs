@@ -10,13 +10,19 @@ use crate::{random, session, watch};
 /// or `None` to leave it to the runtime. `word` is not zero.
 #[cold]
 pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u32> {
-    let requested = if clause == 0 { rt.max_threads() } else { clause };
+    // A region beyond the thread limit gets what the limit leaves, from the runtime itself.
+    let limit_of_runtime = rt.thread_limit().max(1);
+    let most = rt.max_threads().min(limit_of_runtime);
+    let requested = if clause == 0 { most } else { clause.min(limit_of_runtime) };
+    // One region may ask for less than the others do, a serial one (`if(0)`) at the beginning for
+    // instance: corefit is told what they will ask for.
+    let asks = requested.max(most);
     if word == word::REGISTER {
-        word = session::register(rt, requested);
+        word = session::register(rt, asks);
     }
     let slot = session::slot()?;
     session::note_runtime(slot, rt);
-    watch::start(slot, requested.max(rt.max_threads()));
+    watch::start(slot, asks);
     let outer = enclosing_threads(rt);
     let dynamic = rt.dynamic();
     let resizable = word & word::ANY != 0 || (word & word::DYNAMIC != 0 && dynamic);
@@ -28,17 +34,25 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u
         limit(requested, outer, word & word::TEAM)
     };
     if outer == 1 && requested > 1 {
-        note(slot, requested, team, dynamic);
+        note(slot, asks, team, team != requested, dynamic);
     }
     (team != requested).then_some(team)
 }
 
-/// A size from 1 to the one requested. The first region always gets another one: a program may
-/// have no second.
+/// A size from 1 to the one requested. The first region always gets another one, since a program may
+/// have no second: with the first three seeds a single thread, one less than requested, and half.
 fn random_size(rt: &'static Runtime, slot: &Slot, requested: u32, outer: u32) -> u32 {
-    let first = outer == 1 && slot.regions.load(Relaxed) == 0;
-    let choices = if first { requested.saturating_sub(1) } else { requested };
-    1 + random::number(rt) % choices.max(1)
+    let number = random::number(rt);
+    if outer > 1 || slot.regions.load(Relaxed) > 0 {
+        return 1 + number % requested.max(1);
+    }
+    let others = requested.saturating_sub(1).max(1);
+    match session::page().map_or(0, |p| p.seed.load(Relaxed)) {
+        1 => 1,
+        2 => others,
+        3 => (requested / 2).max(1),
+        _ => 1 + number % others,
+    }
 }
 
 /// A nested region shares the team's size with the regions around it.
@@ -53,12 +67,12 @@ fn enclosing_threads(rt: &'static Runtime) -> u32 {
     others.fold(rt.enclosing_threads(), |all, r| all.saturating_mul(r.enclosing_threads()))
 }
 
-fn note(slot: &Slot, requested: u32, team: u32, dynamic: bool) {
-    slot.requested.store(requested, Relaxed);
+fn note(slot: &Slot, asks: u32, team: u32, resized: bool, dynamic: bool) {
+    slot.requested.store(asks, Relaxed);
     slot.team.store(team, Relaxed);
     slot.dynamic.store(dynamic.into(), Relaxed);
     slot.regions.fetch_add(1, Relaxed);
-    if team != requested {
+    if resized {
         slot.resized.fetch_add(1, Relaxed);
     }
 }

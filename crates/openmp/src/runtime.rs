@@ -1,9 +1,10 @@
 //! The OpenMP runtimes loaded, and the functions of theirs that we call.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::ffi::CString;
 
 use crate::objects::Object;
 use crate::page;
@@ -21,8 +22,12 @@ pub(crate) struct Runtime {
     pub(crate) kind: u32,
     start: usize,
     end: usize,
-    /// Its file name, until it has been told to stay.
-    name: AtomicPtr<c_char>,
+    /// Its file name; empty where the program itself is the runtime.
+    name: CString,
+    /// The linker has been told to keep it.
+    kept: AtomicBool,
+    /// It was unloaded before that.
+    gone: AtomicBool,
     max_threads: Option<GetInt>,
     num_procs: Option<GetInt>,
     dynamic: Option<GetInt>,
@@ -102,19 +107,23 @@ impl Runtime {
         }
     }
 
-    /// Tells the linker to keep it for the life of the process.
+    /// Tells the linker to keep it for the life of the process. This takes the linker's lock, which
+    /// a thread holds that waits in a constructor, and initialises what has been finalised: called only
+    /// where the program itself calls the linker.
     pub(crate) fn keep_loaded(&self) {
-        let name = self.name.swap(ptr::null_mut(), AcqRel);
-        if !name.is_null() {
-            // SAFETY: the linker's own name of a loaded object. It opens nothing; the handle is
-            // given back, the mark stays.
-            unsafe {
-                let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-                let handle = libc::dlopen(name, mode);
-                if !handle.is_null() {
-                    libc::dlclose(handle);
-                }
-            }
+        if !self.kept.load(Acquire) {
+            let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+            // SAFETY: a NUL-terminated name. It opens nothing that is not there; it is not to be
+            // unloaded, so the handle need not be given back.
+            unsafe { libc::dlopen(self.name.as_ptr(), mode) };
+            self.kept.store(true, Release);
+        }
+    }
+
+    /// Notes whether it is still there.
+    pub(crate) fn look_after(&self, loaded: &[Object]) {
+        if !loaded.iter().any(|o| (o.start, o.end) == (self.start, self.end)) {
+            self.gone.store(true, Release);
         }
     }
 
@@ -132,7 +141,9 @@ impl Runtime {
             kind: if set_blocktime.is_some() { page::runtime::KMP } else { page::runtime::GOMP },
             start: object.start,
             end: object.end,
-            name: AtomicPtr::new(object.name.cast_mut()),
+            name: object.file().map(CStr::to_owned).unwrap_or_default(),
+            kept: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             max_threads: function!(c"omp_get_max_threads"),
             num_procs: function!(c"omp_get_num_procs"),
             dynamic: function!(c"omp_get_dynamic"),
@@ -174,7 +185,7 @@ pub(crate) fn of(object: &Object) -> Option<&'static Runtime> {
         }
         // SAFETY: runtimes are never freed.
         let known = unsafe { &*known };
-        if known.start == object.start {
+        if known.start == object.start && !known.gone.load(Acquire) {
             return Some(known);
         }
     }
@@ -189,5 +200,6 @@ pub(crate) fn contains(address: usize) -> bool {
 /// The runtimes that regions have been sent to.
 pub(crate) fn known() -> impl Iterator<Item = &'static Runtime> {
     // SAFETY: runtimes are never freed.
-    RUNTIMES.iter().map_while(|at| unsafe { at.load(Acquire).as_ref() })
+    let all = RUNTIMES.iter().map_while(|at| unsafe { at.load(Acquire).as_ref::<'static>() });
+    all.filter(|runtime| !runtime.gone.load(Acquire))
 }

@@ -237,6 +237,7 @@ fn claim(page: &'static Page, rt: &Runtime, requested: u32) -> Option<&'static S
         page.slots.iter().find(free)
     })?;
     let policy = page.policy.load(Relaxed);
+    slot.serial.fetch_add(1, AcqRel);
     slot.answered.store(0, Relaxed);
     slot.requested.store(requested, Relaxed);
     slot.team.store(requested, Relaxed);

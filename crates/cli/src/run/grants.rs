@@ -57,11 +57,12 @@ impl Grant {
     }
 }
 
-/// The grants given so far, by slot and process id.
+/// The grants given so far, by slot, process id and serial: another program that the process
+/// becomes by exec does not inherit one.
 pub(crate) struct Grants {
     resize: Resize,
     store: Store,
-    given: Mutex<BTreeMap<(usize, u32), Grant>>,
+    given: Mutex<BTreeMap<(usize, u32, u32), Grant>>,
     /// Threads ordered for a process that registers now.
     team: AtomicU32,
     stop: AtomicBool,
@@ -90,7 +91,7 @@ impl Grants {
     /// The grant of a process.
     pub(crate) fn of(&self, process: &Process) -> Grant {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = given.get(&(process.slot, process.pid)).copied();
+        let known = given.get(&(process.slot, process.pid, process.serial)).copied();
         known.unwrap_or_else(|| self.at_first().0)
     }
 
@@ -111,9 +112,12 @@ impl Grants {
             }
             seen = now;
             for process in page.processes() {
-                let key = (process.slot, process.pid);
+                let key = (process.slot, process.pid, process.serial);
                 let grant = self.decide(&mut identifier, process.pid);
                 self.given.lock().unwrap_or_else(PoisonError::into_inner).insert(key, grant);
+                if !page.is_current(&process) {
+                    continue; // another program registered meanwhile: it is looked at next
+                }
                 let team = self.team.load(Ordering::Relaxed);
                 page.publish(process.slot, grant.orders(Some(team), false));
                 page.answer(process.slot);
@@ -137,5 +141,31 @@ impl Grants {
             Some(verdict) if verdict.resizable => Grant::Certified { most: verdict.most },
             _ => grant,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_a_certified_one_becomes_by_exec_does_not_inherit_its_grant() {
+        let before = Process {
+            slot: 3,
+            pid: 4711,
+            serial: 1,
+            requested: 4,
+            team: 4,
+            dynamic: false,
+            gomp: true,
+            kmp: false,
+            regions: 1,
+            resized: 0,
+        };
+        let grants = Grants::new(Resize::Safe, Store::open());
+        let certified = Grant::Certified { most: 4 };
+        grants.given.lock().unwrap().insert((3, 4711, 1), certified);
+        assert_eq!(grants.of(&before), certified);
+        assert_eq!(grants.of(&Process { serial: 2, ..before }), Grant::IfDynamic);
     }
 }

@@ -4,7 +4,7 @@
  *   thread             the same, asked in a second thread; then its mask, asked by the first
  *   fork / exec        the same, in a child
  *   mask PID           CPUs in the mask of a process
- *   numbers            keeps to each CPU in turn; sched_getcpu and getcpu below the answer?
+ *   numbers            keeps to each CPU in turn; sched_getcpu and getcpu in the mask as answered?
  *   sizes              masks of many lengths: result and errno as the kernel's?
  *   errno              is errno as it was after each question?
  *   restore BYTES      sets the answer again in so many bytes: CPUs in the true mask before, after
@@ -73,7 +73,6 @@ static void *kernel_says(void *count)
 
 static int numbers(void)
 {
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned char allowed[ROOM] = {0};
     syscall(SYS_sched_getaffinity, 0, ROOM, allowed);
     for (int cpu = 0; cpu < ROOM * 8; cpu++) {
@@ -85,7 +84,9 @@ static int numbers(void)
         syscall(SYS_sched_setaffinity, 0, ROOM, one);
         if (getcpu(&number, &node) || getcpu(NULL, NULL))
             return 0;
-        if (sched_getcpu() < 0 || sched_getcpu() >= online || number >= online)
+        int also = sched_getcpu();
+        answered(0);
+        if (also < 0 || !(mask[also / 8] >> also % 8 & 1) || !(mask[number / 8] >> number % 8 & 1))
             return 0;
     }
     return 1;

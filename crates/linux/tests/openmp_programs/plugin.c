@@ -29,6 +29,26 @@ int plugin_loop(void)
     return all == 1000 && seen <= 1000;
 }
 
+/* A function that ends in a region which captures nothing: compilers jump to the entry point, so
+ * that the region "returns" to whoever called this. */
+static int filled, fillers;
+void plugin_fill(void)
+{
+#pragma omp parallel
+    {
+        __atomic_fetch_add(&filled, 1 << omp_get_thread_num(), __ATOMIC_SEQ_CST);
+        __atomic_fetch_add(&fillers, 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+/* The size of the last such region. */
+int plugin_filled(void)
+{
+    int size = fillers, right = filled == (1 << size) - 1;
+    filled = fillers = 0;
+    return right ? size : -1;
+}
+
 /* Counts from when it was loaded. */
 int plugin_calls(void)
 {
