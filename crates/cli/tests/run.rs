@@ -261,6 +261,10 @@ fn certification_finds_a_program_that_depends_on_its_team_size() {
     let command = place.corefit(&["run", "--quiet", "--", program, "100"]);
     let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").output().unwrap();
     assert_eq!(stdout(&output), "lost 0\n");
+    let command = place.corefit(&["run", "--report", "report.json", "--", program, "100"]);
+    let output = { on_one_cpu(&command) }.env("OMP_DYNAMIC", "true").output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(place.report()["processes"][0]["grant"], "refused", "dynamic adjustment or not");
 }
 
 #[test]

@@ -36,8 +36,10 @@ pub(crate) enum Grant {
     Vouched,
     /// Regions with OpenMP dynamic adjustment enabled.
     IfDynamic,
-    /// None.
+    /// None: `--resize never`.
     Nothing,
+    /// None: certification found that results depend on team sizes.
+    Refused,
 }
 
 impl Grant {
@@ -139,7 +141,9 @@ impl Grants {
         let identity = identifier.process(pid, "libcorefit_omp.so");
         match identity.ok().and_then(|i| self.store.find(&i.hash)) {
             Some(verdict) if verdict.resizable => Grant::Certified { most: verdict.most },
-            _ => grant,
+            // Found to compute something else, whatever it says of dynamic adjustment.
+            Some(_) => Grant::Refused,
+            None => grant,
         }
     }
 }

@@ -118,7 +118,7 @@ impl OpenMp {
         match self.grant {
             Grant::Certified { .. } | Grant::Vouched => true,
             Grant::IfDynamic => self.dynamic,
-            Grant::Nothing => false,
+            Grant::Nothing | Grant::Refused => false,
         }
     }
 }
@@ -265,9 +265,12 @@ impl OpenMp {
                 "not resized: not certified (corefit certify) and OpenMP dynamic adjustment is off; spinning was stopped where there were too few CPUs"
             }
             Grant::Nothing => "not resized: --resize never",
+            Grant::Refused => {
+                "not resized: corefit certify found that its results depend on team sizes; spinning was stopped where there were too few CPUs"
+            }
         };
         let resized = match (self.grant, self.dynamic) {
-            (Grant::Nothing, _) | (Grant::IfDynamic, false) => String::new(),
+            (Grant::Nothing | Grant::Refused, _) | (Grant::IfDynamic, false) => String::new(),
             _ => format!(": {} of {} regions resized", self.resized, self.regions),
         };
         format!(
