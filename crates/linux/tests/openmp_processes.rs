@@ -282,7 +282,8 @@ fn a_limit_on_threads_stops_ours_not_the_programs() {
             let now = || usize::try_from(program_threads(program.pid())).unwrap();
             let pool = omp == Omp::Gnu && most == 200;
             // Threads that found no room for a pool are still ending.
-            let what = format!("{omp:?}, {most}: {}", if pool { "a pool is parked" } else { "no pool is left" });
+            let what =
+                format!("{omp:?}, {most}: {}", if pool { "a pool is parked" } else { "no pool is left" });
             eventually(&what, || (if pool { now() > threads } else { now() == threads }).then_some(()));
             program.end();
         }
