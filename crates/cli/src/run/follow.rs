@@ -197,7 +197,10 @@ impl<'a> Follower<'a> {
                     orders => orders,
                 }
             };
-            page.publish(p.slot, orders);
+            // The process may have become another program meanwhile, with another grant.
+            if page.is_current(p) {
+                page.publish(p.slot, orders);
+            }
         }
         self.ordered = short;
     }

@@ -171,18 +171,17 @@ pub(crate) fn look(wait: bool) -> Look {
     Look { room, pending, unread: None }
 }
 
-/// The fewest threads that ran besides this one at some instants within 3 ms, `first` among them:
-/// who computes runs at all of them, a daemon that wakes up does not.
-fn fewest_running(first: Option<u32>) -> u32 {
-    let mut fewest = first.unwrap_or(u32::MAX);
-    for _ in 0..4 {
-        fewest = fewest.min(others_running().unwrap_or(u32::MAX));
-        if fewest == 0 {
-            break;
-        }
-        std::thread::sleep(Duration::from_micros(700));
+/// The fewest threads that ran besides this one: at an instant some milliseconds ago, now, and if
+/// need be 1 ms later. Who computes runs at all of them, a daemon that wakes up does not. (Where
+/// CPUs are busy, each sleep costs a wait for one of them, so there is only one.)
+fn fewest_running(before: Option<u32>) -> u32 {
+    let now = || others_running().unwrap_or(u32::MAX);
+    let fewest = now().min(before.unwrap_or(u32::MAX));
+    if fewest == 0 {
+        return 0;
     }
-    fewest
+    std::thread::sleep(Duration::from_millis(1));
+    fewest.min(now())
 }
 
 /// Runnable threads besides this one at this instant (`procs_running` of `/proc/stat`).
