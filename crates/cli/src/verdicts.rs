@@ -2,7 +2,7 @@
 //! `$XDG_STATE_HOME/corefit/certified` (default `~/.local/state/corefit/certified`).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -69,20 +69,24 @@ impl Store {
 
     /// Makes sure that a verdict could be saved.
     pub(crate) fn prepare(&self) -> Result<()> {
-        let directory =
-            self.directory.as_ref().context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let directory = self.made()?;
         let trial = directory.join(format!(".trial.{}", std::process::id()));
         fs::write(&trial, "")
             .and_then(|()| fs::remove_file(&trial))
             .with_context(|| format!("cannot write in {}: set XDG_STATE_HOME", directory.display()))
     }
 
-    /// Remembers a verdict; replaces an earlier one about the same identity.
-    pub(crate) fn save(&self, verdict: &Verdict) -> Result<PathBuf> {
+    /// The directory, made if it was not there.
+    fn made(&self) -> Result<&Path> {
         let directory =
             self.directory.as_ref().context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
         fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        Ok(directory)
+    }
+
+    /// Remembers a verdict; replaces an earlier one about the same identity.
+    pub(crate) fn save(&self, verdict: &Verdict) -> Result<PathBuf> {
+        let directory = self.made()?;
         let file = directory.join(format!("{}.json", verdict.identity));
         let draft = directory.join(format!(".{}.{}", verdict.identity, std::process::id()));
         fs::write(&draft, serde_json::to_string_pretty(verdict)? + "\n")

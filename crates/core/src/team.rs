@@ -219,17 +219,16 @@ impl TeamController {
             self.change(limit);
             return Why::Limited;
         }
+        if self.independent {
+            let wider = self.team < limit;
+            self.change(limit);
+            return if wider { Why::Unlimited } else { Why::Steady };
+        }
         if let Phase::Probe { since, rate } = self.phase {
             return self.judge(seen, contended, since, rate);
         }
-        if !self.independent
-            && let Some(why) = self.shrink(seen, contended, limit)
-        {
+        if let Some(why) = self.shrink(seen, contended, limit) {
             return why;
-        }
-        if self.independent && self.team < limit {
-            self.change(limit);
-            return Why::Unlimited;
         }
         if self.team < limit {
             return self.grow(seen, limit, rose);

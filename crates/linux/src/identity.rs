@@ -3,7 +3,7 @@
 //! exactly one such identity.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -64,26 +64,18 @@ impl Identifier {
         Ok(Identity { hash: hex(&hash.finalize()), program, libraries })
     }
 
-    /// Identifies a program before it is launched as `name` from the current directory, without
-    /// libraries: equal for every launch that could turn out to have a given identity.
+    /// Identifies a program before it is launched with this command line (name and arguments) from
+    /// the current directory, without libraries: equal for every launch that could turn out to have
+    /// a given identity.
     ///
     /// # Errors
     /// When the program's file cannot be read.
-    pub fn launch<'a>(
-        &mut self,
-        name: &OsStr,
-        program: &Path,
-        arguments: impl Iterator<Item = &'a [u8]>,
-    ) -> io::Result<String> {
+    pub fn launch(&mut self, program: &Path, command: &[OsString]) -> io::Result<String> {
         let mut hash = Sha256::new();
         hash.update(b"corefit launch 2\0");
         hash.update(self.file(program)?);
-        let mut line = name.as_bytes().to_vec();
-        for argument in arguments {
-            line.push(0);
-            line.extend(argument);
-        }
-        self.arguments(&mut hash, &line, Path::new("."));
+        let line = command.join(OsStr::new("\0"));
+        self.arguments(&mut hash, line.as_bytes(), Path::new("."));
         Ok(hex(&hash.finalize()))
     }
 

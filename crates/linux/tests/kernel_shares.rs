@@ -8,6 +8,8 @@
 //! removes the groups.
 
 mod cgroup_support;
+#[path = "../../core/tests/entitle/parts.rs"]
+mod parts;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 use cgroup_support::{Group, alone, heavy, members, or_skip, until};
 use corefit_core::entitle::{Host, Slice, Vcpu, Vm, entitled};
 use corefit_core::{CpuSet, Cpus, Weight};
+use parts::{limited, on, vm};
 
 /// The most that a vCPU may differ in the short form, in CPUs: of one second, the kernel's
 /// balancing of unpinned loops and its quota periods of 0.1 s.
@@ -153,18 +156,6 @@ fn random(seed: u64) -> Case {
     slices.retain(|slice| !slice.vms.is_empty());
     host.slices = slices;
     Case(format!("random host {seed}"), host)
-}
-
-fn on(pcpus: &str) -> Vcpu {
-    Vcpu { affinity: Some(pcpus.parse().unwrap()), ..Vcpu::default() }
-}
-
-fn limited(quota: f64, vcpu: Vcpu) -> Vcpu {
-    Vcpu { quota: Some(Cpus(quota)), ..vcpu }
-}
-
-fn vm(name: &str, vcpus: Vec<Vcpu>) -> Vm {
-    Vm { name: name.into(), weight: Weight(1024.0), cap: None, vcpus }
 }
 
 fn slice(name: &str, vms: Vec<Vm>) -> Slice {

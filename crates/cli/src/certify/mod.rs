@@ -8,8 +8,6 @@
 mod trial;
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -51,10 +49,13 @@ const SLOWER: f64 = 10.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Err(why) = Program::find(&args.command[0]) {
-        tell!("corefit: {why}");
-        return Ok(ExitCode::from(why.exit_code()));
-    }
+    let program = match Program::find(&args.command[0]) {
+        Ok(program) => program,
+        Err(why) => {
+            tell!("corefit: {why}");
+            return Ok(ExitCode::from(why.exit_code()));
+        }
+    };
     let store = Store::open();
     store.prepare()?;
     let trial = Trial::prepare(args)?;
@@ -84,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             trial.threads
         );
     }
-    let mut verdict = trial.verdict(&identity, first.requested)?;
+    let mut verdict = trial.verdict(&program.path, &identity, first.requested)?;
     verdict.independent = first.independent(trial.threads) && second.independent(trial.threads);
     let (mut resized, mut dynamic) = (0, false);
     let limit = PATIENCE + Duration::from_secs_f64(SLOWER * first.wall_s.max(second.wall_s));
@@ -129,13 +130,4 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     );
     show!("remembered in {}", file.display());
     Ok(ExitCode::from(u8::from(!verdict.resizable)))
-}
-
-/// The file that a command name stands for.
-pub(crate) fn which(name: &OsString) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name));
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|d| d.join(name)).find(|f| f.is_file())
 }

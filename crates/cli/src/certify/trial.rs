@@ -1,9 +1,8 @@
 //! One run of a program under trial, and how it differs from another.
 
 use std::io::{IsTerminal, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -17,7 +16,7 @@ use corefit_linux::sample;
 use regex::bytes::Regex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::{Args, which};
+use super::Args;
 use crate::preload::{self, LIBRARY};
 use crate::verdicts::Verdict;
 
@@ -207,13 +206,11 @@ impl<'a> Trial<'a> {
     }
 
     /// A favourable verdict, to be turned if a run shows otherwise.
-    pub(super) fn verdict(&self, identity: &Identity, requested: u32) -> Result<Verdict> {
+    pub(super) fn verdict(&self, program: &Path, identity: &Identity, requested: u32) -> Result<Verdict> {
         // What the program never asked for was never tried.
         let most = if requested > 1 { self.threads.min(requested) } else { self.threads };
         let command = &self.args.command;
-        let program = which(&command[0]).unwrap_or_else(|| identity.program.clone());
-        let launch =
-            Identifier::default().launch(&command[0], &program, command[1..].iter().map(|a| a.as_bytes()))?;
+        let launch = Identifier::default().launch(program, command)?;
         Ok(Verdict {
             identity: identity.hash.clone(),
             launch,

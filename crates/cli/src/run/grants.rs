@@ -1,6 +1,8 @@
 //! Who may be resized: the answer to each process that begins its first parallel region.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +12,8 @@ use corefit_linux::identity::Identifier;
 use corefit_linux::page::{Orders, Process, TeamPage};
 use serde::Serialize;
 
-use crate::verdicts::Store;
+use crate::preload::LIBRARY;
+use crate::verdicts::{Store, Verdict};
 
 /// Which programs may be resized while they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,6 +67,8 @@ impl Grant {
 pub(crate) struct Grants {
     resize: Resize,
     store: Store,
+    /// Files hashed before the launch need not be hashed again when the program registers.
+    identifier: Mutex<Identifier>,
     given: Mutex<BTreeMap<(usize, u32, u32), Grant>>,
     /// Threads ordered for a process that registers now.
     team: AtomicU32,
@@ -75,10 +80,20 @@ impl Grants {
         Grants {
             resize,
             store,
+            identifier: Mutex::default(),
             given: Mutex::default(),
             team: AtomicU32::new(1),
             stop: AtomicBool::new(false),
         }
+    }
+
+    /// The verdict that a launch of `command` as `program` may turn out to have.
+    pub(crate) fn expects(&self, program: &Path, command: &[OsString]) -> Option<Verdict> {
+        if self.store.is_empty() {
+            return None;
+        }
+        let mut identifier = self.identifier.lock().unwrap_or_else(PoisonError::into_inner);
+        self.store.expects(&identifier.launch(program, command).ok()?)
     }
 
     /// What a process is granted before it has been looked at, and whether it has to wait.
@@ -105,7 +120,6 @@ impl Grants {
     /// Answers registrations until [`Grants::stop`]; runs in a thread of its own, since a
     /// program waits for the answer.
     pub(crate) fn serve(&self, page: &TeamPage) {
-        let mut identifier = Identifier::default();
         let mut seen = 0;
         while !self.stop.load(Ordering::Relaxed) {
             let now = page.wait_registration(seen, Duration::from_secs(1));
@@ -115,7 +129,7 @@ impl Grants {
             seen = now;
             for process in page.processes() {
                 let key = (process.slot, process.pid, process.serial);
-                let grant = self.decide(&mut identifier, process.pid);
+                let grant = self.decide(process.pid);
                 self.given.lock().unwrap_or_else(PoisonError::into_inner).insert(key, grant);
                 if !page.is_current(&process) {
                     continue; // another program registered meanwhile: it is looked at next
@@ -133,12 +147,13 @@ impl Grants {
         page.interrupt();
     }
 
-    fn decide(&self, identifier: &mut Identifier, pid: u32) -> Grant {
+    fn decide(&self, pid: u32) -> Grant {
         let (grant, look) = self.at_first();
         if !look {
             return grant;
         }
-        let identity = identifier.process(pid, "libcorefit_omp.so");
+        let mut identifier = self.identifier.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = identifier.process(pid, LIBRARY);
         match identity.ok().and_then(|i| self.store.find(&i.hash)) {
             Some(verdict) if verdict.resizable => Grant::Certified { most: verdict.most },
             // Found to compute something else, whatever it says of dynamic adjustment.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corefit_core::place::{Core, spread};
 use corefit_core::{CpuSet, Cpus};
-use corefit_linux::identity::Identifier;
 use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, plan as knobs};
 use corefit_linux::page::TeamPage;
 use corefit_linux::{sample, topology};
@@ -17,7 +16,6 @@ use super::grants::{Grants, Resize};
 use super::notes::Notes;
 use super::size::{self, Look, Pending, Room, Threads};
 use crate::preload;
-use crate::verdicts::Store;
 
 /// What to launch, and at which sizes.
 pub(crate) struct Plan {
@@ -49,7 +47,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Looks at the machine and plans the first launch.
     pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Notes) -> Result<Plan> {
-        let (resizable, independent) = expected(args, program);
+        let (resizable, independent) = expected(args, program, grants);
         // Only a size that cannot be corrected later is worth waiting for.
         let Look { room, pending, unread } = size::look(args.threads == Threads::Auto && resizable.is_none());
         if let Some(unread) = unread {
@@ -211,16 +209,8 @@ impl Plan {
 
 /// Whether the program will probably be resizable, and up to how many threads: known for
 /// certain only when it begins its first region. And whether its threads are independent.
-fn expected(args: &Args, program: &Program) -> (Option<u32>, bool) {
-    let certified = || {
-        let store = Store::open();
-        if store.is_empty() {
-            return None;
-        }
-        let arguments = args.command[1..].iter().map(|a| a.as_bytes());
-        let launch = Identifier::default().launch(&args.command[0], &program.path, arguments).ok()?;
-        store.expects(&launch)
-    };
+fn expected(args: &Args, program: &Program, grants: &Grants) -> (Option<u32>, bool) {
+    let certified = || grants.expects(&program.path, &args.command);
     match args.resize {
         Resize::Never => (None, false),
         Resize::Always => (Some(u32::MAX), false),

@@ -94,16 +94,19 @@ impl Watcher {
         let now = read(&self.root, self.pid).ok();
         if let (Some(before), Some(now)) = (&self.before, &now) {
             let report = estimate(before, now);
-            self.limits = Limits { quota: quota(&report), entitled: report.entitled };
+            self.limits = Limits::of(&report);
         }
         self.before = now.or(self.before.take());
         self.limits
     }
 }
 
-fn quota(report: &corefit_core::Report) -> Option<Cpus> {
-    let quotas = report.limits.iter().filter(|l| l.kind == LimitKind::Quota);
-    quotas.filter_map(|l| l.cpus).reduce(Cpus::min)
+impl Limits {
+    fn of(report: &corefit_core::Report) -> Limits {
+        let quotas = report.limits.iter().filter(|l| l.kind == LimitKind::Quota);
+        let quota = quotas.filter_map(|l| l.cpus).reduce(Cpus::min);
+        Limits { quota, entitled: report.entitled }
+    }
 }
 
 /// What a look at launch found.
@@ -135,8 +138,7 @@ impl Pending {
 impl Room {
     fn of(allowed: u32, first: &Reading, second: Option<&Reading>) -> Room {
         let report = estimate(first, second.unwrap_or(first));
-        let limits = Limits { quota: quota(&report), entitled: report.entitled };
-        Room { allowed, available: Cpus(report.available.0.max(0.1)), limits }
+        Room { allowed, available: Cpus(report.available.0.max(0.1)), limits: Limits::of(&report) }
     }
 }
 

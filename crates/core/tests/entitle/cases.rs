@@ -3,7 +3,8 @@
 use corefit_core::entitle::{Cause, Host, Slice, Vcpu, Vm, Wants, WeightRule, available_to_all};
 use corefit_core::{CpuSet, Cpus, Weight};
 
-use crate::{divide, gets, host, limited, on, vm};
+use crate::parts::{limited, on, vm};
+use crate::{divide, gets, host};
 
 /// The four cases of `design.md`, "The models", as `crates/linux/tests/kernel_shares.rs` measures
 /// them again.

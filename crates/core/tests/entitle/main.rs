@@ -4,25 +4,12 @@
 mod cases;
 mod instances;
 mod leximin;
+mod parts;
 mod properties;
 mod reference;
 mod scenarios;
 
-use corefit_core::entitle::{Division, Host, Vcpu, Vm, Wants};
-use corefit_core::{Cpus, Weight};
-
-/// A vCPU that may use some pCPUs.
-fn on(pcpus: &str) -> Vcpu {
-    Vcpu { affinity: Some(pcpus.parse().unwrap()), ..Vcpu::default() }
-}
-
-fn limited(quota: f64, vcpu: Vcpu) -> Vcpu {
-    Vcpu { quota: Some(Cpus(quota)), ..vcpu }
-}
-
-fn vm(name: &str, vcpus: Vec<Vcpu>) -> Vm {
-    Vm { name: name.into(), weight: Weight(1024.0), cap: None, vcpus }
-}
+use corefit_core::entitle::{Division, Host, Vm, Wants};
 
 fn host(pcpus: &str, vms: Vec<Vm>) -> Host {
     Host { pcpus: pcpus.parse().unwrap(), vms, ..Host::default() }

@@ -226,7 +226,8 @@ fn of_elf(file: &mut File, path: &Path) -> Format {
         Class::ELF64 if machine == NATIVE_MACHINE => {}
         _ => return plain(Kind::OtherArch(machine)),
     }
-    let runtimes = runtimes(&mut elf);
+    let needed = needed(&mut elf);
+    let runtimes = runtimes(&mut elf, &needed);
     let loader = match loader(&mut elf) {
         Ok(loader) => loader,
         Err(why) => return plain(Kind::Malformed(why)),
@@ -237,7 +238,7 @@ fn of_elf(file: &mut File, path: &Path) -> Format {
         None if elf.ehdr.e_type == abi::ET_DYN => Kind::StaticPie,
         None => Kind::Static,
         Some(loader) if is_glibc_loader(loader) => {
-            let asan = needed(&mut elf).iter().any(|name| name.starts_with("libasan.so"));
+            let asan = needed.iter().any(|name| name.starts_with("libasan.so"));
             if asan { Kind::AddressSanitizer } else { Kind::Dynamic }
         }
         Some(loader) if file_name_starts(loader, "ld-musl") => Kind::Musl,
@@ -268,14 +269,14 @@ fn loader(elf: &mut ElfStream<AnyEndian, &mut File>) -> Result<Option<PathBuf>, 
 
 /// The runtimes that a program names in its sections and its list of libraries.
 /// Whatever cannot be read names none: this is a hint.
-fn runtimes(elf: &mut ElfStream<AnyEndian, &mut File>) -> BTreeSet<Runtime> {
+fn runtimes(elf: &mut ElfStream<AnyEndian, &mut File>, needed: &[String]) -> BTreeSet<Runtime> {
     let mut found = BTreeSet::new();
     for section in [".go.buildinfo", ".note.go.buildid"] {
         if matches!(elf.section_header_by_name(section), Ok(Some(_))) {
             found.insert(Runtime::Go);
         }
     }
-    found.extend(needed(elf).iter().filter_map(|name| Runtime::of_library(name)));
+    found.extend(needed.iter().filter_map(|name| Runtime::of_library(name)));
     found
 }
 
