@@ -1,0 +1,53 @@
+//! Seeded bugs: each fence and each re-check of the lock can be left out, to show that the loom tests
+//! notice. In a normal build `planted` is the constant `false` and nothing of this is left.
+
+/// What can be left out or done wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(dead_code, reason = "the tests under loom plant them")]
+pub(crate) enum Bug {
+    /// The waiter's fence between announcing its sleep and reading the word again.
+    NoFenceBeforeReread = 1,
+    /// The holder's fence between releasing and looking for sleepers.
+    NoFenceAfterRelease,
+    /// The waiter does not read the word again before it sleeps.
+    NoReread,
+    /// The waiter does not set the slow-path flag.
+    NoParkedFlag,
+    /// The waiter sleeps on the value that the slot has after the re-read.
+    SleepOnTheNewestValue,
+    /// A kick of a slot that two share wakes one.
+    WakeOneOfTheSlot,
+    /// Taking the lock does not acquire.
+    TakeRelaxed,
+    /// The waiter's taking of the lock in its turn does not acquire.
+    GrantRelaxed,
+    /// Releasing does not release.
+    ReleaseRelaxed,
+    /// A release does not look whether the head has given up.
+    NoReap,
+    /// Who gives up does not look whether its turn came at that moment.
+    GiveUpWithoutReread,
+    /// The flag GIVEN_UP stays set while the releaser looks at the head, so that a head that gives up
+    /// at that moment leaves the word as it was.
+    ReapWithFlagSet,
+    /// The ticket's owner is entered among the missing only after the word says so.
+    EnterAfterFlag,
+}
+
+/// Whether this bug is in.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
+
+/// Whether this bug is in.
+#[cfg(loom)]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u32
+}
+
+/// The bug that is in, 0 for none; std's atomic, since it is no part of what is checked.
+#[cfg(loom)]
+pub(crate) static PLANTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

@@ -1,0 +1,58 @@
+//! An opportunistic ticket lock of four bytes: fair like a queue, and without the collapse of queues
+//! when there are more threads than CPUs.
+//!
+//! ```
+//! use corefit_lock::Mutex;
+//!
+//! static TOTAL: Mutex<u64> = Mutex::new(0);
+//! std::thread::scope(|scope| {
+//!     for n in 1..=4 {
+//!         scope.spawn(move || *TOTAL.lock() += n);
+//!     }
+//! });
+//! assert_eq!(*TOTAL.lock(), 10);
+//! ```
+//!
+//! The idea is Kashyap, Min and Kim's ("Scalability in the Clouds! A Myth or Reality?", APSys 2015):
+//! waiters near the head spin, those further back sleep, and a release wakes the next ones early. To it
+//! come budgets that are measured instead of counted, and the *bounded bypass*: while the head is still
+//! being woken, a running thread may take the lock, at most B times per waiter.
+//!
+//! * `word.rs`: the bits, and every step as a pure function. `raw.rs`: the algorithm.
+//! * `place.rs`: where waiters sleep. `given_up.rs`: timed waits that ran out. `fork.rs`: the child.
+//! * `policy.rs`: presets. `tune.rs`: what is measured.
+//! * `mutex.rs`: the Rust face. `c.rs`: the C face, `include/corefit_lock.h`.
+//! * `sys.rs`: the switch to loom; `bug.rs`: the bugs that the tests plant.
+//!
+//! A timed wait that runs out leaves the line: the last in line gives its ticket back, any other enters it
+//! among the missing, and the release that finds it at the head passes over it. Leaking a guard and freeing
+//! the lock while such a ticket is in its line is the one thing that this does not survive.
+//!
+//! A program's processes cannot share such a lock: its waiters sleep in memory of their own process.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("corefit-lock sleeps on Linux futexes");
+
+mod bug;
+#[cfg(not(loom))]
+pub mod c;
+#[cfg(not(loom))]
+mod fork;
+mod given_up;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(not(loom))]
+mod mutex;
+#[cfg(all(feature = "peers", not(loom)))]
+pub mod peers;
+mod place;
+mod policy;
+mod raw;
+pub mod stats;
+mod sys;
+mod tune;
+pub mod word;
+
+#[cfg(not(loom))]
+pub use mutex::{Default, Fifo, FifoMutex, Mutex, MutexGuard, Paper, PaperMutex, Preset, RawMutex};
+pub use policy::{Policy, Spin, Wake};

@@ -1,0 +1,55 @@
+//! The locks that ours is measured against, all behind `lock_api::RawMutex`, so that one harness serves
+//! them alike. They are here to be compared with, not to be used.
+
+mod glibc;
+mod mcs;
+mod ticket;
+
+pub use glibc::{Adaptive, Glibc};
+pub use mcs::McsPark;
+pub use ticket::{PvTicket, Ticket, TicketFutex};
+
+/// A cheap time stamp, in ticks of a constant rate; see [`ticks_per_us`].
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has the instruction, and Linux leaves it to user space.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    return crate::sys::now();
+}
+
+/// Ticks per microsecond, measured for some milliseconds.
+pub fn ticks_per_us() -> f64 {
+    let (t0, n0) = (ticks(), crate::sys::now());
+    let mut n1 = n0;
+    while n1 - n0 < 5_000_000 {
+        n1 = crate::sys::now();
+    }
+    #[allow(clippy::cast_precision_loss, reason = "5 ms of ticks are far below 2^52")]
+    return (ticks() - t0) as f64 * 1e3 / (n1 - n0) as f64;
+}
+
+/// What this process has used.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// CPU time, seconds.
+    pub cpu_s: f64,
+    /// Context switches of all its threads.
+    pub switches: f64,
+}
+
+/// What this process has used until now.
+#[allow(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+pub fn usage() -> Usage {
+    // SAFETY: an all-zero value is a valid one, and it is valid for writing.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
+    Usage {
+        cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        switches: (usage.ru_nvcsw + usage.ru_nivcsw) as f64,
+    }
+}

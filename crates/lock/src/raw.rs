@@ -1,0 +1,338 @@
+//! The algorithm: what a thread does with the word, between the pure steps of `word.rs`.
+//!
+//! ```text
+//!  lock:   take ── free and open ──────────────────────────────────────────────▶ holder
+//!            │ held: spin for a moment, as long as the line is open              ▲
+//!            ▼                                                                   │ grant
+//!          draw a ticket ──▶ near the head? spin, for measured ns ── my turn ────┤
+//!                              │ too far, or too long                            │
+//!                              ▼                                                 │
+//!          publish (slot odd) ─ FENCE ─ set PARKED ─ read the word again ─ turn ─┤
+//!                              │ not my turn                                     │
+//!                              ▼                                                 │
+//!                            sleep ── kicked ── spin for the turn ───────────────┘
+//!
+//!  unlock: release ── nobody parked ──▶ done
+//!            └── FENCE ── look at the slots of the next N: odd? make it even and wake
+//! ```
+//!
+//! The two fences are the two halves of Dekker's handshake: a waiter writes its slot and reads the
+//! word, a releaser writes the word and reads the slot; at least one of them sees the other.
+//!
+//! Who is responsible when the lock is free and there is a line: the release that made it free has
+//! kicked the head, or found it awake; an awake waiter reads the word again before it sleeps. So the
+//! head takes the lock, or somebody passes it, whose own release then looks at the head again.
+
+use crate::bug::{Bug, planted};
+use crate::place::Place;
+use crate::policy::Policy;
+use crate::stats::{self, Event};
+use crate::sys::{self, AtomicU32, Ordering, fence};
+use crate::tune::{self, Stay};
+use crate::word::{GIVEN_UP, HELD, PARKED, TICKET_BITS, Word};
+
+/// Longest sleep of those who find the line full, ns.
+const OUTSIDE_NS: u64 = 1_000_000;
+/// Waiters in line above which a timed wait draws no ticket, so that tickets given up by repeated
+/// timed waits for a lock that nobody releases cannot fill the line.
+const TIMED_WAITERS: u32 = 256;
+
+/// One lock, as its waiters and its holder see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Raw<'a> {
+    pub(crate) word: &'a AtomicU32,
+    pub(crate) place: &'a Place,
+    pub(crate) policy: &'a Policy,
+}
+
+/// A wait ended without the lock: its deadline has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TimedOut;
+
+impl Raw<'_> {
+    /// Takes the lock if nobody has it and the line is open.
+    pub(crate) fn try_lock(self) -> bool {
+        let mut word = self.load();
+        while let Some(next) = word.take(self.policy.bypasses) {
+            match self.exchange(word, next, take_order()) {
+                Ok(_) => return true,
+                Err(other) => word = other,
+            }
+        }
+        false
+    }
+
+    /// Waits for the lock, at most until the deadline (ns of CLOCK_MONOTONIC).
+    pub(crate) fn lock(self, deadline: Option<u64>) -> Result<(), TimedOut> {
+        if self.arrive() {
+            return Ok(());
+        }
+        #[cfg(not(loom))]
+        let _known = crate::fork::Waiting::begin(self.address());
+        match self.draw(deadline)? {
+            Some(ticket) => self.wait(ticket, deadline),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets go of the lock, and sees to it that somebody goes on.
+    pub(crate) fn unlock(self) {
+        let mut word = self.load();
+        let next = loop {
+            if word.given_up() && !planted(Bug::NoReap) {
+                break self.release_past_given_up(word);
+            }
+            let next = word.release();
+            match self.exchange(word, next, release_order()) {
+                Ok(_) => break next,
+                Err(other) => word = other,
+            }
+        };
+        // From here on the lock may be gone: only its address is used.
+        if next.waiting() > 0 && next.parked() {
+            if !planted(Bug::NoFenceAfterRelease) {
+                fence(Ordering::SeqCst);
+            }
+            for ticket in (0..tune::wake_ups(self.policy)).map_while(|n| next.behind(n)) {
+                if self.place.slot(self.address(), ticket).kick() {
+                    stats::count(Event::Kick);
+                }
+            }
+        }
+    }
+
+    /// Spins for the lock without a ticket, which is worth it only while that may pass the line.
+    fn arrive(self) -> bool {
+        let mut stay = Stay::new(tune::arrival_ns(self.policy), tune::ARRIVAL_PAUSES);
+        loop {
+            let word = self.load();
+            if let Some(next) = word.take(self.policy.bypasses) {
+                if self.exchange(word, next, take_order()).is_ok() {
+                    return true;
+                }
+            } else if word.closed(self.policy.bypasses) || !stay.on() {
+                return false;
+            }
+        }
+    }
+
+    /// Draws a ticket; `None` if the lock was free meanwhile and is now taken.
+    fn draw(self, deadline: Option<u64>) -> Result<Option<u32>, TimedOut> {
+        let mut pause_ns = 50_000;
+        loop {
+            let word = self.load();
+            if let Some(next) = word.take(self.policy.bypasses) {
+                if self.exchange(word, next, take_order()).is_ok() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let full = deadline.is_some() && word.waiting() >= TIMED_WAITERS;
+            if let Some((next, ticket)) = word.enqueue().filter(|_| !full) {
+                if self.exchange(word, next, Ordering::Relaxed).is_ok() {
+                    return Ok(Some(ticket));
+                }
+                continue;
+            }
+            let now = sys::now();
+            let rest = deadline.map_or(OUTSIDE_NS, |d| d.saturating_sub(now));
+            if rest == 0 {
+                return Err(TimedOut);
+            }
+            sys::sleep_ns(rest.min(pause_ns));
+            pause_ns = (pause_ns * 2).min(OUTSIDE_NS);
+        }
+    }
+
+    /// Waits until the ticket's turn comes, and takes the lock.
+    fn wait(self, ticket: u32, deadline: Option<u64>) -> Result<(), TimedOut> {
+        let slot = self.place.slot(self.address(), ticket);
+        let mut may_leave = deadline.is_some();
+        let mut woken = false;
+        loop {
+            if self.spin(ticket) {
+                return Ok(());
+            }
+            if woken {
+                stats::count(Event::Wasted);
+            }
+            if may_leave && deadline.is_some_and(|d| sys::now() >= d) {
+                match self.give_up(ticket) {
+                    Leaving::Left => return Err(TimedOut),
+                    Leaving::GotIt => return Ok(()),
+                    Leaving::NoRoom => may_leave = false,
+                }
+            }
+            let published = slot.publish();
+            if !planted(Bug::NoFenceBeforeReread) {
+                fence(Ordering::SeqCst);
+            }
+            let mut word = self.load();
+            if !word.parked() && !planted(Bug::NoParkedFlag) {
+                word = Word(self.word.fetch_or(PARKED, Ordering::Relaxed) | PARKED);
+            }
+            if word.turn(ticket) && !planted(Bug::NoReread) {
+                woken = false;
+                continue;
+            }
+            stats::count(Event::Park);
+            let slept = slot.sleep(published, deadline.filter(|_| may_leave));
+            woken = slept && slot.kicked(published);
+            if woken {
+                tune::woken(slot, self.load().distance(ticket));
+            }
+        }
+    }
+
+    /// Spins for the ticket's turn as long as its distance makes that worth it; whether it has the lock.
+    fn spin(self, ticket: u32) -> bool {
+        let mut word = self.load();
+        let mut distance = word.distance(ticket);
+        let mut stay = Stay::at_distance(self.policy, distance, word.held());
+        loop {
+            while word.turn(ticket) {
+                let order = if planted(Bug::GrantRelaxed) { Ordering::Relaxed } else { Ordering::Acquire };
+                match self.exchange(word, word.grant(), order) {
+                    Ok(_) => return true,
+                    Err(other) => word = other,
+                }
+            }
+            if !stay.on() {
+                return false;
+            }
+            word = self.load();
+            if word.distance(ticket) != distance {
+                distance = word.distance(ticket);
+                stay.nearer(self.policy, distance, word.held());
+            }
+        }
+    }
+
+    /// The owner of a ticket wants to leave the line.
+    fn give_up(self, ticket: u32) -> Leaving {
+        let mut word = self.load();
+        loop {
+            let (next, end) = if word.turn(ticket) {
+                (word.grant(), Leaving::GotIt)
+            } else if let Some(next) = word.retreat(ticket) {
+                (next, Leaving::Left)
+            } else if planted(Bug::EnterAfterFlag) {
+                self.word.fetch_or(GIVEN_UP, Ordering::AcqRel);
+                self.place.given_up.enter(self.address(), ticket);
+                return Leaving::Left;
+            } else if !self.place.given_up.enter(self.address(), ticket) {
+                return Leaving::NoRoom;
+            } else {
+                let Some(flagged) = self.flag(ticket) else { return Leaving::Left };
+                word = flagged;
+                let mine = word.turn(ticket) && !planted(Bug::GiveUpWithoutReread);
+                // A release that came before the flag has left the turn to this ticket. Unless
+                // somebody passed it meanwhile, whose release then removed it.
+                if !mine || !self.place.given_up.remove(self.address(), ticket) {
+                    return Leaving::Left;
+                }
+                word = self.load();
+                continue;
+            };
+            match self.exchange(word, next, Ordering::Acquire) {
+                Ok(_) => return end,
+                Err(other) => word = other,
+            }
+        }
+    }
+
+    /// Sets the flag that a ticket in line has no owner. `None` if this ticket has been passed already: a
+    /// flag would stay in a word that is free.
+    fn flag(self, ticket: u32) -> Option<Word> {
+        let mut word = self.load();
+        while word.in_line(ticket) {
+            let next = Word(word.0 | GIVEN_UP);
+            // Release: whoever sees the flag finds the ticket.
+            match self.exchange(word, next, Ordering::AcqRel) {
+                Ok(_) => return Some(next),
+                Err(other) => word = other,
+            }
+        }
+        None
+    }
+
+    /// Releases, with nobody at the head who has given up. That is done before the release, since
+    /// with nobody left in line the lock may be gone right after it.
+    fn release_past_given_up(self, mut word: Word) -> Word {
+        loop {
+            // The flag falls before the head is looked at: a head that gives up after the look sets
+            // it, which the release below then notices.
+            let quiet = Word(word.0 & !GIVEN_UP);
+            if word != quiet && !planted(Bug::ReapWithFlagSet) {
+                match self.exchange(word, quiet, Ordering::AcqRel) {
+                    Ok(_) => word = quiet,
+                    Err(other) => {
+                        word = other;
+                        continue;
+                    }
+                }
+            }
+            let gone = word.waiting() > 0 && self.place.given_up.remove(self.address(), word.head());
+            let next = if gone { word.advance() } else { word.release() };
+            let next = if next.waiting() > 0 { Word(next.0 | GIVEN_UP) } else { next };
+            match self.exchange(word, next, Ordering::AcqRel) {
+                Ok(_) if gone => word = next,
+                Ok(_) => return next,
+                Err(_) if gone => word = self.pass_head(),
+                Err(other) => word = other,
+            }
+        }
+    }
+
+    /// The head has been removed from the missing, so it must leave the line.
+    fn pass_head(self) -> Word {
+        let mut word = self.load();
+        loop {
+            match self.exchange(word, word.advance(), Ordering::AcqRel) {
+                Ok(_) => return word.advance(),
+                Err(other) => word = other,
+            }
+        }
+    }
+
+    fn load(self) -> Word<TICKET_BITS> {
+        Word(self.word.load(Ordering::Relaxed))
+    }
+
+    fn exchange(self, from: Word, to: Word, order: Ordering) -> Result<Word, Word> {
+        self.word.compare_exchange(from.0, to.0, order, Ordering::Relaxed).map(Word).map_err(Word)
+    }
+
+    /// Names the lock where its memory may not be touched any more.
+    fn address(self) -> usize {
+        // Loom's atomics move in memory between runs of a model.
+        if cfg!(loom) { 0x1000 } else { std::ptr::from_ref(self.word) as usize }
+    }
+}
+
+/// How an attempt to leave the line ended.
+enum Leaving {
+    Left,
+    GotIt,
+    NoRoom,
+}
+
+/// One attempt at a lock that nobody waits for.
+#[inline(always)]
+pub(crate) fn take_free(word: &AtomicU32) -> bool {
+    word.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// One attempt to release a lock that nobody waits for.
+#[inline(always)]
+pub(crate) fn release_free(word: &AtomicU32) -> bool {
+    word.compare_exchange(HELD, 0, Ordering::Release, Ordering::Relaxed).is_ok()
+}
+
+fn take_order() -> Ordering {
+    if planted(Bug::TakeRelaxed) { Ordering::Relaxed } else { Ordering::Acquire }
+}
+
+fn release_order() -> Ordering {
+    if planted(Bug::ReleaseRelaxed) { Ordering::Relaxed } else { Ordering::Release }
+}

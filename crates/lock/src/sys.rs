@@ -1,0 +1,153 @@
+//! The one switch between the real machine and loom's model of it: atomics, fences, the futex,
+//! and the clock.
+//!
+//! The modelled futex is the kernel's contract and no more: a sleeper is queued only if the value is
+//! still the expected one, both under the queue's lock, and a wake-up takes the queue's lock as well.
+//! What the kernel orders beyond that is not relied on.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+pub(crate) use imp::{Futex, now, pause, sleep_ns};
+
+#[cfg(not(loom))]
+mod imp {
+    use super::{AtomicU32, Ordering};
+
+    /// A word to sleep on.
+    #[repr(transparent)]
+    pub(crate) struct Futex(pub(crate) AtomicU32);
+
+    impl Futex {
+        pub(crate) const fn new() -> Futex {
+            Futex(AtomicU32::new(0))
+        }
+
+        /// Sleeps while the word is `expected`, at most until `deadline` (ns of `now`). May return
+        /// early for no reason. Whether a wake-up ended it.
+        pub(crate) fn wait(&self, expected: u32, deadline: Option<u64>) -> bool {
+            // An absolute time on CLOCK_MONOTONIC needs the bitset form, which else is a plain wait.
+            let limit = deadline.map(|ns| libc::timespec {
+                tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+                tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+            });
+            let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            // SAFETY: the word lives as long as `self`; the kernel only reads it and the time.
+            keep_errno(|| unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.0.as_ptr(),
+                    libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
+                    expected,
+                    limit,
+                    std::ptr::null::<u32>(),
+                    u32::MAX, // any wake-up
+                ) == 0
+            })
+        }
+
+        /// Wakes up to `most` sleepers.
+        pub(crate) fn wake(&self, most: i32) {
+            // SAFETY: the kernel takes the address as a key only.
+            keep_errno(|| unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.0.as_ptr(),
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    most,
+                )
+            });
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u32 {
+            self.0.load(order)
+        }
+    }
+
+    /// A lock leaves `errno` as it was: programs read it across an unlock.
+    fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
+        // SAFETY: the address of this thread's errno is valid as long as the thread.
+        let errno = unsafe { &mut *libc::__errno_location() };
+        let before = *errno;
+        let result = call();
+        *errno = before;
+        result
+    }
+
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) fn now() -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid for writing; this clock always exists.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        let part = |n: i64| u64::try_from(n).unwrap_or(0);
+        part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
+    }
+
+    /// One step of a spinning loop.
+    pub(crate) fn pause() {
+        std::hint::spin_loop();
+    }
+
+    /// Sleeps that long, for the few who wait outside of a full queue.
+    pub(crate) fn sleep_ns(ns: u64) {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: i64::try_from(ns).unwrap_or(1_000_000) };
+        // SAFETY: `time` is valid for reading; an early return is allowed.
+        keep_errno(|| unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) });
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use super::{AtomicU32, Ordering};
+    use loom::sync::{Condvar, Mutex};
+
+    pub(crate) struct Futex {
+        pub(crate) word: AtomicU32,
+        queue: Mutex<u32>,
+        wakes: Condvar,
+    }
+
+    impl Futex {
+        pub(crate) fn new() -> Futex {
+            Futex { word: AtomicU32::new(0), queue: Mutex::new(0), wakes: Condvar::new() }
+        }
+
+        /// With a deadline it returns at once: a time that has run out is the case of interest.
+        pub(crate) fn wait(&self, expected: u32, deadline: Option<u64>) -> bool {
+            let queue = self.queue.lock().unwrap();
+            if deadline.is_none() && self.word.load(Ordering::Relaxed) == expected {
+                drop(self.wakes.wait(queue).unwrap());
+                return true;
+            }
+            false
+        }
+
+        pub(crate) fn wake(&self, most: i32) {
+            let queue = self.queue.lock().unwrap();
+            if most == 1 {
+                self.wakes.notify_one();
+            } else {
+                self.wakes.notify_all();
+            }
+            drop(queue);
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u32 {
+            self.word.load(order)
+        }
+    }
+
+    pub(crate) fn now() -> u64 {
+        0
+    }
+
+    pub(crate) fn pause() {
+        loom::thread::yield_now();
+    }
+
+    pub(crate) fn sleep_ns(_: u64) {
+        loom::thread::yield_now();
+    }
+}

@@ -1,0 +1,192 @@
+//! How long to spin and how many to wake, from what wake-ups have taken lately.
+//!
+//! Everything is in nanoseconds and measured while the program runs. One estimate serves all locks of
+//! the process, since how soon a woken thread gets a CPU depends on the machine and not on the lock.
+
+use crate::policy::{Policy, Spin, Wake};
+use crate::sys;
+
+#[cfg(not(loom))]
+pub(crate) use imp::*;
+#[cfg(loom)]
+pub(crate) use modelled::*;
+
+/// The time that a spinning loop has.
+pub(crate) struct Stay {
+    /// Loop steps left until the clock is read.
+    steps: u32,
+    /// When to stop, `None` before the first look at the clock.
+    end: Option<u64>,
+    ns: u64,
+    /// Steps in all, for the paper's counts; 0 if time counts.
+    count: u64,
+    /// Pauses in a step, growing to `most`: who looks at the word takes its cache line away from those
+    /// who are at work with it.
+    pauses: u32,
+    most: u32,
+}
+
+/// Steps between two looks at the clock.
+const STEPS: u32 = 4;
+/// Most pauses (25 ns each here) in a step of a waiter in line, and of one without a ticket.
+const NEAR_PAUSES: u32 = 2;
+pub(crate) const ARRIVAL_PAUSES: u32 = 32;
+
+impl Stay {
+    /// So many ns from now on.
+    pub(crate) fn new(ns: u64, most: u32) -> Stay {
+        Stay { steps: STEPS, end: None, ns, count: 0, pauses: 1, most }
+    }
+
+    /// As long as the policy gives a waiter at this distance, with the lock held or on its way.
+    pub(crate) fn at_distance(policy: &Policy, distance: u32, held: bool) -> Stay {
+        match policy.spin {
+            Spin::Measured => Stay::new(spin_ns(distance + u32::from(held)), NEAR_PAUSES),
+            Spin::Paper if cfg!(loom) => Stay::new(0, 1),
+            Spin::Paper => {
+                let count = if distance + 1 < 18 { (1_u64 << 34) >> distance } else { 1 << 15 };
+                Stay { count, ..Stay::new(0, 1) }
+            }
+        }
+    }
+
+    /// The line has moved.
+    pub(crate) fn nearer(&mut self, policy: &Policy, distance: u32, held: bool) {
+        if policy.spin == Spin::Measured {
+            *self = Stay::at_distance(policy, distance, held);
+        }
+    }
+
+    /// One step; false when the time is over.
+    pub(crate) fn on(&mut self) -> bool {
+        if self.count > 0 {
+            self.count -= 1;
+            sys::pause();
+            return self.count > 0;
+        }
+        if self.ns == 0 {
+            return false;
+        }
+        if self.steps == 0 {
+            self.steps = STEPS;
+            let now = sys::now();
+            let ns = self.ns;
+            if now >= *self.end.get_or_insert_with(|| now + ns) {
+                return false;
+            }
+        }
+        self.steps -= 1;
+        (0..self.pauses).for_each(|_| sys::pause());
+        self.pauses = (self.pauses * 2).min(self.most);
+        true
+    }
+}
+
+#[cfg(not(loom))]
+mod imp {
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    use super::{Policy, Wake, sys};
+    use crate::place::Slot;
+    use crate::stats::{self, Event};
+
+    /// From a kick until the woken thread runs, smoothed, ns.
+    static WAKE_NS: AtomicU64 = AtomicU64::new(FIRST_NS);
+    /// The fastest of those.
+    static FASTEST_NS: AtomicU64 = AtomicU64::new(FIRST_NS);
+    /// How many waiters a release wakes.
+    static EARLY: AtomicU32 = AtomicU32::new(1);
+    /// CPUs that this process may use; 0: not yet asked.
+    static CPUS: AtomicU32 = AtomicU32::new(0);
+
+    /// What is assumed before the first wake-up, and the least that going to sleep and being woken costs
+    /// (3 to 5 us here), ns.
+    const FIRST_NS: u64 = 5_000;
+    /// A wake-up that takes longer than this, ns, has waited for a CPU, and spinning would keep others
+    /// from one, too. An idle CPU takes about 30 us here.
+    const MOST_NS: u64 = 60_000;
+
+    /// What a waiter learns when it runs again.
+    pub(crate) fn woken(slot: &Slot, distance: u32) {
+        if distance > 0 {
+            stats::count(Event::Early);
+        }
+        let took = sys::now().saturating_sub(slot.kicked_at());
+        let old = WAKE_NS.load(Ordering::Relaxed);
+        WAKE_NS.store(old - old / 8 + took.min(10_000_000) / 8, Ordering::Relaxed);
+        let fastest = FASTEST_NS.load(Ordering::Relaxed);
+        // The fastest is forgotten slowly, so that it follows the machine.
+        FASTEST_NS.store((fastest + fastest / 64 + 1).min(took.max(500)), Ordering::Relaxed);
+        let early = EARLY.load(Ordering::Relaxed);
+        let next = if took <= 4 * fastest { (early + 1).min(4) } else { 1 };
+        EARLY.store(next, Ordering::Relaxed);
+    }
+
+    /// How many of the next waiters to wake.
+    pub(crate) fn wake_ups(policy: &Policy) -> u32 {
+        match policy.wake {
+            Wake::Always(n) => n,
+            Wake::Measured(most) => EARLY.load(Ordering::Relaxed).min(most),
+        }
+    }
+
+    /// How long to spin without a ticket.
+    pub(crate) fn arrival_ns(policy: &Policy) -> u64 {
+        if policy.bypasses == 0 || cpus() < 2 { 0 } else { 2_000 }
+    }
+
+    /// How long to spin with so many threads ahead, the holder included: as long as it takes to be woken,
+    /// halved for everyone further back, and not at all behind as many threads as there are CPUs.
+    pub(crate) fn spin_ns(ahead: u32) -> u64 {
+        if ahead >= cpus() {
+            return 0;
+        }
+        let wake = WAKE_NS.load(Ordering::Relaxed);
+        let wake = if wake > MOST_NS { FIRST_NS } else { wake.max(FIRST_NS) };
+        wake >> ahead.saturating_sub(1)
+    }
+
+    fn cpus() -> u32 {
+        match CPUS.load(Ordering::Relaxed) {
+            0 => {
+                // SAFETY: an all-zero set is a valid one, and the kernel writes no more than its size.
+                let n = unsafe {
+                    let mut set: libc::cpu_set_t = std::mem::zeroed();
+                    let size = std::mem::size_of::<libc::cpu_set_t>();
+                    if libc::sched_getaffinity(0, size, &raw mut set) == 0 {
+                        libc::CPU_COUNT(&set)
+                    } else {
+                        1
+                    }
+                };
+                let n = u32::try_from(n).unwrap_or(1).max(1);
+                CPUS.store(n, Ordering::Relaxed);
+                n
+            }
+            n => n,
+        }
+    }
+}
+
+/// Under loom nobody spins, and two are woken.
+#[cfg(loom)]
+mod modelled {
+    use super::{Policy, Wake};
+    use crate::place::Slot;
+
+    pub(crate) fn woken(_: &Slot, _: u32) {}
+
+    pub(crate) fn wake_ups(policy: &Policy) -> u32 {
+        match policy.wake {
+            Wake::Always(n) | Wake::Measured(n) => n,
+        }
+    }
+
+    pub(crate) fn arrival_ns(_: &Policy) -> u64 {
+        0
+    }
+
+    pub(crate) fn spin_ns(_: u32) -> u64 {
+        0
+    }
+}
