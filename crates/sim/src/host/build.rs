@@ -1,0 +1,423 @@
+//! From a description to a host at time 0. Impossible machines are refused here.
+
+use std::collections::BTreeSet;
+
+use corefit_core::entitle::{self, WeightRule, entitled};
+use corefit_core::{CpuSet, Cpus as Amount, Weight};
+
+use super::account::Part;
+use super::teams::Channel;
+use super::{Account, Act, App, Counts, Event, Guest, Line, Ready, Sim, TState, Thread, Wait, locks};
+use crate::cpus::{Cpus, NONE, Pcpu, Use, VState, Vcpu, VmCpus};
+use crate::hardware::Topology;
+use crate::queue::{NEVER, Queue};
+use crate::random::{Purpose, Stream};
+use crate::sched::{AnyScheduler, Scheduler};
+use crate::spec::{Hardware, Limit, Policy, Spec, VcpuSpec, VmSpec};
+
+/// The most of each that a host may have.
+const MAX_PCPUS: u32 = 4_096;
+const MAX_VCPUS: usize = 65_000;
+const MAX_THREADS: u32 = 1_000_000;
+const MAX_WEIGHT: u32 = 262_144;
+
+/// Why a host cannot exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {what}")]
+pub struct SpecError {
+    /// Which part of the description: `vm.web.affinity`.
+    pub path: String,
+    /// What is wrong with it, and what would be right.
+    pub what: String,
+}
+
+fn refuse<T>(path: impl Into<String>, what: impl Into<String>) -> Result<T, SpecError> {
+    Err(SpecError { path: path.into(), what: what.into() })
+}
+
+impl Sim {
+    /// The host that a description describes, at time 0.
+    ///
+    /// # Errors
+    /// If no such host can exist.
+    pub fn new(spec: &Spec) -> Result<Sim, SpecError> {
+        check(spec)?;
+        let pcpus = spec.hardware.pcpus();
+        let words = (pcpus as usize).div_ceil(64);
+        let mut cpus = Cpus {
+            pcpus: vec![Pcpu::new(); pcpus as usize],
+            vcpus: vec![],
+            vms: vec![],
+            topology: Topology::new(&spec.hardware, &spec.classes),
+            words,
+            masks: vec![],
+            idle: vec![0; words],
+            idle_cores: vec![0; words],
+            crowded: vec![0; words],
+            spread_siblings: spec.spread_siblings,
+        };
+        (0..pcpus).for_each(|p| cpus.set_idle(p, true));
+        let mut parts = Parts::default();
+        for vm in &spec.vms {
+            parts.add(vm, spec, &mut cpus);
+        }
+        let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
+        let sched = AnyScheduler::new(&spec.policy, &cpus);
+        let shares = shares(spec)?;
+        let (own_period, bandwidth_slice) = match spec.policy {
+            Policy::Cfs(cfs) => (cfs.latency_ns, cfs.bandwidth_slice_ns),
+            Policy::Credit(credit) => (credit.slice_ns, NEVER),
+        };
+        let cores = cpus.topology.siblings.len();
+        let mut sim = Sim {
+            now: 0,
+            queue: Queue::new(pcpus as usize),
+            sched,
+            accounts: shares.into_iter().map(|share| (Account::default(), share)).collect(),
+            period_began: 0,
+            cpus,
+            open: apps.iter().filter(|app| !app.program.endless).count(),
+            guests,
+            threads,
+            apps,
+            locks,
+            costs: spec.costs,
+            ple: spec.ple,
+            period_ns: if spec.period_ns == 0 { own_period } else { spec.period_ns },
+            until: spec.until_ns,
+            bandwidth_slice,
+            timers: vec![],
+            limits,
+            vm_limits,
+            events: 0,
+            orders: vec![],
+            competing_since: vec![0; cores],
+            competing_ns: 0,
+            remote: spec.vms.iter().any(|vm| !vm.memory_nodes.is_empty()),
+            spec: spec.clone(),
+        };
+        sim.schedule();
+        Ok(sim)
+    }
+
+    /// The first events.
+    fn schedule(&mut self) {
+        self.queue.add(self.period_ns, Event::Period);
+        self.timers = self.sched.timers();
+        for (number, period) in (0..).zip(self.timers.clone()) {
+            self.queue.add(period, Event::Timer(number));
+        }
+        for (v, limit) in (0..).zip(self.limits.clone()) {
+            if let Some(limit) = limit {
+                self.queue.add(limit.period_ns, Event::Refill(v));
+            }
+        }
+        for (vm, limit) in (0..).zip(self.vm_limits.clone()) {
+            if let Some(limit) = limit {
+                self.queue.add(limit.period_ns, Event::RefillVm(vm));
+            }
+        }
+        for (a, app) in (0..).zip(&self.apps) {
+            let later =
+                Stream::new(self.spec.seed, u64::from(a), Purpose::Start).below(self.spec.jitter_ns + 1);
+            self.queue.add(app.started + later, Event::Start(a));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Parts {
+    guests: Vec<Guest>,
+    threads: Vec<Thread>,
+    apps: Vec<App>,
+    locks: Vec<locks::Lock>,
+    limits: Vec<Option<Limit>>,
+    vm_limits: Vec<Option<Limit>>,
+}
+
+fn index(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(NONE)
+}
+
+fn mask(set: &CpuSet, words: usize) -> Vec<u64> {
+    let mut mask = vec![0; words];
+    let inside = set.iter().filter(|cpu| (cpu.0 as usize) < words * 64);
+    inside.for_each(|cpu| crate::cpus::put(&mut mask, cpu.0, true));
+    mask
+}
+
+impl Parts {
+    fn add(&mut self, vm: &VmSpec, spec: &Spec, cpus: &mut Cpus) {
+        let credit = matches!(spec.policy, Policy::Credit(_));
+        let number = index(cpus.vms.len());
+        let first = index(cpus.vcpus.len());
+        let pool = vm.cap.filter(|_| !credit);
+        for vcpu in &vm.vcpus {
+            let vcpu_state = vcpu_of(vcpu, number, pool.is_some(), cpus);
+            cpus.vcpus.push(vcpu_state);
+            self.limits.push(vcpu.limit.filter(|_| !credit));
+        }
+        let count = index(vm.vcpus.len());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+        let cap = vm.cap.map(|cap| (cap.cpus() * 1024.0).round() as u64);
+        cpus.vms.push(VmCpus { first, count, weight: u64::from(vm.weight), runnable: 0, unit: 0, cap });
+        self.vm_limits.push(pool);
+        let guest_words = vm.vcpus.len().div_ceil(64);
+        let mut idle = vec![0; guest_words];
+        for (i, vcpu) in (0..).zip(&vm.vcpus) {
+            crate::cpus::put(&mut idle, i, vcpu.online);
+        }
+        let nodes = ((spec.hardware.sockets * spec.hardware.nodes) as usize).div_ceil(64);
+        self.guests.push(Guest {
+            name: vm.name.clone(),
+            lock: vm.guest.lock,
+            slice_ns: vm.guest.slice_ns,
+            wakeup_ns: vm.guest.wakeup_ns,
+            idle,
+            crowded: vec![0; guest_words],
+            memory_nodes: (!vm.memory_nodes.is_empty()).then(|| mask(&vm.memory_nodes, nodes)),
+            pool: pool.map_or(NEVER, |limit| limit.quota_ns),
+            counts: Counts::default(),
+        });
+        for app in &vm.apps {
+            self.add_app(app, vm, number, first, spec);
+        }
+    }
+
+    fn add_app(&mut self, app: &crate::spec::AppSpec, vm: &VmSpec, number: u32, first: u32, spec: &Spec) {
+        let a = index(self.apps.len());
+        let locks = index(self.locks.len());
+        self.locks.extend((0..app.program.locks).map(|_| locks::Lock::new()));
+        let first_thread = index(self.threads.len());
+        let online: Vec<u32> =
+            (0..).zip(&vm.vcpus).filter(|(_, v)| v.online).map(|(i, _)| first + i).collect();
+        for member in 0..app.threads {
+            let t = index(self.threads.len());
+            let stream = |purpose| Stream::new(spec.seed, u64::from(t), purpose);
+            self.threads.push(Thread {
+                left: 0,
+                act: Act::Work,
+                state: TState::Out,
+                wait: Wait::Nothing,
+                granted: false,
+                seen: false,
+                holds: 0,
+                holds_user: 0,
+                app: a,
+                member,
+                vcpu: online[member as usize % online.len()],
+                pc: 0,
+                loops: [0; 8],
+                depth: 0,
+                singles: 0,
+                next: [NONE; 2],
+                patience: 0,
+                compute: stream(Purpose::Compute),
+                sleep: stream(Purpose::Sleep),
+            });
+        }
+        let channels = usize::from(app.program.channels) * 2 * app.threads as usize;
+        self.apps.push(App {
+            name: app.name.clone(),
+            vm: number,
+            class: index(app.class),
+            program: app.program.clone(),
+            first: first_thread,
+            threads: app.threads,
+            team: app.team,
+            next_team: app.team,
+            pinned: app.pinned,
+            spin_ns: app.spin_ns,
+            seen: app.pauses && spec.ple.on && spec.ple.user,
+            again: app.again,
+            locks,
+            arrived: 0,
+            at_barrier: Line::EMPTY,
+            joined: 0,
+            master_waits: false,
+            dock: Line::EMPTY,
+            channels: vec![Channel::EMPTY; channels],
+            alive: 0,
+            started: app.start_ns,
+            ended: None,
+            rounds: 0,
+            marks: 0,
+        });
+    }
+}
+
+fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
+    let words = cpus.words;
+    let hard = mask(&vcpu.affinity, words);
+    let soft: Vec<u64> = mask(&vcpu.soft, words).iter().zip(&hard).map(|(a, b)| a & b).collect();
+    let hard = number_of(cpus, hard);
+    let soft = if soft.iter().all(|&w| w == 0) { hard } else { number_of(cpus, soft) };
+    let begin = crate::cpus::bits(&cpus.masks[hard as usize]).next().unwrap_or(0);
+    Vcpu {
+        vm,
+        state: VState::Halted,
+        pcpu: begin,
+        ran_on: NONE,
+        mask: hard,
+        soft,
+        weight: u64::from(vcpu.weight),
+        charged: 0,
+        wait_since: 0,
+        run_ns: 0,
+        wait_ns: 0,
+        debt: 0,
+        quota_left: vcpu.limit.map_or(NEVER, |limit| limit.quota_ns),
+        pool_left: if pool { 0 } else { NEVER },
+        parked: false,
+        used: Use::default(),
+        ple_left: NEVER,
+        cur: NONE,
+        ready: Ready::EMPTY,
+        guest_left: 0,
+        online: vcpu.online,
+    }
+}
+
+/// Equal masks are kept once.
+fn number_of(cpus: &mut Cpus, mask: Vec<u64>) -> u32 {
+    let known = cpus.masks.iter().position(|m| *m == mask);
+    index(known.unwrap_or_else(|| {
+        cpus.masks.push(mask);
+        cpus.masks.len() - 1
+    }))
+}
+
+/// The host as `corefit_core` divides it: what its VMs are entitled to.
+#[must_use]
+pub fn division(spec: &Spec) -> entitle::Host {
+    let credit = matches!(spec.policy, Policy::Credit(_));
+    let vcpu = |v: &VcpuSpec| entitle::Vcpu {
+        weight: Weight(f64::from(v.weight)),
+        quota: v.limit.filter(|_| !credit).map(|limit| Amount(limit.cpus())),
+        affinity: Some(v.affinity.clone()),
+        online: v.online,
+        ..entitle::Vcpu::default()
+    };
+    let vm = |vm: &VmSpec| entitle::Vm {
+        name: vm.name.clone(),
+        weight: Weight(f64::from(vm.weight)),
+        cap: vm.cap.map(|cap| Amount(cap.cpus())),
+        vcpus: vm.vcpus.iter().map(vcpu).collect(),
+    };
+    entitle::Host {
+        rule: if credit { WeightRule::XenCredit } else { WeightRule::Linux },
+        pcpus: CpuSet::first(spec.hardware.pcpus()),
+        vms: spec.vms.iter().map(vm).collect(),
+        ..entitle::Host::default()
+    }
+}
+
+/// What each vCPU is entitled to.
+fn shares(spec: &Spec) -> Result<Vec<Part>, SpecError> {
+    let division =
+        entitled(&division(spec)).map_err(|e| SpecError { path: "vm".into(), what: e.to_string() })?;
+    let all =
+        (0..division.vms()).flat_map(|vm| division.vcpus(vm).iter().map(|share| Part::new(share.cpus.0)));
+    Ok(all.collect())
+}
+
+fn check(spec: &Spec) -> Result<(), SpecError> {
+    let Hardware { sockets, nodes, cores, threads, .. } = spec.hardware;
+    for (key, n) in [("sockets", sockets), ("nodes", nodes), ("cores", cores), ("threads", threads)] {
+        between(&format!("hardware.{key}"), n, 1, MAX_PCPUS)?;
+    }
+    let product = [sockets, nodes, cores, threads].iter().map(|&n| u64::from(n)).product::<u64>();
+    if product > u64::from(MAX_PCPUS) {
+        return refuse(
+            "hardware",
+            format!("{product} pCPUs; give at most {MAX_PCPUS} (sockets x nodes x cores x threads)"),
+        );
+    }
+    for class in &spec.classes {
+        let parts = [
+            ("beside_sibling", class.beside_sibling),
+            ("without_cache", class.without_cache),
+            ("remote", class.remote),
+        ];
+        for (key, part) in parts {
+            if !(part > 0.0 && part <= 1.0) {
+                return refuse(
+                    format!("class.{}.{key}", class.name),
+                    format!("{part} is no speed; give a number above 0, at most 1"),
+                );
+            }
+        }
+    }
+    if spec.vms.is_empty() {
+        return refuse("vm", "there is no VM; add at least one [[vm]]");
+    }
+    if spec.vms.iter().map(|vm| vm.vcpus.len()).sum::<usize>() > MAX_VCPUS {
+        return refuse("vm", format!("more than {MAX_VCPUS} vCPUs in all"));
+    }
+    if spec.vms.iter().flat_map(|vm| &vm.apps).map(|app| u64::from(app.threads)).sum::<u64>()
+        > u64::from(MAX_THREADS)
+    {
+        return refuse("vm", format!("more than {MAX_THREADS} threads in all"));
+    }
+    let mut names = BTreeSet::new();
+    let pcpus = CpuSet::first(spec.hardware.pcpus());
+    for vm in &spec.vms {
+        if !names.insert(&vm.name) {
+            return refuse(format!("vm.{}.name", vm.name), "another VM is called so, too");
+        }
+        check_vm(vm, &pcpus, spec)?;
+    }
+    Ok(())
+}
+
+fn between(path: &str, value: u32, low: u32, high: u32) -> Result<(), SpecError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    refuse(path, format!("{value} is out of range; give {low} to {high}"))
+}
+
+fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
+    let path = |key: &str| format!("vm.{}.{key}", vm.name);
+    between(&path("weight"), vm.weight, 1, MAX_WEIGHT)?;
+    if !vm.vcpus.iter().any(|vcpu| vcpu.online) {
+        return refuse(path("vcpus"), "it has no vCPU that is online; give 1 or more");
+    }
+    let nodes = CpuSet::first(spec.hardware.sockets * spec.hardware.nodes);
+    if !vm.memory_nodes.difference(&nodes).is_empty() {
+        return refuse(path("memory_nodes"), format!("the host has nodes {nodes} only"));
+    }
+    check_limit(&path("cap"), vm.cap)?;
+    for (number, vcpu) in vm.vcpus.iter().enumerate() {
+        between(&path("vcpu_weights"), vcpu.weight, 1, MAX_WEIGHT)?;
+        check_limit(&path("quota"), vcpu.limit)?;
+        let outside = vcpu.affinity.difference(pcpus);
+        if !outside.is_empty() {
+            return refuse(path("affinity"), format!("pCPUs {outside} do not exist; the host has {pcpus}"));
+        }
+        if vcpu.affinity.is_empty() {
+            return refuse(
+                path("affinity"),
+                format!("vCPU {number} may run nowhere; give some of the pCPUs {pcpus}"),
+            );
+        }
+    }
+    if vm.guest.slice_ns == 0 {
+        return refuse(path("slice"), "0 is no time slice; give 1us or more");
+    }
+    for app in &vm.apps {
+        let path = |key: &str| format!("vm.{}.{}.{key}", vm.name, app.name);
+        between(&path("threads"), app.threads, 1, MAX_THREADS)?;
+        between(&path("team"), app.team, 1, app.threads)?;
+        if app.class >= spec.classes.len() {
+            return refuse(path("class"), "no such class");
+        }
+    }
+    Ok(())
+}
+
+fn check_limit(path: &str, limit: Option<Limit>) -> Result<(), SpecError> {
+    let Some(Limit { quota_ns, period_ns }) = limit else { return Ok(()) };
+    let fine = quota_ns > 0 && (100_000..=10_000_000_000).contains(&period_ns);
+    if fine { Ok(()) } else { refuse(path, "give a quota above 0 and a period of 100us to 10s") }
+}

@@ -1,0 +1,431 @@
+//! vCPUs on pCPUs: dispatching, preempting, halting, waking up, quotas, PLE.
+
+use super::{Act, Sim, Wait};
+use crate::cpus::{NONE, VState};
+use crate::queue::NEVER;
+use crate::sched::{Order, Scheduler};
+
+impl Sim {
+    /// Tells the scheduler, and the quotas, what ran on a pCPU since they were last told.
+    pub(crate) fn charge(&mut self, p: u32) {
+        let v = self.cpus.pcpus[p as usize].run;
+        if v == NONE {
+            return;
+        }
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        let ns = self.now - vcpu.charged;
+        if ns == 0 {
+            return;
+        }
+        vcpu.charged = self.now;
+        if vcpu.quota_left != NEVER {
+            vcpu.quota_left = vcpu.quota_left.saturating_sub(ns);
+        }
+        if vcpu.pool_left != NEVER {
+            vcpu.pool_left = vcpu.pool_left.saturating_sub(ns);
+        }
+        self.sched.ran(&self.cpus, v, ns);
+    }
+
+    /// When the quota of the vCPU on a pCPU, just charged, ends, or its slice.
+    fn set_limit(&mut self, p: u32) {
+        let vcpu = &self.cpus.vcpus[self.cpus.pcpus[p as usize].run as usize];
+        let quota = self.now.saturating_add(vcpu.quota_left.min(vcpu.pool_left));
+        let slice = self.sched.slice_end(&self.cpus, p, self.now);
+        self.cpus.pcpus[p as usize].limit = quota.min(slice);
+    }
+
+    /// A vCPU's local part of its VM's quota is filled up; whether it may run at all.
+    fn has_quota(&mut self, v: u32) -> bool {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        if vcpu.pool_left == 0 {
+            let pool = &mut self.guests[vcpu.vm as usize].pool;
+            let part = (*pool).min(self.bandwidth_slice);
+            *pool -= part;
+            vcpu.pool_left = part;
+        }
+        vcpu.quota_left > 0 && vcpu.pool_left > 0 && !vcpu.parked
+    }
+
+    fn count_runnable(&mut self, v: u32, more: bool) {
+        let vcpu = &self.cpus.vcpus[v as usize];
+        let vm = &mut self.cpus.vms[vcpu.vm as usize];
+        vm.runnable = if more { vm.runnable + vcpu.weight } else { vm.runnable - vcpu.weight };
+        vm.unit = (vm.weight << 20) / vm.runnable.max(1);
+    }
+
+    /// A halted vCPU has something to do again.
+    pub(crate) fn wake_vcpu(&mut self, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        debug_assert_eq!(vcpu.state, VState::Halted);
+        vcpu.debt += self.costs.halt_ns;
+        vcpu.wait_since = self.now;
+        self.guests[vcpu.vm as usize].counts.kicks += 1;
+        self.enter(v);
+    }
+
+    /// A vCPU that does not run wants to.
+    fn enter(&mut self, v: u32) {
+        if !self.has_quota(v) {
+            self.cpus.vcpus[v as usize].state = VState::Throttled;
+            return;
+        }
+        self.cpus.vcpus[v as usize].state = VState::Waiting;
+        self.count_runnable(v, true);
+        let p = self.sched.enter(&mut self.cpus, v);
+        self.poke(p, v);
+    }
+
+    /// `v` now waits for a pCPU: it runs there soon if it is idle or `v` comes before what runs.
+    fn poke(&mut self, p: u32, v: u32) {
+        self.settle(p);
+        let soon = self.now + self.costs.ipi_ns;
+        if self.cpus.pcpus[p as usize].run == NONE {
+            let pcpu = &mut self.cpus.pcpus[p as usize];
+            pcpu.resched = pcpu.resched.min(soon);
+            // Nobody else is sent here meanwhile.
+            self.cpus.set_idle(p, false);
+        } else {
+            self.charge(p);
+            if self.sched.preempts(&self.cpus, p, v, self.now) {
+                let pcpu = &mut self.cpus.pcpus[p as usize];
+                pcpu.resched = pcpu.resched.min(soon);
+            }
+            self.set_limit(p);
+        }
+        self.arm(p);
+    }
+
+    /// What runs on a pCPU stops; it is charged and settled. The vCPU's next state is the caller's.
+    fn off(&mut self, p: u32) -> u32 {
+        self.charge(p);
+        let pcpu = &mut self.cpus.pcpus[p as usize];
+        let v = std::mem::replace(&mut pcpu.run, NONE);
+        pcpu.last = v;
+        pcpu.limit = NEVER;
+        let dispatched = pcpu.dispatched;
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.run_ns += self.now - dispatched;
+        let vm = vcpu.vm;
+        for &w in self.sched.waiting(p) {
+            let other = &self.cpus.vcpus[w as usize];
+            if other.vm == vm {
+                self.guests[vm as usize].counts.stacked_ns += self.now - dispatched.max(other.wait_since);
+            }
+        }
+        v
+    }
+
+    /// A vCPU loses its pCPU while it wants to run: whether it had or wanted a lock.
+    fn count_preemption(&mut self, v: u32) {
+        let vcpu = &self.cpus.vcpus[v as usize];
+        if vcpu.cur == NONE {
+            return;
+        }
+        let thread = &self.threads[vcpu.cur as usize];
+        let counts = &mut self.guests[vcpu.vm as usize].counts;
+        if thread.holds + thread.holds_user > 0 {
+            counts.holder_preemptions += 1;
+        } else if thread.act == Act::Spin && matches!(thread.wait, Wait::Kernel(_) | Wait::User(_)) {
+            counts.waiter_preemptions += 1;
+        }
+    }
+
+    /// The pCPU chooses anew; what ran goes back into its queue.
+    pub(crate) fn look(&mut self, p: u32, yielded: bool) {
+        self.cpus.pcpus[p as usize].resched = NEVER;
+        if self.cpus.pcpus[p as usize].run == NONE {
+            self.dispatch(p);
+            return;
+        }
+        let v = self.off(p);
+        self.return_to_queue(p, v, yielded);
+        self.dispatch(p);
+        if self.cpus.pcpus[p as usize].run != v && !yielded {
+            self.count_preemption(v);
+        }
+    }
+
+    fn return_to_queue(&mut self, p: u32, v: u32, yielded: bool) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.state = VState::Waiting;
+        vcpu.wait_since = self.now;
+        self.sched.back(&mut self.cpus, p, v, yielded);
+    }
+
+    /// A slice or a quota ended.
+    pub(crate) fn limit(&mut self, p: u32) {
+        self.charge(p);
+        let v = self.cpus.pcpus[p as usize].run;
+        if self.has_quota(v) {
+            if self.now >= self.sched.slice_end(&self.cpus, p, self.now.saturating_sub(1)) {
+                self.look(p, false);
+            } else {
+                self.set_limit(p);
+            }
+        } else {
+            self.throttle(p);
+        }
+    }
+
+    fn throttle(&mut self, p: u32) {
+        let v = self.off(p);
+        self.count_preemption(v);
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.state = VState::Throttled;
+        vcpu.wait_since = self.now;
+        self.sched.halts(&mut self.cpus, v);
+        self.count_runnable(v, false);
+        self.dispatch(p);
+    }
+
+    /// The vCPU on a pCPU has nothing to do, or gives up waiting for a lock.
+    pub(crate) fn halt(&mut self, v: u32) {
+        let p = self.cpus.vcpus[v as usize].pcpu;
+        debug_assert_eq!(self.cpus.pcpus[p as usize].run, v);
+        self.off(p);
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.state = VState::Halted;
+        let vm = vcpu.vm as usize;
+        if vcpu.pool_left != NEVER {
+            // What it took and did not use is the VM's again.
+            self.guests[vm].pool += std::mem::take(&mut vcpu.pool_left);
+        }
+        self.guests[vm].counts.halts += 1;
+        self.sched.halts(&mut self.cpus, v);
+        self.count_runnable(v, false);
+        self.dispatch(p);
+    }
+
+    /// A vCPU that waits has nothing to do any more: its thread was ended by another.
+    pub(crate) fn halt_waiting(&mut self, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.wait_ns += self.now - vcpu.wait_since;
+        let waited = std::mem::replace(&mut vcpu.state, VState::Halted) == VState::Waiting;
+        let p = vcpu.pcpu;
+        if waited {
+            self.sched.leave(&mut self.cpus, v);
+            self.count_runnable(v, false);
+            self.settle(p);
+            self.arm(p);
+        }
+    }
+
+    /// Puts the next vCPU on an empty pCPU.
+    fn dispatch(&mut self, p: u32) {
+        let Some(v) = self.sched.next(&mut self.cpus, p) else {
+            let pcpu = &mut self.cpus.pcpus[p as usize];
+            pcpu.idle_since = pcpu.idle_since.min(self.now);
+            self.cpus.set_idle(p, true);
+            self.recount(p);
+            return;
+        };
+        let pcpu = &mut self.cpus.pcpus[p as usize];
+        pcpu.run = v;
+        pcpu.dispatched = self.now;
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.state = VState::Running;
+        vcpu.pcpu = p;
+        vcpu.charged = self.now;
+        vcpu.wait_ns += self.now - vcpu.wait_since;
+        vcpu.ple_left = self.ple.window_ns;
+        let counts = &mut self.guests[vcpu.vm as usize].counts;
+        if pcpu.last != v {
+            vcpu.debt += self.costs.switch_ns;
+            counts.switches += 1;
+        }
+        if vcpu.ran_on != p {
+            if vcpu.ran_on != NONE {
+                counts.migrations += 1;
+                let near = self.cpus.topology.distance(vcpu.ran_on, p) == 1;
+                vcpu.debt += if near { self.costs.migrate_near_ns } else { self.costs.migrate_far_ns };
+            }
+            vcpu.ran_on = p;
+        }
+        if pcpu.idle_since != NEVER {
+            pcpu.idle_ns += self.now - pcpu.idle_since;
+            pcpu.idle_since = NEVER;
+        }
+        self.cpus.set_idle(p, false);
+        self.set_limit(p);
+        self.recount(p);
+        self.look_at_lock(v);
+    }
+
+    /// The pCPU's business changed: it and its siblings may become faster or slower.
+    pub(crate) fn recount(&mut self, p: u32) {
+        let v = self.cpus.pcpus[p as usize].run;
+        let (counted, remote) = if v == NONE { (0, false) } else { self.class_of(v, p) };
+        let before = self.cpus.pcpus[p as usize].counted;
+        if before == counted && !remote && !self.remote {
+            return;
+        }
+        let topology = &mut self.cpus.topology;
+        let core = topology.places[p as usize].core as usize;
+        let busy = topology.busy[core];
+        if before > 0 {
+            topology.fill(p, before as usize - 1, false);
+            topology.busy[core] -= 1;
+        }
+        if counted > 0 {
+            topology.fill(p, counted as usize - 1, true);
+            topology.busy[core] += 1;
+        }
+        self.cpus.pcpus[p as usize].counted = counted;
+        if busy >= 2 {
+            self.competing_ns += self.now - self.competing_since[core];
+        }
+        self.competing_since[core] = self.now;
+        if self.cpus.topology.minds_cache {
+            let node = self.cpus.topology.places[p as usize].node;
+            for q in 0..self.pcpus() {
+                if self.cpus.topology.places[q as usize].node == node {
+                    self.set_rate(q, p);
+                }
+            }
+        } else if self.cpus.topology.minds_siblings {
+            for index in 0..self.cpus.topology.siblings[core].len() {
+                self.set_rate(self.cpus.topology.siblings[core][index], p);
+            }
+        } else {
+            self.set_rate(p, p);
+        }
+    }
+
+    /// Computes a pCPU's speed; one other than `changed` is settled and armed.
+    fn set_rate(&mut self, q: u32, changed: u32) {
+        let v = self.cpus.pcpus[q as usize].run;
+        if v == NONE {
+            return;
+        }
+        let (counted, remote) = self.class_of(v, q);
+        let rate = self.cpus.topology.rate(q, counted as usize - 1, remote);
+        if rate == self.cpus.pcpus[q as usize].rate {
+            return;
+        }
+        self.settle(q);
+        self.cpus.pcpus[q as usize].rate = rate;
+        if q != changed {
+            self.arm(q);
+        }
+    }
+
+    /// Spinning was noticed: the vCPU lets another run.
+    pub(crate) fn ple_exit(&mut self, p: u32, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.debt += self.costs.ple_exit_ns;
+        vcpu.ple_left = self.ple.window_ns;
+        self.guests[vcpu.vm as usize].counts.ple_exits += 1;
+        self.look(p, true);
+    }
+
+    /// A vCPU's quota begins anew.
+    pub(crate) fn refill(&mut self, v: u32) {
+        let Some(limit) = self.limits[v as usize] else { return };
+        self.queue.add(self.now + limit.period_ns, super::Event::Refill(v));
+        self.charge_of(v);
+        self.cpus.vcpus[v as usize].quota_left = limit.quota_ns;
+        self.after_refill(v);
+    }
+
+    /// A VM's quota begins anew; nothing is left of the old one.
+    pub(crate) fn refill_vm(&mut self, vm: u32) {
+        let Some(limit) = self.vm_limits[vm as usize] else { return };
+        self.queue.add(self.now + limit.period_ns, super::Event::RefillVm(vm));
+        self.guests[vm as usize].pool = limit.quota_ns;
+        let first = self.cpus.vms[vm as usize].first;
+        let all = first..first + self.cpus.vms[vm as usize].count;
+        for v in all.clone() {
+            self.charge_of(v);
+            self.cpus.vcpus[v as usize].pool_left = 0;
+        }
+        // Those that were throttled first: the others have something left to run on until their next look.
+        for v in all {
+            self.after_refill(v);
+        }
+    }
+
+    fn charge_of(&mut self, v: u32) {
+        let vcpu = &self.cpus.vcpus[v as usize];
+        if vcpu.state == VState::Running {
+            self.charge(vcpu.pcpu);
+        }
+    }
+
+    fn after_refill(&mut self, v: u32) {
+        let vcpu = &self.cpus.vcpus[v as usize];
+        match vcpu.state {
+            VState::Throttled => self.enter(v),
+            VState::Running => {
+                let p = vcpu.pcpu;
+                self.has_quota(v);
+                self.settle(p);
+                self.set_limit(p);
+                self.arm(p);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn obey(&mut self, order: Order) {
+        match order {
+            Order::Look(p) => {
+                let waiting = self.sched.waiting(p).first().copied();
+                if let Some(v) = waiting {
+                    self.poke(p, v);
+                }
+            }
+            Order::Move(from, to) => self.move_running(from, to),
+            Order::Park(v) => self.park(v),
+            Order::Unpark(v) => {
+                self.cpus.vcpus[v as usize].parked = false;
+                self.after_refill(v);
+            }
+        }
+    }
+
+    fn move_running(&mut self, from: u32, to: u32) {
+        if self.cpus.pcpus[from as usize].run == NONE || self.cpus.pcpus[to as usize].run != NONE {
+            return;
+        }
+        self.settle(from);
+        let v = self.off(from);
+        self.return_to_queue(to, v, false);
+        self.dispatch(from);
+        self.arm(from);
+        self.poke(to, v);
+    }
+
+    fn park(&mut self, v: u32) {
+        self.cpus.vcpus[v as usize].parked = true;
+        let vcpu = &self.cpus.vcpus[v as usize];
+        let p = vcpu.pcpu;
+        match vcpu.state {
+            VState::Running => {
+                self.settle(p);
+                self.throttle(p);
+                self.arm(p);
+            }
+            VState::Waiting => {
+                self.sched.leave(&mut self.cpus, v);
+                self.count_runnable(v, false);
+                let vcpu = &mut self.cpus.vcpus[v as usize];
+                vcpu.wait_ns += self.now - vcpu.wait_since;
+                vcpu.wait_since = self.now;
+                vcpu.state = VState::Throttled;
+                self.settle(p);
+                self.arm(p);
+            }
+            _ => {}
+        }
+    }
+
+    /// Class (plus 1) of what a vCPU works at, and whether its memory is elsewhere.
+    fn class_of(&self, v: u32, p: u32) -> (u32, bool) {
+        let vcpu = &self.cpus.vcpus[v as usize];
+        let class = self.apps[self.threads[vcpu.cur as usize].app as usize].class;
+        let node = self.cpus.topology.places[p as usize].node;
+        let home = self.guests[vcpu.vm as usize].memory_nodes.as_ref();
+        (class + 1, home.is_some_and(|home| !crate::cpus::has(home, node)))
+    }
+}

@@ -1,0 +1,254 @@
+//! Applications: teams of threads that wait for each other at barriers, forks, joins and channels.
+//!
+//! ```text
+//! master ──fork──▶ body ──join──▶ serial part ──fork──▶ …      waits at the join for all others
+//! worker ──dock──▶ body ──join──▶ dock ─────────────▶ …        waits in the dock for the next fork
+//! ```
+//!
+//! Waiting for the team is spinning for `spin_ns`, then blocking (as libgomp does). A channel counts
+//! posts that the member before or after did not wait for yet; waiting for it spins without pause.
+
+use super::{Event, Line, Sim, TState, Wait};
+use crate::cpus::NONE;
+use crate::program::Program;
+use crate::queue::{NEVER, Ns};
+use crate::random::{Purpose, Stream};
+
+/// A program and its threads.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) name: String,
+    pub(crate) vm: u32,
+    pub(crate) class: u32,
+    pub(crate) program: Program,
+    /// Its first thread; the others follow.
+    pub(crate) first: u32,
+    pub(crate) threads: u32,
+    /// Members now, and at the next fork.
+    pub(crate) team: u32,
+    pub(crate) next_team: u32,
+    pub(crate) pinned: bool,
+    pub(crate) spin_ns: Ns,
+    /// PLE sees its spinning.
+    pub(crate) seen: bool,
+    pub(crate) again: bool,
+    /// Its first lock; the others follow.
+    pub(crate) locks: u32,
+    pub(crate) arrived: u32,
+    pub(crate) at_barrier: Line,
+    pub(crate) joined: u32,
+    pub(crate) master_waits: bool,
+    pub(crate) dock: Line,
+    pub(crate) channels: Vec<Channel>,
+    /// Members that have not ended.
+    pub(crate) alive: u32,
+    pub(crate) started: Ns,
+    /// When it ended first.
+    pub(crate) ended: Option<Ns>,
+    pub(crate) rounds: u64,
+    pub(crate) marks: u64,
+}
+
+/// Posts of one member to one of its neighbours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channel {
+    posts: u32,
+    waiter: u32,
+}
+
+impl Channel {
+    pub(super) const EMPTY: Channel = Channel { posts: 0, waiter: NONE };
+}
+
+impl App {
+    fn channel(&self, channel: u16, to_next: bool, member: u32) -> usize {
+        ((u32::from(channel) * 2 + u32::from(to_next)) * self.threads + member) as usize
+    }
+}
+
+impl Sim {
+    /// An application starts, from its beginning.
+    pub(super) fn start(&mut self, a: u32) {
+        let app = &mut self.apps[a as usize];
+        app.started = self.now;
+        self.rewind(a);
+    }
+
+    fn rewind(&mut self, a: u32) {
+        let app = &mut self.apps[a as usize];
+        app.team = app.next_team;
+        app.arrived = 0;
+        app.channels.fill(Channel::EMPTY);
+        let (first, forks, team, threads) = (app.first, app.program.forks, app.team, app.threads);
+        app.alive = if forks { 1 } else { team };
+        let begin = if forks { 1 } else { team };
+        if app.rounds == 0 && forks {
+            for member in 1..threads {
+                let t = first + member;
+                self.threads[t as usize].wait = Wait::Team;
+                self.threads[t as usize].state = TState::Blocked;
+                self.apps[a as usize].dock.push(&mut self.threads, t);
+            }
+        }
+        let endless = self.apps[a as usize].program.endless;
+        for t in first..first + begin {
+            self.threads[t as usize].rewind(0);
+            if endless && t > first {
+                let mut later = Stream::new(self.spec.seed, u64::from(t), Purpose::Start);
+                let later = later.below(self.spec.jitter_ns + 1);
+                self.queue.add(self.now + later, Event::StartThread(t));
+            } else if self.threads[t as usize].state != TState::Current {
+                self.wake_thread(t, NONE);
+            }
+        }
+    }
+
+    /// A thread waits for its team: spins, then blocks.
+    fn wait_for_team(&mut self, t: u32) {
+        let app = &self.apps[self.threads[t as usize].app as usize];
+        let (ns, seen) = (app.spin_ns, app.seen);
+        let thread = &mut self.threads[t as usize];
+        thread.spin(Wait::Team, ns, seen);
+        if seen {
+            let v = thread.vcpu;
+            self.cpus.vcpus[v as usize].ple_left = self.ple.window_ns;
+        }
+        if ns == 0 {
+            self.block(t);
+        }
+    }
+
+    /// A thread arrives at a barrier; whether it goes on at once.
+    pub(super) fn barrier(&mut self, t: u32) -> bool {
+        let a = self.threads[t as usize].app as usize;
+        let by = self.threads[t as usize].vcpu;
+        let app = &mut self.apps[a];
+        app.arrived += 1;
+        if app.arrived < app.team {
+            app.at_barrier.push(&mut self.threads, t);
+            self.wait_for_team(t);
+            return false;
+        }
+        app.arrived = 0;
+        while let Some(w) = self.apps[a].at_barrier.pop(&mut self.threads) {
+            self.grant(w, self.costs.line_ns, by);
+        }
+        true
+    }
+
+    /// The master starts a team.
+    pub(super) fn fork(&mut self, t: u32) {
+        let a = self.threads[t as usize].app as usize;
+        let by = self.threads[t as usize].vcpu;
+        let app = &mut self.apps[a];
+        if app.team != app.next_team {
+            app.team = app.next_team;
+            app.channels.fill(Channel::EMPTY);
+        }
+        let (team, pc, waiting) = (app.team, self.threads[t as usize].pc, app.dock.len);
+        for _ in 0..waiting {
+            let Some(w) = self.apps[a].dock.pop(&mut self.threads) else { break };
+            if self.threads[w as usize].member < team {
+                self.threads[w as usize].pc = pc;
+                self.threads[w as usize].depth = 0;
+                self.grant(w, self.costs.line_ns, by);
+            } else {
+                self.apps[a].dock.push(&mut self.threads, w);
+            }
+        }
+    }
+
+    /// A member reaches the end of a parallel section; whether it goes on at once.
+    pub(super) fn join(&mut self, t: u32) -> bool {
+        let a = self.threads[t as usize].app as usize;
+        let (by, member) = (self.threads[t as usize].vcpu, self.threads[t as usize].member);
+        let app = &mut self.apps[a];
+        app.joined += 1;
+        let all = app.joined == app.team;
+        if all {
+            app.joined = 0;
+        }
+        if member == 0 {
+            if !all {
+                app.master_waits = true;
+                self.wait_for_team(t);
+            }
+            return all;
+        }
+        let master = app.first;
+        app.dock.push(&mut self.threads, t);
+        if all && std::mem::take(&mut app.master_waits) {
+            self.grant(master, self.costs.line_ns, by);
+        }
+        self.wait_for_team(t);
+        false
+    }
+
+    /// A thread posts to both neighbours.
+    pub(super) fn post(&mut self, t: u32, channel: u16) {
+        let thread = &self.threads[t as usize];
+        let (a, member, by) = (thread.app as usize, thread.member, thread.vcpu);
+        for to_next in [true, false] {
+            let index = self.apps[a].channel(channel, to_next, member);
+            let channel = &mut self.apps[a].channels[index];
+            if channel.waiter == NONE {
+                channel.posts = channel.posts.wrapping_add(1);
+            } else {
+                let w = std::mem::replace(&mut channel.waiter, NONE);
+                self.grant(w, self.costs.line_ns, by);
+            }
+        }
+    }
+
+    /// A thread waits for a post of a neighbour; whether it goes on at once. The ends do not wait.
+    pub(super) fn receive(&mut self, t: u32, channel: u16, from_next: bool) -> bool {
+        let thread = &self.threads[t as usize];
+        let (a, member) = (thread.app as usize, thread.member);
+        let app = &mut self.apps[a];
+        let neighbour = if from_next { member + 1 } else { member.wrapping_sub(1) };
+        if neighbour >= app.team {
+            return true;
+        }
+        let index = app.channel(channel, !from_next, neighbour);
+        let state = &mut app.channels[index];
+        if state.posts > 0 {
+            state.posts -= 1;
+            return true;
+        }
+        state.waiter = t;
+        let index = u32::try_from(index).unwrap_or(NONE);
+        self.threads[t as usize].spin(Wait::Channel(index), NEVER, false);
+        false
+    }
+
+    /// A thread came to the end of the program.
+    pub(super) fn end(&mut self, t: u32) {
+        let a = self.threads[t as usize].app;
+        let app = &mut self.apps[a as usize];
+        app.alive -= 1;
+        let over = app.alive == 0;
+        let forks = app.program.forks;
+        if over {
+            app.rounds += 1;
+            if app.ended.is_none() {
+                app.ended = Some(self.now);
+                self.open -= 1;
+            }
+        }
+        let again = over && app.again && self.open > 0;
+        if again && forks {
+            return self.rewind(a);
+        }
+        let (first, threads) = (app.first, app.threads);
+        self.threads[t as usize].state = TState::Out;
+        self.leave_vcpu(t);
+        if again {
+            self.rewind(a);
+        } else if over && forks {
+            for worker in first + 1..first + threads {
+                self.kill(worker);
+            }
+            self.apps[a as usize].dock = Line::EMPTY;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The simulated host as controllers see it: settings and counters of a real host, nothing else.
+
+use std::time::Duration;
+
+use corefit_core::entitle::WeightRule;
+use corefit_core::machine::{
+    Counters, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State, VcpuState, VmId,
+    VmState,
+};
+use corefit_core::{CpuId, Quota, Time, Weight};
+
+use crate::cpus::{NONE, VState};
+use crate::host::{Sim, TState};
+use crate::spec::{Limit, Policy};
+
+/// A simulated host that passes for a real one.
+#[derive(Debug)]
+pub struct SimMachine {
+    sim: Sim,
+    name: String,
+    agent: bool,
+}
+
+impl SimMachine {
+    /// `name`: for people, such as the scenario's file. `agent`: VMs have guest agents that answer.
+    #[must_use]
+    pub fn new(sim: Sim, name: &str, agent: bool) -> SimMachine {
+        SimMachine { sim, name: name.into(), agent }
+    }
+
+    /// What really happened: for tests and reports.
+    #[must_use]
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    fn pcpu(&self, p: u32) -> Pcpu {
+        let topology = &self.sim.cpus.topology;
+        let place = topology.places[p as usize];
+        Pcpu {
+            id: CpuId(p),
+            online: true,
+            node: Some(place.node),
+            package: Some(place.socket),
+            siblings: Some(topology.siblings[place.core as usize].iter().map(|&q| CpuId(q)).collect()),
+            idle_ns: Some(self.sim.idle_ns(p)),
+            steal_ns: Some(0),
+        }
+    }
+
+    fn vm(&self, number: usize) -> VmState {
+        let spec = &self.sim.spec.vms[number];
+        let linux = matches!(self.sim.spec.policy, Policy::Cfs(_));
+        let first = self.sim.cpus.vms[number].first;
+        let vcpus = (first..).zip(&spec.vcpus).map(|(v, vcpu)| {
+            let ran_on = self.sim.cpus.vcpus[v as usize].ran_on;
+            VcpuState {
+                online: self.sim.cpus.vcpus[v as usize].online,
+                weight: linux.then(|| Weight(f64::from(vcpu.weight))),
+                quota: vcpu.limit.filter(|_| linux).map(|limit| quota(&limit)),
+                affinity: Some(vcpu.affinity.clone()),
+                counters: Counters { run_ns: Some(self.sim.run_ns(v)), wait_ns: Some(self.sim.waited_ns(v)) },
+                on: (ran_on != NONE).then_some(CpuId(ran_on)),
+            }
+        });
+        VmState {
+            id: VmId(format!("sim-{number}")),
+            name: spec.name.clone(),
+            role: Role::Vm,
+            state: State::Running,
+            weight: Some(Weight(f64::from(spec.weight))),
+            quota: spec.cap.as_ref().map(quota),
+            vcpus: vcpus.collect(),
+            memory_nodes: (!spec.memory_nodes.is_empty()).then(|| spec.memory_nodes.clone()),
+            guest: self.agent.then(|| self.guest(number)),
+            ..VmState::default()
+        }
+    }
+
+    /// A guest's clock counts what is stolen as what it waited for; idle is the rest.
+    fn guest(&self, number: usize) -> GuestView {
+        let vm = &self.sim.cpus.vms[number];
+        let vcpus = (vm.first..vm.first + vm.count).map(|v| {
+            let (busy, steal) = (self.sim.run_ns(v), self.sim.waited_ns(v));
+            GuestVcpu {
+                id: v - vm.first,
+                online: self.sim.cpus.vcpus[v as usize].online,
+                busy_ns: Some(busy),
+                idle_ns: Some(self.sim.now.saturating_sub(busy + steal)),
+                steal_ns: Some(steal),
+            }
+        });
+        let apps = self.sim.apps.iter().filter(|app| app.vm as usize == number);
+        let threads = apps.flat_map(|app| app.first..app.first + app.threads);
+        let runnable = threads.filter(|&t| {
+            let thread = &self.sim.threads[t as usize];
+            let halted = self.sim.cpus.vcpus[thread.vcpu as usize].state == VState::Halted;
+            matches!(thread.state, TState::Current | TState::Ready) && !halted
+        });
+        GuestView { vcpus: vcpus.collect(), runnable: u32::try_from(runnable.count()).ok() }
+    }
+}
+
+fn quota(limit: &Limit) -> Quota {
+    Quota {
+        quota_us: Some(limit.quota_ns.div_ceil(1000)),
+        period_us: (limit.period_ns / 1000).max(1),
+        burst_us: 0,
+        source: "scenario".into(),
+    }
+}
+
+impl Machine for SimMachine {
+    fn name(&self) -> String {
+        format!("simulation of {}", self.name)
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        Ok(Snapshot {
+            at: Time(self.sim.now),
+            rule: match self.sim.spec.policy {
+                Policy::Cfs(_) => WeightRule::Linux,
+                Policy::Credit(_) => WeightRule::XenCredit,
+            },
+            pcpus: (0..self.sim.pcpus()).map(|p| self.pcpu(p)).collect(),
+            vms: (0..self.sim.spec.vms.len()).map(|vm| self.vm(vm)).collect(),
+            ..Snapshot::default()
+        })
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        self.sim.run_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        Ok(true)
+    }
+}

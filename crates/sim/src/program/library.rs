@@ -1,0 +1,70 @@
+//! Programs that scenarios can name.
+//!
+//! The NPB-like ones have the *structure* of the OpenMP codes in NPB 3.3 (how many parallel loops an
+//! iteration has, which are pipelines that spin on flags, which use locks) and total work of the order
+//! of seconds on one CPU, with the loops' lengths about those of class A with 16 threads on a 2.3 GHz
+//! Opteron. The lengths are ours: the papers print none. `hog` never ends, as the neighbours of P1 IV.
+
+/// All names.
+pub const NAMES: [&str; 16] = [
+    "hog", "bt", "cg", "dc", "ep", "ft", "is", "lu", "mg", "sp", "ua", "type1", "type2", "type3", "type4",
+    "build",
+];
+
+/// The text of a program, by name.
+#[must_use]
+pub fn library(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "hog" => "forever { compute 10ms mark }",
+        // 5 loops per step, medium grain.
+        "bt" => "repeat 60 { parallel { repeat 5 { compute 8ms split normal 3% barrier } } }",
+        // 25 conjugate gradient steps in each of 15 iterations: fine loops with reductions.
+        "cg" => "repeat 15 { parallel { repeat 75 { compute 1ms split normal 5% barrier } } }",
+        // Tasks that write: a task per thread, with input and output.
+        "dc" => "parallel { repeat 40 { compute 40ms split normal 20% sleep 1ms exp } }",
+        // One loop, one reduction.
+        "ep" => "parallel { compute 3s split normal 1% }",
+        // Few long loops.
+        "ft" => "repeat 6 { parallel { repeat 4 { compute 80ms split normal 3% barrier } } }",
+        // Short run, a few loops per iteration, a long serial part at the start.
+        "is" => "compute 20ms repeat 10 { parallel { repeat 3 { compute 10ms split normal 5% barrier } } }",
+        // SSOR: the right-hand side in loops, then two sweeps of a pipeline over planes, whose members
+        // wait for each other by reading flags without pause.
+        "lu" => {
+            "repeat 50 { parallel {
+            repeat 4 { compute 4ms split normal 3% barrier }
+            repeat 62 { wait low prev  compute 300us split normal 5%  post low }
+            barrier
+            repeat 62 { wait up next  compute 300us split normal 5%  post up }
+            barrier } }"
+        }
+        // A cycle over grids from fine to coarse: loops get short.
+        "mg" => {
+            "repeat 8 { parallel {
+            repeat 2 { compute 40ms split normal 3% barrier }
+            repeat 4 { compute 5ms split normal 3% barrier }
+            repeat 12 { compute 400us split normal 5% barrier } } }"
+        }
+        // As bt, finer.
+        "sp" => "repeat 200 { parallel { repeat 8 { compute 1500us split normal 3% barrier } } }",
+        // Many small loops and locks of its own that spin.
+        "ua" => {
+            "repeat 60 { parallel {
+            repeat 25 { compute 600us split normal 10% barrier }
+            repeat 10 { compute 100us split exp  userspin mesh { compute 1us } }
+            barrier } }"
+        }
+        // P1's types: parallelism high/low, blocking synchronisation low/high. Work in s, then ms and 100 us.
+        "type1" => "parallel { repeat 20 { compute 160ms split normal 3% barrier } }",
+        "type2" => "repeat 4000 { compute 250us exp parallel { compute 400us split exp } }",
+        "type3" => "parallel { repeat 2500 { compute 1200us split exp barrier } }",
+        "type4" => "repeat 20 { compute 20ms parallel { compute 80ms split normal 5% } }",
+        // A kernel build as P3 sees it: independent jobs whose system calls meet on locks of the kernel.
+        "build" => {
+            "repeat 400 {
+            compute 60us exp  kernel dcache { compute 1200ns exp }
+            compute 40us exp  kernel zone { compute 600ns exp } }"
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,202 @@
+//! Scenario files: a host, its VMs and their programs, in TOML.
+//!
+//! ```toml
+//! about = "two VMs on four pCPUs"
+//! scheduler = "cfs"                # or "credit"
+//! hardware = { cores = 4 }
+//!
+//! [[vm]]
+//! name = "lu"
+//! count = 2                        # lu-0, lu-1
+//! vcpus = [2, 4]                   # a list: the scenario is a sweep over its values
+//! program = "lu"
+//! ```
+//!
+//! A list in the place of one value makes a sweep; several make their product. `--set key=value` replaces a
+//! value: `vm.lu.vcpus=4`. Every mistake is told with line, key and what is allowed.
+
+mod read;
+mod table;
+
+use toml::de::{DeTable, DeValue};
+
+use crate::spec::Spec;
+
+/// A scenario, read.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is, for people.
+    pub about: String,
+    /// How often each point is run, with successive seeds.
+    pub runs: u32,
+    /// Whether guests have agents that answer.
+    pub agent: bool,
+    /// The host.
+    pub spec: Spec,
+}
+
+/// What is wrong with a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}{what}")]
+pub struct ScenarioError {
+    /// `line 7, weight: ` or `--set vm.lu.weight: `.
+    pub place: String,
+    /// What, and what is allowed.
+    pub what: String,
+}
+
+/// A value to put in the place of the file's: a path such as `vm.lu.weight`, and TOML, or plain text.
+pub type Set = (String, String);
+
+impl Scenario {
+    /// Reads a scenario that is one point: without lists.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn parse(text: &str, sets: &[Set]) -> Result<Scenario, ScenarioError> {
+        let root = root(text, sets)?;
+        read::scenario(text, &root, sets)
+    }
+
+    /// The points of a sweep: for each, the values of the lists. A scenario without lists is one point.
+    ///
+    /// # Errors
+    /// If the text is no TOML, a value cannot be set, or there are more than 100,000 points.
+    pub fn points(text: &str, sets: &[Set]) -> Result<Vec<Vec<Set>>, ScenarioError> {
+        let mut axes = Vec::new();
+        find_lists(&root(text, sets)?, "", &mut axes);
+        let mut points = vec![vec![]];
+        for (path, values) in axes {
+            let with = |point: &Vec<Set>| -> Vec<Vec<Set>> {
+                let one = |value: &String| [point.clone(), vec![(path.clone(), value.clone())]].concat();
+                values.iter().map(one).collect()
+            };
+            points = points.iter().flat_map(with).collect();
+            if points.len() > 100_000 {
+                return Err(ScenarioError {
+                    place: String::new(),
+                    what: "more than 100000 points; shorten the lists".into(),
+                });
+            }
+        }
+        Ok(points)
+    }
+}
+
+fn root<'a>(text: &'a str, sets: &'a [Set]) -> Result<DeTable<'a>, ScenarioError> {
+    let root = DeTable::parse(text).map_err(|e| {
+        let line = e.span().map_or(1, |span| table::line(text, span.start));
+        ScenarioError { place: format!("line {line}: "), what: e.message().to_owned() }
+    })?;
+    let mut root = root.into_inner();
+    for (path, value) in sets {
+        table::set(&mut root, path, value)
+            .map_err(|what| ScenarioError { place: format!("--set {path}: "), what })?;
+    }
+    Ok(root)
+}
+
+/// Lists of plain values, with their paths.
+fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>) {
+    for (key, value) in table {
+        let path =
+            if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+        match value.get_ref() {
+            DeValue::Table(inner) => find_lists(inner, &path, axes),
+            DeValue::Array(items) => {
+                let plain: Vec<String> =
+                    items.iter().filter_map(|item| table::plain(item.get_ref())).collect();
+                if plain.len() == items.len() && !plain.is_empty() {
+                    axes.push((path, plain));
+                    continue;
+                }
+                for (number, item) in items.iter().enumerate() {
+                    if let DeValue::Table(inner) = item.get_ref() {
+                        let name = inner.iter().find(|(k, _)| k.get_ref() == "name");
+                        let name =
+                            name.and_then(|(_, v)| table::plain(v.get_ref())).unwrap_or(number.to_string());
+                        find_lists(inner, &format!("{path}.{name}"), axes);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+type Set2 = (String, Vec<String>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "hardware = { cores = 2 }\n[[vm]]\nname = \"a\"\nvcpus = 2\nprogram = \"ep\"\n";
+
+    fn error(text: &str) -> String {
+        Scenario::parse(text, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_small_scenario_is_read_with_defaults() {
+        let scenario = Scenario::parse(SMALL, &[]).unwrap();
+        assert_eq!((scenario.spec.hardware.pcpus(), scenario.spec.vms[0].vcpus.len()), (2, 2));
+        assert_eq!(scenario.spec.vms[0].apps[0].threads, 2);
+        let set = [("vm.a.vcpus".to_owned(), "4".to_owned()), ("scheduler".into(), "credit".into())];
+        let scenario = Scenario::parse(SMALL, &set).unwrap();
+        assert_eq!(scenario.spec.vms[0].vcpus.len(), 4);
+        assert!(matches!(scenario.spec.policy, crate::Policy::Credit(_)));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_line_key_and_what_is_allowed() {
+        for (change, said) in [
+            (("vcpus = 2", "vcpus = 0"), "line 4, vm.a.vcpus: 0 is out of range; give 1 to 1024"),
+            (("vcpus = 2", "vcpu = 2"), "line 4, vm.a.vcpu: no such key; give affinity, again,"),
+            (
+                ("vcpus = 2", "vcpus = 2\nweight = -1"),
+                "line 5, vm.a.weight: -1 is out of range; give 1 to 262144",
+            ),
+            (
+                ("vcpus = 2", "vcpus = 2\naffinity = \"4-5\""),
+                "line 5, vm.a.affinity: pCPUs 4-5 do not exist; the host has 0-1",
+            ),
+            (("vcpus = 2", "vcpus = 2\naffinity = \"\""), "line 5, vm.a.affinity: vCPU 0 may run nowhere"),
+            (
+                ("vcpus = 2", "vcpus = 2\nthreads = 1000000000"),
+                "line 5, vm.a.threads: 1000000000 is out of range; give 1 to 1000000",
+            ),
+            (
+                ("vcpus = 2", "vcpus = 2\nlock = \"tickets\""),
+                "line 5, vm.a.lock: \"tickets\" is not known; give test-and-set, ticket,",
+            ),
+            (("\"ep\"", "\"compute 1\""), "line 5, vm.a.program: line 1: \"1\" is no time"),
+            (
+                ("vcpus = 2", "vcpus = 2\nstart = 5"),
+                "line 5, vm.a.start: give a time in quotes, such as \"10ms\"",
+            ),
+            (("cores = 2", "cores = \"two\""), "line 1, hardware.cores: give a whole number"),
+            (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
+            (("name = \"a\"", "name = \"a"), "line 3: "),
+        ] {
+            let told = error(&SMALL.replace(change.0, change.1));
+            assert!(told.starts_with(said), "{told}\nshould be\n{said}");
+        }
+        let set = [("vm.a.weight".to_owned(), "0".to_owned())];
+        let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
+        assert!(told.starts_with("--set vm.a.weight: 0 is out of range"), "{told}");
+        let set = [("vm.b.weight".to_owned(), "1".to_owned())];
+        let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
+        assert!(told.starts_with("--set vm.b.weight: there is no \"b\" in vm; there is a"), "{told}");
+    }
+
+    #[test]
+    fn lists_make_a_sweep_of_their_product() {
+        let text = SMALL.replace("vcpus = 2", "vcpus = [1, 2, 4]").replace("cores = 2", "cores = [2, 4]");
+        let points = Scenario::points(&text, &[]).unwrap();
+        assert_eq!(points.len(), 6);
+        assert_eq!(points[1], [("hardware.cores".into(), "2".into()), ("vm.a.vcpus".into(), "2".into())]);
+        let scenario = Scenario::parse(&text, &points[5]).unwrap();
+        assert_eq!((scenario.spec.hardware.cores, scenario.spec.vms[0].vcpus.len()), (4, 4));
+        assert_eq!(Scenario::points(SMALL, &[]).unwrap(), [vec![]]);
+    }
+}

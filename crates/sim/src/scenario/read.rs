@@ -1,0 +1,293 @@
+//! From tables to a description.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use corefit_core::CpuSet;
+use toml::de::DeTable;
+
+use super::table::Table;
+use super::{Scenario, ScenarioError, Set};
+use crate::host::{Sim, SpecError};
+use crate::program::{NAMES, Program, library};
+use crate::spec::{
+    AppSpec, CfsSpec, Class, Costs, CreditSpec, GuestSpec, Hardware, Limit, LockKind, Ple, Policy, Spec,
+    VcpuSpec, VmSpec,
+};
+
+const MS: u64 = 1_000_000;
+
+pub(super) fn scenario<'a>(
+    text: &'a str,
+    root: &'a DeTable<'a>,
+    sets: &'a [Set],
+) -> Result<Scenario, ScenarioError> {
+    let lines = RefCell::new(BTreeMap::new());
+    let root = Table::new(text, "", root, sets, &lines);
+    let hardware = hardware(&root)?;
+    let credit = root.choice("scheduler", false, &[("cfs", false), ("credit", true)])?;
+    let (cfs, xen) = (cfs(&root)?, credit_spec(&root)?);
+    let policy = if credit { Policy::Credit(xen) } else { Policy::Cfs(cfs) };
+    let mut classes = vec![Class::plain("plain")];
+    for table in root.tables("class")? {
+        classes.push(class(&table)?);
+    }
+    let mut vms = Vec::new();
+    for table in root.tables("vm")? {
+        vm(&table, &hardware, &classes, &mut vms)?;
+    }
+    let spec = Spec {
+        seed: u64::from(root.whole("seed", 1, 0, u32::MAX)?),
+        hardware,
+        policy,
+        spread_siblings: root.boolean("spread_siblings", false)?,
+        costs: costs(&root)?,
+        ple: ple(&root)?,
+        period_ns: root.time("period", 0)?,
+        until_ns: root.time("until", 60_000 * MS)?,
+        jitter_ns: root.time("jitter", 30 * MS)?,
+        classes,
+        vms,
+    };
+    let scenario = Scenario {
+        about: root.text("about")?.unwrap_or_default(),
+        runs: root.whole("runs", 5, 1, 100_000)?,
+        agent: root.boolean("agent", true)?,
+        spec,
+    };
+    root.finish()?;
+    Sim::new(&scenario.spec).map_err(|e| placed(e, &lines.borrow()))?;
+    Ok(scenario)
+}
+
+/// A mistake that shows only in the whole, with the place of the value that causes it.
+fn placed(error: SpecError, lines: &BTreeMap<String, String>) -> ScenarioError {
+    let SpecError { path, what } = error;
+    let place = lines.get(&path).cloned().unwrap_or(format!("{path}: "));
+    ScenarioError { place, what }
+}
+
+fn hardware(root: &Table<'_>) -> Result<Hardware, ScenarioError> {
+    let usual = Hardware { cores: 4, ..Hardware::flat(4) };
+    let Some(table) = root.table("hardware")? else { return Ok(usual) };
+    let hardware = Hardware {
+        sockets: table.whole("sockets", 1, 1, 4096)?,
+        nodes: table.whole("nodes", 1, 1, 4096)?,
+        cores: table.whole("cores", usual.cores, 1, 4096)?,
+        threads: table.whole("threads", 1, 1, 64)?,
+        adjacent: table.choice("numbering", true, &[("adjacent", true), ("apart", false)])?,
+        cache_kib: table.whole("cache_kib", usual.cache_kib, 1, u32::MAX)?,
+    };
+    table.finish()?;
+    Ok(hardware)
+}
+
+fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
+    let usual = CfsSpec::default();
+    let Some(table) = root.table("cfs")? else { return Ok(usual) };
+    let spec = CfsSpec {
+        latency_ns: table.time("latency", usual.latency_ns)?.max(1000),
+        granularity_ns: table.time("granularity", usual.granularity_ns)?.max(1000),
+        wakeup_ns: table.time("wakeup", usual.wakeup_ns)?,
+        tick_ns: table.time("tick", usual.tick_ns)?,
+        balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
+        bandwidth_slice_ns: table.time("bandwidth_slice", usual.bandwidth_slice_ns)?.max(1000),
+    };
+    table.finish()?;
+    Ok(spec)
+}
+
+fn credit_spec(root: &Table<'_>) -> Result<CreditSpec, ScenarioError> {
+    let usual = CreditSpec::default();
+    let Some(table) = root.table("credit")? else { return Ok(usual) };
+    let spec = CreditSpec {
+        slice_ns: table.time("slice", usual.slice_ns)?.max(100_000),
+        tick_ns: table.time("tick", usual.tick_ns)?.max(100_000),
+        ratelimit_ns: table.time("ratelimit", usual.ratelimit_ns)?,
+        boost: table.boolean("boost", usual.boost)?,
+    };
+    table.finish()?;
+    Ok(spec)
+}
+
+fn costs(root: &Table<'_>) -> Result<Costs, ScenarioError> {
+    let usual = Costs::default();
+    let Some(table) = root.table("costs")? else { return Ok(usual) };
+    let costs = Costs {
+        switch_ns: table.time("switch", usual.switch_ns)?,
+        migrate_near_ns: table.time("migrate_near", usual.migrate_near_ns)?,
+        migrate_far_ns: table.time("migrate_far", usual.migrate_far_ns)?,
+        ipi_ns: table.time("ipi", usual.ipi_ns)?,
+        halt_ns: table.time("halt", usual.halt_ns)?,
+        kick_ns: table.time("kick", usual.kick_ns)?,
+        ple_exit_ns: table.time("ple_exit", usual.ple_exit_ns)?,
+        thread_switch_ns: table.time("thread_switch", usual.thread_switch_ns)?,
+        thread_wake_ns: table.time("thread_wake", usual.thread_wake_ns)?,
+        line_ns: table.time("line", usual.line_ns)?,
+        spin_turn_ns: table.time("spin_turn", usual.spin_turn_ns)?.max(1),
+    };
+    table.finish()?;
+    Ok(costs)
+}
+
+fn ple(root: &Table<'_>) -> Result<Ple, ScenarioError> {
+    let usual = Ple::default();
+    let Some(table) = root.table("ple")? else { return Ok(usual) };
+    let ple = Ple {
+        on: table.boolean("on", usual.on)?,
+        window_ns: table.time("window", usual.window_ns)?.max(100),
+        user: table.boolean("user", usual.user)?,
+    };
+    table.finish()?;
+    Ok(ple)
+}
+
+fn class(table: &Table<'_>) -> Result<Class, ScenarioError> {
+    let Some(name) = table.text("name")? else { return table.error("name", "give the class a name") };
+    let class = Class {
+        beside_sibling: table.real("beside_sibling", 1.0)?,
+        footprint_kib: table.whole("footprint_kib", 0, 0, u32::MAX)?,
+        without_cache: table.real("without_cache", 1.0)?,
+        remote: table.real("remote", 1.0)?,
+        name,
+    };
+    table.finish()?;
+    Ok(class)
+}
+
+const LOCKS: [(&str, LockKind); 7] = [
+    ("test-and-set", LockKind::TestAndSet),
+    ("ticket", LockKind::Ticket),
+    ("pv-ticket", LockKind::PvTicket),
+    ("oticket", LockKind::OTicket { near: 18, wake: 4 }),
+    ("iticket", LockKind::ITicket),
+    ("longer-spin", LockKind::LongerSpin),
+    ("queue", LockKind::Queue),
+];
+
+fn vm(
+    table: &Table<'_>,
+    hardware: &Hardware,
+    classes: &[Class],
+    vms: &mut Vec<VmSpec>,
+) -> Result<(), ScenarioError> {
+    let Some(name) = table.text("name")? else { return table.error("name", "give the VM a name") };
+    let count = table.whole("count", 1, 1, 4096)?;
+    let guest = GuestSpec {
+        lock: table.choice("lock", GuestSpec::default().lock, &LOCKS)?,
+        slice_ns: table.time("slice", GuestSpec::default().slice_ns)?.max(1000),
+        wakeup_ns: table.time("wakeup", GuestSpec::default().wakeup_ns)?,
+    };
+    let vcpus = vcpus(table, hardware)?;
+    let apps = app(table, &vcpus, classes)?.into_iter().collect::<Vec<_>>();
+    let vm = VmSpec {
+        weight: table.whole("weight", 1024, 1, 262_144)?,
+        cap: limit(table, "cap", "cap_period")?,
+        memory_nodes: table.cpus("memory_nodes")?.unwrap_or_default(),
+        name: name.clone(),
+        vcpus,
+        guest,
+        apps,
+    };
+    table.finish()?;
+    if count == 1 {
+        vms.push(vm);
+    } else {
+        vms.extend((0..count).map(|i| VmSpec { name: format!("{name}-{i}"), ..vm.clone() }));
+    }
+    Ok(())
+}
+
+/// A limit in pCPUs, and its period.
+fn limit(table: &Table<'_>, key: &'static str, period: &'static str) -> Result<Option<Limit>, ScenarioError> {
+    let cpus = table.real(key, 0.0)?;
+    let period_ns = table.time(period, 100 * MS)?;
+    if cpus == 0.0 {
+        return Ok(None);
+    }
+    if !(cpus > 0.0 && cpus <= 4096.0) {
+        return table.error(key, format!("{cpus} is out of range; give pCPUs above 0, or leave it out"));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "bounded"
+    )]
+    let quota_ns = (cpus * period_ns as f64).round() as u64;
+    Ok(Some(Limit { quota_ns, period_ns }))
+}
+
+fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, ScenarioError> {
+    let count = table.whole("vcpus", 1, 1, 1024)?;
+    let online = table.whole("online", count, 1, count)?;
+    let all = CpuSet::first(hardware.pcpus());
+    let affinity = table.cpus("affinity")?;
+    let soft = table.cpus("soft")?.unwrap_or_default();
+    let pins: Option<Vec<_>> = table.cpus("pin")?.map(|set| set.iter().collect());
+    let quota = limit(table, "quota", "quota_period")?;
+    if pins.as_ref().is_some_and(|pins| pins.len() < count as usize) {
+        return table.error("pin", format!("there are fewer than {count} pCPUs in it, one for each vCPU"));
+    }
+    if pins.is_some() && affinity.is_some() {
+        return table.error("pin", "give affinity (all vCPUs on all of these) or pin (one each), not both");
+    }
+    let affinity = affinity.unwrap_or(all);
+    let one = |number: u32| VcpuSpec {
+        weight: 1024,
+        limit: quota,
+        affinity: pins
+            .as_ref()
+            .map_or_else(|| affinity.clone(), |pins| [pins[number as usize]].into_iter().collect()),
+        soft: soft.clone(),
+        online: number < online,
+    };
+    Ok((0..count).map(one).collect())
+}
+
+fn app(table: &Table<'_>, vcpus: &[VcpuSpec], classes: &[Class]) -> Result<Option<AppSpec>, ScenarioError> {
+    let program = table.text("program")?;
+    let threads = table.whole("threads", u32::try_from(vcpus.len()).unwrap_or(1), 1, 1_000_000)?;
+    let team = table.whole("team", threads, 1, threads)?;
+    let class = table.text("class")?;
+    let wait = table.text("wait")?;
+    let mut app = AppSpec {
+        name: String::new(),
+        program: Program::compile("compute 1ns")
+            .map_err(|e| ScenarioError { place: String::new(), what: e.to_string() })?,
+        threads,
+        team,
+        class: 0,
+        pinned: table.boolean("pinned", false)?,
+        spin_ns: 2 * MS,
+        pauses: table.boolean("pauses", true)?,
+        start_ns: table.time("start", 0)?,
+        again: table.boolean("again", false)?,
+    };
+    if let Some(name) = class {
+        let Some(index) = classes.iter().position(|class| class.name == name) else {
+            let known: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+            return table.error("class", format!("{name:?} is not known; give {}", known.join(", ")));
+        };
+        app.class = index;
+    }
+    app.spin_ns = match wait.as_deref() {
+        None => app.spin_ns,
+        Some("spin") => u64::MAX,
+        Some("block") => 0,
+        Some(_) => table.time("wait", 0).or_else(|_| {
+            table.error("wait", "give spin, block, or how long to spin before blocking, such as \"2ms\"")
+        })?,
+    };
+    let Some(text) = program else { return Ok(None) };
+    app.name = if NAMES.contains(&text.as_str()) { text.clone() } else { "program".into() };
+    let source = library(&text).unwrap_or(&text);
+    match Program::compile(source) {
+        Ok(program) => app.program = program,
+        Err(error) if text.split_whitespace().count() == 1 => {
+            return table.error("program", format!("{error}; the library has {}", NAMES.join(", ")));
+        }
+        Err(error) => return table.error("program", error.to_string()),
+    }
+    Ok(Some(app))
+}

@@ -1,0 +1,265 @@
+//! Tables of TOML with the places of their values, so that mistakes can be told with their lines.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use corefit_core::CpuSet;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{ScenarioError, Set};
+
+/// The line of a place in a text, from 1.
+pub(super) fn line(text: &str, at: usize) -> usize {
+    text[..at.min(text.len())].matches('\n').count() + 1
+}
+
+/// A value that is not made of others, as text that [`set`] understands.
+pub(super) fn plain(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(n) => Some(n.as_str().replace('_', "")),
+        DeValue::Float(x) => Some(x.as_str().replace('_', "")),
+        DeValue::Boolean(b) => Some(b.to_string()),
+        _ => None,
+    }
+}
+
+/// Puts a value at a path: TOML, or else a text.
+pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> Result<(), String> {
+    let value = match DeValue::parse(value) {
+        // What is no TOML value (cfs, 0-3) is meant as text.
+        Ok(parsed) if !matches!(parsed.get_ref(), DeValue::Datetime(_)) => parsed.into_inner(),
+        _ => DeValue::String(Cow::Borrowed(value)),
+    };
+    let mut table = root;
+    let parts: Vec<&str> = path.split('.').collect();
+    let Some((last, way)) = parts.split_last() else { return Err("give a key".into()) };
+    let mut way = way.iter();
+    while let Some(part) = way.next() {
+        let known = keys(table);
+        let entry = table.iter_mut().find(|(key, _)| key.get_ref() == part).map(|(_, value)| value.get_mut());
+        match entry {
+            Some(DeValue::Table(inner)) => table = inner,
+            Some(DeValue::Array(items)) => {
+                let name = way.next().copied().unwrap_or_default();
+                table = element(items.iter_mut().map(Spanned::get_mut), name, part)?;
+            }
+            Some(_) => return Err(format!("{part:?} is no table")),
+            None => return Err(format!("there is no {part:?}; there is {known}")),
+        }
+    }
+    let old = table.iter_mut().find(|(key, _)| key.get_ref() == last).map(|(_, value)| value);
+    if let Some(old) = old {
+        *old.get_mut() = value;
+    } else {
+        table.insert(Spanned::new(0..0, Cow::Borrowed(*last)), Spanned::new(0..0, value));
+    }
+    Ok(())
+}
+
+fn keys(table: &DeTable<'_>) -> String {
+    table.iter().map(|(key, _)| key.get_ref().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The element of that name, or number.
+fn element<'t, 'a: 't>(
+    items: impl Iterator<Item = &'t mut DeValue<'a>>,
+    name: &str,
+    of: &str,
+) -> Result<&'t mut DeTable<'a>, String> {
+    let mut known = Vec::new();
+    for (number, item) in items.enumerate() {
+        let DeValue::Table(inner) = item else { continue };
+        let own = inner.iter().find(|(key, _)| key.get_ref() == "name").and_then(|(_, v)| plain(v.get_ref()));
+        if own.as_deref() == Some(name) || number.to_string() == name {
+            return Ok(inner);
+        }
+        known.extend(own);
+    }
+    Err(format!("there is no {name:?} in {of}; there is {}", known.join(", ")))
+}
+
+/// A table being read.
+pub(super) struct Table<'a> {
+    text: &'a str,
+    /// `vm.lu`, or empty for the root.
+    pub(super) path: String,
+    table: &'a DeTable<'a>,
+    sets: &'a [Set],
+    asked: RefCell<Vec<&'static str>>,
+    /// Where each value stands, by its path.
+    lines: &'a RefCell<BTreeMap<String, String>>,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(
+        text: &'a str,
+        path: &str,
+        table: &'a DeTable<'a>,
+        sets: &'a [Set],
+        lines: &'a RefCell<BTreeMap<String, String>>,
+    ) -> Table<'a> {
+        Table { text, path: path.into(), table, sets, asked: RefCell::default(), lines }
+    }
+
+    fn full(&self, key: &str) -> String {
+        if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path) }
+    }
+
+    fn place(&self, key: &str, at: usize) -> String {
+        let full = self.full(key);
+        if self.sets.iter().any(|(path, _)| *path == full) {
+            return format!("--set {full}: ");
+        }
+        format!("line {}, {full}: ", line(self.text, at))
+    }
+
+    pub(super) fn error<T>(&self, key: &str, what: impl Into<String>) -> Result<T, ScenarioError> {
+        let found = self.table.iter().find(|(k, _)| k.get_ref() == key);
+        let place = match found {
+            Some((_, value)) => self.place(key, value.span().start),
+            None => format!("{}: ", self.full(key)),
+        };
+        Err(ScenarioError { place, what: what.into() })
+    }
+
+    fn get(&self, key: &'static str) -> Option<&'a DeValue<'a>> {
+        self.asked.borrow_mut().push(key);
+        let (_, value) = self.table.iter().find(|(k, _)| k.get_ref() == key)?;
+        self.lines.borrow_mut().insert(self.full(key), self.place(key, value.span().start));
+        Some(value.get_ref())
+    }
+
+    /// All keys were asked for.
+    pub(super) fn finish(&self) -> Result<(), ScenarioError> {
+        let mut asked = self.asked.borrow().clone();
+        asked.sort_unstable();
+        for (key, _) in self.table {
+            let name: &str = key.get_ref();
+            if !asked.contains(&name) {
+                let place = self.place(name, key.span().start);
+                return Err(ScenarioError { place, what: format!("no such key; give {}", asked.join(", ")) });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn text(&self, key: &'static str) -> Result<Option<String>, ScenarioError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(DeValue::String(text)) => Ok(Some(text.to_string())),
+            Some(_) => self.error(key, "give a text in quotes"),
+        }
+    }
+
+    pub(super) fn boolean(&self, key: &'static str, default: bool) -> Result<bool, ScenarioError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(DeValue::Boolean(value)) => Ok(*value),
+            Some(_) => self.error(key, "give true or false"),
+        }
+    }
+
+    pub(super) fn whole(
+        &self,
+        key: &'static str,
+        default: u32,
+        low: u32,
+        high: u32,
+    ) -> Result<u32, ScenarioError> {
+        let Some(value) = self.get(key) else { return Ok(default) };
+        let DeValue::Integer(number) = value else { return self.error(key, "give a whole number") };
+        let text = plain(value).unwrap_or_default();
+        let number = i128::from_str_radix(&text, number.radix());
+        let inside = number.ok().and_then(|n| u32::try_from(n).ok()).filter(|n| (low..=high).contains(n));
+        inside.map_or_else(|| self.error(key, format!("{text} is out of range; give {low} to {high}")), Ok)
+    }
+
+    pub(super) fn real(&self, key: &'static str, default: f64) -> Result<f64, ScenarioError> {
+        let Some(value) = self.get(key) else { return Ok(default) };
+        let number = match value {
+            DeValue::Float(_) | DeValue::Integer(_) => plain(value).and_then(|text| text.parse().ok()),
+            _ => None,
+        };
+        number.map_or_else(|| self.error(key, "give a number"), Ok)
+    }
+
+    /// A time in ns: `"10ms"`.
+    pub(super) fn time(&self, key: &'static str, default: u64) -> Result<u64, ScenarioError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(DeValue::String(text)) => match nanos(text) {
+                Some(ns) => Ok(ns),
+                None => self.error(
+                    key,
+                    format!("{text:?} is no time; give a number with ns, us, ms or s, at most 10^6 s"),
+                ),
+            },
+            Some(_) => self.error(key, "give a time in quotes, such as \"10ms\""),
+        }
+    }
+
+    pub(super) fn cpus(&self, key: &'static str) -> Result<Option<CpuSet>, ScenarioError> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        text.parse().map(Some).or_else(|e: corefit_core::ParseCpuSetError| self.error(key, e.to_string()))
+    }
+
+    /// One of some words.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        key: &'static str,
+        default: T,
+        choices: &[(&str, T)],
+    ) -> Result<T, ScenarioError> {
+        let Some(text) = self.text(key)? else { return Ok(default) };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, value)) => Ok(*value),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                self.error(key, format!("{text:?} is not known; give {}", words.join(", ")))
+            }
+        }
+    }
+
+    /// A table in this one.
+    pub(super) fn table(&self, key: &'static str) -> Result<Option<Table<'a>>, ScenarioError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(DeValue::Table(inner)) => {
+                Ok(Some(Table::new(self.text, &self.full(key), inner, self.sets, self.lines)))
+            }
+            Some(_) => self.error(key, format!("give a table: [{}]", self.full(key))),
+        }
+    }
+
+    /// Tables in a list, each with its name.
+    pub(super) fn tables(&self, key: &'static str) -> Result<Vec<Table<'a>>, ScenarioError> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let DeValue::Array(items) = value else { return self.error(key, format!("give tables: [[{key}]]")) };
+        let mut tables = Vec::new();
+        for (number, item) in items.iter().enumerate() {
+            let DeValue::Table(inner) = item.get_ref() else {
+                return self.error(key, format!("give tables: [[{key}]]"));
+            };
+            let name = inner.iter().find(|(k, _)| k.get_ref() == "name");
+            let name = name.and_then(|(_, v)| plain(v.get_ref())).unwrap_or(number.to_string());
+            tables.push(Table::new(
+                self.text,
+                &format!("{}.{name}", self.full(key)),
+                inner,
+                self.sets,
+                self.lines,
+            ));
+        }
+        Ok(tables)
+    }
+}
+
+/// `10us` in ns.
+fn nanos(text: &str) -> Option<u64> {
+    let seconds = crate::program::seconds(text)?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
+    (0.0..=1e6).contains(&seconds).then_some((seconds * 1e9).round() as u64)
+}

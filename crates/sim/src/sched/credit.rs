@@ -1,0 +1,249 @@
+//! Xen's credit scheduler, as of Xen 4.4 (xen/common/sched_credit.c).
+//!
+//! Credits are ns of pCPU time. Every slice (30 ms) all pCPUs' time is handed out to VMs by weight times
+//! active vCPUs, and in a VM equally to its active vCPUs; running burns it. Those with credit (*under*)
+//! run before those without (*over*), in turns of a slice; a vCPU with credit that wakes up is boosted
+//! before both, until the next tick finds it running. A pCPU that would run one that is over takes one
+//! that is under from another's queue first. A VM over its cap is parked until it has credit again.
+//!
+//! vCPUs become active when a tick finds them running, and inactive when they hoard a slice's worth.
+//! Known gap: ticks of all pCPUs come at the same time.
+
+use crate::cpus::{Cpus, NONE, bits};
+use crate::queue::Ns;
+use crate::spec::CreditSpec;
+
+use super::{Order, Scheduler};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Boost,
+    Under,
+    Over,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Credit {
+    spec: CreditSpec,
+    /// Sorted by rank; first come, first served within a rank.
+    queues: Vec<Vec<u32>>,
+    rank: Vec<Rank>,
+    credit: Vec<i64>,
+    active: Vec<bool>,
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+impl Credit {
+    pub(crate) fn new(spec: CreditSpec, cpus: &Cpus) -> Credit {
+        let vcpus = cpus.vcpus.len();
+        Credit {
+            spec,
+            queues: vec![vec![]; cpus.pcpus.len()],
+            rank: vec![Rank::Under; vcpus],
+            credit: vec![0; vcpus],
+            active: vec![false; vcpus],
+        }
+    }
+
+    fn insert(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
+        let queue = &mut self.queues[p as usize];
+        let rank = self.rank[v as usize];
+        let mut at = queue.iter().position(|&w| self.rank[w as usize] > rank).unwrap_or(queue.len());
+        if yielded && at < queue.len() {
+            at += 1; // behind one of a lower rank
+        }
+        queue.insert(at, v);
+        cpus.vcpus[v as usize].pcpu = p;
+        cpus.count_waiting(p, true);
+    }
+
+    fn take(&mut self, cpus: &mut Cpus, v: u32) {
+        let p = cpus.vcpus[v as usize].pcpu;
+        self.queues[p as usize].retain(|&w| w != v);
+        cpus.count_waiting(p, false);
+    }
+
+    /// The best vCPU of another pCPU that ranks before `than`, if any; preferred pCPUs first.
+    fn steal(&self, cpus: &Cpus, p: u32, than: Option<Rank>) -> Option<u32> {
+        let better = |v: &u32| than.is_none_or(|than| self.rank[*v as usize] < than);
+        let first = |prefer: bool| {
+            let from = bits(&cpus.crowded).filter(|&q| q != p);
+            let allowed = |v: &u32| {
+                let vcpu = &cpus.vcpus[*v as usize];
+                crate::cpus::has(&cpus.masks[if prefer { vcpu.soft } else { vcpu.mask } as usize], p)
+            };
+            let best =
+                from.filter_map(|q| self.queues[q as usize].iter().copied().take_while(better).find(allowed));
+            best.min_by_key(|&v| (cpus.topology.distance(p, cpus.vcpus[v as usize].pcpu), v))
+        };
+        first(true).or_else(|| first(false))
+    }
+
+    fn tick(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
+        for p in 0..u32::try_from(cpus.pcpus.len()).unwrap_or(0) {
+            let v = cpus.pcpus[p as usize].run;
+            if v == NONE {
+                continue;
+            }
+            self.active[v as usize] = true;
+            if self.rank[v as usize] == Rank::Boost {
+                self.rank[v as usize] = Rank::Under;
+            }
+            let taken = |to: u32| orders.iter().any(|o| matches!(o, Order::Move(_, t) if *t == to));
+            if let Some(to) = cpus.better_core(v).filter(|&to| !taken(to)) {
+                let core = cpus.topology.places[p as usize].core;
+                let same = |o: &Order| matches!(o, Order::Move(q, _) if cpus.topology.places[*q as usize].core == core);
+                if !orders.iter().any(same) {
+                    orders.push(Order::Move(p, to));
+                }
+            }
+        }
+    }
+
+    /// Hands out a slice of every pCPU.
+    fn hand_out(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
+        let slice = self.spec.slice_ns;
+        let online = u64::try_from(cpus.pcpus.len()).unwrap_or(0);
+        let active = |credit: &Credit, vm: usize| {
+            let vm = &cpus.vms[vm];
+            (vm.first..vm.first + vm.count).filter(|&v| credit.active[v as usize]).count() as u64
+        };
+        let mut open: Vec<(usize, u64)> =
+            (0..cpus.vms.len()).map(|vm| (vm, active(self, vm))).filter(|(_, n)| *n > 0).collect();
+        // What a VM cannot use goes to the others: those that reach their most first.
+        let most = |cpus: &Cpus, vm: usize, n: u64| {
+            let all = n * slice;
+            cpus.vms[vm].cap.map_or(all, |cap| all.min(cap * slice / 1024))
+        };
+        open.sort_by_key(|&(vm, n)| (most(cpus, vm, n) / (cpus.vms[vm].weight * n).max(1), vm));
+        let mut total = online * slice;
+        let mut weights: u64 = open.iter().map(|&(vm, n)| cpus.vms[vm].weight * n).sum();
+        for (vm, n) in open {
+            let weight = cpus.vms[vm].weight * n;
+            let fair = total / weights.max(1) * weight;
+            let part = fair.min(most(cpus, vm, n));
+            total -= part;
+            weights -= weight;
+            let each = signed(part / n);
+            let cap = cpus.vms[vm].cap.map(|cap| signed(cap * slice / 1024 / n));
+            let (first, count) = (cpus.vms[vm].first, cpus.vms[vm].count);
+            for v in first..first + count {
+                if self.active[v as usize] {
+                    self.give(cpus, v, each, cap, orders);
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, cpus: &mut Cpus, v: u32, credit: i64, cap: Option<i64>, orders: &mut Vec<Order>) {
+        let slice = signed(self.spec.slice_ns);
+        let have = &mut self.credit[v as usize];
+        *have += credit;
+        let parked = cpus.vcpus[v as usize].parked;
+        let mut rank = self.rank[v as usize];
+        if *have < 0 {
+            rank = Rank::Over;
+            if cap.is_some_and(|cap| *have < -cap) && !parked {
+                orders.push(Order::Park(v));
+            }
+            *have = (*have).max(-slice);
+        } else {
+            if rank == Rank::Over {
+                rank = Rank::Under;
+            }
+            if parked {
+                orders.push(Order::Unpark(v));
+            }
+            if *have > slice {
+                *have = slice;
+                self.active[v as usize] = false;
+            }
+        }
+        self.set_rank(cpus, v, rank);
+    }
+
+    fn set_rank(&mut self, cpus: &mut Cpus, v: u32, rank: Rank) {
+        if self.rank[v as usize] == rank {
+            return;
+        }
+        let p = cpus.vcpus[v as usize].pcpu;
+        let queued = self.queues[p as usize].contains(&v);
+        if queued {
+            self.take(cpus, v);
+        }
+        self.rank[v as usize] = rank;
+        if queued {
+            self.insert(cpus, p, v, false);
+        }
+    }
+}
+
+impl Scheduler for Credit {
+    fn waiting(&self, p: u32) -> &[u32] {
+        &self.queues[p as usize]
+    }
+
+    fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
+        if self.spec.boost && self.rank[v as usize] == Rank::Under {
+            self.rank[v as usize] = Rank::Boost;
+        }
+        let p = cpus.idle_for(v).unwrap_or_else(|| cpus.crowded_for(v, &self.queues));
+        self.insert(cpus, p, v, false);
+        p
+    }
+
+    fn leave(&mut self, cpus: &mut Cpus, v: u32) {
+        self.take(cpus, v);
+    }
+
+    fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
+        self.insert(cpus, p, v, yielded);
+    }
+
+    fn halts(&mut self, _cpus: &mut Cpus, _v: u32) {}
+
+    fn next(&mut self, cpus: &mut Cpus, p: u32) -> Option<u32> {
+        let own = self.queues[p as usize].first().copied();
+        let rank = own.map(|v| self.rank[v as usize]);
+        let v = match (own, rank) {
+            (Some(v), Some(Rank::Boost | Rank::Under)) => v,
+            _ => self.steal(cpus, p, rank).or(own)?,
+        };
+        self.take(cpus, v);
+        cpus.vcpus[v as usize].pcpu = p;
+        Some(v)
+    }
+
+    fn preempts(&self, cpus: &Cpus, p: u32, v: u32, now: Ns) -> bool {
+        let pcpu = &cpus.pcpus[p as usize];
+        self.rank[v as usize] < self.rank[pcpu.run as usize]
+            && now >= pcpu.dispatched + self.spec.ratelimit_ns
+    }
+
+    fn slice_end(&self, cpus: &Cpus, p: u32, now: Ns) -> Ns {
+        let pcpu = &cpus.pcpus[p as usize];
+        let head = self.queues[p as usize].first();
+        let waits = head.is_some_and(|&v| self.rank[v as usize] < self.rank[pcpu.run as usize]);
+        let after = if waits { self.spec.ratelimit_ns } else { self.spec.slice_ns };
+        (pcpu.dispatched + after).max(now + 1)
+    }
+
+    fn ran(&mut self, _cpus: &Cpus, v: u32, ns: Ns) {
+        self.credit[v as usize] -= signed(ns);
+    }
+
+    fn timers(&self) -> Vec<Ns> {
+        vec![self.spec.tick_ns, self.spec.slice_ns]
+    }
+
+    fn timer(&mut self, cpus: &mut Cpus, number: u8, orders: &mut Vec<Order>) {
+        if number == 0 {
+            self.tick(cpus, orders);
+        } else {
+            self.hand_out(cpus, orders);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Cases whose results are known in closed form, on pCPUs on which switching costs nothing.
+
+mod support;
+
+use corefit_sim::{CfsSpec, CreditSpec, Policy};
+use support::{MS, app, host, limit, pinned, seconds, shares, sim, vcpu, vm};
+
+fn cfs() -> Policy {
+    Policy::Cfs(CfsSpec::default())
+}
+
+fn credit() -> Policy {
+    Policy::Credit(CreditSpec::default())
+}
+
+fn near(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{value} is not {expected} (to {tolerance})");
+}
+
+#[test]
+fn one_vcpu_takes_as_long_as_its_work() {
+    for policy in [cfs(), credit()] {
+        let spec =
+            host(1, policy, vec![vm("a", vec![vcpu("0")], vec![app("repeat 100 { compute 10ms }", 1)])]);
+        near(seconds(&spec, 0), 1.0, 1e-9);
+    }
+}
+
+#[test]
+fn threads_that_share_a_vcpu_take_the_sum_of_their_work() {
+    let spec = host(2, cfs(), vec![vm("a", vec![vcpu("0-1")], vec![app("repeat 10 { compute 10ms }", 3)])]);
+    near(seconds(&spec, 0), 0.3, 1e-9);
+}
+
+#[test]
+fn two_equal_vms_on_a_pcpu_get_half_each() {
+    for policy in [cfs(), credit()] {
+        let vms = ["a", "b"].map(|name| vm(name, vec![vcpu("0")], vec![app("hog", 1)]));
+        for share in shares(&host(1, policy, vms.to_vec()), 30) {
+            near(share, 0.5, 0.01);
+        }
+    }
+}
+
+#[test]
+fn weights_are_proportions() {
+    for policy in [cfs(), credit()] {
+        let mut vms = ["a", "b", "c"].map(|name| vm(name, vec![vcpu("0")], vec![app("hog", 1)]));
+        (vms[0].weight, vms[1].weight, vms[2].weight) = (256, 512, 1024);
+        let shares = shares(&host(1, policy, vms.to_vec()), 60);
+        for (share, expected) in shares.iter().zip([1.0 / 7.0, 2.0 / 7.0, 4.0 / 7.0]) {
+            near(*share, expected, 0.02);
+        }
+    }
+}
+
+#[test]
+fn three_loops_on_two_pcpus_get_two_thirds_each() {
+    for policy in [cfs(), credit()] {
+        let vms = ["a", "b", "c"].map(|name| vm(name, vec![vcpu("0-1")], vec![app("hog", 1)]));
+        for share in shares(&host(2, policy, vms.to_vec()), 60) {
+            near(share, 2.0 / 3.0, 0.03);
+        }
+    }
+}
+
+#[test]
+fn a_quota_is_used_and_not_exceeded_and_a_vms_cap_is_for_all_of_it() {
+    let mut own = vm("a", vec![vcpu("0"), vcpu("1")], vec![pinned("hog", 2)]);
+    own.vcpus[0].limit = limit(30, 100);
+    near(shares(&host(2, cfs(), vec![own]), 10)[0], 1.3, 1e-6);
+    let mut all = vm("a", vec![vcpu("0"), vcpu("1")], vec![pinned("hog", 2)]);
+    all.cap = limit(50, 100);
+    near(shares(&host(2, cfs(), vec![all.clone()]), 10)[0], 0.5, 1e-3);
+    near(shares(&host(2, credit(), vec![all]), 60)[0], 0.5, 0.05);
+}
+
+#[test]
+fn unused_quota_is_not_rolled_over() {
+    // Works 1 ms, sleeps 150 ms: nothing is saved for the 60 ms that come then.
+    let program = "sleep 1s compute 60ms";
+    let mut one = vm("a", vec![vcpu("0")], vec![app(program, 1)]);
+    one.vcpus[0].limit = limit(20, 100);
+    // From 1 s on: 20 ms, 20 ms of the next period, 20 ms of the one after it.
+    near(seconds(&host(1, cfs(), vec![one]), 0), 1.22, 1e-3);
+}
+
+#[test]
+fn a_saturated_lock_takes_its_own_time_and_no_more() {
+    // Four threads, all their work under one lock.
+    for kind in ["kernel", "userspin", "mutex"] {
+        let program = format!("repeat 50 {{ {kind} l {{ compute 1ms }} }}");
+        let spec = host(
+            4,
+            cfs(),
+            vec![vm("a", (0..4).map(|i| vcpu(&i.to_string())).collect(), vec![pinned(&program, 4)])],
+        );
+        near(seconds(&spec, 0), 0.2, 1e-4);
+    }
+}
+
+#[test]
+fn waiting_for_a_lock_is_that_of_a_machine_repair_queue() {
+    // N threads think for Z on average, then hold a lock for S: the M/M/1 queue with a finite source.
+    // Probabilities: p(k) = p(0) N!/(N-k)! (S/Z)^k; the lock is busy 1 - p(0) of the time.
+    let (n, think, hold) = (8, 1.0, 0.2);
+    let program = "forever { compute 1ms exp kernel l { compute 200us exp mark } }";
+    let vcpus = (0..8).map(|i| vcpu(&i.to_string())).collect();
+    let spec = host(8, cfs(), vec![vm("a", vcpus, vec![pinned(program, n)])]);
+    let mut sim = sim(&spec);
+    sim.run_for(200_000 * MS);
+    let (mut term, mut sum) = (1.0, 1.0);
+    for k in 0..n {
+        term *= f64::from(n - k) * hold / think;
+        sum += term;
+    }
+    let expected = (1.0 - 1.0 / sum) / (hold / 1000.0); // locks taken per second
+    near(sim.truth().vms[0].apps[0].marks as f64 / 200.0 / expected, 1.0, 0.01);
+}
+
+#[test]
+fn amdahls_law_holds_on_dedicated_pcpus() {
+    // P1 II-B: 20 % sequential, 4 cores: 2.5, by time and by efficiency.
+    let program = "repeat 10 { compute 20ms parallel { compute 80ms split } }";
+    let took = |threads: u32| {
+        let vcpus = (0..threads).map(|i| vcpu(&i.to_string())).collect();
+        let mut one = pinned(program, threads);
+        one.spin_ns = 0;
+        let spec = host(4, cfs(), vec![vm("a", vcpus, vec![one])]);
+        let mut sim = sim(&spec);
+        sim.run();
+        let truth = sim.truth();
+        (truth.vms[0].apps[0].took_ns.unwrap() as f64, truth.vms[0].speedup(threads as usize).unwrap())
+    };
+    let ((alone, _), (together, speedup)) = (took(1), took(4));
+    near(alone / together, 2.5, 1e-4);
+    near(speedup, 2.5, 1e-3);
+}
+
+/// P1's Figure 6: iterations of 2 sequential and 4 parallel units of 1 ms on 4 vCPUs, which get `units` of
+/// a period of 12; iterations per period over those of one vCPU.
+fn figure_6(rotate: &str, units: [u64; 4]) -> f64 {
+    let run = |threads: u32, units: &[u64], program: &str| {
+        let mut vcpus: Vec<_> = (0..threads).map(|i| vcpu(&i.to_string())).collect();
+        for (vcpu, &units) in vcpus.iter_mut().zip(units) {
+            vcpu.limit = if units < 12 { limit(units, 12) } else { None };
+        }
+        let mut one = pinned(program, threads);
+        one.spin_ns = 0;
+        let mut sim = sim(&host(4, cfs(), vec![vm("a", vcpus, vec![one])]));
+        sim.run_for(12 * 1000 * MS);
+        sim.truth().vms[0].apps[0].marks as f64 / 1000.0
+    };
+    let alone = run(1, &[6], "forever { compute 6ms mark }");
+    let program = format!(
+        "forever {{ single {rotate} {{ compute 2ms }} barrier compute 4ms split barrier single {{ mark }} }}"
+    );
+    run(4, &units, &program) / alone
+}
+
+#[test]
+fn figure_6_of_p1_comes_out_exactly() {
+    near(figure_6("", [6, 6, 6, 6]), 2.0, 0.01);
+    near(figure_6("rotate", [6, 6, 6, 6]), 4.0, 0.02);
+    near(figure_6("", [12, 4, 4, 4]), 4.0, 0.02);
+}
+
+#[test]
+fn a_pipeline_fills_and_drains() {
+    // 4 members, 20 steps of 1 ms: the last begins 3 steps after the first.
+    let program = "repeat 20 { wait c prev compute 1ms post c }";
+    let vcpus = (0..4).map(|i| vcpu(&i.to_string())).collect();
+    near(seconds(&host(4, cfs(), vec![vm("a", vcpus, vec![pinned(program, 4)])]), 0), 0.023, 1e-5);
+}

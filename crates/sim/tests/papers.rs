@@ -1,0 +1,128 @@
+//! What the papers say, in kind: nothing here was fitted to their numbers.
+
+mod support;
+
+use corefit_core::CpuSet;
+use corefit_sim::{Class, Costs, CreditSpec, Hardware, LockKind, Ple, Policy, Spec, Truth};
+use support::{MS, app, host, sim, vcpu, vm};
+
+fn real(mut spec: Spec) -> Spec {
+    spec.costs = Costs::default();
+    spec.ple = Ple::default();
+    spec.jitter_ns = 30 * MS;
+    spec.until_ns = 600_000 * MS;
+    spec
+}
+
+fn finish(spec: &Spec) -> Truth {
+    let mut sim = sim(spec);
+    sim.run();
+    assert_eq!(sim.unfinished(), Vec::<String>::new());
+    sim.truth()
+}
+
+/// P2 3.1, CPU sharing: how many times longer than expected the slowest of so many VMs takes.
+fn degradation(program: &str, vms: usize) -> f64 {
+    let took = |count: usize| {
+        let one = |i| vm(&format!("vm{i}"), (0..16).map(|_| vcpu("0-15")).collect(), vec![app(program, 16)]);
+        let spec = real(host(16, Policy::Credit(CreditSpec::default()), (0..count).map(one).collect()));
+        finish(&spec).vms.iter().map(|vm| vm.apps[0].took_ns.unwrap()).max().unwrap() as f64
+    };
+    took(vms) / took(1) / vms as f64
+}
+
+#[test]
+fn a_pipeline_that_spins_on_flags_collapses_on_shared_pcpus_and_independent_work_does_not() {
+    let (lu, ep) = (degradation("lu", 4), degradation("ep", 4));
+    assert!(lu > 10.0, "lu {lu}");
+    assert!(ep < 1.2, "ep {ep}");
+}
+
+/// Operations in 0.2 s with a lock of this kind, and halts in its slow path (P3 5.1, 5.2).
+fn throughput(lock: LockKind, vcpus: u32) -> (f64, u64) {
+    let program = "forever { compute 150us exp kernel l { compute 3us exp } mark }";
+    let pinned = (0..vcpus).map(|i| vcpu(&i.to_string())).collect();
+    let mut one = vm("a", pinned, vec![support::pinned(program, vcpus)]);
+    one.guest.lock = lock;
+    let mut sim = sim(&real(host(80, Policy::Cfs(corefit_sim::CfsSpec::default()), vec![one])));
+    sim.run_for(200 * MS);
+    let vm = &sim.truth().vms[0];
+    (vm.apps[0].marks as f64, vm.counts.lock_halts)
+}
+
+#[test]
+fn waiters_that_halt_make_a_saturated_lock_collapse_and_oticket_keeps_them_awake() {
+    let oticket = LockKind::OTicket { near: 18, wake: 4 };
+    let (few, halts) = throughput(LockKind::PvTicket, 20);
+    assert!(
+        (throughput(oticket, 20).0 / few - 1.0).abs() < 0.01 && halts == 0,
+        "not saturated: no difference"
+    );
+    let ((pv, halts), (_, queue_halts)) =
+        (throughput(LockKind::PvTicket, 80), throughput(LockKind::Queue, 80));
+    let ((better, _), (long, none)) = (throughput(oticket, 80), throughput(LockKind::LongerSpin, 80));
+    assert!(pv < 0.7 * better, "{pv} {better}");
+    assert!(
+        halts > 5_000 && queue_halts > 5_000 && none == 0,
+        "queue locks have it, too: {halts} {queue_halts}"
+    );
+    assert!(
+        (better / long - 1.0).abs() < 0.1,
+        "alone on its pCPUs, longer spinning is as good: {better} {long}"
+    );
+}
+
+/// P4 III: 8 threads in a VM of 16 vCPUs on these pCPUs of two Opterons, whose node affinity is nodes 0
+/// and 2. Competing modules, and seconds.
+fn opteron(affinity: &str, soft: &str, threads: u32) -> (f64, f64) {
+    let mut vcpus: Vec<_> = (0..16).map(|_| vcpu(affinity)).collect();
+    vcpus.iter_mut().for_each(|v| v.soft = soft.parse().unwrap());
+    let mut one = app("parallel { compute 8s split }", threads);
+    one.class = 1;
+    let mut spec = real(host(32, Policy::Credit(CreditSpec::default()), vec![vm("a", vcpus, vec![one])]));
+    spec.hardware = Hardware { sockets: 2, nodes: 2, cores: 4, threads: 2, adjacent: true, cache_kib: 6144 };
+    spec.classes.push(Class { beside_sibling: 0.6, ..Class::plain("decoder") });
+    spec.jitter_ns = 0;
+    let truth = finish(&spec);
+    (truth.competing_cores, truth.vms[0].apps[0].took_ns.unwrap() as f64 / 1e9)
+}
+
+#[test]
+fn a_node_affinity_beside_the_vcpu_affinity_fills_one_node_first() {
+    let (conflict, slow) = opteron("16-31", "0-7,16-23", 8);
+    let (none, fast) = opteron("0-7,16-23", "0-7,16-23", 8);
+    assert!((conflict - 4.0).abs() < 0.1 && none < 0.1, "{conflict} {none}");
+    assert!(slow / fast > 1.3, "{slow} {fast}");
+    let (fixed, _) = opteron("16-31", "16-31", 8);
+    assert!(fixed < 0.1, "the right node affinity: {fixed}");
+    // At 16 threads both have all eight modules competing; one core per module has none.
+    let evens: CpuSet = (0..16).map(|i| corefit_core::CpuId(2 * i)).collect();
+    let (optimal, best) = opteron(&evens.to_string(), &evens.to_string(), 16);
+    let (all, worst) = opteron("16-31", "16-31", 16);
+    assert!(optimal < 0.01 && (all - 8.0).abs() < 0.1 && best < worst, "{optimal} {all}");
+}
+
+#[test]
+fn odd_distributions_leave_a_module_less_to_compete() {
+    let (seven_nine, _) = opteron("0-6,16-24", "", 16);
+    assert!((seven_nine - 7.0).abs() < 0.1, "{seven_nine}");
+}
+
+#[test]
+fn vcpus_on_hyperthreads_gain_little_beyond_the_cores() {
+    // P3 Figure 1: the first threads of 16 cores, then the second ones.
+    let took = |vcpus: u32| {
+        let mut one = support::pinned("parallel { compute 8s split }", vcpus);
+        one.class = 1;
+        let pinned = (0..vcpus).map(|i| vcpu(&i.to_string())).collect();
+        let mut spec =
+            real(host(32, Policy::Cfs(corefit_sim::CfsSpec::default()), vec![vm("a", pinned, vec![one])]));
+        spec.hardware =
+            Hardware { sockets: 1, nodes: 1, cores: 16, threads: 2, adjacent: false, cache_kib: 6144 };
+        spec.classes.push(Class { beside_sibling: 0.55, ..Class::plain("ht") });
+        finish(&spec).vms[0].apps[0].took_ns.unwrap() as f64
+    };
+    let (half, full, double) = (took(8), took(16), took(32));
+    assert!((half / full - 2.0).abs() < 0.05, "whole cores scale: {}", half / full);
+    assert!((full / double - 1.1).abs() < 0.05, "hyperthreads give what the class says: {}", full / double);
+}

@@ -1,0 +1,172 @@
+//! What holds on every host: time is conserved, accounts add up, runs repeat to the last byte.
+
+mod support;
+
+use corefit_core::entitle::entitled;
+use corefit_sim::{
+    CfsSpec, Class, Costs, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, Sim, Spec, VcpuSpec,
+};
+use support::{MS, app, host, vcpu, vm};
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+}
+
+const PROGRAMS: [&str; 7] = [
+    "forever { compute 300us exp barrier }",
+    "forever { compute 50us exp kernel a { compute 30us exp } }",
+    "forever { compute 50us exp userspin a { compute 30us exp } sleep 100us exp }",
+    "forever { compute 20us mutex a { compute 20us exp } }",
+    "forever { parallel { compute 1ms split exp repeat 5 { wait c prev compute 20us post c } } compute 100us }",
+    "repeat 30 { single rotate { compute 200us } barrier compute 1ms split normal 10% barrier }",
+    "repeat 20 { parallel { repeat 3 { compute 200us exp barrier } } sleep 1ms exp }",
+];
+
+/// A host with everything that the model has, at random.
+fn random_host(seed: u64) -> Spec {
+    let r = &mut Random(seed);
+    let hardware = Hardware {
+        sockets: 1 + u32::try_from(r.below(2)).unwrap(),
+        nodes: 1,
+        cores: 1 + u32::try_from(r.below(3)).unwrap(),
+        threads: 1 + u32::try_from(r.below(2)).unwrap(),
+        adjacent: r.below(2) == 0,
+        cache_kib: 4096,
+    };
+    let n = u64::from(hardware.pcpus());
+    let policy = if r.below(2) == 0 {
+        Policy::Cfs(CfsSpec { tick_ns: r.pick(&[0, 4 * MS]), ..CfsSpec::default() })
+    } else {
+        Policy::Credit(CreditSpec { boost: r.below(2) == 0, ..CreditSpec::default() })
+    };
+    let vms = (0..1 + r.below(4)).map(|i| {
+        let vcpus: Vec<VcpuSpec> = (0..1 + r.below(5))
+            .map(|_| {
+                let low = r.below(n);
+                let mut vcpu = vcpu(&format!("{low}-{}", low + r.below(n - low)));
+                vcpu.weight = r.pick(&[512, 1024]);
+                vcpu.limit =
+                    (r.below(4) == 0).then(|| Limit { quota_ns: (1 + r.below(20)) * MS, period_ns: 20 * MS });
+                vcpu
+            })
+            .collect();
+        let threads = 1 + u32::try_from(r.below(8)).unwrap();
+        let mut one = app(r.pick(&PROGRAMS), threads);
+        one.spin_ns = r.pick(&[0, 100_000, u64::MAX]);
+        one.class = usize::try_from(r.below(2)).unwrap();
+        one.pinned = r.below(4) == 0;
+        one.again = r.below(2) == 0;
+        let mut vm = vm(&format!("vm{i}"), vcpus, vec![one]);
+        vm.weight = r.pick(&[256, 1024, 2048]);
+        vm.cap = (r.below(4) == 0).then(|| Limit { quota_ns: (1 + r.below(40)) * MS, period_ns: 30 * MS });
+        vm.guest.lock = r.pick(&[
+            LockKind::TestAndSet,
+            LockKind::Ticket,
+            LockKind::PvTicket,
+            LockKind::OTicket { near: 18, wake: 4 },
+            LockKind::ITicket,
+            LockKind::LongerSpin,
+            LockKind::Queue,
+        ]);
+        vm
+    });
+    let vms = vms.collect();
+    let classes = vec![
+        Class::plain("plain"),
+        Class {
+            beside_sibling: 0.6,
+            footprint_kib: 3000,
+            without_cache: 0.7,
+            remote: 0.9,
+            ..Class::plain("cache")
+        },
+    ];
+    let mut spec = host(u32::try_from(n).unwrap(), policy, vms);
+    spec.hardware = hardware;
+    spec.costs = Costs::default();
+    spec.ple = Ple { on: r.below(4) > 0, user: r.below(2) == 0, ..Ple::default() };
+    spec.jitter_ns = 10 * MS;
+    spec.classes = classes;
+    spec.spread_siblings = r.below(4) == 0;
+    spec.seed = seed;
+    spec
+}
+
+#[test]
+fn time_is_conserved_and_the_terms_of_p1_add_up_per_vcpu_on_random_hosts() {
+    for seed in 0..400 {
+        let spec = random_host(seed);
+        let mut sim = Sim::new(&spec).unwrap();
+        for _ in 0..7 {
+            sim.run_for(37 * MS);
+            sim.check().unwrap_or_else(|e| panic!("host {seed}: {e}\n{spec:#?}"));
+        }
+    }
+}
+
+#[test]
+fn a_run_is_a_function_of_scenario_and_seed() {
+    for seed in 0..40 {
+        let run = |seed: u64, cut: u64| {
+            let mut spec = random_host(seed);
+            spec.seed ^= 99;
+            let mut sim = Sim::new(&spec).unwrap();
+            (0..cut).for_each(|_| sim.run_for(120 / cut * MS));
+            serde_json::to_string(&sim.truth()).unwrap()
+        };
+        assert_eq!(run(seed, 1), run(seed, 1));
+        assert_eq!(run(seed, 1), run(seed, 8), "looking at it changes host {seed}");
+    }
+}
+
+/// Small hosts on which all vCPUs are always busy: the simulated Linux against the exact division.
+#[test]
+fn busy_vcpus_get_what_they_are_entitled_to() {
+    let mut worst = (0.0_f64, 0);
+    let mut sum = 0.0;
+    let (mut count, mut far) = (0_u32, 0);
+    for seed in 0..100 {
+        let r = &mut Random(seed * 7 + 1);
+        let n = 1 + r.below(4);
+        let vms = (0..1 + r.below(4)).map(|i| {
+            let low = r.below(n);
+            let mask = format!("{low}-{}", low + r.below(n - low));
+            let vcpus: Vec<VcpuSpec> = (0..1 + r.below(3)).map(|_| vcpu(&mask)).collect();
+            let threads = u32::try_from(vcpus.len()).unwrap();
+            let mut vm = vm(&format!("vm{i}"), vcpus, vec![support::pinned("hog", threads)]);
+            vm.weight = r.pick(&[512, 1024, 2048]);
+            vm
+        });
+        let spec = host(u32::try_from(n).unwrap(), Policy::Cfs(CfsSpec::default()), vms.collect());
+        let division = entitled(&corefit_sim::division(&spec)).unwrap();
+        for (vm, share) in support::shares(&spec, 20).into_iter().enumerate() {
+            let off = (share - division.cpus(vm).0).abs();
+            sum += off;
+            count += 1;
+            far += u32::from(off > 0.1);
+            if off > worst.0 {
+                worst = (off, seed);
+            }
+        }
+    }
+    let mean = sum / f64::from(count);
+    println!(
+        "{count} VMs off by {mean:.3} pCPUs on average, {far} by more than 0.1, {:.3} at most (host {})",
+        worst.0, worst.1
+    );
+    // Where they differ, loads are even and a set of pCPUs is not full: the fair scheduler evens out loads.
+    assert!(mean < 0.04 && far * 10 < count, "{mean} {far} of {count}");
+}
