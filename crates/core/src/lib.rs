@@ -8,6 +8,7 @@ mod contest;
 mod cpuset;
 pub mod entitle;
 mod limits;
+pub mod machine;
 pub mod place;
 mod reading;
 mod report;

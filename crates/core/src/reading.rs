@@ -196,8 +196,10 @@ pub enum What {
     Siblings,
     /// Idle and stolen time.
     Idle,
-    /// Running or waiting time of the own threads.
+    /// Running or waiting time of the own threads, or of a VM's.
     Threads,
+    /// What a VM's guest says of itself.
+    Guest,
 }
 
 impl What {
@@ -213,6 +215,7 @@ impl What {
             What::Siblings => "siblings",
             What::Idle => "idle",
             What::Threads => "threads",
+            What::Guest => "guest",
         }
     }
 }

@@ -34,8 +34,22 @@ pub(crate) fn first_common(a: &[u64], b: &[u64]) -> Option<usize> {
     found.map(|(i, word)| i * 64 + word.trailing_zeros() as usize)
 }
 
-pub(crate) fn is_empty(bits: &[u64]) -> bool {
-    bits.iter().all(|&word| word == 0)
+/// The first from `from` on that both have.
+pub(crate) fn next_common(a: &[u64], b: &[u64], from: usize) -> Option<usize> {
+    let first = from / 64;
+    let mut skip = u64::MAX << (from % 64);
+    for (i, (a, b)) in a.iter().zip(b).enumerate().skip(first) {
+        let word = a & b & skip;
+        if word != 0 {
+            return Some(i * 64 + word.trailing_zeros() as usize);
+        }
+        skip = u64::MAX;
+    }
+    None
+}
+
+pub(crate) fn len(bits: &[u64]) -> usize {
+    bits.iter().map(|word| word.count_ones() as usize).sum()
 }
 
 pub(crate) fn iter(bits: &[u64]) -> impl Iterator<Item = usize> + '_ {

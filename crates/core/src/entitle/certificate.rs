@@ -267,7 +267,7 @@ fn known(host: &Host, wants: Wants) -> Vec<Known<'_>> {
     let vms = host.all_vms().into_iter().enumerate();
     let limit = |number: usize, vcpu: &Vcpu| {
         let wanted = wants == Wants::Everything || wants == Wants::Everywhere(number);
-        let demand = if wanted { 1.0 } else { vcpu.demand.map_or(1.0, |d| d.0) };
+        let demand = if wanted && !vcpu.fixed { 1.0 } else { vcpu.demand.map_or(1.0, |d| d.0) };
         if vcpu.online { demand.min(vcpu.quota.map_or(1.0, |q| q.0)).min(1.0) } else { 0.0 }
     };
     vms.flat_map(|(i, vm)| vm.vcpus.iter().map(move |vcpu| Known { vcpu, limit: limit(i, vcpu) })).collect()
@@ -276,7 +276,8 @@ fn known(host: &Host, wants: Wants) -> Vec<Known<'_>> {
 /// What VMs and slices weigh, written down a second time for the checker.
 pub(super) fn vm_weight(host: &Host, vm: &Vm, limits: &[Known<'_>], all: bool) -> f64 {
     let online = limits.iter().filter(|known| known.vcpu.online);
-    let active = online.clone().filter(|k| all || k.vcpu.demand.is_none_or(|d| d.0 > 0.0)).count();
+    let active =
+        online.clone().filter(|k| (all && !k.vcpu.fixed) || k.vcpu.demand.is_none_or(|d| d.0 > 0.0)).count();
     match host.rule {
         WeightRule::Linux => vm.weight.0,
         WeightRule::XenCredit => vm.weight.0 * crate::share::count(active.max(1)),

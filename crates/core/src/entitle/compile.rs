@@ -111,13 +111,15 @@ impl<'a> Walk<'a> {
             Wants::Measured => false,
         };
         let online = vm.vcpus.iter().filter(|vcpu| vcpu.online);
-        let active = online.clone().filter(|vcpu| raised || demand(vcpu) > 0.0).count();
+        let active = |raised: bool| {
+            online.clone().filter(|vcpu| (raised && !vcpu.fixed) || demand(vcpu) > 0.0).count()
+        };
         let of = |vcpus: usize| match self.host.rule {
             WeightRule::Linux => vm.weight.0,
             WeightRule::XenCredit => vm.weight.0 * at_least_one(vcpus),
             WeightRule::EqualPerVcpu => at_least_one(online.clone().count()),
         };
-        let (weight, awake) = (of(active), of(online.clone().count()));
+        let (weight, awake) = (of(active(raised)), of(active(true)));
         let group = self.groups.len();
         let cap = vm.cap.map_or(f64::INFINITY, |cap| cap.0);
         self.groups.push(Group { parent, weight, cap });
@@ -130,7 +132,9 @@ impl<'a> Walk<'a> {
                 let mask = vcpu.affinity.as_ref().map(|set| set.intersection(&self.usable));
                 let weight = if self.host.rule == WeightRule::Linux { vcpu.weight.0 } else { 1.0 };
                 let high = vcpu.quota.map_or(1.0, |quota| quota.0.min(1.0));
-                let limit = if raised { high } else { high.min(demand(vcpu)) };
+                let now = high.min(demand(vcpu));
+                let high = if vcpu.fixed { now } else { high };
+                let limit = if raised { high } else { now };
                 self.seeds.push(Seed {
                     leaf: Leaf { group, weight, limit },
                     raised: high,

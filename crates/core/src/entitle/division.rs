@@ -37,6 +37,8 @@ pub struct Share {
     pub cpus: Cpus,
     /// What holds it there.
     pub cause: Cause,
+    /// Its demand was fixed: [`Vcpu::fixed`].
+    pub fixed: bool,
 }
 
 /// The smallest set of vCPUs with a given one that together have all of their pCPUs.
@@ -68,6 +70,7 @@ impl Division {
         let mut compiled = compile(host, wants)?;
         compiled.filling.run(None);
         let ends = compiled.filling.ends();
+        compiled.filling.network.finish(&ends);
         let tight = tight_caps(&compiled, &ends);
         let vms = host.all_vms();
         let mut shares = Vec::with_capacity(compiled.leaf_of.len());
@@ -195,12 +198,12 @@ fn share(
     (given, raised): (&Vcpu, bool),
 ) -> Share {
     let Some(leaf) = compiled.leaf_of[vcpu] else {
-        return Share { cpus: Cpus(0.0), cause: Cause::Offline };
+        return Share { cpus: Cpus(0.0), cause: Cause::Offline, fixed: given.fixed };
     };
     let filling = &compiled.filling;
     let cpus = ends[leaf] / crate::share::count(compiled.counts[leaf]);
     let quota = given.quota.map_or(1.0, |quota| quota.0);
-    let demand = if raised { 1.0 } else { demand(given) };
+    let demand = if raised && !given.fixed { 1.0 } else { demand(given) };
     let capped = || filling.tree.upwards(filling.tree.leaves[leaf].group).find(|&group| tight[group]);
     let cause = if cpus >= quota.min(demand).min(1.0) - TOLERANCE {
         if quota.min(demand) >= 1.0 {
@@ -215,5 +218,5 @@ fn share(
     } else {
         Cause::Crowded
     };
-    Share { cpus: Cpus(cpus), cause }
+    Share { cpus: Cpus(cpus), cause, fixed: given.fixed }
 }

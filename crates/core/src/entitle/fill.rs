@@ -17,7 +17,6 @@
 
 use std::rc::Rc;
 
-use super::bits;
 use super::flow::{Crowd, Network, SHORT};
 use super::tree::{Levels, TIE, Trajectory, Tree};
 
@@ -31,6 +30,8 @@ pub(crate) struct Filling {
     pub(crate) rounds: Vec<Round>,
     now: f64,
     suspects: Vec<(f64, Rc<Crowd>)>,
+    /// The sets that ended the last run.
+    last: Vec<(f64, Rc<Crowd>)>,
     levels: Levels,
     amounts: Vec<f64>,
 }
@@ -54,6 +55,7 @@ impl Filling {
             rounds: Vec::new(),
             now: 0.0,
             suspects: Vec::new(),
+            last: Vec::new(),
             levels: Levels::default(),
             amounts: Vec::new(),
         };
@@ -61,18 +63,25 @@ impl Filling {
         filling
     }
 
-    /// Begins again with another trajectory, after rounds that stay as they are and with suspects.
-    /// What flows is kept: it is near to what will flow.
-    pub(crate) fn restart(&mut self, trajectory: Trajectory, rounds: &[Round], suspects: &[Round]) {
+    /// Goes back to a trajectory after rounds that stay as they are. What flows is kept: it is near
+    /// to what will flow.
+    pub(crate) fn rewind(&mut self, trajectory: Trajectory, rounds: &[Round]) {
         self.trajectory = trajectory;
         self.network.reopen();
         self.network.retire(rounds.iter().map(|round| &*round.crowd));
-        self.now = rounds.last().map_or(0.0, |round| round.time);
         self.rounds.clear();
-        self.suspects = suspects.iter().map(|round| (round.time, Rc::clone(&round.crowd))).collect();
+    }
+
+    /// Sets the time, and the sets that may be the next ones, with guesses of when. To these it adds
+    /// what ended the last run: a similar VM is probably held by the same sets.
+    pub(crate) fn expect(&mut self, now: f64, suspects: &[Round]) {
+        self.now = now;
+        self.suspects.clear();
+        self.suspects.extend(suspects.iter().map(|round| (round.time, Rc::clone(&round.crowd))));
         if suspects.is_empty() {
             self.suspect_all();
         }
+        self.suspects.append(&mut self.last);
     }
 
     fn suspect_all(&mut self) {
@@ -81,13 +90,14 @@ impl Filling {
         self.suspects.push((0.0, Rc::new(everything)));
     }
 
-    /// Fills until nothing grows, or until none of the `watched` leaves does.
-    pub(crate) fn run(&mut self, watched: Option<&[usize]>) {
+    /// Fills until nothing grows, or until a full set or a limit holds all leaves of the `watched`
+    /// group: then that set is not stopped any more.
+    pub(crate) fn run(&mut self, watched: Option<usize>) {
         loop {
             let (mut time, mut full) = self.first_suspect();
             loop {
                 self.trajectory.amounts(&self.tree, time, &mut self.levels, &mut self.amounts);
-                let crowds = self.network.place(&self.amounts);
+                let crowds = self.network.crowded(&self.amounts);
                 let Some((earlier, found)) = self.first_of(crowds, time) else {
                     break;
                 };
@@ -105,10 +115,11 @@ impl Filling {
             if full.is_empty() {
                 return;
             }
-            self.stop(full);
-            if watched.is_some_and(|leaves| self.have_ended(leaves)) {
+            if watched.is_some_and(|group| self.has_ended(group, &full)) {
+                self.last = full.into_iter().map(|crowd| (time, crowd)).collect();
                 return;
             }
+            self.stop(full);
         }
     }
 
@@ -119,20 +130,22 @@ impl Filling {
         amounts
     }
 
-    /// The amounts at the time reached.
-    pub(crate) fn now(&mut self) -> &[f64] {
-        self.trajectory.amounts(&self.tree, self.now, &mut self.levels, &mut self.amounts);
-        &self.amounts
+    /// The sum of the leaves of a group at the time reached.
+    pub(crate) fn sum_of(&mut self, group: usize) -> f64 {
+        let Filling { tree, trajectory, levels, .. } = self;
+        trajectory.walk_to(tree, group, self.now, levels);
+        tree.members(group).map(|leaf| trajectory.amount_at(tree, leaf, levels)).sum()
     }
 
-    fn have_ended(&mut self, leaves: &[usize]) -> bool {
-        let satisfied = self.trajectory.satisfied(&self.tree, self.now, &mut self.levels);
-        self.now();
-        leaves.iter().all(|&leaf| {
-            self.trajectory.has_stopped(leaf)
-                || self.amounts[leaf] >= self.trajectory.top(leaf) - TIE
-                || satisfied[self.tree.leaves[leaf].group]
-        })
+    fn has_ended(&mut self, group: usize, full: &[Rc<Crowd>]) -> bool {
+        let Filling { tree, trajectory, levels, .. } = self;
+        let satisfied = trajectory.walk_to(tree, group, self.now, levels);
+        satisfied
+            || tree.members(group).all(|leaf| {
+                trajectory.has_stopped(leaf)
+                    || trajectory.amount_at(tree, leaf, levels) >= trajectory.top(leaf) - TIE
+                    || full.iter().any(|crowd| crowd.leaves.binary_search(&leaf).is_ok())
+            })
     }
 
     /// When the suspect that seemed earliest is full, and which it is; if there is none, when
@@ -144,24 +157,28 @@ impl Filling {
             let Some((first, _)) = times.min_by(|a, b| a.1.total_cmp(&b.1)) else {
                 return (rest, Vec::new());
             };
-            let (_, crowd) = self.suspects.swap_remove(first);
+            let (guess, crowd) = self.suspects.swap_remove(first);
             let crowd = self.remaining(&crowd);
             if crowd.leaves.is_empty() {
                 continue;
             }
-            if let Some(time) = self.filled_at(&crowd, rest) {
+            if let Some(time) = self.filled_at(&crowd, guess, rest) {
                 return (time, vec![crowd]);
             }
         }
     }
 
-    /// The part of a set that did not leave with another one, and the pCPUs that it may use now.
+    /// The part of a set that did not leave with another one, and the pCPUs that it may use now:
+    /// they can be more than then, if it was found after others had left.
     fn remaining(&self, crowd: &Crowd) -> Rc<Crowd> {
         let active = |&leaf: &usize| self.network.is_active(leaf);
         let leaves: Vec<usize> = crowd.leaves.iter().copied().filter(active).collect();
         let mut pcpus = vec![0; crowd.pcpus.len()];
-        for &leaf in &leaves {
-            bits::add_common(&mut pcpus, self.network.mask(leaf), self.network.open());
+        for some in leaves.chunks(64) {
+            some.iter().for_each(|&leaf| self.network.add_open(leaf, &mut pcpus));
+            if pcpus == self.network.open() {
+                break;
+            }
         }
         Rc::new(Crowd { leaves, pcpus })
     }
@@ -171,7 +188,7 @@ impl Filling {
     fn first_of(&mut self, crowds: Vec<Crowd>, before: f64) -> Option<(f64, Vec<Rc<Crowd>>)> {
         let mut times: Vec<(f64, Rc<Crowd>)> = Vec::with_capacity(crowds.len());
         for crowd in crowds {
-            times.push((self.filled_at(&crowd, before).unwrap_or(before), Rc::new(crowd)));
+            times.push((self.filled_at(&crowd, before, before).unwrap_or(before), Rc::new(crowd)));
         }
         let first = times.iter().map(|(time, _)| *time).min_by(f64::total_cmp)?;
         let (now, later) = times.into_iter().partition::<Vec<_>, _>(|(time, _)| *time <= first);
@@ -179,22 +196,29 @@ impl Filling {
         Some((first, now.into_iter().map(|(_, crowd)| crowd).collect()))
     }
 
-    /// When these leaves have all the capacity of their pCPUs; `None` if not before a time.
-    fn filled_at(&mut self, crowd: &Crowd, before: f64) -> Option<f64> {
+    /// When these leaves have all the capacity of their pCPUs; `None` if not before a time. The
+    /// closer the guess, the sooner it is found.
+    fn filled_at(&mut self, crowd: &Crowd, guess: f64, before: f64) -> Option<f64> {
         let capacity = self.network.capacity(&crowd.pcpus);
         let groups = self.groups_of(&crowd.leaves);
         let set = (groups.as_slice(), crowd.leaves.as_slice());
         let Filling { tree, trajectory, levels, .. } = self;
         let mut sum = |time: f64| trajectory.sum(tree, set, time, levels);
         let (mut low, mut high) = (self.now, before.max(self.now));
-        let (mut amount, mut growth) = sum(high);
+        let mut time = guess.clamp(low, high);
+        let (mut amount, mut growth) = sum(time);
         if amount <= capacity + SHORT / 2.0 {
-            return None;
+            (low, time) = (time, high);
+            (amount, growth) = sum(high);
+            if amount <= capacity + SHORT / 2.0 {
+                return None;
+            }
+        } else {
+            high = time;
         }
-        if sum(low).0 >= capacity - TIE {
+        if low == self.now && sum(low).0 >= capacity - TIE {
             return Some(low);
         }
-        let mut time = high;
         for attempt in 0..MAX_STEPS {
             let newton = time - (amount - capacity) / growth;
             let inside = newton > low && newton < high && attempt % 4 != 3;

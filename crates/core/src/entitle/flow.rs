@@ -5,14 +5,18 @@
 //! ```
 //!
 //! The network is dense (a leaf may have half of a thousand pCPUs) but a flow is not: a leaf uses a
-//! few of its pCPUs. So masks are bit sets, a breadth-first layer is the union of masks, and only
-//! used edges are stored. Paths are found in phases of shortest length (Dinic 1970). What cannot be
-//! placed shows crowded sets: all pCPUs that its leaves can reach are full.
+//! few of its pCPUs. So masks are bit sets, and only used edges are stored. A search finds the
+//! distances of all pCPUs from the leaves that are short; then every pCPU with room is filled over
+//! shortest paths, found backwards, where nothing but edges used up meanwhile can mislead (after Dinic
+//! 1970). What cannot be placed shows crowded sets: all pCPUs that its leaves can reach are full.
+//!
+//! If all masks are [ranges](super::ranges), these tell what is crowded, and nothing flows before the end.
 //!
 //! Leaves and pCPUs of a set that is full for good are *retired*: they keep their flow and take no
 //! part any more.
 
 use super::bits;
+use super::ranges::Ranges;
 
 /// Amounts below this are nothing, in CPUs.
 const NOTHING: f64 = 1e-12;
@@ -43,6 +47,8 @@ pub(crate) struct Network {
     used: Vec<Vec<(usize, f64)>>,
     /// Who uses each pCPU.
     users: Vec<Vec<usize>>,
+    /// If all masks are ranges; then nothing flows before the end.
+    ranges: Option<Ranges>,
     demand: Vec<f64>,
     supplied: Vec<f64>,
     /// pCPUs that are not retired.
@@ -50,8 +56,19 @@ pub(crate) struct Network {
     /// Leaves that are not retired, ascending.
     active: Vec<usize>,
     is_active: Vec<bool>,
-    layer_of: Vec<usize>,
+    /// Who may use each pCPU, as bits: `leaf_words` for each.
+    fans: Vec<u64>,
+    leaf_words: usize,
+    /// The last search: the leaves at each distance, as bits.
+    fronts: Vec<u64>,
+    /// In a front, or retired.
+    is_queued: Vec<bool>,
+    /// pCPUs in the order of their distances.
+    reached: Vec<usize>,
+    /// Of each pCPU, and the first leaf that may still lead there.
+    distance: Vec<usize>,
     cursors: Vec<usize>,
+    unseen: Vec<u64>,
 }
 
 const UNSEEN: usize = usize::MAX;
@@ -66,13 +83,20 @@ impl Network {
             let first = mask.iter().position(|&word| word != 0).unwrap_or(0);
             (first, mask.iter().rposition(|&word| word != 0).map_or(first, |last| last + 1))
         };
+        let leaf_words = leaves.div_ceil(64).max(1);
+        let mut fans = vec![0; capacity.len() * leaf_words];
+        for (leaf, mask) in masks.chunks(width).enumerate() {
+            bits::iter(mask).for_each(|p| bits::set(&mut fans[p * leaf_words..], leaf));
+        }
+        let (cursors, distance) = (vec![0; capacity.len()], vec![UNSEEN; capacity.len()]);
         Network {
+            cursors,
             width,
             spans: masks.chunks(width).map(span).collect(),
+            ranges: Ranges::of(masks.chunks(width), capacity.len()),
             masks,
             room: capacity.clone(),
             users: vec![Vec::new(); capacity.len()],
-            cursors: vec![0; capacity.len()],
             capacity,
             used: vec![Vec::new(); leaves],
             demand: vec![0.0; leaves],
@@ -80,13 +104,24 @@ impl Network {
             open,
             active: (0..leaves).collect(),
             is_active: vec![true; leaves],
-            layer_of: vec![UNSEEN; leaves],
+            fans,
+            leaf_words,
+            fronts: Vec::new(),
+            is_queued: vec![false; leaves],
+            reached: Vec::new(),
+            distance,
+            unseen: vec![0; width],
         }
     }
 
     /// The pCPUs that a leaf may use, as bits.
     pub(crate) fn mask(&self, leaf: usize) -> &[u64] {
         &self.masks[leaf * self.width..(leaf + 1) * self.width]
+    }
+
+    /// Who may use a pCPU, as bits.
+    fn fan(&self, p: usize) -> &[u64] {
+        &self.fans[p * self.leaf_words..(p + 1) * self.leaf_words]
     }
 
     /// What a leaf uses of which pCPU.
@@ -142,9 +177,44 @@ impl Network {
         self.active = active;
     }
 
+    /// Sets of active leaves that demand more than their pCPUs have; none if all can be placed.
+    pub(crate) fn crowded(&mut self, demand: &[f64]) -> Vec<Crowd> {
+        let Some(ranges) = &mut self.ranges else {
+            return self.place(demand);
+        };
+        let wanted = |leaf: usize| if self.is_active[leaf] { demand[leaf] } else { 0.0 };
+        let there = |p: usize| if bits::contains(&self.open, p) { self.capacity[p] } else { 0.0 };
+        let found = ranges.overfull(wanted, there, SHORT);
+        found.into_iter().map(|(first, last)| self.crowd_in(first, last)).collect()
+    }
+
+    /// The active leaves in a range.
+    fn crowd_in(&self, first: usize, last: usize) -> Crowd {
+        let inside = self.ranges.iter().flat_map(|ranges| ranges.inside(first, last));
+        let mut leaves: Vec<usize> = inside.filter(|&leaf| self.is_active[leaf]).collect();
+        leaves.sort_unstable();
+        let mut pcpus = vec![0; self.width];
+        leaves.iter().for_each(|&leaf| self.add_open(leaf, &mut pcpus));
+        Crowd { leaves, pcpus }
+    }
+
+    /// Adds the pCPUs that a leaf may use now.
+    pub(crate) fn add_open(&self, leaf: usize, pcpus: &mut [u64]) {
+        let (first, end) = self.spans[leaf];
+        bits::add_common(&mut pcpus[first..end], &self.mask(leaf)[first..end], &self.open[first..end]);
+    }
+
+    /// Makes sure that the final amounts flow.
+    pub(crate) fn finish(&mut self, amounts: &[f64]) {
+        if self.ranges.is_some() {
+            self.reopen();
+            self.place(amounts);
+        }
+    }
+
     /// Places these demands of the active leaves as far as possible. The crowds are the connected
     /// parts of what lacks room, none if all was placed.
-    pub(crate) fn place(&mut self, demand: &[f64]) -> Vec<Crowd> {
+    fn place(&mut self, demand: &[f64]) -> Vec<Crowd> {
         for i in 0..self.active.len() {
             let leaf = self.active[i];
             self.demand[leaf] = demand[leaf];
@@ -155,11 +225,17 @@ impl Network {
             if short.is_empty() {
                 return Vec::new();
             }
-            let Some(mut layers) = self.layers(&short) else {
+            self.search(&short);
+            let mut stuck = true;
+            for i in 0..self.reached.len() {
+                let p = self.reached[i];
+                if self.room[p] > NOTHING {
+                    stuck = false;
+                    self.fill(p);
+                }
+            }
+            if stuck {
                 return self.crowds(&short);
-            };
-            for leaf in short {
-                while self.demand[leaf] - self.supplied[leaf] > NOTHING && self.augment(leaf, &mut layers) {}
             }
         }
     }
@@ -231,122 +307,135 @@ impl Network {
         }
     }
 
-    /// The pCPUs at each distance from leaves that are short, up to the first with room; `None` if
-    /// none has.
-    fn layers(&mut self, short: &[usize]) -> Option<Vec<Vec<u64>>> {
-        self.layer_of.fill(UNSEEN);
-        self.cursors.fill(0);
-        let mut unseen = self.open.clone();
-        let mut layers: Vec<Vec<u64>> = Vec::new();
+    /// Finds the distance of each pCPU from the leaves that are short. Ends when it knows all pCPUs
+    /// that can be reached.
+    fn search(&mut self, short: &[usize]) {
+        self.unseen.copy_from_slice(&self.open);
+        let mut unseen = bits::len(&self.unseen);
+        self.distance.fill(UNSEEN);
+        self.is_queued.iter_mut().zip(&self.is_active).for_each(|(queued, active)| *queued = !active);
+        self.reached.clear();
+        self.fronts.clear();
         let mut front = short.to_vec();
-        for &leaf in short {
-            self.layer_of[leaf] = 0;
-        }
-        loop {
-            let mut layer = vec![0; self.width];
-            for &leaf in &front {
-                let (first, end) = self.spans[leaf];
-                bits::add_common(&mut layer[first..end], &self.mask(leaf)[first..end], &unseen[first..end]);
+        front.iter().for_each(|&leaf| self.is_queued[leaf] = true);
+        while !front.is_empty() && unseen > 0 {
+            let (level, before) = (self.fronts.len() / self.leaf_words, self.reached.len());
+            self.fronts.resize(self.fronts.len() + self.leaf_words, 0);
+            let members = &mut self.fronts[level * self.leaf_words..];
+            front.iter().for_each(|&leaf| bits::set(members, leaf));
+            if front.len() * self.width < unseen * self.leaf_words / 8 {
+                front.sort_unstable();
+                self.spread(&front, level);
+            } else {
+                self.gather(level);
             }
-            bits::remove(&mut unseen, &layer);
+            unseen -= self.reached.len() - before;
+            if unseen == 0 {
+                return;
+            }
             front.clear();
-            let mut roomy = vec![0; self.width];
-            for p in bits::iter(&layer) {
-                if self.room[p] > NOTHING {
-                    bits::set(&mut roomy, p);
-                }
-            }
-            if !bits::is_empty(&roomy) {
-                layers.push(roomy);
-                return Some(layers);
-            }
-            for p in bits::iter(&layer) {
+            for &p in &self.reached[before..] {
                 for &leaf in &self.users[p] {
-                    if self.is_active[leaf] && self.layer_of[leaf] == UNSEEN {
-                        self.layer_of[leaf] = layers.len() + 1;
+                    if !std::mem::replace(&mut self.is_queued[leaf], true) {
                         front.push(leaf);
                     }
                 }
             }
-            if front.is_empty() {
-                return None;
-            }
-            layers.push(layer);
         }
     }
 
-    /// Finds one path from a leaf through the layers to a pCPU with room and moves what it carries.
-    fn augment(&mut self, start: usize, layers: &mut [Vec<u64>]) -> bool {
-        // path[i] = (leaf in layer i, the pCPU in layer i that it would use more)
-        let mut path: Vec<(usize, usize)> = Vec::new();
-        let mut leaf = start;
-        loop {
-            let depth = path.len();
+    /// Reaches the pCPUs of these leaves, which are in ascending order: quicker for few leaves.
+    fn spread(&mut self, front: &[usize], level: usize) {
+        for &leaf in front {
             let (first, end) = self.spans[leaf];
-            let mask = &self.masks[leaf * self.width + first..leaf * self.width + end];
-            let Some(p) = bits::first_common(mask, &layers[depth][first..end]) else {
-                // Nowhere from here: the pCPU before tries its next user.
-                let Some((before, p)) = path.pop() else {
-                    return false;
+            for word in first..end {
+                let mut new = self.masks[leaf * self.width + word] & self.unseen[word];
+                self.unseen[word] &= !new;
+                while new != 0 {
+                    let p = word * 64 + new.trailing_zeros() as usize;
+                    new &= new - 1;
+                    (self.distance[p], self.cursors[p]) = (level, leaf);
+                    self.reached.push(p);
+                }
+            }
+        }
+    }
+
+    /// Reaches the unseen pCPUs that a leaf of a front may use: quicker for many leaves.
+    fn gather(&mut self, level: usize) {
+        let front = &self.fronts[level * self.leaf_words..];
+        for word in 0..self.width {
+            let mut unseen = self.unseen[word];
+            while unseen != 0 {
+                let p = word * 64 + unseen.trailing_zeros() as usize;
+                unseen &= unseen - 1;
+                if let Some(leaf) = bits::next_common(self.fan(p), front, 0) {
+                    bits::clear(&mut self.unseen, p);
+                    (self.distance[p], self.cursors[p]) = (level, leaf);
+                    self.reached.push(p);
+                }
+            }
+        }
+    }
+
+    /// Fills the room of a pCPU over shortest paths from leaves that are short, as far as they carry.
+    fn fill(&mut self, room: usize) {
+        // (leaf, the pCPU that it shall use more, the one that it shall use less)
+        let mut path: Vec<(usize, usize, usize)> = Vec::new();
+        let mut p = room;
+        while self.room[room] > NOTHING {
+            let level = self.distance[p];
+            let front = &self.fronts[level * self.leaf_words..(level + 1) * self.leaf_words];
+            let Some(leaf) = bits::next_common(self.fan(p), front, self.cursors[p]) else {
+                // Nobody who could come here is left: who wanted to leave for here looks elsewhere.
+                let Some((_, before, _)) = path.pop() else {
+                    return;
                 };
-                self.cursors[p] += 1;
-                leaf = before;
+                self.distance[p] = UNSEEN;
+                p = before;
                 continue;
             };
-            let p = first * 64 + p;
-            if depth + 1 == layers.len() {
-                if self.room[p] <= NOTHING {
-                    bits::clear(&mut layers[depth], p);
-                    continue;
-                }
-                path.push((leaf, p));
-                self.push(&path);
-                return true;
-            }
-            let user = loop {
-                match self.users[p].get(self.cursors[p]) {
-                    Some(&user) if self.layer_of[user] == depth + 1 && self.is_active[user] => {
-                        break Some(user);
-                    }
-                    Some(_) => self.cursors[p] += 1,
-                    None => break None,
-                }
-            };
-            match user {
-                Some(user) => {
-                    path.push((leaf, p));
-                    leaf = user;
-                }
-                None => bits::clear(&mut layers[depth], p),
+            self.cursors[p] = leaf;
+            let nearer = |&&(at, _): &&(usize, f64)| level > 0 && self.distance[at] == level - 1;
+            if level == 0 && self.demand[leaf] - self.supplied[leaf] > NOTHING {
+                self.push(leaf, p, &path);
+                path.clear();
+                p = room;
+            } else if let Some(&(from, _)) = self.used[leaf].iter().find(nearer) {
+                path.push((leaf, p, from));
+                p = from;
+            } else {
+                // It cannot help any pCPU any more.
+                bits::clear(&mut self.fronts[level * self.leaf_words..], leaf);
             }
         }
     }
 
-    /// Moves as much as a path carries: its first leaf gets it, each other one moves on by one pCPU.
-    fn push(&mut self, path: &[(usize, usize)]) {
-        let (Some(&(start, _)), Some(&(_, end))) = (path.first(), path.last()) else {
-            return;
-        };
+    /// Moves as much as a path carries: `start` gets it on pCPU `first`, each leaf of the path makes
+    /// the room for it, from the last to the first.
+    fn push(&mut self, start: usize, first: usize, path: &[(usize, usize, usize)]) {
+        let end = path.first().map_or(first, |step| step.1);
         let mut amount = (self.demand[start] - self.supplied[start]).min(self.room[end]);
-        for step in path.windows(2) {
-            amount = amount.min(self.flow(step[1].0, step[0].1));
+        for &(leaf, _, from) in path {
+            amount = amount.min(self.flow(leaf, from));
         }
         self.supplied[start] += amount;
         self.room[end] -= amount;
-        for (i, &(leaf, p)) in path.iter().enumerate() {
-            self.change(leaf, p, amount);
-            if let Some(&(next, _)) = path.get(i + 1) {
-                self.change(next, p, -amount);
-            }
+        self.change(start, first, amount);
+        for &(leaf, to, from) in path {
+            self.change(leaf, to, amount);
+            self.change(leaf, from, -amount);
         }
     }
 
-    /// What is reachable from leaves that are short, in connected parts.
+    /// After a search that reached no room: what was reached, in connected parts.
     fn crowds(&self, short: &[usize]) -> Vec<Crowd> {
-        // After a search without success, layer_of marks all that was reached.
-        let reached: Vec<usize> =
-            self.active.iter().copied().filter(|&leaf| self.layer_of[leaf] != UNSEEN).collect();
-        debug_assert!(short.iter().all(|&leaf| self.layer_of[leaf] == 0));
+        let mut member = vec![false; self.used.len()];
+        short.iter().for_each(|&leaf| member[leaf] = true);
+        for &p in &self.reached {
+            self.users[p].iter().for_each(|&leaf| member[leaf] = true);
+        }
+        let reached: Vec<usize> = self.active.iter().copied().filter(|&leaf| member[leaf]).collect();
         bits::components(&reached, |leaf| bits::common(self.mask(leaf), &self.open), self.capacity.len())
             .into_iter()
             .map(|(leaves, pcpus)| Crowd { leaves, pcpus })

@@ -103,16 +103,26 @@ pub struct Vcpu {
     pub quota: Option<Cpus>,
     /// The pCPUs it may use; all if not given.
     pub affinity: Option<CpuSet>,
-    /// What it used and waited for, measured. Not measured counts as 1, which keeps what others
+    /// What it would use if it never had to wait, measured. Not measured counts as 1, which keeps what others
     /// have available a lower bound.
     pub demand: Option<Cpus>,
+    /// Its demand is as measured even where everybody is asked to want everything: a thread that
+    /// works for a VM without being a vCPU, or what uses the host and is no VM.
+    pub fixed: bool,
     /// Whether the guest may use it.
     pub online: bool,
 }
 
 impl Default for Vcpu {
     fn default() -> Vcpu {
-        Vcpu { weight: default_weight(), quota: None, affinity: None, demand: None, online: true }
+        Vcpu {
+            weight: default_weight(),
+            quota: None,
+            affinity: None,
+            demand: None,
+            fixed: false,
+            online: true,
+        }
     }
 }
 

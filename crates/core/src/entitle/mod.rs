@@ -34,7 +34,7 @@
 //! # The parts
 //!
 //! ```text
-//! Host ──compile──▶ tree, delivery (amounts over time)  ◀──▶ fill ◀──▶ flow (who runs where)
+//! Host ──compile──▶ tree, delivery (amounts over time)  ◀──▶ fill ◀──▶ flow (who runs where), ranges
 //!                                                             │
 //!           certificate, replay (the checker) ◀── division ◀──┘     grouping: the paper's heuristic
 //! ```
@@ -49,6 +49,7 @@ mod fill;
 mod flow;
 mod grouping;
 mod host;
+mod ranges;
 mod replay;
 mod tree;
 mod words;
@@ -70,7 +71,7 @@ pub fn entitled(host: &Host) -> Result<Division, HostError> {
 }
 
 /// What a VM (by its number in [`Host::all_vms`]) could get now: it wants everything, the others what
-/// they demand. As demand (used and waited for) is more than what would be used, this is a lower
+/// they demand. As demand is what would be used or more, this is a lower
 /// bound.
 ///
 /// # Errors

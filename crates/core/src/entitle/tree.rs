@@ -144,8 +144,8 @@ impl Trajectory {
     }
 
     /// Gives other limits to leaves that have not stopped.
-    pub(crate) fn limit(&mut self, tree: &Tree, leaves: impl IntoIterator<Item = (usize, f64)>) {
-        let changed = leaves.into_iter().map(|(leaf, limit)| {
+    pub(crate) fn limit(&mut self, tree: &Tree, leaves: &[(usize, f64)]) {
+        let changed = leaves.iter().map(|&(leaf, limit)| {
             self.top[leaf] = limit;
             leaf
         });
@@ -181,18 +181,7 @@ impl Trajectory {
     pub(crate) fn amounts(&self, tree: &Tree, time: f64, levels: &mut Levels, amounts: &mut Vec<f64>) {
         self.walk(tree, 0..tree.groups.len(), time, levels);
         amounts.clear();
-        amounts.extend(tree.leaves.iter().zip(&self.top).map(|(leaf, top)| {
-            let (level, _) = levels.0[leaf.group];
-            (leaf.weight * level).min(*top)
-        }));
-    }
-
-    /// The amount of one leaf at a time.
-    pub(crate) fn amount(&self, tree: &Tree, leaf: usize, time: f64) -> f64 {
-        let mut path: Vec<usize> = tree.upwards(tree.leaves[leaf].group).collect();
-        path.reverse();
-        let mut levels = Levels::default();
-        self.sum(tree, (&path, &[leaf]), time, &mut levels).0
+        amounts.extend((0..tree.leaves.len()).map(|leaf| self.amount_at(tree, leaf, levels)));
     }
 
     /// The sum of some leaves' amounts at a time and its growth. `groups` are those with a member
@@ -217,16 +206,40 @@ impl Trajectory {
         })
     }
 
+    /// Finds the levels of a group and those above at a time; whether one of them is satisfied.
+    pub(crate) fn walk_to(&self, tree: &Tree, group: usize, time: f64, levels: &mut Levels) -> bool {
+        let mut path: Vec<usize> = tree.upwards(group).collect();
+        path.reverse();
+        self.walk(tree, path.iter().copied(), time, levels);
+        path.into_iter().any(|group| self.is_satisfied(tree, group, time, levels))
+    }
+
+    /// What a leaf has at the time for which levels were found.
+    pub(crate) fn amount_at(&self, tree: &Tree, leaf: usize, levels: &Levels) -> f64 {
+        let Leaf { group, weight, .. } = tree.leaves[leaf];
+        (weight * levels.0[group].0).min(self.top[leaf])
+    }
+
+    /// What a group's parent offers it at a time, if it can take it.
+    pub(crate) fn offered(&self, tree: &Tree, group: usize, time: f64, levels: &mut Levels) -> f64 {
+        let Group { parent, weight, .. } = tree.groups[group];
+        self.walk_to(tree, parent, time, levels);
+        weight * levels.0[parent].0
+    }
+
+    fn is_satisfied(&self, tree: &Tree, group: usize, time: f64, levels: &Levels) -> bool {
+        let Group { parent, weight, .. } = tree.groups[group];
+        let offered = if group == ROOT { time } else { weight * levels.0[parent].0 };
+        offered >= self.states[group].saturation * (1.0 - TIE) - TIE
+    }
+
     /// Whether each group has reached a state at a time in which its cap, or one above, is used up.
     pub(crate) fn satisfied(&self, tree: &Tree, time: f64, levels: &mut Levels) -> Vec<bool> {
         self.walk(tree, 0..tree.groups.len(), time, levels);
         let mut satisfied = vec![false; tree.groups.len()];
         for (i, group) in tree.groups.iter().enumerate() {
-            let (level, _) = levels.0[group.parent];
-            let offered = if i == ROOT { time } else { group.weight * level };
-            let saturation = self.states[i].saturation;
             let above = i != ROOT && satisfied[group.parent];
-            satisfied[i] = above || offered >= saturation * (1.0 - TIE) - TIE;
+            satisfied[i] = above || self.is_satisfied(tree, i, time, levels);
         }
         satisfied
     }

@@ -20,11 +20,15 @@ pub struct Binding {
 }
 
 impl Division {
-    /// What holds the vCPUs of a VM, in the order of the first vCPU that each thing holds.
+    /// What holds the vCPUs of a VM, in the order of the first vCPU that each thing holds. Leaves
+    /// [`fixed`](Share::fixed) ones out: nobody asks what they could get.
     #[must_use]
     pub fn bindings(&self, vm: usize) -> Vec<Binding> {
         let mut found: Vec<(Vec<u32>, Binding)> = Vec::new();
-        for (vcpu, Share { cpus, cause }) in self.vcpus(vm).iter().enumerate() {
+        for (vcpu, Share { cpus, cause, fixed }) in self.vcpus(vm).iter().enumerate() {
+            if *fixed {
+                continue;
+            }
             let Ok(number) = u32::try_from(vcpu) else { continue };
             let full = (*cause == Cause::Crowded).then(|| self.crowd(vm, vcpu));
             let same = |b: &Binding| b.cause == *cause && b.full == full;

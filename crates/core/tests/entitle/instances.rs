@@ -32,6 +32,7 @@ pub(crate) struct Virtual {
     pub(crate) mask: u32,
     pub(crate) quota: Option<Part>,
     pub(crate) demand: Part,
+    pub(crate) fixed: bool,
     pub(crate) online: bool,
 }
 
@@ -42,9 +43,11 @@ pub(crate) struct Kind {
     pub(crate) caps: bool,
     pub(crate) quotas: bool,
     pub(crate) weights_of_vcpus: bool,
+    pub(crate) fixed_demands: bool,
 }
 
-pub(crate) const EVERYTHING: Kind = Kind { slices: true, caps: true, quotas: true, weights_of_vcpus: true };
+pub(crate) const EVERYTHING: Kind =
+    Kind { slices: true, caps: true, quotas: true, weights_of_vcpus: true, fixed_demands: true };
 
 /// splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub(crate) struct Random(pub(crate) u64);
@@ -110,6 +113,7 @@ impl Instance {
                 },
                 quota: r.chance(kind.quotas, 4, 1),
                 demand: if r.one_in(2) { (1, 1) } else { (r.number(0, 4), 4) },
+                fixed: kind.fixed_demands && r.one_in(8),
                 online: !r.one_in(12),
             });
             let vcpus = vcpus.collect();
@@ -161,6 +165,7 @@ impl Virtual {
             quota: self.quota.map(cpus),
             affinity: Some(set(self.mask)),
             demand: Some(cpus(self.demand)),
+            fixed: self.fixed,
             online: self.online,
         }
     }

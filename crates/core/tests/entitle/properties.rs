@@ -3,16 +3,20 @@
 
 use std::cell::Cell;
 
-use corefit_core::entitle::{Division, TOLERANCE, Wants, WeightRule, available_to_all, group};
+use corefit_core::entitle::{
+    Division, Host, Slice, TOLERANCE, Vcpu, Vm, Wants, WeightRule, available_to_all, group,
+};
+use corefit_core::{CpuId, CpuSet, Cpus, Weight};
 
 use crate::instances::{EVERYTHING, Instance, Kind, Random};
 use crate::{leximin, reference};
 
 /// Hosts that once showed a mistake.
-const REMEMBERED: [u64; 0] = [];
+const REMEMBERED: [u64; 1] = [3_512];
 
 /// Kinds without what sets limits to sums and vCPUs.
-const FLAT: Kind = Kind { slices: false, caps: false, quotas: false, weights_of_vcpus: false };
+const FLAT: Kind =
+    Kind { slices: false, caps: false, quotas: false, weights_of_vcpus: false, fixed_demands: false };
 
 fn for_all(kind: Kind, share: usize, property: impl Fn(u64, &Instance)) {
     #[expect(clippy::disallowed_methods, reason = "a setting of the test, not of core")]
@@ -76,7 +80,7 @@ fn nothing_is_overfull_and_nothing_could_grow(
         let raised = wants == Wants::Everything || wants == Wants::Everywhere(number);
         for (vcpu, amount) in instance.vms[vm].vcpus.iter().zip(&amounts[number]) {
             let value = |(above, below): (i64, i64)| above as f64 / below as f64;
-            let demand = if raised { 1.0 } else { value(vcpu.demand) };
+            let demand = if raised && !vcpu.fixed { 1.0 } else { value(vcpu.demand) };
             let limit = vcpu.quota.map_or(1.0, value).min(demand).min(1.0);
             if vcpu.online {
                 vcpus.push((*amount, limit, vcpu.mask & !instance.offline, vm));
@@ -124,6 +128,51 @@ fn what_all_vms_have_available_is_what_each_has() {
             let expected = Division::of(&host, Wants::Everywhere(vm)).unwrap().cpus(vm);
             let same = (got.0 - expected.0).abs() < TOLERANCE;
             assert!(same, "seed {seed}, VM {vm}: {got}, alone {expected}\n{instance:#?}");
+        }
+    });
+}
+
+/// A host of 96 vCPUs: enough for long paths, many full sets and masks of several words.
+fn middling(seed: u64) -> Host {
+    let r = &mut Random(seed);
+    let pcpus = 66 + r.below(20);
+    let ranges = r.one_in(2);
+    let vms = (0..24).map(|i| {
+        let demand = [0.01, 0.1, 0.4, 1.0][r.below(4)];
+        let vcpu = |r: &mut Random| {
+            let first = r.below(pcpus);
+            let range = first..(first + 1 + r.below(4)).min(pcpus);
+            let random = (0..1 + r.below(4)).map(|_| r.below(pcpus)).collect::<Vec<_>>();
+            let set: Vec<usize> = if ranges { range.collect() } else { random };
+            Vcpu {
+                affinity: Some(set.into_iter().map(|cpu| CpuId(u32::try_from(cpu / 4).unwrap())).collect()),
+                quota: r.one_in(6).then_some(Cpus(0.25)),
+                demand: Some(Cpus(demand)),
+                ..Vcpu::default()
+            }
+        };
+        let vcpus = (0..4).map(|_| vcpu(r)).collect();
+        let cap = r.one_in(6).then_some(Cpus(1.5));
+        Vm { name: format!("vm{i}"), weight: Weight((1 + r.below(3)) as f64), cap, vcpus }
+    });
+    let mut vms: Vec<Vm> = vms.collect();
+    let inner = vms.split_off(16);
+    let cap = Some(Cpus(4.0));
+    let slices = vec![Slice { name: "s".into(), weight: Weight(2.0), cap, slices: Vec::new(), vms: inner }];
+    Host { pcpus: CpuSet::first(22), slices, vms, ..Host::default() }
+}
+
+#[test]
+fn on_larger_hosts_too_warm_starts_give_what_each_vm_has_alone_which_is_proved() {
+    for_all(EVERYTHING, 200, |seed, _| {
+        let host = middling(seed);
+        for (vm, got) in available_to_all(&host).unwrap().into_iter().enumerate() {
+            let wants = Wants::Everywhere(vm);
+            let alone = Division::of(&host, wants).unwrap();
+            let same = (got.0 - alone.cpus(vm).0).abs() < TOLERANCE;
+            assert!(same, "seed {seed}, VM {vm}: {got}, alone {}", alone.cpus(vm));
+            let checked = alone.certificate().check(&host, wants);
+            assert!(checked.is_ok(), "seed {seed}, VM {vm}: {checked:?}");
         }
     });
 }

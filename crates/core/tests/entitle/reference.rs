@@ -98,7 +98,7 @@ fn build<N: Number>(instance: &Instance, wants: Wants) -> State<N> {
             Wants::Everywhere(number) => order[number] == i,
             Wants::Measured => false,
         };
-        let active = vm.vcpus.iter().filter(|v| v.online && (raised || v.demand.0 > 0)).count();
+        let active = vm.vcpus.iter().filter(|v| v.online && ((raised && !v.fixed) || v.demand.0 > 0)).count();
         let weight = match instance.rule {
             WeightRule::Linux => vm.weight,
             WeightRule::XenCredit => vm.weight * count(active),
@@ -107,7 +107,7 @@ fn build<N: Number>(instance: &Instance, wants: Wants) -> State<N> {
         let parent = Some(vm.slice.map_or(0, |s| s + 1));
         groups.push(Group { parent, weight: whole(weight), cap: vm.cap.map(N::of) });
         for vcpu in vm.vcpus.iter().filter(|v| v.online) {
-            let demand = if raised { N::one() } else { N::of(vcpu.demand) };
+            let demand = if raised && !vcpu.fixed { N::one() } else { N::of(vcpu.demand) };
             let quota = vcpu.quota.map_or(N::one(), N::of);
             let own = if instance.rule == WeightRule::Linux { vcpu.weight } else { 1 };
             leaves.push(Leaf {

@@ -1,0 +1,323 @@
+//! From two snapshots to what every VM gets, wants and could get.
+//!
+//! ```text
+//! counters of two snapshots ──▶ used, waiting ──▶ demand ──────────────────┐
+//! settings of the later one ──▶ tree of weights, quotas, affinities ───────┴▶ entitle ──▶ VmEstimate
+//! ```
+//!
+//! **Demand** is what something would use if it never had to wait. Of one thread, such as a vCPU, that
+//! ran for r and waited for w of the time, it is r / (1 - w): it would do the same in less time, as what
+//! it sleeps does not depend on what it waited. (Example: r = 0.25, w = 0.75 is a busy loop with a demand
+//! of 1; r = 0.001, w = 0.1 is a daemon with one of 0.0011, where r + w would call it 0.101.) Of threads
+//! that were counted together, r + w and r / (1 - w) of the sums are both upper bounds of the sum of
+//! their demands (r_i / (1 - w) >= r_i / (1 - w_i)), and the smaller counts. What could not be measured
+//! counts as wanting everything. So `available` is a lower bound wherever threads sleep as
+//! long as they did.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState};
+use crate::entitle::{Division, Host, HostError, Slice, Vcpu, Vm, available_to_all, entitled};
+use crate::{CpuId, Cpus, Quota, Time, Unread, Weight, What};
+
+/// A host between two snapshots.
+#[derive(Clone, Debug)]
+pub struct HostEstimate {
+    /// When the later snapshot was begun.
+    pub at: Time,
+    /// How long the counters ran.
+    pub over: Duration,
+    /// Its pCPUs.
+    pub pcpus: Vec<PcpuEstimate>,
+    /// VMs and what competes with them, in the order of the division.
+    pub vms: Vec<VmEstimate>,
+    /// What was divided, for who wants to check the division's certificate.
+    pub host: Host,
+    /// Who is entitled to what, and why; `None` where not all who compete can be seen.
+    pub division: Option<Division>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+    /// What readers of the result should know.
+    pub notes: Vec<String>,
+}
+
+/// A pCPU between two snapshots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PcpuEstimate {
+    /// Its number.
+    pub id: CpuId,
+    /// Whether it runs anything.
+    pub online: bool,
+    /// How much of it was neither idle nor taken away by a hypervisor below; `None` if unread.
+    pub busy: Option<Cpus>,
+    /// How much of it a hypervisor below took away; `None` if unread.
+    pub steal: Option<Cpus>,
+    /// Who was last seen on it: VM (by its number in [`HostEstimate::vms`]) and vCPU.
+    pub users: Vec<(usize, usize)>,
+}
+
+/// What something did between two snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Activity {
+    /// pCPUs that it used; `None` if that was not measured.
+    pub used: Option<Cpus>,
+    /// Mean number of its threads that were runnable but not running; `None` if that was not measured.
+    pub waiting: Option<Cpus>,
+}
+
+/// A VM, or something that competes with VMs, between two snapshots.
+#[derive(Clone, Debug)]
+pub struct VmEstimate {
+    /// It, at the later snapshot.
+    pub seen: VmState,
+    /// pCPUs that it gets when everybody is busy; `None` where that cannot be known.
+    pub entitled: Option<Cpus>,
+    /// pCPUs that it could get now, at least; `None` where that cannot be known.
+    pub available: Option<Cpus>,
+    /// What it did, all its threads together.
+    pub activity: Activity,
+    /// pCPUs that it would use if it never had to wait; `None` if it was not measured.
+    pub demand: Option<Cpus>,
+    /// What each vCPU did; nothing where the machine counts only the whole.
+    pub vcpus: Vec<Activity>,
+    /// What holds its entitlement, in words.
+    pub binding: String,
+}
+
+/// What happened between two snapshots of a machine, the earlier one first.
+///
+/// # Errors
+/// If the later one has numbers that no host has, such as a weight of zero.
+pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, HostError> {
+    let over = after.at.since(before.at);
+    let earlier: BTreeMap<_, _> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
+    let changes: Vec<Change> =
+        after.vms.iter().map(|vm| Change::since(before.at, earlier.get(&vm.id).copied(), vm, over)).collect();
+    let (host, order) = host(after, &changes);
+    let blind = after.unread.iter().any(|u| matches!(u.what, What::Siblings | What::Ancestors));
+    let division = entitled(&host)?;
+    let available = available_to_all(&host)?;
+    let vms = order.iter().enumerate().map(|(number, &index)| {
+        let seen = after.vms[index].clone();
+        let change = &changes[index];
+        let known = |cpus: Cpus| (!blind && seen.role == Role::Vm).then_some(cpus);
+        let binding = match (seen.role, seen.state, blind) {
+            (Role::Other, ..) => "not a VM: counts with what it wants now".into(),
+            (_, State::Paused, _) => "paused".into(),
+            (.., true) => "unknown: not all who compete can be seen".into(),
+            _ => division.words(number),
+        };
+        VmEstimate {
+            entitled: known(division.cpus(number)),
+            available: known(available[number]),
+            activity: change.whole,
+            demand: change.demand_of_all(&seen),
+            vcpus: change.vcpus.clone(),
+            binding,
+            seen,
+        }
+    });
+    let vms: Vec<VmEstimate> = vms.collect();
+    Ok(HostEstimate {
+        at: after.at,
+        over,
+        pcpus: pcpus(before, after, over, &vms),
+        vms,
+        host,
+        division: (!blind).then_some(division),
+        unread: after.unread.clone(),
+        notes: after.notes.clone(),
+    })
+}
+
+/// What the counters of a VM say.
+struct Change {
+    whole: Activity,
+    vcpus: Vec<Activity>,
+    helpers: Vec<Option<Cpus>>,
+}
+
+impl Change {
+    /// Of a VM that may have begun after the earlier snapshot: its counters were zero then.
+    fn since(start: Time, before: Option<&VmState>, after: &VmState, over: Duration) -> Change {
+        if before.is_some() || after.began.is_none_or(|began| began < start) {
+            return Change::of(before, after, over);
+        }
+        let zero = Counters { run_ns: Some(0), wait_ns: Some(0) };
+        let mut born = after.clone();
+        born.whole = born.whole.map(|_| zero);
+        born.vcpus.iter_mut().for_each(|vcpu| vcpu.counters = zero);
+        born.helpers.iter_mut().for_each(|helper| helper.counters = zero);
+        Change::of(Some(&born), after, over)
+    }
+
+    fn of(before: Option<&VmState>, after: &VmState, over: Duration) -> Change {
+        let rate = |before: Option<&Counters>, after: &Counters| {
+            let of = |from: Option<u64>, to: Option<u64>| {
+                let nanos = to?.checked_sub(from?)?;
+                (!over.is_zero())
+                    .then(|| Cpus(Duration::from_nanos(nanos).as_secs_f64() / over.as_secs_f64()))
+            };
+            before.map_or(Activity::default(), |b| Activity {
+                used: of(b.run_ns, after.run_ns),
+                waiting: of(b.wait_ns, after.wait_ns),
+            })
+        };
+        let vcpus: Vec<Activity> = after
+            .vcpus
+            .iter()
+            .enumerate()
+            .map(|(i, vcpu)| rate(before.and_then(|vm| vm.vcpus.get(i)).map(|v| &v.counters), &vcpu.counters))
+            .collect();
+        let helpers: Vec<Activity> = after
+            .helpers
+            .iter()
+            .map(|helper| {
+                let same = |vm: &&VmState| vm.helpers.iter().position(|h| h.name == helper.name);
+                let same = before.and_then(|vm| Some(&vm.helpers[same(&vm)?].counters));
+                rate(same, &helper.counters)
+            })
+            .collect();
+        let whole = after.whole.map(|whole| rate(before.and_then(|vm| vm.whole.as_ref()), &whole));
+        let sum = |part: fn(&Activity) -> Option<Cpus>| match &whole {
+            Some(whole) => part(whole),
+            // A vCPU that is offline may have no counters; those of an online one are all needed.
+            None => after
+                .vcpus
+                .iter()
+                .zip(&vcpus)
+                .filter(|(seen, _)| seen.online)
+                .map(|(_, v)| part(v))
+                .chain(helpers.iter().map(|h| Some(part(h).unwrap_or_default())))
+                .try_fold(Cpus(0.0), |sum, cpus| Some(sum + cpus?)),
+        };
+        Change {
+            whole: Activity { used: sum(|v| v.used), waiting: sum(|v| v.waiting) },
+            helpers: helpers.iter().map(demand).collect(),
+            vcpus,
+        }
+    }
+
+    /// What each vCPU of the VM demands. Where only the whole was counted, it is divided evenly:
+    /// vCPUs of a control group are all alike. At most 1: the kernel adds what a thread waited when it
+    /// runs again, so in a short window it can be more than the window.
+    fn demand(&self, vcpu: usize, seen: &VmState) -> Option<Cpus> {
+        let wanted = if seen.whole.is_none() {
+            demand(&self.vcpus[vcpu])
+        } else {
+            let online = seen.vcpus.iter().filter(|vcpu| vcpu.online).count();
+            demand(&self.whole).map(|whole| Cpus(whole.0 / crate::share::count(online.max(1))))
+        };
+        wanted.map(|wanted| wanted.min(Cpus(1.0)))
+    }
+
+    /// What a VM demands, with its helpers.
+    fn demand_of_all(&self, seen: &VmState) -> Option<Cpus> {
+        let online = (0..seen.vcpus.len()).filter(|&vcpu| seen.vcpus[vcpu].online);
+        let vcpus = online.map(|vcpu| self.demand(vcpu, seen));
+        let helpers = self.helpers.iter().map(|helper| Some(helper.unwrap_or_default()));
+        vcpus.chain(helpers).try_fold(Cpus(0.0), |sum, cpus| Some(sum + cpus?))
+    }
+}
+
+/// What a thread, or threads that were counted together, would use if they never had to wait, at most.
+/// Waiting counts as none where the machine does not say.
+fn demand(activity: &Activity) -> Option<Cpus> {
+    let (Cpus(used), Cpus(waiting)) = (activity.used?, activity.waiting.unwrap_or_default());
+    let both = used + waiting;
+    Some(Cpus(if waiting < 1.0 { both.min(used / (1.0 - waiting)) } else { both }))
+}
+
+/// The host to divide, and which of the snapshot's VMs each of its VMs is.
+fn host(snapshot: &Snapshot, changes: &[Change]) -> (Host, Vec<usize>) {
+    let (pcpus, offline) = snapshot.pcpu_sets();
+    let mut order = Vec::new();
+    let (slices, vms) = members(snapshot, changes, None, &mut order);
+    let host = Host { rule: snapshot.rule, pcpus, offline, slices, vms, ..Host::default() };
+    (host, order)
+}
+
+fn members(
+    snapshot: &Snapshot,
+    changes: &[Change],
+    parent: Option<&str>,
+    order: &mut Vec<usize>,
+) -> (Vec<Slice>, Vec<Vm>) {
+    let inside = |name: &Option<String>| name.as_deref() == parent;
+    let slices = snapshot.groups.iter().filter(|group| inside(&group.parent)).map(|group| {
+        let Group { name, weight, quota, .. } = group;
+        let (slices, vms) = members(snapshot, changes, Some(name), order);
+        Slice { name: name.clone(), weight: or_usual(*weight), cap: cap(quota.as_ref()), slices, vms }
+    });
+    let slices = slices.collect();
+    let vms = snapshot.vms.iter().enumerate().filter(|(_, vm)| inside(&vm.parent)).map(|(index, vm)| {
+        order.push(index);
+        to_divide(vm, &changes[index])
+    });
+    (slices, vms.collect())
+}
+
+fn to_divide(seen: &VmState, change: &Change) -> Vm {
+    let vcpus = seen.vcpus.iter().enumerate().map(|(number, vcpu)| Vcpu {
+        weight: or_usual(vcpu.weight),
+        quota: cap(vcpu.quota.as_ref()),
+        affinity: vcpu.affinity.clone(),
+        demand: change.demand(number, seen),
+        fixed: seen.role == Role::Other,
+        online: vcpu.online && seen.state == State::Running,
+    });
+    let helpers = seen.helpers.iter().zip(&change.helpers).map(|(helper, demand)| Vcpu {
+        weight: or_usual(helper.weight),
+        quota: cap(helper.quota.as_ref()),
+        affinity: helper.affinity.clone(),
+        // Nobody knows what a helper that was not measured does; nearly always nothing.
+        demand: Some(demand.unwrap_or_default()),
+        fixed: true,
+        online: true,
+    });
+    Vm {
+        name: seen.name.clone(),
+        weight: or_usual(seen.weight),
+        cap: cap(seen.quota.as_ref()),
+        vcpus: vcpus.chain(helpers).collect(),
+    }
+}
+
+/// An unread weight counts as the one that everything has that nobody changed; that it was not read
+/// stands in [`Snapshot::unread`].
+fn or_usual(weight: Option<Weight>) -> Weight {
+    weight.unwrap_or(Vcpu::default().weight)
+}
+
+fn cap(quota: Option<&Quota>) -> Option<Cpus> {
+    quota.and_then(Quota::cpus)
+}
+
+fn pcpus(before: &Snapshot, after: &Snapshot, over: Duration, vms: &[VmEstimate]) -> Vec<PcpuEstimate> {
+    let one = |pcpu: &super::Pcpu| {
+        let earlier = before.pcpus.iter().find(|p| p.id == pcpu.id);
+        let rate = |from: Option<u64>, to: Option<u64>| {
+            let nanos = to?.checked_sub(from?)?;
+            (!over.is_zero()).then(|| Duration::from_nanos(nanos).as_secs_f64() / over.as_secs_f64())
+        };
+        let idle = rate(earlier.and_then(|p| p.idle_ns), pcpu.idle_ns);
+        let steal = rate(earlier.and_then(|p| p.steal_ns), pcpu.steal_ns);
+        let on = |vm: &VmEstimate| -> Vec<usize> {
+            let here = vm.seen.vcpus.iter().enumerate().filter(|(_, v)| v.online && v.on == Some(pcpu.id));
+            here.map(|(number, _)| number).collect()
+        };
+        PcpuEstimate {
+            id: pcpu.id,
+            online: pcpu.online,
+            busy: idle.map(|idle| Cpus((1.0 - idle - steal.unwrap_or(0.0)).clamp(0.0, 1.0))),
+            steal: steal.map(|steal| Cpus(steal.min(1.0))),
+            users: vms
+                .iter()
+                .enumerate()
+                .flat_map(|(i, vm)| on(vm).into_iter().map(move |v| (i, v)))
+                .collect(),
+        }
+    };
+    after.pcpus.iter().map(one).collect()
+}

@@ -1,0 +1,61 @@
+//! A machine: something with pCPUs that VMs share, seen from outside.
+//!
+//! ```text
+//! Machine ──observe──▶ Snapshot ┐
+//!    │ pass(time)               ├─estimate──▶ HostEstimate: what each VM gets, and why
+//! Machine ──observe──▶ Snapshot ┘
+//! ```
+//!
+//! Real hosts (libvirt, control groups), replays of recordings and simulated hosts implement
+//! [`Machine`]; [`contract`] holds what all of them must keep to, as checks that their tests run.
+//! A [`Snapshot`] holds raw counters as the machine shows them; [`estimate`] derives everything
+//! else from two of them. Nothing but an implementation of `Machine` knows which one it is.
+
+pub mod contract;
+mod estimate;
+mod snapshot;
+
+use std::time::Duration;
+
+pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
+pub use snapshot::{
+    Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,
+};
+
+/// A host that can be observed.
+pub trait Machine {
+    /// Which one, for people: `libvirt qemu:///system`, `replay of night.cfr`.
+    fn name(&self) -> String;
+
+    /// What it shows now. Takes no longer than the implementation's own timeout; parts that hang,
+    /// vanish meanwhile or may not be read are left out and named in [`Snapshot::unread`].
+    ///
+    /// # Errors
+    /// If nothing useful can be said: see [`MachineError`].
+    fn observe(&mut self) -> Result<Snapshot, MachineError>;
+
+    /// Lets time pass: a real host sleeps, a simulated one works, a replay goes to the first snapshot
+    /// that is at least so much later. `false` if it ended there (the recording is over); then
+    /// [`observe`](Machine::observe) gives the last snapshot again.
+    ///
+    /// # Errors
+    /// As [`observe`](Machine::observe).
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError>;
+}
+
+/// Why a machine cannot be observed. Each text names the place and, where there is one, the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MachineError {
+    /// It cannot do this at all; asking again is useless.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It is not there (any more), or does not answer in time; asking again may help.
+    #[error("{0}")]
+    Gone(String),
+    /// The user may not.
+    #[error("{0}")]
+    Denied(String),
+    /// It said something that makes no sense.
+    #[error("{0}")]
+    Malformed(String),
+}

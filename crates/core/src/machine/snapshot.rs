@@ -1,0 +1,197 @@
+//! What a machine shows at one instant: settings and raw counters, nothing derived.
+
+use serde::{Deserialize, Serialize};
+
+use crate::entitle::WeightRule;
+use crate::{CpuId, CpuSet, Quota, Time, Unread, Weight};
+
+/// A host at one instant.
+///
+/// Groups and VMs form the tree that the host's scheduler divides time over; each names its parent.
+/// What competes with VMs without being one (the host's own services, other users) is in it too, as
+/// [`Role::Other`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When the reading began.
+    pub at: Time,
+    /// How the scheduler weighs.
+    pub rule: WeightRule,
+    /// All pCPUs, by number.
+    pub pcpus: Vec<Pcpu>,
+    /// Slices: groups that hold VMs or other groups. A parent stands before its children.
+    pub groups: Vec<Group>,
+    /// VMs, and whatever else uses pCPUs.
+    pub vms: Vec<VmState>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+    /// What readers of the result should know, such as that the host's own processes are not seen.
+    pub notes: Vec<String>,
+}
+
+/// A pCPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pcpu {
+    /// Its number.
+    pub id: CpuId,
+    /// Whether it runs anything.
+    pub online: bool,
+    /// Its NUMA node.
+    pub node: Option<u32>,
+    /// Its socket.
+    pub package: Option<u32>,
+    /// The pCPUs of its core, itself included: SMT threads, or the two halves of a module.
+    pub siblings: Option<CpuSet>,
+    /// Idle since boot, ns, waiting for input or output included.
+    pub idle_ns: Option<u64>,
+    /// Taken away by a hypervisor below this host since boot, ns.
+    pub steal_ns: Option<u64>,
+}
+
+/// A slice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Unique among groups and VMs; a control group's path.
+    pub name: String,
+    /// The group it is in; `None` at the top.
+    pub parent: Option<String>,
+    /// Among its siblings; `None` if unread.
+    pub weight: Option<Weight>,
+    /// Its bandwidth limit; `None` if there is no such setting.
+    pub quota: Option<Quota>,
+}
+
+/// Tells a VM from every other, a later one of the same name included: libvirt's UUID and number,
+/// a control group's path and inode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VmId(pub String);
+
+/// What something that uses pCPUs is to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// A VM, or a container or control group that plays one.
+    #[default]
+    Vm,
+    /// It competes, but nobody asks what it is entitled to. It counts with what it was measured to
+    /// want, never with more.
+    Other,
+}
+
+/// Whether a VM can use its vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It can.
+    #[default]
+    Running,
+    /// Stopped for the time being: by its operator, or while it migrates.
+    Paused,
+}
+
+/// A VM, or something that competes with VMs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VmState {
+    /// Which one.
+    pub id: VmId,
+    /// Unique among groups and VMs of the snapshot.
+    pub name: String,
+    /// What it is to us.
+    pub role: Role,
+    /// Whether it can run.
+    pub state: State,
+    /// The group it is in; `None` at the top.
+    pub parent: Option<String>,
+    /// Among its siblings; `None` if unread.
+    pub weight: Option<Weight>,
+    /// Its bandwidth limit for everything in it (libvirt: `global_quota` over `global_period`);
+    /// `None` if there is no such setting.
+    pub quota: Option<Quota>,
+    /// Its vCPUs by number. A control group has one per CPU of its effective cpuset.
+    pub vcpus: Vec<VcpuState>,
+    /// Threads that are not vCPUs: emulator, iothreads.
+    pub helpers: Vec<Helper>,
+    /// Of everything in it together, where vCPUs have no counters of their own (a control group).
+    pub whole: Option<Counters>,
+    /// When all its counters were zero, if that is known: what began after an earlier snapshot did all
+    /// that it did since then. `None` says nothing.
+    pub began: Option<Time>,
+    /// NUMA nodes that its memory may come from; `None` if nothing is said.
+    pub memory_nodes: Option<CpuSet>,
+    /// What the guest itself says.
+    pub guest: Option<GuestView>,
+}
+
+/// Time run and waited, ns since some instant in the past that does not change while the VM lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// On a pCPU. `None` if unread.
+    pub run_ns: Option<u64>,
+    /// Runnable, but not on a pCPU. `None` if unread.
+    pub wait_ns: Option<u64>,
+}
+
+/// A vCPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VcpuState {
+    /// Whether the VM has it: plugged in on the host, and not known to be offline in the guest.
+    pub online: bool,
+    /// Among the vCPUs (and helpers) of its VM; `None` if unread.
+    pub weight: Option<Weight>,
+    /// Its own bandwidth limit (libvirt: `vcpu_quota` over `vcpu_period`).
+    pub quota: Option<Quota>,
+    /// The pCPUs it may use; `None` if unread.
+    pub affinity: Option<CpuSet>,
+    /// What it did.
+    pub counters: Counters,
+    /// Where it was last seen to run.
+    pub on: Option<CpuId>,
+}
+
+/// Threads of a VM that are not vCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Helper {
+    /// `emulator`, `iothread 1`.
+    pub name: String,
+    /// As of a vCPU.
+    pub weight: Option<Weight>,
+    /// As of a vCPU.
+    pub quota: Option<Quota>,
+    /// As of a vCPU.
+    pub affinity: Option<CpuSet>,
+    /// What they did together.
+    pub counters: Counters,
+}
+
+/// What a guest agent told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuestView {
+    /// Its vCPUs by number.
+    pub vcpus: Vec<GuestVcpu>,
+    /// Threads that are running or runnable in the guest (`procs_running` of its `/proc/stat`).
+    pub runnable: Option<u32>,
+}
+
+/// A vCPU as its guest sees it. Times in ns since the guest's boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestVcpu {
+    /// Its number in the guest.
+    pub id: u32,
+    /// Whether the guest uses it.
+    pub online: bool,
+    /// Neither idle nor stolen.
+    pub busy_ns: Option<u64>,
+    /// Idle, waiting for input or output included.
+    pub idle_ns: Option<u64>,
+    /// Stolen, as far as the hypervisor tells its guests.
+    pub steal_ns: Option<u64>,
+}
+
+impl Snapshot {
+    /// The pCPUs that are there, and those of them that are offline.
+    #[must_use]
+    pub fn pcpu_sets(&self) -> (CpuSet, CpuSet) {
+        let offline = self.pcpus.iter().filter(|pcpu| !pcpu.online);
+        (self.pcpus.iter().map(|pcpu| pcpu.id).collect(), offline.map(|pcpu| pcpu.id).collect())
+    }
+}

@@ -1,0 +1,279 @@
+//! From two snapshots to what each VM gets.
+
+use std::time::Duration;
+
+use corefit_core::machine::{
+    Counters, Group, Helper, HostEstimate, Pcpu, Role, Snapshot, State, VcpuState, VmEstimate, VmId, VmState,
+    estimate,
+};
+use corefit_core::{CpuId, CpuSet, Cpus, Quota, Time, Unread, Weight, What};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn counters(run: f64, wait: Option<f64>) -> Counters {
+    let ns = |s: f64| u64::try_from(Duration::from_secs_f64(s).as_nanos()).unwrap();
+    Counters { run_ns: Some(ns(run)), wait_ns: wait.map(ns) }
+}
+
+/// A vCPU that may use both pCPUs, after having run and waited for so many seconds.
+fn vcpu(run: f64, wait: f64) -> VcpuState {
+    VcpuState {
+        online: true,
+        weight: Some(Weight(1024.0)),
+        affinity: Some(CpuSet::first(2)),
+        counters: counters(run, Some(wait)),
+        ..VcpuState::default()
+    }
+}
+
+fn vm(name: &str, vcpus: Vec<VcpuState>) -> VmState {
+    VmState {
+        id: VmId(name.into()),
+        name: name.into(),
+        weight: Some(Weight(1024.0)),
+        vcpus,
+        ..VmState::default()
+    }
+}
+
+/// Two pCPUs, of which each was idle for a quarter of the time.
+fn host(second: u64, vms: Vec<VmState>) -> Snapshot {
+    let pcpu = |id| Pcpu {
+        id: CpuId(id),
+        online: true,
+        node: None,
+        package: None,
+        siblings: None,
+        idle_ns: Some(second * SECOND / 4),
+        steal_ns: Some(0),
+    };
+    Snapshot { at: Time(second * SECOND), pcpus: vec![pcpu(0), pcpu(1)], vms, ..Snapshot::default() }
+}
+
+fn between(before: Vec<VmState>, after: Vec<VmState>) -> HostEstimate {
+    estimate(&host(1, before), &host(2, after)).unwrap()
+}
+
+fn find<'a>(host: &'a HostEstimate, name: &str) -> &'a VmEstimate {
+    host.vms.iter().find(|vm| vm.seen.name == name).unwrap()
+}
+
+fn near(found: Option<Cpus>, expected: f64) {
+    let Cpus(cpus) = found.unwrap_or_else(|| panic!("{expected} expected, unknown"));
+    assert!((cpus - expected).abs() < 1e-9, "{cpus}, not {expected}");
+}
+
+#[test]
+fn counters_become_used_waiting_entitled_and_available() {
+    let start =
+        vec![vm("a", vec![vcpu(5.0, 1.0), vcpu(5.0, 1.0)]), vm("b", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)])];
+    let end =
+        vec![vm("a", vec![vcpu(5.75, 1.25), vcpu(5.5, 1.0)]), vm("b", vec![vcpu(0.25, 0.0), vcpu(0.0, 0.0)])];
+    let host = between(start, end);
+    let a = find(&host, "a");
+    near(a.activity.used, 1.25);
+    near(a.activity.waiting, 0.25);
+    near(a.vcpus[1].used, 0.5);
+    near(a.entitled, 1.0);
+    near(a.available, 1.75);
+    near(find(&host, "b").available, 1.0);
+    near(host.pcpus[0].busy, 0.75);
+    assert_eq!(host.over, Duration::from_secs(1));
+    assert!(a.binding.contains("shared with b"), "{}", a.binding);
+}
+
+#[test]
+fn of_a_vm_that_appears_nothing_is_known_and_it_may_want_everything() {
+    let host = between(
+        vec![vm("a", vec![vcpu(1.0, 0.0)])],
+        vec![vm("a", vec![vcpu(1.0, 0.0)]), vm("new", vec![vcpu(9.0, 0.0), vcpu(9.0, 0.0)])],
+    );
+    let new = find(&host, "new");
+    assert_eq!((new.activity.used, new.activity.waiting), (None, None));
+    near(new.entitled, 1.0);
+    near(find(&host, "a").available, 1.0);
+}
+
+#[test]
+fn what_began_after_the_earlier_snapshot_did_all_that_it_did_since() {
+    let new = |began: u64| VmState { began: Some(Time(began * SECOND)), ..vm("new", vec![vcpu(0.5, 0.25)]) };
+    let later = between(vec![], vec![new(1)]);
+    near(find(&later, "new").activity.used, 0.5);
+    near(find(&later, "new").activity.waiting, 0.25);
+    let earlier = between(vec![], vec![new(0)]);
+    assert_eq!(find(&earlier, "new").activity.used, None, "it was there before and was not seen");
+    let seen = between(vec![vm("new", vec![vcpu(0.25, 0.0)])], vec![new(1)]);
+    near(find(&seen, "new").activity.used, 0.25);
+}
+
+#[test]
+fn a_vm_that_vanished_counts_no_more() {
+    let start = vec![vm("a", vec![vcpu(0.0, 0.0)]), vm("b", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)])];
+    let host = between(start, vec![vm("a", vec![vcpu(0.5, 0.0)])]);
+    assert_eq!(host.vms.len(), 1);
+    near(find(&host, "a").entitled, 1.0);
+    assert!(find(&host, "a").binding.contains("a whole pCPU"));
+}
+
+#[test]
+fn a_vm_restarted_under_its_name_is_not_compared_with_the_one_before() {
+    let again = VmState { id: VmId("second a".into()), ..vm("a", vec![vcpu(8.0, 0.0)]) };
+    let host = between(vec![vm("a", vec![vcpu(2.0, 0.0)])], vec![again]);
+    assert_eq!(find(&host, "a").activity.used, None);
+}
+
+#[test]
+fn counters_that_began_anew_give_no_amount_rather_than_a_wrong_one() {
+    let host = between(vec![vm("a", vec![vcpu(7.0, 3.0)])], vec![vm("a", vec![vcpu(0.5, 3.5)])]);
+    let a = find(&host, "a");
+    assert_eq!(a.activity.used, None);
+    near(a.activity.waiting, 0.5);
+}
+
+#[test]
+fn a_paused_vm_is_entitled_to_nothing_and_leaves_its_part_to_others() {
+    let both = |a: f64, state| {
+        vec![
+            VmState { state, ..vm("a", vec![vcpu(a, 0.0), vcpu(a, 0.0)]) },
+            vm("b", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)]),
+        ]
+    };
+    let host = between(both(1.0, State::Running), both(1.0, State::Paused));
+    near(find(&host, "a").entitled, 0.0);
+    assert_eq!(find(&host, "a").binding, "paused");
+    near(find(&host, "b").entitled, 2.0);
+}
+
+#[test]
+fn unmeasured_waiting_stays_unknown_and_demand_is_what_was_used() {
+    let b = |run| vm("b", vec![VcpuState { counters: counters(run, None), ..vcpu(0.0, 0.0) }]);
+    let a = || vm("a", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)]);
+    let host = between(vec![a(), b(0.0)], vec![a(), b(0.5)]);
+    assert_eq!(find(&host, "b").activity.waiting, None);
+    near(find(&host, "b").activity.used, 0.5);
+    near(find(&host, "a").available, 1.5);
+}
+
+#[test]
+fn what_is_no_vm_counts_with_what_it_wants_and_gets_no_entitlement() {
+    let other = |run, wait| VmState {
+        role: Role::Other,
+        whole: Some(counters(run, Some(wait))),
+        ..vm("other", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)])
+    };
+    let a = || vm("a", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)]);
+    let host = between(vec![a(), other(0.0, 0.0)], vec![a(), other(0.25, 0.125)]);
+    let found = find(&host, "other");
+    assert_eq!((found.entitled, found.available), (None, None));
+    near(found.activity.used, 0.25);
+    near(find(&host, "a").entitled, 2.0 - 0.25 / 0.875);
+    // One that wants more than its part is held by its weight all the same.
+    let host = between(vec![a(), other(0.0, 0.0)], vec![a(), other(1.0, 1.0)]);
+    near(find(&host, "a").entitled, 1.0);
+}
+
+#[test]
+fn helpers_count_with_what_they_did_and_not_with_more() {
+    let with = |run| VmState {
+        helpers: vec![Helper {
+            name: "emulator".into(),
+            weight: Some(Weight(1024.0)),
+            affinity: Some(CpuSet::first(2)),
+            counters: counters(run, Some(0.0)),
+            quota: None,
+        }],
+        ..vm("a", vec![vcpu(run, 0.0), vcpu(run, 0.0)])
+    };
+    let host = between(vec![with(0.0)], vec![with(0.25)]);
+    let a = find(&host, "a");
+    near(a.activity.used, 0.75);
+    // The helper's 0.25 belong to the VM, and leave 1.75 to its vCPUs.
+    near(a.entitled, 2.0);
+    assert!(a.binding.starts_with("1.75 of vCPUs 0-1"), "{}", a.binding);
+}
+
+#[test]
+fn where_siblings_cannot_be_seen_nothing_is_guessed() {
+    for what in [What::Siblings, What::Ancestors] {
+        let vms = |run| vec![vm("a", vec![vcpu(run, 0.0)])];
+        let blind = Unread { what, path: "/x".into(), why: "hidden".into() };
+        let after = Snapshot { unread: vec![blind], ..host(2, vms(0.5)) };
+        let host = estimate(&host(1, vms(0.0)), &after).unwrap();
+        let a = find(&host, "a");
+        assert_eq!((a.entitled, a.available, host.division.is_none()), (None, None, true));
+        near(a.activity.used, 0.5);
+        assert_eq!(a.binding, "unknown: not all who compete can be seen");
+    }
+    let weight = Unread { what: What::Weight, path: "/x".into(), why: "hidden".into() };
+    let after = Snapshot { unread: vec![weight], ..host(2, vec![vm("a", vec![vcpu(0.5, 0.0)])]) };
+    assert!(estimate(&host(1, vec![]), &after).unwrap().vms[0].entitled.is_some());
+}
+
+#[test]
+fn a_vm_counted_as_a_whole_spreads_its_demand_over_its_online_vcpus() {
+    let with = |run, wait| VmState {
+        whole: Some(counters(run, Some(wait))),
+        ..vm("group", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0), VcpuState { online: false, ..vcpu(0.0, 0.0) }])
+    };
+    let a = || vm("a", vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)]);
+    let host = between(vec![a(), with(0.0, 0.0)], vec![a(), with(0.5, 0.25)]);
+    near(find(&host, "group").activity.waiting, 0.25);
+    near(find(&host, "a").available, 2.0 - 0.5 / 0.75);
+}
+
+#[test]
+fn slices_quotas_and_offline_pcpus_count() {
+    let quota =
+        Quota { quota_us: Some(50_000), period_us: 100_000, burst_us: 0, source: "/s/cpu.max".into() };
+    let group = Group { name: "s".into(), parent: None, weight: Some(Weight(2048.0)), quota: Some(quota) };
+    let vms = || {
+        vec![
+            VmState { parent: Some("s".into()), ..vm("a", vec![vcpu(0.0, 0.0)]) },
+            vm("b", vec![vcpu(0.0, 0.0)]),
+        ]
+    };
+    let snapshot = |second| Snapshot { groups: vec![group.clone()], ..host(second, vms()) };
+    let mut after = snapshot(2);
+    after.pcpus[1].online = false;
+    let host = estimate(&snapshot(1), &after).unwrap();
+    near(find(&host, "a").entitled, 0.5);
+    near(find(&host, "b").entitled, 0.5);
+    assert_eq!(find(&host, "a").binding, "0.50 of vCPU 0: the cap of slice s is used up");
+    assert!(!host.pcpus[1].online);
+}
+
+#[test]
+fn two_snapshots_of_one_instant_say_nothing_about_use() {
+    let one = host(1, vec![vm("a", vec![vcpu(1.0, 1.0)])]);
+    let host = estimate(&one, &one).unwrap();
+    assert_eq!(host.vms[0].activity.used, None);
+    assert_eq!(host.pcpus[0].busy, None);
+    near(host.vms[0].entitled, 1.0);
+}
+
+#[test]
+fn a_number_that_no_host_has_is_an_error_with_its_place() {
+    let bad = VmState { weight: Some(Weight(0.0)), ..vm("a", vec![]) };
+    let error = estimate(&host(1, vec![]), &host(2, vec![bad])).unwrap_err().to_string();
+    assert!(error.starts_with("vm a: weight is 0; give"), "{error}");
+}
+
+/// A thread that ran r and waited w of the time would have run r / (1 - w) of it.
+#[test]
+fn one_thread_that_waits_demands_what_it_would_have_used_and_a_busy_one_everything() {
+    let a = || vm("a", vec![vcpu(0.0, 0.0); 2]);
+    for (run, wait, demand) in [
+        (0.25, 0.75, 1.0),
+        (0.2, 0.6, 0.5),
+        (0.5, 0.0, 0.5),
+        (0.0, 0.5, 0.0),
+        (0.4, 0.7, 1.0),
+        (0.0, 1.0, 1.0),
+    ] {
+        let b = |run, wait| vm("b", vec![vcpu(run, wait)]);
+        let host = between(vec![a(), b(0.0, 0.0)], vec![a(), b(run, wait)]);
+        let found = find(&host, "b").demand.unwrap().0;
+        assert!((found.min(1.0) - demand).abs() < 1e-9, "{run} {wait}: {found}, not {demand}");
+        near(find(&host, "a").available, 2.0 - demand);
+    }
+}
