@@ -9,7 +9,9 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Files larger than this are identified by size and time of change instead of content:
@@ -27,13 +29,62 @@ pub struct Identity {
     pub libraries: Vec<PathBuf>,
 }
 
+/// A file as it was when it was hashed. The time of its last change of any kind is set by the kernel
+/// alone, so a file that agrees in all of this holds what it held (but for programs that write to it
+/// through a shared mapping all the time). In the order of change, file by file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unchanged {
+    device: u64,
+    inode: u64,
+    changed_s: i64,
+    changed_ns: i64,
+    bytes: u64,
+}
+
 /// Hashes files, each once as long as it does not change.
 #[derive(Default)]
 pub struct Identifier {
-    known: BTreeMap<(u64, u64, i64, i64, u64), [u8; 32]>,
+    known: BTreeMap<Unchanged, [u8; 32]>,
+}
+
+/// A file that changed so shortly before it was hashed could change again at the same time of the
+/// file system's clock (which ticks every 4 to 10 ms).
+const SETTLED: Duration = Duration::from_secs(2);
+
+impl Unchanged {
+    fn of(about: &fs::Metadata) -> Unchanged {
+        Unchanged {
+            device: about.dev(),
+            inode: about.ino(),
+            changed_s: about.ctime(),
+            changed_ns: about.ctime_nsec(),
+            bytes: about.len(),
+        }
+    }
+
+    /// Which file it is, whatever is in it.
+    #[must_use]
+    pub fn name(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
+    fn is_settled(&self) -> bool {
+        let age = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        i64::try_from(age.saturating_sub(SETTLED.as_secs())).is_ok_and(|then| self.changed_s < then)
+    }
 }
 
 impl Identifier {
+    /// One that need not hash again what was hashed before: see [`Identifier::hashed`].
+    pub fn knowing(hashed: impl IntoIterator<Item = (Unchanged, [u8; 32])>) -> Identifier {
+        Identifier { known: hashed.into_iter().collect() }
+    }
+
+    /// What it hashed, for another day.
+    pub fn hashed(&self) -> impl Iterator<Item = (Unchanged, [u8; 32])> + '_ {
+        self.known.iter().map(|(file, hash)| (*file, *hash))
+    }
+
     /// Identifies a running process as it is now. `leave_out` is a library that does not
     /// count (corefit's own).
     ///
@@ -100,16 +151,16 @@ impl Identifier {
     }
 
     fn file(&mut self, path: &Path) -> io::Result<[u8; 32]> {
-        let about = fs::metadata(path)?;
-        let key = (about.dev(), about.ino(), about.mtime(), about.mtime_nsec(), about.len());
+        let mut file = File::open(path)?;
+        let key = Unchanged::of(&file.metadata()?);
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
+        let settled = key.is_settled();
         let mut hash = Sha256::new();
-        if about.len() > HASH_AT_MOST {
+        if key.bytes > HASH_AT_MOST {
             hash.update(format!("{key:?}"));
         } else {
-            let mut file = File::open(path)?;
             let mut buffer = vec![0u8; 1 << 18];
             loop {
                 match file.read(&mut buffer)? {
@@ -119,7 +170,9 @@ impl Identifier {
             }
         }
         let digest: [u8; 32] = hash.finalize().into();
-        self.known.insert(key, digest);
+        if settled && Unchanged::of(&file.metadata()?) == key {
+            self.known.insert(key, digest);
+        }
         Ok(digest)
     }
 }
@@ -185,6 +238,25 @@ mod tests {
         assert_ne!(identify(&child).hash, ids[0].hash, "the binary counts");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_was_hashed_before_is_hashed_again_only_if_it_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "a").unwrap();
+        let mut first = Identifier::default();
+        let hash = first.file(&file).unwrap();
+        assert_eq!(first.hashed().count(), 0, "it may change again within the tick of the clock");
+        // A file that had long been there when it was hashed:
+        let known = Unchanged::of(&fs::metadata(&file).unwrap());
+        let mut later = Identifier::knowing([(known, [7; 32])]);
+        assert_eq!(later.file(&file).unwrap(), [7; 32], "known by what the kernel says of it");
+        let times = fs::FileTimes::new().set_modified(SystemTime::UNIX_EPOCH);
+        File::options().write(true).open(&file).unwrap().set_times(times).unwrap();
+        assert_eq!(later.file(&file).unwrap(), hash, "any change counts, whatever time it claims");
+        later.file(Path::new("/bin/sh")).unwrap();
+        assert_eq!(later.hashed().filter(|(_, hash)| *hash != [7; 32]).count(), 1);
     }
 
     #[test]

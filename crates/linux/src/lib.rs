@@ -1,7 +1,9 @@
 //! Real machines for corefit: what proc, sys and the cgroup file systems say, and how programs are launched.
 
+pub mod host;
 pub mod identity;
 pub mod launch;
+pub mod libvirt;
 pub mod page;
 pub mod sample;
 pub mod topology;

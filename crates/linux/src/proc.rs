@@ -3,12 +3,14 @@
 //! Sources: proc(5); kernel Documentation/scheduler/sched-stats.rst (`schedstat`),
 //! Documentation/admin-guide/cgroup-v2.rst, kernel/sched/core.c (`sched_prio_to_weight`).
 
+use std::time::Duration;
+
 use corefit_core::{CpuId, CpuSet, CpuTimes, ProcessTimes, TaskTimes};
 
 use crate::root::{ReadError, Root, optional};
 
 /// Nanoseconds in a tick of `/proc` (`USER_HZ` is 100 on all of today's machines).
-const TICK_NS: u64 = 10_000_000;
+pub(crate) const TICK_NS: u64 = 10_000_000;
 /// `PF_KTHREAD`, include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// `SCHED_IDLE`, include/uapi/linux/sched.h.
@@ -55,9 +57,9 @@ pub(crate) fn process(root: &Root, pid: u32, kernel_too: bool) -> Result<Option<
     }
     let ended_children_ns = stat.ended_children_ticks.saturating_mul(TICK_NS);
     Ok(Some(Process {
-        name: stat.name,
         started_ticks: stat.started_ticks,
-        weight: if stat.policy == SCHED_IDLE { IDLE_WEIGHT } else { nice_weight(stat.nice) },
+        weight: stat.weight(),
+        name: stat.name,
         times: ProcessTimes { pid, parent: stat.parent, tasks, ended_children_ns, cpuset: None },
     }))
 }
@@ -71,12 +73,44 @@ pub(crate) fn nice_weight(nice: i64) -> f64 {
 
 fn schedstat(root: &Root, pid: u32, tid: u32) -> Result<TaskTimes, ReadError> {
     let path = format!("/proc/{pid}/task/{tid}/schedstat");
-    let text = root.read(&path)?;
+    let (run_ns, wait_ns) = parse_schedstat(&path, &root.read(&path)?)?;
+    Ok(TaskTimes { tid, run_ns, wait_ns: Some(wait_ns) })
+}
+
+/// Time on a CPU and time waited for one, ns.
+pub(crate) fn parse_schedstat(path: &str, text: &str) -> Result<(u64, u64), ReadError> {
     let mut fields = text.split_whitespace().map(str::parse);
     match (fields.next(), fields.next()) {
-        (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok(TaskTimes { tid, run_ns, wait_ns: Some(wait_ns) }),
-        _ => Err(ReadError::malformed(&path, 1, &text, "pair of times in ns")),
+        (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok((run_ns, wait_ns)),
+        _ => Err(ReadError::malformed(path, 1, text, "pair of times in ns")),
     }
+}
+
+/// The status of one thread.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Task {
+    pub(crate) name: String,
+    /// Of the kernel, working for others.
+    pub(crate) kernel: bool,
+    /// Started at, since boot.
+    pub(crate) started: Duration,
+    /// Where a nice-0 thread weighs 1024.
+    pub(crate) weight: f64,
+    /// Where it ran last.
+    pub(crate) on: Option<CpuId>,
+}
+
+/// Reads a `stat` of `/proc` (of a process: that of its main thread).
+pub(crate) fn task(path: &str, text: &str) -> Result<Task, ReadError> {
+    let stat = parse_stat(text)
+        .ok_or_else(|| ReadError::malformed(path, 1, text, "process status (see proc(5))"))?;
+    Ok(Task {
+        kernel: stat.flags & KERNEL_THREAD != 0,
+        started: Duration::from_nanos(stat.started_ticks.saturating_mul(TICK_NS)),
+        weight: stat.weight(),
+        on: stat.on.map(CpuId),
+        name: stat.name,
+    })
 }
 
 struct Stat {
@@ -88,7 +122,14 @@ struct Stat {
     nice: i64,
     threads: u64,
     started_ticks: u64,
+    on: Option<u32>,
     policy: i64,
+}
+
+impl Stat {
+    fn weight(&self) -> f64 {
+        if self.policy == SCHED_IDLE { IDLE_WEIGHT } else { nice_weight(self.nice) }
+    }
 }
 
 /// The name is in parentheses and may itself contain anything, parentheses included.
@@ -108,6 +149,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         nice: field(19)?.parse().ok()?,
         threads: field(20)?.parse().ok()?,
         started_ticks: field(22)?.parse().ok()?,
+        on: field(39).and_then(|text| text.parse().ok()),
         policy: field(41)?.parse().ok()?,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// A shorter read than this is the end of a file: the kernel fills a page (4 KiB or more) line
 /// by line, and stops short of that only for a line that does not fit. Saves a call per file.
-const WHOLE: usize = 1024;
+pub(crate) const WHOLE: usize = 1024;
 
 /// A directory that stands for `/`, so that every reader works on captured trees as well.
 ///
@@ -77,7 +78,7 @@ impl ReadError {
         ReadError::Malformed { path: path.into(), place: format!("line {line}"), text, want }
     }
 
-    fn from_io(path: &str, error: &io::Error) -> ReadError {
+    pub(crate) fn from_io(path: &str, error: &io::Error) -> ReadError {
         const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
         const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
         let path = path.to_owned();
@@ -189,6 +190,18 @@ impl Root {
         names.sort();
         names.dedup();
         Ok(names)
+    }
+
+    /// Opens a file of this machine to be kept open; of a captured tree as well.
+    pub(crate) fn open(&self, path: &str) -> Result<File, ReadError> {
+        File::open(self.locate(path)).map_err(|error| ReadError::from_io(path, &error))
+    }
+
+    /// What tells a directory of this machine from a later one of the same name; `None` if it is not
+    /// there. In captured trees all are alike.
+    pub(crate) fn inode(&self, path: &str) -> Option<u64> {
+        let inode = std::fs::metadata(self.locate(path)).ok()?.ino();
+        Some(if self.live { inode } else { 0 })
     }
 
     /// Whether there is such a file or directory.

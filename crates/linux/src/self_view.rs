@@ -59,14 +59,18 @@ pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
     })
 }
 
-fn cpu_list(root: &Root, which: &str) -> Result<Sourced<CpuSet>, ReadError> {
+pub(crate) fn cpu_list(root: &Root, which: &str) -> Result<Sourced<CpuSet>, ReadError> {
     let source = format!("/sys/devices/system/cpu/{which}");
     let parse = |text: &str| text.parse().ok().filter(|set: &CpuSet| !set.is_empty());
     Ok(Sourced { value: value(root, &source, "list of CPUs, as in 0-3,8", parse)?, source })
 }
 
 /// The CPUs online, from `/sys`, else those that `/proc/stat` has.
-fn online(root: &Root, times: &[CpuTimes], notes: &mut Notes) -> Result<Sourced<CpuSet>, ReadError> {
+pub(crate) fn online(
+    root: &Root,
+    times: &[CpuTimes],
+    notes: &mut Notes,
+) -> Result<Sourced<CpuSet>, ReadError> {
     cpu_list(root, "online").or_else(|error| {
         if times.is_empty() {
             return Err(error);
@@ -77,7 +81,7 @@ fn online(root: &Root, times: &[CpuTimes], notes: &mut Notes) -> Result<Sourced<
 }
 
 /// Idle and stolen time, unless `/proc/stat` is not the machine's own.
-fn cpu_times(root: &Root, mounts: &[Mount], notes: &mut Notes) -> Vec<CpuTimes> {
+pub(crate) fn cpu_times(root: &Root, mounts: &[Mount], notes: &mut Notes) -> Vec<CpuTimes> {
     let path = "/proc/stat";
     if mounts.iter().any(|mount| mount.point == path) {
         let why = "another file is mounted over it (lxcfs, for one): it does not show the machine";

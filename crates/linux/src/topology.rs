@@ -1,33 +1,36 @@
 //! Which CPUs are siblings of one core, from `/sys/devices/system/cpu`.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use corefit_core::{CpuSet, place::Core};
 
-/// The cores of the machine whose root directory is `root`, lowest CPU first. SMT threads of
+use crate::root::Root;
+
+const CPUS: &str = "/sys/devices/system/cpu";
+
+/// The cores of a machine, lowest CPU first. SMT threads of
 /// one core and the two cores of a module (AMD family 15h) are both listed as thread siblings
 /// by the kernel. CPUs without topology (offline ones, some VMs) are missing.
 #[must_use]
-pub fn cores(root: &Path) -> Vec<Core> {
-    let entries = fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten();
-    let cores: BTreeSet<Core> = entries
-        .filter_map(|entry| {
-            let topology = entry.ok()?.path().join("topology");
-            let list = ["core_cpus_list", "thread_siblings_list"]
-                .iter()
-                .find_map(|name| fs::read_to_string(topology.join(name)).ok())?;
-            list.parse::<CpuSet>().ok().filter(|core| !core.is_empty())
-        })
-        .collect();
+pub fn cores(root: &Root) -> Vec<Core> {
+    let cpus = root.dirs(CPUS).unwrap_or_default();
+    let cores: BTreeSet<Core> = cpus.iter().filter_map(|cpu| siblings(root, cpu)).collect();
     let mut cores: Vec<Core> = cores.into_iter().collect();
     cores.sort_by_key(|core| core.iter().next());
     cores
 }
 
+/// The core of the CPU that sysfs calls `cpu3` or so.
+pub(crate) fn siblings(root: &Root, cpu: &str) -> Option<Core> {
+    let list = |name| root.read(&format!("{CPUS}/{cpu}/topology/{name}")).ok();
+    let list = list("core_cpus_list").or_else(|| list("thread_siblings_list"))?;
+    list.parse::<CpuSet>().ok().filter(|core| !core.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use corefit_core::place::spread;
     use corefit_core::{CpuId, Cpus};
@@ -51,7 +54,7 @@ mod tests {
             ("cpu1", "thread_siblings_list", "1,3"),
             ("cpu3", "thread_siblings_list", "1,3"),
         ]);
-        let lists: Vec<String> = cores(root.path()).iter().map(CpuSet::to_string).collect();
+        let lists: Vec<String> = cores(&Root::at(root.path())).iter().map(CpuSet::to_string).collect();
         assert_eq!(lists, ["0,2", "1,3"]);
     }
 
@@ -85,7 +88,7 @@ mod tests {
                 fs::write(topology.join(file), format!("{list}\n")).unwrap();
             }
         }
-        let cores = cores(root.path());
+        let cores = cores(&Root::at(root.path()));
         let lists: Vec<String> = cores.iter().map(CpuSet::to_string).collect();
         assert_eq!(lists, ["0,8", "1,9", "3,11", "4", "5", "6", "7", "10"]);
         let place = |allowed: &CpuSet, threads| spread(&cores, allowed, threads, |_| Cpus(0.0)).to_string();
@@ -100,6 +103,6 @@ mod tests {
     #[test]
     fn a_machine_without_topology_has_no_known_cores() {
         let root = tempfile::tempdir().unwrap();
-        assert!(cores(root.path()).is_empty());
+        assert!(cores(&Root::at(root.path())).is_empty());
     }
 }

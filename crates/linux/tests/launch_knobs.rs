@@ -19,7 +19,7 @@ fn run(program: &Program, args: &[&str], extra: &[(&str, &str)], raise: bool) ->
     let get = |name: &str| extra.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value));
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let environment = Environment { get: &get, program, args: &args, raise };
-    let knobs = plan(Counts { openmp: COUNT, others: COUNT }, &environment);
+    let knobs = plan(Counts { openmp: COUNT, teams: COUNT, pools: COUNT }, &environment);
     let mut command = Command::new(&program.path);
     for name in ["OMP_NUM_THREADS", "GOMAXPROCS", "JAVA_TOOL_OPTIONS", "UV_THREADPOOL_SIZE"] {
         command.env_remove(name);

@@ -13,8 +13,8 @@ fn an_order_is_in_force_at_the_very_next_region() {
         assert_eq!(program.number("region 0"), 3, "{omp:?}: before the first region");
         for size in [2, 1, 4, 1, 3, 2, 4] {
             order(&page, team(size));
-            assert_eq!(program.number("region 0"), size.into(), "{omp:?}");
-            assert_eq!(program.number("region 4"), size.into(), "{omp:?}, with a clause");
+            assert_eq!(program.number("region 0"), i64::from(size), "{omp:?}");
+            assert_eq!(program.number("region 4"), i64::from(size), "{omp:?}, with a clause");
         }
         program.end();
     }

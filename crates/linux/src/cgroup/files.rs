@@ -100,15 +100,27 @@ pub(crate) fn throttled(root: &Root, version: Version, dir: &str) -> Result<Opti
 /// CPU time used by everything in the group, ns. `dir` is the group's in the hierarchy that
 /// counts (v1: cpuacct). `None` where it is not counted.
 pub(crate) fn usage_ns(root: &Root, version: Version, dir: &str) -> Result<Option<u64>, ReadError> {
+    let path = usage_file(version, dir);
+    let text = optional(root.read(&path))?;
+    text.map_or(Ok(None), |text| parse_usage(version, &path, &text))
+}
+
+/// The file that counts the CPU time of a group.
+pub(crate) fn usage_file(version: Version, dir: &str) -> String {
     match version {
-        Version::V1 => optional(value(root, &format!("{dir}/cpuacct.usage"), "time in ns", number)),
-        Version::V2 => {
-            let path = format!("{dir}/cpu.stat");
-            let Some(text) = optional(root.read(&path))? else {
-                return Ok(None);
-            };
-            Ok(counter(&path, &text, "usage_usec")?.map(|us| us.saturating_mul(1000)))
-        }
+        Version::V1 => format!("{dir}/cpuacct.usage"),
+        Version::V2 => format!("{dir}/cpu.stat"),
+    }
+}
+
+/// What such a file says, ns; `None` if it counts something else.
+pub(crate) fn parse_usage(version: Version, path: &str, text: &str) -> Result<Option<u64>, ReadError> {
+    match version {
+        Version::V1 => match number(text.trim()) {
+            None => Err(ReadError::malformed(path, 1, text, "time in ns")),
+            usage => Ok(usage),
+        },
+        Version::V2 => Ok(counter(path, text, "usage_usec")?.map(|us| us.saturating_mul(1000))),
     }
 }
 

@@ -12,7 +12,7 @@
 //! below competes there thread by thread. Threads in the root are further divided by
 //! session where the kernel groups them so (sched(7), "The autogroup feature").
 
-mod files;
+pub(crate) mod files;
 pub(crate) mod mounts;
 mod people;
 

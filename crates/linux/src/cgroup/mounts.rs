@@ -32,6 +32,26 @@ impl Mount {
     }
 }
 
+/// Where the groups of one controller are mounted.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mounted {
+    pub(crate) version: Version,
+    pub(crate) point: String,
+    /// How deep in the hierarchy the mount begins: 0 shows all of it.
+    pub(crate) depth: usize,
+}
+
+/// The hierarchy that has a controller (v1), or else the one of v2; the mount that shows most of it.
+pub(crate) fn hierarchy(mounts: &[Mount], controller: &str) -> Option<Mounted> {
+    let best = |version, fits: &dyn Fn(&&Mount) -> bool| {
+        let depth = |mount: &Mount| mount.root.iter().filter(|name| *name != "..").count();
+        let mount = mounts.iter().filter(fits).min_by_key(|mount| depth(mount))?;
+        Some(Mounted { version, point: mount.point.clone(), depth: depth(mount) })
+    };
+    let v1 = |mount: &&Mount| mount.kind == "cgroup" && mount.options.iter().any(|o| o == controller);
+    best(Version::V1, &v1).or_else(|| best(Version::V2, &|mount| mount.kind == "cgroup2"))
+}
+
 /// A group in a mounted hierarchy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Place {

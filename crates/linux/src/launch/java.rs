@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn java(env: &[(&str, &str)], runtimes: &[Runtime], args: &[&str]) -> Knobs {
-        decide(Counts { openmp: 2, others: 2 }, env, &program(runtimes), args, false)
+        decide(Counts { openmp: 2, teams: 2, pools: 2 }, env, &program(runtimes), args, false)
     }
 
     #[test]

@@ -26,8 +26,10 @@ use super::program::Program;
 pub struct Counts {
     /// For OpenMP, whose teams may be resized later.
     pub openmp: usize,
-    /// For all other runtimes.
-    pub others: usize,
+    /// For other runtimes whose threads wait for each other, as in linear algebra.
+    pub teams: usize,
+    /// For pools whose threads take work when they find some.
+    pub pools: usize,
 }
 
 /// What the plan depends on besides the counts.
@@ -113,7 +115,7 @@ impl Knobs {
 pub fn plan(counts: Counts, environment: &Environment<'_>) -> Knobs {
     let mut settings: Vec<Setting> =
         KNOBS.iter().filter_map(|knob| knob.decide(counts, environment)).collect();
-    settings.extend(java(counts.others.max(1), environment));
+    settings.extend(java(counts.pools.max(1), environment));
     Knobs { settings }
 }
 
@@ -121,7 +123,7 @@ pub fn plan(counts: Counts, environment: &Environment<'_>) -> Knobs {
 struct Knob {
     name: &'static str,
     runtime: &'static str,
-    /// Which of the two counts it takes.
+    /// Which of the counts it takes.
     count: fn(Counts) -> usize,
     /// Variables for the same purpose that this one would override, strongest first.
     yields_to: &'static [&'static str],
@@ -131,11 +133,11 @@ struct Knob {
     most: fn(&Environment<'_>) -> usize,
 }
 
-/// The plain case: a runtime that starts one thread per CPU.
-const PLAIN: Knob = Knob {
+/// The plain case: a runtime with a pool of one thread per CPU.
+const POOL: Knob = Knob {
     name: "",
     runtime: "",
-    count: |counts| counts.others,
+    count: |counts| counts.pools,
     yields_to: &[],
     own_default: None,
     most: |_| usize::MAX,
@@ -143,48 +145,45 @@ const PLAIN: Knob = Knob {
 
 const OPENMP: &str = "OMP_NUM_THREADS";
 
+/// A runtime that splits each piece of work among all of its threads, and waits for the last.
+const TEAM: Knob = Knob { count: |counts| counts.teams, ..POOL };
+
 /// All variables. Sources: the manual of each runtime; field notes, "At-launch sizing knobs".
 const KNOBS: &[Knob] = &[
-    Knob { name: OPENMP, runtime: "OpenMP", count: |counts| counts.openmp, ..PLAIN },
-    Knob { name: "GOMAXPROCS", runtime: "Go", ..PLAIN },
+    Knob { name: OPENMP, runtime: "OpenMP", count: |counts| counts.openmp, ..POOL },
+    Knob { name: "GOMAXPROCS", runtime: "Go", ..POOL },
     Knob {
         name: "OPENBLAS_NUM_THREADS",
         runtime: "OpenBLAS",
         yields_to: &["GOTO_NUM_THREADS", OPENMP, "OPENBLAS_DEFAULT_NUM_THREADS"],
-        ..PLAIN
+        ..TEAM
     },
-    Knob { name: "MKL_NUM_THREADS", runtime: "MKL", yields_to: &["MKL_DOMAIN_NUM_THREADS", OPENMP], ..PLAIN },
+    Knob { name: "MKL_NUM_THREADS", runtime: "MKL", yields_to: &["MKL_DOMAIN_NUM_THREADS", OPENMP], ..TEAM },
     // The ways per loop are stronger than BLIS_NUM_THREADS; listed so that a report says so.
     Knob {
         name: "BLIS_NUM_THREADS",
         runtime: "BLIS",
         yields_to: &["BLIS_JC_NT", "BLIS_PC_NT", "BLIS_IC_NT", "BLIS_JR_NT", "BLIS_IR_NT", OPENMP],
-        ..PLAIN
+        ..TEAM
     },
-    Knob { name: "RAYON_NUM_THREADS", runtime: "Rayon", yields_to: &["RAYON_RS_NUM_CPUS"], ..PLAIN },
-    Knob { name: "NUMBA_NUM_THREADS", runtime: "Numba", ..PLAIN },
+    Knob { name: "RAYON_NUM_THREADS", runtime: "Rayon", yields_to: &["RAYON_RS_NUM_CPUS"], ..POOL },
+    Knob { name: "NUMBA_NUM_THREADS", runtime: "Numba", ..TEAM },
     // NumExpr prints an error at import if asked for more than its maximum, also by
     // OMP_NUM_THREADS (2.14.2), so this stronger one keeps ours from doing that.
-    Knob {
-        name: "NUMEXPR_NUM_THREADS",
-        runtime: "NumExpr",
-        yields_to: &[OPENMP],
-        most: numexpr_max,
-        ..PLAIN
-    },
+    Knob { name: "NUMEXPR_NUM_THREADS", runtime: "NumExpr", yields_to: &[OPENMP], most: numexpr_max, ..TEAM },
     // Sys.CPU_THREADS: what `julia -t auto` and addprocs() take.
-    Knob { name: "JULIA_CPU_THREADS", runtime: "Julia", ..PLAIN },
-    Knob { name: "JULIA_NUM_THREADS", runtime: "Julia", own_default: Some(1), ..PLAIN },
-    Knob { name: "PYTHON_CPU_COUNT", runtime: "Python 3.13", ..PLAIN },
+    Knob { name: "JULIA_CPU_THREADS", runtime: "Julia", ..POOL },
+    Knob { name: "JULIA_NUM_THREADS", runtime: "Julia", own_default: Some(1), ..POOL },
+    Knob { name: "PYTHON_CPU_COUNT", runtime: "Python 3.13", ..POOL },
     Knob {
         name: "DOTNET_PROCESSOR_COUNT",
         runtime: ".NET",
         yields_to: &["COMPlus_PROCESSOR_COUNT"],
         most: |_| 0xffff,
-        ..PLAIN
+        ..POOL
     },
-    Knob { name: "UV_THREADPOOL_SIZE", runtime: "Node.js", own_default: Some(4), most: |_| 1024, ..PLAIN },
-    Knob { name: "MC_CORES", runtime: "R", own_default: Some(2), ..PLAIN },
+    Knob { name: "UV_THREADPOOL_SIZE", runtime: "Node.js", own_default: Some(4), most: |_| 1024, ..POOL },
+    Knob { name: "MC_CORES", runtime: "R", own_default: Some(2), ..POOL },
 ];
 
 /// NumExpr's maximum: `NUMEXPR_MAX_THREADS`, 64 by default.
@@ -241,7 +240,7 @@ pub(super) mod tests {
     }
 
     fn simple(count: usize, env: &[(&str, &str)]) -> Knobs {
-        decide(Counts { openmp: count, others: count }, env, &program(&[]), &[], false)
+        decide(Counts { openmp: count, teams: count, pools: count }, env, &program(&[]), &[], false)
     }
 
     pub(in super::super) fn value<'a>(knobs: &'a Knobs, name: &str) -> Option<&'a str> {
@@ -281,11 +280,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn openmp_has_a_count_of_its_own() {
-        let counts = Counts { openmp: 16, others: 2 };
+    fn openmp_teams_and_pools_have_counts_of_their_own() {
+        let counts = Counts { openmp: 16, teams: 1, pools: 2 };
         let knobs = decide(counts, &[], &program(&[]), &[], false);
         assert_eq!(value(&knobs, "OMP_NUM_THREADS"), Some("16"));
-        assert_eq!(value(&knobs, "OPENBLAS_NUM_THREADS"), Some("2"));
+        for waiting in ["OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR"] {
+            assert_eq!(value(&knobs, &format!("{waiting}_NUM_THREADS")), Some("1"), "{waiting}");
+        }
+        for pool in ["GOMAXPROCS", "RAYON_NUM_THREADS", "PYTHON_CPU_COUNT", "DOTNET_PROCESSOR_COUNT"] {
+            assert_eq!(value(&knobs, pool), Some("2"), "{pool}");
+        }
     }
 
     #[test]
@@ -337,7 +341,7 @@ pub(super) mod tests {
     #[test]
     fn fixed_defaults_are_raised_only_when_allowed_and_never_lowered() {
         let raised = |count| {
-            let counts = Counts { openmp: count, others: count };
+            let counts = Counts { openmp: count, teams: count, pools: count };
             let knobs = decide(counts, &[], &program(&[]), &[], true);
             ["JULIA_NUM_THREADS", "UV_THREADPOOL_SIZE", "MC_CORES"]
                 .map(|name| value(&knobs, name).map(str::to_string))

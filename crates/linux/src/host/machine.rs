@@ -1,0 +1,115 @@
+//! Control groups as VMs: containers, slices, services, or whatever else is a group.
+
+use std::time::Duration;
+
+use corefit_core::machine::{Machine, MachineError, Snapshot};
+
+use super::choose::Choice;
+use super::{HostReader, VmCounters, VmGroup};
+use crate::root::{ReadError, Root};
+
+/// Groups at the top that an error names.
+const NAMED: usize = 8;
+
+/// A host whose VMs are control groups, v1 or v2.
+pub struct Cgroups {
+    reader: HostReader,
+    choice: Choice,
+    /// Of a captured machine: what it showed later, the last first.
+    later: Vec<Root>,
+}
+
+impl Cgroups {
+    /// A host with the groups chosen as VMs. That there are some is checked when it is observed.
+    ///
+    /// # Errors
+    /// If there are no control groups here.
+    pub fn open(root: Root, choice: Choice) -> Result<Cgroups, MachineError> {
+        Ok(Cgroups { reader: HostReader::open(root).map_err(error)?, choice, later: Vec::new() })
+    }
+
+    /// A captured host at several instants, one after the other.
+    ///
+    /// # Errors
+    /// As [`Cgroups::open`]; [`MachineError::Gone`] without any instant.
+    pub fn captured(mut instants: Vec<Root>, choice: Choice) -> Result<Cgroups, MachineError> {
+        if instants.is_empty() {
+            return Err(MachineError::Gone("a capture of nothing".into()));
+        }
+        let first = instants.remove(0);
+        instants.reverse();
+        Ok(Cgroups { later: instants, ..Cgroups::open(first, choice)? })
+    }
+
+    fn nothing(&self) -> MachineError {
+        let mut top: Vec<String> = self.reader.children("").unwrap_or_default();
+        let more = top.len().saturating_sub(NAMED);
+        top.truncate(NAMED);
+        let mut known = top.iter().map(|name| format!("/{name}")).collect::<Vec<_>>().join(", ");
+        if more > 0 {
+            known.push_str(&format!(" and {more} more"));
+        }
+        if known.is_empty() {
+            known = "none".into();
+        }
+        MachineError::Gone(match &self.choice {
+            Choice::Patterns(patterns) => {
+                format!("no control group matches {}; groups at the top: {known}", patterns.join(","))
+            }
+            Choice::Usual => {
+                "there are no control groups but the top one; make some, or see `corefit cpus`".into()
+            }
+            Choice::Own => format!(
+                "this process is in no control group but the top one, which is no VM; choose with \
+                --machine cgroups:PATHS (groups at the top: {known}), or see `corefit cpus`"
+            ),
+        })
+    }
+}
+
+impl Machine for Cgroups {
+    fn name(&self) -> String {
+        match &self.choice {
+            Choice::Usual => "control groups of this host".into(),
+            Choice::Patterns(patterns) => format!("control groups {}", patterns.join(",")),
+            Choice::Own => "the control group of this process".into(),
+        }
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        let chosen = self.choice.find(&self.reader).map_err(error)?;
+        if chosen.paths.is_empty() {
+            return Err(self.nothing());
+        }
+        let view = self.reader.look(&chosen.paths, VmCounters::Read).map_err(error)?;
+        let vms = view.vms.into_iter().map(VmGroup::into_vm).chain(view.others);
+        Ok(Snapshot {
+            at: view.at,
+            pcpus: view.pcpus,
+            groups: view.groups,
+            vms: vms.collect(),
+            unread: view.unread,
+            notes: chosen.note.into_iter().collect(),
+            ..Snapshot::default()
+        })
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        if self.reader.root().is_live() {
+            std::thread::sleep(time);
+            return Ok(true);
+        }
+        let next = self.later.pop();
+        Ok(next.map(|root| self.reader.turn_to(root)).is_some())
+    }
+}
+
+fn error(error: ReadError) -> MachineError {
+    let text = error.to_string();
+    match error {
+        ReadError::Unsupported { .. } => MachineError::Unsupported(text),
+        ReadError::Gone { .. } | ReadError::Io { .. } => MachineError::Gone(text),
+        ReadError::Denied { .. } => MachineError::Denied(text),
+        ReadError::Malformed { .. } => MachineError::Malformed(text),
+    }
+}

@@ -1,0 +1,491 @@
+//! The tree of control groups as the scheduler of a host sees it: which of them are VMs, the slices on
+//! the way to them, and everything else that competes at each level.
+//!
+//! ```text
+//!   /                     others: /system.slice (all of it), sessions and threads directly in /
+//!   ├── system.slice
+//!   └── machine           a slice, for it holds VMs
+//!       ├── vm1  ◀ VM
+//!       └── x             another other
+//! ```
+//!
+//! A [`HostReader`] keeps what it knows between two looks: files stay open, settings are read anew
+//! every few seconds, threads only where a group's counter says that something ran. Time waited for is
+//! summed over threads, which come and go; the sums never run backwards.
+
+mod choose;
+mod kept;
+mod machine;
+mod pcpus;
+mod tally;
+mod tasks;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use corefit_core::machine::{Counters, Group, Pcpu, Role, VcpuState, VmId, VmState};
+use corefit_core::{CpuSet, Quota, Time, Unread, Weight, What};
+
+use crate::cgroup::{files, mounts::Version};
+use crate::notes::Notes;
+use crate::proc;
+use crate::root::{ReadError, Root, optional, value};
+pub use choose::{Choice, NoPattern};
+use kept::Kept;
+pub use machine::Cgroups;
+use pcpus::Pcpus;
+use tally::{Look, Tally};
+use tasks::{Direct, Scene};
+use tree::{Settings, Tree};
+
+/// What changes rarely (weights, quotas, cpusets, the groups inside a group) is read anew after this.
+const REFRESH: Duration = Duration::from_secs(5);
+/// The groups inside a VM or a competitor are followed so far.
+const MOST_GROUPS: usize = 10_000;
+
+/// Whether to read what the VMs' groups used and waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmCounters {
+    /// Yes.
+    Read,
+    /// No: somebody else knows better (libvirt counts each vCPU).
+    Skip,
+}
+
+/// A host's tree at one instant.
+#[derive(Clone, Debug, Default)]
+pub struct HostView {
+    /// When the reading began.
+    pub at: Time,
+    /// All pCPUs.
+    pub pcpus: Vec<Pcpu>,
+    /// Slices on the way to VMs, parents first, each named by its path. The top itself is none of them.
+    pub groups: Vec<Group>,
+    /// Everything else that competes, as [`Role::Other`].
+    pub others: Vec<VmState>,
+    /// The VMs' groups that exist, in the order of their paths.
+    pub vms: Vec<VmGroup>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// The group of a VM.
+#[derive(Clone, Debug)]
+pub struct VmGroup {
+    /// Its path below the top.
+    pub path: String,
+    /// Path and inode: tells it from a later group of the same path.
+    pub id: VmId,
+    /// The slice that it is in; `None` at the top.
+    pub parent: Option<String>,
+    /// Among its siblings (v1: 1024 is usual, v2: 100); `None` if unread.
+    pub weight: Option<Weight>,
+    /// Its bandwidth limit; `None` if it has no such setting.
+    pub quota: Option<Quota>,
+    /// The pCPUs that it may use.
+    pub cpus: CpuSet,
+    /// What everything in it used and waited for; `None` each if unread or not asked for.
+    pub counters: Counters,
+    /// Where its threads were seen to run last.
+    pub on: CpuSet,
+    /// An instant before it was made, after the look before, if it is new.
+    pub began: Option<Time>,
+}
+
+impl VmGroup {
+    /// The group as a VM: one vCPU per pCPU that it may use.
+    #[must_use]
+    pub fn into_vm(self) -> VmState {
+        VmState {
+            vcpus: per_cpu(&self.cpus, &self.on),
+            id: self.id,
+            name: self.path,
+            parent: self.parent,
+            weight: self.weight,
+            quota: self.quota,
+            whole: Some(self.counters),
+            began: self.began,
+            ..VmState::default()
+        }
+    }
+}
+
+/// One vCPU per pCPU, each of which may use all of them.
+fn per_cpu(cpus: &CpuSet, on: &CpuSet) -> Vec<VcpuState> {
+    let vcpu = |cpu| VcpuState {
+        online: true,
+        affinity: Some(cpus.clone()),
+        on: on.contains(cpu).then_some(cpu),
+        ..VcpuState::default()
+    };
+    cpus.iter().map(vcpu).collect()
+}
+
+/// Looks at a host's tree time after time.
+pub struct HostReader {
+    kept: Kept,
+    tree: Tree,
+    pcpus: Pcpus,
+    /// Whether all processes can be seen: this is the first PID namespace.
+    sees_all: bool,
+    groups: BTreeMap<String, Known>,
+    direct: BTreeMap<String, Direct>,
+    last: Option<Time>,
+}
+
+/// What is known of a group.
+struct Known {
+    inode: u64,
+    /// The look before it was made, if that saw its parent's groups.
+    began: Option<Time>,
+    read_at: Time,
+    settings: Settings,
+    unread: Vec<(What, ReadError)>,
+    usage_file: Option<(Version, String)>,
+    /// The group and all below it.
+    inside: Vec<String>,
+    usage_ns: Option<u64>,
+    /// Whether its threads were read before.
+    counted: bool,
+    /// How much it grew since the last look.
+    growth_ns: u64,
+    tally: Tally,
+}
+
+/// What one look gathers.
+struct Gathering<'a> {
+    vms: &'a BTreeSet<&'a str>,
+    ways: &'a BTreeSet<&'a str>,
+    counters: VmCounters,
+    now: Time,
+    all: CpuSet,
+    sessions: bool,
+    /// Groups looked at, and those of them with VMs below.
+    seen: BTreeSet<String>,
+    walked: BTreeSet<String>,
+    view: HostView,
+    notes: Notes,
+}
+
+impl HostReader {
+    /// Finds the hierarchy of control groups that divides CPU time.
+    ///
+    /// # Errors
+    /// [`ReadError::Unsupported`] where there is none.
+    pub fn open(root: Root) -> Result<HostReader, ReadError> {
+        let tree = Tree::open(&root)?;
+        // In the first PID namespace, and there only, process 2 is the parent of the kernel's threads.
+        let sees_all =
+            !root.is_live() || proc::process(&root, 2, false).is_ok_and(|process| process.is_none());
+        Ok(HostReader {
+            kept: Kept::new(root),
+            tree,
+            pcpus: Pcpus::default(),
+            sees_all,
+            groups: BTreeMap::new(),
+            direct: BTreeMap::new(),
+            last: None,
+        })
+    }
+
+    /// The machine that is read.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        &self.kept.root
+    }
+
+    /// Goes on with another tree of the same machine: for captures, which are one instant each.
+    pub fn turn_to(&mut self, root: Root) {
+        self.kept.root = root;
+    }
+
+    /// The group that a process is in, as [`HostReader::look`] wants it; the empty text is the top.
+    #[must_use]
+    pub fn group_of(&self, pid: u32) -> Option<String> {
+        self.tree.group_of(self.root(), pid)
+    }
+
+    /// What is set for a group, read now, each missing setting with its error.
+    pub(crate) fn settings(&self, path: &str) -> (Settings, Vec<(What, ReadError)>) {
+        self.tree.settings(self.root(), path)
+    }
+
+    /// The path of a group that may be given by its directory.
+    #[must_use]
+    pub fn path<'a>(&self, given: &'a str) -> &'a str {
+        self.tree.path(given)
+    }
+
+    /// The names of the groups directly in a group (the empty text is the top); none if it is gone.
+    ///
+    /// # Errors
+    /// If it may not be listed.
+    pub fn children(&self, path: &str) -> Result<Vec<String>, ReadError> {
+        self.tree.children(self.root(), path)
+    }
+
+    /// What the tree shows now, with these groups as VMs. Paths that do not exist are left out; a path
+    /// that holds another one is a slice and no VM.
+    ///
+    /// # Errors
+    /// If the time or the pCPUs cannot be read.
+    pub fn look(&mut self, vms: &[String], counters: VmCounters) -> Result<HostView, ReadError> {
+        let now = self.root().now()?;
+        let mut notes = Notes::default();
+        let pcpus = self.pcpus.read(&self.kept.root, &mut notes)?;
+        let ways: BTreeSet<&str> = vms.iter().flat_map(|path| above(path)).collect();
+        let chosen: BTreeSet<&str> =
+            vms.iter().map(String::as_str).filter(|path| !ways.contains(path)).collect();
+        let all: CpuSet = pcpus.iter().map(|pcpu| pcpu.id).collect();
+        if let Some((path, why)) = self.tree.hidden() {
+            notes.add(What::Ancestors, path, why.into());
+        }
+        if !self.sees_all {
+            let why = "processes outside of this PID namespace are not listed";
+            notes.add(What::Siblings, "/proc".into(), why.into());
+        }
+        let switch = "/proc/sys/kernel/sched_autogroup_enabled";
+        let switch = optional(value(self.root(), switch, "0 or 1", |text| text.parse::<u8>().ok()));
+        let sessions = notes.ask(What::Siblings, switch) == Some(1);
+        let view = HostView { at: now, pcpus, ..HostView::default() };
+        let (seen, walked) = (BTreeSet::new(), BTreeSet::new());
+        let mut gathering =
+            Gathering { vms: &chosen, ways: &ways, counters, now, all, sessions, seen, walked, view, notes };
+        self.level("", None, &mut gathering);
+        let Gathering { mut view, notes, seen, walked, .. } = gathering;
+        self.groups.retain(|path, _| path.is_empty() || seen.contains(path));
+        self.direct.retain(|path, _| walked.contains(path));
+        view.unread = notes.into_list();
+        self.kept.next_round();
+        self.last = Some(now);
+        Ok(view)
+    }
+
+    /// A group with VMs below it: its groups, then its threads. Hands back how much it used since the
+    /// last look, ns; where that is not counted, how much was seen.
+    fn level(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
+        let names = g.notes.ask(What::Siblings, self.children(path).map(Some)).unwrap_or_default();
+        let mut loose = vec![path.to_owned()];
+        let mut inside_ns = 0;
+        g.walked.insert(path.into());
+        for name in names {
+            let child = format!("{path}/{name}");
+            g.seen.insert(child.clone());
+            let Some(known) = self.settle(&child, g) else { continue };
+            if g.ways.contains(child.as_str()) {
+                let Settings { weight, quota, .. } = known.settings.clone();
+                let known_by = parent.map(Into::into);
+                g.view.groups.push(Group { name: child.clone(), parent: known_by, weight, quota });
+                inside_ns += self.level(&child, Some(&child), g);
+            } else if g.vms.contains(child.as_str()) {
+                let vm = self.vm(&child, parent, g);
+                inside_ns += vm;
+            } else if known.settings.weight.is_none() && known.unread.is_empty() {
+                loose.extend(known.inside.clone()); // no group to the scheduler
+            } else {
+                inside_ns += self.other(&child, parent, g);
+            }
+        }
+        let usage_ns = self.usage(path, g);
+        let mut threads = Vec::new();
+        for path in &loose {
+            let listed = self.tree.threads(&self.kept.root, path);
+            threads.extend(g.notes.ask(What::Siblings, listed.map(Some)).unwrap_or_default());
+        }
+        let direct = self.direct.entry(path.into()).or_default();
+        let scene = Scene {
+            now: g.now,
+            last: self.last,
+            path,
+            parent,
+            sessions: g.sessions && path.is_empty(),
+            weight: self.tree.thread_weight(),
+            pcpus: &g.all,
+        };
+        let found = direct.update(&mut self.kept, &threads, &scene);
+        if found.blind {
+            let why = "its threads have no schedstat here: what they use and wait for is not known";
+            g.notes.add(What::Siblings, self.tree.dir(path), why.into());
+        }
+        let rest = usage_ns.map_or(0, |usage| usage.saturating_sub(inside_ns + found.run_ns));
+        direct.rest(rest, &scene);
+        // As many threads as ran all the time, at least one.
+        let took =
+            self.last.map_or(0, |last| u64::try_from(g.now.since(last).as_nanos()).unwrap_or(u64::MAX));
+        let weight = to_float(rest.div_ceil(took.max(1)).max(1));
+        let others = direct.others(&scene, weight);
+        g.view.others.extend(others);
+        usage_ns.unwrap_or(inside_ns + found.run_ns)
+    }
+
+    fn vm(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
+        if g.counters == VmCounters::Read {
+            self.count(path, true, g);
+        } else {
+            self.usage(path, g);
+        }
+        let Some(known) = self.groups.get(path) else { return 0 };
+        if known.settings.weight.is_none() {
+            let why = "the cpu controller is not enabled here: its threads compete one by one";
+            g.notes.add(What::Weight, self.tree.dir(path), why.into());
+        }
+        g.view.vms.push(VmGroup {
+            path: path.into(),
+            id: VmId(format!("{path}@{}", known.inode)),
+            parent: parent.map(Into::into),
+            weight: known.settings.weight,
+            quota: known.settings.quota.clone(),
+            cpus: known.cpus(&g.all),
+            counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },
+            on: known.tally.on.clone(),
+            began: known.began,
+        });
+        known.growth_ns
+    }
+
+    fn other(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
+        self.count(path, false, g);
+        let Some(known) = self.groups.get(path) else { return 0 };
+        g.view.others.push(VmState {
+            id: VmId(format!("{path}@{}", known.inode)),
+            name: path.into(),
+            role: Role::Other,
+            parent: parent.map(Into::into),
+            weight: known.settings.weight,
+            quota: known.settings.quota.clone(),
+            vcpus: per_cpu(&known.cpus(&g.all), &CpuSet::default()),
+            whole: Some(known.counters()),
+            began: known.began,
+            ..VmState::default()
+        });
+        known.growth_ns
+    }
+
+    /// The settings of a group, read anew when it is another one or time has come. `None` if it is gone.
+    fn settle(&mut self, path: &str, g: &mut Gathering) -> Option<&Known> {
+        let root = &self.kept.root;
+        let Some(inode) = root.inode(&self.tree.dir(path)) else {
+            self.groups.remove(path);
+            return None;
+        };
+        let known = self.groups.remove(path).filter(|known| known.inode == inode);
+        let due = known.as_ref().is_none_or(|known| g.now.since(known.read_at) >= REFRESH);
+        let watched = path.rsplit_once('/').is_some_and(|(parent, _)| self.direct.contains_key(parent));
+        let mut known = known.unwrap_or_else(|| Known::new(inode, self.last.filter(|_| watched)));
+        if due {
+            (known.settings, known.unread) = self.tree.settings(root, path);
+            known.read_at = g.now;
+            known.usage_file = self.tree.usage_file(root, path);
+            known.inside = inside(&self.tree, root, path);
+        }
+        for (what, error) in &known.unread {
+            g.notes.error(*what, error);
+        }
+        Some(self.groups.entry(path.into()).or_insert(known))
+    }
+
+    /// How much CPU time a group used since the last look, where that is counted, ns.
+    fn usage(&mut self, path: &str, g: &mut Gathering) -> Option<u64> {
+        if path.is_empty() && !self.groups.contains_key(path) {
+            let usage_file = self.tree.usage_file(&self.kept.root, path);
+            self.groups.insert(String::new(), Known { usage_file, ..Known::new(0, None) });
+        }
+        let known = self.groups.get_mut(path)?;
+        let (version, file) = known.usage_file.as_ref()?;
+        let usage = self.kept.read(file).and_then(|text| files::parse_usage(*version, file, &text));
+        let usage =
+            g.notes.ask(What::Siblings, usage.or_else(|e| if e.is_absent() { Ok(None) } else { Err(e) }))?;
+        // A group that was not there at the last look did all of it since.
+        let before = known.usage_ns.or(known.began.map(|_| 0)).unwrap_or(usage);
+        known.growth_ns = usage.saturating_sub(before);
+        known.usage_ns = Some(usage.max(before));
+        Some(known.growth_ns)
+    }
+
+    /// Reads what a group used, and if it did, what its threads waited for.
+    fn count(&mut self, path: &str, places: bool, g: &mut Gathering) {
+        let first = self.groups.get(path).is_some_and(|known| !known.counted);
+        let used = self.usage(path, g);
+        let Some(known) = self.groups.get_mut(path) else { return };
+        known.tally.on = CpuSet::default();
+        if used == Some(0) && !first {
+            return;
+        }
+        let mut threads = Vec::new();
+        for group in &known.inside {
+            let listed = optional(self.tree.threads(&self.kept.root, group));
+            threads.extend(g.notes.ask(What::Threads, listed).unwrap_or_default());
+        }
+        let before = known.tally.sums().run_ns.unwrap_or(0);
+        let masks = known.read_at == g.now || known.tally.masks.is_empty();
+        let last = self.last.filter(|_| !first || known.began.is_some());
+        known.tally.update(&mut self.kept, &threads, &Look { last, places, masks });
+        if used.is_none() {
+            known.growth_ns = known.tally.sums().run_ns.unwrap_or(0).saturating_sub(before);
+        }
+        known.counted = true;
+        if known.tally.is_blind() {
+            let why = "its threads have no schedstat here: what they wait for is not known";
+            g.notes.add(What::Threads, self.tree.dir(path), why.into());
+        }
+    }
+}
+
+impl Known {
+    fn new(inode: u64, began: Option<Time>) -> Known {
+        Known {
+            inode,
+            began,
+            read_at: Time(0),
+            settings: Settings::default(),
+            unread: Vec::new(),
+            usage_file: None,
+            inside: Vec::new(),
+            usage_ns: None,
+            counted: false,
+            growth_ns: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let sums = self.tally.sums();
+        match self.usage_file {
+            Some(_) => Counters { run_ns: self.usage_ns, wait_ns: sums.wait_ns },
+            None => sums,
+        }
+    }
+
+    /// The pCPUs that it may use: those of its threads, else of its cpuset, else all.
+    fn cpus(&self, all: &CpuSet) -> CpuSet {
+        let confined = |within: &CpuSet, set: Option<&CpuSet>| {
+            let both = set.map(|set| set.intersection(within));
+            both.filter(|both| !both.is_empty()).unwrap_or_else(|| within.clone())
+        };
+        confined(&confined(all, self.settings.cpuset.as_ref()), Some(&self.tally.masks))
+    }
+}
+
+/// All groups above a path, the top (empty) included.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end])
+}
+
+/// A group and all below it.
+fn inside(tree: &Tree, root: &Root, path: &str) -> Vec<String> {
+    let mut found = vec![path.to_owned()];
+    let mut next = 0;
+    while next < found.len() && found.len() < MOST_GROUPS {
+        let group = found[next].clone();
+        let names = tree.children(root, &group).unwrap_or_default();
+        found.extend(names.iter().map(|name| format!("{group}/{name}")));
+        next += 1;
+    }
+    found
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of pCPUs")]
+fn to_float(n: u64) -> f64 {
+    n as f64
+}

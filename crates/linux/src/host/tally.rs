@@ -1,0 +1,167 @@
+//! Sums over threads that come and go, which never run backwards.
+
+use std::collections::BTreeMap;
+
+use corefit_core::machine::Counters;
+use corefit_core::{CpuId, CpuSet, Time};
+
+use super::kept::Kept;
+use crate::proc::{self, TICK_NS, Task};
+use crate::root::ReadError;
+
+/// Where threads of a group run is looked up for so many at most.
+const LOOKED_UP: usize = 64;
+
+/// What one thread has done so far, ns: run and waited.
+pub(crate) type Done = (u64, u64);
+
+/// The threads of a group and of all below it.
+#[derive(Default)]
+pub(crate) struct Tally {
+    known: BTreeMap<u32, Done>,
+    run_ns: u64,
+    wait_ns: u64,
+    /// Threads were there, but none with counters.
+    blind: bool,
+    /// Where those ran last that did something between the last two looks.
+    pub(crate) on: CpuSet,
+    /// Where its threads may run.
+    pub(crate) masks: CpuSet,
+}
+
+/// How a group's threads are read.
+pub(crate) struct Look {
+    /// The last one, if new threads in the group can be those that were born since; `None` if nothing
+    /// was known of the group then.
+    pub(crate) last: Option<Time>,
+    /// Whether it matters where they run.
+    pub(crate) places: bool,
+    /// Whether to read anew where they may run.
+    pub(crate) masks: bool,
+}
+
+impl Tally {
+    /// Adds what these threads did since the last time.
+    pub(crate) fn update(&mut self, kept: &mut Kept, threads: &[(u32, u32)], look: &Look) {
+        let mut now = BTreeMap::new();
+        let mut on = Vec::new();
+        let mut masks: Vec<CpuId> = Vec::new();
+        for &(pid, tid) in threads {
+            let Ok(done) = schedstat(kept, pid, tid) else { continue };
+            let old = self.known.get(&tid).copied();
+            let (run, wait) = grown(old, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
+            self.run_ns += run;
+            self.wait_ns += wait;
+            if look.places && run > 0 && on.len() < LOOKED_UP {
+                on.extend(task(kept, pid).ok().and_then(|task| task.on));
+            }
+            if look.masks && now.len() < LOOKED_UP {
+                masks.extend(affinity(kept, pid).iter().flat_map(CpuSet::iter));
+            }
+            now.insert(tid, done);
+        }
+        self.blind = now.is_empty() && !threads.is_empty();
+        self.known = now;
+        self.on = on.into_iter().collect();
+        if look.masks {
+            self.masks =
+                if threads.len() > LOOKED_UP { CpuSet::default() } else { masks.into_iter().collect() };
+        }
+    }
+
+    /// The sums since the first look; without those of threads that came and went between two looks.
+    pub(crate) fn sums(&self) -> Counters {
+        let sum = |ns| (!self.blind).then_some(ns);
+        Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns) }
+    }
+
+    pub(crate) fn is_blind(&self) -> bool {
+        self.blind
+    }
+}
+
+/// What a thread did since it was seen last. One that was not seen before did all of it if it was born
+/// since then; if not, it came from another group, and nothing is known.
+pub(crate) fn grown(old: Option<Done>, new: Done, born: impl FnOnce() -> bool) -> Done {
+    match old {
+        Some(old) if new.0 >= old.0 && new.1 >= old.1 => (new.0 - old.0, new.1 - old.1),
+        // Another thread has its number now.
+        Some(_) => new,
+        None if born() => new,
+        None => (0, 0),
+    }
+}
+
+pub(crate) fn schedstat(kept: &mut Kept, pid: u32, tid: u32) -> Result<Done, ReadError> {
+    let path = format!("/proc/{pid}/task/{tid}/schedstat");
+    let text = kept.read(&path)?;
+    proc::parse_schedstat(&path, &text)
+}
+
+/// The status of a thread, or of a process by its main one.
+pub(crate) fn task(kept: &Kept, pid: u32) -> Result<Task, ReadError> {
+    let path = format!("/proc/{pid}/stat");
+    proc::task(&path, &kept.root.read(&path)?)
+}
+
+pub(crate) fn affinity(kept: &Kept, pid: u32) -> Option<CpuSet> {
+    proc::affinity(&kept.root, pid).ok().map(|(set, _)| set)
+}
+
+fn born_since(kept: &Kept, pid: u32, last: Time) -> bool {
+    task(kept, pid).is_ok_and(|task| is_born_since(&task, last))
+}
+
+pub(crate) fn is_born_since(task: &Task, last: Time) -> bool {
+    Time(0) + task.started >= Time(last.0.saturating_sub(TICK_NS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Root;
+
+    const STAT: &str =
+        "(a) S 3 7 7 0 -1 4194304 1 0 0 0 30 12 4 1 20 0 1 0 5555 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0\n";
+
+    fn thread(dir: &std::path::Path, tid: u32, done: Done) {
+        let task = dir.join(format!("proc/{tid}/task/{tid}"));
+        std::fs::create_dir_all(&task).unwrap();
+        std::fs::write(task.join("schedstat"), format!("{} {} 1\n", done.0, done.1)).unwrap();
+        std::fs::write(dir.join(format!("proc/{tid}/stat")), format!("{tid} {STAT}")).unwrap();
+    }
+
+    #[test]
+    fn sums_grow_as_threads_come_go_and_their_numbers_are_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kept = Kept::new(Root::at(dir.path()));
+        let mut tally = Tally::default();
+        let mut look = |last: u64, threads: &[(u32, Done)]| {
+            threads.iter().for_each(|&(tid, done)| thread(dir.path(), tid, done));
+            let listed: Vec<_> = threads.iter().map(|&(tid, _)| (tid, tid)).collect();
+            let last = (last > 0).then_some(Time(last));
+            let look = Look { last, places: true, masks: false };
+            tally.update(&mut kept, &listed, &look);
+            let sums = tally.sums();
+            (sums.run_ns.unwrap(), sums.wait_ns.unwrap())
+        };
+        let (early, late) = (50_000_000_000, 60_000_000_000); // threads began at 55.55 s
+        assert_eq!(look(0, &[(7, (100, 10)), (8, (200, 20))]), (0, 0), "the first look is the zero");
+        assert_eq!(look(early, &[(7, (101, 12)), (8, (200, 20))]), (1, 2));
+        assert_eq!(look(early, &[(7, (102, 12)), (9, (30, 3))]), (32, 5), "8 went, 9 was born");
+        assert_eq!(look(late, &[(7, (103, 12)), (10, (500, 5))]), (33, 5), "10 came from elsewhere");
+        assert_eq!(look(late, &[(7, (4, 1)), (10, (500, 5))]), (37, 6), "another thread is 7 now");
+    }
+
+    #[test]
+    fn threads_without_counters_give_no_sums() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kept = Kept::new(Root::at(dir.path()));
+        let mut tally = Tally::default();
+        let look = Look { last: None, places: false, masks: false };
+        tally.update(&mut kept, &[(7, 7)], &look);
+        assert_eq!((tally.sums(), tally.is_blind()), (Counters::default(), true));
+        tally.update(&mut kept, &[], &look);
+        assert_eq!(tally.sums().run_ns, Some(0), "nobody is there who could have done something");
+    }
+}

@@ -1,0 +1,220 @@
+//! Threads that sit directly in a group with VMs below it: each competes with those groups on its own,
+//! or with its session where the kernel groups sessions (sched(7), "The autogroup feature").
+//!
+//! A host has hundreds of threads at rest. One appears when it does something, with counters that were
+//! zero when it was still at rest, and stays for [`KEEP`]; so that what was active between any two
+//! snapshots that are less apart than this is in the later one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corefit_core::machine::{Counters, Role, VcpuState, VmId, VmState};
+use corefit_core::{CpuSet, Time, Weight};
+
+use super::kept::Kept;
+use super::tally::{Done, affinity, grown, is_born_since, schedstat, task};
+use super::{REFRESH, per_cpu};
+use crate::proc::{Task, autogroup};
+
+/// For how long what rests is still shown.
+const KEEP: Duration = Duration::from_secs(60);
+
+/// The threads in one group.
+#[derive(Default)]
+pub(crate) struct Direct {
+    threads: BTreeMap<u32, Thread>,
+    sessions: BTreeMap<String, Session>,
+    rest: Actor,
+}
+
+struct Thread {
+    task: Task,
+    mask: Option<CpuSet>,
+    session: Option<(String, f64)>,
+    looked: Time,
+    done: Done,
+    actor: Actor,
+}
+
+struct Session {
+    name: String,
+    weight: f64,
+    mask: CpuSet,
+    actor: Actor,
+}
+
+/// What did something.
+#[derive(Default)]
+struct Actor {
+    began: Time,
+    done: Done,
+    active: Option<Time>,
+}
+
+/// The circumstances of a look at a group's threads.
+pub(crate) struct Scene<'a> {
+    pub(crate) now: Time,
+    pub(crate) last: Option<Time>,
+    /// The group, for names.
+    pub(crate) path: &'a str,
+    pub(crate) parent: Option<&'a str>,
+    /// Whether the kernel groups sessions here.
+    pub(crate) sessions: bool,
+    /// What a nice-0 thread weighs.
+    pub(crate) weight: f64,
+    /// All pCPUs.
+    pub(crate) pcpus: &'a CpuSet,
+}
+
+/// What a look at a group's threads found.
+pub(crate) struct Found {
+    /// CPU time of all of them since the last look, ns, threads of the kernel included.
+    pub(crate) run_ns: u64,
+    /// None of them has counters.
+    pub(crate) blind: bool,
+}
+
+impl Direct {
+    /// Looks at the threads listed.
+    pub(crate) fn update(&mut self, kept: &mut Kept, listed: &[(u32, u32)], scene: &Scene) -> Found {
+        let mut before = std::mem::take(&mut self.threads);
+        let mut run_ns = 0;
+        for &(pid, tid) in listed {
+            let Ok(done) = schedstat(kept, pid, tid) else { continue };
+            let known = before.remove(&tid).filter(|known| known.done.0 <= done.0);
+            let fresh = known.is_none();
+            let thread = known.or_else(|| Thread::meet(kept, pid, done, scene));
+            let Some(mut thread) = thread else { continue };
+            let born = || scene.last.is_some_and(|last| is_born_since(&thread.task, last));
+            let (run, wait) = grown((!fresh).then_some(thread.done), done, born);
+            thread.done = done;
+            // What the kernel does for others is in the rest.
+            if !thread.task.kernel {
+                run_ns += run;
+                if run + wait > 0 {
+                    thread.refresh(kept, pid, scene);
+                    self.acted(&mut thread, (run, wait), scene);
+                }
+            }
+            self.threads.insert(tid, thread);
+        }
+        Found { run_ns, blind: self.threads.is_empty() && !listed.is_empty() }
+    }
+
+    /// What the group used that none of its threads and groups did: threads of the kernel, and what
+    /// ended before it was seen.
+    pub(crate) fn rest(&mut self, run_ns: u64, scene: &Scene) {
+        if run_ns > 0 {
+            self.rest.act((run_ns, 0), scene);
+        }
+    }
+
+    fn acted(&mut self, thread: &mut Thread, done: Done, scene: &Scene) {
+        let Some((key, weight)) = &thread.session else {
+            thread.actor.act(done, scene);
+            return;
+        };
+        let session = self.sessions.entry(key.clone()).or_insert_with(|| Session {
+            name: format!("session {} ({})", key.trim_start_matches("/autogroup-"), thread.task.name),
+            weight: 0.0,
+            mask: CpuSet::default(),
+            actor: Actor::default(),
+        });
+        session.weight = *weight;
+        let mask = thread.mask.as_ref().unwrap_or(scene.pcpus);
+        session.mask = session.mask.iter().chain(mask.iter()).collect();
+        session.actor.act(done, scene);
+    }
+
+    /// Everything that was active of late, as competitors.
+    pub(crate) fn others(&mut self, scene: &Scene, rest_weight: f64) -> Vec<VmState> {
+        self.sessions.retain(|_, session| session.actor.is_shown(scene.now));
+        let mut others = Vec::new();
+        let mut add = |actor: &Actor, key: &str, name: String, weight: f64, mask: &CpuSet| {
+            if actor.is_shown(scene.now) {
+                others.push(actor.state(key, name, weight * scene.weight / 1024.0, mask, scene));
+            }
+        };
+        for (tid, thread) in &self.threads {
+            let mask = thread.mask.as_ref().unwrap_or(scene.pcpus);
+            let key = format!("thread {tid}@{}", thread.task.started.as_millis());
+            add(
+                &thread.actor,
+                &key,
+                format!("thread {tid} ({})", thread.task.name),
+                thread.task.weight,
+                mask,
+            );
+        }
+        for (key, session) in &self.sessions {
+            add(&session.actor, key, session.name.clone(), session.weight, &session.mask);
+        }
+        let name =
+            format!("kernel and ended tasks in {}", if scene.path.is_empty() { "/" } else { scene.path });
+        add(&self.rest, "rest", name, rest_weight * 1024.0, scene.pcpus);
+        others
+    }
+}
+
+impl Thread {
+    fn meet(kept: &Kept, pid: u32, done: Done, scene: &Scene) -> Option<Thread> {
+        let task = task(kept, pid).ok()?;
+        let mut thread =
+            Thread { task, mask: None, session: None, looked: Time(0), done, actor: Actor::default() };
+        if scene.sessions && !thread.task.kernel {
+            thread.session = autogroup(&kept.root, pid).ok().flatten();
+        }
+        Some(thread)
+    }
+
+    /// Reads anew what changes rarely, every so often.
+    fn refresh(&mut self, kept: &Kept, pid: u32, scene: &Scene) {
+        if self.mask.is_some() && scene.now.since(self.looked) < REFRESH {
+            return;
+        }
+        self.looked = scene.now;
+        if let Ok(task) = task(kept, pid) {
+            self.task = task;
+        }
+        if scene.sessions {
+            self.session = autogroup(&kept.root, pid).ok().flatten();
+        }
+        let mask = affinity(kept, pid).map(|mask| mask.intersection(scene.pcpus));
+        self.mask = mask.filter(|mask| !mask.is_empty()).or_else(|| Some(scene.pcpus.clone()));
+    }
+}
+
+impl Actor {
+    fn act(&mut self, (run, wait): Done, scene: &Scene) {
+        if !self.is_shown(scene.now) {
+            self.done = (0, 0);
+            self.began = scene.last.unwrap_or(scene.now);
+        }
+        self.active = Some(scene.now);
+        self.done = (self.done.0 + run, self.done.1 + wait);
+    }
+
+    fn is_shown(&self, now: Time) -> bool {
+        self.active.is_some_and(|active| now.since(active) < KEEP)
+    }
+
+    fn state(&self, key: &str, name: String, weight: f64, mask: &CpuSet, scene: &Scene) -> VmState {
+        let (run_ns, wait_ns) = self.done;
+        VmState {
+            // Each time that it begins anew with zero, it is another one.
+            id: VmId(format!("{}:{key}#{}", scene.path, self.began.0)),
+            name,
+            role: Role::Other,
+            parent: scene.parent.map(Into::into),
+            weight: Some(Weight(weight)),
+            vcpus: if mask.len() == 1 || key.starts_with("thread") {
+                vec![VcpuState { online: true, affinity: Some(mask.clone()), ..VcpuState::default() }]
+            } else {
+                per_cpu(mask, &CpuSet::default())
+            },
+            whole: Some(Counters { run_ns: Some(run_ns), wait_ns: Some(wait_ns) }),
+            began: Some(self.began),
+            ..VmState::default()
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Where a host's groups are: the hierarchy that divides CPU time, and those that count it and
+//! confine it.
+
+use corefit_core::{CpuSet, Quota, Weight, What};
+
+use crate::cgroup::files;
+use crate::cgroup::mounts::{self, Found, Mount, Mounted, Version};
+use crate::root::{ReadError, Root, optional};
+
+/// The mounted hierarchies. Groups are named by their paths below the mount point, `/docker/abc`;
+/// the top is the empty text.
+pub(crate) struct Tree {
+    pub(crate) version: Version,
+    point: String,
+    mounts: Vec<Mount>,
+    /// Whether nothing is above what is mounted.
+    pub(crate) whole: bool,
+    /// Hierarchies that count CPU time, the best first.
+    counting: Vec<Mounted>,
+    cpuset: Option<Mounted>,
+    depth: usize,
+}
+
+/// What is set for a group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) weight: Option<Weight>,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) cpuset: Option<CpuSet>,
+}
+
+impl Tree {
+    pub(crate) fn open(root: &Root) -> Result<Tree, ReadError> {
+        let mounts = mounts::mounts(root)?;
+        let none =
+            || ReadError::Unsupported { path: "/proc/self/mountinfo: a mount of control groups".into() };
+        let Mounted { version, point, depth } = mounts::hierarchy(&mounts, "cpu").ok_or_else(none)?;
+        let unified = mounts::hierarchy(&mounts, "").filter(|found| found.version == Version::V2);
+        let counting = mounts::hierarchy(&mounts, "cpuacct").into_iter().chain(unified);
+        let mut counting: Vec<Mounted> = counting.filter(|found| found.depth == depth).collect();
+        counting.dedup();
+        let cpuset = mounts::hierarchy(&mounts, "cpuset").filter(|found| found.depth == depth);
+        let whole = files::is_root(root, version, &point);
+        Ok(Tree { version, point, mounts, whole, counting, cpuset, depth })
+    }
+
+    /// The path of a group, given as that or as a directory; without a slash at its end.
+    pub(crate) fn path<'a>(&self, given: &'a str) -> &'a str {
+        let below = given.strip_prefix(&self.point).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        below.unwrap_or(given).trim_end_matches('/')
+    }
+
+    /// The directory of a group.
+    pub(crate) fn dir(&self, path: &str) -> String {
+        format!("{}{path}", self.point)
+    }
+
+    /// The names of the groups in a group.
+    pub(crate) fn children(&self, root: &Root, path: &str) -> Result<Vec<String>, ReadError> {
+        Ok(optional(root.dirs(&self.dir(path)))?.unwrap_or_default())
+    }
+
+    /// The deepest group of a process that the scheduler knows as one.
+    pub(crate) fn group_of(&self, root: &Root, pid: u32) -> Option<String> {
+        let memberships = mounts::memberships(root, pid).ok()?;
+        let Found::At(_, place) = mounts::find(root, &self.mounts, &memberships, "cpu", pid) else {
+            return None;
+        };
+        let mut names = &place.names[..];
+        while self.version == Version::V2 && !names.is_empty() {
+            let path = join(names);
+            if root.has(&format!("{}/cpu.weight", self.dir(&path))) {
+                break;
+            }
+            names = &names[..names.len() - 1];
+        }
+        Some(join(names))
+    }
+
+    /// The file that counts the CPU time of a group, and how it is written.
+    pub(crate) fn usage_file(&self, root: &Root, path: &str) -> Option<(Version, String)> {
+        let files = self.counting.iter().map(|found| {
+            (found.version, files::usage_file(found.version, &format!("{}{path}", found.point)))
+        });
+        files.into_iter().find(|(_, file)| root.has(file))
+    }
+
+    /// Weight, quota and effective cpuset of a group, each with the error that kept it from being read.
+    pub(crate) fn settings(&self, root: &Root, path: &str) -> (Settings, Vec<(What, ReadError)>) {
+        let dir = self.dir(path);
+        let mut errors = Vec::new();
+        let weight =
+            files::weight(root, self.version, &dir).unwrap_or_else(|e| note(&mut errors, What::Weight, e));
+        let quota =
+            files::quota(root, self.version, &dir).unwrap_or_else(|e| note(&mut errors, What::Quota, e));
+        let cpuset = self
+            .cpuset
+            .as_ref()
+            .map_or(Ok(None), |found| files::cpuset(root, found.version, &format!("{}{path}", found.point)));
+        let cpuset = cpuset.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
+        let settings =
+            Settings { weight: weight.map(|w| w.value), quota, cpuset: cpuset.map(|set| set.value) };
+        (settings, errors)
+    }
+
+    /// What a nice-0 thread weighs beside groups.
+    pub(crate) fn thread_weight(&self) -> f64 {
+        match self.version {
+            Version::V1 => 1024.0,
+            Version::V2 => 100.0,
+        }
+    }
+
+    /// The threads directly in a group, each with the process number under which `/proc` has it.
+    pub(crate) fn threads(&self, root: &Root, path: &str) -> Result<Vec<(u32, u32)>, ReadError> {
+        let dir = self.dir(path);
+        let list = match self.version {
+            Version::V1 => "tasks",
+            Version::V2 => "cgroup.threads",
+        };
+        if let Some(text) = optional(root.read(&format!("{dir}/{list}")))? {
+            return Ok(numbers(&text).map(|tid| (tid, tid)).collect());
+        }
+        let processes = optional(root.read(&format!("{dir}/cgroup.procs")))?.unwrap_or_default();
+        let mut threads = Vec::new();
+        for pid in numbers(&processes) {
+            let tids = optional(root.dirs(&format!("/proc/{pid}/task")))?.unwrap_or_default();
+            let tids: Vec<u32> = tids.iter().filter_map(|tid| tid.parse().ok()).collect();
+            threads.extend(tids.iter().map(|tid| (pid, *tid)));
+            if tids.is_empty() {
+                threads.push((pid, pid));
+            }
+        }
+        Ok(threads)
+    }
+
+    /// What cannot be seen of the tree, as a path and a reason.
+    pub(crate) fn hidden(&self) -> Option<(String, &'static str)> {
+        let why = "not the root: quotas and siblings above it cannot be seen from inside this container";
+        (!self.whole || self.depth > 0).then(|| (self.point.clone(), why))
+    }
+}
+
+fn note<T>(errors: &mut Vec<(What, ReadError)>, what: What, error: ReadError) -> Option<T> {
+    errors.push((what, error));
+    None
+}
+
+fn numbers(text: &str) -> impl Iterator<Item = u32> + '_ {
+    text.lines().filter_map(|line| line.trim().parse().ok())
+}
+
+fn join(names: &[String]) -> String {
+    names.iter().map(|name| format!("/{name}")).collect()
+}

@@ -1,0 +1,192 @@
+//! Guest agents, asked in the background: the latest answers, or why there are none.
+//!
+//! An agent that hangs costs libvirt its timeout, 5 s and more. So one thread with a connection of
+//! its own asks one VM after the other, whoever failed less and less often, and looks at the host
+//! only ever take what is there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use corefit_core::machine::GuestView;
+
+use super::api::{Access, Connection, Failure, Kind};
+use super::guest;
+use super::session::Key;
+use super::worker::{Crew, Worker};
+
+/// How long an agent may take to answer a command, s.
+const ANSWER: i32 = 2;
+/// libvirt's own wait before a command, when it synchronises with the agent, comes on top.
+const STUCK: Duration = Duration::from_secs(30);
+/// An answer counts for so many intervals.
+const AGE: u32 = 3;
+/// An agent that does not answer is asked again after one interval, then two, and so on up to this.
+const MOST_PATIENCE: Duration = Duration::from_secs(120);
+
+/// The agents of a host.
+pub(super) struct Agents {
+    uri: String,
+    every: Duration,
+    board: Arc<Mutex<Board>>,
+    crew: Crew,
+    worker: Option<Worker<Connection>>,
+}
+
+/// What is shared with the thread that asks.
+#[derive(Debug, Default)]
+struct Board {
+    guests: BTreeMap<Key, Guest>,
+    /// Which VM is being asked, since when.
+    asking: Option<(Key, Instant)>,
+    /// Whether a round is under way.
+    busy: bool,
+    /// Why nobody can be asked, and since when.
+    closed: Option<(String, Instant)>,
+}
+
+#[derive(Debug)]
+struct Guest {
+    view: Option<(Instant, GuestView)>,
+    error: Option<String>,
+    failures: u32,
+    next: Instant,
+    /// Whether the agent reads files, as far as is known.
+    files: bool,
+}
+
+impl Agents {
+    pub(super) fn new(uri: &str, every: Duration) -> Agents {
+        Agents { uri: uri.into(), every, board: Arc::default(), crew: Crew::default(), worker: None }
+    }
+
+    /// What the guest of this VM said; or why that is not known; or neither, if it was not asked yet.
+    pub(super) fn latest(&self, key: &Key) -> Result<Option<GuestView>, String> {
+        let board = lock(&self.board);
+        let Some(guest) = board.guests.get(key) else { return Ok(None) };
+        match (&guest.view, &guest.error) {
+            (_, Some(error)) => Err(error.clone()),
+            (Some((at, view)), None) if at.elapsed() <= self.every * AGE => Ok(Some(view.clone())),
+            (Some((at, _)), None) => Err(format!("last answer {} s ago", at.elapsed().as_secs())),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Why guests are not asked at all.
+    pub(super) fn closed(&self) -> Option<String> {
+        lock(&self.board).closed.as_ref().map(|(why, _)| why.clone())
+    }
+
+    /// Has the agents of these VMs asked that it is time for; returns at once.
+    pub(super) fn ask(&mut self, vms: &[Key]) {
+        let now = Instant::now();
+        let shared = self.board.clone();
+        let mut board = lock(&shared);
+        board.guests.retain(|key, _| vms.contains(key));
+        let hangs = board.asking.as_ref().is_some_and(|(_, since)| since.elapsed() > STUCK);
+        if hangs && let Some((key, _)) = board.asking.take() {
+            if let Some(guest) = board.guests.get_mut(&key) {
+                guest.fail("libvirtd did not come back from asking it".into(), self.every);
+            }
+            self.worker = None;
+            self.board =
+                Arc::new(Mutex::new(Board { guests: std::mem::take(&mut board.guests), ..Board::default() }));
+            return;
+        }
+        if board.busy {
+            return;
+        }
+        if let Some((_, since)) = &board.closed {
+            if since.elapsed() < MOST_PATIENCE / 2 {
+                return;
+            }
+            board.closed = None;
+            self.worker = None;
+        }
+        let new = || Guest { view: None, error: None, failures: 0, next: now, files: true };
+        let due = |key: &&Key| board.guests.entry((*key).clone()).or_insert_with(new).next <= now;
+        let due: Vec<Key> = vms.iter().filter(due).cloned().collect();
+        if due.is_empty() {
+            return;
+        }
+        if self.worker.is_none() {
+            let (uri, shared) = (self.uri.clone(), shared.clone());
+            self.worker = self.crew.start("libvirt agents", move || open(&uri, &shared));
+        }
+        let (for_round, every) = (shared.clone(), self.every);
+        let round = move |connection: &mut Connection| round(connection, &for_round, &due, every);
+        board.busy = self.worker.as_ref().is_some_and(|worker| worker.post(round).is_ok());
+        if !board.busy {
+            self.worker = None;
+        }
+    }
+}
+
+impl Guest {
+    fn fail(&mut self, why: String, every: Duration) {
+        self.failures += 1;
+        let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
+        self.next = Instant::now() + pause;
+        self.error = Some(why);
+        self.view = None;
+    }
+}
+
+/// The thread's connection, or a note on the board why there is none.
+fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
+    let connection = Connection::open(uri, Access::Write, ANSWER * 4);
+    connection
+        .map_err(|error| {
+            let mut board = lock(board);
+            board.closed = Some((format!("guests cannot be asked: {error}"), Instant::now()));
+            board.busy = false;
+        })
+        .ok()
+}
+
+fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Duration) {
+    for key in due {
+        let Some(mut files) = lock(board).guests.get(key).map(|guest| guest.files) else { continue };
+        lock(board).asking = Some((key.clone(), Instant::now()));
+        let answer = connection.domain(&key.0).and_then(|domain| {
+            if domain.id() != Some(key.1) {
+                return Err(Failure { kind: Kind::NoDomain, text: "it ended".into() });
+            }
+            let mut ask = |command: &str| domain.agent(command, ANSWER);
+            Ok(guest::view(&mut files, &mut ask))
+        });
+        let mut board = lock(board);
+        board.asking = None;
+        let Some(guest) = board.guests.get_mut(key) else { continue };
+        guest.files = files;
+        match answer {
+            Ok(Ok(view)) => {
+                *guest = Guest {
+                    view: Some((Instant::now(), view)),
+                    error: None,
+                    failures: 0,
+                    next: Instant::now() + every,
+                    files,
+                };
+            }
+            Ok(Err(why)) => guest.fail(why, every),
+            Err(error) if error.kind == Kind::NoDomain => {}
+            Err(error) => {
+                // The connection is of no use any more; the next round opens another.
+                board.closed = Some((format!("guests cannot be asked: {error}"), long_ago()));
+                break;
+            }
+        }
+    }
+    lock(board).busy = false;
+}
+
+/// So that the connection is opened anew as soon as somebody asks.
+fn long_ago() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(MOST_PATIENCE).unwrap_or(now)
+}
+
+fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
+    board.lock().unwrap_or_else(PoisonError::into_inner)
+}

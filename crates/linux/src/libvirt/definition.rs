@@ -1,0 +1,270 @@
+//! A domain's definition, as far as it decides what the domain gets.
+//!
+//! Source: libvirt's "Domain XML format", elements `vcpu`, `cputune`, `numatune`, `iothreadids` and
+//! `channel`; the live XML of a domain holds what is in force, changes by API included.
+
+use corefit_core::{CpuSet, Quota, Weight};
+use roxmltree::{Document, Node};
+
+/// libvirt's (and the kernel's) period where only a quota is given, us.
+const USUAL_PERIOD_US: u64 = 100_000;
+/// The channel of the guest agent.
+const AGENT: &str = "org.qemu.guest_agent.0";
+
+/// What a domain's XML says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Definition {
+    /// Emulated instruction by instruction (`type='qemu'`).
+    pub(super) emulated: bool,
+    /// All vCPUs that it could have, by number.
+    pub(super) vcpus: Vec<VcpuDefinition>,
+    /// Among other domains, in the unit of the host's control groups; `None` if not set.
+    pub(super) shares: Option<Weight>,
+    /// Of all its threads together.
+    pub(super) global_quota: Option<Quota>,
+    /// Of each vCPU.
+    pub(super) vcpu_quota: Option<Quota>,
+    /// Of the threads that are neither vCPUs nor iothreads.
+    pub(super) emulator_quota: Option<Quota>,
+    pub(super) emulator_pin: Option<CpuSet>,
+    /// Of each iothread.
+    pub(super) iothread_quota: Option<Quota>,
+    /// Numbers, and pins.
+    pub(super) iothreads: Vec<(u32, Option<CpuSet>)>,
+    /// Where its memory may be; `None` if anywhere.
+    pub(super) memory_nodes: Option<CpuSet>,
+    /// Whether its guest agent is connected; `None` if it is to have none, or libvirt does not say.
+    pub(super) agent: Option<bool>,
+}
+
+/// A vCPU.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct VcpuDefinition {
+    /// Plugged in.
+    pub(super) plugged: bool,
+    /// pCPUs that it may use; `None` if nothing is said.
+    pub(super) pin: Option<CpuSet>,
+}
+
+impl Definition {
+    /// Reads the XML of a domain.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub(super) fn parse(xml: &str) -> Result<Definition, String> {
+        let document = Document::parse(xml).map_err(|e| format!("definition is no XML: {e}"))?;
+        let domain = document.root_element();
+        let vcpu = child(domain, "vcpu").ok_or("definition has no <vcpu>")?;
+        let most: usize = number(vcpu, vcpu.text().unwrap_or("").trim(), "count of vCPUs")?;
+        if most > 65_536 {
+            return Err(wrong(vcpu, &most.to_string(), "count of vCPUs"));
+        }
+        let current = attribute(vcpu, "current", "count of vCPUs")?.unwrap_or(most);
+        let everywhere = cpus(vcpu, "cpuset")?;
+        let one = |i| VcpuDefinition { plugged: i < current, pin: everywhere.clone() };
+        let mut found = Definition {
+            emulated: domain.attribute("type") == Some("qemu"),
+            vcpus: (0..most).map(one).collect(),
+            emulator_pin: everywhere.clone(),
+            ..Definition::default()
+        };
+        for vcpu in children(child(domain, "vcpus"), "vcpu") {
+            let id: usize = attribute(vcpu, "id", "number of a vCPU")?.unwrap_or(usize::MAX);
+            if let Some(known) = found.vcpus.get_mut(id) {
+                known.plugged = vcpu.attribute("enabled") == Some("yes");
+            }
+        }
+        found.iothreads(domain, everywhere.as_ref())?;
+        if let Some(tune) = child(domain, "cputune") {
+            found.tune(tune)?;
+        }
+        found.memory_nodes = memory_nodes(domain)?;
+        found.agent = children(child(domain, "devices"), "channel")
+            .filter_map(|channel| child(channel, "target"))
+            .find(|target| target.attribute("name") == Some(AGENT))
+            .and_then(|target| target.attribute("state").map(|state| state == "connected"));
+        Ok(found)
+    }
+
+    fn iothreads(&mut self, domain: Node<'_, '_>, everywhere: Option<&CpuSet>) -> Result<(), String> {
+        for iothread in children(child(domain, "iothreadids"), "iothread") {
+            if let Some(id) = attribute(iothread, "id", "number of an iothread")? {
+                self.iothreads.push((id, everywhere.cloned()));
+            }
+        }
+        if let Some(count) = child(domain, "iothreads").filter(|_| self.iothreads.is_empty()) {
+            let count: u32 = number(count, count.text().unwrap_or("").trim(), "count of iothreads")?;
+            self.iothreads = (1..=count.min(65_536)).map(|id| (id, everywhere.cloned())).collect();
+        }
+        Ok(())
+    }
+
+    fn tune(&mut self, tune: Node<'_, '_>) -> Result<(), String> {
+        let value = |name: &str| -> Result<Option<u64>, String> {
+            let Some(node) = child(tune, name) else { return Ok(None) };
+            // Negative: no limit. So are numbers that libvirt keeps as unsigned.
+            let value: i128 = number(node, node.text().unwrap_or("").trim(), "number")?;
+            Ok(Some(u64::try_from(value).unwrap_or(0)))
+        };
+        let quota = |period: &str, quota: &str| -> Result<Option<Quota>, String> {
+            let Some(quota_us) = value(quota)? else { return Ok(None) };
+            let most = u64::MAX / 1000; // of the kernel, in us: what libvirt writes for "no limit"
+            Ok(Some(Quota {
+                quota_us: (quota_us > 0 && quota_us < most / 2).then_some(quota_us),
+                period_us: value(period)?.filter(|period| *period > 0).unwrap_or(USUAL_PERIOD_US),
+                burst_us: 0,
+                source: format!("cputune/{quota}"),
+            }))
+        };
+        #[expect(clippy::cast_precision_loss, reason = "at most 262144")]
+        let weight = |shares: u64| Weight(shares as f64);
+        self.shares = value("shares")?.filter(|shares| *shares > 0).map(weight);
+        self.vcpu_quota = quota("period", "quota")?;
+        self.global_quota = quota("global_period", "global_quota")?;
+        self.emulator_quota = quota("emulator_period", "emulator_quota")?;
+        self.iothread_quota = quota("iothread_period", "iothread_quota")?;
+        for pin in children(Some(tune), "vcpupin") {
+            let id: usize = attribute(pin, "vcpu", "number of a vCPU")?.unwrap_or(usize::MAX);
+            if let Some(vcpu) = self.vcpus.get_mut(id) {
+                vcpu.pin = cpus(pin, "cpuset")?;
+            }
+        }
+        if let Some(pin) = child(tune, "emulatorpin") {
+            self.emulator_pin = cpus(pin, "cpuset")?;
+        }
+        for pin in children(Some(tune), "iothreadpin") {
+            let id: Option<u32> = attribute(pin, "iothread", "number of an iothread")?;
+            let set = cpus(pin, "cpuset")?;
+            self.iothreads
+                .iter_mut()
+                .filter(|(known, _)| Some(*known) == id)
+                .for_each(|(_, p)| *p = set.clone());
+        }
+        Ok(())
+    }
+}
+
+/// The nodes of `<memory>` and of all `<memnode>`; `None` where one of them is only preferred.
+fn memory_nodes(domain: Node<'_, '_>) -> Result<Option<CpuSet>, String> {
+    let Some(tune) = child(domain, "numatune") else { return Ok(None) };
+    let mut nodes = Vec::new();
+    for part in tune.children().filter(|n| n.has_tag_name("memory") || n.has_tag_name("memnode")) {
+        if part.attribute("mode") == Some("preferred") {
+            return Ok(None);
+        }
+        if let Some(set) = cpus(part, "nodeset")? {
+            nodes.extend(set.iter());
+        }
+    }
+    Ok((!nodes.is_empty()).then(|| nodes.into_iter().collect()))
+}
+
+fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
+    node.children().find(|child| child.has_tag_name(name))
+}
+
+fn children<'a, 'i>(node: Option<Node<'a, 'i>>, name: &str) -> impl Iterator<Item = Node<'a, 'i>> {
+    node.into_iter().flat_map(|node| node.children()).filter(move |child| child.has_tag_name(name))
+}
+
+fn attribute<T: std::str::FromStr>(node: Node<'_, '_>, name: &str, want: &str) -> Result<Option<T>, String> {
+    node.attribute(name).map(|text| number(node, text, want)).transpose()
+}
+
+fn cpus(node: Node<'_, '_>, name: &str) -> Result<Option<CpuSet>, String> {
+    attribute(node, name, "list of numbers, as in 0-3,8")
+}
+
+fn number<T: std::str::FromStr>(node: Node<'_, '_>, text: &str, want: &str) -> Result<T, String> {
+    text.parse().map_err(|_| wrong(node, text, want))
+}
+
+fn wrong(node: Node<'_, '_>, text: &str, want: &str) -> String {
+    let line = node.document().text_pos_at(node.range().start).row;
+    let text: String = text.chars().take(60).collect();
+    format!("definition, line {line}, <{}>: {text:?} is no {want}", node.tag_name().name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(name: &str) -> Definition {
+        let path = format!("{}/../../captures/libvirt/{name}.xml", env!("CARGO_MANIFEST_DIR"));
+        Definition::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    fn set(list: &str) -> Option<CpuSet> {
+        Some(list.parse().unwrap())
+    }
+
+    fn us(quota: Option<&Quota>) -> Option<(Option<u64>, u64)> {
+        quota.map(|quota| (quota.quota_us, quota.period_us))
+    }
+
+    #[test]
+    fn reads_a_tuned_kvm_domain() {
+        let domain = captured("kvm-tuned");
+        assert!(!domain.emulated);
+        assert_eq!(domain.vcpus.len(), 8);
+        let plugged: Vec<bool> = domain.vcpus.iter().map(|v| v.plugged).collect();
+        assert_eq!(plugged, [true, true, true, true, false, false, true, false]);
+        assert_eq!(domain.vcpus[0].pin, set("0,16"));
+        assert_eq!(domain.vcpus[1].pin, set("1-3"));
+        assert_eq!(domain.vcpus[2].pin, set("0-15")); // of <vcpu>
+        assert_eq!(domain.shares, Some(Weight(4096.0)));
+        assert_eq!(us(domain.vcpu_quota.as_ref()), Some((Some(50_000), 200_000)));
+        assert_eq!(us(domain.global_quota.as_ref()), Some((Some(300_000), 100_000)));
+        assert_eq!(us(domain.emulator_quota.as_ref()), Some((None, 100_000)));
+        assert_eq!(us(domain.iothread_quota.as_ref()), Some((Some(25_000), 50_000)));
+        assert_eq!(domain.emulator_pin, set("0-1"));
+        assert_eq!(domain.iothreads, [(1, set("2")), (4, set("0-15"))]);
+        assert_eq!(domain.memory_nodes, set("0,2"));
+        assert_eq!(domain.agent, Some(false));
+    }
+
+    #[test]
+    fn reads_a_plain_domain_of_which_nothing_is_set() {
+        let domain = captured("kvm-plain");
+        assert_eq!(domain.vcpus, vec![VcpuDefinition { plugged: true, pin: None }; 2]);
+        assert_eq!((domain.shares, &domain.vcpu_quota, &domain.global_quota), (None, &None, &None));
+        assert_eq!((domain.agent, domain.memory_nodes), (None, None));
+        assert_eq!(domain.iothreads, [(1, None), (2, None)]);
+    }
+
+    #[test]
+    fn reads_what_libvirt_said_of_a_real_test_vm() {
+        let domain = captured("real-testvm");
+        assert!(domain.emulated);
+        assert_eq!(domain.vcpus.len(), 2);
+        assert_eq!(domain.shares, Some(Weight(2048.0)));
+        assert_eq!(domain.vcpus[1].pin, set("1"));
+        assert_eq!(domain.agent, Some(true));
+    }
+
+    #[test]
+    fn a_preferred_node_does_not_bind() {
+        let xml =
+            "<domain><vcpu>1</vcpu><numatune><memory mode='preferred' nodeset='1'/></numatune></domain>";
+        assert_eq!(Definition::parse(xml).unwrap().memory_nodes, None);
+    }
+
+    #[test]
+    fn damage_is_named_with_its_line() {
+        let cases = [
+            ("<domain", "definition is no XML"),
+            ("<domain/>", "definition has no <vcpu>"),
+            ("<domain>\n<vcpu>many</vcpu></domain>", "definition, line 2, <vcpu>: \"many\" is no count"),
+            ("<domain><vcpu>99999999</vcpu></domain>", "definition, line 1, <vcpu>"),
+            ("<domain><vcpu cpuset='x'>1</vcpu></domain>", "definition, line 1, <vcpu>: \"x\" is no list"),
+            (
+                "<domain><vcpu>1</vcpu><cputune>\n\n<quota>half</quota></cputune></domain>",
+                "definition, line 3, <quota>: \"half\" is no number",
+            ),
+        ];
+        for (xml, start) in cases {
+            let error = Definition::parse(xml).unwrap_err();
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+}

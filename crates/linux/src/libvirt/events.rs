@@ -1,0 +1,132 @@
+//! What libvirt tells unasked: that something of a domain changed.
+//!
+//! One thread per process runs libvirt's event loop. It also answers and sends the keepalive
+//! messages by which a connection notices that nobody is at its other end.
+
+use std::collections::BTreeSet;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::api::{Connection, uuid};
+use super::sys;
+
+/// UUIDs of domains of which something changed since they were last taken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changed(Arc<Mutex<BTreeSet<String>>>);
+
+impl Changed {
+    /// Those that changed; forgets them.
+    pub(super) fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn add(&self, uuid: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid);
+    }
+}
+
+/// Starts the event loop. To be called once, before the first connection is opened.
+pub(super) fn run() {
+    // SAFETY: called once, before any connection.
+    if unsafe { sys::virEventRegisterDefaultImpl() } < 0 {
+        return; // Without events: definitions are read again from time to time.
+    }
+    let turn = || {
+        loop {
+            // SAFETY: registered; this is the only thread that runs it.
+            if unsafe { sys::virEventRunDefaultImpl() } < 0 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    };
+    // No thread, no events: as above.
+    let _ = std::thread::Builder::new().name("libvirt events".into()).spawn(turn);
+}
+
+/// Has changes of any domain noted in `changed` as long as the connection lives: started, stopped,
+/// paused, tuned, devices, agent connected. `false` if the driver does not tell all of them.
+pub(super) fn subscribe(connection: &Connection, changed: &Changed) -> bool {
+    type Any = unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void);
+    let functions = [on_two as *const (), on_list as *const (), on_name as *const ()];
+    // SAFETY: libvirt takes all callbacks as the generic type, and casts back by the event.
+    let [two, list, name] = functions.map(|f| unsafe { std::mem::transmute::<*const (), Any>(f) });
+    let events = [
+        (sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, two),
+        (sys::VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, two),
+        (sys::VIR_DOMAIN_EVENT_ID_TUNABLE, list),
+        (sys::VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, name),
+        (sys::VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, name),
+    ];
+    let mut all = true;
+    for (event, callback) in events {
+        let opaque = Box::into_raw(Box::new(changed.clone())).cast();
+        let event = c_int::try_from(event).unwrap_or(-1);
+        // SAFETY: the callback is of this event's type; `opaque` lives until `forget` gets it.
+        let id = unsafe {
+            sys::virConnectDomainEventRegisterAny(
+                connection.raw(),
+                std::ptr::null_mut(),
+                event,
+                Some(callback),
+                opaque,
+                Some(forget),
+            )
+        };
+        if id >= 0 {
+            connection.keep(id);
+        } else {
+            // SAFETY: not registered, so it is ours again.
+            unsafe { forget(opaque) };
+            all = false;
+        }
+    }
+    all
+}
+
+unsafe extern "C" fn forget(opaque: *mut c_void) {
+    // SAFETY: made by `subscribe`, and given back once.
+    drop(unsafe { Box::from_raw(opaque.cast::<Changed>()) });
+}
+
+/// # Safety
+/// `domain` is one, and `opaque` was made by `subscribe`.
+unsafe fn note(domain: sys::virDomainPtr, opaque: *mut c_void) {
+    if let Ok(uuid) = uuid(domain) {
+        // SAFETY: what the caller promises.
+        unsafe { &*opaque.cast::<Changed>() }.add(uuid);
+    }
+}
+
+unsafe extern "C" fn on_two(
+    _: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    _: c_int,
+    _: c_int,
+    opaque: *mut c_void,
+) -> c_int {
+    // SAFETY: libvirt calls with a domain and what it was given.
+    unsafe { note(domain, opaque) };
+    0
+}
+
+unsafe extern "C" fn on_list(
+    _: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    _: *mut c_void,
+    _: c_int,
+    opaque: *mut c_void,
+) {
+    // SAFETY: as above.
+    unsafe { note(domain, opaque) };
+}
+
+unsafe extern "C" fn on_name(
+    _: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    _: *const c_char,
+    opaque: *mut c_void,
+) {
+    // SAFETY: as above.
+    unsafe { note(domain, opaque) };
+}

@@ -1,0 +1,223 @@
+//! What a guest agent answers, made into a [`GuestView`].
+//!
+//! Source: QEMU's qga/qapi-schema.json (`guest-file-open`, `guest-file-read`, `guest-get-cpustats`,
+//! `guest-get-vcpus`); proc(5) for `/proc/stat`.
+
+use corefit_core::machine::{GuestVcpu, GuestView};
+use serde_json::{Value, json};
+
+use crate::proc::TICK_NS;
+
+/// How much of `/proc/stat` is asked for: 4,096 vCPUs and the line of interrupts.
+const ENOUGH: u32 = 1 << 20;
+
+/// Asks a guest, through a function that takes a command to the answer.
+///
+/// Where the agent may not read files (some distributions forbid it) it tells less: no count of
+/// runnable threads.
+///
+/// # Errors
+/// The first error of the agent, or what of its answer makes no sense.
+pub(super) fn view<E: ToString>(
+    files: &mut bool,
+    ask: &mut impl FnMut(&str) -> Result<String, E>,
+) -> Result<GuestView, String> {
+    let mut ask = |command: &str, arguments: Value| -> Result<Value, String> {
+        let command = match arguments {
+            Value::Null => json!({ "execute": command }),
+            arguments => json!({ "execute": command, "arguments": arguments }),
+        };
+        let answer = ask(&command.to_string()).map_err(|e| e.to_string())?;
+        let answer: Value = serde_json::from_str(&answer).map_err(|e| format!("no JSON: {e}"))?;
+        Ok(answer["return"].clone())
+    };
+    if *files {
+        match read(&mut ask) {
+            Ok(text) => return proc_stat(&text),
+            Err(error) if refuses(&error) => *files = false,
+            Err(error) => return Err(error),
+        }
+    }
+    let times = match ask("guest-get-cpustats", Value::Null) {
+        Err(error) if refuses(&error) => Value::Null,
+        other => other?,
+    };
+    let vcpus = ask("guest-get-vcpus", Value::Null)?;
+    Ok(stats(&times, &vcpus))
+}
+
+/// Whether the agent says that it does not do this.
+fn refuses(error: &str) -> bool {
+    ["disabled", "not been found", "not found", "not allowed", "ermission denied", "No such file"]
+        .iter()
+        .any(|text| error.contains(text))
+}
+
+fn read(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Result<String, String> {
+    let handle = ask("guest-file-open", json!({ "path": "/proc/stat", "mode": "r" }))?;
+    let part = ask("guest-file-read", json!({ "handle": handle, "count": ENOUGH }));
+    let closed = ask("guest-file-close", json!({ "handle": handle }));
+    let part = part?;
+    closed?;
+    let text = part["buf-b64"].as_str().and_then(base64).ok_or("guest-file-read gave no base64")?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A guest's `/proc/stat`.
+fn proc_stat(text: &str) -> Result<GuestView, String> {
+    let mut view = GuestView::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or("");
+        if name == "procs_running" {
+            view.runnable = words.next().and_then(|n| n.parse().ok());
+        }
+        let Some(id) = name.strip_prefix("cpu").and_then(|n| n.parse().ok()) else { continue };
+        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal guest guest_nice; guests' time is in user
+        let [user, nice, system, idle, iowait, irq, softirq, ..] = ticks[..] else {
+            return Err(format!("/proc/stat of the guest: {line:?} is no line of CPU times"));
+        };
+        let ns =
+            |ticks: &[u64]| Some(ticks.iter().fold(0u64, |a, b| a.saturating_add(b.saturating_mul(TICK_NS))));
+        view.vcpus.push(GuestVcpu {
+            id,
+            online: true,
+            busy_ns: ns(&[user, nice, system, irq, softirq]),
+            idle_ns: ns(&[idle, iowait]),
+            steal_ns: ticks.get(7).map(|steal| steal.saturating_mul(TICK_NS)),
+        });
+    }
+    if view.vcpus.is_empty() {
+        return Err("/proc/stat of the guest has no CPU times".into());
+    }
+    Ok(view)
+}
+
+/// Answers of `guest-get-cpustats` (times in ms) and `guest-get-vcpus`.
+fn stats(times: &Value, vcpus: &Value) -> GuestView {
+    let number = |value: &Value| value.as_u64();
+    let mut view = GuestView::default();
+    for vcpu in vcpus.as_array().into_iter().flatten() {
+        let Some(id) = number(&vcpu["logical-id"]).and_then(|id| u32::try_from(id).ok()) else { continue };
+        let same = |time: &&Value| number(&time["cpu"]) == Some(u64::from(id));
+        let time = times.as_array().into_iter().flatten().find(same).unwrap_or(&Value::Null);
+        let ns = |names: &[&str]| {
+            let ms = names.iter().try_fold(0u64, |sum, name| sum.checked_add(number(&time[*name])?));
+            ms.map(|ms| ms.saturating_mul(1_000_000))
+        };
+        let or_none = |name: &str| ns(&[name]).unwrap_or(0);
+        view.vcpus.push(GuestVcpu {
+            id,
+            online: vcpu["online"].as_bool().unwrap_or(true),
+            busy_ns: ns(&["user", "system"]).map(|ns| {
+                ["nice", "irq", "softirq"].iter().fold(ns, |ns, name| ns.saturating_add(or_none(name)))
+            }),
+            idle_ns: ns(&["idle"]).map(|ns| ns.saturating_add(or_none("iowait"))),
+            steal_ns: ns(&["steal"]),
+        });
+    }
+    view
+}
+
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut bits, mut count) = (0u32, 0);
+    for c in text.bytes().filter(|c| !b"=\r\n".contains(c)) {
+        let value = match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  9 9\ncpu0 10 1 5 80 4 2 1 7 0 0\ncpu3 1 0 0 9 0 0 0\nintr 1\nprocs_running 6\n";
+
+    /// "cpu0 1 …" in base64, as an agent sends it.
+    fn encoded(text: &str) -> String {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let letter = |bits: u32| char::from(LETTERS[(bits & 63) as usize]);
+        let three = |part: &[u8]| {
+            let bits =
+                part.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
+            let text: String = (0..=part.len()).map(|i| letter(bits >> (18 - 6 * i))).collect();
+            format!("{text:=<4}")
+        };
+        text.as_bytes().chunks(3).map(three).collect()
+    }
+
+    #[test]
+    fn a_linux_guest_tells_times_and_runnable_threads_by_its_file() {
+        let mut asked = Vec::new();
+        let mut agent = |command: &str| {
+            asked.push(command.to_owned());
+            Ok::<_, String>(match asked.len() {
+                1 => r#"{"return":1000}"#.to_owned(),
+                2 => format!(r#"{{"return":{{"count":5,"buf-b64":"{}","eof":true}}}}"#, encoded(STAT)),
+                _ => r#"{"return":{}}"#.to_owned(),
+            })
+        };
+        let view = view(&mut true, &mut agent).unwrap();
+        assert_eq!(view.runnable, Some(6));
+        let first = GuestVcpu {
+            id: 0,
+            online: true,
+            busy_ns: Some(190_000_000),
+            idle_ns: Some(840_000_000),
+            steal_ns: Some(70_000_000),
+        };
+        assert_eq!(view.vcpus[0], first);
+        assert_eq!((view.vcpus[1].id, view.vcpus[1].steal_ns), (3, None));
+        assert!(asked[2].contains("guest-file-close") && asked[2].contains("1000"), "{asked:?}");
+    }
+
+    #[test]
+    fn an_agent_that_reads_no_files_is_asked_for_its_own_statistics() {
+        let mut files = true;
+        let mut agent = |command: &str| {
+            match command {
+            c if c.contains("guest-file-open") => Err("The command guest-file-open has been disabled".to_owned()),
+            c if c.contains("cpustats") => Ok(r#"{"return":[{"type":"linux","cpu":1,"user":5,"nice":1,"system":2,"idle":90,"iowait":3,"steal":4}]}"#.to_owned()),
+            _ => Ok(r#"{"return":[{"logical-id":0,"online":false},{"logical-id":1,"online":true}]}"#.to_owned()),
+        }
+        };
+        let view = view(&mut files, &mut agent).unwrap();
+        assert!(!files);
+        assert_eq!((view.vcpus.len(), view.runnable), (2, None));
+        assert_eq!((view.vcpus[0].online, view.vcpus[0].busy_ns), (false, None));
+        let one = &view.vcpus[1];
+        assert_eq!(
+            (one.busy_ns, one.idle_ns, one.steal_ns),
+            (Some(8_000_000), Some(93_000_000), Some(4_000_000))
+        );
+    }
+
+    #[test]
+    fn an_agent_that_does_not_answer_is_an_error_at_once() {
+        let mut count = 0;
+        let mut agent = |_: &str| {
+            count += 1;
+            Err::<String, _>("Guest agent is not responding: timeout")
+        };
+        assert!(view(&mut true, &mut agent).unwrap_err().contains("not responding"));
+        assert_eq!(count, 1);
+        let mut agent = |_: &str| Ok::<_, String>("{".to_owned());
+        assert!(view(&mut true, &mut agent).unwrap_err().contains("no JSON"));
+        assert!(proc_stat("cpu0 1 2\n").unwrap_err().contains("no line of CPU times"));
+    }
+}

@@ -1,0 +1,360 @@
+//! The machine itself: one look, put together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use corefit_core::machine::{Machine, MachineError, Snapshot, State, VmId, VmState};
+use corefit_core::{CpuSet, Unread, What};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::Options;
+use super::agent::Agents;
+use super::api::{Access, Connection};
+use super::asked::{Asked, defined};
+use super::local::Local;
+use super::session::{Key, Look, Seen, Session, Subject};
+use super::worker::{self, Crew, Late, Worker};
+use crate::host::{HostReader, VmCounters};
+use crate::root::{ReadError, Root};
+
+/// A domain during whose asking libvirtd hung is not asked about for so long.
+const BLAME: Duration = Duration::from_secs(30);
+/// As many files as are kept open at the most, twice.
+const FILES: u64 = 16_384;
+
+/// A host of VMs.
+pub(super) struct LibvirtMachine {
+    uri: String,
+    options: Options,
+    crew: Crew,
+    worker: Option<Worker<Result<Session, MachineError>>>,
+    subject: Subject,
+    /// A look that libvirtd has not answered yet, and since when.
+    pending: Option<(Instant, Receiver<Result<Look, MachineError>>)>,
+    /// What the latest look found, where the host is this machine.
+    last: Option<(Instant, Vec<Seen>)>,
+    /// Another connection, to ask whether anybody is there.
+    bell: Option<Worker<Connection>>,
+    bell_crew: Crew,
+    /// UUIDs of domains that are not asked about, and until when.
+    blamed: BTreeMap<String, Instant>,
+    agents: Option<Agents>,
+    /// The tree of this machine, where the host is this one.
+    host: Option<HostReader>,
+    local: Local,
+}
+
+impl LibvirtMachine {
+    pub(super) fn new(uri: &str, options: Options) -> LibvirtMachine {
+        let agents = options.guests.map(|every| Agents::new(uri, every));
+        LibvirtMachine {
+            uri: uri.into(),
+            crew: Crew::default(),
+            worker: None,
+            subject: Subject::default(),
+            pending: None,
+            last: None,
+            bell: None,
+            bell_crew: Crew::default(),
+            blamed: BTreeMap::new(),
+            agents,
+            host: None,
+            local: Local::default(),
+            options,
+        }
+    }
+
+    /// What libvirtd says, by the deadline. A connection that broke is replaced at once, one that
+    /// hangs is given up.
+    fn look(&mut self, deadline: Instant) -> Result<Look, MachineError> {
+        self.blamed.retain(|_, until| *until > Instant::now());
+        let fresh = self.worker.is_none();
+        match self.look_once(deadline) {
+            Err(Some(_)) if !fresh => {
+                self.worker = None;
+                self.look_once(deadline)
+            }
+            other => other,
+        }
+        .map_err(|error| {
+            self.worker = None;
+            self.pending = None;
+            error.unwrap_or_else(|| self.hangs())
+        })
+    }
+
+    /// `Err(None)`: no answer in time.
+    fn look_once(&mut self, deadline: Instant) -> Result<Look, Option<MachineError>> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // With something to fall back on, half of the time is for finding out whether that is right.
+        let share = if self.last.is_some() { 2 } else { 1 };
+        let until = Instant::now() + left / share;
+        if let Some((since, answer)) = self.pending.take()
+            && worker::wait(&answer, until).is_err()
+        {
+            self.pending = Some((since, answer));
+            return self.fall_back(deadline);
+        }
+        if self.worker.is_none() {
+            let seconds = i32::try_from(self.options.timeout.as_secs()).unwrap_or(i32::MAX).max(2);
+            self.subject = Subject::default();
+            let (uri, subject) = (self.uri.clone(), self.subject.clone());
+            let open = move || Some(Session::open(&uri, seconds, subject));
+            self.worker = self.crew.start("libvirt", open);
+        }
+        let Some(worker) = &self.worker else { return Err(None) };
+        let skip: BTreeSet<String> = self.blamed.keys().cloned().collect();
+        let enough = Instant::now() + left / (2 * share);
+        let uri = self.uri.clone();
+        let job = move |session: &mut Result<Session, MachineError>| match session {
+            Ok(session) => session.look(enough, &skip).map_err(|error| error.machine(&uri)),
+            Err(error) => Err(error.clone()),
+        };
+        let asked = Instant::now();
+        let Ok(answer) = worker.ask(job) else { return Err(None) };
+        match worker::wait(&answer, until) {
+            Ok(Ok(look)) => {
+                self.last = look.local.then(|| (Instant::now(), look.vms.clone()));
+                Ok(look)
+            }
+            Ok(Err(error)) => Err(Some(error)),
+            Err(Late) => {
+                self.pending = Some((asked, answer));
+                self.fall_back(deadline)
+            }
+        }
+    }
+
+    /// While a domain starts or ends, libvirtd makes those wait who ask for any. If it answers
+    /// otherwise, and the host is this one, the VMs are those of before: what is new counts as
+    /// something else that runs here, and what has ended is seen to have.
+    fn fall_back(&mut self, deadline: Instant) -> Result<Look, Option<MachineError>> {
+        let patient = self.pending.as_ref().is_some_and(|(since, _)| since.elapsed() < BLAME);
+        if let Some((at, vms)) = self.last.clone()
+            && patient
+            && self.answers(deadline)
+        {
+            let age = at.elapsed().as_secs();
+            let note = format!("libvirtd is busy with a VM: which VMs there are is what it said {age} s ago");
+            return Ok(Look { local: true, vms, notes: vec![note], ..Look::default() });
+        }
+        let subject = self.subject.lock().ok().and_then(|mut subject| subject.take());
+        self.blamed.extend(subject.map(|uuid| (uuid, Instant::now() + BLAME)));
+        Err(None)
+    }
+
+    /// Whether libvirtd answers on another connection.
+    fn answers(&mut self, deadline: Instant) -> bool {
+        if self.bell.is_none() {
+            let uri = self.uri.clone();
+            let open = move || Connection::open(&uri, Access::Read, 2).ok();
+            self.bell = self.bell_crew.start("libvirt bell", open);
+        }
+        let answer = self.bell.as_ref().map(|bell| bell.call(deadline, |connection| connection.answers()));
+        if answer != Some(Ok(true)) {
+            self.bell = None;
+        }
+        answer == Some(Ok(true))
+    }
+
+    fn hangs(&self) -> MachineError {
+        MachineError::Gone(format!(
+            "libvirt {}: libvirtd does not answer within {:?} (is it stopped, or busy? `virsh -c {0} list` asks it, too)",
+            self.uri, self.options.timeout
+        ))
+    }
+
+    /// The VMs of this machine, with the tree that they are in and what competes with them.
+    fn here(&mut self, seen: &[Seen], snapshot: &mut Snapshot) -> Result<Vec<(Key, VmState)>, MachineError> {
+        if self.host.is_none() {
+            room_for_files();
+            self.host = Some(HostReader::open(Root::live()).map_err(malformed)?);
+        }
+        let Some(host) = &mut self.host else { return Ok(Vec::new()) };
+        let now = Root::live().now().map_err(malformed)?;
+        let groups = self.local.refresh(host, seen, now);
+        let paths: Vec<String> = groups.iter().flatten().cloned().collect();
+        let view = host.look(&paths, VmCounters::Skip).map_err(malformed)?;
+        (snapshot.at, snapshot.pcpus, snapshot.groups) = (view.at, view.pcpus, view.groups);
+        snapshot.vms = view.others;
+        snapshot.unread.extend(view.unread);
+        let (pcpus, _) = snapshot.pcpu_sets();
+        self.local.next();
+        let mut vms = Vec::with_capacity(seen.len());
+        for (seen, path) in seen.iter().zip(&groups) {
+            let mut vm = plain(seen, &pcpus);
+            if !self.local.fill(&seen.key, &mut vm, &pcpus, &mut snapshot.unread) {
+                continue; // Its process ended after libvirtd was asked.
+            }
+            match view.vms.iter().find(|group| Some(&group.path) == path.as_ref()) {
+                Some(group) => {
+                    vm.parent = group.parent.clone();
+                    vm.weight = group.weight.or(vm.weight);
+                    vm.quota = group.quota.clone().or(vm.quota);
+                }
+                None if seen.pid.is_some() => snapshot.unread.push(Unread {
+                    what: What::Ancestors,
+                    path: format!("VM {:?}", vm.name),
+                    why: "it has no control group of its own that can be seen here".into(),
+                }),
+                None => {}
+            }
+            vms.push((seen.key.clone(), vm));
+        }
+        if seen.iter().any(|seen| seen.definition.emulated) {
+            let note = "some VMs are emulated (TCG): what their vCPUs use includes the emulation";
+            snapshot.notes.push(note.into());
+        }
+        Ok(vms)
+    }
+
+    /// Takes what the guests said last, and has them asked.
+    fn guests(&mut self, vms: &mut [(Key, VmState)], seen: &[Seen], snapshot: &mut Snapshot) {
+        let Some(agents) = &mut self.agents else { return };
+        let connected = |s: &&Seen| s.runs && s.definition.agent == Some(true);
+        agents.ask(&seen.iter().filter(connected).map(|s| s.key.clone()).collect::<Vec<_>>());
+        let closed = agents.closed();
+        snapshot.notes.extend(closed.clone());
+        for (key, vm) in vms.iter_mut() {
+            // Some that were seen have ended since.
+            let Some(seen) = seen.iter().find(|seen| seen.key == *key) else { continue };
+            let why = match (seen.definition.agent, seen.runs, &closed) {
+                (None, ..) | (_, false, _) => continue,
+                (Some(false), ..) => "its guest agent is not connected".into(),
+                (.., Some(closed)) => closed.clone(),
+                (Some(true), true, None) => match agents.latest(key) {
+                    Ok(view) => {
+                        vm.guest = view;
+                        offline(vm);
+                        continue;
+                    }
+                    Err(why) => why,
+                },
+            };
+            snapshot.unread.push(Unread { what: What::Guest, path: format!("VM {:?}", vm.name), why });
+        }
+    }
+}
+
+/// Lets this process keep a file open for each thread of each VM, as far as it may.
+fn room_for_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(FILES).min(FILES);
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        // Without, files are opened for each reading.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// A domain as its definition has it.
+fn plain(seen: &Seen, pcpus: &CpuSet) -> VmState {
+    let mut vm = defined(&seen.definition, pcpus);
+    vm.id = VmId(format!("{}#{}", seen.key.0, seen.key.1));
+    vm.name = seen.name.clone();
+    vm.state = if seen.runs { State::Running } else { State::Paused };
+    vm
+}
+
+/// A host that only libvirt can tell about.
+fn elsewhere(
+    seen: &[Seen],
+    asked: Asked,
+    snapshot: &mut Snapshot,
+) -> Result<Vec<(Key, VmState)>, MachineError> {
+    snapshot.at = Root::live().now().map_err(malformed)?;
+    snapshot.pcpus = asked.pcpus.clone();
+    let (pcpus, _) = snapshot.pcpu_sets();
+    let note = "the host's files cannot be read here: VMs count as if all were at the top of its tree, \
+                and what else runs there is not seen";
+    snapshot.notes.push(note.into());
+    let state = |seen: &Seen| {
+        let mut vm = plain(seen, &pcpus);
+        asked.fill(&seen.key.0, &mut vm);
+        (seen.key.clone(), vm)
+    };
+    Ok(seen.iter().map(state).collect())
+}
+
+fn malformed(error: ReadError) -> MachineError {
+    MachineError::Malformed(error.to_string())
+}
+
+/// vCPUs that the guest does not use are not online. Its numbers are the machine's where none was
+/// left out on the way.
+fn offline(vm: &mut VmState) {
+    let Some(guest) = &mut vm.guest else { return };
+    if !guest.vcpus.iter().any(|vcpu| vcpu.online) {
+        return; // A guest that answers has one.
+    }
+    let plugged = vm.vcpus.iter().take_while(|vcpu| vcpu.online).count();
+    if vm.vcpus.iter().skip(plugged).any(|vcpu| vcpu.online) {
+        return;
+    }
+    for (id, vcpu) in (0..).zip(&mut vm.vcpus[..plugged]) {
+        match guest.vcpus.iter().find(|known| known.id == id) {
+            Some(known) => vcpu.online = known.online,
+            None => {
+                vcpu.online = false;
+                guest.vcpus.push(corefit_core::machine::GuestVcpu { id, ..Default::default() });
+            }
+        }
+    }
+    guest.vcpus.sort_by_key(|vcpu| vcpu.id);
+}
+
+impl Machine for LibvirtMachine {
+    fn name(&self) -> String {
+        if self.uri.is_empty() { "libvirt".into() } else { format!("libvirt {}", self.uri) }
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        let look = self.look(Instant::now() + self.options.timeout)?;
+        let mut snapshot = Snapshot { unread: look.unread, notes: look.notes, ..Snapshot::default() };
+        let mut vms = if look.local {
+            self.here(&look.vms, &mut snapshot)?
+        } else {
+            elsewhere(&look.vms, look.asked.unwrap_or_default(), &mut snapshot)?
+        };
+        self.guests(&mut vms, &look.vms, &mut snapshot);
+        snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
+        Ok(snapshot)
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        std::thread::sleep(time);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corefit_core::machine::{GuestVcpu, GuestView, VcpuState};
+
+    #[test]
+    fn vcpus_that_the_guest_does_not_use_are_offline() {
+        let online = |online| VcpuState { online, ..VcpuState::default() };
+        let says = |id| GuestVcpu { id, online: true, ..GuestVcpu::default() };
+        let guest = GuestView { vcpus: vec![says(0), says(2)], runnable: None };
+        let vcpus = vec![online(true), online(true), online(true), online(false)];
+        let mut vm = VmState { vcpus, guest: Some(guest), ..VmState::default() };
+        offline(&mut vm);
+        let seen: Vec<bool> = vm.vcpus.iter().map(|vcpu| vcpu.online).collect();
+        assert_eq!(seen, [true, false, true, false]);
+        let told: Vec<_> = vm.guest.unwrap().vcpus.iter().map(|v| (v.id, v.online)).collect();
+        assert_eq!(told, [(0, true), (1, false), (2, true)]);
+    }
+
+    #[test]
+    fn where_numbers_may_differ_the_guest_decides_nothing() {
+        let online = |online| VcpuState { online, ..VcpuState::default() };
+        let says = |id| GuestVcpu { id, online: true, ..GuestVcpu::default() };
+        let guest = GuestView { vcpus: vec![says(0), says(1)], runnable: None };
+        let vcpus = vec![online(true), online(false), online(true)];
+        let mut vm = VmState { vcpus: vcpus.clone(), guest: Some(guest), ..VmState::default() };
+        offline(&mut vm);
+        assert_eq!(vm.vcpus, vcpus);
+    }
+}

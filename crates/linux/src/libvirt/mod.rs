@@ -1,0 +1,53 @@
+//! The VMs of a libvirt host.
+//!
+//! ```text
+//!                    ┌ thread "libvirt": Session ──▶ libvirtd     which VMs, and their definitions
+//! LibvirtMachine ────┤ thread "libvirt agents": Agents ──▶ guests     asked in the background
+//!   observe          └ this thread: /proc, /sys, control groups     counters, as libvirt's are coarser and dearer
+//! ```
+//!
+//! Calls of libvirt can hang: in libvirtd, in a QEMU that does not answer libvirtd, in a guest. None
+//! is made by the thread that observes; it waits for an answer until its deadline, and goes on with
+//! another connection when there is none. libvirtd also makes everybody wait while one VM starts or
+//! ends; then the VMs are those of the look before. Where the host's files cannot be read (another host,
+//! libvirt's test driver), libvirt is asked for counters, too.
+
+mod agent;
+mod api;
+mod asked;
+mod definition;
+mod events;
+mod guest;
+mod local;
+mod machine;
+mod process;
+mod session;
+mod sys;
+mod worker;
+
+use std::time::Duration;
+
+use corefit_core::machine::Machine;
+
+/// How a libvirt host is observed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long one observation may take.
+    pub timeout: Duration,
+    /// How often each guest agent is asked; `None`: never, and libvirtd is only ever asked for
+    /// reading. Costs libvirtd about a millisecond for each time and VM.
+    pub guests: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { timeout: Duration::from_secs(2), guests: Some(Duration::from_secs(5)) }
+    }
+}
+
+/// The host of a libvirt URI (`qemu:///system`); an empty one is libvirt's default. Connects when it
+/// is observed first.
+#[must_use]
+pub fn open(uri: &str, options: Options) -> Box<dyn Machine> {
+    Box::new(machine::LibvirtMachine::new(uri, options))
+}

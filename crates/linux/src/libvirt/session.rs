@@ -1,0 +1,273 @@
+//! What a connection to libvirtd shows of a host: which domains there are, and their definitions.
+//!
+//! Lives in the thread of a [`Worker`](super::worker::Worker), since every call may hang. Two calls
+//! tell which domains run and which are paused; a definition is asked for only when its domain is
+//! new, libvirt said that something changed, or it is old.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use corefit_core::machine::{MachineError, Pcpu};
+use corefit_core::{Unread, What};
+
+use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::asked::{self, Asked};
+use super::definition::Definition;
+use super::events::{self, Changed};
+use super::process;
+use super::sys;
+
+/// After so long a definition is asked for again though nothing was said to have changed.
+const OLD: Duration = Duration::from_secs(60);
+/// The same where libvirt does not tell what changes.
+const OLD_WITHOUT_EVENTS: Duration = Duration::from_secs(10);
+/// At most one in so many definitions is asked for again in a look because it is old.
+const OLD_SHARE: usize = 16;
+
+/// Which domain is being asked about: if the call hangs, this one is to blame.
+pub(super) type Subject = Arc<Mutex<Option<String>>>;
+
+/// An open connection, and what is known through it.
+pub(super) struct Session {
+    connection: Rc<Connection>,
+    /// Whether the host's files are those of this machine.
+    local: bool,
+    /// Where libvirtd keeps its files, if the URI says it.
+    socket_dir: Option<String>,
+    changed: Changed,
+    old: Duration,
+    topology: Result<Vec<Pcpu>, String>,
+    known: BTreeMap<Key, Known>,
+    subject: Subject,
+}
+
+/// UUID and number.
+pub(super) type Key = (String, u32);
+
+struct Known {
+    definition: Result<Arc<Definition>, Failure>,
+    read: Instant,
+    /// Counts how often it was read.
+    version: u64,
+    pid: Option<u32>,
+}
+
+/// What the host has now.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) local: bool,
+    pub(super) vms: Vec<Seen>,
+    pub(super) asked: Option<Asked>,
+    pub(super) unread: Vec<Unread>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A domain that is active.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) key: Key,
+    pub(super) name: String,
+    pub(super) runs: bool,
+    pub(super) definition: Arc<Definition>,
+    /// Changes with the definition.
+    pub(super) version: u64,
+    /// Its QEMU on this machine.
+    pub(super) pid: Option<u32>,
+}
+
+impl Session {
+    /// Connects; to ask, not to command.
+    pub(super) fn open(uri: &str, keepalive: i32, subject: Subject) -> Result<Session, MachineError> {
+        let fail = |error: Failure| error.machine(uri);
+        let connection = match Connection::open(uri, Access::Read, keepalive) {
+            // Sessions of users have no socket for those who may only ask.
+            Err(error) if error.kind != Kind::Unsupported => {
+                Connection::open(uri, Access::Write, keepalive).map_err(|_| fail(error))?
+            }
+            other => other.map_err(fail)?,
+        };
+        let driver = connection.driver().map_err(fail)?;
+        if !["QEMU", "TEST"].contains(&driver.as_str()) {
+            return Err(MachineError::Unsupported(format!(
+                "libvirt {uri}: cannot observe {driver} yet, only QEMU and libvirt's test driver"
+            )));
+        }
+        let full = connection.uri().map_err(fail)?;
+        let local = driver == "QEMU" && is_local(&full);
+        let topology = if local {
+            Ok(Vec::new())
+        } else {
+            let text = connection.capabilities().map_err(fail)?;
+            asked::topology(&text)
+        };
+        let changed = Changed::default();
+        let told = events::subscribe(&connection, &changed);
+        Ok(Session {
+            local,
+            socket_dir: socket_dir(&full),
+            old: if told { OLD } else { OLD_WITHOUT_EVENTS },
+            changed,
+            topology,
+            known: BTreeMap::new(),
+            subject,
+            connection: Rc::new(connection),
+        })
+    }
+
+    /// What the host has now. Definitions are asked for until `until`, and none of `skip`; domains
+    /// without one are named as unread.
+    pub(super) fn look(&mut self, until: Instant, skip: &BTreeSet<String>) -> Result<Look, Failure> {
+        let mut look = Look { local: self.local, ..Look::default() };
+        let connection = self.connection.clone();
+        let all = connection.domains(sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE)?;
+        let flags = sys::VIR_CONNECT_LIST_DOMAINS_PAUSED | sys::VIR_CONNECT_LIST_DOMAINS_OTHER;
+        let mut stopped = BTreeSet::new();
+        for domain in connection.domains(flags)? {
+            if !domain.runs().unwrap_or(false) {
+                stopped.insert(domain.uuid()?);
+            }
+        }
+        let mut domains: Vec<(Key, &Domain<'_>)> = Vec::with_capacity(all.len());
+        for domain in &all {
+            // Without a number it ended meanwhile.
+            let Some(id) = domain.id() else { continue };
+            domains.push(((domain.uuid()?, id), domain));
+        }
+        let present: BTreeSet<&Key> = domains.iter().map(|(key, _)| key).collect();
+        self.known.retain(|key, _| present.contains(key));
+        let due = self.due(&domains, skip);
+        for (key, domain) in &domains {
+            if due.contains(key) && Instant::now() < until {
+                *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
+                let version = self.known.get(key).map_or(0, |known| known.version) + 1;
+                let pid = self.known.get(key).and_then(|known| known.pid);
+                let known = Known { definition: self.define(domain), read: Instant::now(), version, pid };
+                self.known.insert(key.clone(), known);
+            }
+        }
+        *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if self.local {
+            self.find_processes(&domains);
+        } else {
+            look.asked = Some(self.ask(&domains, &mut look.unread));
+        }
+        for (key, domain) in &domains {
+            let name = domain.name();
+            let missing = match self.known.get(key).map(|known| (&known.definition, known)) {
+                Some((Ok(definition), known)) => {
+                    look.vms.push(Seen {
+                        key: key.clone(),
+                        name,
+                        runs: !stopped.contains(&key.0),
+                        definition: definition.clone(),
+                        version: known.version,
+                        pid: known.pid,
+                    });
+                    continue;
+                }
+                // It ended between two calls.
+                Some((Err(error), _)) if error.kind == Kind::NoDomain => continue,
+                Some((Err(error), _)) => error.to_string(),
+                None if skip.contains(&key.0) => "libvirtd did not answer when it was asked about it".into(),
+                None => "not asked for yet: libvirtd is slow".into(),
+            };
+            look.unread.push(Unread { what: What::Siblings, path: format!("VM {name:?}"), why: missing });
+        }
+        // libvirtd lists them in the order of a hash table.
+        look.vms.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(look)
+    }
+
+    /// Whose definition to ask for.
+    fn due(&self, domains: &[(Key, &Domain<'_>)], skip: &BTreeSet<String>) -> BTreeSet<Key> {
+        let changed = self.changed.take();
+        let mut old = domains.len().div_ceil(OLD_SHARE);
+        let mut is_due = |key: &Key| match self.known.get(key) {
+            None => true,
+            Some(known) if changed.contains(&key.0) || known.definition.is_err() => true,
+            Some(known) if known.read.elapsed() > self.old && old > 0 => {
+                old -= 1;
+                true
+            }
+            Some(_) => false,
+        };
+        let due = domains.iter().map(|(key, _)| key).filter(|key| !skip.contains(&key.0) && is_due(key));
+        due.cloned().collect()
+    }
+
+    fn define(&self, domain: &Domain<'_>) -> Result<Arc<Definition>, Failure> {
+        let xml = domain.xml()?;
+        let malformed = |text| Failure { kind: Kind::Malformed, text };
+        let mut definition = Definition::parse(&xml).map_err(malformed)?;
+        if !self.local && definition.shares.is_none() {
+            definition.shares = asked::weight(domain)?;
+        }
+        Ok(Arc::new(definition))
+    }
+
+    fn find_processes(&mut self, domains: &[(Key, &Domain<'_>)]) {
+        let mut wanted = Vec::new();
+        for (key, domain) in domains {
+            if self.known.get(key).is_some_and(|known| known.definition.is_ok() && known.pid.is_none()) {
+                wanted.push((key.0.clone(), domain.name()));
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let found = process::find(self.socket_dir.as_deref(), &wanted);
+        for (key, known) in &mut self.known {
+            known.pid = known.pid.or_else(|| found.get(&key.0).copied());
+        }
+    }
+
+    fn ask(&self, domains: &[(Key, &Domain<'_>)], unread: &mut Vec<Unread>) -> Asked {
+        let topology = self.topology.as_ref().map_or(&[][..], Vec::as_slice);
+        if let Err(why) = &self.topology {
+            let (path, why) = ("topology of the host".into(), why.clone());
+            unread.push(Unread { what: What::Online, path, why });
+        }
+        let mut asked = Asked::host(&self.connection, topology);
+        let waited = asked::waited(&self.connection);
+        for (key, domain) in domains {
+            if let Some(Known { definition: Ok(definition), .. }) = self.known.get(key) {
+                asked.vm(domain, &key.0, definition, &waited);
+            }
+        }
+        unread.append(&mut asked.unread);
+        asked
+    }
+}
+
+/// Whether a URI names no other host: `qemu:///system`, not `qemu+ssh://host/system`.
+fn is_local(uri: &str) -> bool {
+    uri.split_once("://").is_none_or(|(_, rest)| rest.starts_with('/'))
+}
+
+/// The directory of the socket in `qemu+unix:///system?socket=/run/libvirt/libvirt-sock`.
+fn socket_dir(uri: &str) -> Option<String> {
+    let (_, query) = uri.split_once('?')?;
+    let socket = query.split('&').find_map(|part| part.strip_prefix("socket="))?;
+    socket.rsplit_once('/').map(|(dir, _)| dir.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_in_uris_are_found() {
+        for (uri, local) in [
+            ("qemu:///system", true),
+            ("qemu+unix:///system?socket=/run/x/libvirt-sock&mode=direct", true),
+            ("qemu+ssh://root@host/system", false),
+        ] {
+            assert_eq!(is_local(uri), local, "{uri}");
+        }
+        let uri = "qemu+unix:///system?mode=direct&socket=/run/x/libvirt-sock";
+        assert_eq!(socket_dir(uri).as_deref(), Some("/run/x"));
+        assert_eq!(socket_dir("qemu:///system"), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! Real VMs for tests: `scripts/testvm`.
+#![allow(dead_code, reason = "every test file uses a part of this")]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use corefit_core::machine::Machine;
+use corefit_linux::libvirt::{Options, open};
+
+/// Longest that a look may take.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// VMs that end with this process.
+pub(crate) struct Vms {
+    pub(crate) uri: String,
+    pub(crate) names: Vec<String>,
+}
+
+/// What there is to test with; where there is nothing, says why on behalf of `test`.
+pub(crate) fn or_skipped<T, W: std::fmt::Display>(test: &str, there: Result<T, W>) -> Option<T> {
+    // Past the capture of the test's output.
+    there.inspect_err(|why| _ = writeln!(std::io::stderr(), "{test}: {why}")).ok()
+}
+
+/// Calls the script.
+pub(crate) fn testvm(arguments: &[&str]) -> Output {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/testvm");
+    Command::new(script).args(arguments).output().unwrap()
+}
+
+impl Vms {
+    /// Starts so many; `Err` says why that is impossible here.
+    pub(crate) fn up(count: usize, options: &[&str]) -> Result<Vms, String> {
+        let (owner, count) = (std::process::id().to_string(), count.to_string());
+        let arguments = [&["up", &count, "--owner", &owner][..], options].concat();
+        let output = testvm(&arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.code() {
+            Some(0) => {}
+            Some(77) => return Err(text.trim().into()),
+            _ => panic!("testvm {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr)),
+        }
+        let names = text.lines().filter_map(|line| Some(line.split_once(' ')?.0.into())).collect();
+        let uri = String::from_utf8(testvm(&["uri"]).stdout).unwrap().trim().to_owned();
+        Ok(Vms { uri, names })
+    }
+
+    pub(crate) fn machine(&self) -> Box<dyn Machine> {
+        open(&self.uri, Options { timeout: TIMEOUT, guests: Some(Duration::from_millis(500)) })
+    }
+
+    pub(crate) fn virsh(&self, arguments: &[&str]) {
+        let output = Command::new("virsh").args(["-c", &self.uri]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "virsh {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A call of the script that has to succeed.
+    pub(crate) fn testvm(&self, arguments: &[&str]) {
+        let output = testvm(arguments);
+        assert!(output.status.success(), "testvm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Vms {
+    fn drop(&mut self) {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        testvm(&[&["down"][..], &names].concat());
+    }
+}

@@ -1,0 +1,42 @@
+# Commands inside a test VM, through its guest agent. Sourced by scripts/testvm.
+# shellcheck shell=bash
+
+# agent NAME JSON: the agent's answer.
+agent() { virsh qemu-agent-command --timeout 10 "$1" "$2"; }
+
+has_agent() { [[ -e $VMS/$1/domain.xml ]] && grep -q guest_agent "$VMS/$1/domain.xml"; }
+
+json_string() {
+    local text=${1//\\/\\\\}
+    text=${text//\"/\\\"}
+    text=${text//$'\t'/\\t}
+    printf '"%s"' "${text//$'\n'/\\n}"
+}
+
+# field NAME JSON: the value of a field that holds a number, a word or base64.
+field() { [[ $2 =~ \"$1\":\"?([^,\"\}]*) ]] && printf '%s' "${BASH_REMATCH[1]}"; }
+
+# agent_exec NAME DETACH COMMAND...: output and exit status are those of the command. DETACH is yes or no.
+agent_exec() {
+    local name=$1 detach=$2 arguments='' answer pid pause=0.02
+    shift 2
+    for argument in "${@:2}"; do arguments+="${arguments:+,}$(json_string "$argument")"; done
+    # A path of its own, since the agent's is that of the kernel.
+    answer=$(agent "$name" "{\"execute\":\"guest-exec\",\"arguments\":{\"path\":$(json_string "$1"),\"arg\":[$arguments],
+        \"env\":[\"PATH=/bin:/workloads\",\"HOME=/\"],\"capture-output\":$([[ $detach == yes ]] && echo false || echo true)}}" 2>&1) ||
+        die "$name: ${answer##*error: }"
+    [[ $detach == no ]] || return 0
+    pid=$(field pid "$answer")
+    while :; do
+        answer=$(agent "$name" "{\"execute\":\"guest-exec-status\",\"arguments\":{\"pid\":$pid}}" 2>&1) ||
+            die "$name: ${answer##*error: }"
+        [[ $(field exited "$answer") != true ]] || break
+        sleep "$pause"
+        pause=0.2
+    done
+    { field out-data "$answer" || true; } | base64 -d
+    { field err-data "$answer" || true; } | base64 -d >&2
+    local signal
+    if signal=$(field signal "$answer"); then return $((128 + signal)); fi
+    return "$(field exitcode "$answer")"
+}
