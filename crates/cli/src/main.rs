@@ -7,8 +7,14 @@ mod tell;
 mod bench;
 mod certify;
 mod cpus;
+mod durations;
+mod explain;
+mod machine;
 mod preload;
+mod record;
+mod recording;
 mod run;
+mod sim;
 mod verdicts;
 
 use std::process::ExitCode;
@@ -28,6 +34,9 @@ enum Verb {
     Run(run::Args),
     Certify(certify::Args),
     Cpus(cpus::CpusArgs),
+    Explain(explain::ExplainArgs),
+    Record(record::RecordArgs),
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +45,9 @@ fn main() -> ExitCode {
         Verb::Run(args) => run::run(&args),
         Verb::Certify(args) => certify::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
+        Verb::Explain(args) => explain::run(&args),
+        Verb::Record(args) => record::run(&args),
+        Verb::Sim(args) => sim::run(&args),
     };
     result.unwrap_or_else(|error| {
         tell!("corefit: {error:#}");

@@ -1,11 +1,16 @@
 //! What `corefit certify` found out, one small JSON file per identity, in
 //! `$XDG_STATE_HOME/corefit/certified` (default `~/.local/state/corefit/certified`).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use corefit_linux::identity::{Identifier, Unchanged};
 use serde::{Deserialize, Serialize};
+
+/// Hashes of the files that make identities, beside the directory of verdicts.
+const HASHED: &str = "hashed.json";
 
 /// A verdict about exactly one identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +72,30 @@ impl Store {
             .max_by_key(|v| v.most)
     }
 
+    /// An identifier that knows the files that were hashed when verdicts were found.
+    pub(crate) fn identifier(&self) -> Identifier {
+        Identifier::knowing(self.hashed())
+    }
+
+    fn hashed(&self) -> Vec<(Unchanged, [u8; 32])> {
+        let text = self.directory.as_ref().and_then(|d| fs::read_to_string(d.with_file_name(HASHED)).ok());
+        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    }
+
+    /// Remembers what an identifier hashed. That it could not be written costs time later, nothing
+    /// else.
+    pub(crate) fn remember(&self, identifier: &Identifier) {
+        let mut all = self.hashed();
+        all.extend(identifier.hashed());
+        all.sort_unstable();
+        // The newest of each file is the last one.
+        let newest: BTreeMap<_, _> = all.into_iter().map(|entry| (entry.0.name(), entry)).collect();
+        let newest: Vec<_> = newest.into_values().collect();
+        if let (Ok(directory), Ok(text)) = (self.made(), serde_json::to_string(&newest)) {
+            let _ = replace(&directory.with_file_name(HASHED), &text);
+        }
+    }
+
     /// Makes sure that a verdict could be saved.
     pub(crate) fn prepare(&self) -> Result<()> {
         let directory = self.made()?;
@@ -88,12 +117,16 @@ impl Store {
     pub(crate) fn save(&self, verdict: &Verdict) -> Result<PathBuf> {
         let directory = self.made()?;
         let file = directory.join(format!("{}.json", verdict.identity));
-        let draft = directory.join(format!(".{}.{}", verdict.identity, std::process::id()));
-        fs::write(&draft, serde_json::to_string_pretty(verdict)? + "\n")
-            .and_then(|()| fs::rename(&draft, &file))
+        replace(&file, &(serde_json::to_string_pretty(verdict)? + "\n"))
             .with_context(|| format!("cannot write {}", file.display()))?;
         Ok(file)
     }
+}
+
+/// Writes a file so that others see the old or the new one.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let draft = file.with_extension(format!("{}", std::process::id()));
+    fs::write(&draft, text).and_then(|()| fs::rename(&draft, file))
 }
 
 #[cfg(test)]
@@ -123,6 +156,21 @@ mod tests {
         assert_eq!(store.find("ab"), Some(verdict()));
         assert_eq!(store.expects("cd"), Some(verdict()));
         assert_eq!((store.find("cd"), store.expects("ab")), (None, None));
+    }
+
+    #[test]
+    fn what_was_hashed_is_remembered_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store { directory: Some(dir.path().join("certified")) };
+        let mut identifier = store.identifier();
+        identifier.launch(Path::new("/bin/sh"), &[]).unwrap();
+        let hashed: Vec<_> = identifier.hashed().collect();
+        store.remember(&identifier);
+        store.remember(&identifier);
+        assert_eq!(store.hashed(), hashed);
+        assert!(store.is_empty(), "hashes are no verdicts");
+        fs::write(dir.path().join(HASHED), "[").unwrap();
+        assert_eq!(store.hashed(), []);
     }
 
     #[test]

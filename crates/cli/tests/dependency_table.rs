@@ -6,14 +6,17 @@ use std::process::Command;
 /// Each crate of ours and those of ours that it may depend on.
 const TABLE: &[(&str, &[&str])] = &[
     ("corefit-core", &[]),
+    ("corefit-sim", &["corefit-core"]),
     ("corefit-linux", &["corefit-core"]),
     ("corefit-openmp", &[]),
-    ("corefit", &["corefit-core", "corefit-linux"]),
+    ("corefit-lock", &[]),
+    ("corefit", &["corefit-core", "corefit-sim", "corefit-linux", "corefit-lock"]),
 ];
 
-/// Crates that core and openmp may use at all.
+/// Crates that core, openmp and lock may use at all.
 const CORE_USES: &[&str] = &["serde", "thiserror"];
 const OPENMP_USES: &[&str] = &["libc"];
+const LOCK_USES: &[&str] = &["libc", "lock_api", "loom"];
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
@@ -47,7 +50,7 @@ fn crates_depend_on_each_other_as_the_table_says() {
 }
 
 #[test]
-fn core_and_openmp_use_next_to_nothing() {
+fn core_openmp_and_lock_use_next_to_nothing() {
     let dependencies = dependencies();
     assert!(dependencies["corefit-core"].is_subset(&set(CORE_USES)), "{:?}", dependencies["corefit-core"]);
     assert!(
@@ -55,6 +58,7 @@ fn core_and_openmp_use_next_to_nothing() {
         "{:?}",
         dependencies["corefit-openmp"]
     );
+    assert!(dependencies["corefit-lock"].is_subset(&set(LOCK_USES)), "{:?}", dependencies["corefit-lock"]);
 }
 
 #[test]

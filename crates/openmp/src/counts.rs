@@ -150,12 +150,7 @@ fn within(cpu: u32) -> u32 {
     let Some(real) = real::get_affinity() else {
         return cpu;
     };
-    // SAFETY: the C library's own variable of this thread; put back, since nothing has failed.
-    let errno = unsafe { *libc::__errno_location() };
-    let known = real(0, mask.len(), mask.as_mut_ptr()) == 0;
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    if !known {
+    if session::keeping_errno(|| real(0, mask.len(), mask.as_mut_ptr())) != 0 {
         return cpu;
     }
     narrow(&mut mask, count);
@@ -228,18 +223,11 @@ fn set(
 
 /// Whether a process or thread id is of this process.
 fn is_ours(id: usize) -> bool {
-    // SAFETY: system calls without memory; signal 0 only looks whether the thread is there.
-    // `errno` is put back: nothing has failed for the program.
-    unsafe {
-        let me = libc::getpid();
-        if id == 0 || c_int::try_from(id) == Ok(me) {
-            return true;
-        }
-        let errno = *libc::__errno_location();
-        let there = libc::syscall(libc::SYS_tgkill, me, id, 0) == 0;
-        *libc::__errno_location() = errno;
-        there
-    }
+    // SAFETY: a system call without memory.
+    let me = unsafe { libc::getpid() };
+    // SAFETY: as above; signal 0 only looks whether the thread is there.
+    let there = || unsafe { libc::syscall(libc::SYS_tgkill, me, id, 0) == 0 };
+    id == 0 || c_int::try_from(id) == Ok(me) || session::keeping_errno(there)
 }
 
 /// `sched_getaffinity(2)`.

@@ -58,12 +58,20 @@ pub(crate) extern "C" fn start() {
     if too_early || STARTED.swap(true, AcqRel) {
         return;
     }
-    // SAFETY: the calling thread's own variable. Who asked does not expect it to change.
+    keeping_errno(|| {
+        counts::look_up();
+        attach();
+    });
+}
+
+/// Does what the program did not ask for, so that for the program nothing failed.
+pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: the calling thread's own variable.
     let errno = unsafe { *libc::__errno_location() };
-    counts::look_up();
-    attach();
+    let result = work();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+    result
 }
 
 /// Maps the page, if there is one.

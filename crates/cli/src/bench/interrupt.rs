@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The signals that ask a bench to end.
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     caught: Arc<AtomicUsize>,
     /// Readable once a signal has been caught.
     wake: UnixStream,
@@ -19,11 +19,11 @@ pub(super) struct Interrupt {
 /// A bench was asked to end by this signal.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by signal {0}; everything was cleaned up")]
-pub(super) struct Interrupted(pub(super) u8);
+pub(crate) struct Interrupted(pub(crate) u8);
 
 impl Interrupt {
     /// Catches the signals from now on.
-    pub(super) fn install() -> io::Result<Interrupt> {
+    pub(crate) fn install() -> io::Result<Interrupt> {
         let caught = Arc::new(AtomicUsize::new(0));
         let (wake, write) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -35,7 +35,7 @@ impl Interrupt {
     }
 
     /// An error once a signal has been caught.
-    pub(super) fn check(&self) -> Result<(), Interrupted> {
+    pub(crate) fn check(&self) -> Result<(), Interrupted> {
         match u8::try_from(self.caught.load(Ordering::SeqCst)) {
             Ok(0) => Ok(()),
             Ok(signal) => Err(Interrupted(signal)),

@@ -4,12 +4,14 @@
 mod arena;
 mod explain;
 mod helper;
-mod interrupt;
+pub(crate) mod interrupt;
 mod job;
+mod lock;
 mod overcommit;
 mod progress;
+mod sim;
 mod stats;
-mod table;
+pub(crate) mod table;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,8 @@ pub(crate) struct Args {
 enum Name {
     Overcommit(Box<overcommit::Args>),
     Explain(explain::Args),
+    Sim(sim::Args),
+    Lock(lock::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -37,6 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.name {
         Name::Overcommit(args) => overcommit::run(args),
         Name::Explain(args) => explain::run(args),
+        Name::Sim(args) => sim::run(args),
+        Name::Lock(args) => lock::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
     }

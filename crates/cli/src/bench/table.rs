@@ -4,7 +4,7 @@ use super::stats::{Bound, Value};
 
 /// A table that is built row by row.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// Columns from the left that are aligned to the left.
     names: usize,
     rows: Vec<Vec<String>>,
@@ -12,16 +12,16 @@ pub(super) struct Table {
 
 impl Table {
     /// A table with these headings, the first `names` of which stand over text.
-    pub(super) fn new(names: usize, headings: &[&str]) -> Table {
+    pub(crate) fn new(names: usize, headings: &[&str]) -> Table {
         Table { names, rows: vec![headings.iter().map(|h| (*h).to_owned()).collect()] }
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// The table, two spaces between columns, no spaces at the ends of lines.
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -48,7 +48,7 @@ impl Table {
 }
 
 /// Stands where there is no number.
-pub(super) const NONE: &str = "-";
+pub(crate) const NONE: &str = "-";
 
 /// A number with its bound: `>60` is at least 60.
 pub(super) fn bounded(value: Option<Value>, format: impl Fn(f64) -> String) -> String {

@@ -118,6 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let file = store.save(&verdict)?;
+    store.remember(&trial.identifying());
     if verdict.resizable && verdict.independent {
         show!("its threads hardly ever wait for each other: its teams follow limits, not neighbours");
     }

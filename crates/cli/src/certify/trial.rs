@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -59,6 +60,7 @@ pub(super) struct Trial<'a> {
     library: PathBuf,
     pub(super) threads: u32,
     input: Vec<u8>,
+    identifier: Mutex<Identifier>,
 }
 
 impl<'a> Trial<'a> {
@@ -78,7 +80,7 @@ impl<'a> Trial<'a> {
             drop(read);
             let _ = reminder.join();
         }
-        Ok(Trial { args, library, threads, input })
+        Ok(Trial { args, library, threads, input, identifier: Mutex::default() })
     }
 
     /// Runs the program: at a fixed size, or with random team sizes; ends it after `limit`.
@@ -119,7 +121,7 @@ impl<'a> Trial<'a> {
                 let hung = &hung;
                 scope.spawn(move || hung.store(end_after(limit, pid, &end), Ordering::Relaxed));
             }
-            let watch = scope.spawn(|| watch(&page, pid, &done));
+            let watch = scope.spawn(|| self.watch(&page, pid, &done));
             let mut stdin = child.stdin.take();
             scope.spawn(move || {
                 // A program that does not read its input is no error.
@@ -210,7 +212,7 @@ impl<'a> Trial<'a> {
         // What the program never asked for was never tried.
         let most = if requested > 1 { self.threads.min(requested) } else { self.threads };
         let command = &self.args.command;
-        let launch = Identifier::default().launch(program, command)?;
+        let launch = self.identifying().launch(program, command)?;
         Ok(Verdict {
             identity: identity.hash.clone(),
             launch,
@@ -231,32 +233,36 @@ impl<'a> Trial<'a> {
             version: env!("CARGO_PKG_VERSION").into(),
         })
     }
+
+    /// Identifies the program when it begins its first region, and lets it and its children go on.
+    fn watch(&self, page: &TeamPage, pid: u32, done: &AtomicBool) -> Option<Identity> {
+        let mut identity = None;
+        let mut seen = 0;
+        while !done.load(Ordering::Relaxed) {
+            let now = page.wait_registration(seen, Duration::from_secs(1));
+            if now == seen {
+                continue;
+            }
+            seen = now;
+            for process in page.processes() {
+                if process.pid == pid {
+                    // The last image counts (a script may exec the program); an ended one shows nothing.
+                    identity = self.identifying().process(pid, LIBRARY).ok().or(identity);
+                }
+                page.answer(process.slot);
+            }
+        }
+        identity
+    }
+
+    pub(super) fn identifying(&self) -> MutexGuard<'_, Identifier> {
+        self.identifier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn lines<'t>(text: &'t [u8], ignore: &[Regex]) -> Vec<&'t [u8]> {
     let lines = text.split(|c| *c == b'\n');
     lines.filter(|l| !ignore.iter().any(|r| r.is_match(l))).collect()
-}
-
-/// Identifies the program when it begins its first region, and lets it and its children go on.
-fn watch(page: &TeamPage, pid: u32, done: &AtomicBool) -> Option<Identity> {
-    let mut identity = None;
-    let mut seen = 0;
-    while !done.load(Ordering::Relaxed) {
-        let now = page.wait_registration(seen, Duration::from_secs(1));
-        if now == seen {
-            continue;
-        }
-        seen = now;
-        for process in page.processes() {
-            if process.pid == pid {
-                // The last image counts (a script may exec the program); an ended one shows nothing.
-                identity = Identifier::default().process(pid, LIBRARY).ok().or(identity);
-            }
-            page.answer(process.slot);
-        }
-    }
-    identity
 }
 
 /// Kills the process group of `pid` after `limit`, unless `end` closes before; whether it did.

@@ -79,8 +79,8 @@ impl Grants {
     pub(crate) fn new(resize: Resize, store: Store) -> Grants {
         Grants {
             resize,
+            identifier: Mutex::new(store.identifier()),
             store,
-            identifier: Mutex::default(),
             given: Mutex::default(),
             team: AtomicU32::new(1),
             stop: AtomicBool::new(false),
@@ -129,8 +129,12 @@ impl Grants {
             seen = now;
             for process in page.processes() {
                 let key = (process.slot, process.pid, process.serial);
+                let given = || self.given.lock().unwrap_or_else(PoisonError::into_inner);
+                if given().contains_key(&key) {
+                    continue;
+                }
                 let grant = self.decide(process.pid);
-                self.given.lock().unwrap_or_else(PoisonError::into_inner).insert(key, grant);
+                given().insert(key, grant);
                 if !page.is_current(&process) {
                     continue; // another program registered meanwhile: it is looked at next
                 }

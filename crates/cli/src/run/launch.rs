@@ -9,7 +9,7 @@ use corefit_core::place::{Core, spread};
 use corefit_core::{CpuSet, Cpus};
 use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, plan as knobs};
 use corefit_linux::page::TeamPage;
-use corefit_linux::{sample, topology};
+use corefit_linux::{Root, sample, topology};
 
 use super::Args;
 use super::grants::{Grants, Resize};
@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     /// Variables set and kept, as `NAME=value`.
     pub(crate) set: Vec<String>,
     pub(crate) kept: Vec<String>,
+    /// The number of OpenMP threads that the user set.
+    users: Option<u32>,
     threads: Threads,
     /// Whether the program's teams will probably be resized, and up to how many threads.
     resizable: Option<u32>,
@@ -76,6 +78,7 @@ impl Plan {
             cores: None,
             set: vec![],
             kept: vec![],
+            users: users_threads(),
             threads: args.threads,
             resizable,
             independent,
@@ -118,8 +121,7 @@ impl Plan {
 
     /// Threads that OpenMP began with: the user's number, where he set one.
     pub(crate) fn launched(&self) -> u32 {
-        let set = self.kept.iter().find_map(|k| k.strip_prefix("OMP_NUM_THREADS="));
-        set.and_then(|n| n.split(',').next()?.trim().parse().ok()).unwrap_or(self.team)
+        self.users.unwrap_or(self.team)
     }
 
     fn sizes(&mut self) {
@@ -147,7 +149,7 @@ impl Plan {
             Threads::Max => None,
             _ if self.resizable.is_some() => Some(self.most),
             Threads::AtMost(n) => Some(n),
-            Threads::Auto => Some(self.room.workers().max(self.team)),
+            Threads::Auto => Some(self.room.pool().max(self.team)),
         }
     }
 
@@ -160,13 +162,13 @@ impl Plan {
             return;
         }
         let openmp = if self.resizable.is_some() { self.most } else { self.team };
-        let others = match self.threads {
-            Threads::AtMost(n) => n,
-            _ => self.room.workers().max(self.team),
+        let (teams, pools) = match self.threads {
+            Threads::AtMost(n) => (n, n),
+            _ => (self.room.workers().max(self.team), self.room.pool().max(self.team)),
         };
         let size = |n: u32| usize::try_from(n).unwrap_or(1);
         let plan = knobs(
-            Counts { openmp: size(openmp), others: size(others) },
+            Counts { openmp: size(openmp), teams: size(teams), pools: size(pools) },
             &Environment {
                 get: &|name| std::env::var_os(name),
                 program: &self.launch.program,
@@ -190,7 +192,7 @@ impl Plan {
     }
 
     fn place(&mut self, notes: &mut Notes) {
-        let cores = topology::cores(std::path::Path::new("/"));
+        let cores = topology::cores(&Root::live());
         let Some(allowed) = sample::affinity(std::process::id()) else {
             return;
         };
@@ -217,6 +219,11 @@ fn expected(args: &Args, program: &Program, grants: &Grants) -> (Option<u32>, bo
         Resize::Safe if dynamic_adjustment() => (Some(u32::MAX), false),
         Resize::Safe => certified().map_or((None, false), |v| (Some(v.most), v.independent)),
     }
+}
+
+/// The first number of `OMP_NUM_THREADS`, which the outermost regions get.
+fn users_threads() -> Option<u32> {
+    std::env::var("OMP_NUM_THREADS").ok()?.split(',').next()?.trim().parse().ok()
 }
 
 /// `OMP_DYNAMIC` as OpenMP reads it.

@@ -159,7 +159,7 @@ fn supervise(
 ) -> Result<(ExitStatus, Report)> {
     loop {
         let mut status_line = Status::new(args.quiet);
-        let mut watcher = Watcher::new(child.pid());
+        let mut watcher = Watcher::new(child.pid(), plan.room.limits);
         let mut limits = plan.room.limits;
         let mut looked = Instant::now();
         let mut pending = plan.pending.take();

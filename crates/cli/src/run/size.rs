@@ -58,9 +58,18 @@ impl Room {
         team.min(self.most())
     }
 
-    /// Threads that do not wait for each other.
+    /// Threads of libraries that wait for each other now and then.
     pub(crate) fn workers(&self) -> u32 {
         up(self.available).min(self.most())
+    }
+
+    /// Threads of a pool, which take work when they find some: as many as can ever run at once. Who
+    /// competes does not matter, because more threads than CPUs cost such a pool nothing, while a
+    /// lone thread is at the mercy of the kernel's balancing (Node beside a neighbour: 3.8 s with
+    /// two threads, 5.2 s with one). And at least two if there are two CPUs, whatever the quota: one
+    /// that sleeps would leave the quota unused (Go's runtime has the same rule since 1.25).
+    pub(crate) fn pool(&self) -> u32 {
+        self.most().max(2).min(self.allowed).max(1)
     }
 }
 
@@ -83,13 +92,12 @@ pub(crate) struct Watcher {
 const WINDOW: Duration = Duration::from_millis(60);
 
 impl Watcher {
-    pub(crate) fn new(pid: u32) -> Watcher {
-        let root = Root::live();
-        let before = read(&root, pid).ok();
-        Watcher { root, pid, before, limits: Limits::default() }
+    /// `limits` are those at launch. Nothing is read yet: that would cost every short program 2 ms.
+    pub(crate) fn new(pid: u32, limits: Limits) -> Watcher {
+        Watcher { root: Root::live(), pid, before: None, limits }
     }
 
-    /// The limits now; those of before if the process cannot be read any more.
+    /// The limits now; those of before at the first call, and if the process cannot be read any more.
     pub(crate) fn limits(&mut self) -> Limits {
         let now = read(&self.root, self.pid).ok();
         if let (Some(before), Some(now)) = (&self.before, &now) {
@@ -203,10 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn teams_are_cautious_workers_are_not_and_quotas_count_in_full() {
+    fn teams_are_cautious_workers_less_pools_not_at_all_and_quotas_count_in_full() {
         assert_eq!((room(4, 1.5, None).team(), room(4, 1.5, None).workers()), (1, 2));
         assert_eq!((room(4, 1.5, Some(1.5)).team(), room(4, 1.5, Some(1.5)).workers()), (2, 2));
         assert_eq!((room(4, 0.4, None).team(), room(4, 0.4, None).workers()), (1, 1));
+        assert_eq!((room(4, 0.4, None).pool(), room(1, 1.0, None).pool()), (4, 1));
+        assert_eq!((room(4, 0.5, Some(0.5)).pool(), room(8, 1.0, Some(2.5)).pool()), (2, 3));
         assert_eq!(room(4, 1.0, Some(2.5)).most(), 3);
         assert_eq!(room(2, 2.0, Some(8.0)).most(), 2);
     }

@@ -1,0 +1,40 @@
+//! Times in arguments: `200ms`, `1s`, `5m`, `1h`.
+
+use std::time::Duration;
+
+/// The shortest time between two looks at a machine; clocks tick in hundredths of a second.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A time from 100 ms to a year.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let unit = match &text[digits..] {
+        "ms" => Some(1e-3),
+        "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        "d" => Some(86400.0),
+        _ => None,
+    };
+    let seconds = unit.and_then(|unit| Some(text[..digits].trim().parse::<f64>().ok()? * unit));
+    let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    time.filter(|time| (SHORTEST..=LONGEST).contains(time))
+        .ok_or_else(|| "a time of at least 100ms is needed, like 500ms, 1s, 5m or 8h".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_are_long_enough() {
+        for (text, ms) in [("100ms", 100), ("1s", 1000), ("0.5s", 500), ("2m", 120_000), ("1h", 3_600_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)));
+        }
+        for text in ["", "1", "s", "-1s", "1y", "99ms", "nans", "infs", "1e99s", "400d", "1 s x"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The document for programs. Amounts are in pCPUs, what is not known is null.
+
+use anyhow::{Context as _, Result};
+use corefit_core::entitle::{Cause, Division};
+use corefit_core::machine::{Activity, State, VmEstimate};
+use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
+use serde::Serialize;
+
+use super::{View, online};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    machine: &'a str,
+    /// When the later look began, ns since the machine's boot.
+    at_ns: u64,
+    /// Time between the two looks.
+    over_ms: f64,
+    vms: Vec<Vm<'a>>,
+    /// What competes with VMs.
+    others: Vec<Other<'a>>,
+    slices: Vec<Slice<'a>>,
+    pcpus: Vec<Pcpu<'a>>,
+    unread: &'a [Unread],
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Vm<'a> {
+    name: &'a str,
+    state: State,
+    vcpus_online: usize,
+    entitled: Option<f64>,
+    available: Option<f64>,
+    used: Option<f64>,
+    waiting: Option<f64>,
+    binding: &'a str,
+    slice: Option<&'a str>,
+    weight: Option<Weight>,
+    /// The VM's own quota, in pCPUs; null if it has none.
+    cap: Option<f64>,
+    vcpus: Vec<Vcpu<'a>>,
+}
+
+#[derive(Serialize)]
+struct Vcpu<'a> {
+    online: bool,
+    entitled: Option<f64>,
+    cause: Option<Cause>,
+    /// The full pCPUs that hold it, and who else uses them.
+    full: Option<Full<'a>>,
+    affinity: Option<&'a CpuSet>,
+    /// Its own quota, in pCPUs; null if it has none.
+    cap: Option<f64>,
+    used: Option<f64>,
+    waiting: Option<f64>,
+    on: Option<CpuId>,
+}
+
+#[derive(Serialize)]
+struct Full<'a> {
+    pcpus: CpuSet,
+    shared_with: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Other<'a> {
+    name: &'a str,
+    slice: Option<&'a str>,
+    weight: Option<Weight>,
+    cap: Option<f64>,
+    used: Option<f64>,
+    waiting: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Slice<'a> {
+    name: &'a str,
+    slice: Option<&'a str>,
+    weight: Option<Weight>,
+    cap: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Pcpu<'a> {
+    id: CpuId,
+    online: bool,
+    busy: Option<f64>,
+    stolen: Option<f64>,
+    /// Who was seen on it last.
+    vms: Vec<&'a str>,
+}
+
+/// The document of all VMs, or of one; in one line or over many.
+pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<String> {
+    let host = &view.host;
+    let vms = view.vms().filter(|(number, _)| vm.is_none_or(|vm| vm == *number));
+    let document = Document {
+        machine: &view.machine,
+        at_ns: host.at.0,
+        over_ms: host.over.as_secs_f64() * 1e3,
+        vms: vms.map(|(number, vm)| self::vm(view, number, vm)).collect(),
+        others: view.others().into_iter().map(other).collect(),
+        slices: view
+            .snapshot
+            .groups
+            .iter()
+            .map(|group| Slice {
+                name: &group.name,
+                slice: group.parent.as_deref(),
+                weight: group.weight,
+                cap: amount(group.quota.as_ref().and_then(corefit_core::Quota::cpus)),
+            })
+            .collect(),
+        pcpus: host
+            .pcpus
+            .iter()
+            .map(|pcpu| Pcpu {
+                id: pcpu.id,
+                online: pcpu.online,
+                busy: amount(pcpu.busy),
+                stolen: amount(pcpu.steal),
+                vms: names(view, pcpu.users.iter().map(|(vm, _)| *vm)),
+            })
+            .collect(),
+        unread: &host.unread,
+        notes: &host.notes,
+    };
+    let text =
+        if one_line { serde_json::to_string(&document) } else { serde_json::to_string_pretty(&document) };
+    Ok(text.context("writing JSON")? + "\n")
+}
+
+fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
+    let seen = &vm.seen;
+    let vcpu = |index: usize| {
+        let state = &seen.vcpus[index];
+        let division = view.host.division.as_ref();
+        let share = division.map(|division| &division.vcpus(number)[index]);
+        let Activity { used, waiting } = vm.vcpus.get(index).copied().unwrap_or_default();
+        Vcpu {
+            online: state.online,
+            entitled: share.and_then(|share| amount(Some(share.cpus))),
+            cause: share.map(|share| share.cause.clone()),
+            full: division.and_then(|division| full(view, division, number, index)),
+            affinity: state.affinity.as_ref(),
+            cap: amount(state.quota.as_ref().and_then(corefit_core::Quota::cpus)),
+            used: amount(used),
+            waiting: amount(waiting),
+            on: state.on,
+        }
+    };
+    Vm {
+        name: &seen.name,
+        state: seen.state,
+        vcpus_online: online(vm),
+        entitled: amount(vm.entitled),
+        available: amount(vm.available),
+        used: amount(vm.activity.used),
+        waiting: amount(vm.activity.waiting),
+        binding: &vm.binding,
+        slice: seen.parent.as_deref(),
+        weight: seen.weight,
+        cap: amount(seen.quota.as_ref().and_then(corefit_core::Quota::cpus)),
+        vcpus: (0..seen.vcpus.len()).map(vcpu).collect(),
+    }
+}
+
+fn full<'a>(view: &'a View, division: &Division, vm: usize, vcpu: usize) -> Option<Full<'a>> {
+    if division.vcpus(vm)[vcpu].cause != Cause::Crowded {
+        return None;
+    }
+    let full = division.crowd(vm, vcpu);
+    let others = full.vms.iter().map(|(other, _)| *other).filter(|&other| other != vm);
+    Some(Full { shared_with: names(view, others), pcpus: full.pcpus })
+}
+
+fn names(view: &View, vms: impl Iterator<Item = usize>) -> Vec<&str> {
+    let mut vms: Vec<usize> = vms.collect();
+    vms.sort_unstable();
+    vms.dedup();
+    vms.into_iter().map(|vm| view.host.vms[vm].seen.name.as_str()).collect()
+}
+
+fn other(other: &VmEstimate) -> Other<'_> {
+    Other {
+        name: &other.seen.name,
+        slice: other.seen.parent.as_deref(),
+        weight: other.seen.weight,
+        cap: amount(other.seen.quota.as_ref().and_then(corefit_core::Quota::cpus)),
+        used: amount(other.activity.used),
+        waiting: amount(other.activity.waiting),
+    }
+}
+
+/// Nine digits after the point: what the model is exact to.
+fn amount(cpus: Option<Cpus>) -> Option<f64> {
+    cpus.map(|Cpus(cpus)| (cpus * 1e9).round() / 1e9)
+}

@@ -1,0 +1,157 @@
+//! `corefit explain`: what each VM of a host gets, and why.
+
+mod derivation;
+mod document;
+mod tables;
+mod text;
+
+use std::io::{self, IsTerminal, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use corefit_core::machine::{HostEstimate, Machine, Role, Snapshot, VmEstimate, estimate};
+
+use crate::durations::duration;
+use crate::machine::MachineArg;
+
+/// Columns of text that goes to no terminal.
+const WIDTH: u16 = 80;
+/// Names of VMs that an error lists.
+const LISTED: usize = 20;
+
+/// What each VM of a host gets of its pCPUs, and why
+///
+/// `entitled` is what a VM gets when every VM wants everything, `available` what it could get now,
+/// at least. With the name of a VM: how that came, from weights, quotas, affinities and neighbours.
+#[derive(clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// A VM, by its name or the end of its path
+    vm: Option<String>,
+    /// Explain again and again until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Time between two looks, which is what the figures are about
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    interval: Duration,
+    /// Print one JSON document, with --watch one a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineArg,
+}
+
+/// What there is to show.
+struct View {
+    machine: String,
+    snapshot: Snapshot,
+    host: HostEstimate,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    let mut machine = args.machine.open()?;
+    let mut before = machine.observe()?;
+    let mut shown = false;
+    loop {
+        // A recording that is damaged further on is shown up to there.
+        let passed = machine.pass(args.interval);
+        let after = machine.observe()?;
+        if after.at > before.at {
+            let view = View::of(&*machine, &before, after.clone())?;
+            match view.show(args, shown) {
+                Ok(true) => {}
+                Ok(false) => return Ok(ExitCode::SUCCESS),
+                Err(error) if shown => tell!("corefit: {error}"),
+                Err(error) => return Err(error),
+            }
+            shown = true;
+            if !args.watch {
+                passed?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        match passed {
+            Ok(true) => before = after,
+            Ok(false) if shown => return Ok(ExitCode::SUCCESS),
+            Ok(false) => bail!("{}: it has one snapshot only; record for longer", machine.name()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl View {
+    fn of(machine: &dyn Machine, before: &Snapshot, snapshot: Snapshot) -> Result<View> {
+        let machine = machine.name();
+        let host = estimate(before, &snapshot).with_context(|| machine.clone())?;
+        Ok(View { machine, snapshot, host })
+    }
+
+    /// Prints it; `false` when nobody reads any more.
+    fn show(&self, args: &ExplainArgs, again: bool) -> Result<bool> {
+        let vm = args.vm.as_deref().map(|name| self.named(name)).transpose()?;
+        let mut out = io::stdout().lock();
+        let terminal = out.is_terminal();
+        let size = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
+        let width = usize::from(size.filter(|columns| terminal && *columns > 0).unwrap_or(WIDTH));
+        let mut text = match (args.json, vm) {
+            (true, vm) => document::json(self, vm, args.watch)?,
+            (false, Some(vm)) => derivation::text(self, vm, width),
+            (false, None) => tables::text(self, width),
+        };
+        if args.watch && !args.json {
+            if terminal {
+                text.insert_str(0, "\x1b[H\x1b[2J"); // to the top left, and clear
+            } else if again {
+                text.insert(0, '\n');
+            }
+        }
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            result => result.map(|()| true).context("writing to stdout"),
+        }
+    }
+
+    /// The number of a VM by its name, or the end of its path if that is clear.
+    fn named(&self, name: &str) -> Result<usize> {
+        let vms = || self.vms().map(|(number, vm)| (number, vm.seen.name.as_str()));
+        if let Some((number, _)) = vms().find(|(_, known)| *known == name) {
+            return Ok(number);
+        }
+        let end = format!("/{name}");
+        let ends: Vec<usize> = vms().filter(|(_, known)| known.ends_with(&end)).map(|(n, _)| n).collect();
+        if let [number] = ends[..] {
+            return Ok(number);
+        }
+        let mut known: Vec<&str> = vms().map(|(_, name)| name).collect();
+        let more = known.len().saturating_sub(LISTED);
+        known.truncate(LISTED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+        bail!("no VM {name:?} in {}; there are: {known}{more}", self.machine)
+    }
+
+    /// The VMs, with their numbers in the division.
+    fn vms(&self) -> impl Iterator<Item = (usize, &VmEstimate)> {
+        self.host.vms.iter().enumerate().filter(|(_, vm)| vm.seen.role == Role::Vm)
+    }
+
+    /// What competes with them, what wants most first.
+    fn others(&self) -> Vec<&VmEstimate> {
+        let mut others: Vec<_> = self.host.vms.iter().filter(|vm| vm.seen.role == Role::Other).collect();
+        others.sort_by(|a, b| wants(b).total_cmp(&wants(a)).then_with(|| a.seen.name.cmp(&b.seen.name)));
+        others
+    }
+}
+
+/// What was not measured wants everything.
+fn wants(vm: &VmEstimate) -> f64 {
+    vm.demand.map_or(f64::INFINITY, |demand| demand.0)
+}
+
+fn online(vm: &VmEstimate) -> usize {
+    vm.seen.vcpus.iter().filter(|vcpu| vcpu.online).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The host and its VMs, as tables for people.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use corefit_core::Cpus;
+use corefit_core::machine::{PcpuEstimate, State};
+
+use super::text::{amount, short, shorten, wrap};
+use super::{View, online};
+use crate::bench::table::Table;
+
+/// pCPUs that are listed one by one; of more, the rest is summed up.
+const PCPUS: usize = 32;
+/// Competitors that are listed.
+const OTHERS: usize = 6;
+/// One that used and waited for less is not worth a line, in pCPUs.
+const LITTLE: f64 = 0.005;
+/// Stolen time below this is not shown.
+const STOLEN: f64 = 0.005;
+
+/// The tables, in lines of `width` columns where possible.
+pub(super) fn text(view: &View, width: usize) -> String {
+    let over = view.host.over.as_secs_f64();
+    let mut out = format!("{}, watched for {over:.2} s\n\n", view.machine);
+    pcpus(view, width, &mut out);
+    out.push('\n');
+    vms(view, width, &mut out);
+    others(view, width, &mut out);
+    out.push('\n');
+    meanings(width, &mut out);
+    remarks(view, width, &mut out);
+    out
+}
+
+fn pcpus(view: &View, width: usize, out: &mut String) {
+    let all = &view.host.pcpus;
+    let stolen = all.iter().any(|pcpu| pcpu.steal.is_some_and(|steal| steal.0 >= STOLEN));
+    let headings = ["pCPU", "busy", "stolen", "who is on it"];
+    let cells = |row: [String; 4]| row.into_iter().enumerate().filter(|(i, _)| *i != 2 || stolen);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    rows.push(cells(headings.map(Into::into)).map(|(_, cell)| cell).collect());
+    for pcpu in all.iter().take(PCPUS) {
+        let busy = if pcpu.online { amount(pcpu.busy) } else { "offline".into() };
+        let row = [pcpu.id.0.to_string(), busy, amount(pcpu.steal), who(view, pcpu)];
+        rows.push(cells(row).map(|(_, cell)| cell).collect());
+    }
+    // The last column is text of any length: it is wrapped, not aligned.
+    let last = rows[0].len() - 1;
+    let widths: Vec<usize> =
+        (0..last).map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0)).collect();
+    for row in &rows {
+        let mut begin = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(begin, "{cell:>width$}  ");
+        }
+        wrap(out, &begin, &row[last], width);
+    }
+    if let Some(more) = all.get(PCPUS..).filter(|more| !more.is_empty()) {
+        let known: Vec<f64> = more.iter().filter_map(|pcpu| pcpu.busy).map(|busy| busy.0).collect();
+        let sum = known.iter().sum::<f64>();
+        let busy = if known.is_empty() { String::new() } else { format!(", of which {sum:.2} busy") };
+        let _ = writeln!(out, "and {} more{busy} (--json lists all)", more.len());
+    }
+}
+
+/// The VMs seen on a pCPU, each once.
+fn who(view: &View, pcpu: &PcpuEstimate) -> String {
+    let vms: BTreeSet<usize> = pcpu.users.iter().map(|(vm, _)| *vm).collect();
+    let names = vms.iter().map(|&vm| short(&view.host.vms[vm].seen.name));
+    let names = names.collect::<Vec<_>>().join(", ");
+    if names.is_empty() { "-".into() } else { names }
+}
+
+fn vms(view: &View, width: usize, out: &mut String) {
+    let mut table = Table::new(1, &["VM", "vCPUs", "entitled", "available", "used", "waiting"]);
+    let mut because = Vec::new();
+    for (_, vm) in view.vms() {
+        table.row(vec![
+            short(&vm.seen.name),
+            online(vm).to_string(),
+            amount(vm.entitled),
+            amount(vm.available),
+            amount(vm.activity.used),
+            amount(vm.activity.waiting),
+        ]);
+        let paused = if vm.seen.state == State::Paused && vm.binding != "paused" { "paused; " } else { "" };
+        because.push(format!("{paused}{}", vm.binding));
+    }
+    let names = || view.snapshot.vms.iter().map(|vm| vm.name.as_str());
+    let names = || names().chain(view.snapshot.groups.iter().map(|group| group.name.as_str()));
+    let rendered = table.render();
+    let mut lines = rendered.lines();
+    let _ = writeln!(out, "{}", lines.next().unwrap_or_default());
+    for (line, because) in lines.zip(because) {
+        let _ = writeln!(out, "{line}");
+        wrap(out, "  because ", &shorten(&because, names()), width);
+    }
+    if view.vms().next().is_none() {
+        let _ = writeln!(out, "there are no VMs");
+    }
+}
+
+fn others(view: &View, width: usize, out: &mut String) {
+    let others = view.others();
+    let (shown, rest) =
+        others.split_at(others.iter().take(OTHERS).filter(|o| super::wants(o) >= LITTLE).count());
+    if shown.is_empty() {
+        return;
+    }
+    out.push('\n');
+    let mut table = Table::new(1, &["also competing", "weight", "used", "waiting"]);
+    for other in shown {
+        let weight = other.seen.weight.map_or("?".into(), |weight| format!("{:.0}", weight.0));
+        let (used, waiting) = (amount(other.activity.used), amount(other.activity.waiting));
+        table.row(vec![short(&other.seen.name), weight, used, waiting]);
+    }
+    out.push_str(&table.render());
+    if !rest.is_empty() {
+        let sum: f64 = rest.iter().filter_map(|other| other.activity.used).map(|Cpus(used)| used).sum();
+        wrap(out, "", &format!("and {} more, which used {sum:.2} together", rest.len()), width);
+    }
+}
+
+/// What the words mean.
+fn meanings(width: usize, out: &mut String) {
+    for (word, meaning) in [
+        ("entitled   ", "pCPUs that the VM gets when every VM wants everything"),
+        (
+            "available  ",
+            "what it could get now, at least: the others count with what they would use if they never waited",
+        ),
+        ("waiting    ", "vCPUs that were ready to run and had no pCPU, on average"),
+    ] {
+        wrap(out, word, meaning, width);
+    }
+}
+
+/// What could not be read, and notes.
+pub(super) fn remarks(view: &View, width: usize, out: &mut String) {
+    if !view.host.unread.is_empty() {
+        out.push_str("\nnot visible\n");
+        for unread in &view.host.unread {
+            let text = format!("{}: {}", unread.path, unread.why);
+            wrap(out, &format!("  {:<9} ", unread.what.name()), &text, width);
+        }
+    }
+    for note in &view.host.notes {
+        out.push('\n');
+        wrap(out, "note: ", note, width);
+    }
+}

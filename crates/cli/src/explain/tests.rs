@@ -1,0 +1,117 @@
+//! What is printed, on a recording of a real machine (`captures/README.md`) and on scenarios.
+//! `COREFIT_BLESS=1` rewrites the expected texts.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use corefit_core::machine::{Activity, Machine, State};
+use corefit_core::{Unread, What};
+
+use super::*;
+use crate::recording::Replay;
+
+fn captures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/three-groups")
+}
+
+fn view() -> View {
+    let mut machine = Replay::open(&captures().join("recording.cfr")).unwrap();
+    let before = machine.observe().unwrap();
+    assert!(machine.pass(Duration::from_secs(1)).unwrap());
+    let after = machine.observe().unwrap();
+    View::of(&machine, &before, after).unwrap()
+}
+
+fn expect(file: &str, got: &str) {
+    let path = captures().join(file);
+    if std::env::var_os("COREFIT_BLESS").is_some() {
+        std::fs::write(&path, got).unwrap();
+    }
+    assert_eq!(got, std::fs::read_to_string(&path).unwrap(), "{}", path.display());
+}
+
+#[test]
+fn the_recorded_host_gives_exactly_its_expected_tables_and_documents() {
+    let view = view();
+    expect("tables.txt", &tables::text(&view, 80));
+    expect("derivation.txt", &derivation::text(&view, view.named("vm1").unwrap(), 80));
+    expect("document.json", &document::json(&view, None, false).unwrap());
+    let one = document::json(&view, Some(view.named("vm2").unwrap()), true).unwrap();
+    assert_eq!(one.matches('\n').count(), 1, "one line when watching");
+    let one: serde_json::Value = serde_json::from_str(&one).unwrap();
+    assert_eq!(one["vms"].as_array().unwrap().len(), 1);
+    assert_eq!(one["vms"][0]["name"], "vm2");
+}
+
+#[test]
+fn tables_fit_into_eighty_columns_and_more() {
+    let view = view();
+    for width in [80, 100, 200] {
+        for text in [tables::text(&view, width), derivation::text(&view, 0, width)] {
+            let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+            assert!(widest.chars().count() <= width, "{width}: {widest}");
+            assert!(text.lines().all(|line| line == line.trim_end()));
+        }
+    }
+}
+
+#[test]
+fn the_document_has_what_is_promised_and_null_for_what_is_not_known() {
+    let mut view = view();
+    let document = |view: &View| -> serde_json::Value {
+        serde_json::from_str(&document::json(view, None, false).unwrap()).unwrap()
+    };
+    for vm in document(&view)["vms"].as_array().unwrap() {
+        for field in ["entitled", "available", "used", "waiting"] {
+            assert!(vm[field].is_number(), "{field}: {vm}");
+        }
+        assert!(vm["name"].is_string() && vm["binding"].is_string() && vm["vcpus_online"] == 2, "{vm}");
+    }
+    view.host.division = None;
+    view.host.unread = vec![Unread { what: What::Siblings, path: "/x".into(), why: "cannot be seen".into() }];
+    for vm in &mut view.host.vms {
+        (vm.entitled, vm.available, vm.activity) = (None, None, Activity::default());
+        vm.binding = "unknown: not all who compete can be seen".into();
+    }
+    let blind = document(&view);
+    for vm in blind["vms"].as_array().unwrap() {
+        for field in ["entitled", "available", "used", "waiting"] {
+            assert!(vm[field].is_null(), "{field}: {vm}");
+        }
+        assert!(vm["vcpus"][0]["cause"].is_null(), "{vm}");
+    }
+    assert_eq!(blind["unread"][0]["what"], "siblings");
+    let text = tables::text(&view, 80);
+    assert!(text.contains("vm1      2         ?          ?     ?        ?"), "{text}");
+    assert!(text.contains("not visible\n  siblings  /x: cannot be seen"), "{text}");
+    let text = derivation::text(&view, 0, 80);
+    assert!(text.contains("unknown: not all who compete can be seen") && !text.contains("Checked"), "{text}");
+}
+
+#[test]
+fn a_vm_is_found_by_its_name_or_the_end_of_its_path_if_that_is_clear() {
+    let mut view = view();
+    let names = ["/a/web", "/b/web", "/b/db"];
+    let numbers: Vec<usize> = view.vms().map(|(number, _)| number).collect();
+    for (&number, name) in numbers.iter().zip(names) {
+        view.host.vms[number].seen.name = name.into();
+    }
+    assert_eq!(view.named("/b/web").unwrap(), numbers[1]);
+    assert_eq!(view.named("db").unwrap(), numbers[2]);
+    for unclear in ["web", "b", "x", ""] {
+        let error = view.named(unclear).unwrap_err().to_string();
+        assert!(error.contains("there are: /a/web, /b/web, /b/db"), "{error}");
+    }
+}
+
+#[test]
+fn a_paused_vm_and_a_host_without_vms_are_shown_as_such() {
+    let mut view = view();
+    let first = view.vms().next().unwrap().0;
+    view.host.vms[first].seen.state = State::Paused;
+    view.host.vms[first].binding = "paused".into();
+    assert!(tables::text(&view, 80).contains("  because paused\n"));
+    view.host.vms.clear();
+    view.host.pcpus.iter_mut().for_each(|pcpu| pcpu.users.clear());
+    assert!(tables::text(&view, 80).contains("there are no VMs"));
+}

@@ -1,0 +1,100 @@
+//! Lines that fit, and numbers.
+
+use corefit_core::{CpuSet, Cpus, Quota};
+
+/// The longest name that is shown whole in a table.
+const NAME: usize = 30;
+
+/// A name that fits into a table: of a long one, its beginning and its end.
+pub(super) fn short(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= NAME {
+        return name.into();
+    }
+    let (head, tail) = (NAME / 3, NAME - NAME / 3 - 1);
+    let begin: String = name.chars().take(head).collect();
+    let end: String = name.chars().skip(length - tail).collect();
+    format!("{begin}…{end}")
+}
+
+/// A text with long names cut short.
+pub(super) fn shorten<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let mut long: Vec<&str> = names.filter(|name| name.chars().count() > NAME).collect();
+    long.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    long.iter().fold(text.into(), |text: String, name| text.replace(name, &short(name)))
+}
+
+/// Adds a text, broken at blanks into lines of `width`, each but the first (which begins with `first`)
+/// indented as far.
+pub(super) fn wrap(out: &mut String, first: &str, text: &str, width: usize) {
+    let indent = first.chars().count();
+    let mut line = first.to_owned();
+    let mut length = indent;
+    for word in text.split_whitespace() {
+        let more = word.chars().count();
+        if length > indent && length + 1 + more > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            length = indent;
+        }
+        if length > indent {
+            line.push(' ');
+            length += 1;
+        }
+        line.push_str(word);
+        length += more;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
+/// An amount of pCPUs, or that it is not known.
+pub(super) fn amount(cpus: Option<Cpus>) -> String {
+    cpus.map_or("?".into(), |cpus| cpus.to_string())
+}
+
+/// `0.50 pCPUs (50 ms of every 100 ms)`; `None` if there is no limit.
+pub(super) fn limit(quota: Option<&Quota>) -> Option<String> {
+    let quota = quota?;
+    let ms = |us: u64| {
+        let text = format!("{}.{:03}", us / 1000, us % 1000);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    let (runs, period) = (ms(quota.quota_us?), ms(quota.period_us));
+    Some(format!("{} pCPUs ({runs} ms of every {period} ms)", quota.cpus()?))
+}
+
+/// `vCPU 0`, `vCPUs 0-3`.
+pub(super) fn numbered(what: &str, numbers: &CpuSet) -> String {
+    format!("{what}{} {numbers}", if numbers.len() == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_their_ends_and_lines_their_width() {
+        let name = format!("/docker/{}", "0123456789".repeat(6));
+        assert_eq!(short(&name).chars().count(), NAME);
+        assert_eq!(short("/a"), "/a");
+        assert_eq!(
+            shorten(&format!("shared with {name}"), [name.as_str()].into_iter()),
+            format!("shared with {}", short(&name))
+        );
+        let mut out = String::new();
+        wrap(&mut out, "  because ", "pCPUs 0-1 are full, shared with a, b and c", 30);
+        assert_eq!(out, "  because pCPUs 0-1 are full,\n          shared with a, b and\n          c\n");
+        let mut out = String::new();
+        wrap(&mut out, "- ", "a-word-that-does-not-fit b", 10);
+        assert_eq!(out, "- a-word-that-does-not-fit\n  b\n");
+    }
+
+    #[test]
+    fn limits_are_said_in_time() {
+        let quota = |quota_us| Quota { quota_us, period_us: 100_000, burst_us: 0, source: String::new() };
+        assert_eq!(limit(Some(&quota(Some(50_500)))).unwrap(), "0.51 pCPUs (50.5 ms of every 100 ms)");
+        assert_eq!(limit(Some(&quota(None))), None);
+    }
+}

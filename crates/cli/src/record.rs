@@ -1,0 +1,80 @@
+//! `corefit record`: what a machine shows, into a file that any verb can play.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::bench::interrupt::Interrupt;
+use crate::durations::duration;
+use crate::machine::MachineArg;
+use crate::recording::{Names, Recorder};
+
+/// Record what a host shows, to look at it later or elsewhere
+///
+/// Writes everything that `corefit explain` reads. Play it with `--machine replay:FILE`. Ctrl-C ends a
+/// recording early, at the next look.
+#[derive(clap::Args)]
+pub(crate) struct RecordArgs {
+    /// A new file
+    file: PathBuf,
+    /// For how long [default: until Ctrl-C]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    interval: Duration,
+    /// Replace the names of VMs, groups, ids and paths: vm1, group1
+    #[arg(long)]
+    anonymise: bool,
+    #[command(flatten)]
+    machine: MachineArg,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let mut machine = args.machine.open()?;
+    let mut names = args.anonymise.then(Names::default);
+    let mut look = |machine: &mut dyn corefit_core::machine::Machine| {
+        let mut snapshot = machine.observe()?;
+        if let Some(names) = &mut names {
+            names.replace(&mut snapshot);
+        }
+        anyhow::Ok(snapshot)
+    };
+    // Before there is a file: a machine that cannot be looked at leaves none.
+    let first = look(&mut *machine)?;
+    let name = if args.anonymise { "a host without names".into() } else { machine.name() };
+    let mut recorder = Recorder::create(&args.file, &name)?;
+    recorder.add(&first)?;
+    let mut last = first.at;
+    let mut broken = None;
+    while args.time.is_none_or(|time| last.since(first.at) < time) {
+        let more = machine.pass(args.interval).map_err(anyhow::Error::from);
+        let next = more.and_then(|more| Ok(more.then_some(look(&mut *machine)?)));
+        match next {
+            Ok(Some(next)) => {
+                recorder.add(&next)?;
+                last = next.at;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                broken = Some(error);
+                break;
+            }
+        }
+        if interrupt.check().is_err() {
+            break;
+        }
+    }
+    let snapshots = recorder.finish()?;
+    let file = args.file.display();
+    let seconds = last.since(first.at).as_secs_f64();
+    show!("{file}: {snapshots} snapshots over {seconds:.0} s; see `corefit explain --machine replay:{file}`");
+    match broken {
+        Some(error) => Err(error.context("the recording ends early")),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
