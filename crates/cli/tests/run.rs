@@ -34,6 +34,65 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// A program whose first regions ask for what there is, later ones for four threads: by a clause, or
+/// by a call where there is no clause.
+const GROWING: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(int argc, char **argv) {
+    int first = 0, last = 0;
+    double end = now() + atof(argv[1]) / 2000;
+    while (now() < end) {
+        #pragma omp parallel
+        #pragma omp single
+        first = omp_get_num_threads();
+    }
+    omp_set_num_threads(4);
+    for (end = now() + atof(argv[1]) / 2000; now() < end;) {
+        #pragma omp parallel CLAUSE
+        {
+            for (volatile int i = 0; i < 20000; i++) ;
+            #pragma omp single
+            last = omp_get_num_threads();
+        }
+    }
+    printf("%d at first, %d at last\n", first, last);
+    return 0;
+}
+"#;
+
+/// Starts so many processes, each with one region, one after the other, and waits for none of them.
+const UNREAPED: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int one = 0, more = 0;
+    for (int n = atoi(argv[1]); n > 0; n--) {
+        int tube[2], size = 0;
+        if (pipe(tube) != 0) return 2;
+        if (fork() == 0) {
+            #pragma omp parallel
+            #pragma omp single
+            size = omp_get_num_threads();
+            return write(tube[1], &size, sizeof size) != sizeof size;
+        }
+        close(tube[1]);
+        if (read(tube[0], &size, sizeof size) != sizeof size) return 3;
+        char end;
+        if (read(tube[0], &end, 1) != 0) return 4; /* it has ended */
+        close(tube[0]);
+        if (size == 1) one++; else more++;
+    }
+    printf("%d of 1, %d of more\n", one, more);
+    return 0;
+}
+"#;
+
 /// A command kept to CPU 0 with what it starts: an overcommitted machine of one CPU.
 fn on_one_cpu(command: &Command) -> Command {
     let mut taskset = Command::new("taskset");
@@ -209,6 +268,27 @@ fn a_vouched_program_is_resized_to_the_cpus_that_it_gets() {
     for key in ["wall_s", "mean_available", "efficiency", "waiting_s", "changes", "samples", "own_cpu_s"] {
         assert!(!report[key].is_null(), "{key}");
     }
+}
+
+#[test]
+fn a_region_that_asks_for_more_than_those_before_is_noticed() {
+    let place = Place::new();
+    for more in ["num_threads(4)", ""] {
+        let flags = ["-fopenmp", &format!("-DCLAUSE={more}")];
+        let program = place.compile("more", &flags, GROWING);
+        let command = place.corefit(&["run", "--resize", "always", "--", program.to_str().unwrap(), "1000"]);
+        let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "1").output().unwrap();
+        assert_eq!(stdout(&output), "1 at first, 1 at last\n", "{more}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn processes_that_nobody_waits_for_leave_their_place_to_others() {
+    let place = Place::new();
+    let program = place.compile("unreaped", &["-fopenmp"], UNREAPED);
+    let options = ["run", "--quiet", "--resize", "always", "--", program.to_str().unwrap(), "150"];
+    let output = { on_one_cpu(&place.corefit(&options)) }.env("OMP_NUM_THREADS", "3").output().unwrap();
+    assert_eq!(stdout(&output), "150 of 1, 0 of more\n", "{}", stderr(&output));
 }
 
 #[test]

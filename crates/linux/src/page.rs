@@ -15,6 +15,11 @@ use std::time::Duration;
 
 use layout::{MAGIC, Page, SLOTS, Slot, VERSION, word};
 
+use crate::sample::has_ended;
+
+/// Slots in use from which on those of ended processes are looked for at once.
+const CROWDED: usize = SLOTS / 2;
+
 /// What corefit tells one process about its parallel regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
@@ -187,9 +192,19 @@ impl TeamPage {
         wake(at);
     }
 
-    /// Frees the slot of a process that has ended.
-    pub fn release(&self, slot: usize) {
-        self.page().slots[slot].pid.store(0, Ordering::Release);
+    /// Frees the slot of a process that has ended, unless another one has it already.
+    pub fn release(&self, process: &Process) {
+        let owner = &self.page().slots[process.slot].pid;
+        let _ = owner.compare_exchange(process.pid, 0, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Frees the slots of processes that have ended if few slots are left. Many short-lived processes
+    /// take them all before somebody looks for other reasons.
+    pub fn make_room(&self) {
+        let processes = self.processes();
+        if processes.len() > CROWDED {
+            processes.iter().filter(|p| has_ended(p.pid)).for_each(|p| self.release(p));
+        }
     }
 
     /// Wakes whoever is in [`TeamPage::wait_registration`], as if a process had registered.

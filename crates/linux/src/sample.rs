@@ -239,6 +239,20 @@ pub fn set_affinity(tid: u32, cpus: &CpuSet) {
     }
 }
 
+/// Whether a process has ended: it is gone, or a zombie whose parent has not asked for its status yet.
+/// (A process whose main thread alone has ended looks like a zombie, too, but has other threads.) What
+/// cannot be read is taken to live.
+#[must_use]
+pub fn has_ended(pid: u32) -> bool {
+    let text = match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(text) => text,
+        Err(why) => return why.kind() == std::io::ErrorKind::NotFound,
+    };
+    // The name, in parentheses, may hold anything.
+    let name_ends = text.iter().rposition(|b| *b == b')').unwrap_or(0);
+    text.get(name_ends + 2).is_some_and(|state| matches!(state, b'Z' | b'X')) && tasks(pid).len() <= 1
+}
+
 /// How often threads of this process's ended children went to sleep: their voluntary context
 /// switches (getrusage(2)).
 #[must_use]
@@ -266,7 +280,22 @@ fn schedstat(file: &File) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_zombie_has_ended_a_sleeping_process_has_not() {
+        let mut child = Command::new("sh").args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        assert!(!has_ended(pid) && !has_ended(std::process::id()));
+        drop(child.stdin.take());
+        let deadline = now() + Duration::from_secs(20);
+        while !has_ended(pid) {
+            assert!(now() < deadline, "the zombie is not recognised");
+        }
+        assert!(std::path::Path::new("/proc").join(pid.to_string()).exists(), "nobody has waited for it");
+        child.wait().unwrap();
+        assert!(has_ended(pid));
+    }
 
     #[test]
     fn sees_the_cpu_time_of_this_process_and_of_its_children() {
@@ -275,7 +304,7 @@ mod tests {
         // A child that burns a known amount of CPU time before it is read, then waits for us.
         let mut child = Command::new("sh")
             .args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read x"])
-            .stdin(std::process::Stdio::piped())
+            .stdin(Stdio::piped())
             .spawn()
             .unwrap();
         let pid = child.id();

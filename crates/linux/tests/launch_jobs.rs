@@ -210,7 +210,7 @@ fn ctrl_z_stops_the_job_fg_continues_it_and_ctrl_c_ends_it() {
         bash.enter("fg");
         bash.expect("sleep 1000");
         eventually("it runs again", || (count("continued") == round).then_some(()));
-        assert_eq!(state(program.unsigned_abs()), Some('S'));
+        eventually("it sleeps again", || (state(program.unsigned_abs()) == Some('S')).then_some(()));
     }
     bash.keys(CTRL_C);
     bash.expect(PROMPT);

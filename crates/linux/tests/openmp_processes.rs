@@ -61,9 +61,7 @@ fn spawned_and_vforked_programs_register_for_themselves() {
         let page = page(team(2));
         assert_eq!(output(&mut odd(omp, &page, &["spawn", "5"])), "2\n".repeat(5), "{omp:?}");
         assert_eq!(page.processes().len(), 5, "{omp:?}");
-        for process in page.processes() {
-            page.release(process.slot);
-        }
+        page.processes().iter().for_each(|process| page.release(process));
         assert_eq!(output(&mut odd(omp, &page, &["vfork"])), "2\n0 2\n", "{omp:?}");
         assert_eq!(page.processes().len(), 2, "{omp:?}");
     }
@@ -96,7 +94,7 @@ fn with_all_slots_taken_the_others_run_as_they_ask() {
         drop(program.stdin.take());
         assert!(program.wait().unwrap().success());
         // Slots that corefit has freed serve again.
-        page.release(5);
+        page.release(&page.processes()[5]);
         assert_eq!(output(&mut odd(omp, &page, &["size"])), "1\n");
         assert_eq!(page.processes().len(), 63);
     }
@@ -206,7 +204,7 @@ fn a_first_region_goes_on_when_nobody_answers_and_at_once_when_somebody_does() {
         let mut program = Talk::driver(omp, &page);
         assert_eq!(program.number("region 0"), 2, "{omp:?}: by the policy, unanswered");
         program.end();
-        page.release(0);
+        page.release(&only(&page));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let seen = page.wait_registration(1, openmp_support::PATIENCE);

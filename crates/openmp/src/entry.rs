@@ -38,10 +38,26 @@ enum Clause {
 
 thread_local! {
     static CLAUSE: Cell<Clause> = const { Cell::new(Clause::No) };
+    /// Whether this thread counts in [`MORE`].
+    static PENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Not zero once a libomp region may have more to do than to look at the word.
+/// Threads whose next libomp region has more to do than to look at the word: a clause to use up, or a
+/// block time to put back. (A thread that ends meanwhile stays counted: that costs time, nothing else.)
 static MORE: AtomicU32 = AtomicU32::new(0);
+
+/// Counts this thread in [`MORE`], or no longer.
+fn update_more() {
+    let pending = CLAUSE.get() != Clause::No || quiet::is_applied();
+    if pending != PENDING.replace(pending) {
+        if pending { MORE.fetch_add(1, Relaxed) } else { MORE.fetch_sub(1, Relaxed) };
+    }
+}
+
+/// In the child of a fork there is this thread only.
+pub(crate) fn forked() {
+    MORE.store(u32::from(PENDING.get()), Relaxed);
+}
 
 /// First the fast way, unless `$first` jumps over it: it is taken if the cached binding serves the
 /// first argument (as `Binding::serves`), the word and [`MORE`] are zero, and there is a target. It
@@ -217,9 +233,8 @@ fn fork(runtime: &'static Runtime, location: *const c_void, word: u32) {
     {
         runtime.push_threads(location, threads);
     }
-    if quiet::at_region(runtime, session::current_word()) {
-        MORE.store(1, Relaxed);
-    }
+    quiet::at_region(runtime, session::current_word());
+    update_more();
 }
 
 /// A libomp region that runs serially if its fourth argument is 0.
@@ -241,6 +256,7 @@ extern "C" fn enter_fork_if(
 extern "C" fn enter_serialized(number: usize, _: u32, caller: usize, location: *const c_void) -> Jump {
     if MORE.load(Relaxed) != 0 {
         CLAUSE.set(Clause::No);
+        update_more();
     }
     Jump { target: real(number, location, caller).0, threads: 0 }
 }
@@ -256,7 +272,7 @@ extern "C" fn enter_push_fixed(number: usize, _: u32, caller: usize, location: *
 }
 
 fn push(number: usize, clause: Clause, caller: usize, location: *const c_void) -> Jump {
-    MORE.store(1, Relaxed);
     CLAUSE.set(clause);
+    update_more();
     Jump { target: real(number, location, caller).0, threads: 0 }
 }

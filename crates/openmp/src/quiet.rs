@@ -14,11 +14,16 @@ thread_local! {
     static BLOCK_TIME_MS: Cell<i32> = const { Cell::new(-1) };
 }
 
-/// Called where a region begins: applies the word to libomp. True if this has to be called at
-/// the next region, too, whatever the word is then.
-pub(crate) fn at_region(rt: &Runtime, word: u32) -> bool {
+/// Whether this thread's block time is ours: [`at_region`] has to be called at its next region, too,
+/// whatever the word is then.
+pub(crate) fn is_applied() -> bool {
+    BLOCK_TIME_MS.get() >= 0
+}
+
+/// Called where a region begins: applies the word to libomp.
+pub(crate) fn at_region(rt: &Runtime, word: u32) {
     let (Some(set), Some(get)) = (rt.set_blocktime, rt.blocktime) else {
-        return false;
+        return;
     };
     let before = BLOCK_TIME_MS.get();
     let quiet = word & word::QUIET != 0;
@@ -35,5 +40,4 @@ pub(crate) fn at_region(rt: &Runtime, word: u32) -> bool {
             unsafe { set(before) };
         }
     }
-    quiet
 }

@@ -92,6 +92,7 @@ extern "C" fn forked() {
     REGISTERING.store(false, Relaxed);
     LOCAL.store(word::REGISTER, Relaxed);
     crate::watch::forked();
+    crate::entry::forked();
 }
 
 fn page_ref(page: *mut Page) -> &'static Page {

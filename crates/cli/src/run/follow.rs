@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corefit_core::{Cpus, Decision, Interval, TeamController};
 use corefit_linux::page::{Orders, Process, TeamPage};
-use corefit_linux::sample::{TreeSample, TreeSampler};
+use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 
 use super::grants::Grants;
 use super::history::{History, Point};
@@ -15,6 +15,9 @@ use super::report::{OpenMp, Report};
 
 /// A process that used less than this in an interval gets no part of the team.
 const ACTIVE: f64 = 0.05;
+/// Threads that wait for a CPU, and threads beyond the known teams, from which on there is more in the
+/// program than is known.
+const UNKNOWN: f64 = 0.5;
 
 /// Limits that are read less often than samples are taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +42,9 @@ pub(crate) struct Follower<'a> {
     in_force: u32,
     /// Whether the last orders had regions counted.
     ordered: bool,
+    /// Threads wait that are in no known team. Where nothing is ordered a region tells nothing, so it may
+    /// be one that asks for more than those before (a `num_threads` clause, `omp_set_num_threads`).
+    more_than_known: bool,
     pub(crate) history: History,
 }
 
@@ -61,6 +67,7 @@ impl<'a> Follower<'a> {
             seen: BTreeMap::new(),
             in_force: plan.team,
             ordered: true,
+            more_than_known: false,
         }
     }
 
@@ -105,10 +112,10 @@ impl<'a> Follower<'a> {
         };
         let mut processes = page.processes();
         processes.retain(|p| {
-            let alive = sample.processes.contains_key(&p.pid)
-                || std::path::Path::new("/proc").join(p.pid.to_string()).exists();
+            let ran = sample.processes.get(&p.pid) > self.before.processes.get(&p.pid);
+            let alive = ran || !has_ended(p.pid);
             if !alive {
-                page.release(p.slot);
+                page.release(p);
             }
             alive
         });
@@ -143,6 +150,8 @@ impl<'a> Follower<'a> {
         let wait = rate(sample.wait, self.before.wait);
         let team = if active.is_empty() { runnable(run, wait) } else { active.iter().map(|p| p.team).sum() };
         self.in_force = team.max(1);
+        let runnable = run.0 + wait.0;
+        self.more_than_known = wait.0 > UNKNOWN && runnable > f64::from(self.in_force) + UNKNOWN;
         Interval {
             at: sample.at,
             length,
@@ -192,17 +201,18 @@ impl<'a> Follower<'a> {
             let orders = if limited {
                 self.grants.of(p).orders(Some(mine), quiet)
             } else {
-                match self.grants.of(p).orders(None, false) {
+                let orders = match self.grants.of(p).orders(None, false) {
                     Orders { team: Some(most), .. } if u32::from(most) >= p.requested => Orders::default(),
                     orders => orders,
-                }
+                };
+                Orders { count: self.more_than_known, ..orders }
             };
             // The process may have become another program meanwhile, with another grant.
             if page.is_current(p) {
                 page.publish(p.slot, orders);
             }
         }
-        self.ordered = short;
+        self.ordered = short || self.more_than_known;
     }
 
     /// Where the run stands, for the status line.

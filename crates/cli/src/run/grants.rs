@@ -142,6 +142,7 @@ impl Grants {
                 page.publish(process.slot, grant.orders(Some(team), false));
                 page.answer(process.slot);
             }
+            page.make_room();
         }
     }
 
