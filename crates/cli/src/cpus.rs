@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use corefit_core::{Cpus, Limit, LimitKind, Reading, Report, estimate};
+use corefit_core::{Cpus, Limit, LimitKind, Report, estimate};
 use corefit_linux::{ReadError, Root, read};
 
 /// How long a process is watched for one report.
 const WINDOW: Duration = Duration::from_millis(200);
+/// Who used and waited for less than this, in CPUs, has not tried to get any.
+const RESTED: f64 = 0.2;
 /// How often `--watch` reports.
 const REFRESH: Duration = Duration::from_secs(1);
 /// Contenders listed by name in the table.
@@ -67,11 +69,19 @@ fn report_all(args: &CpusArgs, root: &Root, pid: u32) -> anyhow::Result<()> {
     let mut earlier = read(root, pid)?;
     std::thread::sleep(WINDOW);
     loop {
-        let later = read(root, pid)?;
+        let mut later = read(root, pid)?;
         if later.started_ticks != earlier.started_ticks {
             return Err(ReadError::Gone { path: format!("/proc/{pid}") }.into());
         }
-        if !show(args, &earlier, &later)? || !args.watch {
+        let mut report = estimate(&earlier, &later);
+        let tried = args.pid.is_none() && says_nothing(&report);
+        if tried {
+            earlier = later;
+            keep_busy(WINDOW);
+            later = read(root, pid)?;
+            report = estimate(&earlier, &later);
+        }
+        if !show(args, &report, tried)? || !args.watch {
             return Ok(());
         }
         earlier = later;
@@ -79,10 +89,25 @@ fn report_all(args: &CpusArgs, root: &Root, pid: u32) -> anyhow::Result<()> {
     }
 }
 
+/// Whether `available` is only what an idle process used: nobody who competes can be seen, and nothing
+/// was idle. This process then finds out what a thread gets.
+fn says_nothing(report: &Report) -> bool {
+    let rested = report.used.0 + report.waiting.map_or(0.0, |w| w.0) < RESTED;
+    let measured = report.limits.iter().any(|l| l.binding && l.kind == LimitKind::Measured);
+    report.entitled.is_none() && measured && rested && report.available.0 < 1.0
+}
+
+/// Keeps one thread busy for some time.
+fn keep_busy(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
 /// Prints a report; `false` when nobody reads any more.
-fn show(args: &CpusArgs, earlier: &Reading, later: &Reading) -> anyhow::Result<bool> {
-    let report = estimate(earlier, later);
-    let mut text = if args.json { json(&report, args.watch)? } else { table(&report) };
+fn show(args: &CpusArgs, report: &Report, tried: bool) -> anyhow::Result<bool> {
+    let mut text = if args.json { json(report, args.watch)? } else { table(report, tried) };
     let mut out = io::stdout().lock();
     if args.watch && !args.json {
         if out.is_terminal() {
@@ -103,12 +128,15 @@ fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
 }
 
 /// The report for people.
-fn table(report: &Report) -> String {
+fn table(report: &Report, tried: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "{} (pid {}), watched for {:.0} ms\n\nlimit       CPUs  source: value",
-        report.name, report.pid, report.window_ms
+        "{} (pid {}), watched for {:.0} ms{}\n\nlimit       CPUs  source: value",
+        report.name,
+        report.pid,
+        report.window_ms,
+        if tried { " with one thread kept busy, as others may compete unseen" } else { "" }
     );
     for (limit, more) in shown(&report.limits) {
         let cpus = limit.cpus.map_or("none".into(), |Cpus(cpus)| format!("{cpus:.2}"));
@@ -203,7 +231,7 @@ mod tests {
             if !dir.join("t0").is_dir() {
                 continue;
             }
-            let got = table(&report(dir.file_name().unwrap().to_str().unwrap()));
+            let got = table(&report(dir.file_name().unwrap().to_str().unwrap()), false);
             let path = dir.join("expected.txt");
             if std::env::var_os("COREFIT_BLESS").is_some() {
                 std::fs::write(&path, &got).unwrap();
@@ -231,7 +259,7 @@ mod tests {
     fn exactly_the_binding_limits_are_marked_in_the_table() {
         for name in ["kubernetes", "vm-steal", "bare", "no-cgroups"] {
             let report = report(name);
-            let marked = table(&report).matches("<- binding").count();
+            let marked = table(&report, false).matches("<- binding").count();
             assert_eq!(marked, report.limits.iter().filter(|l| l.binding).count(), "{name}");
         }
     }

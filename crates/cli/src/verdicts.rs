@@ -61,15 +61,15 @@ impl Store {
         (verdict.identity == identity).then_some(verdict)
     }
 
-    /// The verdict that a launch may turn out to have, if it may be resized then; of several, the
-    /// one with most threads.
+    /// The verdict that a launch may turn out to have; of several, one that allows resizing, with
+    /// most threads.
     pub(crate) fn expects(&self, launch: &str) -> Option<Verdict> {
         let entries = fs::read_dir(self.directory.as_ref()?).ok()?;
         entries
             .filter_map(|e| fs::read_to_string(e.ok()?.path()).ok())
             .filter_map(|text| serde_json::from_str::<Verdict>(&text).ok())
-            .filter(|v| v.launch == launch && v.resizable)
-            .max_by_key(|v| v.most)
+            .filter(|v| v.launch == launch)
+            .max_by_key(|v| (v.resizable, v.most))
     }
 
     /// An identifier that knows the files that were hashed when verdicts were found.
@@ -109,7 +109,8 @@ impl Store {
     fn made(&self) -> Result<&Path> {
         let directory =
             self.directory.as_ref().context("no place for verdicts: set HOME or XDG_STATE_HOME")?;
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}: set XDG_STATE_HOME", directory.display()))?;
         Ok(directory)
     }
 
@@ -186,10 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_verdict_raises_no_expectation() {
+    fn a_negative_verdict_is_expected_only_without_a_positive_one() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store { directory: Some(dir.path().into()) };
-        store.save(&Verdict { resizable: false, ..verdict() }).unwrap();
-        assert_eq!(store.expects("cd"), None);
+        let refused = Verdict { identity: "ef".into(), resizable: false, most: 9, ..verdict() };
+        store.save(&refused).unwrap();
+        assert_eq!(store.expects("cd"), Some(refused));
+        store.save(&verdict()).unwrap();
+        assert_eq!(store.expects("cd"), Some(verdict()));
     }
 }

@@ -134,7 +134,11 @@ fn what_cannot_be_run_is_said_in_one_line_with_the_exit_code_of_a_shell() {
     let place = Place::new();
     fs::write(place.path().join("data"), "x").unwrap();
     fs::set_permissions(place.path().join("data"), PermissionsExt::from_mode(0o644)).unwrap();
-    for (program, code) in [("no-such-program", 127), ("./missing", 127), ("./data", 126), ("./", 126)] {
+    fs::write(place.path().join("broken"), "\x7fELF and no more").unwrap();
+    fs::set_permissions(place.path().join("broken"), PermissionsExt::from_mode(0o755)).unwrap();
+    for (program, code) in
+        [("no-such-program", 127), ("./missing", 127), ("./data", 126), ("./", 126), ("./broken", 126)]
+    {
         let output = place.corefit(&["run", "--", program]).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{program}");
         assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
@@ -150,6 +154,7 @@ fn bad_options_are_refused_before_the_program_starts() {
         &["--threads", "many"],
         &["--interval", "1us"],
         &["--resize", "maybe"],
+        &["--quite", "--quite"],
     ] {
         let mut args = vec!["run"];
         args.extend(options);
@@ -223,6 +228,17 @@ fn children_of_32_bit_run_although_their_loader_complains() {
     assert_eq!((stdout(&output), output.status.code()), ("ran\n".into(), Some(0)));
     let said = stderr(&output);
     assert!(said.lines().count() == 1 && said.contains("ignored"), "{said}");
+}
+
+#[test]
+fn options_behind_the_program_are_its_own() {
+    let place = Place::new();
+    for args in
+        [&["run", "--quiet", "echo", "-n", "--quiet"][..], &["run", "--quiet", "--", "echo", "-n", "--quiet"]]
+    {
+        let output = place.corefit(args).output().unwrap();
+        assert_eq!((stdout(&output), stderr(&output)), ("--quiet".into(), String::new()));
+    }
 }
 
 #[test]

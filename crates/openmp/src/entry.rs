@@ -50,7 +50,11 @@ static MORE: AtomicU32 = AtomicU32::new(0);
 fn update_more() {
     let pending = CLAUSE.get() != Clause::No || quiet::is_applied();
     if pending != PENDING.replace(pending) {
-        if pending { MORE.fetch_add(1, Relaxed) } else { MORE.fetch_sub(1, Relaxed) };
+        if pending {
+            MORE.fetch_add(1, Relaxed)
+        } else {
+            MORE.fetch_sub(1, Relaxed)
+        };
     }
 }
 

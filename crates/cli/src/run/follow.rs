@@ -198,6 +198,9 @@ impl<'a> Follower<'a> {
             let limited = mine < self.seen.get(&p.pid).map_or(p.requested, |seen| seen.requested);
             let quiet = p.team > mine;
             short |= limited;
+            if let (true, Some(seen)) = (limited && quiet, self.seen.get_mut(&p.pid)) {
+                seen.quieted = true;
+            }
             let orders = if limited {
                 self.grants.of(p).orders(Some(mine), quiet)
             } else {
@@ -213,6 +216,11 @@ impl<'a> Follower<'a> {
             }
         }
         self.ordered = short || self.more_than_known;
+    }
+
+    /// Whether there is nobody whom orders reach: no OpenMP process, and no threads to place.
+    pub(crate) fn nobody_listens(&self) -> bool {
+        self.placed.is_none() && self.page.is_none_or(|page| page.processes().is_empty())
     }
 
     /// Where the run stands, for the status line.

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) independent: bool,
     /// The user's arguments.
     arguments: Vec<OsString>,
+    /// Why the preload library cannot enter the program, if so: to be told once it runs.
+    pub(crate) not_entered: Option<String>,
 }
 
 impl Plan {
@@ -59,9 +61,6 @@ impl Plan {
             .preloadable()
             .map_err(|why| format!("{}: {why}", program.path.display()))
             .and_then(|()| preload::library());
-        let library = library.map_err(|why| {
-            notes.tell(why);
-        });
         let mut plan = Plan {
             launch: Launch {
                 program: program.clone(),
@@ -83,6 +82,7 @@ impl Plan {
             resizable,
             independent,
             arguments: args.command[1..].to_vec(),
+            not_entered: library.as_ref().err().cloned(),
         };
         plan.sizes();
         grants.set_team(plan.team);
@@ -212,12 +212,13 @@ impl Plan {
 /// Whether the program will probably be resizable, and up to how many threads: known for
 /// certain only when it begins its first region. And whether its threads are independent.
 fn expected(args: &Args, program: &Program, grants: &Grants) -> (Option<u32>, bool) {
-    let certified = || grants.expects(&program.path, &args.command);
     match args.resize {
         Resize::Never => (None, false),
         Resize::Always => (Some(u32::MAX), false),
-        Resize::Safe if dynamic_adjustment() => (Some(u32::MAX), false),
-        Resize::Safe => certified().map_or((None, false), |v| (Some(v.most), v.independent)),
+        Resize::Safe => match grants.expects(&program.path, &args.command) {
+            Some(verdict) => (verdict.resizable.then_some(verdict.most), verdict.independent),
+            None => (dynamic_adjustment().then_some(u32::MAX), false),
+        },
     }
 }
 

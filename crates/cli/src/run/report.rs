@@ -89,6 +89,8 @@ pub(crate) struct OpenMp {
     pub(crate) resized: u64,
     /// Most threads asked for.
     pub(crate) requested: u32,
+    /// Whether it was ever told not to spin, having more threads than CPUs.
+    pub(crate) quieted: bool,
     /// Regions that the last interval began with.
     #[serde(skip)]
     pub(crate) counted: u64,
@@ -109,6 +111,7 @@ impl OpenMp {
             regions: p.regions,
             resized: p.resized,
             requested: p.requested.max(known.as_ref().map_or(0, |k| k.requested)),
+            quieted: known.as_ref().is_some_and(|k| k.quieted),
             counted: known.map_or(p.regions, |k| k.counted),
         }
     }
@@ -226,11 +229,27 @@ impl Report {
         if let more @ 1.. = self.processes.len().saturating_sub(SHOWN) {
             lines.push(format!("and {more} OpenMP processes more (--report FILE lists them)"));
         }
+        lines.extend(self.set_line());
         if !self.kept.is_empty() {
             lines.push(format!("left as you set them: {}", self.kept.join(" ")));
         }
         lines.extend(self.notes_at_end.iter().cloned());
         lines.iter().map(|l| format!("corefit: {l}\n")).collect()
+    }
+
+    /// What was set, the variables of one value together.
+    fn set_line(&self) -> Option<String> {
+        let mut values: Vec<(&str, Vec<&str>)> = vec![];
+        for setting in &self.set {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            match values.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, names)) => names.push(name),
+                None => values.push((value, vec![name])),
+            }
+        }
+        let texts = values.iter().map(|(value, names)| format!("{}={value}", names.join(", ")));
+        let text = texts.collect::<Vec<_>>().join("; ");
+        (!text.is_empty()).then(|| format!("set {text}"))
     }
 
     fn threads_line(&self) -> String {
@@ -262,14 +281,15 @@ impl OpenMp {
             Grant::Vouched => "--resize always",
             Grant::IfDynamic if self.dynamic => "OpenMP dynamic adjustment is on",
             Grant::IfDynamic => {
-                "not resized: not certified (corefit certify) and OpenMP dynamic adjustment is off; spinning was stopped where there were too few CPUs"
+                "not resized: not certified (corefit certify) and OpenMP dynamic adjustment is off"
             }
             Grant::Nothing => "not resized: --resize never",
-            Grant::Refused => {
-                "not resized: corefit certify found that its results depend on team sizes; spinning was stopped where there were too few CPUs"
-            }
+            Grant::Refused => "not resized: corefit certify found that its results depend on team sizes",
         };
         let resized = match (self.grant, self.dynamic) {
+            (Grant::Nothing | Grant::Refused, _) | (Grant::IfDynamic, false) if self.quieted => {
+                "; its spinning was stopped while CPUs were too few".into()
+            }
             (Grant::Nothing | Grant::Refused, _) | (Grant::IfDynamic, false) => String::new(),
             _ => format!(": {} of {} regions resized", self.resized, self.regions),
         };

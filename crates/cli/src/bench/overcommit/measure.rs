@@ -100,8 +100,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// When it fails: then nothing can be measured.
-    pub(super) fn warm_up(&mut self, case: &Case, size: &str, threads: u32, cpus: &CpuSet) -> Result<f64> {
-        let config = Config::Fixed { threads, passive: threads > 1 };
+    pub(super) fn warm_up(&mut self, case: &Case, size: &str, config: Config, cpus: &CpuSet) -> Result<f64> {
         let what = format!("{} {} {size} ({config})", case.program.name, case.runtime.name());
         self.progress.begin(&what);
         let order = Order {

@@ -42,6 +42,7 @@ use super::interrupt::{Interrupt, Interrupted};
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
+use plan::Config;
 use programs::{Case, PROGRAMS, QUICK, QUICK_STEP, Runtime};
 
 /// Programs with fewer CPUs than they think: default, passive, oracle and corefit
@@ -51,7 +52,7 @@ use programs::{Case, PROGRAMS, QUICK, QUICK_STEP, Runtime};
 /// Exit status 1 if a result was wrong.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Three minutes: few programs, size S, one repetition, limit 4 s, no apps
+    /// Three minutes: few programs, size S, one repetition, limit 3 s, no apps
     #[arg(long)]
     quick: bool,
     /// Print one JSON document
@@ -203,13 +204,13 @@ fn measured(settings: &Settings, interrupt: &Interrupt) -> Result<Document> {
     let mut machine = machine::describe(&arena, settings);
     let mut bench = Bench::new(&arena, settings, interrupt, steps(settings, &cases, &apps, &arena)?);
     let threads = u32::try_from(arena.cpus().len())?;
-    let mut warm_s = vec![];
+    let config = Config::Fixed { threads, passive: threads > 1 };
     for case in &cases {
-        warm_s.push(bench.warm_up(case, settings.size.name(), threads, arena.cpus())?);
+        bench.warm_up(case, settings.size.name(), config, arena.cpus())?;
     }
     let mut parts = vec![];
     for &condition in &settings.conditions {
-        parts.push(session::measure(&mut bench, condition, &cases, &warm_s)?);
+        parts.push(session::measure(&mut bench, condition, &cases)?);
     }
     let apps = apps::measure(&mut bench, &apps, &settings.conditions)?;
     machine.took_s = start.elapsed().as_secs_f64().round();
@@ -253,7 +254,7 @@ impl Args {
             (some, _) => some.to_vec(),
         };
         let (repeat, size, limit, step_s) =
-            if self.quick { (1, Size::S, 4.0, 1.0) } else { (3, Size::W, 60.0, 3.0) };
+            if self.quick { (1, Size::S, 3.0, 1.0) } else { (3, Size::W, 60.0, 3.0) };
         Ok(Settings {
             root: match &self.root {
                 Some(root) => root.canonicalize().with_context(|| root.display().to_string())?,

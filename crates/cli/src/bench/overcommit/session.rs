@@ -44,7 +44,7 @@ pub(super) fn steps(settings: &Settings, condition: Condition, cases: &[Case], c
     let of = |case: &Case| {
         let runs = configs(condition, case.program, cpus).len() * settings.repeat as usize;
         let certify = usize::from(case.program.kind == Kind::OpenMp);
-        let phases = if condition == Condition::Step { 2 } else { 0 };
+        let phases = if condition == Condition::Step { 3 } else { 0 };
         runs + certify + phases
     };
     cases.iter().filter(|case| settings.wants(condition, case)).map(of).sum()
@@ -92,12 +92,7 @@ pub(super) fn describe(condition: Condition, arena: &Arena) -> String {
 }
 
 /// Measures the programs under a condition.
-pub(super) fn measure(
-    bench: &mut Bench<'_>,
-    condition: Condition,
-    cases: &[Case],
-    warm_s: &[f64],
-) -> Result<ConditionPart> {
+pub(super) fn measure(bench: &mut Bench<'_>, condition: Condition, cases: &[Case]) -> Result<ConditionPart> {
     let mut part = ConditionPart {
         name: condition,
         what: describe(condition, bench.arena),
@@ -115,10 +110,9 @@ pub(super) fn measure(
     }
     let one: CpuSet = bench.arena.cpus().iter().last().into_iter().collect();
     let mut prepared = vec![];
-    let wanted = |(case, _): &(&Case, &f64)| bench.settings.wants(condition, case);
-    let wanted: Vec<_> = cases.iter().zip(warm_s).filter(wanted).collect();
-    for (case, warm_s) in wanted {
-        prepared.push(prepare(bench, condition, case, *warm_s, &one)?);
+    let settings = bench.settings;
+    for case in cases.iter().filter(|case| settings.wants(condition, case)) {
+        prepared.push(prepare(bench, condition, case, &one)?);
     }
     // The condition begins here and ends with these two.
     let arena = bench.arena;
@@ -152,7 +146,6 @@ fn prepare<'c>(
     bench: &mut Bench<'_>,
     condition: Condition,
     case: &'c Case,
-    warm_s: f64,
     one: &CpuSet,
 ) -> Result<Prepared<'c>> {
     let arena = bench.arena;
@@ -160,10 +153,13 @@ fn prepare<'c>(
     let mut size = class.to_owned();
     let mut phases_s = None;
     if condition == Condition::Step {
-        size = repeated(class, bench.settings.step_s, warm_s);
-        let threads = u32::try_from(arena.cpus().len())?;
-        let all_s = bench.warm_up(case, &size, threads, arena.cpus())?;
-        let one_s = bench.warm_up(case, &size, 1, one)?;
+        // By the default policy: where passive waiting costs much, the program would have ended before
+        // a step that was planned by it.
+        let all = Config::Fixed { threads: u32::try_from(arena.cpus().len())?, passive: false };
+        let each_s = bench.warm_up(case, class, all, arena.cpus())?;
+        size = repeated(class, bench.settings.step_s, each_s);
+        let all_s = bench.warm_up(case, &size, all, arena.cpus())?;
+        let one_s = bench.warm_up(case, &size, Config::Fixed { threads: 1, passive: false }, one)?;
         phases_s = Some([all_s / 3.0, one_s / 3.0]);
     }
     let verdict = bench.certify(condition, case, &size)?;

@@ -5,6 +5,9 @@ use super::programs::Runtime;
 use crate::bench::stats::Value;
 use crate::bench::table::{NONE, Table, bounded, factor, seconds};
 
+/// Fewer repetitions have no median to speak of.
+const FEW: u32 = 3;
+
 /// Everything.
 pub(super) fn render(document: &Document) -> String {
     let mut text = machine(&document.machine);
@@ -13,6 +16,9 @@ pub(super) fn render(document: &Document) -> String {
     }
     text = text + "\n" + &apps(document);
     text = text + "\n" + &targets(&document.targets);
+    if document.machine.repetitions < FEW || document.machine.size == "S" {
+        text += "Short or single runs: a factor below 1.25 may be chance, and the oracle is the luckiest of several; `make bench` decides\n";
+    }
     for wrong in &document.wrong_results {
         text += &format!(
             "WRONG RESULT: {} {} {} {}: {}\n",
@@ -84,6 +90,9 @@ fn condition(part: &ConditionPart, size: &str) -> String {
         table.row(mean_cells(means.runtime, of));
     }
     text += &table.render();
+    for row in part.programs.iter().filter(|row| row.certified == Some(false)) {
+        text += &format!("{} {} was NOT certified: {}\n", row.name, row.runtime.name(), row.certified_why);
+    }
     if part.programs.iter().any(|row| row.phases_s.is_some()) {
         text += "oracle: the best fixed counts on all CPUs and on one, measured from beginning to end, and switched at each step free of cost\n";
     }
