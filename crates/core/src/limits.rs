@@ -21,7 +21,7 @@ pub(crate) const IDLE_SLACK: f64 = 0.05;
 /// Granularity of the times in `/proc/stat`: `USER_HZ` is 100 on all of today's machines.
 pub(crate) const TICK_NS: f64 = 1e7;
 
-/// Stolen time below this is noise, in CPUs.
+/// Stolen time below this and one tick ([`TICK_NS`]) is noise, in CPUs.
 pub(crate) const STEAL_NOISE: f64 = 0.05;
 
 /// Waiting below this is noise, in CPUs.
@@ -43,7 +43,8 @@ pub fn estimate(earlier: &Reading, later: &Reading) -> Report {
     let (idle, steal) = window.idle_and_steal(earlier, later, &mine).unzip();
     let levels = levels(&window, earlier, later);
     let theirs: f64 = levels.iter().map(|level| level.used).sum();
-    let stolen = steal.is_some_and(|steal| steal >= STEAL_NOISE);
+    let steal = steal.map(|steal| Stolen { cpus: steal, counts: steal >= STEAL_NOISE + TICK_NS / window.ns });
+    let stolen = steal.is_some_and(|steal| steal.counts);
     let unread = everything_unread(earlier, later, stolen);
     let hidden = |u: &Unread| match u.what {
         What::Quota | What::Weight => true,
@@ -175,14 +176,22 @@ fn quota_limits(earlier: &Reading, later: &Reading) -> Vec<Limit> {
     later.groups.iter().filter_map(limit).collect()
 }
 
-fn steal_limit(window: &Window, steal: Option<f64>, mine: &CpuSet) -> Option<Limit> {
+/// What the hypervisor took.
+#[derive(Clone, Copy)]
+struct Stolen {
+    cpus: f64,
+    /// More than noise.
+    counts: bool,
+}
+
+fn steal_limit(window: &Window, steal: Option<Stolen>, mine: &CpuSet) -> Option<Limit> {
     let steal = steal.filter(|_| !window.is_empty())?;
     Some(Limit {
         kind: LimitKind::Steal,
-        cpus: (steal >= STEAL_NOISE).then(|| round((count(mine.len()) - steal).max(0.0))),
+        cpus: steal.counts.then(|| round((count(mine.len()) - steal.cpus).max(0.0))),
         source: "/proc/stat".into(),
         binding: false,
-        detail: format!("{steal:.2} stolen"),
+        detail: format!("{:.2} stolen", steal.cpus),
     })
 }
 
@@ -359,6 +368,20 @@ mod tests {
         assert_eq!(report.entitled, None);
         assert!(report.unread.iter().any(|u| u.why.contains("moved")));
         assert_eq!(estimate(&later, &reading(2, 0, 1000, later.groups.clone())).entitled, Some(Cpus(2.0)));
+    }
+
+    #[test]
+    fn one_tick_of_stolen_time_in_a_short_window_is_noise() {
+        let at = |ms: u64, stolen_ms: u64| {
+            let mut reading = reading(0, 0, 0, vec![]);
+            reading.at = Time(SECOND_NS + ms * 1_000_000);
+            reading.cpu_times.iter_mut().for_each(|t| t.idle_ns += ms * 1_000_000);
+            reading.cpu_times[0].steal_ns = stolen_ms * 1_000_000;
+            reading
+        };
+        let entitled = |stolen_ms| estimate(&at(0, 0), &at(200, stolen_ms)).entitled;
+        assert_eq!(entitled(10), Some(Cpus(2.0)));
+        assert_eq!(entitled(30), None);
     }
 
     #[test]
