@@ -256,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_process_tries_what_it_gets_only_where_nothing_else_tells() {
+        let idle = |entitled, used| {
+            let mut report = report("v2-container");
+            report.limits.iter_mut().for_each(|l| l.binding = l.kind == LimitKind::Measured);
+            let (available, waiting) = (Cpus(used), Some(Cpus(0.0)));
+            Report { entitled, available, used: Cpus(used), waiting, ..report }
+        };
+        assert!(says_nothing(&idle(None, 0.01)));
+        assert!(!says_nothing(&idle(None, 0.5)), "half a CPU was used, so that is known");
+        assert!(!says_nothing(&idle(Some(Cpus(0.7)), 0.01)));
+    }
+
+    #[test]
     fn exactly_the_binding_limits_are_marked_in_the_table() {
         for name in ["kubernetes", "vm-steal", "bare", "no-cgroups"] {
             let report = report(name);

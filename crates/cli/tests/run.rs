@@ -251,7 +251,9 @@ fn what_the_user_set_himself_stays() {
         .output()
         .unwrap();
     assert_eq!(stdout(&output), "7 1\n");
-    assert!(stderr(&output).contains("left as you set them: OMP_NUM_THREADS=7"), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("left as you set them: OMP_NUM_THREADS=7"), "{said}");
+    assert!(said.contains("corefit: set GOMAXPROCS, RAYON_NUM_THREADS,"), "{said}");
     assert_eq!(place.report()["kept"][0], "OMP_NUM_THREADS=7");
 }
 
@@ -325,7 +327,8 @@ fn an_uncertified_program_keeps_its_team_and_its_result() {
     let command = place.corefit(&["run", "--", program.to_str().unwrap(), "700"]);
     let output = { on_one_cpu(&command) }.env("OMP_NUM_THREADS", "4").output().unwrap();
     assert_eq!(stdout(&output), "lost 0\n");
-    assert!(stderr(&output).contains("not resized"), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("not resized") && said.contains("its spinning was stopped"), "{said}");
 }
 
 #[test]

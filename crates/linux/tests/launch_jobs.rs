@@ -108,9 +108,30 @@ impl Terminal {
             let left = end.saturating_duration_since(Instant::now());
             match self.screen.recv_timeout(left) {
                 Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(why) => panic!("{text:?} did not appear ({why}); the screen: {:?}", self.seen),
+                Err(why) => {
+                    let processes = self.processes();
+                    panic!("{text:?} did not appear ({why}); the screen: {:?}\n{processes}", self.seen);
+                }
             }
         }
+    }
+
+    /// What the processes on this terminal do, one line each: whether they are stopped or asleep, who holds
+    /// the terminal, or that they got no CPU.
+    fn processes(&self) -> String {
+        let line = |pid: u32| {
+            let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+            let (stat, times) = (read("stat")?, read("schedstat")?);
+            let (name, fields) = stat.split_once(" (")?.1.rsplit_once(") ")?;
+            let fields: Vec<&str> = fields.split(' ').collect();
+            let mut seconds = times.split(' ').map(|ns| ns.trim().parse().unwrap_or(0.0) / 1e9);
+            let (ran, waited) = (seconds.next()?, seconds.next()?);
+            let [state, group, foreground] = [0, 2, 5].map(|at| fields[at]);
+            Some(format!(
+                "{pid} {name}: {state}, group {group}, foreground {foreground}, ran {ran:.3} s, waited {waited:.3} s\n"
+            ))
+        };
+        session(self.leader.id()).into_iter().filter_map(line).collect()
     }
 
     /// The exit code of the last command.

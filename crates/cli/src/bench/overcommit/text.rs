@@ -285,6 +285,7 @@ mod tests {
             "skipped: --no-apps",
             "WRONG RESULT: sees_16 unsafe_map gcc corefit: checksum 1 instead of 2",
             "WARNING: others used 1.5 CPUs",
+            "a factor below 1.25 may be chance",
         ] {
             assert!(text.contains(said), "{said}\n{text}");
         }
