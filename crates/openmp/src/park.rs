@@ -19,7 +19,8 @@ use crate::runtime::{Runtime, known};
 use crate::session::futex_wake;
 use crate::threads::{rehearse, spawn, threads_with_small_tls, variable, wait};
 
-/// The remedy stays so long after it was last wanted: parking costs some 20 us per thread.
+/// While something is short, the remedy stays so long after it was last wanted: parking costs some 20 us
+/// per thread.
 const LINGER: Duration = Duration::from_millis(500);
 /// Threads that the program must still be able to make beside the parked ones.
 const SPARE: u32 = 32;
@@ -47,8 +48,9 @@ struct Task {
 }
 
 impl Parked {
-    /// Parks what is needed while `quiet`, and lets it go some time afterwards.
-    pub(crate) fn follow(&mut self, slot: &Slot, quiet: bool) {
+    /// Parks what is needed while `quiet`, and lets it go some time afterwards; at once if nothing is
+    /// `short` any more, since the program is then to spin as fast as it can.
+    pub(crate) fn follow(&mut self, slot: &Slot, quiet: bool, short: bool) {
         let now = Instant::now();
         if quiet {
             self.wanted_until = Some(now + LINGER);
@@ -57,7 +59,7 @@ impl Parked {
                 self.clear();
                 self.impossible = !self.park(want);
             }
-        } else if self.wanted_until.is_none_or(|until| now >= until) {
+        } else if !short || self.wanted_until.is_none_or(|until| now >= until) {
             self.clear();
         }
     }

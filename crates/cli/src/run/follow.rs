@@ -196,10 +196,14 @@ impl<'a> Follower<'a> {
             let mine = part + u32::from(is_active && rest > 0);
             rest = rest.saturating_sub(u32::from(is_active));
             let limited = mine < self.seen.get(&p.pid).map_or(p.requested, |seen| seen.requested);
-            let quiet = p.team > mine;
             short |= limited;
-            if let (true, Some(seen)) = (limited && quiet, self.seen.get_mut(&p.pid)) {
-                seen.quieted = true;
+            let mut quiet = p.team > mine;
+            if let Some(seen) = self.seen.get_mut(&p.pid) {
+                // Who may be resized has a fitting team with its next region, and then is to spin in it:
+                // only one that did not come to that in an interval is stopped from spinning.
+                quiet &= !seen.may_be_resized() || seen.told.is_some_and(|told| told <= mine);
+                seen.told = limited.then_some(mine);
+                seen.quieted |= limited && quiet;
             }
             let orders = if limited {
                 self.grants.of(p).orders(Some(mine), quiet)

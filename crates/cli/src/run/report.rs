@@ -91,6 +91,9 @@ pub(crate) struct OpenMp {
     pub(crate) requested: u32,
     /// Whether it was ever told not to spin, having more threads than CPUs.
     pub(crate) quieted: bool,
+    /// The team that it was last told, if that was less than it asks for.
+    #[serde(skip)]
+    pub(crate) told: Option<u32>,
     /// Regions that the last interval began with.
     #[serde(skip)]
     pub(crate) counted: u64,
@@ -112,6 +115,7 @@ impl OpenMp {
             resized: p.resized,
             requested: p.requested.max(known.as_ref().map_or(0, |k| k.requested)),
             quieted: known.as_ref().is_some_and(|k| k.quieted),
+            told: known.as_ref().and_then(|k| k.told),
             counted: known.map_or(p.regions, |k| k.counted),
         }
     }
