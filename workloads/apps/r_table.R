@@ -15,7 +15,7 @@ invisible(setDTthreads(0)) # all CPUs, as its manual says; half of them otherwis
 
 rows <- 400000L
 groups <- 20000L
-rounds <- max(1L, round(10 * scale))
+rounds <- max(1L, round(8 * scale))
 workers <- getOption("mc.cores", 2L)
 cat(sprintf("app: r_table\nthreads: %d of data.table, %d of parallel\n", getDTthreads(), workers))
 
