@@ -222,6 +222,11 @@ impl<'a> Follower<'a> {
         self.ordered = short || self.more_than_known;
     }
 
+    /// Whether all threads that wait are in known teams.
+    pub(crate) fn knows_all(&self) -> bool {
+        !self.more_than_known
+    }
+
     /// Whether there is nobody whom orders reach: no OpenMP process, and no threads to place.
     pub(crate) fn nobody_listens(&self) -> bool {
         self.placed.is_none() && self.page.is_none_or(|page| page.processes().is_empty())

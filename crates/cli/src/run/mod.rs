@@ -191,7 +191,7 @@ fn supervise(
                     if child.asked_to_end().is_none() && restarts.wanted(&follower, &decision) {
                         break None;
                     }
-                    let idle = decision.team == 1 || follower.nobody_listens();
+                    let idle = decision.team == 1 && follower.knows_all() || follower.nobody_listens();
                     let calm = idle && args.interval < CALM;
                     let interval = if calm { args.interval * CALM_FACTOR } else { args.interval };
                     next = (next + interval).max(Instant::now());

@@ -205,6 +205,8 @@ impl Report {
         };
         let used = sampled.max(cpu_s / self.wall_s);
         self.mean_used = Some(round(used));
+        // What was used was available.
+        self.mean_available = self.mean_available.map(|available| round(available.max(used)));
         self.efficiency = self.mean_available.filter(|a| *a > 0.0).map(|a| round((used / a).min(1.0)));
     }
 
