@@ -16,6 +16,10 @@ use crate::queue::{NEVER, Ns};
 /// Nobody.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// Reasons for which a vCPU is parked: its VM is over its cap (credit scheduler); it is ahead of its VM's slowest vCPU.
+pub(crate) const OVER_CAP: u8 = 1;
+pub(crate) const AHEAD: u8 = 2;
+
 /// The state of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VState {
@@ -83,8 +87,8 @@ pub(crate) struct Vcpu {
     pub(crate) quota_left: Ns,
     /// Left of what it took from its VM's quota; [`NEVER`] without one.
     pub(crate) pool_left: Ns,
-    /// Over its cap (credit scheduler).
-    pub(crate) parked: bool,
+    /// May not run, for these reasons: [`OVER_CAP`], [`AHEAD`].
+    pub(crate) parked: u8,
     pub(crate) used: Use,
     /// Spinning until PLE notices.
     pub(crate) ple_left: Ns,
@@ -95,6 +99,8 @@ pub(crate) struct Vcpu {
     pub(crate) ready: crate::host::Ready,
     /// Until the guest lets the next thread run.
     pub(crate) guest_left: Ns,
+    /// The guest lets a thread that is alone here go on elsewhere after its slice.
+    pub(crate) rotates: bool,
     pub(crate) online: bool,
 }
 
@@ -226,14 +232,32 @@ impl Cpus {
         if has(mask, vcpu.pcpu) && !self.spread_siblings {
             return vcpu.pcpu;
         }
-        let sibling = |other: u32| other != NONE && self.vcpus[other as usize].vm == vcpu.vm && other != v;
-        let stacked = |p: u32| {
-            self.spread_siblings
-                && (sibling(self.pcpus[p as usize].run) || waiting[p as usize].iter().any(|&w| sibling(w)))
-        };
+        let stacked = |p: u32| self.spread_siblings && self.stacks(v, p, waiting);
         let best =
             bits(mask).min_by_key(|&p| (stacked(p), self.pcpus[p as usize].waiting, p != vcpu.pcpu, p));
         best.unwrap_or(vcpu.pcpu)
+    }
+
+    /// Whether another vCPU of its VM runs or waits on a pCPU.
+    pub(crate) fn stacks(&self, v: u32, p: u32, waiting: &[Vec<u32>]) -> bool {
+        let vm = self.vcpus[v as usize].vm;
+        let sibling = |other: u32| other != NONE && self.vcpus[other as usize].vm == vm && other != v;
+        sibling(self.pcpus[p as usize].run) || waiting[p as usize].iter().any(|&w| sibling(w))
+    }
+
+    /// An idle pCPU for a vCPU among some, with the preferences of [`Cpus::idle_for`].
+    pub(crate) fn idle_among(&self, v: u32, among: &[u64]) -> Option<u32> {
+        let vcpu = &self.vcpus[v as usize];
+        let own = vcpu.pcpu;
+        let of = |idle: &[u64], mask: u32| {
+            let there = |word: usize| idle[word] & self.masks[mask as usize][word] & among[word];
+            if there((own / 64) as usize) & (1 << (own % 64)) != 0 {
+                return Some(own);
+            }
+            let word = (0..self.words).find(|&word| there(word) != 0)?;
+            Some(u32::try_from(word).unwrap_or(0) * 64 + there(word).trailing_zeros())
+        };
+        [vcpu.soft, vcpu.mask].iter().find_map(|&mask| of(&self.idle_cores, mask).or_else(|| of(&self.idle, mask)))
     }
 
     /// A pCPU begins or ends to be idle.

@@ -10,6 +10,8 @@
 //! A pCPU counts as busy while a vCPU is on it, whether it works or spins. Speeds are parts of 1024.
 //! Known gaps: a spinning sibling slows as much as a working one; caches fill at once.
 
+use corefit_core::{CpuId, CpuSet};
+
 use crate::spec::{Class, Hardware};
 
 /// Where a pCPU is.
@@ -47,16 +49,25 @@ struct Speeds {
     remote: f64,
 }
 
+/// Where a pCPU of a host is.
+fn place(hardware: &Hardware, pcpu: u32) -> Place {
+    let Hardware { nodes, cores, threads, sockets, adjacent, .. } = *hardware;
+    let core = if adjacent { pcpu / threads } else { pcpu % (sockets * nodes * cores) };
+    let node = core / cores;
+    Place { core, node, socket: node / nodes }
+}
+
+/// The pCPUs of some nodes.
+pub(crate) fn pcpus_of(hardware: &Hardware, nodes: &CpuSet) -> CpuSet {
+    let inside = |p: &u32| nodes.contains(CpuId(place(hardware, *p).node));
+    (0..hardware.pcpus()).filter(inside).map(CpuId).collect()
+}
+
 impl Topology {
     pub(crate) fn new(hardware: &Hardware, classes: &[Class]) -> Topology {
-        let Hardware { nodes, cores, threads, sockets, adjacent, cache_kib } = *hardware;
+        let Hardware { nodes, cores, threads, sockets, cache_kib, .. } = *hardware;
         let all_cores = sockets * nodes * cores;
-        let place = |pcpu: u32| {
-            let core = if adjacent { pcpu / threads } else { pcpu % all_cores };
-            let node = core / cores;
-            Place { core, node, socket: node / nodes }
-        };
-        let places: Vec<Place> = (0..hardware.pcpus()).map(place).collect();
+        let places: Vec<Place> = (0..hardware.pcpus()).map(|pcpu| place(hardware, pcpu)).collect();
         let mut siblings = vec![Vec::new(); all_cores as usize];
         for (pcpu, place) in (0..).zip(&places) {
             siblings[place.core as usize].push(pcpu);

@@ -11,7 +11,7 @@ use corefit_core::{CpuId, Quota, Time, Weight};
 
 use crate::cpus::{NONE, VState};
 use crate::host::{Sim, TState};
-use crate::spec::{Limit, Policy};
+use crate::spec::Limit;
 
 /// A simulated host that passes for a real one.
 #[derive(Debug)]
@@ -34,6 +34,30 @@ impl SimMachine {
         &self.sim
     }
 
+    /// The first so many vCPUs of a VM go online, all others offline, as a guest agent or hot-plugging does it.
+    ///
+    /// # Errors
+    /// [`MachineError::Gone`] if there is no such VM, [`MachineError::Unsupported`] if it cannot have so many.
+    pub fn set_online(&mut self, vm: &VmId, count: u32) -> Result<(), MachineError> {
+        let number = self.number(vm)?;
+        self.sim.set_online(number, count).map_err(|e| MachineError::Unsupported(e.to_string()))
+    }
+
+    /// The teams of a VM's programs get so many members from their next fork on.
+    ///
+    /// # Errors
+    /// [`MachineError::Gone`] if there is no such VM, [`MachineError::Unsupported`] if it has no program with teams.
+    pub fn set_team(&mut self, vm: &VmId, members: u32) -> Result<(), MachineError> {
+        let number = self.number(vm)?;
+        self.sim.set_team(number, members).map_err(|e| MachineError::Unsupported(e.to_string()))
+    }
+
+    fn number(&self, vm: &VmId) -> Result<usize, MachineError> {
+        let number = vm.0.strip_prefix("sim-").and_then(|n| n.parse().ok());
+        let number = number.filter(|&n: &usize| n < self.sim.spec.vms.len());
+        number.ok_or_else(|| MachineError::Gone(format!("{}: there is no VM {}", self.name, vm.0)))
+    }
+
     fn pcpu(&self, p: u32) -> Pcpu {
         let topology = &self.sim.cpus.topology;
         let place = topology.places[p as usize];
@@ -50,7 +74,7 @@ impl SimMachine {
 
     fn vm(&self, number: usize) -> VmState {
         let spec = &self.sim.spec.vms[number];
-        let linux = matches!(self.sim.spec.policy, Policy::Cfs(_));
+        let linux = !self.sim.spec.policy.is_xen();
         let first = self.sim.cpus.vms[number].first;
         let vcpus = (first..).zip(&spec.vcpus).map(|(v, vcpu)| {
             let ran_on = self.sim.cpus.vcpus[v as usize].ran_on;
@@ -118,10 +142,7 @@ impl Machine for SimMachine {
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
         Ok(Snapshot {
             at: Time(self.sim.now),
-            rule: match self.sim.spec.policy {
-                Policy::Cfs(_) => WeightRule::Linux,
-                Policy::Credit(_) => WeightRule::XenCredit,
-            },
+            rule: if self.sim.spec.policy.is_xen() { WeightRule::XenCredit } else { WeightRule::Linux },
             pcpus: (0..self.sim.pcpus()).map(|p| self.pcpu(p)).collect(),
             vms: (0..self.sim.spec.vms.len()).map(|vm| self.vm(vm)).collect(),
             ..Snapshot::default()

@@ -19,6 +19,8 @@ pub struct Spec {
     /// No pCPU gets two vCPUs of a VM while another would do (balance scheduling; Sukwong and Kim,
     /// EuroSys 2011).
     pub spread_siblings: bool,
+    /// vCPUs that run ahead of their VM's slowest one are stopped (relaxed co-scheduling).
+    pub relaxed: Option<RelaxedSpec>,
     /// What switching takes.
     pub costs: Costs,
     /// Detection of spinning.
@@ -98,6 +100,18 @@ pub enum Policy {
     Cfs(CfsSpec),
     /// Xen's credit scheduler.
     Credit(CreditSpec),
+    /// Xen's second credit scheduler.
+    Credit2(Credit2Spec),
+    /// All vCPUs of a VM at the same time, or none.
+    Strict(StrictSpec),
+}
+
+impl Policy {
+    /// Whether it is Xen's: weights and caps are a VM's, per active vCPU; quotas and weights of vCPUs do not exist.
+    #[must_use]
+    pub fn is_xen(&self) -> bool {
+        matches!(self, Policy::Credit(_) | Policy::Credit2(_))
+    }
 }
 
 /// The fair scheduler's parameters; kernel/sched/fair.c, for 8 CPUs and more (x4 of the base values).
@@ -111,10 +125,16 @@ pub struct CfsSpec {
     pub wakeup_ns: u64,
     /// Slices end at ticks; 0: when they end.
     pub tick_ns: u64,
-    /// Between looks at the balance of pCPUs.
+    /// Between looks at the balance of pCPUs; loads of busy ones are evened out each 16 ms per pCPU of a node
+    /// (`sd_init` in kernel/sched/topology.c: interval `sd_weight` ms, `busy_factor` 16), at this time's multiples.
     pub balance_ns: u64,
     /// What a vCPU takes from its VM's quota at once (`sched_cfs_bandwidth_slice_us`).
     pub bandwidth_slice_ns: u64,
+    /// The earliest deadline runs first among those that are owed time (EEVDF, Linux from 6.6 on), instead of the
+    /// least virtual time.
+    pub deadlines: bool,
+    /// The slice of which a deadline is the end (`base_slice_ns`); only with `deadlines`.
+    pub base_slice_ns: u64,
 }
 
 impl Default for CfsSpec {
@@ -126,6 +146,8 @@ impl Default for CfsSpec {
             tick_ns: 4_000_000,
             balance_ns: 4_000_000,
             bandwidth_slice_ns: 5_000_000,
+            deadlines: false,
+            base_slice_ns: 3_000_000,
         }
     }
 }
@@ -146,6 +168,82 @@ pub struct CreditSpec {
 impl Default for CreditSpec {
     fn default() -> CreditSpec {
         CreditSpec { slice_ns: 30_000_000, tick_ns: 10_000_000, ratelimit_ns: 1_000_000, boost: true }
+    }
+}
+
+/// The second credit scheduler's parameters; xen/common/sched/credit2.c of Xen 4.17.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit2Spec {
+    /// What everybody gets when the first in a queue has none left (`CSCHED2_CREDIT_INIT`).
+    pub credit_ns: u64,
+    /// The shortest time until the next look (`CSCHED2_MIN_TIMER`).
+    pub shortest_ns: u64,
+    /// The longest (`CSCHED2_MAX_TIMER`).
+    pub longest_ns: u64,
+    /// One that wakes up does not preempt before (`sched_ratelimit_us`).
+    pub ratelimit_ns: u64,
+    /// How much more credit makes one go to another pCPU of its queue (`CSCHED2_MIGRATE_RESIST`).
+    pub resist_ns: u64,
+    /// Who shares a queue (`credit2_runqueue`).
+    pub queue: QueueOf,
+    /// Between looks at the balance of queues.
+    pub balance_ns: u64,
+}
+
+/// pCPUs that share a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueOf {
+    /// Those of a core.
+    Core,
+    /// Those of a NUMA node.
+    Node,
+    /// Those of a socket.
+    Socket,
+    /// All.
+    All,
+}
+
+impl Default for Credit2Spec {
+    fn default() -> Credit2Spec {
+        Credit2Spec {
+            credit_ns: 10_000_000,
+            shortest_ns: 500_000,
+            longest_ns: 2_000_000,
+            ratelimit_ns: 1_000_000,
+            resist_ns: 500_000,
+            queue: QueueOf::Socket,
+            balance_ns: 10_000_000,
+        }
+    }
+}
+
+/// Strict co-scheduling, as of Ousterhout's matrix (ICDCS 1982) and VMware ESX 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StrictSpec {
+    /// The time slot that VMs get together.
+    pub slice_ns: u64,
+    /// Between looks whether a VM that wants to run now fits.
+    pub tick_ns: u64,
+}
+
+impl Default for StrictSpec {
+    fn default() -> StrictSpec {
+        StrictSpec { slice_ns: 30_000_000, tick_ns: 1_000_000 }
+    }
+}
+
+/// Relaxed co-scheduling, as of VMware ESX 3 and later (The CPU Scheduler in VMware vSphere 5.1, 2013).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelaxedSpec {
+    /// So far a vCPU may be ahead of the slowest one of its VM.
+    pub skew_ns: u64,
+    /// Between looks.
+    pub tick_ns: u64,
+}
+
+impl Default for RelaxedSpec {
+    fn default() -> RelaxedSpec {
+        RelaxedSpec { skew_ns: 3_000_000, tick_ns: 1_000_000 }
     }
 }
 
@@ -171,6 +269,9 @@ pub struct Costs {
     pub thread_switch_ns: u64,
     /// A thread wakes up another.
     pub thread_wake_ns: u64,
+    /// A guest takes a vCPU offline or online: work of its first vCPU (milliseconds in published measurements of
+    /// Linux' CPU hotplug; moved threads pay `migrate_near_ns` besides).
+    pub hotplug_ns: u64,
     /// A cache line from the one who wrote it to the one who waits for it.
     pub line_ns: u64,
     /// What a turn of a spinning loop takes.
@@ -189,6 +290,7 @@ impl Default for Costs {
             ple_exit_ns: 1_500,
             thread_switch_ns: 1_500,
             thread_wake_ns: 1_000,
+            hotplug_ns: 5_000_000,
             line_ns: 100,
             spin_turn_ns: 6,
         }
@@ -209,6 +311,7 @@ impl Costs {
             ple_exit_ns: 0,
             thread_switch_ns: 0,
             thread_wake_ns: 0,
+            hotplug_ns: 0,
             line_ns: 0,
             spin_turn_ns: 1,
         }
@@ -224,11 +327,14 @@ pub struct Ple {
     pub window_ns: u64,
     /// Pauses of programs count, too (AMD's pause filter), not only the kernel's (Intel's PLE).
     pub user: bool,
+    /// The yield is for a vCPU of the same VM that waits and does not spin (`kvm_vcpu_on_spin` in
+    /// virt/kvm/kvm_main.c; under the fair scheduler only).
+    pub directed: bool,
 }
 
 impl Default for Ple {
     fn default() -> Ple {
-        Ple { on: true, window_ns: 1_800, user: false }
+        Ple { on: true, window_ns: 1_800, user: false, directed: true }
     }
 }
 
@@ -267,6 +373,19 @@ pub struct VmSpec {
     pub guest: GuestSpec,
     /// What runs in it.
     pub apps: Vec<AppSpec>,
+    /// What is changed while it runs.
+    pub changes: Vec<Change>,
+}
+
+/// A change of a VM at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When, ns since the host began.
+    pub at_ns: u64,
+    /// So many vCPUs are online then, the first ones.
+    pub online: Option<u32>,
+    /// So many members have the teams of its programs from their next fork on.
+    pub team: Option<u32>,
 }
 
 /// A vCPU.
@@ -293,11 +412,14 @@ pub struct GuestSpec {
     pub slice_ns: u64,
     /// A thread that wakes up preempts one that has run so long.
     pub wakeup_ns: u64,
+    /// A thread that has a vCPU to itself goes on on an idle one after its time slice, so that sequential sections
+    /// use the time of all vCPUs (P1 IV). Threads that are pinned or hold a kernel's lock stay.
+    pub rotate: bool,
 }
 
 impl Default for GuestSpec {
     fn default() -> GuestSpec {
-        GuestSpec { lock: LockKind::Ticket, slice_ns: 3_000_000, wakeup_ns: 1_000_000 }
+        GuestSpec { lock: LockKind::Ticket, slice_ns: 3_000_000, wakeup_ns: 1_000_000, rotate: false }
     }
 }
 

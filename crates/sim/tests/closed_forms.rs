@@ -2,7 +2,7 @@
 
 mod support;
 
-use corefit_sim::{CfsSpec, CreditSpec, Policy};
+use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy, StrictSpec};
 use support::{MS, app, host, limit, pinned, seconds, shares, sim, vcpu, vm};
 
 fn cfs() -> Policy {
@@ -13,13 +13,25 @@ fn credit() -> Policy {
     Policy::Credit(CreditSpec::default())
 }
 
+fn eevdf() -> Policy {
+    Policy::Cfs(CfsSpec { deadlines: true, ..CfsSpec::default() })
+}
+
+fn credit2() -> Policy {
+    Policy::Credit2(Credit2Spec::default())
+}
+
+fn strict() -> Policy {
+    Policy::Strict(StrictSpec::default())
+}
+
 fn near(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value} is not {expected} (to {tolerance})");
 }
 
 #[test]
 fn one_vcpu_takes_as_long_as_its_work() {
-    for policy in [cfs(), credit()] {
+    for policy in [cfs(), eevdf(), credit(), credit2(), strict()] {
         let spec =
             host(1, policy, vec![vm("a", vec![vcpu("0")], vec![app("repeat 100 { compute 10ms }", 1)])]);
         near(seconds(&spec, 0), 1.0, 1e-9);
@@ -34,7 +46,7 @@ fn threads_that_share_a_vcpu_take_the_sum_of_their_work() {
 
 #[test]
 fn two_equal_vms_on_a_pcpu_get_half_each() {
-    for policy in [cfs(), credit()] {
+    for policy in [cfs(), eevdf(), credit(), credit2(), strict()] {
         let vms = ["a", "b"].map(|name| vm(name, vec![vcpu("0")], vec![app("hog", 1)]));
         for share in shares(&host(1, policy, vms.to_vec()), 30) {
             near(share, 0.5, 0.01);
@@ -44,7 +56,7 @@ fn two_equal_vms_on_a_pcpu_get_half_each() {
 
 #[test]
 fn weights_are_proportions() {
-    for policy in [cfs(), credit()] {
+    for policy in [cfs(), eevdf(), credit(), credit2(), strict()] {
         let mut vms = ["a", "b", "c"].map(|name| vm(name, vec![vcpu("0")], vec![app("hog", 1)]));
         (vms[0].weight, vms[1].weight, vms[2].weight) = (256, 512, 1024);
         let shares = shares(&host(1, policy, vms.to_vec()), 60);
@@ -56,7 +68,7 @@ fn weights_are_proportions() {
 
 #[test]
 fn three_loops_on_two_pcpus_get_two_thirds_each() {
-    for policy in [cfs(), credit()] {
+    for policy in [cfs(), eevdf(), credit(), credit2()] {
         let vms = ["a", "b", "c"].map(|name| vm(name, vec![vcpu("0-1")], vec![app("hog", 1)]));
         for share in shares(&host(2, policy, vms.to_vec()), 60) {
             near(share, 2.0 / 3.0, 0.03);
@@ -72,6 +84,7 @@ fn a_quota_is_used_and_not_exceeded_and_a_vms_cap_is_for_all_of_it() {
     let mut all = vm("a", vec![vcpu("0"), vcpu("1")], vec![pinned("hog", 2)]);
     all.cap = limit(50, 100);
     near(shares(&host(2, cfs(), vec![all.clone()]), 10)[0], 0.5, 1e-3);
+    near(shares(&host(2, credit2(), vec![all.clone()]), 10)[0], 0.5, 1e-3);
     near(shares(&host(2, credit(), vec![all]), 60)[0], 0.5, 0.05);
 }
 

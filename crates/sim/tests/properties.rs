@@ -4,7 +4,8 @@ mod support;
 
 use corefit_core::entitle::entitled;
 use corefit_sim::{
-    CfsSpec, Class, Costs, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, Sim, Spec, VcpuSpec,
+    CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, QueueOf,
+    RelaxedSpec, Sim, Spec, StrictSpec, VcpuSpec,
 };
 use support::{MS, app, host, vcpu, vm};
 
@@ -47,16 +48,26 @@ fn random_host(seed: u64) -> Spec {
         cache_kib: 4096,
     };
     let n = u64::from(hardware.pcpus());
-    let policy = if r.below(2) == 0 {
-        Policy::Cfs(CfsSpec { tick_ns: r.pick(&[0, 4 * MS]), ..CfsSpec::default() })
-    } else {
-        Policy::Credit(CreditSpec { boost: r.below(2) == 0, ..CreditSpec::default() })
+    let policy = match r.below(4) {
+        0 => {
+            let (tick_ns, deadlines) = (r.pick(&[0, 4 * MS]), r.below(2) == 0);
+            Policy::Cfs(CfsSpec { tick_ns, deadlines, ..CfsSpec::default() })
+        }
+        1 => Policy::Credit(CreditSpec { boost: r.below(2) == 0, ..CreditSpec::default() }),
+        2 => Policy::Credit2(Credit2Spec {
+            queue: r.pick(&[QueueOf::Core, QueueOf::Socket, QueueOf::All]),
+            ..Credit2Spec::default()
+        }),
+        _ => Policy::Strict(StrictSpec::default()),
     };
+    let strict = matches!(policy, Policy::Strict(_));
     let vms = (0..1 + r.below(4)).map(|i| {
-        let vcpus: Vec<VcpuSpec> = (0..1 + r.below(5))
+        let most = if strict { n.min(5) } else { 5 };
+        let vcpus: Vec<VcpuSpec> = (0..1 + r.below(most))
             .map(|_| {
-                let low = r.below(n);
-                let mut vcpu = vcpu(&format!("{low}-{}", low + r.below(n - low)));
+                let low = if strict { 0 } else { r.below(n) };
+                let high = if strict { n - 1 } else { low + r.below(n - low) };
+                let mut vcpu = vcpu(&format!("{low}-{high}"));
                 vcpu.weight = r.pick(&[512, 1024]);
                 vcpu.limit =
                     (r.below(4) == 0).then(|| Limit { quota_ns: (1 + r.below(20)) * MS, period_ns: 20 * MS });
@@ -70,6 +81,14 @@ fn random_host(seed: u64) -> Spec {
         one.pinned = r.below(4) == 0;
         one.again = r.below(2) == 0;
         let mut vm = vm(&format!("vm{i}"), vcpus, vec![one]);
+        vm.guest.rotate = r.below(4) == 0;
+        vm.changes = (0..r.below(4))
+            .map(|_| Change {
+                at_ns: r.below(250) * MS,
+                online: Some(1 + u32::try_from(r.below(vm.vcpus.len() as u64)).unwrap()),
+                team: vm.apps[0].program.has_teams().then(|| 1 + u32::try_from(r.below(u64::from(threads))).unwrap()),
+            })
+            .collect();
         vm.weight = r.pick(&[256, 1024, 2048]);
         vm.cap = (r.below(4) == 0).then(|| Limit { quota_ns: (1 + r.below(40)) * MS, period_ns: 30 * MS });
         vm.guest.lock = r.pick(&[
@@ -97,7 +116,8 @@ fn random_host(seed: u64) -> Spec {
     let mut spec = host(u32::try_from(n).unwrap(), policy, vms);
     spec.hardware = hardware;
     spec.costs = Costs::default();
-    spec.ple = Ple { on: r.below(4) > 0, user: r.below(2) == 0, ..Ple::default() };
+    spec.ple = Ple { on: r.below(4) > 0, user: r.below(2) == 0, directed: r.below(2) == 0, ..Ple::default() };
+    spec.relaxed = (!strict && r.below(3) == 0).then(RelaxedSpec::default);
     spec.jitter_ns = 10 * MS;
     spec.classes = classes;
     spec.spread_siblings = r.below(4) == 0;
@@ -107,7 +127,7 @@ fn random_host(seed: u64) -> Spec {
 
 #[test]
 fn time_is_conserved_and_the_terms_of_p1_add_up_per_vcpu_on_random_hosts() {
-    for seed in 0..400 {
+    for seed in 0..800 {
         let spec = random_host(seed);
         let mut sim = Sim::new(&spec).unwrap();
         for _ in 0..7 {

@@ -68,10 +68,27 @@ impl Sim {
             self.settle(p);
             self.arm(p);
         }
-        self.period_began = self.now;
-        for (vcpu, account) in self.cpus.vcpus.iter_mut().zip(&mut self.accounts) {
-            account.0.close(std::mem::take(&mut vcpu.used), account.1.of(self.period_ns));
+        let passed = self.now - std::mem::replace(&mut self.shares_since, self.now);
+        for (vcpu, book) in self.cpus.vcpus.iter_mut().zip(&mut self.accounts) {
+            let allocated = std::mem::take(&mut book.accrued) + book.share.of(passed);
+            book.account.close(std::mem::take(&mut vcpu.used), allocated);
         }
+    }
+
+    /// The vCPUs are entitled to something else from now on.
+    pub(super) fn set_shares(&mut self, shares: Vec<Part>) {
+        let passed = self.now - std::mem::replace(&mut self.shares_since, self.now);
+        for (book, share) in self.accounts.iter_mut().zip(shares) {
+            book.accrued += book.share.of(passed);
+            book.share = share;
+        }
+    }
+
+    /// Where the time of one vCPU of a VM went until now, by their numbers; `None` if there is none.
+    #[must_use]
+    pub fn account_of(&self, vm: usize, vcpu: u32) -> Option<Account> {
+        let vm = self.cpus.vms.get(vm).filter(|vm| vcpu < vm.count)?;
+        Some(self.account(vm.first + vcpu))
     }
 
     /// Whether time is conserved: on every pCPU, for every vCPU, and in the terms of P1.
@@ -106,9 +123,25 @@ impl Sim {
 
     /// What a vCPU's time was until now, the period that has not ended included.
     pub(crate) fn account(&self, v: u32) -> Account {
-        let (mut account, share) = self.accounts[v as usize];
-        account.close(self.cpus.vcpus[v as usize].used, share.of(self.now - self.period_began));
+        let Book { mut account, share, accrued } = self.accounts[v as usize];
+        account.close(self.cpus.vcpus[v as usize].used, accrued + share.of(self.now - self.shares_since));
         account
+    }
+}
+
+/// What is known of a vCPU's time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Book {
+    /// Of periods that are over.
+    account: Account,
+    share: Part,
+    /// What it was entitled to in this period before its share changed, ns.
+    accrued: Ns,
+}
+
+impl Book {
+    pub(crate) fn new(share: Part) -> Book {
+        Book { account: Account::default(), share, accrued: 0 }
     }
 }
 

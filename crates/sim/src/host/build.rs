@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use corefit_core::entitle::{self, WeightRule, entitled};
 use corefit_core::{CpuSet, Cpus as Amount, Weight};
 
-use super::account::Part;
+use super::account::{Book, Part};
 use super::teams::Channel;
-use super::{Account, Act, App, Counts, Event, Guest, Line, Ready, Sim, TState, Thread, Wait, locks};
+use super::{Act, App, Counts, Event, Guest, Line, Ready, Sim, TState, Thread, Wait, locks};
 use crate::cpus::{Cpus, NONE, Pcpu, Use, VState, Vcpu, VmCpus};
 use crate::hardware::Topology;
 use crate::queue::{NEVER, Queue};
@@ -62,19 +62,24 @@ impl Sim {
             parts.add(vm, spec, &mut cpus);
         }
         let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
-        let sched = AnyScheduler::new(&spec.policy, &cpus);
+        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus).map_err(|vm| SpecError {
+            path: format!("vm.{}.vcpus", spec.vms[vm as usize].name),
+            what: "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity".into(),
+        })?;
         let shares = shares(spec)?;
         let (own_period, bandwidth_slice) = match spec.policy {
             Policy::Cfs(cfs) => (cfs.latency_ns, cfs.bandwidth_slice_ns),
             Policy::Credit(credit) => (credit.slice_ns, NEVER),
+            Policy::Credit2(credit2) => (credit2.credit_ns, credit2.shortest_ns),
+            Policy::Strict(strict) => (strict.slice_ns, NEVER),
         };
         let cores = cpus.topology.siblings.len();
         let mut sim = Sim {
             now: 0,
             queue: Queue::new(pcpus as usize),
             sched,
-            accounts: shares.into_iter().map(|share| (Account::default(), share)).collect(),
-            period_began: 0,
+            accounts: shares.into_iter().map(Book::new).collect(),
+            shares_since: 0,
             cpus,
             open: apps.iter().filter(|app| !app.program.endless).count(),
             guests,
@@ -117,6 +122,11 @@ impl Sim {
                 self.queue.add(limit.period_ns, Event::RefillVm(vm));
             }
         }
+        for (number, vm) in (0..).zip(&self.spec.vms) {
+            for (i, change) in (0..).zip(&vm.changes) {
+                self.queue.add(change.at_ns, Event::Change(number, i));
+            }
+        }
         for (a, app) in (0..).zip(&self.apps) {
             let later =
                 Stream::new(self.spec.seed, u64::from(a), Purpose::Start).below(self.spec.jitter_ns + 1);
@@ -148,14 +158,19 @@ fn mask(set: &CpuSet, words: usize) -> Vec<u64> {
 
 impl Parts {
     fn add(&mut self, vm: &VmSpec, spec: &Spec, cpus: &mut Cpus) {
-        let credit = matches!(spec.policy, Policy::Credit(_));
+        let xen = spec.policy.is_xen();
         let number = index(cpus.vms.len());
         let first = index(cpus.vcpus.len());
-        let pool = vm.cap.filter(|_| !credit);
+        let pool = match spec.policy {
+            Policy::Credit(_) => None,
+            Policy::Credit2(_) => vm.cap.map(budget),
+            Policy::Cfs(_) | Policy::Strict(_) => vm.cap,
+        };
         for vcpu in &vm.vcpus {
-            let vcpu_state = vcpu_of(vcpu, number, pool.is_some(), cpus);
+            let mut vcpu_state = vcpu_of(vcpu, number, pool.is_some(), cpus);
+            vcpu_state.rotates = vm.guest.rotate;
             cpus.vcpus.push(vcpu_state);
-            self.limits.push(vcpu.limit.filter(|_| !credit));
+            self.limits.push(vcpu.limit.filter(|_| !xen));
         }
         let count = index(vm.vcpus.len());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
@@ -173,6 +188,7 @@ impl Parts {
             lock: vm.guest.lock,
             slice_ns: vm.guest.slice_ns,
             wakeup_ns: vm.guest.wakeup_ns,
+            favoured: 0,
             idle,
             crowded: vec![0; guest_words],
             memory_nodes: (!vm.memory_nodes.is_empty()).then(|| mask(&vm.memory_nodes, nodes)),
@@ -268,12 +284,13 @@ fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
         debt: 0,
         quota_left: vcpu.limit.map_or(NEVER, |limit| limit.quota_ns),
         pool_left: if pool { 0 } else { NEVER },
-        parked: false,
+        parked: 0,
         used: Use::default(),
         ple_left: NEVER,
         cur: NONE,
         ready: Ready::EMPTY,
         guest_left: 0,
+        rotates: false,
         online: vcpu.online,
     }
 }
@@ -290,10 +307,10 @@ fn number_of(cpus: &mut Cpus, mask: Vec<u64>) -> u32 {
 /// The host as `corefit_core` divides it: what its VMs are entitled to.
 #[must_use]
 pub fn division(spec: &Spec) -> entitle::Host {
-    let credit = matches!(spec.policy, Policy::Credit(_));
+    let xen = spec.policy.is_xen();
     let vcpu = |v: &VcpuSpec| entitle::Vcpu {
         weight: Weight(f64::from(v.weight)),
-        quota: v.limit.filter(|_| !credit).map(|limit| Amount(limit.cpus())),
+        quota: v.limit.filter(|_| !xen).map(|limit| Amount(limit.cpus())),
         affinity: Some(v.affinity.clone()),
         online: v.online,
         ..entitle::Vcpu::default()
@@ -305,15 +322,22 @@ pub fn division(spec: &Spec) -> entitle::Host {
         vcpus: vm.vcpus.iter().map(vcpu).collect(),
     };
     entitle::Host {
-        rule: if credit { WeightRule::XenCredit } else { WeightRule::Linux },
+        rule: if xen { WeightRule::XenCredit } else { WeightRule::Linux },
         pcpus: CpuSet::first(spec.hardware.pcpus()),
         vms: spec.vms.iter().map(vm).collect(),
         ..entitle::Host::default()
     }
 }
 
+/// A cap as the second credit scheduler keeps to it: in periods of 10 ms (`CSCHED2_BDGT_REPL_PERIOD`).
+fn budget(cap: Limit) -> Limit {
+    const PERIOD_NS: u64 = 10_000_000;
+    let quota = u128::from(cap.quota_ns) * u128::from(PERIOD_NS) / u128::from(cap.period_ns.max(1));
+    Limit { quota_ns: u64::try_from(quota).unwrap_or(NEVER).max(1), period_ns: PERIOD_NS }
+}
+
 /// What each vCPU is entitled to.
-fn shares(spec: &Spec) -> Result<Vec<Part>, SpecError> {
+pub(super) fn shares(spec: &Spec) -> Result<Vec<Part>, SpecError> {
     let division =
         entitled(&division(spec)).map_err(|e| SpecError { path: "vm".into(), what: e.to_string() })?;
     let all =
@@ -400,6 +424,18 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
                 path("affinity"),
                 format!("vCPU {number} may run nowhere; give some of the pCPUs {pcpus}"),
             );
+        }
+    }
+    for change in &vm.changes {
+        if let Some(online) = change.online {
+            between(&path("change.online"), online, 1, index(vm.vcpus.len()))?;
+        }
+        if let Some(team) = change.team {
+            let threads = vm.apps.iter().filter(|app| app.program.forks).map(|app| app.threads).max();
+            let Some(threads) = threads else {
+                return refuse(path("change.team"), "no program of this VM has `parallel`, whose team it would be");
+            };
+            between(&path("change.team"), team, 1, threads)?;
         }
     }
     if vm.guest.slice_ns == 0 {

@@ -3,7 +3,8 @@
 //! Each vCPU has a queue in turns of a time slice. Who wakes up goes to the vCPU it was on if that has
 //! nothing to do, else to one that has nothing to do, else into the queue of the one it was on, where it
 //! runs at once if the thread there ran long enough. A vCPU out of threads takes one from another's
-//! queue, else it halts. Known gaps: no balancing between busy vCPUs, no polling before a halt.
+//! queue, else it halts. With [`crate::GuestSpec::rotate`] one that is alone goes on elsewhere after its slice. Known
+//! gaps: no balancing between busy vCPUs, no polling before a halt.
 
 use super::{Act, Sim, TState};
 use crate::cpus::{NONE, VState, bits, put};
@@ -14,7 +15,7 @@ impl Sim {
         v - self.cpus.vms[self.cpus.vcpus[v as usize].vm as usize].first
     }
 
-    fn mark_idle(&mut self, v: u32, idle: bool) {
+    pub(super) fn mark_idle(&mut self, v: u32, idle: bool) {
         let index = self.index(v);
         let vcpu = &self.cpus.vcpus[v as usize];
         put(&mut self.guests[vcpu.vm as usize].idle, index, idle && vcpu.online);
@@ -30,7 +31,8 @@ impl Sim {
     fn vcpu_for(&self, t: u32) -> u32 {
         let thread = &self.threads[t as usize];
         let before = thread.vcpu;
-        if self.apps[thread.app as usize].pinned {
+        // Who is pinned to what went offline runs anywhere (`select_fallback_rq`).
+        if self.apps[thread.app as usize].pinned && self.cpus.vcpus[before as usize].online {
             return before;
         }
         let vm = self.cpus.vcpus[before as usize].vm as usize;
@@ -110,7 +112,7 @@ impl Sim {
     }
 
     /// A thread that is in no queue is put on a vCPU.
-    fn switch_in(&mut self, v: u32, t: u32) {
+    pub(super) fn switch_in(&mut self, v: u32, t: u32) {
         let vcpu = &mut self.cpus.vcpus[v as usize];
         let idle = vcpu.cur == NONE;
         let app = self.threads[t as usize].app;
@@ -161,8 +163,28 @@ impl Sim {
         }
     }
 
+    /// The slice of a thread that is alone on its vCPU is over: it goes on on an idle one.
+    pub(super) fn rotate(&mut self, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        let (t, vm) = (vcpu.cur, vcpu.vm as usize);
+        vcpu.guest_left = self.guests[vm].slice_ns;
+        let (first, own) = (self.cpus.vms[vm].first, self.index(v));
+        let idle = &self.guests[vm].idle;
+        let next = bits(idle).find(|&i| i > own).or_else(|| bits(idle).next());
+        let thread = &self.threads[t as usize];
+        let stays = thread.act == Act::Spin || self.apps[thread.app as usize].pinned;
+        let Some(to) = next.map(|i| first + i).filter(|_| !stays) else { return };
+        self.block(t);
+        self.cpus.vcpus[to as usize].debt += self.costs.migrate_near_ns;
+        self.guests[vm].counts.thread_moves += 1;
+        self.switch_in(to, t);
+        if self.cpus.vcpus[to as usize].state == VState::Halted {
+            self.wake_vcpu(to);
+        }
+    }
+
     /// Takes a thread out of the queue of another vCPU of the VM.
-    fn pull(&mut self, v: u32) -> Option<u32> {
+    pub(super) fn pull(&mut self, v: u32) -> Option<u32> {
         let vcpu = &self.cpus.vcpus[v as usize];
         if !vcpu.online {
             return None;

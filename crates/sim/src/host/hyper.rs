@@ -1,7 +1,7 @@
 //! vCPUs on pCPUs: dispatching, preempting, halting, waking up, quotas, PLE.
 
 use super::{Act, Sim, Wait};
-use crate::cpus::{NONE, VState};
+use crate::cpus::{NONE, VState, VmCpus};
 use crate::queue::NEVER;
 use crate::sched::{Order, Scheduler};
 
@@ -44,7 +44,7 @@ impl Sim {
             *pool -= part;
             vcpu.pool_left = part;
         }
-        vcpu.quota_left > 0 && vcpu.pool_left > 0 && !vcpu.parked
+        vcpu.quota_left > 0 && vcpu.pool_left > 0 && vcpu.parked == 0
     }
 
     fn count_runnable(&mut self, v: u32, more: bool) {
@@ -316,7 +316,29 @@ impl Sim {
         vcpu.debt += self.costs.ple_exit_ns;
         vcpu.ple_left = self.ple.window_ns;
         self.guests[vcpu.vm as usize].counts.ple_exits += 1;
+        if self.ple.directed
+            && let Some(w) = self.worth_yielding_to(v)
+            && self.sched.favour(&self.cpus, w)
+        {
+            let q = self.cpus.vcpus[w as usize].pcpu;
+            if q != p {
+                self.again(q);
+            }
+        }
         self.look(p, true);
+    }
+
+    /// A vCPU of the same VM that waits for a pCPU and does not spin: the next one after the last one found.
+    fn worth_yielding_to(&mut self, v: u32) -> Option<u32> {
+        let vm = self.cpus.vcpus[v as usize].vm as usize;
+        let VmCpus { first, count, .. } = self.cpus.vms[vm];
+        let begin = self.guests[vm].favoured;
+        let found = (1..=count).map(|i| first + (begin + i) % count).find(|&w| {
+            let vcpu = &self.cpus.vcpus[w as usize];
+            vcpu.state == VState::Waiting && vcpu.cur != NONE && self.threads[vcpu.cur as usize].act == Act::Work
+        })?;
+        self.guests[vm].favoured = found - first;
+        Some(found)
     }
 
     /// A vCPU's quota begins anew.
@@ -375,13 +397,25 @@ impl Sim {
                     self.poke(p, v);
                 }
             }
+            Order::Again(p) => self.again(p),
             Order::Move(from, to) => self.move_running(from, to),
-            Order::Park(v) => self.park(v),
-            Order::Unpark(v) => {
-                self.cpus.vcpus[v as usize].parked = false;
+            Order::Park(v, why) => self.park(v, why),
+            Order::Unpark(v, why) => {
+                self.cpus.vcpus[v as usize].parked &= !why;
                 self.after_refill(v);
             }
         }
+    }
+
+    /// The pCPU is to choose anew, as soon as it hears of it.
+    fn again(&mut self, p: u32) {
+        self.settle(p);
+        let pcpu = &mut self.cpus.pcpus[p as usize];
+        pcpu.resched = pcpu.resched.min(self.now + self.costs.ipi_ns);
+        if pcpu.run == NONE {
+            self.cpus.set_idle(p, false);
+        }
+        self.arm(p);
     }
 
     fn move_running(&mut self, from: u32, to: u32) {
@@ -396,8 +430,8 @@ impl Sim {
         self.poke(to, v);
     }
 
-    fn park(&mut self, v: u32) {
-        self.cpus.vcpus[v as usize].parked = true;
+    fn park(&mut self, v: u32, why: u8) {
+        self.cpus.vcpus[v as usize].parked |= why;
         let vcpu = &self.cpus.vcpus[v as usize];
         let p = vcpu.pcpu;
         match vcpu.state {

@@ -9,6 +9,7 @@
 
 mod account;
 mod build;
+mod change;
 mod exec;
 mod guest;
 mod hyper;
@@ -44,6 +45,10 @@ pub(crate) enum Event {
     RefillVm(u32),
     /// A timer of the scheduler, by number.
     Timer(u8),
+    /// A VM's change, by number.
+    Change(u32, u32),
+    /// A vCPU that went offline still has threads that could not be moved.
+    Drain(u32),
 }
 
 /// The guest's part of a VM, and what happened in it.
@@ -53,6 +58,8 @@ pub(crate) struct Guest {
     pub(crate) lock: LockKind,
     pub(crate) slice_ns: Ns,
     pub(crate) wakeup_ns: Ns,
+    /// The vCPU that a yield was for last.
+    pub(crate) favoured: u32,
     /// vCPUs without a thread (by their number in the VM), and those with threads waiting.
     pub(crate) idle: Vec<u64>,
     pub(crate) crowded: Vec<u64>,
@@ -104,8 +111,9 @@ pub struct Sim {
     pub(crate) threads: Vec<Thread>,
     pub(crate) apps: Vec<App>,
     pub(crate) locks: Vec<locks::Lock>,
-    pub(crate) accounts: Vec<(Account, account::Part)>,
-    pub(crate) period_began: Ns,
+    pub(crate) accounts: Vec<account::Book>,
+    /// Since when what the vCPUs are entitled to is what it is, or the period's begin.
+    pub(crate) shares_since: Ns,
     pub(crate) costs: Costs,
     pub(crate) ple: Ple,
     pub(crate) period_ns: Ns,
@@ -225,8 +233,12 @@ impl Sim {
             }
         }
         let vcpu = &self.cpus.vcpus[v as usize];
-        if vcpu.guest_left == 0 && vcpu.ready.len > 0 && !self.threads[t as usize].fixed() {
-            self.next_slice(v);
+        if vcpu.guest_left == 0 && (vcpu.ready.len > 0 || vcpu.rotates) && !self.threads[t as usize].fixed() {
+            if vcpu.ready.len > 0 {
+                self.next_slice(v);
+            } else {
+                self.rotate(v);
+            }
         }
     }
 
@@ -246,6 +258,8 @@ impl Sim {
                 self.queue.add(self.now + self.timers[usize::from(number)], event);
                 self.scheduler_timer(number);
             }
+            Event::Change(vm, number) => self.change(vm, number),
+            Event::Drain(v) => self.drain(v),
         }
     }
 
@@ -254,7 +268,7 @@ impl Sim {
             self.charge(p);
         }
         let mut orders = std::mem::take(&mut self.orders);
-        self.sched.timer(&mut self.cpus, number, &mut orders);
+        self.sched.timer(&mut self.cpus, number, self.now, &mut orders);
         for order in orders.drain(..) {
             self.obey(order);
         }
@@ -317,7 +331,7 @@ impl Sim {
                 }
                 Act::Spin => thread.left,
             };
-            if vcpu.ready.len > 0 && !thread.fixed() {
+            if (vcpu.ready.len > 0 || vcpu.rotates) && !thread.fixed() {
                 left = left.min(vcpu.guest_left);
             }
             at = at.min(self.now.saturating_add(vcpu.debt.saturating_add(left)));

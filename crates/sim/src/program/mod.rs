@@ -147,6 +147,12 @@ impl Program {
         parse::parse(text)
     }
 
+    /// Whether it has `parallel` sections, whose teams can change.
+    #[must_use]
+    pub fn has_teams(&self) -> bool {
+        self.forks
+    }
+
     /// Whether it runs for ever.
     #[must_use]
     pub fn is_endless(&self) -> bool {

@@ -11,8 +11,8 @@ use super::{Scenario, ScenarioError, Set};
 use crate::host::{Sim, SpecError};
 use crate::program::{NAMES, Program, library};
 use crate::spec::{
-    AppSpec, CfsSpec, Class, Costs, CreditSpec, GuestSpec, Hardware, Limit, LockKind, Ple, Policy, Spec,
-    VcpuSpec, VmSpec,
+    AppSpec, CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, GuestSpec, Hardware, Limit, LockKind, Ple,
+    Policy, QueueOf, RelaxedSpec, Spec, StrictSpec, VcpuSpec, VmSpec,
 };
 
 const MS: u64 = 1_000_000;
@@ -25,9 +25,8 @@ pub(super) fn scenario<'a>(
     let lines = RefCell::new(BTreeMap::new());
     let root = Table::new(text, "", root, sets, &lines);
     let hardware = hardware(&root)?;
-    let credit = root.choice("scheduler", false, &[("cfs", false), ("credit", true)])?;
-    let (cfs, xen) = (cfs(&root)?, credit_spec(&root)?);
-    let policy = if credit { Policy::Credit(xen) } else { Policy::Cfs(cfs) };
+    let policy = policy(&root)?;
+    let relaxed = relaxed(&root, &policy)?;
     let mut classes = vec![Class::plain("plain")];
     for table in root.tables("class")? {
         classes.push(class(&table)?);
@@ -41,6 +40,7 @@ pub(super) fn scenario<'a>(
         hardware,
         policy,
         spread_siblings: root.boolean("spread_siblings", false)?,
+        relaxed,
         costs: costs(&root)?,
         ple: ple(&root)?,
         period_ns: root.time("period", 0)?,
@@ -82,6 +82,66 @@ fn hardware(root: &Table<'_>) -> Result<Hardware, ScenarioError> {
     Ok(hardware)
 }
 
+fn policy(root: &Table<'_>) -> Result<Policy, ScenarioError> {
+    let (cfs, credit, credit2) = (cfs(root)?, credit_spec(root)?, credit2(root)?);
+    let choices = [
+        ("cfs", Policy::Cfs(cfs)),
+        ("eevdf", Policy::Cfs(CfsSpec { deadlines: true, ..cfs })),
+        ("credit", Policy::Credit(credit)),
+        ("credit2", Policy::Credit2(credit2)),
+        ("strict", Policy::Strict(strict(root)?)),
+    ];
+    root.choice("scheduler", choices[0].1, &choices)
+}
+
+fn credit2(root: &Table<'_>) -> Result<Credit2Spec, ScenarioError> {
+    let usual = Credit2Spec::default();
+    let Some(table) = root.table("credit2")? else { return Ok(usual) };
+    let queues = [
+        ("core", QueueOf::Core),
+        ("node", QueueOf::Node),
+        ("socket", QueueOf::Socket),
+        ("all", QueueOf::All),
+    ];
+    let spec = Credit2Spec {
+        credit_ns: table.time("credit", usual.credit_ns)?.max(100_000),
+        shortest_ns: table.time("shortest", usual.shortest_ns)?.max(1000),
+        longest_ns: table.time("longest", usual.longest_ns)?.max(100_000),
+        ratelimit_ns: table.time("ratelimit", usual.ratelimit_ns)?,
+        resist_ns: table.time("resist", usual.resist_ns)?,
+        queue: table.choice("queue", usual.queue, &queues)?,
+        balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
+    };
+    table.finish()?;
+    Ok(spec)
+}
+
+fn strict(root: &Table<'_>) -> Result<StrictSpec, ScenarioError> {
+    let usual = StrictSpec::default();
+    let Some(table) = root.table("strict")? else { return Ok(usual) };
+    let spec = StrictSpec {
+        slice_ns: table.time("slice", usual.slice_ns)?.max(100_000),
+        tick_ns: table.time("tick", usual.tick_ns)?.max(10_000),
+    };
+    table.finish()?;
+    Ok(spec)
+}
+
+/// `relaxed = {}`, with parameters or without.
+fn relaxed(root: &Table<'_>, policy: &Policy) -> Result<Option<RelaxedSpec>, ScenarioError> {
+    let usual = RelaxedSpec::default();
+    let Some(table) = root.table("relaxed")? else { return Ok(None) };
+    if matches!(policy, Policy::Strict(_)) {
+        return root.error("relaxed", "co-scheduling is strict or relaxed; give another scheduler than strict");
+    }
+    let spec = RelaxedSpec {
+        skew_ns: table.time("skew", usual.skew_ns)?,
+        tick_ns: table.time("tick", usual.tick_ns)?.max(10_000),
+    };
+    table.finish()?;
+    Ok(Some(spec))
+}
+
 fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
     let usual = CfsSpec::default();
     let Some(table) = root.table("cfs")? else { return Ok(usual) };
@@ -92,6 +152,8 @@ fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
         tick_ns: table.time("tick", usual.tick_ns)?,
         balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
         bandwidth_slice_ns: table.time("bandwidth_slice", usual.bandwidth_slice_ns)?.max(1000),
+        deadlines: false,
+        base_slice_ns: table.time("base_slice", usual.base_slice_ns)?.max(100_000),
     };
     table.finish()?;
     Ok(spec)
@@ -124,6 +186,7 @@ fn costs(root: &Table<'_>) -> Result<Costs, ScenarioError> {
         thread_switch_ns: table.time("thread_switch", usual.thread_switch_ns)?,
         thread_wake_ns: table.time("thread_wake", usual.thread_wake_ns)?,
         line_ns: table.time("line", usual.line_ns)?,
+        hotplug_ns: table.time("hotplug", usual.hotplug_ns)?,
         spin_turn_ns: table.time("spin_turn", usual.spin_turn_ns)?.max(1),
     };
     table.finish()?;
@@ -137,6 +200,7 @@ fn ple(root: &Table<'_>) -> Result<Ple, ScenarioError> {
         on: table.boolean("on", usual.on)?,
         window_ns: table.time("window", usual.window_ns)?.max(100),
         user: table.boolean("user", usual.user)?,
+        directed: table.boolean("directed", usual.directed)?,
     };
     table.finish()?;
     Ok(ple)
@@ -177,6 +241,7 @@ fn vm(
         lock: table.choice("lock", GuestSpec::default().lock, &LOCKS)?,
         slice_ns: table.time("slice", GuestSpec::default().slice_ns)?.max(1000),
         wakeup_ns: table.time("wakeup", GuestSpec::default().wakeup_ns)?,
+        rotate: table.boolean("rotate", false)?,
     };
     let vcpus = vcpus(table, hardware)?;
     let apps = app(table, &vcpus, classes)?.into_iter().collect::<Vec<_>>();
@@ -185,6 +250,7 @@ fn vm(
         cap: limit(table, "cap", "cap_period")?,
         memory_nodes: table.cpus("memory_nodes")?.unwrap_or_default(),
         name: name.clone(),
+        changes: changes(table)?,
         vcpus,
         guest,
         apps,
@@ -196,6 +262,21 @@ fn vm(
         vms.extend((0..count).map(|i| VmSpec { name: format!("{name}-{i}"), ..vm.clone() }));
     }
     Ok(())
+}
+
+/// `[[vm.change]]`: at a time, so many vCPUs online, or members of teams.
+fn changes(table: &Table<'_>) -> Result<Vec<Change>, ScenarioError> {
+    let mut changes = Vec::new();
+    for change in table.tables("change")? {
+        let number = |key| Ok(change.whole(key, 0, 0, 1_000_000)?).map(|n| (n > 0).then_some(n));
+        let one = Change { at_ns: change.time("at", 0)?, online: number("online")?, team: number("team")? };
+        if one.online.is_none() && one.team.is_none() {
+            return change.error("at", "nothing changes then; give online or team, 1 or more");
+        }
+        change.finish()?;
+        changes.push(one);
+    }
+    Ok(changes)
 }
 
 /// A limit in pCPUs, and its period.
@@ -223,7 +304,7 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
     let online = table.whole("online", count, 1, count)?;
     let all = CpuSet::first(hardware.pcpus());
     let affinity = table.cpus("affinity")?;
-    let soft = table.cpus("soft")?.unwrap_or_default();
+    let soft = soft(table, hardware)?;
     let pins: Option<Vec<_>> = table.cpus("pin")?.map(|set| set.iter().collect());
     let quota = limit(table, "quota", "quota_period")?;
     if pins.as_ref().is_some_and(|pins| pins.len() < count as usize) {
@@ -243,6 +324,20 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
         online: number < online,
     };
     Ok((0..count).map(one).collect())
+}
+
+/// pCPUs to try first: `soft`, or those of `nodes` (node affinity).
+fn soft(table: &Table<'_>, hardware: &Hardware) -> Result<CpuSet, ScenarioError> {
+    let (soft, nodes) = (table.cpus("soft")?, table.cpus("nodes")?);
+    let Some(nodes) = nodes else { return Ok(soft.unwrap_or_default()) };
+    if soft.is_some() {
+        return table.error("nodes", "give soft (pCPUs) or nodes (all of these nodes), not both");
+    }
+    let all = CpuSet::first(hardware.sockets * hardware.nodes);
+    if nodes.is_empty() || !nodes.difference(&all).is_empty() {
+        return table.error("nodes", format!("give some of the nodes {all}"));
+    }
+    Ok(crate::hardware::pcpus_of(hardware, &nodes))
 }
 
 fn app(table: &Table<'_>, vcpus: &[VcpuSpec], classes: &[Class]) -> Result<Option<AppSpec>, ScenarioError> {

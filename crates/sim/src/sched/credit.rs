@@ -9,7 +9,7 @@
 //! vCPUs become active when a tick finds them running, and inactive when they hoard a slice's worth.
 //! Known gap: ticks of all pCPUs come at the same time.
 
-use crate::cpus::{Cpus, NONE, bits};
+use crate::cpus::{Cpus, NONE, OVER_CAP, bits};
 use crate::queue::Ns;
 use crate::spec::CreditSpec;
 
@@ -74,6 +74,7 @@ impl Credit {
             let allowed = |v: &u32| {
                 let vcpu = &cpus.vcpus[*v as usize];
                 crate::cpus::has(&cpus.masks[if prefer { vcpu.soft } else { vcpu.mask } as usize], p)
+                    && !(cpus.spread_siblings && cpus.stacks(*v, p, &self.queues))
             };
             let best =
                 from.filter_map(|q| self.queues[q as usize].iter().copied().take_while(better).find(allowed));
@@ -142,12 +143,12 @@ impl Credit {
         let slice = signed(self.spec.slice_ns);
         let have = &mut self.credit[v as usize];
         *have += credit;
-        let parked = cpus.vcpus[v as usize].parked;
+        let parked = cpus.vcpus[v as usize].parked & OVER_CAP != 0;
         let mut rank = self.rank[v as usize];
         if *have < 0 {
             rank = Rank::Over;
             if cap.is_some_and(|cap| *have < -cap) && !parked {
-                orders.push(Order::Park(v));
+                orders.push(Order::Park(v, OVER_CAP));
             }
             *have = (*have).max(-slice);
         } else {
@@ -155,7 +156,7 @@ impl Credit {
                 rank = Rank::Under;
             }
             if parked {
-                orders.push(Order::Unpark(v));
+                orders.push(Order::Unpark(v, OVER_CAP));
             }
             if *have > slice {
                 *have = slice;
@@ -239,7 +240,7 @@ impl Scheduler for Credit {
         vec![self.spec.tick_ns, self.spec.slice_ns]
     }
 
-    fn timer(&mut self, cpus: &mut Cpus, number: u8, orders: &mut Vec<Order>) {
+    fn timer(&mut self, cpus: &mut Cpus, number: u8, _now: Ns, orders: &mut Vec<Order>) {
         if number == 0 {
             self.tick(cpus, orders);
         } else {

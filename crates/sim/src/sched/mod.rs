@@ -6,25 +6,33 @@
 
 mod cfs;
 mod credit;
+mod credit2;
+mod relaxed;
+mod strict;
 
 use crate::cpus::Cpus;
 use crate::queue::Ns;
-use crate::spec::Policy;
+use crate::spec::{Policy, RelaxedSpec};
 
-pub(crate) use cfs::Cfs;
-pub(crate) use credit::Credit;
+use cfs::Cfs;
+use credit::Credit;
+use credit2::Credit2;
+use relaxed::Relaxed;
+use strict::Strict;
 
 /// What a scheduler wants of the host after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The pCPU is to look again.
+    /// The pCPU is to look at the first one that waits for it.
     Look(u32),
+    /// The pCPU is to choose anew.
+    Again(u32),
     /// The vCPU that runs on the first pCPU is to go on on the second.
     Move(u32, u32),
-    /// The vCPU may not run for now.
-    Park(u32),
-    /// It may again.
-    Unpark(u32),
+    /// The vCPU may not run for now, for a reason: a bit of [`crate::cpus::Vcpu::parked`].
+    Park(u32, u8),
+    /// It may again, as far as this reason goes.
+    Unpark(u32, u8),
 }
 
 /// Who runs where, and for how long.
@@ -60,66 +68,101 @@ pub(crate) trait Scheduler {
     fn timers(&self) -> Vec<Ns>;
 
     /// Timer `number` goes off.
-    fn timer(&mut self, cpus: &mut Cpus, number: u8, orders: &mut Vec<Order>);
+    fn timer(&mut self, cpus: &mut Cpus, number: u8, now: Ns, orders: &mut Vec<Order>);
+
+    /// Waiting `v` is to be next where it waits, if that is not too unfair; whether the scheduler can do so.
+    fn favour(&mut self, _cpus: &Cpus, _v: u32) -> bool {
+        false
+    }
+}
+
+/// One of the schedulers, and relaxed co-scheduling beside it, whose timer is the last.
+#[derive(Clone, Debug)]
+pub(crate) struct AnyScheduler {
+    kind: Kind,
+    relaxed: Option<Relaxed>,
+    relaxed_timer: u8,
 }
 
 /// The schedulers there are: an enum, so that calls need no table and can be inlined.
 #[derive(Clone, Debug)]
-pub(crate) enum AnyScheduler {
+enum Kind {
     Cfs(Cfs),
     Credit(Credit),
+    Credit2(Credit2),
+    Strict(Strict),
 }
 
 macro_rules! each {
-    ($self:ident, $s:ident => $call:expr) => {
-        match $self {
-            AnyScheduler::Cfs($s) => $call,
-            AnyScheduler::Credit($s) => $call,
+    ($kind:expr, $s:ident => $call:expr) => {
+        match $kind {
+            Kind::Cfs($s) => $call,
+            Kind::Credit($s) => $call,
+            Kind::Credit2($s) => $call,
+            Kind::Strict($s) => $call,
         }
     };
 }
 
 impl AnyScheduler {
-    pub(crate) fn new(policy: &Policy, cpus: &Cpus) -> AnyScheduler {
-        match policy {
-            Policy::Cfs(spec) => AnyScheduler::Cfs(Cfs::new(*spec, cpus)),
-            Policy::Credit(spec) => AnyScheduler::Credit(Credit::new(*spec, cpus)),
-        }
+    /// # Errors
+    /// The number of a VM whose vCPUs cannot all run at the same time, though they should.
+    pub(crate) fn new(
+        policy: &Policy,
+        relaxed: Option<RelaxedSpec>,
+        cpus: &Cpus,
+    ) -> Result<AnyScheduler, u32> {
+        let kind = match policy {
+            Policy::Cfs(spec) => Kind::Cfs(Cfs::new(*spec, cpus)),
+            Policy::Credit(spec) => Kind::Credit(Credit::new(*spec, cpus)),
+            Policy::Credit2(spec) => Kind::Credit2(Credit2::new(*spec, cpus)),
+            Policy::Strict(spec) => Kind::Strict(Strict::new(*spec, cpus)?),
+        };
+        let timers = each!(&kind, s => s.timers()).len();
+        let relaxed_timer = u8::try_from(timers).unwrap_or(u8::MAX);
+        Ok(AnyScheduler { kind, relaxed: relaxed.map(|spec| Relaxed::new(spec, cpus)), relaxed_timer })
     }
 }
 
 impl Scheduler for AnyScheduler {
     fn waiting(&self, p: u32) -> &[u32] {
-        each!(self, s => s.waiting(p))
+        each!(&self.kind, s => s.waiting(p))
     }
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
-        each!(self, s => s.enter(cpus, v))
+        each!(&mut self.kind, s => s.enter(cpus, v))
     }
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
-        each!(self, s => s.leave(cpus, v));
+        each!(&mut self.kind, s => s.leave(cpus, v));
     }
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
-        each!(self, s => s.back(cpus, p, v, yielded));
+        each!(&mut self.kind, s => s.back(cpus, p, v, yielded));
     }
     fn halts(&mut self, cpus: &mut Cpus, v: u32) {
-        each!(self, s => s.halts(cpus, v));
+        each!(&mut self.kind, s => s.halts(cpus, v));
     }
     fn next(&mut self, cpus: &mut Cpus, p: u32) -> Option<u32> {
-        each!(self, s => s.next(cpus, p))
+        each!(&mut self.kind, s => s.next(cpus, p))
     }
     fn preempts(&self, cpus: &Cpus, p: u32, v: u32, now: Ns) -> bool {
-        each!(self, s => s.preempts(cpus, p, v, now))
+        each!(&self.kind, s => s.preempts(cpus, p, v, now))
     }
     fn slice_end(&self, cpus: &Cpus, p: u32, now: Ns) -> Ns {
-        each!(self, s => s.slice_end(cpus, p, now))
+        each!(&self.kind, s => s.slice_end(cpus, p, now))
     }
     fn ran(&mut self, cpus: &Cpus, v: u32, ns: Ns) {
-        each!(self, s => s.ran(cpus, v, ns));
+        each!(&mut self.kind, s => s.ran(cpus, v, ns));
     }
     fn timers(&self) -> Vec<Ns> {
-        each!(self, s => s.timers())
+        let own = each!(&self.kind, s => s.timers()).into_iter();
+        own.chain(self.relaxed.as_ref().map(|relaxed| relaxed.spec.tick_ns)).collect()
     }
-    fn timer(&mut self, cpus: &mut Cpus, number: u8, orders: &mut Vec<Order>) {
-        each!(self, s => s.timer(cpus, number, orders));
+    fn timer(&mut self, cpus: &mut Cpus, number: u8, now: Ns, orders: &mut Vec<Order>) {
+        match &mut self.relaxed {
+            Some(relaxed) if number == self.relaxed_timer => relaxed.look(cpus, now, orders),
+            _ => each!(&mut self.kind, s => s.timer(cpus, number, now, orders)),
+        }
+    }
+    fn favour(&mut self, cpus: &Cpus, v: u32) -> bool {
+        each!(&mut self.kind, s => s.favour(cpus, v))
     }
 }

@@ -49,6 +49,7 @@ pub(crate) fn vm(name: &str, vcpus: Vec<VcpuSpec>, apps: Vec<AppSpec>) -> VmSpec
         memory_nodes: CpuSet::default(),
         guest: GuestSpec::default(),
         apps,
+        changes: vec![],
     }
 }
 
@@ -59,6 +60,7 @@ pub(crate) fn host(pcpus: u32, policy: Policy, vms: Vec<VmSpec>) -> Spec {
         hardware: Hardware::flat(pcpus),
         policy,
         spread_siblings: false,
+        relaxed: None,
         costs: Costs::none(),
         ple: Ple { on: false, ..Ple::default() },
         period_ns: 0,
