@@ -30,13 +30,12 @@ pub(crate) enum VState {
     Throttled,
 }
 
-/// A physical CPU.
+/// A physical CPU. What each event touches comes first, and is one line of cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Pcpu {
     /// vCPU on it.
     pub(crate) run: u32,
-    /// The one before.
-    pub(crate) last: u32,
     /// vCPUs that wait for it.
     pub(crate) waiting: u32,
     /// All that happened until then is accounted.
@@ -49,9 +48,11 @@ pub(crate) struct Pcpu {
     pub(crate) resched: Ns,
     /// When `run` came.
     pub(crate) dispatched: Ns,
+    pub(crate) idle_since: Ns,
+    /// The vCPU before `run`.
+    pub(crate) last: u32,
     /// As what it counts as busy: class + 1, or 0.
     pub(crate) counted: u32,
-    pub(crate) idle_since: Ns,
     pub(crate) idle_ns: Ns,
 }
 
@@ -63,13 +64,31 @@ pub(crate) struct Use {
     pub(crate) switching: Ns,
 }
 
-/// A virtual CPU: the hypervisor's part, then the guest's.
+/// A virtual CPU, the hypervisor's part and the guest's. What each event touches comes first, and is one line of cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Vcpu {
-    pub(crate) vm: u32,
-    pub(crate) state: VState,
+    /// Overhead to pay before it goes on.
+    pub(crate) debt: Ns,
+    pub(crate) used: Use,
+    /// Until the guest lets the next thread run.
+    pub(crate) guest_left: Ns,
+    /// Spinning until PLE notices.
+    pub(crate) ple_left: Ns,
+    /// The guest's thread on it.
+    pub(crate) cur: u32,
     /// Where it runs, waits, or ran last.
     pub(crate) pcpu: u32,
+    pub(crate) vm: u32,
+    pub(crate) state: VState,
+    /// The end of the guest's slice matters: threads wait, or the guest rotates.
+    pub(crate) sliced: bool,
+    pub(crate) online: bool,
+    /// May not run, for these reasons: [`OVER_CAP`], [`AHEAD`].
+    pub(crate) parked: u8,
+
+    /// Threads that wait for it in the guest.
+    pub(crate) ready: crate::host::Ready,
     /// Where it last ran; [`NONE`] before it did.
     pub(crate) ran_on: u32,
     /// Number of its mask of pCPUs, and of those to try first.
@@ -81,27 +100,14 @@ pub(crate) struct Vcpu {
     pub(crate) wait_since: Ns,
     pub(crate) run_ns: Ns,
     pub(crate) wait_ns: Ns,
-    /// Overhead to pay before it goes on.
-    pub(crate) debt: Ns,
     /// Left of its own quota in this period; [`NEVER`] without one.
     pub(crate) quota_left: Ns,
     /// Left of what it took from its VM's quota; [`NEVER`] without one.
     pub(crate) pool_left: Ns,
-    /// May not run, for these reasons: [`OVER_CAP`], [`AHEAD`].
-    pub(crate) parked: u8,
-    pub(crate) used: Use,
-    /// Spinning until PLE notices.
-    pub(crate) ple_left: Ns,
-
-    /// The guest's thread on it.
-    pub(crate) cur: u32,
-    /// Threads that wait for it in the guest.
-    pub(crate) ready: crate::host::Ready,
-    /// Until the guest lets the next thread run.
-    pub(crate) guest_left: Ns,
     /// The guest lets a thread that is alone here go on elsewhere after its slice.
     pub(crate) rotates: bool,
-    pub(crate) online: bool,
+    /// Though it spins, the next yield may be for it.
+    pub(crate) eligible: bool,
 }
 
 /// What a scheduler has to know of a VM.
@@ -257,7 +263,9 @@ impl Cpus {
             let word = (0..self.words).find(|&word| there(word) != 0)?;
             Some(u32::try_from(word).unwrap_or(0) * 64 + there(word).trailing_zeros())
         };
-        [vcpu.soft, vcpu.mask].iter().find_map(|&mask| of(&self.idle_cores, mask).or_else(|| of(&self.idle, mask)))
+        [vcpu.soft, vcpu.mask]
+            .iter()
+            .find_map(|&mask| of(&self.idle_cores, mask).or_else(|| of(&self.idle, mask)))
     }
 
     /// A pCPU begins or ends to be idle.

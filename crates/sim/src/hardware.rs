@@ -1,7 +1,8 @@
 //! Sockets, nodes, caches, cores: which pCPUs share what, and how fast each is.
 //!
 //! ```text
-//! speed = 1 / (1 + (1/beside - 1) * busy siblings / siblings)        decoder, FPU (P4 III-F)
+//! speed = 1 / (1 + (1/beside - 1) * busy siblings / siblings         decoder (P4 III-F, Figure 16)
+//!                + (1/fpu - 1) * siblings that use the FPU / siblings)
 //!       * (1 - (1 - without_cache) * lost)                            last-level cache
 //!       * remote, on a node without the VM's memory
 //! lost  = 1 - min(1, size of the cache / footprints of all that run on it)
@@ -28,8 +29,9 @@ pub(crate) struct Topology {
     pub(crate) places: Vec<Place>,
     /// pCPUs of each core.
     pub(crate) siblings: Vec<Vec<u32>>,
-    /// Busy pCPUs of each core.
+    /// Busy pCPUs of each core, and those of them that use the FPU.
     pub(crate) busy: Vec<u32>,
+    floating: Vec<u32>,
     threads: u32,
     cache_kib: u32,
     /// Of those that run, by node.
@@ -42,8 +44,9 @@ pub(crate) struct Topology {
 
 #[derive(Clone, Debug)]
 struct Speeds {
-    /// By busy siblings.
-    beside: Vec<f64>,
+    /// By busy siblings, and those that use the FPU.
+    beside: Vec<Vec<f64>>,
+    floats: bool,
     footprint_kib: u32,
     without_cache: f64,
     remote: f64,
@@ -74,9 +77,15 @@ impl Topology {
         }
         let speeds = |class: &Class| {
             let others = f64::from(threads.max(2) - 1);
-            let slower = 1.0 / class.beside_sibling - 1.0;
+            let (decoder, fpu) = (1.0 / class.beside_sibling - 1.0, 1.0 / class.fpu - 1.0);
+            let slower = |each: f64, siblings: u32| each * f64::from(siblings) / others;
+            let beside = |busy: u32| {
+                let with = |floating| 1.0 / (1.0 + slower(decoder, busy) + slower(fpu, floating));
+                (0..threads).map(with).collect()
+            };
             Speeds {
-                beside: (0..threads).map(|busy| 1.0 / (1.0 + slower * f64::from(busy) / others)).collect(),
+                beside: (0..threads).map(beside).collect(),
+                floats: class.fpu < 1.0,
                 footprint_kib: class.footprint_kib,
                 without_cache: class.without_cache,
                 remote: class.remote,
@@ -84,20 +93,26 @@ impl Topology {
         };
         Topology {
             busy: vec![0; siblings.len()],
+            floating: vec![0; siblings.len()],
             siblings,
             places,
             threads,
             cache_kib,
             footprints: vec![0; (sockets * nodes) as usize],
             classes: classes.iter().map(speeds).collect(),
-            minds_siblings: threads > 1 && classes.iter().any(|c| c.beside_sibling < 1.0),
+            minds_siblings: threads > 1 && classes.iter().any(|c| c.beside_sibling < 1.0 || c.fpu < 1.0),
             minds_cache: classes.iter().any(|c| c.footprint_kib > 0 && c.without_cache < 1.0),
         }
     }
 
-    /// Work of a class begins or ends to fill the cache that a pCPU has.
+    /// Work of a class begins or ends to fill the cache that a pCPU has, and to use its FPU.
     pub(crate) fn fill(&mut self, pcpu: u32, class: usize, on: bool) {
-        let node = self.places[pcpu as usize].node as usize;
+        let Place { core, node, .. } = self.places[pcpu as usize];
+        let node = node as usize;
+        if self.classes[class].floats {
+            let floating = &mut self.floating[core as usize];
+            *floating = if on { *floating + 1 } else { *floating - 1 };
+        }
         let kib = u64::from(self.classes[class].footprint_kib);
         let sum = &mut self.footprints[node];
         *sum = if on { *sum + kib } else { sum.saturating_sub(kib) };
@@ -108,7 +123,8 @@ impl Topology {
         let place = &self.places[pcpu as usize];
         let class = &self.classes[class];
         let busy = self.busy[place.core as usize].clamp(1, self.threads) - 1;
-        let mut speed = class.beside[busy as usize];
+        let floating = self.floating[place.core as usize].clamp(1, self.threads) - 1;
+        let mut speed = class.beside[busy as usize][if class.floats { floating as usize } else { 0 }];
         let filled = self.footprints[place.node as usize];
         if filled > u64::from(self.cache_kib) {
             #[expect(clippy::cast_precision_loss, reason = "KiB")]
@@ -149,6 +165,19 @@ mod tests {
         assert_eq!(topology.places[17], Place { core: 8, node: 2, socket: 1 });
         let apart = Topology::new(&Hardware { adjacent: false, ..opteron() }, &[Class::plain("any")]);
         assert_eq!(apart.siblings[3], [3, 19]);
+    }
+
+    #[test]
+    fn the_fpu_is_shared_by_those_that_use_it() {
+        let float = Class { fpu: 0.5, ..Class::plain("float") };
+        let mut topology = Topology::new(&opteron(), &[float, Class::plain("whole numbers")]);
+        topology.busy[0] = 2;
+        topology.fill(0, 0, true);
+        topology.fill(1, 1, true);
+        assert_eq!((topology.rate(0, 0, false), topology.rate(1, 1, false)), (1024, 1024));
+        topology.fill(1, 1, false);
+        topology.fill(1, 0, true);
+        assert_eq!(topology.rate(0, 0, false), 512);
     }
 
     #[test]

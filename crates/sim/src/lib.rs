@@ -10,11 +10,12 @@
 //! scenario (TOML) ──▶ Spec ──▶ Sim ──▶ Truth                     for reports and tests
 //!                               │ └──▶ SimMachine: Snapshot      for controllers, as of a real host
 //!                               │
-//!   queue ── next ──▶ host ◀── sched (trait): cfs, credit        vCPUs on pCPUs   (host/hyper.rs)
+//!   queue ── next ──▶ host ◀── sched (trait): cfs, credit, …     vCPUs on pCPUs   (host/hyper.rs)
 //!                      │  ◀── hardware: who slows down whom
 //!                      ├── guest: threads on vCPUs               (host/guest.rs)
 //!                      ├── exec: operations of programs          (host/exec.rs, program/)
 //!                      ├── locks, teams: threads wait            (host/locks.rs, host/teams.rs)
+//!                      ├── change: vCPUs and teams at run time   (host/change.rs)
 //!                      └── account: where the time went          (host/account.rs)
 //! ```
 //!
@@ -51,7 +52,7 @@ mod truth;
 
 pub use host::{Account, Counts, Sim, SpecError, division};
 pub use machine::SimMachine;
-pub use program::{NAMES, Program, ProgramError, library};
+pub use program::{CLASSES, NAMES, Program, ProgramError, library, library_class};
 pub use scenario::{Scenario, ScenarioError, Set};
 pub use spec::*;
 pub use truth::{AppTruth, Truth, VmTruth};

@@ -53,12 +53,14 @@ impl Slots {
         if time(self.tree[node]) == at {
             return; // it keeps its place in the order
         }
-        self.tree[node] = if at == NEVER { LAST } else { key(at, order, slot) };
+        let mut least = if at == NEVER { LAST } else { key(at, order, slot) };
+        self.tree[node] = least;
         // No branch depends on the keys, which nothing could predict.
         while node > 1 {
-            let (one, other) = (self.tree[node], self.tree[node ^ 1]);
+            let other = self.tree[node ^ 1];
+            least = std::hint::select_unpredictable(least < other, least, other);
             node /= 2;
-            self.tree[node] = std::hint::select_unpredictable(one < other, one, other);
+            self.tree[node] = least;
         }
     }
 
@@ -82,12 +84,14 @@ pub(crate) enum Next<E> {
 pub(crate) struct Queue<E> {
     slots: Slots,
     timers: BinaryHeap<Reverse<(u128, E)>>,
+    /// The key of the first timer.
+    timer: u128,
     order: u64,
 }
 
 impl<E: Ord + Copy> Queue<E> {
     pub(crate) fn new(slots: usize) -> Queue<E> {
-        Queue { slots: Slots::new(slots), timers: BinaryHeap::new(), order: 0 }
+        Queue { slots: Slots::new(slots), timers: BinaryHeap::new(), timer: LAST, order: 0 }
     }
 
     /// When the slot happens; [`NEVER`] empties it.
@@ -100,7 +104,9 @@ impl<E: Ord + Copy> Queue<E> {
     /// Adds a timer.
     pub(crate) fn add(&mut self, at: Ns, event: E) {
         self.order += 1;
-        self.timers.push(Reverse((key(at, self.order, 0), event)));
+        let key = key(at, self.order, 0);
+        self.timer = self.timer.min(key);
+        self.timers.push(Reverse((key, event)));
     }
 
     /// What happens next and when, if that is not after `until`. A timer is gone by that; a slot has to be
@@ -108,7 +114,7 @@ impl<E: Ord + Copy> Queue<E> {
     #[inline]
     pub(crate) fn next(&mut self, until: Ns) -> Option<(Ns, Next<E>)> {
         let slot = self.slots.first();
-        let timer = self.timers.peek().map_or(LAST, |Reverse((key, _))| *key);
+        let timer = self.timer;
         let at = time(slot.min(timer));
         if at > until || at == NEVER {
             return None;
@@ -118,7 +124,9 @@ impl<E: Ord + Copy> Queue<E> {
             let slot = (slot as u32) & 0xffff;
             Some((at, Next::Slot(slot)))
         } else {
-            self.timers.pop().map(|Reverse((_, event))| (at, Next::Timer(event)))
+            let Reverse((_, event)) = self.timers.pop()?;
+            self.timer = self.timers.peek().map_or(LAST, |Reverse((key, _))| *key);
+            Some((at, Next::Timer(event)))
         }
     }
 }

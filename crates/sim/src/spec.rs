@@ -75,8 +75,10 @@ impl Hardware {
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// Its speed while all siblings of the core are busy (decoder, FPU; P4 III-F, Figure 16).
+    /// Its speed while all siblings of the core are busy, whatever with (decoder; P4 III-F, Figure 16).
     pub beside_sibling: f64,
+    /// Its speed while all siblings use the FPU, as it does; 1: it does not (Figure 16).
+    pub fpu: f64,
     /// What a thread of it fills of the last-level cache, KiB.
     pub footprint_kib: u32,
     /// Its speed when nothing of it is left in the cache.
@@ -89,7 +91,14 @@ impl Class {
     /// Work that nothing slows down.
     #[must_use]
     pub fn plain(name: &str) -> Class {
-        Class { name: name.into(), beside_sibling: 1.0, footprint_kib: 0, without_cache: 1.0, remote: 1.0 }
+        Class {
+            name: name.into(),
+            beside_sibling: 1.0,
+            fpu: 1.0,
+            footprint_kib: 0,
+            without_cache: 1.0,
+            remote: 1.0,
+        }
     }
 }
 

@@ -53,17 +53,24 @@ pub struct AppTruth {
 impl VmTruth {
     /// P1.1: N - N * (switching + unused) / allocated, for N vCPUs; `None` if nothing was allocated.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+    #[expect(clippy::cast_precision_loss, reason = "a number of vCPUs")]
     pub fn speedup(&self, vcpus: usize) -> Option<f64> {
+        self.efficiency().map(|efficiency| vcpus as f64 * efficiency)
+    }
+
+    /// P1.1, utilisation efficiency: 1 - (switching + unused) / allocated; `None` if nothing was allocated. Spinning is
+    /// no loss here, as P1 takes it to be descheduled; [`VmTruth::useful`] tells what is.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+    pub fn efficiency(&self) -> Option<f64> {
         let Account { allocated, switching, unused, .. } = self.time;
-        let lost = (switching + unused) as f64 / allocated as f64;
-        (allocated > 0).then_some(vcpus as f64 * (1.0 - lost))
+        (allocated > 0).then_some(1.0 - (switching + unused) as f64 / allocated as f64)
     }
 
     /// Utilised of what it was on pCPUs; `None` if it never was.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
-    pub fn efficiency(&self) -> Option<f64> {
+    pub fn useful(&self) -> Option<f64> {
         let Account { utilised, spinning, switching, .. } = self.time;
         let all = utilised + spinning + switching;
         (all > 0).then_some(utilised as f64 / all as f64)

@@ -3,7 +3,7 @@
 mod support;
 
 use corefit_core::machine::{Machine, MachineError, VmId};
-use corefit_sim::{Change, CfsSpec, Costs, Policy, Sim, SimMachine, VmSpec};
+use corefit_sim::{CfsSpec, Change, Costs, Policy, Sim, SimMachine, VmSpec};
 use support::{MS, app, host, pinned, vcpu, vm};
 
 fn cfs() -> Policy {
@@ -35,7 +35,7 @@ fn threads_of_a_vcpu_that_goes_offline_go_on_on_the_others_and_come_back() {
     assert_eq!(used(&sim, 4), [3000, 3000, 2000, 2000]);
     let truth = sim.truth();
     assert_eq!(truth.vms[0].counts.thread_moves, 4, "two went, two came back");
-    assert!((truth.vms[0].apps[0].marks as i64 - 10_000).abs() < 8, "{}", truth.vms[0].apps[0].marks);
+    assert!(truth.vms[0].apps[0].marks.abs_diff(10_000) < 8, "{}", truth.vms[0].apps[0].marks);
     sim.check().unwrap();
 }
 

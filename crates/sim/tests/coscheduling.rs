@@ -2,7 +2,10 @@
 
 mod support;
 
-use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, LockKind, Ple, Policy, RelaxedSpec, Sim, Spec, StrictSpec, Truth, VmSpec};
+use corefit_sim::{
+    CfsSpec, Credit2Spec, CreditSpec, LockKind, Ple, Policy, QueueOf, RelaxedSpec, Sim, Spec, StrictSpec,
+    Truth, VmSpec,
+};
 use support::{MS, app, host, pinned, shares, vcpu, vm};
 
 fn schedulers() -> [Policy; 4] {
@@ -65,8 +68,12 @@ fn strict_coscheduling_pays_with_pcpus_that_nobody_may_use() {
 
 #[test]
 fn strict_coscheduling_of_more_vcpus_than_pcpus_is_refused() {
-    let error = Sim::new(&host(2, Policy::Strict(StrictSpec::default()), vec![loops("a", 3, "0-1")])).unwrap_err();
-    assert!(error.to_string().starts_with("vm.a.vcpus: strict co-scheduling needs a pCPU for each vCPU"), "{error}");
+    let error =
+        Sim::new(&host(2, Policy::Strict(StrictSpec::default()), vec![loops("a", 3, "0-1")])).unwrap_err();
+    assert!(
+        error.to_string().starts_with("vm.a.vcpus: strict co-scheduling needs a pCPU for each vCPU"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -74,7 +81,8 @@ fn a_vm_of_which_one_vcpu_woke_up_holds_the_pcpus_of_all() {
     // One busy vCPU of two: the other pCPU is idle in its slots, though the loop there wants it.
     let mut lazy = loops("lazy", 2, "0-1");
     lazy.apps = vec![pinned("hog", 1)];
-    let shares = shares(&host(2, Policy::Strict(StrictSpec::default()), vec![lazy, loops("b", 2, "0-1")]), 60);
+    let shares =
+        shares(&host(2, Policy::Strict(StrictSpec::default()), vec![lazy, loops("b", 2, "0-1")]), 60);
     assert!((shares[0] - 0.5).abs() < 0.02 && (shares[1] - 1.0).abs() < 0.02, "{shares:?}");
 }
 
@@ -150,19 +158,74 @@ fn soft_affinity_is_kept_to_while_it_has_room_and_left_when_it_has_not() {
     }
 }
 
-/// Locks of a kernel held by vCPUs that were preempted: what is done in a second.
+/// Locks of a kernel held by vCPUs that were preempted, beside loops: what is done in a second.
 fn held_up(directed: bool) -> (u64, u64) {
     let program = "forever { compute 100us exp kernel l { compute 100us exp } mark }";
-    let mut one = vm("a", (0..4).map(|i| vcpu(&(i % 2).to_string())).collect(), vec![pinned(program, 4)]);
+    let mut one = vm("a", (0..8).map(|i| vcpu(&(i % 2).to_string())).collect(), vec![pinned(program, 8)]);
     one.guest.lock = LockKind::Ticket;
-    let mut spec = host(2, Policy::Cfs(CfsSpec::default()), vec![one]);
+    let mut spec =
+        host(2, Policy::Cfs(CfsSpec::default()), vec![one, loops("b", 1, "0"), loops("c", 1, "1")]);
     spec.ple = Ple { directed, ..Ple::default() };
-    let vm = &after(&spec, 1000).vms[0];
+    let vm = &after(&spec, 10_000).vms[0];
     (vm.apps[0].marks, vm.counts.ple_exits)
 }
 
 #[test]
 fn a_directed_yield_finds_the_holder_of_the_lock() {
     let ((without, _), (with, exits)) = (held_up(false), held_up(true));
-    assert!(exits > 100 && with * 10 >= without * 11, "{without} {with}, {exits} exits");
+    assert!(exits > 100 && with * 10 >= without * 12, "{without} {with}, {exits} exits");
+}
+
+#[test]
+fn slices_are_parts_of_the_latency_or_with_deadlines_the_base_slice() {
+    let switches = |deadlines: bool| {
+        let policy = Policy::Cfs(CfsSpec { deadlines, tick_ns: 0, ..CfsSpec::default() });
+        let truth = after(&host(1, policy, vec![loops("a", 1, "0"), loops("b", 1, "0")]), 12_000);
+        truth.vms.iter().map(|vm| vm.counts.switches).sum::<u64>()
+    };
+    assert_eq!((switches(false), switches(true)), (1001, 4001));
+}
+
+#[test]
+fn what_is_owed_to_a_sleeper_is_kept_with_deadlines_up_to_two_slices() {
+    // Owed half of the pCPU, it sleeps most of the time: it is served at once or after the slice of 3 ms at most.
+    let program = "forever { sleep 20ms compute 1ms mark }";
+    let policy = Policy::Cfs(CfsSpec { deadlines: true, tick_ns: 0, ..CfsSpec::default() });
+    let sleeper = vm("s", vec![vcpu("0")], vec![app(program, 1)]);
+    let truth = after(&host(1, policy, vec![sleeper, loops("b", 1, "0")]), 21_000);
+    let marks = truth.vms[0].apps[0].marks;
+    assert!((21_000 / 24..=21_000 / 21).contains(&marks), "{marks}");
+    assert!(truth.vms[0].waited_ns <= marks * 3 * MS + 3 * MS, "{}", truth.vms[0].waited_ns);
+}
+
+#[test]
+fn credit2_evens_out_queues_when_programs_end() {
+    // Two queues of a pCPU each; both programs that end are in one of them.
+    let ends = "repeat 200 { compute 10ms }";
+    let mut vms: Vec<VmSpec> = (0..4).map(|i| loops(&format!("vm{i}"), 1, "0-1")).collect();
+    for vm in [0, 2] {
+        vms[vm].apps = vec![app(ends, 1)];
+    }
+    let policy = Policy::Credit2(Credit2Spec { queue: QueueOf::Core, ..Credit2Spec::default() });
+    let mut sim = Sim::new(&host(2, policy, vms)).unwrap();
+    sim.run_for(4_000 * MS);
+    assert_eq!(sim.unfinished(), Vec::<String>::new(), "each had half a pCPU");
+    sim.run_for(2_000 * MS); // loads are means over a second
+    let used = |sim: &Sim| [1, 3].map(|vm| sim.account_of(vm, 0).unwrap().utilised);
+    let before = used(&sim);
+    sim.run_for(1_000 * MS);
+    let after = used(&sim);
+    assert_eq!([after[0] - before[0], after[1] - before[1]], [1_000 * MS; 2]);
+}
+
+#[test]
+fn credit2_gives_weight_and_cap_to_vms_that_sleep_as_well() {
+    // A capped loop gets its cap in each 10 ms, the others the rest by weight.
+    let mut vms = vec![loops("capped", 1, "0"), loops("light", 1, "0"), loops("heavy", 1, "0")];
+    vms[0].cap = support::limit(10, 100);
+    vms[2].weight = 2048;
+    let shares = shares(&host(1, Policy::Credit2(Credit2Spec::default()), vms), 60);
+    for (share, expected) in shares.iter().zip([0.1, 0.3, 0.6]) {
+        assert!((share - expected).abs() < 0.01, "{shares:?}");
+    }
 }

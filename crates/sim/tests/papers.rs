@@ -102,6 +102,35 @@ fn a_node_affinity_beside_the_vcpu_affinity_fills_one_node_first() {
     assert!(optimal < 0.01 && (all - 8.0).abs() < 0.1 && best < worst, "{optimal} {all}");
 }
 
+/// P4 V, Figures 15 and 16, 8 threads: how much longer a program takes in 0-16, where the node affinity puts them on
+/// four modules of a node, than in 8-8, where they have eight modules of two.
+fn conflicts(class: &str) -> f64 {
+    let took = |affinity: &str| {
+        let mut vcpus: Vec<_> = (0..16).map(|_| vcpu(affinity)).collect();
+        vcpus.iter_mut().for_each(|v| v.soft = "0-7,16-23".parse().unwrap());
+        let mut one = app("parallel { compute 8s split }", 8);
+        one.class = 1;
+        let mut spec = real(host(32, Policy::Credit(CreditSpec::default()), vec![vm("a", vcpus, vec![one])]));
+        spec.hardware =
+            Hardware { sockets: 2, nodes: 2, cores: 4, threads: 2, adjacent: true, cache_kib: 6144 };
+        spec.classes.push(corefit_sim::library_class(class).unwrap());
+        spec.jitter_ns = 0;
+        finish(&spec).vms[0].apps[0].took_ns.unwrap() as f64
+    };
+    took("16-31") / took("0-7,16-23")
+}
+
+#[test]
+fn all_classes_lose_on_competing_modules_but_ep_and_those_with_more_causes_lose_more() {
+    let loss = |class| conflicts(class);
+    assert!((loss("ep") - 1.0).abs() < 0.01, "{}", loss("ep"));
+    assert!((loss("fib") - 1.38).abs() < 0.03, "the one that the size is from: {}", loss("fib"));
+    for class in ["nq", "bt", "cg", "dc", "ft", "is", "lu", "mg", "sp", "ua"] {
+        assert!(loss(class) > 1.1, "{class} {}", loss(class));
+    }
+    assert!(loss("nq") < loss("fib") && loss("cg") > loss("ua") && loss("lu") > loss("nq"));
+}
+
 #[test]
 fn odd_distributions_leave_a_module_less_to_compete() {
     let (seven_nine, _) = opteron("0-6,16-24", "", 16);
@@ -125,4 +154,23 @@ fn vcpus_on_hyperthreads_gain_little_beyond_the_cores() {
     let (half, full, double) = (took(8), took(16), took(32));
     assert!((half / full - 2.0).abs() < 0.05, "whole cores scale: {}", half / full);
     assert!((full / double - 1.1).abs() < 0.05, "hyperthreads give what the class says: {}", full / double);
+}
+
+#[test]
+fn the_four_types_of_p1_have_the_features_that_define_them() {
+    // P1 II-C: parallelism is high from 75 % of the cores on, synchronisation if one blocks before it used up its
+    // timeslice of a period: a quarter of 24 ms, beside three neighbours.
+    for (name, parallel, blocks) in
+        [("type1", true, false), ("type2", false, true), ("type3", true, true), ("type4", false, false)]
+    {
+        let mut one = support::pinned(name, 16);
+        one.spin_ns = 0;
+        let vcpus = (0..16).map(|i| vcpu(&i.to_string())).collect();
+        let spec =
+            real(host(16, Policy::Cfs(corefit_sim::CfsSpec::default()), vec![vm("a", vcpus, vec![one])]));
+        let vm = &finish(&spec).vms[0];
+        let busy = (vm.time.utilised + vm.time.switching) as f64 / vm.apps[0].took_ns.unwrap() as f64;
+        let between = vm.time.utilised / vm.counts.halts / 1000;
+        assert_eq!((busy >= 12.0, between < 6000), (parallel, blocks), "{name}: {busy} cores, {between} us");
+    }
 }

@@ -86,7 +86,10 @@ fn random_host(seed: u64) -> Spec {
             .map(|_| Change {
                 at_ns: r.below(250) * MS,
                 online: Some(1 + u32::try_from(r.below(vm.vcpus.len() as u64)).unwrap()),
-                team: vm.apps[0].program.has_teams().then(|| 1 + u32::try_from(r.below(u64::from(threads))).unwrap()),
+                team: vm.apps[0]
+                    .program
+                    .has_teams()
+                    .then(|| 1 + u32::try_from(r.below(u64::from(threads))).unwrap()),
             })
             .collect();
         vm.weight = r.pick(&[256, 1024, 2048]);
@@ -155,6 +158,12 @@ fn a_run_is_a_function_of_scenario_and_seed() {
 /// Small hosts on which all vCPUs are always busy: the simulated Linux against the exact division.
 #[test]
 fn busy_vcpus_get_what_they_are_entitled_to() {
+    for deadlines in [false, true] {
+        busy_vcpus(CfsSpec { deadlines, ..CfsSpec::default() });
+    }
+}
+
+fn busy_vcpus(cfs: CfsSpec) {
     let mut worst = (0.0_f64, 0);
     let mut sum = 0.0;
     let (mut count, mut far) = (0_u32, 0);
@@ -170,7 +179,7 @@ fn busy_vcpus_get_what_they_are_entitled_to() {
             vm.weight = r.pick(&[512, 1024, 2048]);
             vm
         });
-        let spec = host(u32::try_from(n).unwrap(), Policy::Cfs(CfsSpec::default()), vms.collect());
+        let spec = host(u32::try_from(n).unwrap(), Policy::Cfs(cfs), vms.collect());
         let division = entitled(&corefit_sim::division(&spec)).unwrap();
         for (vm, share) in support::shares(&spec, 20).into_iter().enumerate() {
             let off = (share - division.cpus(vm).0).abs();
@@ -187,6 +196,6 @@ fn busy_vcpus_get_what_they_are_entitled_to() {
         "{count} VMs off by {mean:.3} pCPUs on average, {far} by more than 0.1, {:.3} at most (host {})",
         worst.0, worst.1
     );
-    // Where they differ, loads are even and a set of pCPUs is not full: the fair scheduler evens out loads.
-    assert!(mean < 0.04 && far * 10 < count, "{mean} {far} of {count}");
+    // Where they differ, it evens out loads where the division fills sets of pCPUs; so does Linux (docs/model.md).
+    assert!(mean < 0.02 && far * 20 < count && worst.0 < 0.3, "{mean} {far} of {count}, {worst:?}");
 }

@@ -64,7 +64,9 @@ impl Sim {
         let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
         let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus).map_err(|vm| SpecError {
             path: format!("vm.{}.vcpus", spec.vms[vm as usize].name),
-            what: "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity".into(),
+            what:
+                "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity"
+                    .into(),
         })?;
         let shares = shares(spec)?;
         let (own_period, bandwidth_slice) = match spec.policy {
@@ -168,7 +170,7 @@ impl Parts {
         };
         for vcpu in &vm.vcpus {
             let mut vcpu_state = vcpu_of(vcpu, number, pool.is_some(), cpus);
-            vcpu_state.rotates = vm.guest.rotate;
+            (vcpu_state.rotates, vcpu_state.sliced) = (vm.guest.rotate, vm.guest.rotate);
             cpus.vcpus.push(vcpu_state);
             self.limits.push(vcpu.limit.filter(|_| !xen));
         }
@@ -290,7 +292,9 @@ fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
         cur: NONE,
         ready: Ready::EMPTY,
         guest_left: 0,
+        sliced: false,
         rotates: false,
+        eligible: false,
         online: vcpu.online,
     }
 }
@@ -360,6 +364,7 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
     for class in &spec.classes {
         let parts = [
             ("beside_sibling", class.beside_sibling),
+            ("fpu", class.fpu),
             ("without_cache", class.without_cache),
             ("remote", class.remote),
         ];
@@ -426,16 +431,17 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
             );
         }
     }
-    for change in &vm.changes {
+    for (number, change) in vm.changes.iter().enumerate() {
         if let Some(online) = change.online {
-            between(&path("change.online"), online, 1, index(vm.vcpus.len()))?;
+            between(&path(&format!("change.{number}.online")), online, 1, index(vm.vcpus.len()))?;
         }
         if let Some(team) = change.team {
             let threads = vm.apps.iter().filter(|app| app.program.forks).map(|app| app.threads).max();
             let Some(threads) = threads else {
-                return refuse(path("change.team"), "no program of this VM has `parallel`, whose team it would be");
+                let path = path(&format!("change.{number}.team"));
+                return refuse(path, "no program of this VM has `parallel`, whose team it would be");
             };
-            between(&path("change.team"), team, 1, threads)?;
+            between(&path(&format!("change.{number}.team")), team, 1, threads)?;
         }
     }
     if vm.guest.slice_ns == 0 {

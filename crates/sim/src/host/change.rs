@@ -54,7 +54,8 @@ impl Sim {
     /// If there is no such VM or program, or `members` is 0.
     pub fn set_team(&mut self, vm: usize, members: u32) -> Result<(), SpecError> {
         self.vm_of(vm, "team")?;
-        let mut forking = self.apps.iter_mut().filter(|app| app.vm as usize == vm && app.program.forks).peekable();
+        let mut forking =
+            self.apps.iter_mut().filter(|app| app.vm as usize == vm && app.program.forks).peekable();
         if members == 0 || forking.peek().is_none() {
             drop(forking);
             return Err(self.refuse(vm, "team", "give 1 or more, and a program that has `parallel`"));
@@ -127,7 +128,8 @@ impl Sim {
         }
         let t = self.cpus.vcpus[v as usize].cur;
         if t != NONE && !self.threads[t as usize].fixed() {
-            let (running, p) = (self.cpus.vcpus[v as usize].state == VState::Running, self.cpus.vcpus[v as usize].pcpu);
+            let (running, p) =
+                (self.cpus.vcpus[v as usize].state == VState::Running, self.cpus.vcpus[v as usize].pcpu);
             if running {
                 self.settle(p);
             }

@@ -43,11 +43,11 @@ impl Sim {
                 }
                 Op::Repeat(times) => {
                     thread.pc += 1;
-                    thread.loops[usize::from(thread.depth)] = times;
+                    thread.loops[thread.depth as usize] = times;
                     thread.depth += 1;
                 }
                 Op::Again(start) => {
-                    let rounds = &mut thread.loops[usize::from(thread.depth) - 1];
+                    let rounds = &mut thread.loops[thread.depth as usize - 1];
                     // A loop without end never counts down.
                     *rounds -= u32::from(*rounds != u32::MAX);
                     if *rounds > 0 {

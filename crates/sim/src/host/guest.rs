@@ -23,8 +23,10 @@ impl Sim {
 
     pub(super) fn mark_crowded(&mut self, v: u32) {
         let index = self.index(v);
-        let vcpu = &self.cpus.vcpus[v as usize];
-        put(&mut self.guests[vcpu.vm as usize].crowded, index, vcpu.ready.len > 0);
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        let crowded = vcpu.ready.len > 0;
+        vcpu.sliced = crowded || vcpu.rotates;
+        put(&mut self.guests[vcpu.vm as usize].crowded, index, crowded);
     }
 
     /// Where a thread that wakes up goes.

@@ -328,17 +328,25 @@ impl Sim {
         self.look(p, true);
     }
 
-    /// A vCPU of the same VM that waits for a pCPU and does not spin: the next one after the last one found.
+    /// A vCPU of the same VM that waits for a pCPU: the next one after the last one found. One that spins only each second
+    /// time: it may have been given the lock meanwhile (`kvm_vcpu_eligible_for_directed_yield`).
     fn worth_yielding_to(&mut self, v: u32) -> Option<u32> {
         let vm = self.cpus.vcpus[v as usize].vm as usize;
         let VmCpus { first, count, .. } = self.cpus.vms[vm];
         let begin = self.guests[vm].favoured;
-        let found = (1..=count).map(|i| first + (begin + i) % count).find(|&w| {
-            let vcpu = &self.cpus.vcpus[w as usize];
-            vcpu.state == VState::Waiting && vcpu.cur != NONE && self.threads[vcpu.cur as usize].act == Act::Work
-        })?;
-        self.guests[vm].favoured = found - first;
-        Some(found)
+        for w in (1..=count).map(|i| first + (begin + i) % count) {
+            let vcpu = &mut self.cpus.vcpus[w as usize];
+            if vcpu.state != VState::Waiting {
+                continue;
+            }
+            let spins = self.threads[vcpu.cur as usize].act == Act::Spin;
+            vcpu.eligible = spins && !vcpu.eligible;
+            if !vcpu.eligible {
+                self.guests[vm].favoured = w - first;
+                return Some(w);
+            }
+        }
+        None
     }
 
     /// A vCPU's quota begins anew.

@@ -233,7 +233,7 @@ impl Sim {
             }
         }
         let vcpu = &self.cpus.vcpus[v as usize];
-        if vcpu.guest_left == 0 && (vcpu.ready.len > 0 || vcpu.rotates) && !self.threads[t as usize].fixed() {
+        if vcpu.guest_left == 0 && vcpu.sliced && !self.threads[t as usize].fixed() {
             if vcpu.ready.len > 0 {
                 self.next_slice(v);
             } else {
@@ -331,7 +331,7 @@ impl Sim {
                 }
                 Act::Spin => thread.left,
             };
-            if (vcpu.ready.len > 0 || vcpu.rotates) && !thread.fixed() {
+            if vcpu.sliced && !thread.fixed() {
                 left = left.min(vcpu.guest_left);
             }
             at = at.min(self.now.saturating_add(vcpu.debt.saturating_add(left)));

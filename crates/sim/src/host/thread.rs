@@ -40,14 +40,14 @@ pub(crate) enum Wait {
     Channel(u32),
 }
 
-/// A thread.
+/// A thread. What each event touches comes first, and is one line of cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Thread {
     /// Of [`Act`].
     pub(crate) left: u64,
     pub(crate) act: Act,
     pub(crate) state: TState,
-    pub(crate) wait: Wait,
     /// What it waits for came.
     pub(crate) granted: bool,
     /// Its spinning can be seen by PLE.
@@ -55,21 +55,23 @@ pub(crate) struct Thread {
     /// Spin locks of the kernel, and of the program, that it holds.
     pub(crate) holds: u16,
     pub(crate) holds_user: u16,
+    pub(crate) wait: Wait,
     pub(crate) app: u32,
-    pub(crate) member: u32,
     /// Where it runs, waits or ran last.
     pub(crate) vcpu: u32,
     pub(crate) pc: u32,
-    /// Rounds to go, of each loop that it is in.
-    pub(crate) loops: [u32; 8],
-    pub(crate) depth: u8,
-    /// `single rotate` sections passed.
-    pub(crate) singles: u32,
+    /// Loops that it is in; `loops` has their rounds to go.
+    pub(crate) depth: u32,
     /// The next one in the queue of its vCPU, and in the line that it waits in: who spins is in both.
     pub(crate) next: [u32; 2],
+    pub(crate) compute: Stream,
+
+    pub(crate) loops: [u32; 8],
+    pub(crate) member: u32,
+    /// `single rotate` sections passed.
+    pub(crate) singles: u32,
     /// Turns that it spins for the lock it waits for.
     pub(crate) patience: u64,
-    pub(crate) compute: Stream,
     pub(crate) sleep: Stream,
 }
 
@@ -177,5 +179,20 @@ impl<const LINK: usize> List<LINK> {
             let next = threads[t as usize].next[LINK];
             (next != NONE).then_some(next)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::Thread;
+    use crate::cpus::{Pcpu, Vcpu};
+
+    #[test]
+    fn what_each_event_touches_is_one_line_of_cache_per_thread_vcpu_and_pcpu() {
+        assert_eq!((size_of::<Thread>(), offset_of!(Thread, loops)), (128, 64));
+        assert_eq!((size_of::<Vcpu>(), offset_of!(Vcpu, ready)), (192, 64));
+        assert_eq!((size_of::<Pcpu>(), offset_of!(Pcpu, idle_ns)), (128, 64));
     }
 }

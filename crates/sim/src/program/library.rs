@@ -54,10 +54,11 @@ pub fn library(name: &str) -> Option<&'static str> {
             repeat 10 { compute 100us split exp  userspin mesh { compute 1us } }
             barrier } }"
         }
-        // P1's types: parallelism high/low, blocking synchronisation low/high. Work in s, then ms and 100 us.
+        // P1's types: parallelism high or low, blocking synchronisation low or high (P1 II-C). On 16 cores they keep
+        // more or less than 12 busy, and block after more or less than the 6 ms of a quarter of 24 ms.
         "type1" => "parallel { repeat 20 { compute 160ms split normal 3% barrier } }",
         "type2" => "repeat 4000 { compute 250us exp parallel { compute 400us split exp } }",
-        "type3" => "parallel { repeat 2500 { compute 1200us split exp barrier } }",
+        "type3" => "parallel { repeat 400 { compute 8ms split normal 10% barrier } }",
         "type4" => "repeat 20 { compute 20ms parallel { compute 80ms split normal 5% } }",
         // A kernel build as P3 sees it: independent jobs whose system calls meet on locks of the kernel.
         "build" => {

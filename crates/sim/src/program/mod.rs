@@ -28,12 +28,14 @@
 //!
 //! DIST: `exp`, `uniform P%`, `normal P%` (P: half the width, the standard deviation). TIME: `10us`.
 
+mod classes;
 mod library;
 mod parse;
 
 use crate::queue::Ns;
 use crate::random::Stream;
 
+pub use classes::{CLASSES, library_class};
 pub use library::{NAMES, library};
 pub use parse::ProgramError;
 pub(crate) use parse::seconds;
@@ -216,5 +218,8 @@ mod tests {
             assert!(Program::compile(text).is_ok(), "{name}: {:?}", Program::compile(text));
         }
         assert!(library("nothing").is_none());
+        for name in CLASSES {
+            assert_eq!(library_class(name).map(|class| class.name).as_deref(), Some(name));
+        }
     }
 }

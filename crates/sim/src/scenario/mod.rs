@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! about = "two VMs on four pCPUs"
-//! scheduler = "cfs"                # or "credit"
+//! scheduler = "cfs"                # or eevdf, credit, credit2, strict (co-scheduling); relaxed = {} beside others
 //! hardware = { cores = 4 }
 //!
 //! [[vm]]
@@ -175,6 +175,43 @@ mod tests {
                 "line 5, vm.a.start: give a time in quotes, such as \"10ms\"",
             ),
             (("cores = 2", "cores = \"two\""), "line 1, hardware.cores: give a whole number"),
+            (
+                ("hardware =", "scheduler = \"bfs\"\nhardware ="),
+                "line 1, scheduler: \"bfs\" is not known; give cfs, eevdf, credit, credit2, strict",
+            ),
+            (
+                ("hardware =", "scheduler = \"strict\"\nrelaxed = {}\nhardware ="),
+                "line 2, relaxed: co-scheduling is strict or relaxed; give another scheduler than strict",
+            ),
+            (
+                ("hardware =", "relaxed = { skew = 3 }\nhardware ="),
+                "line 1, relaxed.skew: give a time in quotes",
+            ),
+            (
+                ("hardware =", "credit2 = { queue = \"rack\" }\nhardware ="),
+                "line 1, credit2.queue: \"rack\" is not known; give core, node, socket, all",
+            ),
+            (
+                ("hardware = { cores = 2 }", "scheduler = \"strict\"\nhardware = { cores = 1 }"),
+                "line 5, vm.a.vcpus: strict co-scheduling needs a pCPU for each vCPU",
+            ),
+            (("vcpus = 2", "vcpus = 2\nnodes = \"1\""), "line 5, vm.a.nodes: give some of the nodes 0"),
+            (
+                ("vcpus = 2", "vcpus = 2\nclass = \"zz\""),
+                "line 5, vm.a.class: \"zz\" is not known; give plain, fib, nq, bt,",
+            ),
+            (
+                ("\"ep\"\n", "\"ep\"\n[[vm.change]]\nat = \"1s\"\nonline = 3\n"),
+                "line 8, vm.a.change.0.online: 3 is out of range; give 1 to 2",
+            ),
+            (
+                ("\"ep\"\n", "\"ep\"\n[[vm.change]]\nat = \"1s\"\n"),
+                "line 7, vm.a.change.0.at: nothing changes then; give online or team, 1 or more",
+            ),
+            (
+                ("\"ep\"\n", "\"hog\"\n[[vm.change]]\nat = \"1s\"\nteam = 2\n"),
+                "line 8, vm.a.change.0.team: no program of this VM has `parallel`",
+            ),
             (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
             (("name = \"a\"", "name = \"a"), "line 3: "),
         ] {
@@ -187,6 +224,28 @@ mod tests {
         let set = [("vm.b.weight".to_owned(), "1".to_owned())];
         let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
         assert!(told.starts_with("--set vm.b.weight: there is no \"b\" in vm; there is a"), "{told}");
+    }
+
+    #[test]
+    fn schedulers_changes_and_classes_of_the_library_are_read() {
+        let text = format!(
+            "scheduler = [\"cfs\", \"eevdf\"]\nrelaxed = {{ skew = \"5ms\" }}\n{SMALL}class = \"cg\"\nnodes = \"0\"\n\
+             rotate = true\nlock = \"oticket\"\noticket_wake = 2\n[[vm.change]]\nat = \"1s\"\nonline = [1, 2]\nteam = 1\n"
+        );
+        let points = Scenario::points(&text, &[]).unwrap();
+        assert_eq!(points.len(), 4);
+        assert_eq!(
+            points[1],
+            [("scheduler".into(), "cfs".into()), ("vm.a.change.0.online".into(), "2".into())]
+        );
+        let spec = Scenario::parse(&text, &points[3]).unwrap().spec;
+        assert!(matches!(spec.policy, crate::Policy::Cfs(cfs) if cfs.deadlines));
+        assert_eq!(spec.relaxed.map(|relaxed| relaxed.skew_ns), Some(5_000_000));
+        let vm = &spec.vms[0];
+        assert_eq!(vm.changes, [crate::Change { at_ns: 1_000_000_000, online: Some(2), team: Some(1) }]);
+        assert_eq!(vm.guest.lock, crate::LockKind::OTicket { near: 18, wake: 2 });
+        assert!(vm.guest.rotate && vm.vcpus[0].soft.len() == 2);
+        assert_eq!(spec.classes[vm.apps[0].class].name, "cg");
     }
 
     #[test]

@@ -9,10 +9,10 @@ use toml::de::DeTable;
 use super::table::Table;
 use super::{Scenario, ScenarioError, Set};
 use crate::host::{Sim, SpecError};
-use crate::program::{NAMES, Program, library};
+use crate::program::{CLASSES, NAMES, Program, library, library_class};
 use crate::spec::{
-    AppSpec, CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, GuestSpec, Hardware, Limit, LockKind, Ple,
-    Policy, QueueOf, RelaxedSpec, Spec, StrictSpec, VcpuSpec, VmSpec,
+    AppSpec, CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, GuestSpec, Hardware, Limit, LockKind,
+    Ple, Policy, QueueOf, RelaxedSpec, Spec, StrictSpec, VcpuSpec, VmSpec,
 };
 
 const MS: u64 = 1_000_000;
@@ -33,7 +33,7 @@ pub(super) fn scenario<'a>(
     }
     let mut vms = Vec::new();
     for table in root.tables("vm")? {
-        vm(&table, &hardware, &classes, &mut vms)?;
+        vm(&table, &hardware, &mut classes, &mut vms)?;
     }
     let spec = Spec {
         seed: u64::from(root.whole("seed", 1, 0, u32::MAX)?),
@@ -63,7 +63,10 @@ pub(super) fn scenario<'a>(
 /// A mistake that shows only in the whole, with the place of the value that causes it.
 fn placed(error: SpecError, lines: &BTreeMap<String, String>) -> ScenarioError {
     let SpecError { path, what } = error;
-    let place = lines.get(&path).cloned().unwrap_or(format!("{path}: "));
+    // One of several VMs (lu-0) stands in the file once (lu).
+    let several = path.split('.').nth(1).and_then(|name| Some((name, name.rsplit_once('-')?.0)));
+    let once = several.map(|(name, base)| path.replacen(name, base, 1));
+    let place = lines.get(&path).or_else(|| lines.get(&once?)).cloned().unwrap_or(format!("{path}: "));
     ScenarioError { place, what }
 }
 
@@ -132,7 +135,8 @@ fn relaxed(root: &Table<'_>, policy: &Policy) -> Result<Option<RelaxedSpec>, Sce
     let usual = RelaxedSpec::default();
     let Some(table) = root.table("relaxed")? else { return Ok(None) };
     if matches!(policy, Policy::Strict(_)) {
-        return root.error("relaxed", "co-scheduling is strict or relaxed; give another scheduler than strict");
+        return root
+            .error("relaxed", "co-scheduling is strict or relaxed; give another scheduler than strict");
     }
     let spec = RelaxedSpec {
         skew_ns: table.time("skew", usual.skew_ns)?,
@@ -210,6 +214,7 @@ fn class(table: &Table<'_>) -> Result<Class, ScenarioError> {
     let Some(name) = table.text("name")? else { return table.error("name", "give the class a name") };
     let class = Class {
         beside_sibling: table.real("beside_sibling", 1.0)?,
+        fpu: table.real("fpu", 1.0)?,
         footprint_kib: table.whole("footprint_kib", 0, 0, u32::MAX)?,
         without_cache: table.real("without_cache", 1.0)?,
         remote: table.real("remote", 1.0)?,
@@ -232,13 +237,18 @@ const LOCKS: [(&str, LockKind); 7] = [
 fn vm(
     table: &Table<'_>,
     hardware: &Hardware,
-    classes: &[Class],
+    classes: &mut Vec<Class>,
     vms: &mut Vec<VmSpec>,
 ) -> Result<(), ScenarioError> {
     let Some(name) = table.text("name")? else { return table.error("name", "give the VM a name") };
     let count = table.whole("count", 1, 1, 4096)?;
+    let (near, wake) = (table.whole("oticket_near", 18, 0, 64)?, table.whole("oticket_wake", 4, 1, 4096)?);
+    let lock = match table.choice("lock", GuestSpec::default().lock, &LOCKS)? {
+        LockKind::OTicket { .. } => LockKind::OTicket { near, wake },
+        other => other,
+    };
     let guest = GuestSpec {
-        lock: table.choice("lock", GuestSpec::default().lock, &LOCKS)?,
+        lock,
         slice_ns: table.time("slice", GuestSpec::default().slice_ns)?.max(1000),
         wakeup_ns: table.time("wakeup", GuestSpec::default().wakeup_ns)?,
         rotate: table.boolean("rotate", false)?,
@@ -340,7 +350,11 @@ fn soft(table: &Table<'_>, hardware: &Hardware) -> Result<CpuSet, ScenarioError>
     Ok(crate::hardware::pcpus_of(hardware, &nodes))
 }
 
-fn app(table: &Table<'_>, vcpus: &[VcpuSpec], classes: &[Class]) -> Result<Option<AppSpec>, ScenarioError> {
+fn app(
+    table: &Table<'_>,
+    vcpus: &[VcpuSpec],
+    classes: &mut Vec<Class>,
+) -> Result<Option<AppSpec>, ScenarioError> {
     let program = table.text("program")?;
     let threads = table.whole("threads", u32::try_from(vcpus.len()).unwrap_or(1), 1, 1_000_000)?;
     let team = table.whole("team", threads, 1, threads)?;
@@ -360,8 +374,12 @@ fn app(table: &Table<'_>, vcpus: &[VcpuSpec], classes: &[Class]) -> Result<Optio
         again: table.boolean("again", false)?,
     };
     if let Some(name) = class {
-        let Some(index) = classes.iter().position(|class| class.name == name) else {
-            let known: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+        let known = classes.iter().position(|class| class.name == name);
+        let Some(index) = known.or_else(|| {
+            classes.push(library_class(&name)?);
+            Some(classes.len() - 1)
+        }) else {
+            let known: Vec<&str> = classes.iter().map(|class| class.name.as_str()).chain(CLASSES).collect();
             return table.error("class", format!("{name:?} is not known; give {}", known.join(", ")));
         };
         app.class = index;

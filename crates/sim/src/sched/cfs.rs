@@ -18,8 +18,8 @@
 //!
 //! Between pCPUs: who wakes up goes to an idle one, a pCPU that would be idle takes from the fullest, and every
 //! [`CfsSpec::balance_ns`] idle ones are filled. Loads of busy ones are evened out less often, so that with 3 loops
-//! on 2 pCPUs one moves at each look, and each gets 2/3. While some pCPU is idle, one that has no more load than
-//! another takes a vCPU of it even if that makes it the fuller one: then it can itself give one to the idle one.
+//! on 2 pCPUs one moves at each look, and each gets 2/3. One that has no more load than another, and a vCPU that may
+//! go to an idle one, takes a vCPU of the other even if that makes it the fuller one: then it gives one to the idle one.
 //! Linux 6.1 gets there by the noise in its loads (`docs/model.md`).
 //!
 //! Known gaps: loads are those of the moment, not decaying means (PELT); one balancing domain instead of
@@ -176,12 +176,18 @@ impl Cfs {
         }
     }
 
+    /// Whether somebody on a pCPU could go to an idle one.
+    fn may_leave(&self, cpus: &Cpus, p: u32, loads: &[u64]) -> bool {
+        let idle =
+            |v: u32| bits(&cpus.masks[cpus.vcpus[v as usize].mask as usize]).any(|q| loads[q as usize] == 0);
+        loads.contains(&0) && self.there(cpus, p).any(idle)
+    }
+
     fn balance(&mut self, cpus: &mut Cpus, busy: bool, orders: &mut Vec<Order>) {
         let mut loads: Vec<u64> = (0..).zip(&cpus.pcpus).map(|(p, _)| self.load(cpus, p)).collect();
         let mut full: Vec<u32> = bits(&cpus.crowded).collect();
         full.sort_by_key(|&p| (std::cmp::Reverse(loads[p as usize]), p));
         let mut moved = vec![false; loads.len()];
-        let some_idle = loads.contains(&0);
         for from in full {
             let mut queue = self.queues[from as usize].clone();
             queue.sort_by_key(|&v| self.virt[v as usize]);
@@ -197,8 +203,9 @@ impl Cfs {
                 let Some(to) = bits(mask).filter(free).min_by_key(|&p| (loads[p as usize], p)) else {
                     continue;
                 };
-                let (ours, theirs) = (loads[from as usize], loads[to as usize]);
-                let evener = theirs + weight <= ours || some_idle && theirs <= ours;
+                // About: weights are rounded, and a kernel's loads are noisy.
+                let (ours, theirs) = (loads[from as usize] * 65 / 64, loads[to as usize]);
+                let evener = theirs + weight <= ours || theirs <= ours && self.may_leave(cpus, to, &loads);
                 if !evener || moved[from as usize] {
                     continue;
                 }

@@ -78,7 +78,8 @@ impl Credit2 {
         let mut filled = vec![0_u64; groups];
         for (v, vcpu) in cpus.vcpus.iter().enumerate() {
             let wanted = &cpus.masks[vcpu.soft as usize];
-            let share = |g: &usize| (filled[*g] * 1024) / u64::from(common(&credit2.members[*g], wanted).max(1));
+            let share =
+                |g: &usize| (filled[*g] * 1024) / u64::from(common(&credit2.members[*g], wanted).max(1));
             let there = (0..groups).filter(|g| common(&credit2.members[*g], wanted) > 0);
             let g = there.min_by_key(|g| (share(g), *g)).unwrap_or(0);
             filled[g] += 1;
@@ -105,7 +106,12 @@ impl Credit2 {
     /// Who waits in the queue of `p` and may run there.
     fn waiting_for<'a>(&'a self, cpus: &'a Cpus, p: u32) -> impl Iterator<Item = u32> + 'a {
         let there = bits(&self.members[self.group[p as usize] as usize]);
-        there.flat_map(|q| self.queues[q as usize].iter().copied()).filter(move |&v| cpus.may(v, p))
+        let stacks = move |v: u32| {
+            cpus.spread_siblings && cpus.vcpus[v as usize].pcpu != p && cpus.stacks(v, p, &self.queues)
+        };
+        there
+            .flat_map(|q| self.queues[q as usize].iter().copied())
+            .filter(move |&v| cpus.may(v, p) && !stacks(v))
     }
 
     /// Credit as it counts on `p`: less for one that would have to move.
@@ -158,15 +164,17 @@ impl Credit2 {
             return p;
         }
         let own = cpus.vcpus[v as usize].pcpu;
+        let stacks = |p: u32| cpus.spread_siblings && cpus.stacks(v, p, &self.queues);
         let ahead = |p: u32| {
             let run = cpus.pcpus[p as usize].run;
             let other = if run == NONE { 0 } else { self.credit[run as usize] };
             self.worth(cpus, v, p) - other
         };
         let may = |p: &u32| cpus.may(v, *p);
-        let best = bits(there).filter(may).max_by_key(|&p| (ahead(p), p == own, std::cmp::Reverse(p)));
+        let best = bits(there).filter(may);
+        let best = best.max_by_key(|&p| (!stacks(p), ahead(p), p == own, std::cmp::Reverse(p)));
         match best {
-            Some(p) if ahead(p) > 0 || !has(there, own) || !cpus.may(v, own) => p,
+            Some(p) if ahead(p) > 0 || !has(there, own) || !cpus.may(v, own) || stacks(own) => p,
             _ => own,
         }
     }
@@ -196,10 +204,14 @@ impl Credit2 {
         if from == to || after.abs() >= each(from) - each(to) {
             return;
         }
-        let fits = |v: &u32| common(&cpus.masks[cpus.vcpus[*v as usize].mask as usize], &self.members[to]) > 0;
-        let preferred = |v: &u32| common(&cpus.masks[cpus.vcpus[*v as usize].soft as usize], &self.members[to]) > 0;
-        let waiting: Vec<u32> =
-            bits(&self.members[from]).flat_map(|p| self.queues[p as usize].iter().copied()).filter(fits).collect();
+        let fits =
+            |v: &u32| common(&cpus.masks[cpus.vcpus[*v as usize].mask as usize], &self.members[to]) > 0;
+        let preferred =
+            |v: &u32| common(&cpus.masks[cpus.vcpus[*v as usize].soft as usize], &self.members[to]) > 0;
+        let waiting: Vec<u32> = bits(&self.members[from])
+            .flat_map(|p| self.queues[p as usize].iter().copied())
+            .filter(fits)
+            .collect();
         let moved = waiting.iter().copied().find(preferred).or(waiting.first().copied());
         if let Some(v) = moved {
             self.take(cpus, v);
@@ -208,7 +220,8 @@ impl Credit2 {
             self.insert(cpus, p, v);
             orders.push(Order::Look(p));
         } else {
-            let running = bits(&self.members[from]).map(|p| cpus.pcpus[p as usize].run).filter(|&v| v != NONE);
+            let running =
+                bits(&self.members[from]).map(|p| cpus.pcpus[p as usize].run).filter(|&v| v != NONE);
             let found = running.filter(fits).find_map(|v| Some((v, cpus.idle_among(v, &self.members[to])?)));
             let Some((v, p)) = found else { return };
             let was = cpus.vcpus[v as usize].pcpu;
@@ -273,7 +286,8 @@ impl Scheduler for Credit2 {
 
     fn preempts(&self, cpus: &Cpus, p: u32, v: u32, now: Ns) -> bool {
         let pcpu = &cpus.pcpus[p as usize];
-        self.credit[v as usize] > self.credit[pcpu.run as usize] && now >= pcpu.dispatched + self.spec.ratelimit_ns
+        self.credit[v as usize] > self.credit[pcpu.run as usize]
+            && now >= pcpu.dispatched + self.spec.ratelimit_ns
     }
 
     fn slice_end(&self, cpus: &Cpus, p: u32, now: Ns) -> Ns {

@@ -91,7 +91,10 @@ impl Strict {
         for vm in 0..self.on.len() {
             if self.on[vm] && (anew || !wanting.contains(&vm)) {
                 self.on[vm] = false;
-                self.seats.iter_mut().filter(|v| **v != NONE && cpus.vcpus[**v as usize].vm as usize == vm).for_each(|v| *v = NONE);
+                self.seats
+                    .iter_mut()
+                    .filter(|v| **v != NONE && cpus.vcpus[**v as usize].vm as usize == vm)
+                    .for_each(|v| *v = NONE);
             }
         }
         let mut order = wanting;
@@ -156,7 +159,9 @@ impl Scheduler for Strict {
         cpus.vcpus[v as usize].pcpu = p;
         cpus.count_waiting(p, true);
         let vm = cpus.vcpus[v as usize].vm as usize;
-        if !self.on[vm] && Strict::members(cpus, vm).all(|w| w == v || cpus.vcpus[w as usize].state == VState::Halted) {
+        if !self.on[vm]
+            && Strict::members(cpus, vm).all(|w| w == v || cpus.vcpus[w as usize].state == VState::Halted)
+        {
             self.seat(cpus, vm);
         }
         p
