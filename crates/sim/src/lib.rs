@@ -42,6 +42,7 @@ mod cpus;
 mod hardware;
 mod host;
 mod machine;
+mod policy;
 mod program;
 mod queue;
 mod random;

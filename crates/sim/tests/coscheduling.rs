@@ -229,3 +229,28 @@ fn credit2_gives_weight_and_cap_to_vms_that_sleep_as_well() {
         assert!((share - expected).abs() < 0.01, "{shares:?}");
     }
 }
+
+#[test]
+fn a_pipeline_runs_best_when_its_vcpus_run_together() {
+    // Two VMs with LU's sweeps on four pCPUs; how long the slower one takes.
+    let program = "repeat 20 { repeat 62 { wait low prev compute 300us split post low } barrier }";
+    let took = |policy, relaxed: Option<RelaxedSpec>, spread| {
+        let vms =
+            ["a", "b"].map(|name| vm(name, (0..4).map(|_| vcpu("0-3")).collect(), vec![app(program, 4)]));
+        let mut spec = host(4, policy, vms.to_vec());
+        (spec.relaxed, spec.spread_siblings, spec.jitter_ns) = (relaxed, spread, 10 * MS);
+        let mut sim = Sim::new(&spec).unwrap();
+        sim.run();
+        sim.truth().vms.iter().map(|vm| vm.apps[0].took_ns.unwrap()).max().unwrap()
+    };
+    let credit = Policy::Credit(CreditSpec::default());
+    let plain = took(credit, None, false);
+    let tight = Some(RelaxedSpec { skew_ns: MS, ..RelaxedSpec::default() });
+    let (strict, relaxed) =
+        (took(Policy::Strict(StrictSpec::default()), None, false), took(credit, tight, false));
+    let spread = took(credit, None, true);
+    assert!(
+        [strict, relaxed, spread].iter().all(|took| took * 5 < plain * 4),
+        "{plain}: {strict} {relaxed} {spread}"
+    );
+}

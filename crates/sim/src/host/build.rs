@@ -1,11 +1,10 @@
-//! From a description to a host at time 0. Impossible machines are refused here.
-
-use std::collections::BTreeSet;
+//! From a description to a host at time 0.
 
 use corefit_core::entitle::{self, WeightRule, entitled};
 use corefit_core::{CpuSet, Cpus as Amount, Weight};
 
 use super::account::{Book, Part};
+use super::check::{SpecError, check};
 use super::teams::Channel;
 use super::{Act, App, Counts, Event, Guest, Line, Ready, Sim, TState, Thread, Wait, locks};
 use crate::cpus::{Cpus, NONE, Pcpu, Use, VState, Vcpu, VmCpus};
@@ -13,27 +12,7 @@ use crate::hardware::Topology;
 use crate::queue::{NEVER, Queue};
 use crate::random::{Purpose, Stream};
 use crate::sched::{AnyScheduler, Scheduler};
-use crate::spec::{Hardware, Limit, Policy, Spec, VcpuSpec, VmSpec};
-
-/// The most of each that a host may have.
-const MAX_PCPUS: u32 = 4_096;
-const MAX_VCPUS: usize = 65_000;
-const MAX_THREADS: u32 = 1_000_000;
-const MAX_WEIGHT: u32 = 262_144;
-
-/// Why a host cannot exist.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {what}")]
-pub struct SpecError {
-    /// Which part of the description: `vm.web.affinity`.
-    pub path: String,
-    /// What is wrong with it, and what would be right.
-    pub what: String,
-}
-
-fn refuse<T>(path: impl Into<String>, what: impl Into<String>) -> Result<T, SpecError> {
-    Err(SpecError { path: path.into(), what: what.into() })
-}
+use crate::spec::{Limit, Policy, Spec, VcpuSpec, VmSpec};
 
 impl Sim {
     /// The host that a description describes, at time 0.
@@ -147,7 +126,7 @@ struct Parts {
     vm_limits: Vec<Option<Limit>>,
 }
 
-fn index(n: usize) -> u32 {
+pub(super) fn index(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(NONE)
 }
 
@@ -347,119 +326,4 @@ pub(super) fn shares(spec: &Spec) -> Result<Vec<Part>, SpecError> {
     let all =
         (0..division.vms()).flat_map(|vm| division.vcpus(vm).iter().map(|share| Part::new(share.cpus.0)));
     Ok(all.collect())
-}
-
-fn check(spec: &Spec) -> Result<(), SpecError> {
-    let Hardware { sockets, nodes, cores, threads, .. } = spec.hardware;
-    for (key, n) in [("sockets", sockets), ("nodes", nodes), ("cores", cores), ("threads", threads)] {
-        between(&format!("hardware.{key}"), n, 1, MAX_PCPUS)?;
-    }
-    let product = [sockets, nodes, cores, threads].iter().map(|&n| u64::from(n)).product::<u64>();
-    if product > u64::from(MAX_PCPUS) {
-        return refuse(
-            "hardware",
-            format!("{product} pCPUs; give at most {MAX_PCPUS} (sockets x nodes x cores x threads)"),
-        );
-    }
-    for class in &spec.classes {
-        let parts = [
-            ("beside_sibling", class.beside_sibling),
-            ("fpu", class.fpu),
-            ("without_cache", class.without_cache),
-            ("remote", class.remote),
-        ];
-        for (key, part) in parts {
-            if !(part > 0.0 && part <= 1.0) {
-                return refuse(
-                    format!("class.{}.{key}", class.name),
-                    format!("{part} is no speed; give a number above 0, at most 1"),
-                );
-            }
-        }
-    }
-    if spec.vms.is_empty() {
-        return refuse("vm", "there is no VM; add at least one [[vm]]");
-    }
-    if spec.vms.iter().map(|vm| vm.vcpus.len()).sum::<usize>() > MAX_VCPUS {
-        return refuse("vm", format!("more than {MAX_VCPUS} vCPUs in all"));
-    }
-    if spec.vms.iter().flat_map(|vm| &vm.apps).map(|app| u64::from(app.threads)).sum::<u64>()
-        > u64::from(MAX_THREADS)
-    {
-        return refuse("vm", format!("more than {MAX_THREADS} threads in all"));
-    }
-    let mut names = BTreeSet::new();
-    let pcpus = CpuSet::first(spec.hardware.pcpus());
-    for vm in &spec.vms {
-        if !names.insert(&vm.name) {
-            return refuse(format!("vm.{}.name", vm.name), "another VM is called so, too");
-        }
-        check_vm(vm, &pcpus, spec)?;
-    }
-    Ok(())
-}
-
-fn between(path: &str, value: u32, low: u32, high: u32) -> Result<(), SpecError> {
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    refuse(path, format!("{value} is out of range; give {low} to {high}"))
-}
-
-fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
-    let path = |key: &str| format!("vm.{}.{key}", vm.name);
-    between(&path("weight"), vm.weight, 1, MAX_WEIGHT)?;
-    if !vm.vcpus.iter().any(|vcpu| vcpu.online) {
-        return refuse(path("vcpus"), "it has no vCPU that is online; give 1 or more");
-    }
-    let nodes = CpuSet::first(spec.hardware.sockets * spec.hardware.nodes);
-    if !vm.memory_nodes.difference(&nodes).is_empty() {
-        return refuse(path("memory_nodes"), format!("the host has nodes {nodes} only"));
-    }
-    check_limit(&path("cap"), vm.cap)?;
-    for (number, vcpu) in vm.vcpus.iter().enumerate() {
-        between(&path("vcpu_weights"), vcpu.weight, 1, MAX_WEIGHT)?;
-        check_limit(&path("quota"), vcpu.limit)?;
-        let outside = vcpu.affinity.difference(pcpus);
-        if !outside.is_empty() {
-            return refuse(path("affinity"), format!("pCPUs {outside} do not exist; the host has {pcpus}"));
-        }
-        if vcpu.affinity.is_empty() {
-            return refuse(
-                path("affinity"),
-                format!("vCPU {number} may run nowhere; give some of the pCPUs {pcpus}"),
-            );
-        }
-    }
-    for (number, change) in vm.changes.iter().enumerate() {
-        if let Some(online) = change.online {
-            between(&path(&format!("change.{number}.online")), online, 1, index(vm.vcpus.len()))?;
-        }
-        if let Some(team) = change.team {
-            let threads = vm.apps.iter().filter(|app| app.program.forks).map(|app| app.threads).max();
-            let Some(threads) = threads else {
-                let path = path(&format!("change.{number}.team"));
-                return refuse(path, "no program of this VM has `parallel`, whose team it would be");
-            };
-            between(&path(&format!("change.{number}.team")), team, 1, threads)?;
-        }
-    }
-    if vm.guest.slice_ns == 0 {
-        return refuse(path("slice"), "0 is no time slice; give 1us or more");
-    }
-    for app in &vm.apps {
-        let path = |key: &str| format!("vm.{}.{}.{key}", vm.name, app.name);
-        between(&path("threads"), app.threads, 1, MAX_THREADS)?;
-        between(&path("team"), app.team, 1, app.threads)?;
-        if app.class >= spec.classes.len() {
-            return refuse(path("class"), "no such class");
-        }
-    }
-    Ok(())
-}
-
-fn check_limit(path: &str, limit: Option<Limit>) -> Result<(), SpecError> {
-    let Some(Limit { quota_ns, period_ns }) = limit else { return Ok(()) };
-    let fine = quota_ns > 0 && (100_000..=10_000_000_000).contains(&period_ns);
-    if fine { Ok(()) } else { refuse(path, "give a quota above 0 and a period of 100us to 10s") }
 }

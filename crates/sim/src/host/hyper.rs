@@ -1,4 +1,4 @@
-//! vCPUs on pCPUs: dispatching, preempting, halting, waking up, quotas, PLE.
+//! vCPUs on pCPUs: dispatching, preempting, halting, waking up, PLE.
 
 use super::{Act, Sim, Wait};
 use crate::cpus::{NONE, VState, VmCpus};
@@ -28,26 +28,14 @@ impl Sim {
     }
 
     /// When the quota of the vCPU on a pCPU, just charged, ends, or its slice.
-    fn set_limit(&mut self, p: u32) {
+    pub(super) fn set_limit(&mut self, p: u32) {
         let vcpu = &self.cpus.vcpus[self.cpus.pcpus[p as usize].run as usize];
         let quota = self.now.saturating_add(vcpu.quota_left.min(vcpu.pool_left));
         let slice = self.sched.slice_end(&self.cpus, p, self.now);
         self.cpus.pcpus[p as usize].limit = quota.min(slice);
     }
 
-    /// A vCPU's local part of its VM's quota is filled up; whether it may run at all.
-    fn has_quota(&mut self, v: u32) -> bool {
-        let vcpu = &mut self.cpus.vcpus[v as usize];
-        if vcpu.pool_left == 0 {
-            let pool = &mut self.guests[vcpu.vm as usize].pool;
-            let part = (*pool).min(self.bandwidth_slice);
-            *pool -= part;
-            vcpu.pool_left = part;
-        }
-        vcpu.quota_left > 0 && vcpu.pool_left > 0 && vcpu.parked == 0
-    }
-
-    fn count_runnable(&mut self, v: u32, more: bool) {
+    pub(super) fn count_runnable(&mut self, v: u32, more: bool) {
         let vcpu = &self.cpus.vcpus[v as usize];
         let vm = &mut self.cpus.vms[vcpu.vm as usize];
         vm.runnable = if more { vm.runnable + vcpu.weight } else { vm.runnable - vcpu.weight };
@@ -65,7 +53,7 @@ impl Sim {
     }
 
     /// A vCPU that does not run wants to.
-    fn enter(&mut self, v: u32) {
+    pub(super) fn enter(&mut self, v: u32) {
         if !self.has_quota(v) {
             self.cpus.vcpus[v as usize].state = VState::Throttled;
             return;
@@ -168,7 +156,7 @@ impl Sim {
         }
     }
 
-    fn throttle(&mut self, p: u32) {
+    pub(super) fn throttle(&mut self, p: u32) {
         let v = self.off(p);
         self.count_preemption(v);
         let vcpu = &mut self.cpus.vcpus[v as usize];
@@ -349,54 +337,6 @@ impl Sim {
         None
     }
 
-    /// A vCPU's quota begins anew.
-    pub(crate) fn refill(&mut self, v: u32) {
-        let Some(limit) = self.limits[v as usize] else { return };
-        self.queue.add(self.now + limit.period_ns, super::Event::Refill(v));
-        self.charge_of(v);
-        self.cpus.vcpus[v as usize].quota_left = limit.quota_ns;
-        self.after_refill(v);
-    }
-
-    /// A VM's quota begins anew; nothing is left of the old one.
-    pub(crate) fn refill_vm(&mut self, vm: u32) {
-        let Some(limit) = self.vm_limits[vm as usize] else { return };
-        self.queue.add(self.now + limit.period_ns, super::Event::RefillVm(vm));
-        self.guests[vm as usize].pool = limit.quota_ns;
-        let first = self.cpus.vms[vm as usize].first;
-        let all = first..first + self.cpus.vms[vm as usize].count;
-        for v in all.clone() {
-            self.charge_of(v);
-            self.cpus.vcpus[v as usize].pool_left = 0;
-        }
-        // Those that were throttled first: the others have something left to run on until their next look.
-        for v in all {
-            self.after_refill(v);
-        }
-    }
-
-    fn charge_of(&mut self, v: u32) {
-        let vcpu = &self.cpus.vcpus[v as usize];
-        if vcpu.state == VState::Running {
-            self.charge(vcpu.pcpu);
-        }
-    }
-
-    fn after_refill(&mut self, v: u32) {
-        let vcpu = &self.cpus.vcpus[v as usize];
-        match vcpu.state {
-            VState::Throttled => self.enter(v),
-            VState::Running => {
-                let p = vcpu.pcpu;
-                self.has_quota(v);
-                self.settle(p);
-                self.set_limit(p);
-                self.arm(p);
-            }
-            _ => {}
-        }
-    }
-
     pub(crate) fn obey(&mut self, order: Order) {
         match order {
             Order::Look(p) => {
@@ -436,30 +376,6 @@ impl Sim {
         self.dispatch(from);
         self.arm(from);
         self.poke(to, v);
-    }
-
-    fn park(&mut self, v: u32, why: u8) {
-        self.cpus.vcpus[v as usize].parked |= why;
-        let vcpu = &self.cpus.vcpus[v as usize];
-        let p = vcpu.pcpu;
-        match vcpu.state {
-            VState::Running => {
-                self.settle(p);
-                self.throttle(p);
-                self.arm(p);
-            }
-            VState::Waiting => {
-                self.sched.leave(&mut self.cpus, v);
-                self.count_runnable(v, false);
-                let vcpu = &mut self.cpus.vcpus[v as usize];
-                vcpu.wait_ns += self.now - vcpu.wait_since;
-                vcpu.wait_since = self.now;
-                vcpu.state = VState::Throttled;
-                self.settle(p);
-                self.arm(p);
-            }
-            _ => {}
-        }
     }
 
     /// Class (plus 1) of what a vCPU works at, and whether its memory is elsewhere.

@@ -10,10 +10,12 @@
 mod account;
 mod build;
 mod change;
+mod check;
 mod exec;
 mod guest;
 mod hyper;
 mod locks;
+mod quota;
 mod teams;
 mod thread;
 
@@ -23,8 +25,8 @@ use crate::sched::{AnyScheduler, Order, Scheduler};
 use crate::spec::{Costs, LockKind, Ple};
 
 pub use account::Account;
-pub use build::SpecError;
 pub use build::division;
+pub use check::SpecError;
 pub(crate) use teams::App;
 pub(crate) use thread::{Act, Line, Ready, TState, Thread, Wait};
 

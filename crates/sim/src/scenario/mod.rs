@@ -15,6 +15,7 @@
 //! A list in the place of one value makes a sweep; several make their product. `--set key=value` replaces a
 //! value: `vm.lu.vcpus=4`. Every mistake is told with line, key and what is allowed.
 
+mod policy;
 mod read;
 mod table;
 

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use corefit_core::CpuSet;
 use toml::de::DeTable;
 
+use super::policy::{policy, relaxed};
 use super::table::Table;
 use super::{Scenario, ScenarioError, Set};
 use crate::host::{Sim, SpecError};
 use crate::program::{CLASSES, NAMES, Program, library, library_class};
 use crate::spec::{
-    AppSpec, CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, GuestSpec, Hardware, Limit, LockKind,
-    Ple, Policy, QueueOf, RelaxedSpec, Spec, StrictSpec, VcpuSpec, VmSpec,
+    AppSpec, Change, Class, Costs, GuestSpec, Hardware, Limit, LockKind, Ple, Spec, VcpuSpec, VmSpec,
 };
 
 const MS: u64 = 1_000_000;
@@ -83,97 +83,6 @@ fn hardware(root: &Table<'_>) -> Result<Hardware, ScenarioError> {
     };
     table.finish()?;
     Ok(hardware)
-}
-
-fn policy(root: &Table<'_>) -> Result<Policy, ScenarioError> {
-    let (cfs, credit, credit2) = (cfs(root)?, credit_spec(root)?, credit2(root)?);
-    let choices = [
-        ("cfs", Policy::Cfs(cfs)),
-        ("eevdf", Policy::Cfs(CfsSpec { deadlines: true, ..cfs })),
-        ("credit", Policy::Credit(credit)),
-        ("credit2", Policy::Credit2(credit2)),
-        ("strict", Policy::Strict(strict(root)?)),
-    ];
-    root.choice("scheduler", choices[0].1, &choices)
-}
-
-fn credit2(root: &Table<'_>) -> Result<Credit2Spec, ScenarioError> {
-    let usual = Credit2Spec::default();
-    let Some(table) = root.table("credit2")? else { return Ok(usual) };
-    let queues = [
-        ("core", QueueOf::Core),
-        ("node", QueueOf::Node),
-        ("socket", QueueOf::Socket),
-        ("all", QueueOf::All),
-    ];
-    let spec = Credit2Spec {
-        credit_ns: table.time("credit", usual.credit_ns)?.max(100_000),
-        shortest_ns: table.time("shortest", usual.shortest_ns)?.max(1000),
-        longest_ns: table.time("longest", usual.longest_ns)?.max(100_000),
-        ratelimit_ns: table.time("ratelimit", usual.ratelimit_ns)?,
-        resist_ns: table.time("resist", usual.resist_ns)?,
-        queue: table.choice("queue", usual.queue, &queues)?,
-        balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
-    };
-    table.finish()?;
-    Ok(spec)
-}
-
-fn strict(root: &Table<'_>) -> Result<StrictSpec, ScenarioError> {
-    let usual = StrictSpec::default();
-    let Some(table) = root.table("strict")? else { return Ok(usual) };
-    let spec = StrictSpec {
-        slice_ns: table.time("slice", usual.slice_ns)?.max(100_000),
-        tick_ns: table.time("tick", usual.tick_ns)?.max(10_000),
-    };
-    table.finish()?;
-    Ok(spec)
-}
-
-/// `relaxed = {}`, with parameters or without.
-fn relaxed(root: &Table<'_>, policy: &Policy) -> Result<Option<RelaxedSpec>, ScenarioError> {
-    let usual = RelaxedSpec::default();
-    let Some(table) = root.table("relaxed")? else { return Ok(None) };
-    if matches!(policy, Policy::Strict(_)) {
-        return root
-            .error("relaxed", "co-scheduling is strict or relaxed; give another scheduler than strict");
-    }
-    let spec = RelaxedSpec {
-        skew_ns: table.time("skew", usual.skew_ns)?,
-        tick_ns: table.time("tick", usual.tick_ns)?.max(10_000),
-    };
-    table.finish()?;
-    Ok(Some(spec))
-}
-
-fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
-    let usual = CfsSpec::default();
-    let Some(table) = root.table("cfs")? else { return Ok(usual) };
-    let spec = CfsSpec {
-        latency_ns: table.time("latency", usual.latency_ns)?.max(1000),
-        granularity_ns: table.time("granularity", usual.granularity_ns)?.max(1000),
-        wakeup_ns: table.time("wakeup", usual.wakeup_ns)?,
-        tick_ns: table.time("tick", usual.tick_ns)?,
-        balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
-        bandwidth_slice_ns: table.time("bandwidth_slice", usual.bandwidth_slice_ns)?.max(1000),
-        deadlines: false,
-        base_slice_ns: table.time("base_slice", usual.base_slice_ns)?.max(100_000),
-    };
-    table.finish()?;
-    Ok(spec)
-}
-
-fn credit_spec(root: &Table<'_>) -> Result<CreditSpec, ScenarioError> {
-    let usual = CreditSpec::default();
-    let Some(table) = root.table("credit")? else { return Ok(usual) };
-    let spec = CreditSpec {
-        slice_ns: table.time("slice", usual.slice_ns)?.max(100_000),
-        tick_ns: table.time("tick", usual.tick_ns)?.max(100_000),
-        ratelimit_ns: table.time("ratelimit", usual.ratelimit_ns)?,
-        boost: table.boolean("boost", usual.boost)?,
-    };
-    table.finish()?;
-    Ok(spec)
 }
 
 fn costs(root: &Table<'_>) -> Result<Costs, ScenarioError> {
