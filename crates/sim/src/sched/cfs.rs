@@ -30,7 +30,7 @@ use crate::queue::{NEVER, Ns};
 use crate::random::mix;
 use crate::spec::CfsSpec;
 
-use super::{Order, Scheduler};
+use super::{Order, Scheduler, put_in, signed, take_out};
 
 /// Virtual time of a VM of weight 1024 with one vCPU passes as real time.
 const UNIT: u64 = 1 << 20;
@@ -54,10 +54,6 @@ pub(crate) struct Cfs {
     looks: u64,
     busy_every: u64,
     busy_next: u64,
-}
-
-fn signed(ns: u64) -> i64 {
-    i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
 impl Cfs {
@@ -157,8 +153,7 @@ impl Cfs {
     fn carry(&mut self, cpus: &mut Cpus, v: u32, to: u32) {
         let from = cpus.vcpus[v as usize].pcpu;
         self.shift(cpus, v, from, to);
-        self.queues[from as usize].retain(|&w| w != v);
-        cpus.count_waiting(from, false);
+        take_out(&mut self.queues, cpus, v);
         cpus.vcpus[v as usize].pcpu = to;
     }
 
@@ -210,8 +205,7 @@ impl Cfs {
                     continue;
                 }
                 self.carry(cpus, v, to);
-                self.queues[to as usize].push(v);
-                cpus.count_waiting(to, true);
+                put_in(&mut self.queues, cpus, to, v);
                 loads[from as usize] -= weight;
                 loads[to as usize] += weight;
                 moved[from as usize] = true;
@@ -258,16 +252,12 @@ impl Scheduler for Cfs {
             let credit = -signed(self.spec.latency_ns / 2);
             self.virt[v as usize] = self.floor[p as usize] + self.virt[v as usize].max(credit);
         }
-        self.queues[p as usize].push(v);
-        cpus.vcpus[v as usize].pcpu = p;
-        cpus.count_waiting(p, true);
+        put_in(&mut self.queues, cpus, p, v);
         p
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
-        let p = cpus.vcpus[v as usize].pcpu;
-        self.queues[p as usize].retain(|&w| w != v);
-        cpus.count_waiting(p, false);
+        let p = take_out(&mut self.queues, cpus, v);
         if self.spec.deadlines {
             self.lay_aside(cpus, v, p);
         } else {
@@ -286,9 +276,7 @@ impl Scheduler for Cfs {
             let virt = &mut self.virt[v as usize];
             *virt = last.map_or(*virt, |last| (*virt).max(last + 1));
         }
-        self.queues[p as usize].push(v);
-        cpus.vcpus[v as usize].pcpu = p;
-        cpus.count_waiting(p, true);
+        put_in(&mut self.queues, cpus, p, v);
     }
 
     fn halts(&mut self, cpus: &mut Cpus, v: u32) {

@@ -13,7 +13,7 @@ use crate::cpus::{Cpus, NONE, OVER_CAP, bits};
 use crate::queue::Ns;
 use crate::spec::CreditSpec;
 
-use super::{Order, Scheduler};
+use super::{Order, Scheduler, signed, take_out};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
@@ -30,10 +30,6 @@ pub(crate) struct Credit {
     rank: Vec<Rank>,
     credit: Vec<i64>,
     active: Vec<bool>,
-}
-
-fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 impl Credit {
@@ -58,12 +54,6 @@ impl Credit {
         queue.insert(at, v);
         cpus.vcpus[v as usize].pcpu = p;
         cpus.count_waiting(p, true);
-    }
-
-    fn take(&mut self, cpus: &mut Cpus, v: u32) {
-        let p = cpus.vcpus[v as usize].pcpu;
-        self.queues[p as usize].retain(|&w| w != v);
-        cpus.count_waiting(p, false);
     }
 
     /// The best vCPU of another pCPU that ranks before `than`, if any; preferred pCPUs first.
@@ -173,7 +163,7 @@ impl Credit {
         let p = cpus.vcpus[v as usize].pcpu;
         let queued = self.queues[p as usize].contains(&v);
         if queued {
-            self.take(cpus, v);
+            take_out(&mut self.queues, cpus, v);
         }
         self.rank[v as usize] = rank;
         if queued {
@@ -197,7 +187,7 @@ impl Scheduler for Credit {
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
-        self.take(cpus, v);
+        take_out(&mut self.queues, cpus, v);
     }
 
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
@@ -213,7 +203,7 @@ impl Scheduler for Credit {
             (Some(v), Some(Rank::Boost | Rank::Under)) => v,
             _ => self.steal(cpus, p, rank).or(own)?,
         };
-        self.take(cpus, v);
+        take_out(&mut self.queues, cpus, v);
         cpus.vcpus[v as usize].pcpu = p;
         Some(v)
     }

@@ -14,7 +14,7 @@ use crate::cpus::{Cpus, NONE, bits, has};
 use crate::queue::{NEVER, Ns};
 use crate::spec::{Credit2Spec, QueueOf};
 
-use super::{Order, Scheduler};
+use super::{Order, Scheduler, put_in, signed, take_out};
 
 /// One vCPU in a mean load.
 const ONE: i64 = 1 << 20;
@@ -38,10 +38,6 @@ pub(crate) struct Credit2 {
     /// The vCPU that has just yielded.
     yielder: u32,
     looked: Ns,
-}
-
-fn signed(ns: u64) -> i64 {
-    i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
 fn number(n: usize) -> u32 {
@@ -145,18 +141,6 @@ impl Credit2 {
         }
     }
 
-    fn insert(&mut self, cpus: &mut Cpus, p: u32, v: u32) {
-        self.queues[p as usize].push(v);
-        cpus.vcpus[v as usize].pcpu = p;
-        cpus.count_waiting(p, true);
-    }
-
-    fn take(&mut self, cpus: &mut Cpus, v: u32) {
-        let p = cpus.vcpus[v as usize].pcpu;
-        self.queues[p as usize].retain(|&w| w != v);
-        cpus.count_waiting(p, false);
-    }
-
     /// Where a vCPU that wakes up goes: an idle pCPU of its queue, or where it has most more credit than who runs.
     fn place(&self, cpus: &Cpus, v: u32) -> u32 {
         let there = &self.members[self.of[v as usize] as usize];
@@ -214,10 +198,10 @@ impl Credit2 {
             .collect();
         let moved = waiting.iter().copied().find(preferred).or(waiting.first().copied());
         if let Some(v) = moved {
-            self.take(cpus, v);
+            take_out(&mut self.queues, cpus, v);
             self.assign(cpus, v, number(to));
             let p = self.place(cpus, v);
-            self.insert(cpus, p, v);
+            put_in(&mut self.queues, cpus, p, v);
             orders.push(Order::Look(p));
         } else {
             let running =
@@ -255,19 +239,19 @@ impl Scheduler for Credit2 {
 
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
         let p = self.place(cpus, v);
-        self.insert(cpus, p, v);
+        put_in(&mut self.queues, cpus, p, v);
         p
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
-        self.take(cpus, v);
+        take_out(&mut self.queues, cpus, v);
     }
 
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
         if yielded {
             self.yielder = v;
         }
-        self.insert(cpus, p, v);
+        put_in(&mut self.queues, cpus, p, v);
     }
 
     fn halts(&mut self, _cpus: &mut Cpus, _v: u32) {}
@@ -279,7 +263,7 @@ impl Scheduler for Credit2 {
         if self.credit[v as usize] <= 0 {
             self.reset(self.of[v as usize], self.credit[v as usize]);
         }
-        self.take(cpus, v);
+        take_out(&mut self.queues, cpus, v);
         cpus.vcpus[v as usize].pcpu = p;
         Some(v)
     }

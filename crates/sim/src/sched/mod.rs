@@ -76,6 +76,26 @@ pub(crate) trait Scheduler {
     }
 }
 
+/// Virtual times and credits may be negative.
+fn signed(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
+}
+
+/// A vCPU begins to wait for a pCPU, as the last one.
+fn put_in(queues: &mut [Vec<u32>], cpus: &mut Cpus, p: u32, v: u32) {
+    queues[p as usize].push(v);
+    cpus.vcpus[v as usize].pcpu = p;
+    cpus.count_waiting(p, true);
+}
+
+/// A vCPU does not wait for its pCPU any more; which one that is.
+fn take_out(queues: &mut [Vec<u32>], cpus: &mut Cpus, v: u32) -> u32 {
+    let p = cpus.vcpus[v as usize].pcpu;
+    queues[p as usize].retain(|&w| w != v);
+    cpus.count_waiting(p, false);
+    p
+}
+
 /// One of the schedulers, and relaxed co-scheduling beside it, whose timer is the last.
 #[derive(Clone, Debug)]
 pub(crate) struct AnyScheduler {

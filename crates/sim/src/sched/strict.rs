@@ -18,7 +18,7 @@ use crate::cpus::{Cpus, NONE, VState, bits};
 use crate::queue::{NEVER, Ns};
 use crate::spec::StrictSpec;
 
-use super::{Order, Scheduler};
+use super::{Order, Scheduler, put_in, take_out};
 
 /// Time of a VM of weight 1 passes so much faster.
 const UNIT: u64 = 1 << 20;
@@ -155,9 +155,7 @@ impl Scheduler for Strict {
 
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
         let p = self.home[v as usize];
-        self.queues[p as usize].push(v);
-        cpus.vcpus[v as usize].pcpu = p;
-        cpus.count_waiting(p, true);
+        put_in(&mut self.queues, cpus, p, v);
         let vm = cpus.vcpus[v as usize].vm as usize;
         if !self.on[vm]
             && Strict::members(cpus, vm).all(|w| w == v || cpus.vcpus[w as usize].state == VState::Halted)
@@ -168,15 +166,11 @@ impl Scheduler for Strict {
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
-        let p = self.home[v as usize];
-        self.queues[p as usize].retain(|&w| w != v);
-        cpus.count_waiting(p, false);
+        take_out(&mut self.queues, cpus, v);
     }
 
     fn back(&mut self, cpus: &mut Cpus, _p: u32, v: u32, _yielded: bool) {
-        let p = self.home[v as usize];
-        self.queues[p as usize].push(v);
-        cpus.count_waiting(p, true);
+        put_in(&mut self.queues, cpus, self.home[v as usize], v);
     }
 
     fn halts(&mut self, _cpus: &mut Cpus, _v: u32) {}
