@@ -10,6 +10,11 @@
 //! count = 2                        # lu-0, lu-1
 //! vcpus = [2, 4]                   # a list: the scenario is a sweep over its values
 //! program = "lu"
+//! class = "lu"                     # one of [[class]], or of the library
+//!
+//! [[vm.change]]                    # at run time: vCPUs online, members of teams
+//! at = "5s"
+//! online = 1
 //! ```
 //!
 //! A list in the place of one value makes a sweep; several make their product. `--set key=value` replaces a
