@@ -2,14 +2,15 @@
 
 use std::ffi::c_int;
 
-use crate::mutex::contended;
-use crate::place::Place;
-use crate::policy::Policy;
-use crate::raw::{Raw, release_free, take_free};
+use crate::deadline::Deadline;
+use crate::face::Face;
 use crate::sys::AtomicU32;
 
-fn raw(word: &AtomicU32) -> Raw<'_> {
-    Raw { word, place: Place::shared(), policy: &Policy::DEFAULT }
+/// # Safety
+/// As for `corefit_lock_lock`.
+unsafe fn face<'a>(lock: *mut u32) -> Face<'a> {
+    // SAFETY: the caller's promise. Behind a release the lock may be gone, and `Face::unlock` minds that.
+    Face(unsafe { AtomicU32::from_ptr(lock) })
 }
 
 /// Takes the lock, waiting for it as long as it takes.
@@ -19,10 +20,7 @@ fn raw(word: &AtomicU32) -> Raw<'_> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corefit_lock_lock(lock: *mut u32) {
     // SAFETY: the caller's promise.
-    let word = unsafe { AtomicU32::from_ptr(lock) };
-    if !take_free(word) {
-        contended(raw(word), None);
-    }
+    unsafe { face(lock) }.lock();
 }
 
 /// Takes the lock if it can be had at once: 0, else EBUSY.
@@ -32,8 +30,7 @@ pub unsafe extern "C" fn corefit_lock_lock(lock: *mut u32) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corefit_lock_trylock(lock: *mut u32) -> c_int {
     // SAFETY: the caller's promise.
-    let word = unsafe { AtomicU32::from_ptr(lock) };
-    if take_free(word) || raw(word).try_lock() { 0 } else { libc::EBUSY }
+    if unsafe { face(lock) }.try_lock() { 0 } else { libc::EBUSY }
 }
 
 /// Waits until a time on CLOCK_MONOTONIC, ns: 0 with the lock, else ETIMEDOUT.
@@ -43,8 +40,10 @@ pub unsafe extern "C" fn corefit_lock_trylock(lock: *mut u32) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corefit_lock_lock_until(lock: *mut u32, deadline_ns: u64) -> c_int {
     // SAFETY: the caller's promise.
-    let word = unsafe { AtomicU32::from_ptr(lock) };
-    if take_free(word) || contended(raw(word), Some(deadline_ns)) { 0 } else { libc::ETIMEDOUT }
+    match unsafe { face(lock) }.try_lock_until(|| Ok::<_, c_int>(Deadline::monotonic(deadline_ns))) {
+        Ok(true) => 0,
+        _ => libc::ETIMEDOUT,
+    }
 }
 
 /// Releases the lock.
@@ -53,10 +52,6 @@ pub unsafe extern "C" fn corefit_lock_lock_until(lock: *mut u32, deadline_ns: u6
 /// As for `corefit_lock_lock`; and the lock is held.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn corefit_lock_unlock(lock: *mut u32) {
-    // SAFETY: the caller's promise. Behind a release, whoever gets the lock next may free it: `unlock`
-    // uses its address only.
-    let word = unsafe { AtomicU32::from_ptr(lock) };
-    if !release_free(word) {
-        raw(word).unlock();
-    }
+    // SAFETY: the caller's promise.
+    unsafe { face(lock) }.unlock();
 }

@@ -21,7 +21,9 @@
 //! * `word.rs`: the bits, and every step as a pure function. `raw.rs`: the algorithm.
 //! * `place.rs`: where waiters sleep. `given_up.rs`: timed waits that ran out. `fork.rs`: the child.
 //! * `policy.rs`: presets. `tune.rs`: what is measured.
-//! * `mutex.rs`: the Rust face. `c.rs`: the C face, `include/corefit_lock.h`.
+//! * `mutex.rs`: the Rust face. `c.rs`: the C face, `include/corefit_lock.h`. `face.rs`: what the latter
+//!   and the pthread face (crate `corefit-lock-preload`) are made of. `stats.rs`, `shared.rs`: what is counted,
+//!   and where.
 //! * `sys.rs`: the switch to loom; `bug.rs`: the bugs that the tests plant.
 //!
 //! A timed wait that runs out leaves the line: the last in line gives its ticket back, any other enters it
@@ -36,6 +38,9 @@ compile_error!("corefit-lock sleeps on Linux futexes");
 mod bug;
 #[cfg(not(loom))]
 pub mod c;
+mod deadline;
+#[cfg(not(loom))]
+pub mod face;
 #[cfg(not(loom))]
 mod fork;
 mod given_up;
@@ -48,6 +53,8 @@ pub mod peers;
 mod place;
 mod policy;
 mod raw;
+#[cfg(not(loom))]
+pub mod shared;
 pub mod stats;
 mod sys;
 mod tune;
@@ -55,4 +62,12 @@ pub mod word;
 
 #[cfg(not(loom))]
 pub use mutex::{Default, Fifo, FifoMutex, Mutex, MutexGuard, Paper, PaperMutex, Preset, RawMutex};
+pub use deadline::{Clock, Deadline};
 pub use policy::{Policy, Spin, Wake};
+
+/// Sees to it that a forked child empties the lines of its locks; else the first thread that waits does.
+/// It takes locks of the C library, so a face that stands below the allocator calls it early.
+#[cfg(not(loom))]
+pub fn prepare_for_fork() {
+    fork::prepare();
+}

@@ -9,6 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::bug::{Bug, PLANTED};
+use crate::deadline::Deadline;
 use crate::place::Place;
 use crate::policy::{Policy, Spin, Wake};
 use crate::raw::Raw;
@@ -37,7 +38,7 @@ impl Shared {
     }
 
     fn raw(&self) -> Raw<'_> {
-        Raw { word: &self.word, place: &self.place, policy: &self.policy }
+        Raw { word: &self.word, place: &self.place, policy: &self.policy, free: 0 }
     }
 
     fn critical(&self) {
@@ -53,7 +54,7 @@ impl Shared {
 
     /// A wait whose time has run out before it begins; whether it got the lock all the same.
     fn late_turn(&self) -> bool {
-        let got = self.raw().lock(Some(0)).is_ok();
+        let got = self.raw().lock(Some(Deadline::monotonic(0))).is_ok();
         if got {
             self.critical();
             self.raw().unlock();

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use crate::deadline::Deadline;
 use crate::place::Place;
 use crate::policy::Policy;
 use crate::raw::{Raw, release_free, take_free};
@@ -54,12 +55,12 @@ pub type PaperMutex<T> = lock_api::Mutex<RawMutex<Paper>, T>;
 
 impl<P: Preset> RawMutex<P> {
     fn raw(&self) -> Raw<'_> {
-        Raw { word: &self.word, place: Place::shared(), policy: &P::POLICY }
+        Raw { word: &self.word, place: Place::shared(), policy: &P::POLICY, free: 0 }
     }
 
     #[cold]
     #[inline(never)]
-    fn lock_slow(&self, deadline: Option<u64>) -> bool {
+    fn lock_slow(&self, deadline: Option<Deadline>) -> bool {
         contended(self.raw(), deadline)
     }
 
@@ -71,17 +72,17 @@ impl<P: Preset> RawMutex<P> {
 }
 
 /// Locks, and counts if somebody wants to know.
-pub(crate) fn contended(raw: Raw<'_>, deadline: Option<u64>) -> bool {
+pub(crate) fn contended(raw: Raw<'_>, deadline: Option<Deadline>) -> bool {
     if !stats::on() {
         return raw.lock(deadline).is_ok();
     }
     let start = sys::now();
-    let got = raw.lock(deadline).is_ok();
-    stats::waited(sys::now().saturating_sub(start));
-    if !got {
+    let got = raw.lock(deadline);
+    stats::waited(sys::now().saturating_sub(start), !matches!(got, Ok(false)));
+    if got.is_err() {
         stats::count(Event::TimedOut);
     }
-    got
+    got.is_ok()
 }
 
 // SAFETY: the lock excludes: a thread has it from the step that sets HELD, which only a word without
@@ -94,19 +95,19 @@ unsafe impl<P: Preset> lock_api::RawMutex for RawMutex<P> {
 
     #[inline]
     fn lock(&self) {
-        if !take_free(&self.word) {
+        if !take_free(&self.word, 0) {
             self.lock_slow(None);
         }
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        take_free(&self.word) || self.raw().try_lock()
+        take_free(&self.word, 0) || self.raw().try_lock()
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        if !release_free(&self.word) {
+        if !release_free(&self.word, 0) {
             self.unlock_slow();
         }
     }
@@ -123,11 +124,11 @@ unsafe impl<P: Preset> lock_api::RawMutexTimed for RawMutex<P> {
     type Instant = Instant;
 
     fn try_lock_for(&self, timeout: Duration) -> bool {
-        if take_free(&self.word) {
+        if take_free(&self.word, 0) {
             return true;
         }
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.lock_slow(Some(sys::now().saturating_add(ns)))
+        self.lock_slow(Some(Deadline::monotonic(sys::now().saturating_add(ns))))
     }
 
     fn try_lock_until(&self, timeout: Instant) -> bool {

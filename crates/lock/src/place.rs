@@ -7,6 +7,7 @@
 //! a kick touches only the slot, never the lock: it may be gone by then.
 
 use crate::bug::{Bug, planted};
+use crate::deadline::Deadline;
 use crate::given_up::GivenUp;
 #[cfg(not(loom))]
 use crate::sys::AtomicU64;
@@ -73,7 +74,7 @@ impl Slot {
     }
 
     /// Sleeps until a kick that came after `publish`, or the deadline; false if it could not sleep at all.
-    pub(crate) fn sleep(&self, published: u32, deadline: Option<u64>) -> bool {
+    pub(crate) fn sleep(&self, published: u32, deadline: Option<Deadline>) -> bool {
         let expected = if planted(Bug::SleepOnTheNewestValue) {
             // Not a load: loom 0.7 orders a write against the last access before it only, here the
             // kick's own load, and would never try the kick before this.

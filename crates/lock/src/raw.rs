@@ -24,6 +24,7 @@
 //! head takes the lock, or somebody passes it, whose own release then looks at the head again.
 
 use crate::bug::{Bug, planted};
+use crate::deadline::Deadline;
 use crate::place::Place;
 use crate::policy::Policy;
 use crate::stats::{self, Event};
@@ -43,6 +44,8 @@ pub(crate) struct Raw<'a> {
     pub(crate) word: &'a AtomicU32,
     pub(crate) place: &'a Place,
     pub(crate) policy: &'a Policy,
+    /// What is in memory while the word is 0: memory and word differ by these bits, of which HELD and PARKED are none.
+    pub(crate) free: u32,
 }
 
 /// A wait ended without the lock: its deadline has come.
@@ -62,16 +65,16 @@ impl Raw<'_> {
         false
     }
 
-    /// Waits for the lock, at most until the deadline (ns of CLOCK_MONOTONIC).
-    pub(crate) fn lock(self, deadline: Option<u64>) -> Result<(), TimedOut> {
+    /// Waits for the lock, at most until the deadline. Whether it had to sleep.
+    pub(crate) fn lock(self, deadline: Option<Deadline>) -> Result<bool, TimedOut> {
         if self.arrive() {
-            return Ok(());
+            return Ok(false);
         }
         #[cfg(not(loom))]
-        let _known = crate::fork::Waiting::begin(self.address());
+        let _known = crate::fork::Waiting::begin(self.address(), self.free);
         match self.draw(deadline)? {
             Some(ticket) => self.wait(ticket, deadline),
-            None => Ok(()),
+            None => Ok(false),
         }
     }
 
@@ -117,7 +120,7 @@ impl Raw<'_> {
     }
 
     /// Draws a ticket; `None` if the lock was free meanwhile and is now taken.
-    fn draw(self, deadline: Option<u64>) -> Result<Option<u32>, TimedOut> {
+    fn draw(self, deadline: Option<Deadline>) -> Result<Option<u32>, TimedOut> {
         let mut pause_ns = 50_000;
         loop {
             let word = self.load();
@@ -134,8 +137,7 @@ impl Raw<'_> {
                 }
                 continue;
             }
-            let now = sys::now();
-            let rest = deadline.map_or(OUTSIDE_NS, |d| d.saturating_sub(now));
+            let rest = deadline.map_or(OUTSIDE_NS, Deadline::rest);
             if rest == 0 {
                 return Err(TimedOut);
             }
@@ -144,22 +146,22 @@ impl Raw<'_> {
         }
     }
 
-    /// Waits until the ticket's turn comes, and takes the lock.
-    fn wait(self, ticket: u32, deadline: Option<u64>) -> Result<(), TimedOut> {
+    /// Waits until the ticket's turn comes, and takes the lock. Whether it had to sleep.
+    fn wait(self, ticket: u32, deadline: Option<Deadline>) -> Result<bool, TimedOut> {
         let slot = self.place.slot(self.address(), ticket);
         let mut may_leave = deadline.is_some();
-        let mut woken = false;
+        let (mut woken, mut slept) = (false, false);
         loop {
             if self.spin(ticket) {
-                return Ok(());
+                return Ok(slept);
             }
             if woken {
                 stats::count(Event::Wasted);
             }
-            if may_leave && deadline.is_some_and(|d| sys::now() >= d) {
+            if may_leave && deadline.is_some_and(Deadline::over) {
                 match self.give_up(ticket) {
                     Leaving::Left => return Err(TimedOut),
-                    Leaving::GotIt => return Ok(()),
+                    Leaving::GotIt => return Ok(slept),
                     Leaving::NoRoom => may_leave = false,
                 }
             }
@@ -169,15 +171,16 @@ impl Raw<'_> {
             }
             let mut word = self.load();
             if !word.parked() && !planted(Bug::NoParkedFlag) {
-                word = Word(self.word.fetch_or(PARKED, Ordering::Relaxed) | PARKED);
+                word = Word((self.word.fetch_or(PARKED, Ordering::Relaxed) ^ self.free) | PARKED);
             }
             if word.turn(ticket) && !planted(Bug::NoReread) {
                 woken = false;
                 continue;
             }
             stats::count(Event::Park);
-            let slept = slot.sleep(published, deadline.filter(|_| may_leave));
-            woken = slept && slot.kicked(published);
+            let fell_asleep = slot.sleep(published, deadline.filter(|_| may_leave));
+            slept = true;
+            woken = fell_asleep && slot.kicked(published);
             if woken {
                 tune::woken(slot, self.load().distance(ticket));
             }
@@ -296,11 +299,13 @@ impl Raw<'_> {
     }
 
     fn load(self) -> Word<TICKET_BITS> {
-        Word(self.word.load(Ordering::Relaxed))
+        Word(self.word.load(Ordering::Relaxed) ^ self.free)
     }
 
     fn exchange(self, from: Word, to: Word, order: Ordering) -> Result<Word, Word> {
-        self.word.compare_exchange(from.0, to.0, order, Ordering::Relaxed).map(Word).map_err(Word)
+        let (from, to) = (from.0 ^ self.free, to.0 ^ self.free);
+        let value = |memory: u32| Word(memory ^ self.free);
+        self.word.compare_exchange(from, to, order, Ordering::Relaxed).map(value).map_err(value)
     }
 
     /// Names the lock where its memory may not be touched any more.
@@ -319,14 +324,14 @@ enum Leaving {
 
 /// One attempt at a lock that nobody waits for.
 #[inline(always)]
-pub(crate) fn take_free(word: &AtomicU32) -> bool {
-    word.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+pub(crate) fn take_free(word: &AtomicU32, free: u32) -> bool {
+    word.compare_exchange(free, free | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// One attempt to release a lock that nobody waits for.
 #[inline(always)]
-pub(crate) fn release_free(word: &AtomicU32) -> bool {
-    word.compare_exchange(HELD, 0, Ordering::Release, Ordering::Relaxed).is_ok()
+pub(crate) fn release_free(word: &AtomicU32, free: u32) -> bool {
+    word.compare_exchange(free | HELD, free, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
 fn take_order() -> Ordering {

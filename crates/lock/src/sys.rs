@@ -10,11 +10,19 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering,
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-pub(crate) use imp::{Futex, now, pause, sleep_ns};
+pub(crate) use imp::{Futex, pause, sleep_ns, time};
+
+use crate::deadline::Clock;
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub(crate) fn now() -> u64 {
+    time(Clock::Monotonic)
+}
 
 #[cfg(not(loom))]
 mod imp {
     use super::{AtomicU32, Ordering};
+    use crate::deadline::{Clock, Deadline};
 
     /// A word to sleep on.
     #[repr(transparent)]
@@ -25,21 +33,25 @@ mod imp {
             Futex(AtomicU32::new(0))
         }
 
-        /// Sleeps while the word is `expected`, at most until `deadline` (ns of `now`). May return
+        /// Sleeps while the word is `expected`, at most until the deadline. May return
         /// early for no reason. Whether a wake-up ended it.
-        pub(crate) fn wait(&self, expected: u32, deadline: Option<u64>) -> bool {
-            // An absolute time on CLOCK_MONOTONIC needs the bitset form, which else is a plain wait.
-            let limit = deadline.map(|ns| libc::timespec {
-                tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
-                tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+        pub(crate) fn wait(&self, expected: u32, deadline: Option<Deadline>) -> bool {
+            // An absolute time needs the bitset form, which else is a plain wait.
+            let limit = deadline.map(|d| libc::timespec {
+                tv_sec: libc::time_t::try_from(d.ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+                tv_nsec: i64::try_from(d.ns % 1_000_000_000).unwrap_or(0),
             });
+            let clock = match deadline {
+                Some(Deadline { clock: Clock::Realtime, .. }) => libc::FUTEX_CLOCK_REALTIME,
+                _ => 0,
+            };
             let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             // SAFETY: the word lives as long as `self`; the kernel only reads it and the time.
             keep_errno(|| unsafe {
                 libc::syscall(
                     libc::SYS_futex,
                     self.0.as_ptr(),
-                    libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
+                    libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG | clock,
                     expected,
                     limit,
                     std::ptr::null::<u32>(),
@@ -76,11 +88,15 @@ mod imp {
         result
     }
 
-    /// Nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) fn now() -> u64 {
+    /// Nanoseconds of a clock.
+    pub(crate) fn time(clock: Clock) -> u64 {
+        let clock = match clock {
+            Clock::Monotonic => libc::CLOCK_MONOTONIC,
+            Clock::Realtime => libc::CLOCK_REALTIME,
+        };
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is valid for writing; this clock always exists.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        // SAFETY: `time` is valid for writing; these clocks always exist.
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
         let part = |n: i64| u64::try_from(n).unwrap_or(0);
         part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
     }
@@ -101,6 +117,7 @@ mod imp {
 #[cfg(loom)]
 mod imp {
     use super::{AtomicU32, Ordering};
+    use crate::deadline::{Clock, Deadline};
     use loom::sync::{Condvar, Mutex};
 
     pub(crate) struct Futex {
@@ -115,7 +132,7 @@ mod imp {
         }
 
         /// With a deadline it returns at once: a time that has run out is the case of interest.
-        pub(crate) fn wait(&self, expected: u32, deadline: Option<u64>) -> bool {
+        pub(crate) fn wait(&self, expected: u32, deadline: Option<Deadline>) -> bool {
             let queue = self.queue.lock().unwrap();
             if deadline.is_none() && self.word.load(Ordering::Relaxed) == expected {
                 drop(self.wakes.wait(queue).unwrap());
@@ -139,7 +156,7 @@ mod imp {
         }
     }
 
-    pub(crate) fn now() -> u64 {
+    pub(crate) fn time(_: Clock) -> u64 {
         0
     }
 

@@ -1,0 +1,43 @@
+//! `libcorefit_lock.so`: preloaded into a program, it stands in front of the C library's mutexes,
+//! spinlocks and condition variables and puts corefit's opportunistic ticket lock in their place.
+//!
+//! ```text
+//!   pthread_mutex_lock(m) ── kind of m (offset 16) normal or adaptive? ── yes ─▶ our word, at offset 0 of m
+//!                                  │ recursive, error-check, robust, PI, process-shared
+//!                                  ▼
+//!                           the C library's own function
+//! ```
+//!
+//! The objects keep their size, their static initialisers (a word of ours that is 0 is free) and what the
+//! C library's `init` writes; only the bytes that waiting uses mean something else. Whatever may be shared
+//! with a process without this library stays the C library's.
+//!
+//! * `mutex.rs`, `spin.rs`, `cond.rs`: the functions, with the results of glibc's.
+//! * `queue.rs`: who waits for which condition variable.
+//! * `kind.rs`: whose an object is. `real.rs`: the C library's functions.
+//!
+//! All definitions are unversioned, so that they answer for every version that a program may ask for:
+//! `pthread_mutex_trylock@GLIBC_2.2.5` and `@GLIBC_2.34`, `pthread_cond_wait@GLIBC_2.2.5` and `@GLIBC_2.3.2`.
+//!
+//! Nothing here allocates or uses thread-local storage: allocators lock, too.
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")))]
+compile_error!("libcorefit_lock.so knows the objects of glibc on x86-64 only");
+
+mod cond;
+mod kind;
+mod mutex;
+mod queue;
+mod real;
+mod spin;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// Runs when the library is loaded; other libraries may have locked before.
+extern "C" fn start() {
+    corefit_lock::prepare_for_fork();
+    queue::prepare_for_fork();
+    corefit_lock::shared::attach();
+}
