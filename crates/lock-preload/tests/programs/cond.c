@@ -5,6 +5,7 @@ struct place {
     pthread_mutex_t mutex;
     pthread_cond_t cond;
     int waiting, tokens, through;
+    int wakes_at_will; /* a shared condition variable with a mutex that is not */
     long order[64];
     pid_t tids[64];
 };
@@ -24,11 +25,12 @@ static void *waits(void *argument) {
     return (void *)name(result);
 }
 
+/* Until n threads wait: each has released the mutex, and sleeps, if its wait has no reason to end. */
 static void wait_for_sleepers(struct place *p, int n) {
     for (int ready = 0; !ready;) {
         pthread_mutex_lock(&p->mutex);
         ready = p->waiting >= n;
-        for (int i = 0; ready && i < n; i++) ready = sleeps(p->tids[i]);
+        for (int i = 0; ready && !p->wakes_at_will && i < n; i++) ready = sleeps(p->tids[i]);
         pthread_mutex_unlock(&p->mutex);
         if (!ready) usleep(200);
     }
@@ -46,6 +48,7 @@ static void make(struct place *p, int type, int shared, clockid_t clock) {
     pthread_condattr_setpshared(&c, shared >> 1);
     MUST(pthread_condattr_setclock(&c, clock) == 0);
     memset(&p->cond, 0xa5, sizeof p->cond);
+    p->wakes_at_will = shared == 2;
     SHOW(pthread_cond_init(&p->cond, &c));
 }
 
@@ -78,7 +81,7 @@ static void all(int type, int shared, clockid_t clock) {
     /* One signal, one waiter; then all. */
     pthread_t threads[6];
     for (int i = 0; i < 6; i++) threads[i] = start(waits, p);
-    if (shared != 2) wait_for_sleepers(p, 6);
+    wait_for_sleepers(p, 6);
     for (int n = 1; n <= 3; n++) {
         MUST(pthread_mutex_lock(&p->mutex) == 0);
         p->tokens++;
@@ -144,16 +147,17 @@ static void cancellation(int type, int shared) {
     for (int i = 0; i < 3; i++) {
         make(p, type, shared, CLOCK_REALTIME);
         pthread_t victim = start(victims[i], p);
-        if (i < 2 && shared != 2) wait_for_sleepers(p, 1);
+        if (i < 2) wait_for_sleepers(p, 1);
         if (i < 2) pthread_cancel(victim);
-        printf("cancelled: %d, handlers run: %d\n", end(victim) == PTHREAD_CANCELED, p->through);
+        printf("cancelled: %d, ", end(victim) == PTHREAD_CANCELED);
+        printf("handlers run: %d\n", p->through);
         SHOW(pthread_mutex_trylock(&p->mutex));
         pthread_mutex_unlock(&p->mutex);
         SHOW(pthread_cond_destroy(&p->cond));
     }
     make(p, type, shared, CLOCK_REALTIME);
     pthread_t deaf = start(with_cancellation_off, p);
-    if (shared != 2) wait_for_sleepers(p, 1);
+    wait_for_sleepers(p, 1);
     pthread_cancel(deaf);
     pthread_mutex_lock(&p->mutex);
     p->tokens = 1;
@@ -200,9 +204,9 @@ static void signal_and_cancel(void) {
         pthread_mutex_unlock(&p->mutex);
         if (turn % 2) pthread_cancel(first), pthread_cond_signal(&p->cond);
         else pthread_cond_signal(&p->cond), pthread_cancel(first);
-        int cancelled = end(first) == PTHREAD_CANCELED;
         /* Either the first has the token, or the second gets it. */
-        if (!cancelled || served == 1) {
+        if (end(first) != PTHREAD_CANCELED) {
+            MUST(served == 1);
             pthread_mutex_lock(&p->mutex);
             p->tokens++;
             pthread_cond_signal(&p->cond);
