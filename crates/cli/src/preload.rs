@@ -1,4 +1,4 @@
-//! Where the preload library is, and how a program is told to load it.
+//! Where the preload libraries are, and how a program is told to load them.
 //!
 //! The program's children inherit `LD_PRELOAD`, and a child on another C library must not fail by
 //! it. musl's loader ends a program whose preload library it can open but not link. So the path
@@ -10,39 +10,50 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// File name of the preload library.
-pub(crate) const LIBRARY: &str = "libcorefit_omp.so";
+/// A preload library, by its file name.
+pub(crate) struct Library {
+    pub(crate) name: &'static str,
+    /// What is missing without it.
+    without: &'static str,
+}
 
-/// Finds the library beside the executable, or in `../lib/corefit` as packages install it.
+/// Resizes teams.
+pub(crate) const OPENMP: Library =
+    Library { name: "libcorefit_omp.so", without: "teams cannot be resized while the program runs" };
+/// Puts corefit's lock in the place of the C library's.
+pub(crate) const LOCK: Library =
+    Library { name: "libcorefit_lock.so", without: "the program keeps the C library's locks" };
+/// The names of all of them.
+pub(crate) const OURS: &[&str] = &[OPENMP.name, LOCK.name];
+
+/// Finds a library beside the executable, or in `../lib/corefit` as packages install it.
 /// The error is a sentence for the user.
-pub(crate) fn library() -> Result<PathBuf, String> {
+pub(crate) fn find(library: &Library) -> Result<PathBuf, String> {
+    let Library { name, without } = library;
     let exe = std::env::current_exe().map_err(|e| format!("cannot find my own executable: {e}"))?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
-    let places = [bin.join(LIBRARY), bin.join("../lib/corefit").join(LIBRARY)];
+    let places = [bin.join(name), bin.join("../lib/corefit").join(name)];
     let found = places.iter().find(|p| p.is_file()).ok_or_else(|| {
         format!(
-            "{LIBRARY} is neither in {} nor in {}: teams cannot be resized while the program runs (reinstall corefit, or build with `make`)",
+            "{name} is neither in {} nor in {}: {without} (reinstall corefit, or build with `make`)",
             bin.display(),
             bin.join("../lib/corefit").display()
         )
     })?;
     if found.as_os_str().as_bytes().iter().any(|b| b" \t\n:$".contains(b)) {
         return Err(format!(
-            "the path {} contains a space, a colon or a dollar sign, which LD_PRELOAD cannot express: teams cannot be resized (install corefit elsewhere)",
+            "the path {} contains a space, a colon or a dollar sign, which LD_PRELOAD cannot express: {without} (install corefit elsewhere)",
             found.display()
         ));
     }
     Ok(found.clone())
 }
 
-/// The value of `LD_PRELOAD` with our library in front of the user's.
-pub(crate) fn variable(library: &Path, users: Option<OsString>) -> OsString {
-    let mut value = for_glibc_only(Path::new("/"), library).into_vec();
-    if let Some(users) = users.filter(|u| !u.is_empty()) {
-        value.push(b':');
-        value.extend(users.as_bytes());
-    }
-    OsString::from_vec(value)
+/// The value of `LD_PRELOAD` with our libraries in front of the user's.
+pub(crate) fn variable(libraries: &[PathBuf], users: Option<OsString>) -> OsString {
+    let ours = libraries.iter().map(|l| for_glibc_only(Path::new("/"), l));
+    let all: Vec<Vec<u8>> = ours.chain(users.filter(|u| !u.is_empty())).map(OsString::into_vec).collect();
+    OsString::from_vec(all.join(&b':'))
 }
 
 /// What `$LIB` is for 64-bit programs: on Debian, on other distributions, and where those have
@@ -74,12 +85,14 @@ mod tests {
 
     #[test]
     fn what_the_user_preloads_stays_behind_ours() {
-        let ours = Path::new("/l/libcorefit_omp.so");
-        let alone = variable(ours, None);
+        let ours = PathBuf::from("/l/libcorefit_omp.so");
+        let alone = variable(std::slice::from_ref(&ours), None);
         assert!(alone.to_str().unwrap().ends_with("/l/libcorefit_omp.so"));
-        assert_eq!(variable(ours, Some("".into())), alone);
+        assert_eq!(variable(std::slice::from_ref(&ours), Some("".into())), alone);
         let both = format!("{}:a.so b.so", alone.display());
-        assert_eq!(variable(ours, Some("a.so b.so".into())), both.as_str());
+        assert_eq!(variable(std::slice::from_ref(&ours), Some("a.so b.so".into())), both.as_str());
+        let two = format!("{0}:{0}", alone.display());
+        assert_eq!(variable(&[ours.clone(), ours], None), two.as_str());
     }
 
     #[test]

@@ -85,12 +85,12 @@ impl Identifier {
         self.known.iter().map(|(file, hash)| (*file, *hash))
     }
 
-    /// Identifies a running process as it is now. `leave_out` is a library that does not
-    /// count (corefit's own).
+    /// Identifies a running process as it is now. `leave_out` are libraries that do not count (corefit's
+    /// own).
     ///
     /// # Errors
     /// When the process has ended or belongs to somebody else.
-    pub fn process(&mut self, pid: u32, leave_out: &str) -> io::Result<Identity> {
+    pub fn process(&mut self, pid: u32, leave_out: &[&str]) -> io::Result<Identity> {
         let at = PathBuf::from(format!("/proc/{pid}"));
         let program = fs::read_link(at.join("exe"))?;
         let maps = fs::read_to_string(at.join("maps"))?;
@@ -98,7 +98,7 @@ impl Identifier {
             .lines()
             .filter(|l| l.split(' ').nth(1).is_some_and(|p| p.contains('x')))
             .filter_map(|l| Some(PathBuf::from(&l[l.find('/')?..])))
-            .filter(|p| *p != program && !p.ends_with(leave_out))
+            .filter(|p| *p != program && !leave_out.iter().any(|l| p.ends_with(l)))
             .collect();
         libraries.sort();
         libraries.dedup();
@@ -204,7 +204,7 @@ mod tests {
     fn identify(child: &Child) -> Identity {
         loop {
             let exe = fs::read_link(format!("/proc/{}/exe", child.id())).unwrap();
-            let id = Identifier::default().process(child.id(), "none.so").unwrap();
+            let id = Identifier::default().process(child.id(), &["none.so"]).unwrap();
             let mapped = id.libraries.iter().any(|l| l.to_string_lossy().contains("libc.so"));
             if exe.ends_with("cat") && mapped {
                 return id;
@@ -263,6 +263,6 @@ mod tests {
     fn a_process_that_has_ended_has_no_identity() {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert!(Identifier::default().process(child.id(), "").is_err());
+        assert!(Identifier::default().process(child.id(), &[""]).is_err());
     }
 }

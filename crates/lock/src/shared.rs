@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
-use crate::stats::{Counters, Event, Stats, count, count_in};
+use crate::stats::{Counters, Event, Stats, count_in};
 
 /// Names the memory.
 const VARIABLE: &CStr = c"COREFIT_LOCK_STATS";
@@ -22,6 +22,8 @@ const PATH_ROOM: usize = 128;
 struct Page {
     magic: u64,
     nonce: u64,
+    /// 0: only programs are counted, and nothing else.
+    counting: u64,
     counters: Counters,
 }
 
@@ -38,11 +40,11 @@ unsafe impl Send for SharedCounters {}
 unsafe impl Sync for SharedCounters {}
 
 impl SharedCounters {
-    /// Counters at zero.
+    /// Counters at zero. Without `counting`, programs only say that they are there.
     ///
     /// # Errors
     /// When the kernel gives no anonymous memory file.
-    pub fn create() -> io::Result<SharedCounters> {
+    pub fn create(counting: bool) -> io::Result<SharedCounters> {
         // SAFETY: a NUL-terminated name; the descriptor is owned by the File right away.
         let memory = unsafe {
             let fd = libc::memfd_create(c"corefit-lock".as_ptr(), libc::MFD_CLOEXEC);
@@ -60,6 +62,7 @@ impl SharedCounters {
             libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0);
             (*page).magic = MAGIC;
             (*page).nonce = u64::from_ne_bytes(nonce);
+            (*page).counting = u64::from(counting);
         }
         Ok(SharedCounters { page, memory })
     }
@@ -90,14 +93,16 @@ impl Drop for SharedCounters {
 
 /// The program's side: counts in the memory that the environment names, if it names any.
 pub fn attach() {
-    if let Some(counters) = find() {
-        count_in(Some(counters));
-        count(Event::Process);
+    if let Some(page) = find() {
+        page.counters.add(Event::Process);
+        if page.counting != 0 {
+            count_in(Some(&page.counters));
+        }
     }
 }
 
 /// Maps the memory that the environment names. Nothing here allocates: a face below the allocator calls it.
-fn find() -> Option<&'static Counters> {
+fn find() -> Option<&'static Page> {
     // SAFETY: the name is NUL-terminated; the value is read before anybody can change it.
     let value = unsafe {
         let value = libc::getenv(VARIABLE.as_ptr());
@@ -126,7 +131,7 @@ fn find() -> Option<&'static Counters> {
     // SAFETY: mapped just now, as long as a page, and never unmapped if it is ours.
     let found = unsafe { &*page };
     if (found.magic, found.nonce) == (MAGIC, nonce) {
-        return Some(&found.counters);
+        return Some(found);
     }
     // SAFETY: unmaps what was mapped above; `found` is not used any more.
     unsafe { libc::munmap(page.cast(), size_of::<Page>()) };

@@ -116,6 +116,11 @@ impl Counters {
         }
     }
 
+    /// Counts one event here.
+    pub(crate) fn add(&self, event: Event) {
+        self.shard().counts[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
     fn shard(&self) -> &Shard {
         // SAFETY: always succeeds; the value is only hashed.
         let thread = unsafe { libc::pthread_self() } as u64;
@@ -162,7 +167,7 @@ pub fn count(event: Event) {
 #[cold]
 fn add(event: Event) {
     if let Some(counters) = place() {
-        counters.shard().counts[event as usize].fetch_add(1, Ordering::Relaxed);
+        counters.add(event);
     }
 }
 

@@ -18,7 +18,7 @@ use regex::bytes::Regex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Args;
-use crate::preload::{self, LIBRARY};
+use crate::preload::{self, OPENMP, OURS};
 use crate::verdicts::Verdict;
 
 /// What one run showed.
@@ -65,7 +65,7 @@ pub(super) struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     pub(super) fn prepare(args: &'a Args) -> Result<Trial<'a>> {
-        let library = preload::library().map_err(anyhow::Error::msg)?;
+        let library = preload::find(&OPENMP).map_err(anyhow::Error::msg)?;
         let allowed = sample::affinity(std::process::id()).map_or(1, |a| a.len());
         let threads = args.threads.unwrap_or(u32::try_from(allowed)?.max(4));
         let mut input = vec![];
@@ -91,7 +91,7 @@ impl<'a> Trial<'a> {
         let mut command = Command::new(&self.args.command[0]);
         command
             .args(&self.args.command[1..])
-            .env("LD_PRELOAD", preload::variable(&self.library, std::env::var_os("LD_PRELOAD")))
+            .env("LD_PRELOAD", preload::variable(std::slice::from_ref(&self.library), std::env::var_os("LD_PRELOAD")))
             .env(name, value)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -247,7 +247,7 @@ impl<'a> Trial<'a> {
             for process in page.processes() {
                 if process.pid == pid {
                     // The last image counts (a script may exec the program); an ended one shows nothing.
-                    identity = self.identifying().process(pid, LIBRARY).ok().or(identity);
+                    identity = self.identifying().process(pid, OURS).ok().or(identity);
                 }
                 page.answer(process.slot);
             }

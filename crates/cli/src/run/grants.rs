@@ -12,7 +12,7 @@ use corefit_linux::identity::Identifier;
 use corefit_linux::page::{Orders, Process, TeamPage};
 use serde::Serialize;
 
-use crate::preload::LIBRARY;
+use crate::preload::OURS;
 use crate::verdicts::{Store, Verdict};
 
 /// Which programs may be resized while they run.
@@ -158,7 +158,7 @@ impl Grants {
             return grant;
         }
         let mut identifier = self.identifier.lock().unwrap_or_else(PoisonError::into_inner);
-        let identity = identifier.process(pid, LIBRARY);
+        let identity = identifier.process(pid, OURS);
         match identity.ok().and_then(|i| self.store.find(&i.hash)) {
             Some(verdict) if verdict.resizable => Grant::Certified { most: verdict.most },
             // Found to compute something else, whatever it says of dynamic adjustment.

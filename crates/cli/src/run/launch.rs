@@ -13,6 +13,7 @@ use corefit_linux::{Root, sample, topology};
 
 use super::Args;
 use super::grants::{Grants, Resize};
+use super::locks::Locks;
 use super::notes::Notes;
 use super::size::{self, Look, Pending, Room, Threads};
 use crate::preload;
@@ -30,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) most: u32,
     /// The page, if the preload library can enter the program.
     pub(crate) page: Option<Arc<TeamPage>>,
+    /// `--lock`, where the library can enter the program.
+    pub(crate) locks: Option<Locks>,
     /// `--place`: the cores, and all CPUs allowed.
     pub(crate) cores: Option<(Vec<Core>, CpuSet)>,
     /// Variables set and kept, as `NAME=value`.
@@ -57,10 +60,12 @@ impl Plan {
         if let Some(unread) = unread {
             notes.keep(unread);
         }
-        let library = program
-            .preloadable()
-            .map_err(|why| format!("{}: {why}", program.path.display()))
-            .and_then(|()| preload::library());
+        let preloadable = program.preloadable().map_err(|why| format!("{}: {why}", program.path.display()));
+        let mut libraries = vec![];
+        let teams = preloadable.clone().and_then(|()| preload::find(&preload::OPENMP));
+        let not_entered = teams.as_ref().err().cloned();
+        libraries.extend(teams.ok());
+        let locks = Locks::make(args, preloadable, &mut libraries, notes)?;
         let mut plan = Plan {
             launch: Launch {
                 program: program.clone(),
@@ -74,6 +79,7 @@ impl Plan {
             team: 1,
             most: 1,
             page: None,
+            locks,
             cores: None,
             set: vec![],
             kept: vec![],
@@ -82,22 +88,28 @@ impl Plan {
             resizable,
             independent,
             arguments: args.command[1..].to_vec(),
-            not_entered: library.as_ref().err().cloned(),
+            not_entered,
         };
         plan.sizes();
         grants.set_team(plan.team);
         if args.place {
             plan.place(notes);
         }
-        if let Ok(library) = library {
+        if plan.not_entered.is_none() {
             let (grant, ask) = grants.at_first();
             let page = TeamPage::create(grant.orders(Some(plan.team), false), ask, plan.nprocs(), 1)
                 .context("cannot make the shared page")?;
             let (name, value) = page.variable();
-            let preload = preload::variable(&library, std::env::var_os("LD_PRELOAD"));
             plan.launch.env.push((name.into(), Some(value.into())));
-            plan.launch.env.push(("LD_PRELOAD".into(), Some(preload)));
             plan.page = Some(Arc::new(page));
+        }
+        if let Some(locks) = &plan.locks {
+            let (name, value) = locks.variable();
+            plan.launch.env.push((name.into(), Some(value.into())));
+        }
+        if !libraries.is_empty() {
+            let preload = preload::variable(&libraries, std::env::var_os("LD_PRELOAD"));
+            plan.launch.env.push(("LD_PRELOAD".into(), Some(preload)));
         }
         plan.environment();
         Ok(plan)

@@ -12,6 +12,7 @@ mod follow;
 mod grants;
 mod history;
 mod launch;
+mod locks;
 mod notes;
 mod placer;
 mod report;
@@ -32,6 +33,7 @@ use corefit_linux::launch::{Event, LaunchError, Program, Supervised, end_like};
 use follow::Follower;
 use grants::{Grants, Resize};
 use launch::Plan;
+use locks::Locks;
 use notes::Notes;
 use report::Report;
 use restart::Restarts;
@@ -56,6 +58,10 @@ pub(crate) struct Args {
     /// Keep the threads off the siblings of one core while other cores are free
     #[arg(long)]
     place: bool,
+    /// Put corefit's fair lock in the place of the C library's mutexes and spinlocks; with --report it
+    /// counts what they do
+    #[arg(long)]
+    lock: bool,
     /// The program may be started again early in its run, if it may not be resized and was launched
     /// with the wrong number of threads; not where stdin is a pipe, which cannot be read again
     #[arg(long)]
@@ -136,6 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })?;
     report.wall_s = report::round(start.elapsed().as_secs_f64());
     report.used(child.usage().map_or(0.0, |u| (u.user + u.system).as_secs_f64()));
+    report.lock = plan.locks.as_ref().map(Locks::report);
     report.exit_code = status.code();
     report.exit_signal = status.signal();
     (report.notes, report.notes_at_end) = notes.done();

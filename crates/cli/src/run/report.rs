@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::grants::Grant;
 use super::history::History;
 use super::launch::Plan;
+use super::locks::LockReport;
 
 /// The document of `--report`. Times are seconds since the program was started.
 #[derive(Debug, Serialize)]
@@ -50,6 +51,8 @@ pub(crate) struct Report {
     /// Those of them that nobody was told while the program ran.
     #[serde(skip)]
     pub(crate) notes_at_end: Vec<String>,
+    /// `--lock`: the programs that took corefit's lock, and what their locks did; null without.
+    pub(crate) lock: Option<LockReport>,
     /// CPU time that corefit itself used.
     pub(crate) own_cpu_s: f64,
     /// Times the program was restarted at another size.
@@ -184,6 +187,7 @@ impl Report {
             kept: plan.kept.clone(),
             notes: vec![],
             notes_at_end: vec![],
+            lock: None,
             own_cpu_s: round(own_cpu_s()),
             restarts: 0,
         }
@@ -236,6 +240,7 @@ impl Report {
             lines.push(format!("and {more} OpenMP processes more (--report FILE lists them)"));
         }
         lines.extend(self.set_line());
+        lines.extend(self.lock.as_ref().map(LockReport::line));
         if !self.kept.is_empty() {
             lines.push(format!("left as you set them: {}", self.kept.join(" ")));
         }
