@@ -43,6 +43,10 @@ vm-shares: vms
 vms:
 	@scripts/install-vms || echo "going on without test VMs"
 
+# The threaded tests of SQLite, zstd and Python with the C library's locks and with ours; ten minutes.
+test-lock: build
+	scripts/test-lock
+
 # Programs from the package registries, each run once.
 test-apps: build
 	scripts/install-apps
@@ -51,4 +55,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares vms test-apps clean
+.PHONY: all build deps demo test lint bench differential vm-shares vms test-apps test-lock clean

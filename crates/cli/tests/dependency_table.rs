@@ -10,13 +10,15 @@ const TABLE: &[(&str, &[&str])] = &[
     ("corefit-linux", &["corefit-core"]),
     ("corefit-openmp", &[]),
     ("corefit-lock", &[]),
+    ("corefit-lock-preload", &["corefit-lock"]),
     ("corefit", &["corefit-core", "corefit-sim", "corefit-linux", "corefit-lock"]),
 ];
 
-/// Crates that core, openmp and lock may use at all.
+/// Crates that core, openmp and the locks may use at all.
 const CORE_USES: &[&str] = &["serde", "thiserror"];
 const OPENMP_USES: &[&str] = &["libc"];
 const LOCK_USES: &[&str] = &["libc", "lock_api", "loom"];
+const LOCK_PRELOAD_USES: &[&str] = &["libc", "corefit-lock"];
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
@@ -59,6 +61,8 @@ fn core_openmp_and_lock_use_next_to_nothing() {
         dependencies["corefit-openmp"]
     );
     assert!(dependencies["corefit-lock"].is_subset(&set(LOCK_USES)), "{:?}", dependencies["corefit-lock"]);
+    let preload = &dependencies["corefit-lock-preload"];
+    assert!(preload.is_subset(&set(LOCK_PRELOAD_USES)), "{preload:?}");
 }
 
 #[test]

@@ -322,7 +322,8 @@ mod tests {
                         }
                     }
                     6 if !model[c].is_empty() => {
-                        let waiter = model[c].remove(random(model[c].len()));
+                        let place = random(model[c].len());
+                        let waiter = model[c].remove(place);
                         lines.remove(waiter);
                         drop(Box::from_raw(waiter));
                     }
