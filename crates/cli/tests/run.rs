@@ -429,3 +429,52 @@ fn a_restartable_program_is_started_again_at_the_right_size() {
     assert_eq!(place.report()["restarts"], 0, "what was read from a pipe is gone");
     assert!(stderr(&output).contains("stdin is a pipe"), "{}", stderr(&output));
 }
+
+/// Eight threads that add under one mutex.
+const LOCKS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static pthread_mutex_t plain = PTHREAD_MUTEX_INITIALIZER;
+static long count;
+static void *adds(void *unused) {
+    for (int i = 0; i < 2000; i++) { pthread_mutex_lock(&plain); count++; pthread_mutex_unlock(&plain); }
+    return unused;
+}
+int main(void) {
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) if (pthread_create(&threads[i], 0, adds, 0)) return 2;
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], 0);
+    printf("%ld\n", count);
+    return 0;
+}
+"#;
+
+#[test]
+fn lock_puts_our_lock_into_the_program_and_counts_for_the_report_only() {
+    let place = Place::new();
+    let program = place.compile("locks", &["-pthread"], LOCKS);
+    let program = program.to_str().unwrap();
+    let output =
+        place.corefit(&["run", "--lock", "--report", "report.json", "--", program]).output().unwrap();
+    assert_eq!(stdout(&output), "16000\n");
+    assert!(stderr(&output).contains("--lock: corefit's lock in 1 program: "), "{}", stderr(&output));
+    let lock = &place.report()["lock"];
+    assert_eq!(lock["programs"], 1, "{lock}");
+    assert!(lock["counts"]["acquisitions"].as_u64().unwrap() >= 16000, "{lock}");
+
+    let output = place.corefit(&["run", "--lock", "--", program]).output().unwrap();
+    assert!(stderr(&output).contains("--lock: corefit's lock in 1 program\n"), "{}", stderr(&output));
+    let output = place.corefit(&["run", "--report", "report.json", "--", program]).output().unwrap();
+    assert_eq!((stdout(&output).as_str(), stderr(&output).contains("--lock")), ("16000\n", false));
+    assert!(place.report()["lock"].is_null());
+}
+
+#[test]
+fn lock_says_so_where_it_cannot_enter_the_program() {
+    let place = Place::new();
+    let program = place.compile("locks", &["-pthread", "-static"], LOCKS);
+    let output =
+        place.corefit(&["run", "--quiet", "--lock", "--", program.to_str().unwrap()]).output().unwrap();
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("16000\n", Some(0)));
+    assert!(stderr(&output).contains("corefit: --lock: "), "{}", stderr(&output));
+}

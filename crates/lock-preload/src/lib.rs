@@ -21,6 +21,9 @@
 //!
 //! Nothing here allocates or uses thread-local storage: allocators lock, too.
 
+// The exported functions would replace those of the test program.
+#![cfg_attr(test, allow(dead_code, reason = "a test program exports nothing of it"))]
+
 #[cfg(not(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")))]
 compile_error!("libcorefit_lock.so knows the objects of glibc on x86-64 only");
 

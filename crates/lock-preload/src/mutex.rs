@@ -42,7 +42,10 @@ pub(crate) unsafe extern "C-unwind" fn pthread_mutex_trylock(mutex: *mut Mutex) 
 /// # Safety
 /// As for `pthread_mutex_lock`; `until` points to a time.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn pthread_mutex_timedlock(mutex: *mut Mutex, until: *const libc::timespec) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn pthread_mutex_timedlock(
+    mutex: *mut Mutex,
+    until: *const libc::timespec,
+) -> c_int {
     // SAFETY: the caller's promise.
     match unsafe { &*mutex }.ours() {
         // SAFETY: the caller's promise.

@@ -314,8 +314,7 @@ mod tests {
                     }
                     4..6 => {
                         let first = lines.pop(conds[c]);
-                        let expected =
-                            if model[c].is_empty() { ptr::null_mut() } else { model[c].remove(0) };
+                        let expected = if model[c].is_empty() { ptr::null_mut() } else { model[c].remove(0) };
                         assert_eq!(first, expected);
                         if !first.is_null() {
                             drop(Box::from_raw(first));

@@ -33,7 +33,8 @@ impl Real {
             }
         };
         if at.is_null() {
-            const TEXT: &[u8] = b"libcorefit_lock.so: the C library lacks a function that it stands in front of\n";
+            const TEXT: &[u8] =
+                b"libcorefit_lock.so: the C library lacks a function that it stands in front of\n";
             // SAFETY: a text of the stated length.
             unsafe {
                 libc::write(2, TEXT.as_ptr().cast(), TEXT.len());

@@ -114,8 +114,7 @@ fn functions_of_every_version_are_ours() {
     let (output, _) = with_library(&[program.to_str().unwrap(), "show"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
-    let (ours, rest): (Vec<&str>, Vec<&str>) =
-        text.lines().partition(|l| l.ends_with(" libcorefit_lock.so"));
+    let (ours, rest): (Vec<&str>, Vec<&str>) = text.lines().partition(|l| l.ends_with(" libcorefit_lock.so"));
     assert_eq!((ours.len(), rest), (34, vec!["done"]), "{text}");
 }
 

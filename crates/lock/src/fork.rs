@@ -8,7 +8,7 @@
 //! locks, the linker's among them, and the thread may be waiting for just those.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::place::Place;
 use crate::sys::AtomicU32;
@@ -22,13 +22,13 @@ const NEAR: usize = 64;
 
 /// One waiting thread.
 struct Entry {
-    /// The lock's address, with the bits of its free value below 4 bytes shifted in; 0 if unused.
+    /// The lock's address, odd for a lock whose free value is not 0; 0 if unused.
     lock: AtomicUsize,
-    thread: AtomicUsize,
+    thread: AtomicU64,
 }
 
 static TABLE: [Entry; PLACES] =
-    [const { Entry { lock: AtomicUsize::new(0), thread: AtomicUsize::new(0) } }; PLACES];
+    [const { Entry { lock: AtomicUsize::new(0), thread: AtomicU64::new(0) } }; PLACES];
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
 /// This thread waits for a lock, as long as the value lives.
@@ -39,7 +39,7 @@ impl Waiting {
     pub(crate) fn begin(lock: usize, free: u32) -> Waiting {
         prepare();
         let thread = this_thread();
-        let first = (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+        let first = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
         let entry = (0..NEAR).map(|n| &TABLE[(first as usize + n) % PLACES]).find(|e| {
             let value = lock | usize::from(free != 0);
             e.lock.load(Ordering::Relaxed) == 0
@@ -60,9 +60,9 @@ impl Drop for Waiting {
     }
 }
 
-fn this_thread() -> usize {
+fn this_thread() -> u64 {
     // SAFETY: always succeeds; the value serves as a name only.
-    (unsafe { libc::pthread_self() }) as usize
+    (unsafe { libc::pthread_self() }) as u64
 }
 
 /// Sees to it that children are told. Takes locks of the C library: the pthread face, which stands below

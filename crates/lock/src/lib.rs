@@ -60,9 +60,9 @@ mod sys;
 mod tune;
 pub mod word;
 
+pub use deadline::{Clock, Deadline};
 #[cfg(not(loom))]
 pub use mutex::{Default, Fifo, FifoMutex, Mutex, MutexGuard, Paper, PaperMutex, Preset, RawMutex};
-pub use deadline::{Clock, Deadline};
 pub use policy::{Policy, Spin, Wake};
 
 /// Sees to it that a forked child empties the lines of its locks; else the first thread that waits does.

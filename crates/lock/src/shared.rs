@@ -124,7 +124,8 @@ fn find() -> Option<&'static Page> {
         }
         let mut stat: libc::stat = std::mem::zeroed();
         let known = libc::fstat(fd, &raw mut stat) == 0;
-        let page = (known && usize::try_from(stat.st_size) == Ok(size_of::<Page>())).then(|| map(fd)).flatten();
+        let page =
+            (known && usize::try_from(stat.st_size) == Ok(size_of::<Page>())).then(|| map(fd)).flatten();
         libc::close(fd);
         page?
     };

@@ -94,7 +94,8 @@ impl Counters {
     /// The sum over all threads.
     #[must_use]
     pub fn sum(&self) -> Stats {
-        let all = |of: fn(&Shard) -> &AtomicU64| self.shards.iter().map(move |s| of(s).load(Ordering::Relaxed));
+        let all =
+            |of: fn(&Shard) -> &AtomicU64| self.shards.iter().map(move |s| of(s).load(Ordering::Relaxed));
         macro_rules! of {
             ($event:ident) => {
                 all(|s| &s.counts[Event::$event as usize]).sum()

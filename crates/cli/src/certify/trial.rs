@@ -91,7 +91,10 @@ impl<'a> Trial<'a> {
         let mut command = Command::new(&self.args.command[0]);
         command
             .args(&self.args.command[1..])
-            .env("LD_PRELOAD", preload::variable(std::slice::from_ref(&self.library), std::env::var_os("LD_PRELOAD")))
+            .env(
+                "LD_PRELOAD",
+                preload::variable(std::slice::from_ref(&self.library), std::env::var_os("LD_PRELOAD")),
+            )
             .env(name, value)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -68,7 +68,8 @@ impl Locks {
             }
         }
         let counting = args.report.is_some();
-        let counters = SharedCounters::create(counting).context("cannot make the shared counters of --lock")?;
+        let counters =
+            SharedCounters::create(counting).context("cannot make the shared counters of --lock")?;
         Ok(Some(Locks { counters, counting }))
     }
 
