@@ -43,7 +43,7 @@ vm-shares: vms
 vms:
 	@scripts/install-vms || echo "going on without test VMs"
 
-# The threaded tests of SQLite, zstd and Python with the C library's locks and with ours; ten minutes.
+# The threaded tests of SQLite, zstd and Python with the C library's locks and with ours; some minutes.
 test-lock: build
 	scripts/test-lock
 
