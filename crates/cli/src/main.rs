@@ -6,13 +6,16 @@ mod tell;
 
 mod bench;
 mod certify;
+mod chart;
 mod cpus;
 mod durations;
 mod explain;
 mod machine;
+mod parallel;
 mod preload;
 mod record;
 mod recording;
+mod reproduce;
 mod run;
 mod sim;
 mod verdicts;
@@ -37,6 +40,7 @@ enum Verb {
     Explain(explain::ExplainArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
+    Reproduce(reproduce::Args),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Verb::Explain(args) => explain::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
+        Verb::Reproduce(args) => reproduce::run(&args),
     };
     result.unwrap_or_else(|error| {
         tell!("corefit: {error:#}");

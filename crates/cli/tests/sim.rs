@@ -31,6 +31,76 @@ fn results_are_the_same_to_the_last_byte_on_any_number_of_threads_and_in_any_sha
 }
 
 #[test]
+fn files_of_shards_one_after_the_other_are_the_file_of_the_whole_sweep() {
+    let text = SCENARIO.replace("cores = 2", "cores = [1, 2, 4]");
+    let csv = |more: &[&str]| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("out.csv");
+        let out = ["--out", file.to_str().unwrap(), "--runs", "2"];
+        let output = sim("s.toml", &text, &[&out, more].concat());
+        assert!(output.status.success(), "{output:?}");
+        std::fs::read_to_string(file).unwrap()
+    };
+    let whole = csv(&["--jobs", "1"]);
+    assert_eq!(whole.lines().count(), 1 + 6 * 2 * 2, "points, runs, VMs");
+    let (first, second) = (csv(&["--points", "0..2", "--jobs", "3"]), csv(&["--points", "2..6"]));
+    let (head, rest) = second.split_once('\n').unwrap();
+    assert!(first.starts_with(head));
+    assert_eq!(whole, first + rest);
+}
+
+#[test]
+fn policies_are_compared_in_pairs_with_the_same_random_numbers() {
+    let text = SCENARIO.replace("vcpus = [1, 2]", "vcpus = 2");
+    let compared = |more: &[&str]| {
+        let output = sim("s.toml", &text, &[&["--json", "--runs", "4"], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let document = compared(&["--set", "scheduler=[cfs,credit]"]);
+    let comparisons = document["comparisons"].as_array().unwrap();
+    assert_eq!(comparisons.len(), 2, "a-0 and a-1");
+    let one = &comparisons[0];
+    assert_eq!(
+        (&one["key"], &one["base"], &one["value"]),
+        (&"scheduler".into(), &"cfs".into(), &"credit".into())
+    );
+    let mean = |point: usize| document["points"][point]["vms"][0]["marks_per_s"]["mean"].as_f64().unwrap();
+    let difference = one["difference"]["mean"].as_f64().unwrap();
+    assert!((difference - (mean(1) - mean(0))).abs() < 1e-6 && difference != 0.0, "{one}");
+    // The same policy twice: with common random numbers nothing is left to differ.
+    let document = compared(&["--set", "scheduler=[cfs,cfs]"]);
+    let one = &document["comparisons"][0]["difference"];
+    assert_eq!((&one["mean"], &one["ci95"], &one["n"]), (&0.0.into(), &0.0.into(), &4.into()));
+}
+
+#[test]
+fn a_sweep_is_drawn() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plot.svg");
+    let file = file.to_str().unwrap();
+    let output = sim("s.toml", SCENARIO, &["--runs", "2", "--plot", file]);
+    assert!(output.status.success(), "{output:?}");
+    let picture = std::fs::read_to_string(file).unwrap();
+    assert!(picture.contains("vm.a.vcpus") && picture.contains("marks per second"), "{picture}");
+    let output = sim("s.toml", SCENARIO, &["--plot", file, "--y", "speed"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        told.starts_with("corefit: --y speed: there is no such number; give took_s, marks_per_s"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_mistake_in_a_list_is_told_with_the_place_of_the_list() {
+    let output = sim("s.toml", &SCENARIO.replace("[1, 2]", "[1, 0]"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "corefit: s.toml, line 6, vm.a.vcpus: 0 is out of range; give 1 to 1024\n");
+}
+
+#[test]
 fn a_mistake_is_one_line_with_file_line_and_key_and_exit_code_2() {
     let output = sim("s.toml", &SCENARIO.replace("cores = 2", "cores = 0"), &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -44,6 +114,11 @@ fn what_did_not_end_is_told_loudly() {
     let output = sim("s.toml", &text, &["--runs", "2", "--points", "0..1"]);
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(told.contains("UNFINISHED: a-0/program did not end in 2 of 2 runs"), "{told}");
+    let loud = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        loud.starts_with("corefit: UNFINISHED: 4 times a program did not come to its end, at 1 of 1"),
+        "{loud}"
+    );
 }
 
 #[test]

@@ -16,7 +16,8 @@
 //!                      ├── exec: operations of programs          (host/exec.rs, program/)
 //!                      ├── locks, teams: threads wait            (host/locks.rs, host/teams.rs)
 //!                      ├── change: vCPUs and teams at run time   (host/change.rs)
-//!                      └── account: where the time went          (host/account.rs)
+//!                      ├── account: where the time went          (host/account.rs)
+//!                      └─▶ trace: what changed, for Perfetto      (trace/)
 //! ```
 //!
 //! # Events
@@ -49,6 +50,7 @@ mod random;
 mod scenario;
 mod sched;
 mod spec;
+mod trace;
 mod truth;
 
 pub use host::{Account, Counts, Sim, SpecError, division};

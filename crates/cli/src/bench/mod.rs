@@ -8,7 +8,7 @@ pub(crate) mod interrupt;
 mod job;
 mod lock;
 mod overcommit;
-mod progress;
+pub(crate) mod progress;
 mod sim;
 mod stats;
 pub(crate) mod table;

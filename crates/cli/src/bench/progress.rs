@@ -7,7 +7,7 @@ use std::time::Instant;
 const WIDTH: usize = 24;
 
 /// How far a bench has come. Everything goes to stderr.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     total: usize,
     done: usize,
     start: Instant,
@@ -17,7 +17,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Of a bench with `total` steps.
-    pub(super) fn new(total: usize, verbose: bool) -> Progress {
+    pub(crate) fn new(total: usize, verbose: bool) -> Progress {
         Progress {
             total,
             done: 0,
@@ -28,7 +28,7 @@ impl Progress {
     }
 
     /// A step begins.
-    pub(super) fn begin(&mut self, what: &str) {
+    pub(crate) fn begin(&mut self, what: &str) {
         if self.bar {
             let mut line = bar(self.done, self.total, self.start.elapsed().as_secs(), what);
             // A line that wraps could not be cleared.
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     /// A step has ended; `result` is said with `--verbose` only.
-    pub(super) fn end(&mut self, what: &str, result: &str) {
+    pub(crate) fn end(&mut self, what: &str, result: &str) {
         self.done += 1;
         if self.lines {
             let _ = writeln!(stderr(), "[{}/{}] {what}: {result}", self.done, self.total);
@@ -48,12 +48,12 @@ impl Progress {
     }
 
     /// So many steps are not needed.
-    pub(super) fn skip(&mut self, steps: usize) {
+    pub(crate) fn skip(&mut self, steps: usize) {
         self.done += steps;
     }
 
     /// A line that stays.
-    pub(super) fn say(&self, line: &str) {
+    pub(crate) fn say(&self, line: &str) {
         let clear = if self.bar { "\r\x1b[2K" } else { "" };
         let _ = writeln!(stderr(), "{clear}{line}");
     }

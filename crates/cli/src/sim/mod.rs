@@ -1,21 +1,34 @@
 //! `corefit sim`: what happens to programs on a host that is not at hand.
+//!
+//! ```text
+//! file, --set ─▶ points ─▶ replicate ─┬▶ summary, compare ─▶ text, --json
+//!               (a sweep)  (all cores) ├▶ rows ─▶ export     CSV, Parquet
+//!                                      └▶ plot               SVG
+//! ```
 
+mod compare;
+mod export;
+mod metric;
+mod plot;
 mod replicate;
+mod rows;
 mod summary;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
-use corefit_sim::{Scenario, Set};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use corefit_sim::{Scenario, ScenarioError, Set};
+
+use crate::parallel;
 
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The scenario, in TOML; lists in it make a sweep
     file: PathBuf,
-    /// Replace a value of the scenario, such as vm.lu.vcpus=4
+    /// Replace a value of the scenario, such as vm.lu.vcpus=4 or vm.lu.vcpus=[4,8]
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     sets: Vec<Set>,
     /// Replications with successive seeds [default: what the scenario says]
@@ -25,8 +38,30 @@ pub(crate) struct Args {
     #[arg(long, value_name = "I..J", value_parser = range)]
     points: Option<(usize, usize)>,
     /// Threads to simulate on [default: all CPUs]
-    #[arg(long)]
-    jobs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Compare the values of this list in pairs, with the first one [default: all lists that are not
+    /// numbers]
+    #[arg(long, value_name = "KEY")]
+    compare: Vec<String>,
+    /// Write every run to FILE.csv or FILE.parquet, or the means to FILE.json; may be repeated
+    #[arg(long, value_name = "FILE")]
+    out: Vec<PathBuf>,
+    /// Draw the sweep as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// The list that is x in the picture [default: the longest one of numbers]
+    #[arg(long, value_name = "KEY", requires = "plot")]
+    x: Option<String>,
+    /// The number that is y in the picture [default: took_s, or marks_per_s if nothing ends]
+    #[arg(long, value_name = "NAME", requires = "plot")]
+    y: Option<String>,
+    /// Only VMs whose names begin so are in the picture
+    #[arg(long, value_name = "NAME", requires = "plot")]
+    vm: Option<String>,
+    /// Write what happens in the first run, for ui.perfetto.dev; the scenario has to be one point
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -42,42 +77,138 @@ fn range(text: &str) -> Result<(usize, usize), String> {
     parsed.filter(|(i, j)| i < j).ok_or("give I..J with I < J, such as 0..10".into())
 }
 
-/// A point of a sweep: what was set for it, and the scenario.
-struct Point {
+/// A list of a scenario: where it stands, and its values.
+type Axis = (String, Vec<String>);
+
+/// What was typed.
+struct Source<'a> {
+    text: &'a str,
+    sets: &'a [Set],
+}
+
+/// A point of a sweep: what is set for it. Its scenario is read anew for each run: a sweep may have many
+/// points, and hosts are large.
+struct Point<'a> {
+    source: &'a Source<'a>,
     number: usize,
     sets: Vec<Set>,
-    scenario: Scenario,
+    runs: u32,
+}
+
+impl Point<'_> {
+    fn scenario(&self) -> Result<Scenario, ScenarioError> {
+        Scenario::at(self.source.text, self.source.sets, &self.sets)
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let name = args.file.display().to_string();
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("{name}: cannot be read"))?;
-    let points = points(args, &name, &text)?;
-    let jobs = args.jobs.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1).max(1);
-    let about = points.first().map(|p| p.scenario.about.clone()).unwrap_or_default();
-    let runs = replicate::all(&points, args.runs, jobs);
-    let results: Vec<summary::PointResult> =
-        points.iter().zip(&runs).map(|(point, runs)| summary::PointResult::of(point, runs)).collect();
-    let document = summary::Document { scenario: name, about, points: results };
+    // Whatever can be known to fail fails before the first run.
+    let place = |e: ScenarioError| anyhow!("{name}, {e}");
+    let source = Source { text: &text, sets: &args.sets };
+    let axes = Scenario::axes(&text, &args.sets).map_err(place)?;
+    let (about, points) = points(args, &name, &source)?;
+    let keys = keys(&args.compare, &axes)?;
+    let wanted = plot::Wanted { x: args.x.as_deref(), y: args.y.as_deref(), vm: args.vm.as_deref() };
+    if let Some(file) = &args.plot {
+        wanted.check(&axes)?;
+        ensure!(
+            file.extension().is_some_and(|e| e == "svg"),
+            "{}: its name has to end with .svg",
+            file.display()
+        );
+    }
+    for file in &args.out {
+        export::ending(file)?;
+    }
+    if let Some(file) = &args.trace {
+        trace(file, &points).map_err(|e| e.context(format!("--trace {}", file.display())))?;
+    }
+    let runs = replicate::all(&points, args.jobs.map_or(parallel::cpus(), usize::from)).map_err(place)?;
+    let document = summary::Document {
+        scenario: name,
+        about,
+        points: points.iter().zip(&runs).map(|(point, runs)| summary::PointResult::of(point, runs)).collect(),
+        comparisons: keys.iter().flat_map(|key| compare::along(key, &points, &runs)).collect(),
+    };
+    let json = serde_json::to_string_pretty(&document)?;
+    let columns = rows::table(&axes, &points, &runs);
+    for file in &args.out {
+        export::write(file, &columns, &(json.clone() + "\n"))?;
+    }
+    if let Some(file) = &args.plot {
+        let title = if document.about.is_empty() { &document.scenario } else { &document.about };
+        let picture = plot::draw(&wanted, &axes, (&points, &runs), title)?;
+        std::fs::write(file, picture).with_context(|| cannot(file))?;
+    }
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        show!("{json}");
     } else {
         show!("{}", text::render(&document).trim_end());
     }
+    loudly(&document);
     Ok(ExitCode::SUCCESS)
 }
 
-fn points(args: &Args, name: &str, text: &str) -> Result<Vec<Point>> {
-    let place = |e: corefit_sim::ScenarioError| anyhow!("{name}, {e}");
-    let all = Scenario::points(text, &args.sets).map_err(place)?;
+/// A run of its own: it is the same as the first one that is reported.
+fn trace(file: &Path, points: &[Point<'_>]) -> Result<()> {
+    let [point] = points else {
+        bail!("there are {} points; choose one with --points or --set", points.len());
+    };
+    let (mut sim, _, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
+    let mut out = std::fs::File::create(file).context("cannot be written")?;
+    sim.trace(length, &mut out).context("cannot be written")
+}
+
+fn cannot(file: &Path) -> String {
+    format!("{}: cannot be written", file.display())
+}
+
+/// On stderr, whatever becomes of stdout.
+fn loudly(document: &summary::Document) {
+    let concerned: Vec<_> = document.points.iter().filter(|p| !p.unfinished.is_empty()).collect();
+    let programs: usize = concerned.iter().map(|p| p.unfinished.values().sum::<usize>()).sum();
+    if programs > 0 {
+        tell!(
+            "corefit: UNFINISHED: {programs} times a program did not come to its end, at {} of {} points; their \
+             times are missing from means; raise `until`",
+            concerned.len(),
+            document.points.len()
+        );
+    }
+}
+
+fn keys(chosen: &[String], axes: &[Axis]) -> Result<Vec<String>> {
+    for key in chosen {
+        let known: Vec<&str> = axes.iter().map(|(key, _)| key.as_str()).collect();
+        let known = if known.is_empty() { "no list at all".into() } else { known.join(", ") };
+        ensure!(
+            axes.iter().any(|(k, _)| k == key),
+            "--compare {key}: the scenario has no list there; there is {known}"
+        );
+    }
+    if !chosen.is_empty() {
+        return Ok(chosen.to_vec());
+    }
+    let policy = |axis: &&Axis| axis.1.iter().any(|v| v.parse::<f64>().is_err());
+    Ok(axes.iter().filter(policy).map(|(key, _)| key.clone()).collect())
+}
+
+/// What the scenario is about, and the points that were asked for, each of which can be simulated.
+fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String, Vec<Point<'a>>)> {
+    let place = |e: ScenarioError| anyhow!("{name}, {e}");
+    let all = Scenario::points(source.text, source.sets).map_err(place)?;
     let (from, to) = args.points.unwrap_or((0, all.len()));
-    anyhow::ensure!(to <= all.len(), "--points {from}..{to}: {name} has {} points", all.len());
-    let chosen = all.into_iter().enumerate().skip(from).take(to - from);
-    chosen
-        .map(|(number, sets)| {
-            let both: Vec<Set> = args.sets.iter().chain(&sets).cloned().collect();
-            let scenario = Scenario::parse(text, &both).map_err(place)?;
-            Ok(Point { number, sets, scenario })
-        })
-        .collect()
+    ensure!(to <= all.len(), "--points {from}..{to}: {name} has {} points", all.len());
+    let mut about = String::new();
+    let mut points = vec![];
+    for (number, sets) in all.into_iter().enumerate().skip(from).take(to - from) {
+        let mut point = Point { source, number, sets, runs: 1 };
+        let scenario = point.scenario().map_err(place)?;
+        point.runs = args.runs.unwrap_or(scenario.runs);
+        about = scenario.about;
+        points.push(point);
+    }
+    Ok((about, points))
 }

@@ -1,64 +1,86 @@
-//! Every point, several times, on all CPUs. A result depends on scenario, point and seed only, so it is
-//! the same whatever thread it ran on.
+//! Every point, several times, on all CPUs.
+//!
+//! A result is a function of scenario, point and seed, so it is the same whatever thread it ran on and
+//! whatever else was run. Run r of every point has seed + r: numbers are drawn by (seed, thread, purpose,
+//! counter), so points that differ in a policy see the same random numbers, and can be compared in pairs.
 
-use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use corefit_sim::{Sim, Truth};
+use corefit_sim::{ScenarioError, Sim};
 
 use super::Point;
+use super::metric::METRICS;
+use crate::parallel;
 
-/// One run: what happened, and what did not end.
+/// One run: what is reported of it.
+#[derive(Clone, Debug)]
 pub(super) struct Run {
-    pub(super) truth: Truth,
+    pub(super) seed: u64,
+    pub(super) events: u64,
+    pub(super) ran_s: f64,
+    pub(super) competing_cores: f64,
+    pub(super) idle_pcpus: f64,
+    /// `vm/program` that did not come to an end.
     pub(super) unfinished: Vec<String>,
+    pub(super) vms: Vec<VmRun>,
+}
+
+/// One VM in one run.
+#[derive(Clone, Debug)]
+pub(super) struct VmRun {
+    pub(super) name: String,
+    pub(super) program: String,
+    /// Everything in it that has an end came to it.
+    pub(super) finished: bool,
+    /// Of [`METRICS`].
+    pub(super) values: [Option<f64>; METRICS.len()],
 }
 
 /// For each point its runs, in the order of their seeds.
-pub(super) fn all(points: &[Point], runs: Option<u32>, jobs: usize) -> Vec<Vec<Run>> {
+pub(super) fn all(points: &[Point<'_>], jobs: usize) -> Result<Vec<Vec<Run>>, ScenarioError> {
     let tasks: Vec<(usize, u32)> = points
         .iter()
         .enumerate()
-        .flat_map(|(index, point)| (0..runs.unwrap_or(point.scenario.runs)).map(move |run| (index, run)))
+        .flat_map(|(index, point)| (0..point.runs).map(move |run| (index, run)))
         .collect();
-    let results: Vec<OnceLock<Option<Run>>> = tasks.iter().map(|_| OnceLock::new()).collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let progress = std::io::stderr().is_terminal() && tasks.len() > 1;
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.min(tasks.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(point, run)) = tasks.get(index) else { break };
-                    let _ = results[index].set(once(&points[point], run));
-                    let finished = done.fetch_add(1, Ordering::Relaxed) + 1;
-                    if progress {
-                        let _ = write!(std::io::stderr(), "\r{finished} of {} runs", tasks.len());
-                    }
-                }
-            });
-        }
-    });
-    if progress {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    let results = parallel::map(&tasks, jobs, "runs", |&(point, run)| once(&points[point], run));
     let mut by_point: Vec<Vec<Run>> = points.iter().map(|_| Vec::new()).collect();
     for ((point, _), result) in tasks.iter().zip(results) {
-        by_point[*point].extend(result.into_inner().flatten());
+        by_point[*point].push(result?);
     }
-    by_point
+    Ok(by_point)
 }
 
-/// `None` cannot happen: the scenario was checked when it was read.
-fn once(point: &Point, run: u32) -> Option<Run> {
-    let mut spec = point.scenario.spec.clone();
+/// The simulated host of one run, at its beginning; its seed, and how long it is to run if nothing in it
+/// has an end.
+pub(super) fn host(point: &Point<'_>, run: u32) -> Result<(Sim, u64, Option<u64>), ScenarioError> {
+    let mut spec = point.scenario()?.spec;
     spec.seed = spec.seed.wrapping_add(u64::from(run));
-    let mut sim = Sim::new(&spec).ok()?;
-    if spec.vms.iter().flat_map(|vm| &vm.apps).all(|app| app.program.is_endless()) {
-        sim.run_for(spec.until_ns);
-    } else {
-        sim.run();
+    let endless = spec.vms.iter().flat_map(|vm| &vm.apps).all(|app| app.program.is_endless());
+    let sim = Sim::new(&spec).map_err(|e| ScenarioError { place: format!("{}: ", e.path), what: e.what })?;
+    Ok((sim, spec.seed, endless.then_some(spec.until_ns)))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
+    let (mut sim, seed, length) = host(point, run)?;
+    match length {
+        Some(ns) => sim.run_for(ns),
+        None => sim.run(),
     }
-    Some(Run { truth: sim.truth(), unfinished: sim.unfinished() })
+    let truth = sim.truth();
+    let unfinished = sim.unfinished();
+    let vms = truth.vms.iter().map(|vm| VmRun {
+        name: vm.name.clone(),
+        program: vm.apps.first().map(|app| app.name.clone()).unwrap_or_default(),
+        finished: vm.apps.iter().all(|app| app.endless || app.took_ns.is_some()),
+        values: std::array::from_fn(|index| METRICS[index].of(vm, &truth)),
+    });
+    Ok(Run {
+        seed,
+        events: truth.events,
+        ran_s: truth.ran_ns as f64 / 1e9,
+        competing_cores: truth.competing_cores,
+        idle_pcpus: truth.idle_ns as f64 / truth.ran_ns.max(1) as f64,
+        vms: vms.collect(),
+        unfinished,
+    })
 }

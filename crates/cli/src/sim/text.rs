@@ -1,12 +1,14 @@
 //! The tables for people.
 
-use super::summary::{Document, Mean, PointResult};
+use super::compare::Comparison;
+use super::summary::{Document, PointResult, VmResult};
 use crate::bench::table::{NONE, Table};
 
-const HEADINGS: [&str; 12] = [
+const HEADINGS: [&str; 13] = [
     "VM",
     "program",
-    "took s",
+    "unit",
+    "result",
     "+-",
     "utilised",
     "spinning",
@@ -24,6 +26,7 @@ pub(super) fn render(document: &Document) -> String {
     for point in &document.points {
         text += &one(point);
     }
+    text += &compared(&document.comparisons);
     text += "\nutilised, spinning, switching, waiting: mean pCPUs (vCPUs for waiting) over the whole run; unused: entitled to,\n\
         but not used in its period; LHP: vCPUs preempted while holding a spin lock; +-: 95 % confidence.\n";
     text
@@ -40,23 +43,28 @@ fn one(point: &PointResult) -> String {
         point.idle_pcpus.mean,
         point.competing_cores.mean,
     );
-    let mut table = Table::new(2, &HEADINGS);
+    let mut table = Table::new(3, &HEADINGS);
     for vm in &point.vms {
-        let pcpus = |mean: &Mean| format!("{:.2}", mean.mean);
-        let rate = |mean: &Mean| format!("{:.0}", mean.mean);
+        let mean = |name| vm.mean(name);
+        let pcpus = |name| mean(name).map_or(NONE.into(), |m| format!("{:.2}", m.mean));
+        let rate = |name| mean(name).map_or(NONE.into(), |m| format!("{:.0}", m.mean));
+        // What has no end is judged by its marks.
+        let ends = mean("took_s").is_some() || vm.unfinished_in(point);
+        let progress = mean(if ends { "took_s" } else { "marks_per_s" });
         table.row(vec![
             vm.name.clone(),
             vm.program.clone(),
-            vm.took_s.map_or(NONE.into(), |m| format!("{:.3}", m.mean)),
-            vm.took_s.and_then(|m| m.ci95).map_or(NONE.into(), |ci| format!("{ci:.3}")),
-            pcpus(&vm.utilised),
-            pcpus(&vm.spinning),
-            pcpus(&vm.switching),
-            pcpus(&vm.waiting),
-            pcpus(&vm.unused),
-            rate(&vm.holder_preemptions_per_s),
-            rate(&vm.halts_per_s),
-            rate(&vm.ple_exits_per_s),
+            if ends { "s".into() } else { "marks/s".into() },
+            progress.map_or(NONE.into(), |m| format!("{:.3}", m.mean)),
+            progress.and_then(|m| m.ci95).map_or(NONE.into(), |ci| format!("{ci:.3}")),
+            pcpus("utilised"),
+            pcpus("spinning"),
+            pcpus("switching"),
+            pcpus("waiting"),
+            pcpus("unused"),
+            rate("holder_preemptions_per_s"),
+            rate("halts_per_s"),
+            rate("ple_exits_per_s"),
         ]);
     }
     text += &table.render();
@@ -64,4 +72,38 @@ fn one(point: &PointResult) -> String {
         text += &format!("UNFINISHED: {name} did not end in {runs} of {} runs; raise `until`\n", point.runs);
     }
     text
+}
+
+/// Paired differences, a table for each key.
+fn compared(comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for of_key in comparisons.chunk_by(|a, b| a.key == b.key) {
+        let Some(first) = of_key.first() else { continue };
+        text += &format!("\n{}, against {} in pairs of runs with the same seed:\n", first.key, first.base);
+        let headings = [&first.key, "at", "VM", "number", &first.base, "difference", "+-", "%"];
+        let mut table = Table::new(4, &headings);
+        for one in of_key {
+            let at: Vec<String> = one.at.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let show = |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{x:.3}"));
+            let relative = one.difference.zip(one.base_mean).filter(|(_, base)| *base != 0.0);
+            table.row(vec![
+                one.value.clone(),
+                at.join(", "),
+                one.vm.clone(),
+                one.metric.into(),
+                show(one.base_mean),
+                one.difference.map_or("not all runs ended".into(), |d| format!("{:+.3}", d.mean)),
+                show(one.difference.and_then(|d| d.ci95)),
+                relative.map_or(NONE.into(), |(d, base)| format!("{:+.1}", d.mean / base * 100.0)),
+            ]);
+        }
+        text += &table.render();
+    }
+    text
+}
+
+impl VmResult {
+    fn unfinished_in(&self, point: &PointResult) -> bool {
+        point.unfinished.contains_key(&format!("{}/{}", self.name, self.program))
+    }
 }

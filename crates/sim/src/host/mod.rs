@@ -137,12 +137,31 @@ pub struct Sim {
     pub(crate) spec: crate::Spec,
 }
 
+/// Looks on while a host runs; `()` does not, and costs nothing.
+pub(crate) trait Watch {
+    /// Something is about to happen on a pCPU (not by a timer).
+    fn before(&mut self, sim: &Sim, p: u32);
+    /// It has happened, whatever it was.
+    fn after(&mut self, sim: &Sim);
+}
+
+impl Watch for () {
+    #[inline]
+    fn before(&mut self, _: &Sim, _: u32) {}
+    #[inline]
+    fn after(&mut self, _: &Sim) {}
+}
+
 impl Sim {
     /// Runs until all programs that have an end have ended, or the time is over.
     pub fn run(&mut self) {
+        self.run_watched(&mut ());
+    }
+
+    pub(crate) fn run_watched(&mut self, watch: &mut impl Watch) {
         while self.open > 0 {
             match self.queue.next(self.until) {
-                Some((at, next)) => self.handle(at, next),
+                Some((at, next)) => self.handle(at, next, watch),
                 None => {
                     self.now = self.until;
                     break;
@@ -154,9 +173,13 @@ impl Sim {
 
     /// Runs for so long, whatever ends meanwhile.
     pub fn run_for(&mut self, ns: u64) {
+        self.run_for_watched(ns, &mut ());
+    }
+
+    pub(crate) fn run_for_watched(&mut self, ns: u64, watch: &mut impl Watch) {
         let until = self.now.saturating_add(ns);
         while let Some((at, next)) = self.queue.next(until) {
-            self.handle(at, next);
+            self.handle(at, next, watch);
         }
         self.now = until;
         self.settle_all();
@@ -175,14 +198,18 @@ impl Sim {
     }
 
     #[inline]
-    fn handle(&mut self, at: Ns, next: Next<Event>) {
+    fn handle(&mut self, at: Ns, next: Next<Event>, watch: &mut impl Watch) {
         debug_assert!(at >= self.now, "time ran backwards");
         self.now = at;
         self.events += 1;
         match next {
-            Next::Slot(p) => self.pcpu_event(p),
+            Next::Slot(p) => {
+                watch.before(self, p);
+                self.pcpu_event(p);
+            }
             Next::Timer(event) => self.timer_event(event),
         }
+        watch.after(self);
     }
 
     fn settle_all(&mut self) {

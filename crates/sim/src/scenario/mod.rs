@@ -60,8 +60,27 @@ impl Scenario {
     /// # Errors
     /// The first mistake.
     pub fn parse(text: &str, sets: &[Set]) -> Result<Scenario, ScenarioError> {
-        let root = root(text, sets)?;
+        Scenario::at(text, sets, &[])
+    }
+
+    /// Reads one of the [`Scenario::points`] of a sweep. A mistake in a list is told with the list's place.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn at(text: &str, sets: &[Set], point: &[Set]) -> Result<Scenario, ScenarioError> {
+        let mut root = root(text, sets)?;
+        put(&mut root, point)?;
         read::scenario(text, &root, sets)
+    }
+
+    /// The lists of a sweep: where each stands (a path such as `vm.lu.vcpus`), and its values.
+    ///
+    /// # Errors
+    /// If the text is no TOML, or a value cannot be set.
+    pub fn axes(text: &str, sets: &[Set]) -> Result<Vec<(String, Vec<String>)>, ScenarioError> {
+        let mut axes = Vec::new();
+        find_lists(&root(text, sets)?, "", &mut axes);
+        Ok(axes)
     }
 
     /// The points of a sweep: for each, the values of the lists. A scenario without lists is one point.
@@ -69,25 +88,24 @@ impl Scenario {
     /// # Errors
     /// If the text is no TOML, a value cannot be set, or there are more than 100,000 points.
     pub fn points(text: &str, sets: &[Set]) -> Result<Vec<Vec<Set>>, ScenarioError> {
-        let mut axes = Vec::new();
-        find_lists(&root(text, sets)?, "", &mut axes);
         let mut points = vec![vec![]];
-        for (path, values) in axes {
+        for (path, values) in Scenario::axes(text, sets)? {
+            if points.len() * values.len() > MAX_POINTS {
+                let what = format!("more than {MAX_POINTS} points; shorten the lists");
+                return Err(ScenarioError { place: String::new(), what });
+            }
             let with = |point: &Vec<Set>| -> Vec<Vec<Set>> {
                 let one = |value: &String| [point.clone(), vec![(path.clone(), value.clone())]].concat();
                 values.iter().map(one).collect()
             };
             points = points.iter().flat_map(with).collect();
-            if points.len() > 100_000 {
-                return Err(ScenarioError {
-                    place: String::new(),
-                    what: "more than 100000 points; shorten the lists".into(),
-                });
-            }
         }
         Ok(points)
     }
 }
+
+/// Of a sweep.
+const MAX_POINTS: usize = 100_000;
 
 fn root<'a>(text: &'a str, sets: &'a [Set]) -> Result<DeTable<'a>, ScenarioError> {
     let root = DeTable::parse(text).map_err(|e| {
@@ -95,11 +113,16 @@ fn root<'a>(text: &'a str, sets: &'a [Set]) -> Result<DeTable<'a>, ScenarioError
         ScenarioError { place: format!("line {line}: "), what: e.message().to_owned() }
     })?;
     let mut root = root.into_inner();
+    put(&mut root, sets)?;
+    Ok(root)
+}
+
+fn put<'a>(root: &mut DeTable<'a>, sets: &'a [Set]) -> Result<(), ScenarioError> {
     for (path, value) in sets {
-        table::set(&mut root, path, value)
+        table::set(root, path, value)
             .map_err(|what| ScenarioError { place: format!("--set {path}: "), what })?;
     }
-    Ok(root)
+    Ok(())
 }
 
 /// Lists of plain values, with their paths.

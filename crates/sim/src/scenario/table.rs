@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use corefit_core::CpuSet;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::{ScenarioError, Set};
 
@@ -28,11 +28,7 @@ pub(super) fn plain(value: &DeValue<'_>) -> Option<String> {
 
 /// Puts a value at a path: TOML, or else a text.
 pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> Result<(), String> {
-    let value = match DeValue::parse(value) {
-        // What is no TOML value (cfs, 0-3) is meant as text.
-        Ok(parsed) if !matches!(parsed.get_ref(), DeValue::Datetime(_)) => parsed.into_inner(),
-        _ => DeValue::String(Cow::Borrowed(value)),
-    };
+    let value = typed(value);
     let mut table = root;
     let parts: Vec<&str> = path.split('.').collect();
     let Some((last, way)) = parts.split_last() else { return Err("give a key".into()) };
@@ -57,6 +53,23 @@ pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> 
         table.insert(Spanned::new(0..0, Cow::Borrowed(*last)), Spanned::new(0..0, value));
     }
     Ok(())
+}
+
+/// What is no TOML value (cfs, 0-3) is meant as text, and `[cfs,credit]` as a list of such.
+fn typed(value: &str) -> DeValue<'_> {
+    match DeValue::parse(value) {
+        Ok(parsed) if !matches!(parsed.get_ref(), DeValue::Datetime(_)) => parsed.into_inner(),
+        _ => match value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(list) if !list.trim().is_empty() => {
+                let mut items = DeArray::new();
+                for item in list.split(',') {
+                    items.push(Spanned::new(0..0, typed(item.trim())));
+                }
+                DeValue::Array(items)
+            }
+            _ => DeValue::String(Cow::Borrowed(value)),
+        },
+    }
 }
 
 fn keys(table: &DeTable<'_>) -> String {

@@ -1,0 +1,170 @@
+//! `corefit reproduce`: the papers' figures, theirs beside ours.
+//!
+//! `theirs` is a number that a paper's text prints; where it prints none, only an order or a kind is compared.
+//! Everything runs on the simulated host, from scenarios that `corefit sim` can run, too. What is fitted is
+//! named with each number that depends on it; what is not named is a setting that the paper states, or a value
+//! of ours that was there before (docs/model.md).
+
+mod p1;
+mod p2;
+mod p3;
+mod p4;
+mod testbed;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::bench::table::{NONE, Table};
+
+/// Simulate the papers' figures, theirs and ours side by side
+///
+/// Exit status 1 if something does not come out.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Papers [default: all]
+    #[arg(value_enum, ignore_case = true)]
+    papers: Vec<Paper>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where something was published; docs/model.md has the titles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[value(rename_all = "UPPER")]
+enum Paper {
+    P1,
+    P2,
+    P3,
+    P4,
+    P5,
+}
+
+#[derive(Serialize)]
+struct Document {
+    items: Vec<Item>,
+}
+
+/// One number or statement.
+#[derive(Debug, Serialize)]
+struct Item {
+    paper: Paper,
+    figure: &'static str,
+    what: String,
+    /// As printed in the paper's text.
+    theirs: Option<f64>,
+    /// `None`: it did not come to an end.
+    ours: Option<f64>,
+    /// Parameters that were fitted to numbers of this testbed.
+    fitted: Vec<&'static str>,
+    /// What `ok` means.
+    rule: String,
+    ok: bool,
+}
+
+/// When ours is as good as theirs.
+enum Rule {
+    /// So many percent off at most.
+    Within(f64),
+    AtLeast(f64),
+    AtMost(f64),
+    /// Of what was to be counted.
+    Exactly(f64),
+}
+
+impl Item {
+    fn new(
+        (paper, figure): (Paper, &'static str),
+        what: impl Into<String>,
+        theirs: Option<f64>,
+        ours: Option<f64>,
+        rule: &Rule,
+    ) -> Item {
+        let (text, holds): (String, Box<dyn Fn(f64) -> bool>) = match *rule {
+            Rule::Within(percent) => {
+                let to = theirs.unwrap_or(f64::NAN);
+                (
+                    format!("within {percent} % of theirs"),
+                    Box::new(move |x| (x / to - 1.0).abs() * 100.0 <= percent),
+                )
+            }
+            Rule::AtLeast(least) => (format!("at least {least}"), Box::new(move |x| x >= least)),
+            Rule::AtMost(most) => (format!("at most {most}"), Box::new(move |x| x <= most)),
+            Rule::Exactly(n) => (format!("{n}, to 0.05"), Box::new(move |x| (x - n).abs() <= 0.05)),
+        };
+        let ok = ours.is_some_and(holds);
+        Item { paper, figure, what: what.into(), theirs, ours, fitted: vec![], rule: text, ok }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut papers = args.papers.clone();
+    if papers.is_empty() {
+        papers = vec![Paper::P1, Paper::P2, Paper::P3, Paper::P4, Paper::P5];
+    }
+    papers.sort_unstable();
+    papers.dedup();
+    let mut items = vec![];
+    for paper in &papers {
+        items.extend(match paper {
+            Paper::P1 => p1::items()?,
+            Paper::P2 => p2::items()?,
+            Paper::P3 => p3::items()?,
+            Paper::P4 => p4::items()?,
+            Paper::P5 => vec![],
+        });
+    }
+    let missed = items.iter().filter(|item| !item.ok).count();
+    if args.json {
+        show!("{}", serde_json::to_string_pretty(&Document { items })?);
+    } else {
+        show!("{}", text(&papers, &items).trim_end());
+    }
+    Ok(ExitCode::from(u8::from(missed > 0)))
+}
+
+fn text(papers: &[Paper], items: &[Item]) -> String {
+    let mut table = Table::new(3, &["", "figure", "what", "theirs", "ours", "ok", "means"]);
+    let number = |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{x:.2}"));
+    for item in items {
+        table.row(vec![
+            format!("{:?}", item.paper),
+            item.figure.into(),
+            item.what.clone(),
+            number(item.theirs),
+            number(item.ours),
+            if item.ok { "yes".into() } else { "NO".into() },
+            item.rule.clone(),
+        ]);
+    }
+    let mut text = table.render();
+    for paper in papers.iter().filter(|paper| !items.iter().any(|item| item.paper == **paper)) {
+        text += &format!("{paper:?}: nothing of it is reproduced yet.\n");
+    }
+    let fitted: Vec<&str> = items.iter().flat_map(|item| item.fitted.iter().copied()).collect();
+    let fitted = if fitted.is_empty() { "nothing".into() } else { fitted.join(", ") };
+    let missed = items.iter().filter(|item| !item.ok).count();
+    text + &format!("{} of {} as published; fitted: {fitted}.\n", items.len() - missed, items.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_off_is_not_ok() {
+        let at = (Paper::P2, "Figure 2");
+        let ok = |theirs, ours, rule| Item::new(at, "x", theirs, ours, &rule).ok;
+        assert!(ok(Some(100.0), Some(124.0), Rule::Within(25.0)));
+        assert!(!ok(Some(100.0), Some(126.0), Rule::Within(25.0)));
+        assert!(!ok(Some(100.0), None, Rule::Within(25.0)), "it did not end");
+        assert!(!ok(None, Some(1.0), Rule::Within(25.0)), "nothing to be within of");
+        assert!(ok(None, Some(2.0), Rule::AtLeast(2.0)) && !ok(None, Some(f64::NAN), Rule::AtLeast(2.0)));
+        assert!(ok(None, Some(2.0), Rule::AtMost(2.0)) && !ok(None, Some(2.1), Rule::AtMost(2.0)));
+        assert!(
+            ok(Some(7.0), Some(7.04), Rule::Exactly(7.0)) && !ok(Some(7.0), Some(7.1), Rule::Exactly(7.0))
+        );
+    }
+}
