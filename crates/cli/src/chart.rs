@@ -156,9 +156,7 @@ where
 
 /// With about three digits that mean something.
 fn number(x: f64) -> String {
-    let size = x.abs();
-    match size {
-        s if s == 0.0 => "0".into(),
+    match x.abs() {
         s if s >= 1e6 => format!("{:.3}M", x / 1e6).replace(".000M", "M").replace("00M", "M"),
         s if s >= 100.0 => format!("{x:.0}"),
         _ => {

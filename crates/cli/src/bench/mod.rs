@@ -9,6 +9,7 @@ mod job;
 mod lock;
 mod overcommit;
 pub(crate) mod progress;
+mod scale;
 mod sim;
 mod stats;
 pub(crate) mod table;
@@ -30,6 +31,7 @@ enum Name {
     Overcommit(Box<overcommit::Args>),
     Explain(explain::Args),
     Sim(sim::Args),
+    Scale(scale::Args),
     Lock(lock::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
@@ -42,6 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Overcommit(args) => overcommit::run(args),
         Name::Explain(args) => explain::run(args),
         Name::Sim(args) => sim::run(args),
+        Name::Scale(args) => scale::run(args),
         Name::Lock(args) => lock::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::testbed::{run, seconds, spec};
+use super::testbed::{marks_per_s, run, spec};
 use super::{Item, Paper, Rule};
 
 const FIGURE_1: &str = include_str!("../../../../scenarios/p3-figure1.toml");
@@ -13,8 +13,8 @@ pub(super) fn items() -> Result<Vec<Item>> {
         spec(FIGURE_1, &[("hardware.cores", cores.to_string()), ("vm.build.vcpus", vcpus.to_string())])
     };
     let hosts = [of(16, 8)?, of(16, 16)?, of(16, 32)?, of(28, 16)?, of(28, 32)?];
-    let took: Vec<Option<f64>> = run(&hosts, "P3")?.iter().map(seconds).collect();
-    let faster = |from: usize, to: usize| Some(took[from]? / took[to]?);
+    let speeds: Vec<f64> = run(&hosts, "P3")?.iter().map(marks_per_s).collect();
+    let faster = |from: usize, to: usize| Some(speeds[to] / speeds[from]);
     let at = (Paper::P3, "Figure 1");
     let plateau = faster(1, 2);
     Ok(vec![

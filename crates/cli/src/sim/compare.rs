@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use corefit_sim::Set;
 use serde::Serialize;
 
 use super::Point;
@@ -33,7 +34,7 @@ pub(super) struct Comparison {
 /// Compares along a key.
 pub(super) fn along(key: &str, points: &[Point<'_>], runs: &[Vec<Run>]) -> Vec<Comparison> {
     // The others of a sweep's point, in the order of the first one with the same other values.
-    let mut families: Vec<(Vec<(String, String)>, Vec<usize>)> = vec![];
+    let mut families: Vec<(Vec<Set>, Vec<usize>)> = vec![];
     for (index, point) in points.iter().enumerate() {
         if !point.sets.iter().any(|(k, _)| k == key) {
             return vec![];

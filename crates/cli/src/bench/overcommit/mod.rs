@@ -284,7 +284,7 @@ impl Args {
 }
 
 /// The nearest directory with `workloads/Makefile` above the executable or the present one.
-fn find_root() -> Result<PathBuf> {
+pub(super) fn find_root() -> Result<PathBuf> {
     let exe = std::env::current_exe().ok();
     let here = std::env::current_dir().ok();
     let is_root = |dir: &&Path| dir.join("workloads/Makefile").is_file();

@@ -1,0 +1,57 @@
+//! `corefit reproduce`, as typed. What the model gets right is held here; what it does not is not hidden.
+
+use std::process::{Command, Output};
+
+fn reproduce(args: &[&str]) -> (Output, Vec<serde_json::Value>) {
+    let output = Command::new(env!("CARGO_BIN_EXE_corefit"))
+        .arg("reproduce")
+        .args(args)
+        .arg("--json")
+        .output()
+        .unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    (output, document["items"].as_array().unwrap().clone())
+}
+
+#[test]
+fn figure_6_of_p1_comes_out_exactly_with_nothing_fitted() {
+    let (output, items) = reproduce(&["P1"]);
+    assert_eq!(output.status.code(), Some(0));
+    let theirs: Vec<f64> = items.iter().map(|item| item["theirs"].as_f64().unwrap()).collect();
+    assert_eq!(theirs, [2.0, 4.0, 4.0]);
+    for item in &items {
+        let (theirs, ours) = (item["theirs"].as_f64().unwrap(), item["ours"].as_f64().unwrap());
+        assert!((ours / theirs - 1.0).abs() < 0.01 && item["ok"] == true, "{item}");
+        assert_eq!(item["fitted"].as_array().unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn modules_compete_as_p4_counts_them() {
+    let (_, items) = reproduce(&["p4"]);
+    let counted = |what: &str| {
+        let item = items.iter().find(|item| item["what"].as_str().unwrap().contains(what)).unwrap();
+        item["ours"].as_f64().unwrap()
+    };
+    assert!((counted("7-9, 16 threads") - 7.0).abs() < 0.05);
+    assert!(counted("one core per module") < 0.05);
+    assert!((counted("0-16, 8 threads") - 4.0).abs() < 0.05);
+}
+
+#[test]
+fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
+    let (output, items) = reproduce(&["P1", "P2", "P3", "P4", "P5"]);
+    let papers = |name: &str| items.iter().filter(|item| item["paper"] == name).count();
+    assert!(papers("P1") == 3 && papers("P2") > 8 && papers("P3") == 3 && papers("P4") == 9);
+    assert_eq!(papers("P5"), 0, "none of it is simulated yet");
+    let missed = items.iter().any(|item| item["ok"] == false);
+    assert_eq!(output.status.code(), Some(i32::from(missed)));
+    for item in &items {
+        // Nobody claims a number as theirs that is not compared with ours.
+        assert!(item["what"].is_string() && item["figure"].is_string() && item["rule"].is_string(), "{item}");
+    }
+    assert_eq!(
+        reproduce(&["P3"]).1,
+        items.iter().filter(|i| i["paper"] == "P3").cloned().collect::<Vec<_>>()
+    );
+}
