@@ -115,7 +115,8 @@ fn lines<Y>(
 where
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    let amounts = |x: &f64| number(*x);
+    let whole = chart.series.iter().flat_map(|s| &s.points).all(|p| p.0.fract() == 0.0);
+    let amounts = |x: &f64| if whole && x.fract() != 0.0 { String::new() } else { number(*x) };
     let names = |x: &f64| {
         let near = (x - x.round()).abs() < 1e-6;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small index")]

@@ -7,6 +7,7 @@ mod helper;
 pub(crate) mod interrupt;
 mod job;
 mod lock;
+mod model;
 mod overcommit;
 pub(crate) mod progress;
 mod scale;
@@ -31,6 +32,7 @@ enum Name {
     Overcommit(Box<overcommit::Args>),
     Explain(explain::Args),
     Sim(sim::Args),
+    Model(model::Args),
     Scale(scale::Args),
     Lock(lock::Args),
     #[command(hide = true)]
@@ -44,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Overcommit(args) => overcommit::run(args),
         Name::Explain(args) => explain::run(args),
         Name::Sim(args) => sim::run(args),
+        Name::Model(args) => model::run(args),
         Name::Scale(args) => scale::run(args),
         Name::Lock(args) => lock::run(args),
         Name::Enter(args) => helper::enter(args),

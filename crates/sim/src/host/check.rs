@@ -11,6 +11,7 @@ use crate::spec::{Hardware, Limit, Spec, VmSpec};
 const MAX_PCPUS: u32 = 4_096;
 const MAX_VCPUS: usize = 65_000;
 const MAX_THREADS: u32 = 1_000_000;
+const MIN_PERIOD_NS: u64 = 100_000;
 const MAX_WEIGHT: u32 = 262_144;
 
 /// Why a host cannot exist.
@@ -37,6 +38,15 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
         return refuse(
             "hardware",
             format!("{product} pCPUs; give at most {MAX_PCPUS} (sockets x nodes x cores x threads)"),
+        );
+    }
+    if spec.until_ns == 0 {
+        return refuse("until", "0 is no time to simulate; give more");
+    }
+    if spec.period_ns != 0 && spec.period_ns < MIN_PERIOD_NS {
+        return refuse(
+            "period",
+            "that is too short to account in; give 100us or more, or 0s for the scheduler's own",
         );
     }
     for class in &spec.classes {
@@ -101,6 +111,10 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
         let outside = vcpu.affinity.difference(pcpus);
         if !outside.is_empty() {
             return refuse(path("affinity"), format!("pCPUs {outside} do not exist; the host has {pcpus}"));
+        }
+        let outside = vcpu.soft.difference(pcpus);
+        if !outside.is_empty() {
+            return refuse(path("soft"), format!("pCPUs {outside} do not exist; the host has {pcpus}"));
         }
         if vcpu.affinity.is_empty() {
             return refuse(

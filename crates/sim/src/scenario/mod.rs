@@ -79,8 +79,20 @@ impl Scenario {
     /// If the text is no TOML, or a value cannot be set.
     pub fn axes(text: &str, sets: &[Set]) -> Result<Vec<(String, Vec<String>)>, ScenarioError> {
         let mut axes = Vec::new();
-        find_lists(&root(text, sets)?, "", &mut axes);
-        Ok(axes)
+        let mut empty = None;
+        find_lists(&root(text, sets)?, "", &mut axes, &mut empty);
+        match empty {
+            None => Ok(axes),
+            Some((path, at)) => {
+                let set = sets.iter().any(|(key, _)| *key == path);
+                let place = if set {
+                    format!("--set {path}: ")
+                } else {
+                    format!("line {}, {path}: ", table::line(text, at))
+                };
+                Err(ScenarioError { place, what: "the list is empty; give at least one value".into() })
+            }
+        }
     }
 
     /// The points of a sweep: for each, the values of the lists. A scenario without lists is one point.
@@ -125,13 +137,14 @@ fn put<'a>(root: &mut DeTable<'a>, sets: &'a [Set]) -> Result<(), ScenarioError>
     Ok(())
 }
 
-/// Lists of plain values, with their paths.
-fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>) {
+/// Lists of plain values, with their paths; and where one is that has no value at all.
+fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, empty: &mut Option<(String, usize)>) {
     for (key, value) in table {
         let path =
             if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
         match value.get_ref() {
-            DeValue::Table(inner) => find_lists(inner, &path, axes),
+            DeValue::Table(inner) => find_lists(inner, &path, axes, empty),
+            DeValue::Array(items) if items.is_empty() => *empty = Some((path, value.span().start)),
             DeValue::Array(items) => {
                 let plain: Vec<String> =
                     items.iter().filter_map(|item| table::plain(item.get_ref())).collect();
@@ -144,7 +157,7 @@ fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>) {
                         let name = inner.iter().find(|(k, _)| k.get_ref() == "name");
                         let name =
                             name.and_then(|(_, v)| table::plain(v.get_ref())).unwrap_or(number.to_string());
-                        find_lists(inner, &format!("{path}.{name}"), axes);
+                        find_lists(inner, &format!("{path}.{name}"), axes, empty);
                     }
                 }
             }
@@ -203,6 +216,15 @@ mod tests {
                 ("vcpus = 2", "vcpus = 2\nstart = 5"),
                 "line 5, vm.a.start: give a time in quotes, such as \"10ms\"",
             ),
+            (
+                ("vcpus = 2", "vcpus = 2\nsoft = \"1-2\""),
+                "line 5, vm.a.soft: pCPUs 2 do not exist; the host has 0-1",
+            ),
+            (("hardware", "until = \"0s\"\nhardware"), "line 1, until: 0 is no time to simulate; give more"),
+            (
+                ("hardware", "period = \"1ns\"\nhardware"),
+                "line 1, period: that is too short to account in; give 100us",
+            ),
             (("cores = 2", "cores = \"two\""), "line 1, hardware.cores: give a whole number"),
             (
                 ("hardware =", "scheduler = \"bfs\"\nhardware ="),
@@ -247,6 +269,15 @@ mod tests {
             let told = error(&SMALL.replace(change.0, change.1));
             assert!(told.starts_with(said), "{told}\nshould be\n{said}");
         }
+        let credit =
+            format!("scheduler = \"credit\"\n{}", SMALL.replace("vcpus = 2", "vcpus = 2\nquota = 0.5"));
+        assert!(
+            error(&credit).starts_with("line 6, vm.a.quota: Xen's schedulers know no quota"),
+            "{}",
+            error(&credit)
+        );
+        let told = Scenario::points(&SMALL.replace("vcpus = 2", "vcpus = []"), &[]).unwrap_err().to_string();
+        assert_eq!(told, "line 4, vm.a.vcpus: the list is empty; give at least one value");
         let set = [("vm.a.weight".to_owned(), "0".to_owned())];
         let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
         assert!(told.starts_with("--set vm.a.weight: 0 is out of range"), "{told}");

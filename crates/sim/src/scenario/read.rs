@@ -56,6 +56,11 @@ pub(super) fn scenario<'a>(
         spec,
     };
     root.finish()?;
+    let limited = |vm: &&VmSpec| vm.vcpus.iter().any(|vcpu| vcpu.limit.is_some());
+    if let Some(vm) = scenario.spec.vms.iter().find(limited).filter(|_| scenario.spec.policy.is_xen()) {
+        let what = "Xen's schedulers know no quota of a vCPU; give the VM a cap".to_owned();
+        return Err(placed(SpecError { path: format!("vm.{}.quota", vm.name), what }, &lines.borrow()));
+    }
     Sim::new(&scenario.spec).map_err(|e| placed(e, &lines.borrow()))?;
     Ok(scenario)
 }
