@@ -127,7 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn text(papers: &[Paper], items: &[Item]) -> String {
     let mut table = Table::new(3, &["", "figure", "what", "theirs", "ours", "ok", "means"]);
-    let number = |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{x:.2}"));
+    let number =
+        |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{:.2}", (x * 100.0).round() / 100.0 + 0.0));
     for item in items {
         table.row(vec![
             format!("{:?}", item.paper),

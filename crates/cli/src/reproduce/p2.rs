@@ -108,10 +108,15 @@ pub(super) fn items() -> Result<Vec<Item>> {
             Rule::AtLeast(9.0),
         ),
     ];
-    for (name, shortage) in [("2 VMs", Sharing(2)), ("cap 800 %", Limit(8)), ("8 pCPUs", Reduction(8))] {
+    let printed = [
+        ("2 VMs", Sharing(2), Some(8.0)),
+        ("cap 800 %", Limit(8), Some(8.0)),
+        ("8 pCPUs", Reduction(8), None),
+    ];
+    for (name, shortage, theirs) in printed {
         let what = format!("best number of vCPUs for EP, {name}");
         let best = best_vcpus(PROGRAMS[EP], shortage)?;
-        items.push(Item::new((Paper::P2, "3.3"), what, Some(8.0), best, &Rule::Exactly(8.0)));
+        items.push(Item::new((Paper::P2, "3.3"), what, theirs, best, &Rule::Exactly(8.0)));
     }
     Ok(items)
 }

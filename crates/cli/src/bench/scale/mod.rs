@@ -207,7 +207,9 @@ mod tests {
         };
         let text = text(&document);
         assert!(
-            text.contains("vCPUs  host  1 VM  2 VMs\n    1  1.00  3.00  >60.00\n    2     -     -    5.00\n"),
+            text.contains(
+                "vCPUs  host  1 VM   2 VMs\n    1  1.00  3.00  >60.00\n    2     -     -    5.00\n"
+            ),
             "{text}"
         );
         assert!(text.ends_with("Simulated: no VMs.\n"), "{text}");
