@@ -168,10 +168,10 @@ impl Model {
         let (serial, part) = (self.serial_s * 1e9, self.parallel_s * 1e9 / f64::from(self.regions));
         let other = format!("[[vm]]\nname = \"neighbour\"\nvcpus = {cpus}\nprogram = \"hog\"\n")
             .repeat(usize::from(neighbour));
-        // EEVDF's slices of 1.4 ms (two CPUs) end at ticks of 4 ms.
+        // Linux 6.18 on two CPUs, at 250 Hz: slices end at ticks.
         format!(
             "until = \"{UNTIL_S}s\"\nhardware = {{ cores = {cpus} }}\n\
-             cfs = {{ latency = \"8ms\", granularity = \"4ms\", wakeup = \"1400us\", tick = \"4ms\" }}\n\
+             scheduler = \"eevdf\"\ncfs = {{ base_slice = \"1400us\", tick = \"4ms\" }}\n\
              costs = {{ ipi = \"{:.0}ns\" }}\n\
              [[vm]]\nname = \"program\"\nvcpus = {threads}\nwait = \"{wait}\"\n\
              program = \"compute {serial:.0}ns repeat {} {{ parallel {{ compute {part:.0}ns split }} }}\"\n{other}",
