@@ -19,6 +19,10 @@
 //! All definitions are unversioned, so that they answer for every version that a program may ask for:
 //! `pthread_mutex_trylock@GLIBC_2.2.5` and `@GLIBC_2.34`, `pthread_cond_wait@GLIBC_2.2.5` and `@GLIBC_2.3.2`.
 //!
+//! A library loaded with `RTLD_DEEPBIND` or `dlmopen` calls the C library past these. That is harmless as
+//! long as it shares no mutex of ours, nor a condition variable, with the rest of the program; if it does,
+//! they exclude each other no longer, or hang.
+//!
 //! Nothing here allocates or uses thread-local storage: allocators lock, too.
 
 // The exported functions would replace those of the test program.

@@ -106,11 +106,13 @@ mod imp {
         std::hint::spin_loop();
     }
 
-    /// Sleeps that long, for the few who wait outside of a full queue.
+    /// Sleeps that long, for the few who wait outside of a full queue. The bare system call: the C
+    /// library's `nanosleep` is a cancellation point, and to take a lock is none.
     pub(crate) fn sleep_ns(ns: u64) {
         let time = libc::timespec { tv_sec: 0, tv_nsec: i64::try_from(ns).unwrap_or(1_000_000) };
+        let rest = std::ptr::null_mut::<libc::timespec>();
         // SAFETY: `time` is valid for reading; an early return is allowed.
-        keep_errno(|| unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) });
+        keep_errno(|| unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, rest) });
     }
 }
 

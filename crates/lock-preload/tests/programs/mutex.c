@@ -78,6 +78,16 @@ static void all(const char *kind, pthread_mutex_t *m, int may_lock_twice) {
 
 static void *dies_with_it(void *m) { return (void *)name(pthread_mutex_lock(m)); }
 
+/* More than stand in line for a timed lock of corefit's: the others wait outside of the line. */
+#define CROWD 300
+static _Atomic int arrived, timed_out;
+static void *waits_in_the_crowd(void *mutex) {
+    struct timespec t = in_ns(CLOCK_REALTIME, SECOND);
+    arrived++;
+    if (pthread_mutex_timedlock(mutex, &t) == ETIMEDOUT) timed_out++;
+    return NULL;
+}
+
 int main(void) {
     static const struct { const char *name; int type; } types[] = {
         {"default", PTHREAD_MUTEX_DEFAULT}, {"normal", PTHREAD_MUTEX_NORMAL},
@@ -148,6 +158,17 @@ int main(void) {
     if (pid == 0) _exit(0);
     waitpid(pid, NULL, 0);
     printf("count %ld\n", *count);
+
+    printf("-- no cancellation point, however many wait\n");
+    MUST(pthread_mutex_init(&m, NULL) == 0 && pthread_mutex_lock(&m) == 0);
+    pthread_t crowd[CROWD];
+    for (int i = 0; i < CROWD; i++) crowd[i] = start(waits_in_the_crowd, &m);
+    UNTIL(arrived == CROWD);
+    for (int i = 0; i < CROWD; i++) pthread_cancel(crowd[i]);
+    for (int i = 0; i < CROWD; i++) end(crowd[i]);
+    printf("timed out: %d\n", timed_out);
+    SHOW(pthread_mutex_unlock(&m));
+    SHOW(pthread_mutex_destroy(&m));
 
     printf("-- errno is left alone\n");
     errno = 77;
