@@ -35,6 +35,8 @@ enum Name {
     Enter(helper::EnterArgs),
     #[command(hide = true)]
     Busy(helper::BusyArgs),
+    #[command(hide = true)]
+    Sleepers(helper::SleepersArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -45,5 +47,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Lock(args) => lock::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
+        Name::Sleepers(args) => helper::sleepers(args),
     }
 }
