@@ -220,7 +220,8 @@ impl Trajectory {
         let is_broken = |group: usize| concerned[group] && !whole[group];
         let mut sum = Sum { everything: whole[ROOT], ..Sum::default() };
         if !sum.everything {
-            let inside = |&group: &usize| concerned[group] && whole[group] && !whole[tree.groups[group].parent];
+            let inside =
+                |&group: &usize| concerned[group] && whole[group] && !whole[tree.groups[group].parent];
             sum.broken = (0..tree.groups.len()).filter(|&group| is_broken(group)).collect();
             sum.whole = (1..tree.groups.len()).filter(inside).collect();
             sum.leaves = leaves.iter().copied().filter(|&leaf| is_broken(tree.leaves[leaf].group)).collect();
