@@ -7,8 +7,10 @@ mod text;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use corefit_sim::{Scenario, Set};
+
+use crate::machine;
 
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
@@ -51,7 +53,7 @@ struct Point {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("{name}: cannot be read"))?;
+    let text = machine::text_of(&args.file)?;
     let points = points(args, &name, &text)?;
     let jobs = args.jobs.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1).max(1);
     let about = points.first().map(|p| p.scenario.about.clone()).unwrap_or_default();
@@ -68,7 +70,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn points(args: &Args, name: &str, text: &str) -> Result<Vec<Point>> {
-    let place = |e: corefit_sim::ScenarioError| anyhow!("{name}, {e}");
+    let place = |e: corefit_sim::ScenarioError| match machine::instead(text, name) {
+        Some(instead) => anyhow!("{instead}"),
+        None => anyhow!("{name}, {e}"),
+    };
     let all = Scenario::points(text, &args.sets).map_err(place)?;
     let (from, to) = args.points.unwrap_or((0, all.len()));
     anyhow::ensure!(to <= all.len(), "--points {from}..{to}: {name} has {} points", all.len());
