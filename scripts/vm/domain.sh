@@ -2,16 +2,18 @@
 # shellcheck shell=bash
 
 # What `testvm up` was asked for; the names are those of its options.
-vcpus=2 weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes memory=192 pins=()
+vcpus=2 weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no memory=192 pins=() programs=()
 period=100000
 
 # domain_xml NAME IMAGE KERNEL
 domain_xml() {
-    local pin tune='' channel='' cpus=
+    local pin tune='' channel='' cpus='' boot=''
     [[ -z $weight ]] || tune+="<shares>$weight</shares>"
     [[ -z $cpuset ]] || cpus=" cpuset='$cpuset'"
     for pin in "${pins[@]}"; do tune+="<vcpupin vcpu='${pin%%=*}' cpuset='${pin#*=}'/>"; done
     [[ $agent == no ]] || channel="<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>"
+    [[ $bare == yes ]] || boot="<kernel>$3</kernel><initrd>$2</initrd>
+    <cmdline>console=ttyS0 quiet panic=-1 no_timer_check mitigations=off cryptomgr.notests testvm.name=$1 testvm.agent=$agent testvm.busy=$busy</cmdline>"
     cat <<XML
 <domain type='qemu'>
   <name>$1</name>
@@ -20,9 +22,7 @@ domain_xml() {
   <cputune>$tune</cputune>
   <os>
     <type arch='x86_64' machine='pc'>hvm</type>
-    <kernel>$3</kernel>
-    <initrd>$2</initrd>
-    <cmdline>console=ttyS0 quiet panic=-1 no_timer_check mitigations=off cryptomgr.notests testvm.name=$1 testvm.agent=$agent testvm.busy=$busy</cmdline>
+    $boot
   </os>
   <features><acpi/><apic/></features>
   <cpu mode='custom' match='exact' check='none'><model fallback='allow'>qemu64</model></cpu>
@@ -51,7 +51,8 @@ qemu_pid() {
 domain_create() {
     local kernel image error
     kernel=$(printf '%s\n' "$KERNELS"/*/ | sort -V | tail -n 1)
-    image=$("$vm/image" "$kernel")
+    image=
+    [[ $bare == yes ]] || image=$("$vm/image" "$kernel" "${programs[@]}")
     mkdir "$VMS/$1"
     [[ -z $owner ]] || echo "$owner $(process_start "$owner")" >"$VMS/$1/owner"
     domain_xml "$1" "$image" "${kernel}vmlinuz" >"$VMS/$1/domain.xml"

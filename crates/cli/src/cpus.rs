@@ -26,7 +26,10 @@ const NAMED: usize = 5;
 #[derive(clap::Args)]
 pub(crate) struct CpusArgs {
     /// The process to look at [default: this one, and so whatever is started from the same shell]
-    #[arg(long, value_name = "PID", value_parser = process_number)]
+    #[arg(value_name = "PID", value_parser = process_number)]
+    process: Option<u32>,
+    /// The same
+    #[arg(long, value_name = "PID", value_parser = process_number, conflicts_with = "process", hide = true)]
     pid: Option<u32>,
     /// Report again every second until Ctrl-C
     #[arg(long)]
@@ -48,7 +51,7 @@ fn process_number(text: &str) -> Result<u32, &'static str> {
 /// Runs the verb. A process that does not exist, or ends while it is watched, is exit status 1.
 pub(crate) fn run(args: &CpusArgs) -> anyhow::Result<ExitCode> {
     let root = Root::live();
-    let pid = args.pid.unwrap_or_else(std::process::id);
+    let pid = args.process.or(args.pid).unwrap_or_else(std::process::id);
     match report_all(args, &root, pid) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => match error.downcast_ref::<ReadError>() {

@@ -38,7 +38,19 @@ fn errors_are_one_line_with_the_place_and_what_to_do() {
     let empty = file("empty.cfr", b"");
     for (args, part) in [
         (&["explain", "--machine", "mars"][..], "no machine \"mars\"; there are host, self, libvirt"),
-        (&["explain", "--machine", "replay:"], "there are host, self"),
+        (&["explain", "--machine", "replay:"], "lacks its file; give replay:FILE"),
+        (&["explain", "--machine", "replay:captures"], "captures: is a directory; give a recording"),
+        (&["explain", "--machine", "scenario:/nope"], "/nope: no such file; scenarios/"),
+        (&["explain", "--machine", "scenario:scenarios"], "scenarios: is a directory; give a scenario"),
+        (
+            &["sim", "scenarios/p2-figure10.toml"],
+            "corefit explain --machine scenario:scenarios/p2-figure10.toml",
+        ),
+        (&["explain", "--machine", "sim:scenarios/p2-figure10.toml"], "corefit explain --machine scenario:"),
+        (
+            &["explain", "--machine", "scenario:scenarios/p1-figure6.toml"],
+            "corefit sim scenarios/p1-figure6.toml",
+        ),
         (&["explain", "--machine", "cgroups:web"], "\"web\" is no path of a control group; give paths"),
         (&["explain", "--machine", "replay:Makefile"], "Makefile: is no recording of corefit"),
         (&["explain", "--machine", "replay:/no/such"], "/no/such: no such file"),

@@ -177,7 +177,7 @@ fn weight_limit(later: &Reading, levels: &[Level], mine: &CpuSet, level: usize) 
             children,
         };
     }
-    let share = fill(&node).first().copied()?;
+    let share = fill(&node).ok()?.first().copied()?;
     let theirs: f64 = levels[level].rivals.iter().filter(|r| r.meets(mine)).map(|r| r.weight.0).sum();
     let group = &later.groups[level].path;
     let own = if level + 1 == later.groups.len() && threads > 1 {

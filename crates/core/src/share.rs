@@ -1,27 +1,13 @@
-//! Progressive filling: how a tree of weights divides CPUs when everybody wants everything.
+//! How a tree of weights divides CPUs among threads when everybody wants everything: the exact model of
+//! [`entitle`](crate::entitle), for trees whose leaves are sets of like threads.
 //!
-//! From zero, the root divides a unit rate among its unsatisfied children by weight, they
-//! likewise. A leaf is *satisfied* at its limit or under a group whose cap is reached: its
-//! weight then passes to its siblings. A leaf whose CPUs are all taken *stops* but stays
-//! unsatisfied: its rate is lost and its weight kept, as the scheduler does with a group
-//! whose only runnable threads share a crowded CPU. It ends when nothing grows.
-//!
-//! CPUs are all taken when, for some set S of CPUs, those that may run only inside S have
-//! |S| together. S ranges over the unions of the leaves' masks (see [`MAX_MASKS`]).
-//!
-//! Example: a VM A with a0 on CPU 0 and a1 on CPU 1 beside an equal VM B with b on CPU 0.
+//! Example: a group A with a0 on CPU 0 and a1 on CPU 1 beside an equal group B with b on CPU 0.
 //! Rates: a0 1/4, a1 1/4, b 1/2. At 4/3, CPU 0 is full: a0 has 1/3 and b 2/3. a1 goes on to 1.
 
 use std::collections::BTreeSet;
 
-use crate::{CpuId, CpuSet, Weight};
-
-/// With more different masks than this, only single masks and the union of all are checked
-/// (unions of two to all but one are left out, so that the result is an upper bound).
-pub(crate) const MAX_MASKS: usize = 8;
-
-/// Amounts closer than this are equal, in CPUs.
-const EPSILON: f64 = 1e-9;
+use crate::entitle::{Host, HostError, Slice, Vcpu, Vm, entitled};
+use crate::{CpuId, CpuSet, Cpus, Weight};
 
 /// A node of the tree of weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,175 +33,70 @@ pub enum Node {
 }
 
 /// What each leaf gets, in CPUs, in the order in which a walk from the root meets the leaves.
-#[must_use]
-pub fn fill(root: &Node) -> Vec<f64> {
-    let mut leaves = Vec::new();
-    collect(root, &mut leaves);
-    let sets = constraints(&leaves);
-    let mut state = vec![Leaf::default(); leaves.len()];
-    // Each round satisfies or stops at least one leaf.
-    for _ in 0..=leaves.len() {
-        for leaf in &mut state {
-            leaf.rate = 0.0;
-        }
-        settle(root, &mut state);
-        share_out(root, 1.0, &mut state);
-        let mut step = f64::INFINITY;
-        for (leaf, (limit, _)) in state.iter().zip(&leaves) {
-            if leaf.rate > 0.0 {
-                step = step.min((limit - leaf.amount) / leaf.rate);
-            }
-        }
-        for set in &sets {
-            let (amount, rate) = set.sum(&state);
-            if rate > 0.0 {
-                step = step.min((set.capacity - amount) / rate);
-            }
-        }
-        step = step.min(cap_step(root, &state).0);
-        if !step.is_finite() {
-            break;
-        }
-        for leaf in &mut state {
-            leaf.amount += leaf.rate * step.max(0.0);
-        }
-        for (leaf, (limit, _)) in state.iter_mut().zip(&leaves) {
-            leaf.satisfied |= leaf.amount >= limit - EPSILON;
-        }
-        for set in &sets {
-            if set.sum(&state).0 >= set.capacity - EPSILON {
-                for &i in &set.leaves {
-                    state[i].stopped = true;
-                }
-            }
+///
+/// # Errors
+/// If a weight, limit or cap is no number above zero, or groups are nested beyond what
+/// [`Host::check`] allows.
+pub fn fill(root: &Node) -> Result<Vec<f64>, HostError> {
+    let mut host = Host::default();
+    let mut known = Known::default();
+    add(root, &mut host.slices, &mut host.vms, &mut known);
+    host.pcpus = known.cpus.into_iter().collect();
+    let division = entitled(&host)?;
+    let mut amounts = vec![0.0; known.leaves];
+    for vm in 0..division.vms() {
+        if let Some(amount) = division.name(vm).parse().ok().and_then(|leaf: usize| amounts.get_mut(leaf)) {
+            *amount = division.cpus(vm).0;
         }
     }
-    state.iter().map(|leaf| leaf.amount).collect()
+    Ok(amounts)
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Leaf {
-    amount: f64,
-    rate: f64,
-    satisfied: bool,
-    stopped: bool,
+/// What was met on the way through a tree.
+#[derive(Default)]
+struct Known {
+    leaves: usize,
+    groups: usize,
+    cpus: BTreeSet<CpuId>,
 }
 
-/// Leaves that may run nowhere but inside one set of CPUs.
-struct Constraint {
-    leaves: Vec<usize>,
-    capacity: f64,
-}
-
-impl Constraint {
-    /// What its leaves have and how fast they grow.
-    fn sum(&self, state: &[Leaf]) -> (f64, f64) {
-        self.leaves
-            .iter()
-            .fold((0.0, 0.0), |(amount, rate), &i| (amount + state[i].amount, rate + state[i].rate))
-    }
-}
-
-fn collect(node: &Node, leaves: &mut Vec<(f64, CpuSet)>) {
+/// Groups become slices, leaves VMs with a vCPU for each thread; both are named by their numbers.
+fn add(node: &Node, slices: &mut Vec<Slice>, vms: &mut Vec<Vm>, known: &mut Known) {
+    let finite = |cap: f64| cap.is_finite().then_some(Cpus(cap));
     match node {
-        Node::Leaf { limit, cpus, .. } => leaves.push((*limit, cpus.clone())),
-        Node::Group { children, .. } => children.iter().for_each(|c| collect(c, leaves)),
+        Node::Leaf { weight, limit, cpus: mask } => {
+            known.cpus.extend(mask.iter());
+            // More threads than CPUs, even without a limit: they crowd.
+            let threads = threads(limit.min(count(mask.len() + 1)));
+            let thread = Vcpu { affinity: Some(mask.clone()), ..Vcpu::default() };
+            vms.push(Vm {
+                name: known.leaves.to_string(),
+                weight: *weight,
+                cap: finite(*limit),
+                vcpus: vec![thread; threads],
+            });
+            known.leaves += 1;
+        }
+        Node::Group { weight, cap, children } => {
+            let (mut inner, mut members) = (Vec::new(), Vec::new());
+            known.groups += 1;
+            let name = format!("group {}", known.groups);
+            children.iter().for_each(|child| add(child, &mut inner, &mut members, known));
+            slices.push(Slice { name, weight: *weight, cap: finite(*cap), slices: inner, vms: members });
+        }
     }
 }
 
-fn constraints(leaves: &[(f64, CpuSet)]) -> Vec<Constraint> {
-    let masks: BTreeSet<&CpuSet> = leaves.iter().map(|(_, cpus)| cpus).collect();
-    let mut sets: BTreeSet<BTreeSet<CpuId>> = BTreeSet::new();
-    for mask in &masks {
-        let mask: BTreeSet<CpuId> = mask.iter().collect();
-        let mut unions = vec![mask.clone()];
-        if masks.len() <= MAX_MASKS {
-            unions.extend(sets.iter().map(|set| set.union(&mask).copied().collect()));
-        }
-        sets.extend(unions);
-    }
-    sets.insert(masks.iter().flat_map(|mask| mask.iter()).collect());
-    sets.iter()
-        .map(|set| Constraint {
-            leaves: (0..leaves.len()).filter(|&i| leaves[i].1.iter().all(|cpu| set.contains(&cpu))).collect(),
-            capacity: count(set.len()),
-        })
-        .collect()
+/// As many threads as can use so much.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates; a number of CPUs")]
+fn threads(limit: f64) -> usize {
+    limit.ceil() as usize
 }
 
 /// A number of things as an amount; exact below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts of CPUs and threads are small")]
 pub(crate) fn count(n: usize) -> f64 {
     n as f64
-}
-
-/// Satisfies all leaves below a group whose cap is reached.
-fn settle(root: &Node, state: &mut [Leaf]) {
-    fn walk(node: &Node, next: usize, state: &mut [Leaf]) -> usize {
-        match node {
-            Node::Leaf { .. } => next + 1,
-            Node::Group { cap, children, .. } => {
-                let end = children.iter().fold(next, |at, c| walk(c, at, state));
-                let below = &mut state[next..end];
-                if below.iter().map(|leaf| leaf.amount).sum::<f64>() >= cap - EPSILON {
-                    below.iter_mut().for_each(|leaf| leaf.satisfied = true);
-                }
-                end
-            }
-        }
-    }
-    walk(root, 0, state);
-}
-
-/// Hands `rate` down the tree by weight; what stopped leaves would get is lost.
-fn share_out(root: &Node, rate: f64, state: &mut [Leaf]) {
-    fn leaves_of(node: &Node) -> usize {
-        match node {
-            Node::Leaf { .. } => 1,
-            Node::Group { children, .. } => children.iter().map(leaves_of).sum(),
-        }
-    }
-    match root {
-        Node::Leaf { .. } => {
-            if !state[0].satisfied && !state[0].stopped {
-                state[0].rate = rate;
-            }
-        }
-        Node::Group { children, .. } => {
-            let mut parts = Vec::with_capacity(children.len());
-            let mut rest = state;
-            for child in children {
-                let (part, after) = rest.split_at_mut(leaves_of(child));
-                rest = after;
-                let (Node::Leaf { weight, .. } | Node::Group { weight, .. }) = child;
-                if part.iter().any(|leaf| !leaf.satisfied) {
-                    parts.push((child, weight.0, part));
-                }
-            }
-            let all: f64 = parts.iter().map(|(_, weight, _)| weight).sum();
-            for (child, weight, part) in parts {
-                share_out(child, rate * weight / all, part);
-            }
-        }
-    }
-}
-
-/// How long until some group reaches its cap; and the amount, rate and leaves below `node`.
-fn cap_step(node: &Node, state: &[Leaf]) -> (f64, f64, f64, usize) {
-    match node {
-        Node::Leaf { .. } => (f64::INFINITY, state[0].amount, state[0].rate, 1),
-        Node::Group { cap, children, .. } => {
-            let (mut step, mut amount, mut rate, mut at) = (f64::INFINITY, 0.0, 0.0, 0);
-            for child in children {
-                let (s, a, r, n) = cap_step(child, &state[at..]);
-                (step, amount, rate, at) = (step.min(s), amount + a, rate + r, at + n);
-            }
-            if rate > 0.0 {
-                step = step.min((cap - amount) / rate);
-            }
-            (step, amount, rate, at)
-        }
-    }
 }
 
 #[cfg(test)]
@@ -237,7 +118,7 @@ mod tests {
 
     #[track_caller]
     fn gets(root: &Node, expected: &[f64]) {
-        let got = fill(root);
+        let got = fill(root).unwrap();
         let close = got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
         assert!(close && got.len() == expected.len(), "{got:?}, expected {expected:?}");
     }
@@ -253,7 +134,7 @@ mod tests {
         gets(&vm(vec![vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 0.1, "1")]), b("0")]), &[0.45, 0.1, 0.55]);
         let three_and_one =
             vec![vm(vec![leaf(1.0, 1.0, "0"), leaf(1.0, 1.0, "1")]), b("0"), b("0"), b("0"), b("1")];
-        let got = fill(&vm(three_and_one));
+        let got = fill(&vm(three_and_one)).unwrap();
         assert!((got[0] - 1.0 / 7.0).abs() < 1e-6 && (got[1] - 1.0 / 3.0).abs() < 1e-6, "{got:?}");
         let slice = |children| vm(children);
         gets(
@@ -288,7 +169,7 @@ mod tests {
     fn nobody_gets_more_than_the_machine_has_even_with_many_masks() {
         let one_each: Vec<Node> = (0..20).map(|i| leaf(1.0, 1.0, &format!("{i}"))).collect();
         gets(&vm(one_each), &[1.0; 20]);
-        let all: f64 = fill(&vm((0..20).map(|_| leaf(1.0, 1.0, "0-2")).collect())).iter().sum();
+        let all: f64 = fill(&vm((0..20).map(|_| leaf(1.0, 1.0, "0-2")).collect())).unwrap().iter().sum();
         assert!((all - 3.0).abs() < 1e-6);
     }
 

@@ -88,7 +88,8 @@ fn where_no_group_can_be_a_vm_the_error_says_what_there_is() {
     let error = |name, choice| machine(name, choice).observe().unwrap_err().to_string();
     assert_eq!(
         error("busy-sibling", "/docker/*,/x"),
-        "no control group matches /docker/*,/x; groups at the top: /mine, /neighbour, /quiet"
+        "no control group matches /docker/*,/x; groups at the top: /mine, /neighbour, /quiet (in a path, * stands \
+         for any text of a name, ? for one character, and nothing else is special)"
     );
     assert!(error("docker-v2", "").contains("no control groups but the top one"));
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/no-cgroups/t0");

@@ -164,31 +164,3 @@ fn no_matching_group_is_an_error_that_names_the_pattern() {
     let error = machine.observe().unwrap_err().to_string();
     assert!(error.starts_with("no control group matches /corefit-no-such-*; groups at the top: "), "{error}");
 }
-
-/// A measurement: `cargo test --release -p corefit-linux --test host_cgroups -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_a_look() {
-    const GROUPS: usize = 100;
-    let above = or_skip!(heavy());
-    let groups: Vec<Group> = (0..GROUPS).map(|i| above.child(&format!("g{i}"))).collect();
-    // Ten threads each, which wake up now and then.
-    let script =
-        "for i in 1 2 3 4 5 6 7 8 9; do (while :; do sleep 1; done) & done; while :; do sleep 1; done";
-    let busy = groups.iter().map(|group| {
-        let script = format!("echo $$ >'{}/cgroup.procs' || exit; {script}", group.dir.display());
-        Busy(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap())
-    });
-    let _busy: Vec<Busy> = busy.collect();
-    let mut machine = machine(&above, "*");
-    let cpu_time = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::new(now.tv_sec.try_into().unwrap(), now.tv_nsec.try_into().unwrap())
-    };
-    for _ in 0..10 {
-        let (began, start) = (cpu_time(), std::time::Instant::now());
-        let snapshot = machine.observe().unwrap();
-        println!("{} entries: CPU {:?}, took {:?}", snapshot.vms.len(), cpu_time() - began, start.elapsed());
-        machine.pass(Duration::from_secs(1)).unwrap();
-    }
-}

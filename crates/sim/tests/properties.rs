@@ -155,15 +155,38 @@ fn a_run_is_a_function_of_scenario_and_seed() {
     }
 }
 
-/// Small hosts on which all vCPUs are always busy: the simulated Linux against the exact division.
 #[test]
 fn busy_vcpus_get_what_they_are_entitled_to() {
     for deadlines in [false, true] {
-        busy_vcpus(CfsSpec { deadlines, ..CfsSpec::default() });
+        let Off { vms, mean, far, worst } =
+            busy_vcpus(Policy::Cfs(CfsSpec { deadlines, ..CfsSpec::default() }), true);
+        // Where they differ, it evens out loads where the division fills sets of pCPUs; so does Linux (docs/model.md).
+        assert!(mean < 0.02 && far * 20 < vms && worst < 0.3, "{mean} {far} of {vms}, {worst}");
     }
 }
 
-fn busy_vcpus(cfs: CfsSpec) {
+#[test]
+fn the_credit_scheduler_is_near_where_nothing_is_pinned_and_farther_off_where_something_is() {
+    let credit = Policy::Credit(CreditSpec::default());
+    let free = busy_vcpus(credit, false);
+    assert!(free.mean < 0.04 && free.far * 10 < free.vms, "{} {} of {}", free.mean, free.far, free.vms);
+    // Credits are handed out by weight whatever pCPUs a VM may use; the division knows what is crowded.
+    let pinned = busy_vcpus(credit, true);
+    assert!(pinned.mean < 0.1 && pinned.far * 3 < pinned.vms, "{} {}", pinned.mean, pinned.far);
+}
+
+/// How far VMs are from the exact division, in pCPUs.
+struct Off {
+    vms: u32,
+    mean: f64,
+    /// How many by more than 0.1.
+    far: u32,
+    worst: f64,
+}
+
+/// Small hosts on which all vCPUs are always busy: what the simulated host gives them against the exact
+/// division. vCPUs are pinned to ranges of pCPUs, or none is.
+fn busy_vcpus(policy: Policy, pinned: bool) -> Off {
     let mut worst = (0.0_f64, 0);
     let mut sum = 0.0;
     let (mut count, mut far) = (0_u32, 0);
@@ -173,13 +196,14 @@ fn busy_vcpus(cfs: CfsSpec) {
         let vms = (0..1 + r.below(4)).map(|i| {
             let low = r.below(n);
             let mask = format!("{low}-{}", low + r.below(n - low));
+            let mask = if pinned { mask } else { format!("0-{}", n - 1) };
             let vcpus: Vec<VcpuSpec> = (0..1 + r.below(3)).map(|_| vcpu(&mask)).collect();
             let threads = u32::try_from(vcpus.len()).unwrap();
             let mut vm = vm(&format!("vm{i}"), vcpus, vec![support::pinned("hog", threads)]);
             vm.weight = r.pick(&[512, 1024, 2048]);
             vm
         });
-        let spec = host(u32::try_from(n).unwrap(), Policy::Cfs(cfs), vms.collect());
+        let spec = host(u32::try_from(n).unwrap(), policy, vms.collect());
         let division = entitled(&corefit_sim::division(&spec)).unwrap();
         for (vm, share) in support::shares(&spec, 20).into_iter().enumerate() {
             let off = (share - division.cpus(vm).0).abs();
@@ -196,6 +220,5 @@ fn busy_vcpus(cfs: CfsSpec) {
         "{count} VMs off by {mean:.3} pCPUs on average, {far} by more than 0.1, {:.3} at most (host {})",
         worst.0, worst.1
     );
-    // Where they differ, it evens out loads where the division fills sets of pCPUs; so does Linux (docs/model.md).
-    assert!(mean < 0.02 && far * 20 < count && worst.0 < 0.3, "{mean} {far} of {count}, {worst:?}");
+    Off { vms: count, mean, far, worst: worst.0 }
 }

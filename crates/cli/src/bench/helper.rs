@@ -1,11 +1,12 @@
-//! The two hidden subcommands with which a bench starts processes: `enter` joins control
-//! groups and becomes another program, `busy` uses one CPU. Both die with the bench.
+//! The hidden subcommands with which a bench starts processes: `enter` joins control groups and
+//! becomes another program, `busy` uses one CPU, `sleepers` hardly any. All die with the bench.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use corefit_core::CpuSet;
@@ -39,6 +40,16 @@ pub(super) struct BusyArgs {
     group: Vec<PathBuf>,
 }
 
+/// Threads that wake up ten times a second, until the bench ends.
+#[derive(clap::Args)]
+pub(super) struct SleepersArgs {
+    #[command(flatten)]
+    busy: BusyArgs,
+    /// How many
+    #[arg(long)]
+    threads: usize,
+}
+
 pub(super) fn enter(args: &EnterArgs) -> Result<ExitCode> {
     settle(args.parent, &args.group)?;
     if let Some(cpus) = &args.cpus {
@@ -58,6 +69,20 @@ pub(super) fn busy(args: &BusyArgs) -> Result<ExitCode> {
     loop {
         n = std::hint::black_box(n.wrapping_add(1));
     }
+}
+
+pub(super) fn sleepers(args: &SleepersArgs) -> Result<ExitCode> {
+    settle(args.busy.parent, &args.busy.group)?;
+    let sleep = || {
+        loop {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    for _ in 1..args.threads {
+        std::thread::Builder::new().stack_size(64 << 10).spawn(sleep).context("no thread")?;
+    }
+    println!("busy"); // as above
+    sleep()
 }
 
 /// Makes this process die with the bench, and joins its groups.

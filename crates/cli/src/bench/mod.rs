@@ -39,6 +39,8 @@ enum Name {
     Enter(helper::EnterArgs),
     #[command(hide = true)]
     Busy(helper::BusyArgs),
+    #[command(hide = true)]
+    Sleepers(helper::SleepersArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -51,5 +53,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Lock(args) => lock::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
+        Name::Sleepers(args) => helper::sleepers(args),
     }
 }

@@ -18,7 +18,12 @@ pub(super) fn text(view: &View, number: usize, width: usize) -> String {
     let vm = &view.host.vms[number];
     let over = view.host.over.as_secs_f64();
     let mut out = String::new();
-    wrap(&mut out, "", &format!("{} on {}, watched for {over:.2} s", vm.seen.name, view.machine), width);
+    wrap(
+        &mut out,
+        "",
+        &format!("{}{} on {}, watched for {over:.2} s", view.when, vm.seen.name, view.machine),
+        width,
+    );
     out.push('\n');
     for (word, cpus, meaning) in [
         ("entitled", vm.entitled, "pCPUs, when every VM wants everything"),

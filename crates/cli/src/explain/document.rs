@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use corefit_core::entitle::{Cause, Division};
-use corefit_core::machine::{Activity, State, VmEstimate};
+use corefit_core::machine::{Activity, PcpuEstimate, Role, State, VmEstimate};
 use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
 use serde::Serialize;
 
@@ -86,8 +86,10 @@ struct Pcpu<'a> {
     online: bool,
     busy: Option<f64>,
     stolen: Option<f64>,
-    /// Who was seen on it last.
+    /// VMs that were seen on it last.
     vms: Vec<&'a str>,
+    /// Competitors that were seen on it last.
+    others: Vec<&'a str>,
 }
 
 /// The document of all VMs, or of one; in one line or over many.
@@ -97,7 +99,7 @@ pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<Str
     let document = Document {
         machine: &view.machine,
         at_ns: host.at.0,
-        over_ms: host.over.as_secs_f64() * 1e3,
+        over_ms: (host.over.as_secs_f64() * 1e9).round() / 1e6,
         vms: vms.map(|(number, vm)| self::vm(view, number, vm)).collect(),
         others: view.others().into_iter().map(other).collect(),
         slices: view
@@ -119,7 +121,8 @@ pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<Str
                 online: pcpu.online,
                 busy: amount(pcpu.busy),
                 stolen: amount(pcpu.steal),
-                vms: names(view, pcpu.users.iter().map(|(vm, _)| *vm)),
+                vms: names(view, on(view, pcpu, Role::Vm)),
+                others: names(view, on(view, pcpu, Role::Other)),
             })
             .collect(),
         unread: &host.unread,
@@ -172,6 +175,11 @@ fn full<'a>(view: &'a View, division: &Division, vm: usize, vcpu: usize) -> Opti
     let full = division.crowd(vm, vcpu);
     let others = full.vms.iter().map(|(other, _)| *other).filter(|&other| other != vm);
     Some(Full { shared_with: names(view, others), pcpus: full.pcpus })
+}
+
+/// Who of this role was seen on a pCPU.
+fn on(view: &View, pcpu: &PcpuEstimate, role: Role) -> impl Iterator<Item = usize> {
+    pcpu.users.iter().map(|(vm, _)| *vm).filter(move |&vm| view.host.vms[vm].seen.role == role)
 }
 
 fn names(view: &View, vms: impl Iterator<Item = usize>) -> Vec<&str> {

@@ -17,6 +17,9 @@ use crate::machine::MachineArg;
 
 /// Columns of text that goes to no terminal.
 const WIDTH: u16 = 80;
+/// About a recording of which one interval is shown.
+const PARTIAL: &str = "this is the first interval of the recording; --watch plays all of it, --interval 1h takes \
+    all at once";
 /// Names of VMs that an error lists.
 const LISTED: usize = 20;
 
@@ -26,7 +29,7 @@ const LISTED: usize = 20;
 /// at least. With the name of a VM: how that came, from weights, quotas, affinities and neighbours.
 #[derive(clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// A VM, by its name or the end of its path
+    /// A VM, by its name, the end of its path, or its name as tables cut it (/docker/01…ef)
     vm: Option<String>,
     /// Explain again and again until Ctrl-C
     #[arg(long)]
@@ -43,6 +46,12 @@ pub(crate) struct ExplainArgs {
 
 /// What there is to show.
 struct View {
+    /// When it was looked at, with a colon behind; nothing unless looks follow each other.
+    when: String,
+    /// Whether words are explained.
+    first: bool,
+    /// What the reader should know if this is not all that there is to see.
+    partial: Option<&'static str>,
     machine: String,
     snapshot: Snapshot,
     host: HostEstimate,
@@ -53,12 +62,22 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let mut machine = args.machine.open()?;
     let mut before = machine.observe()?;
     let mut shown = false;
+    let first = before.at;
     loop {
         // A recording that is damaged further on is shown up to there.
         let passed = machine.pass(args.interval);
         let after = machine.observe()?;
         if after.at > before.at {
-            let view = View::of(&*machine, &before, after.clone())?;
+            let mut view = View::of(&*machine, &before, after.clone())?;
+            if args.watch {
+                view.when = args
+                    .machine
+                    .clock()
+                    .unwrap_or_else(|| format!("after {:.1} s: ", after.at.since(first).as_secs_f64()));
+                view.first = !shown || io::stdout().is_terminal();
+            } else if args.machine.is_recording() && matches!(passed, Ok(true)) {
+                view.partial = Some(PARTIAL);
+            }
             match view.show(args, shown) {
                 Ok(true) => {}
                 Ok(false) => return Ok(ExitCode::SUCCESS),
@@ -84,7 +103,7 @@ impl View {
     fn of(machine: &dyn Machine, before: &Snapshot, snapshot: Snapshot) -> Result<View> {
         let machine = machine.name();
         let host = estimate(before, &snapshot).with_context(|| machine.clone())?;
-        Ok(View { machine, snapshot, host })
+        Ok(View { when: String::new(), first: true, partial: None, machine, snapshot, host })
     }
 
     /// Prints it; `false` when nobody reads any more.
@@ -112,7 +131,8 @@ impl View {
         }
     }
 
-    /// The number of a VM by its name, or the end of its path if that is clear.
+    /// The number of a VM by its name, or, if that is clear, by the end of its path, or by its name as tables
+    /// have it, cut in the middle.
     fn named(&self, name: &str) -> Result<usize> {
         let vms = || self.vms().map(|(number, vm)| (number, vm.seen.name.as_str()));
         if let Some((number, _)) = vms().find(|(_, known)| *known == name) {
@@ -120,8 +140,12 @@ impl View {
         }
         let end = format!("/{name}");
         let ends: Vec<usize> = vms().filter(|(_, known)| known.ends_with(&end)).map(|(n, _)| n).collect();
-        if let [number] = ends[..] {
-            return Ok(number);
+        let cut = name.split_once('…').or_else(|| name.split_once("..."));
+        let cut =
+            |known: &str| cut.is_some_and(|(head, tail)| known.starts_with(head) && known.ends_with(tail));
+        let cuts: Vec<usize> = vms().filter(|(_, known)| cut(known)).map(|(n, _)| n).collect();
+        if let ([number], _) | ([], [number]) = (&ends[..], &cuts[..]) {
+            return Ok(*number);
         }
         let mut known: Vec<&str> = vms().map(|(_, name)| name).collect();
         let more = known.len().saturating_sub(LISTED);

@@ -1,10 +1,9 @@
 //! The host and its VMs, as tables for people.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use corefit_core::Cpus;
-use corefit_core::machine::{PcpuEstimate, State};
+use corefit_core::machine::{PcpuEstimate, Role, State};
 
 use super::text::{amount, short, shorten, wrap};
 use super::{View, online};
@@ -22,13 +21,15 @@ const STOLEN: f64 = 0.005;
 /// The tables, in lines of `width` columns where possible.
 pub(super) fn text(view: &View, width: usize) -> String {
     let over = view.host.over.as_secs_f64();
-    let mut out = format!("{}, watched for {over:.2} s\n\n", view.machine);
+    let mut out = format!("{}{}, watched for {over:.2} s\n\n", view.when, view.machine);
     pcpus(view, width, &mut out);
     out.push('\n');
     vms(view, width, &mut out);
     others(view, width, &mut out);
-    out.push('\n');
-    meanings(width, &mut out);
+    if view.first {
+        out.push('\n');
+        meanings(width, &mut out);
+    }
     remarks(view, width, &mut out);
     out
 }
@@ -36,7 +37,7 @@ pub(super) fn text(view: &View, width: usize) -> String {
 fn pcpus(view: &View, width: usize, out: &mut String) {
     let all = &view.host.pcpus;
     let stolen = all.iter().any(|pcpu| pcpu.steal.is_some_and(|steal| steal.0 >= STOLEN));
-    let headings = ["pCPU", "busy", "stolen", "who is on it"];
+    let headings = ["pCPU", "busy", "stolen", "seen on it (VMs, then other groups)"];
     let cells = |row: [String; 4]| row.into_iter().enumerate().filter(|(i, _)| *i != 2 || stolen);
     let mut rows: Vec<Vec<String>> = Vec::new();
     rows.push(cells(headings.map(Into::into)).map(|(_, cell)| cell).collect());
@@ -64,9 +65,11 @@ fn pcpus(view: &View, width: usize, out: &mut String) {
     }
 }
 
-/// The VMs seen on a pCPU, each once.
+/// Who was seen on a pCPU, VMs first, each once.
 fn who(view: &View, pcpu: &PcpuEstimate) -> String {
-    let vms: BTreeSet<usize> = pcpu.users.iter().map(|(vm, _)| *vm).collect();
+    let mut vms: Vec<usize> = pcpu.users.iter().map(|(vm, _)| *vm).collect();
+    vms.sort_by_key(|&vm| (view.host.vms[vm].seen.role == Role::Other, vm));
+    vms.dedup();
     let names = vms.iter().map(|&vm| short(&view.host.vms[vm].seen.name));
     let names = names.collect::<Vec<_>>().join(", ");
     if names.is_empty() { "-".into() } else { names }
@@ -145,7 +148,7 @@ pub(super) fn remarks(view: &View, width: usize, out: &mut String) {
             wrap(out, &format!("  {:<9} ", unread.what.name()), &text, width);
         }
     }
-    for note in &view.host.notes {
+    for note in view.host.notes.iter().map(String::as_str).chain(view.partial) {
         out.push('\n');
         wrap(out, "note: ", note, width);
     }

@@ -105,6 +105,32 @@ fn a_vm_is_found_by_its_name_or_the_end_of_its_path_if_that_is_clear() {
 }
 
 #[test]
+fn a_name_that_a_table_cut_can_be_typed_back() {
+    let mut view = view();
+    let numbers: Vec<usize> = view.vms().map(|(number, _)| number).collect();
+    for (&number, id) in numbers.iter().zip(["01234567", "01234599", "11234567"]) {
+        view.host.vms[number].seen.name = format!("/docker/{id}{}{id}", "a".repeat(40));
+    }
+    for (&number, name) in numbers.iter().zip(["/docker/01…aa01234567", "01…99", "/docker/1...67"]) {
+        let found = view.named(name);
+        assert_eq!(found.is_ok(), name.starts_with('/'), "{name} {found:?}");
+        assert!(found.is_err() || found.is_ok_and(|found| found == number), "{name}");
+    }
+    let short = text::short(&view.host.vms[numbers[1]].seen.name);
+    assert_eq!(view.named(&short).unwrap(), numbers[1]);
+    assert!(view.named("/docker/…").is_err(), "three begin so");
+}
+
+#[test]
+fn a_look_that_follows_another_has_its_time_and_no_legend() {
+    let mut view = view();
+    (view.when, view.first) = ("12:00:01 UTC: ".into(), false);
+    let text = tables::text(&view, 80);
+    assert!(text.starts_with("12:00:01 UTC: ") && !text.contains("pCPUs that the VM gets"), "{text}");
+    assert!(derivation::text(&view, 0, 80).starts_with("12:00:01 UTC: "));
+}
+
+#[test]
 fn a_paused_vm_and_a_host_without_vms_are_shown_as_such() {
     let mut view = view();
     let first = view.vms().next().unwrap().0;

@@ -2,10 +2,12 @@
 
 mod scenario;
 
+use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use corefit_core::machine::{Machine, MachineError, Role, VmState};
+use anyhow::{Result, anyhow, bail};
+use corefit_core::machine::{Machine, MachineError, Role, Snapshot, VmState};
 use corefit_linux::host::{Cgroups, Choice};
 use corefit_linux::{Root, libvirt};
 
@@ -24,6 +26,20 @@ pub(crate) struct MachineArg {
 }
 
 impl MachineArg {
+    /// Whether it is a recording.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.machine.starts_with("replay:")
+    }
+
+    /// The time of day, with a colon behind, where what is seen happens now.
+    pub(crate) fn clock(&self) -> Option<String> {
+        if ["replay:", "sim:", "scenario:"].iter().any(|kind| self.machine.starts_with(kind)) {
+            return None;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+        Some(format!("{:02}:{:02}:{:02} UTC: ", now / 3600 % 24, now / 60 % 60, now % 60))
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -39,7 +55,12 @@ impl MachineArg {
             ("cgroups", patterns) => groups(patterns.parse()?),
             ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(Path::new(file))?)),
             ("sim", file) if !file.is_empty() => simulated(Path::new(file)),
-            ("scenario", file) if !file.is_empty() => Ok(Box::new(Scenario::open(Path::new(file))?)),
+            ("scenario", file) if !file.is_empty() => {
+                Ok(Box::new(Scenario::of(file.into(), &text_of(Path::new(file))?)?))
+            }
+            ("replay" | "sim" | "scenario", "") => {
+                bail!("--machine {kind}: lacks its file; give {kind}:FILE, such as {}", example(kind))
+            }
             _ => bail!(
                 "no machine {:?}; there are host, self, libvirt, libvirt:URI, cgroups, cgroups:PATHS, replay:FILE, scenario:FILE and sim:FILE",
                 self.machine
@@ -48,12 +69,25 @@ impl MachineArg {
     }
 }
 
+fn example(kind: &str) -> &'static str {
+    match kind {
+        "replay" => "replay:night.cfr, made by `corefit record night.cfr --for 60s`",
+        "sim" => "sim:scenarios/lu-overcommitted.toml",
+        _ => "scenario:scenarios/p2-figure10.toml",
+    }
+}
+
 /// This host: its virtual machines if libvirt has some, else its control groups.
 fn host() -> Result<Box<dyn Machine>> {
-    let mut machine = libvirt::open("", libvirt::Options::default());
+    // libvirt's default for other users than root would start a libvirtd for them.
+    let own = !rustix::process::geteuid().is_root() && std::env::var_os("LIBVIRT_DEFAULT_URI").is_none();
+    let uri = if own { "qemu:///system" } else { "" };
+    let mut machine = libvirt::open(uri, libvirt::Options::default());
     let is_vm = |vm: &VmState| vm.role == Role::Vm;
     match machine.observe() {
-        Ok(snapshot) if snapshot.vms.iter().any(is_vm) => return Ok(machine),
+        Ok(first) if first.vms.iter().any(is_vm) => {
+            return Ok(Box::new(Observed { machine, first: Some(first) }));
+        }
         // No libvirt, no libvirtd, or an idle one: most machines are no hosts of VMs.
         Ok(_) | Err(MachineError::Unsupported(_) | MachineError::Gone(_)) => {}
         Err(why) => tell!("corefit: {why}; control groups are shown instead"),
@@ -61,11 +95,60 @@ fn host() -> Result<Box<dyn Machine>> {
     Ok(Box::new(Cgroups::open(Root::live(), Choice::Usual)?))
 }
 
+/// A machine that was looked at once, to see whether it is the right one.
+struct Observed {
+    machine: Box<dyn Machine>,
+    first: Option<Snapshot>,
+}
+
+impl Machine for Observed {
+    fn name(&self) -> String {
+        self.machine.name()
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        self.first.take().map_or_else(|| self.machine.observe(), Ok)
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        self.machine.pass(time)
+    }
+}
+
+/// The text of a scenario.
+///
+/// # Errors
+/// If it cannot be read; the error says what to do.
+pub(crate) fn text_of(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|error| {
+        let name = file.display();
+        match error.kind() {
+            ErrorKind::NotFound => {
+                anyhow!("{name}: no such file; scenarios/ of corefit's source has examples")
+            }
+            ErrorKind::IsADirectory => anyhow!("{name}: is a directory; give a scenario, a file in TOML"),
+            ErrorKind::InvalidData => anyhow!("{name}: is no text; give a scenario, a file in TOML"),
+            _ => anyhow!("{name}: {error}"),
+        }
+    })
+}
+
+/// What to do with a text that is no scenario of `corefit sim`, but one of the model.
+pub(crate) fn instead(text: &str, name: &str) -> Option<String> {
+    let model = toml::from_str::<corefit_core::entitle::Host>(text).is_ok();
+    model.then(|| {
+        format!("{name}: is a host for the model, not for the simulator: corefit explain --machine scenario:{name}")
+    })
+}
+
 /// A simulated host: the first point of a scenario of `corefit sim`.
 fn simulated(file: &Path) -> Result<Box<dyn Machine>> {
     let name = file.display().to_string();
-    let text = std::fs::read_to_string(file).with_context(|| format!("{name}: cannot be read"))?;
-    let place = |error: corefit_sim::ScenarioError| anyhow!("{name}, {error}");
+    let text = text_of(file)?;
+    let place = |error: corefit_sim::ScenarioError| match instead(&text, &name) {
+        Some(instead) => anyhow!("{instead}"),
+        None => anyhow!("{name}, {error}"),
+    };
     let first = corefit_sim::Scenario::points(&text, &[]).map_err(place)?;
     let scenario =
         corefit_sim::Scenario::parse(&text, first.first().map_or(&[], Vec::as_slice)).map_err(place)?;

@@ -1,6 +1,5 @@
 //! A host written down in a file: the pure model, asked by hand.
 
-use std::path::Path;
 use std::time::Duration;
 
 use corefit_core::entitle::{Division, Host, Slice, Vcpu, Vm, Wants};
@@ -23,25 +22,20 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// Reads a file such as `scenarios/p2-figure10.toml`.
+    /// From the text of a file such as `scenarios/p2-figure10.toml`.
     ///
     /// # Errors
-    /// If it cannot be read or is no host; the text names the file and the line.
-    pub(crate) fn open(file: &Path) -> Result<Scenario, MachineError> {
-        let name = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                MachineError::Denied(format!("{name}: permission denied"))
-            }
-            std::io::ErrorKind::InvalidData => MachineError::Malformed(format!("{name}: is no text")),
-            _ => MachineError::Gone(format!("{name}: {error}")),
-        })?;
-        Scenario::of(name, &text)
-    }
-
-    fn of(file: String, text: &str) -> Result<Scenario, MachineError> {
+    /// If it is no host; the text names the file and the line.
+    pub(crate) fn of(file: String, text: &str) -> Result<Scenario, MachineError> {
         let host: Host = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(""));
+            let points = corefit_sim::Scenario::points(text, &[]).unwrap_or_default();
+            let first = points.first().map_or(&[][..], Vec::as_slice);
+            if corefit_sim::Scenario::parse(text, first).is_ok() {
+                return MachineError::Malformed(format!(
+                    "{file}: is for the simulator, no host for the model: corefit sim {file}, or --machine sim:{file}"
+                ));
+            }
             let line = before.matches('\n').count() + 1;
             let message = error.message().replace('\n', " ");
             MachineError::Malformed(format!("{file}, line {line}: {message}"))
@@ -210,7 +204,5 @@ mod tests {
             "{}",
             error("pcpus = \"0-x\"")
         );
-        let none = Scenario::open(Path::new("/no/such.toml")).map(drop).unwrap_err().to_string();
-        assert!(none.starts_with("/no/such.toml: No such file"), "{none}");
     }
 }

@@ -36,7 +36,12 @@ impl Replay {
     pub(crate) fn open(path: &Path) -> Result<Replay, MachineError> {
         let file = path.display().to_string();
         let fail = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => MachineError::Gone(format!("{file}: no such file")),
+            io::ErrorKind::NotFound => MachineError::Gone(format!(
+                "{file}: no such file; `corefit record {file} --for 60s` would make it"
+            )),
+            io::ErrorKind::IsADirectory => MachineError::Gone(format!(
+                "{file}: is a directory; give a recording, a file made by `corefit record FILE`"
+            )),
             io::ErrorKind::PermissionDenied => MachineError::Denied(format!("{file}: permission denied")),
             _ => MachineError::Gone(format!("{file}: {error}")),
         };

@@ -199,7 +199,8 @@ fn what_is_no_recording_is_refused_with_its_name_and_a_remedy() {
         assert!(text.contains(expected) && !text.contains('\n'), "{text}, not {expected}");
     }
     let none = Replay::open(Path::new("/no/such/x.cfr")).map(drop).unwrap_err();
-    assert_eq!(none, MachineError::Gone("/no/such/x.cfr: no such file".into()));
+    let text = "/no/such/x.cfr: no such file; `corefit record /no/such/x.cfr --for 60s` would make it";
+    assert_eq!(none, MachineError::Gone(text.into()));
 }
 
 #[test]

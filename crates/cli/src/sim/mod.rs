@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use corefit_sim::{Scenario, ScenarioError, Set};
 
-use crate::parallel;
+use crate::{machine, parallel};
 
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
@@ -103,9 +103,9 @@ impl Point<'_> {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("{name}: cannot be read"))?;
+    let text = machine::text_of(&args.file)?;
     // Whatever can be known to fail fails before the first run.
-    let place = |e: ScenarioError| anyhow!("{name}, {e}");
+    let place = |e| placed(e, &name, &text);
     let source = Source { text: &text, sets: &args.sets };
     let axes = Scenario::axes(&text, &args.sets).map_err(place)?;
     let (about, points) = points(args, &name, &source)?;
@@ -195,9 +195,17 @@ fn keys(chosen: &[String], axes: &[Axis]) -> Result<Vec<String>> {
     Ok(axes.iter().filter(policy).map(|(key, _)| key.clone()).collect())
 }
 
+/// An error in a scenario, or that it is one for another command.
+fn placed(error: ScenarioError, name: &str, text: &str) -> anyhow::Error {
+    match machine::instead(text, name) {
+        Some(instead) => anyhow!("{instead}"),
+        None => anyhow!("{name}, {error}"),
+    }
+}
+
 /// What the scenario is about, and the points that were asked for, each of which can be simulated.
 fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String, Vec<Point<'a>>)> {
-    let place = |e: ScenarioError| anyhow!("{name}, {e}");
+    let place = |e| placed(e, name, source.text);
     let all = Scenario::points(source.text, source.sets).map_err(place)?;
     let (from, to) = args.points.unwrap_or((0, all.len()));
     ensure!(to <= all.len(), "--points {from}..{to}: {name} has {} points", all.len());

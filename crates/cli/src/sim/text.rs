@@ -35,9 +35,10 @@ pub(super) fn render(document: &Document) -> String {
 fn one(point: &PointResult) -> String {
     let set: Vec<String> = point.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let mut text = format!(
-        "\n{}{} runs, {:.3} s simulated on average, {} events, {:.2} pCPUs idle, {:.2} cores competing\n",
+        "\n{}{} run{}, {:.3} s simulated on average, {} events, {:.2} pCPUs idle, {:.2} cores competing\n",
         if set.is_empty() { String::new() } else { format!("{}: ", set.join(", ")) },
         point.runs,
+        if point.runs == 1 { "" } else { "s" },
         point.simulated_s.mean,
         point.events,
         point.idle_pcpus.mean,

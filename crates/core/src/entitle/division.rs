@@ -58,6 +58,8 @@ pub struct Division {
     shares: Vec<Share>,
     /// Groups whose caps are used up.
     tight: Vec<bool>,
+    /// What the vCPUs of each VM demand together.
+    wanted: Vec<f64>,
     pub(super) compiled: Compiled,
 }
 
@@ -81,7 +83,9 @@ impl Division {
             }
         }
         let names = vms.iter().map(|vm| vm.name.clone()).collect();
-        Ok(Division { names, shares, tight, compiled })
+        let wants = |vm: &&super::Vm| vm.vcpus.iter().filter(|vcpu| vcpu.online).map(demand).sum();
+        let wanted = vms.iter().map(wants).collect();
+        Ok(Division { names, shares, tight, wanted, compiled })
     }
 
     /// How many VMs there are.
@@ -108,11 +112,21 @@ impl Division {
         &self.shares[self.first(vm)..self.first(vm + 1)]
     }
 
+    /// What a VM demands: of equals, who wants most is named first.
+    pub(super) fn wanted(&self, vm: usize) -> f64 {
+        self.wanted[vm]
+    }
+
+    /// What stands for a vCPU: the same for equal ones of a VM.
+    pub(super) fn leaf(&self, vm: usize, vcpu: usize) -> Option<usize> {
+        self.compiled.leaf_of[self.first(vm) + vcpu]
+    }
+
     /// The full pCPUs that hold a crowded vCPU, and all who use them: the smallest such set, which
     /// is the same whatever timetable was found.
     #[must_use]
     pub fn crowd(&self, vm: usize, vcpu: usize) -> FullSet {
-        let Some(leaf) = self.compiled.leaf_of[self.first(vm) + vcpu] else {
+        let Some(leaf) = self.leaf(vm, vcpu) else {
             return FullSet { pcpus: CpuSet::default(), vms: Vec::new() };
         };
         let closure = self.compiled.filling.network.closure(leaf);

@@ -87,7 +87,8 @@ impl Filling {
     fn suspect_all(&mut self) {
         let everything =
             Crowd { leaves: self.network.active().to_vec(), pcpus: self.network.open().to_vec() };
-        self.suspects.push((0.0, Rc::new(everything)));
+        let capacity = self.network.capacity(&everything.pcpus);
+        self.suspects.push((capacity, Rc::new(everything)));
     }
 
     /// Fills until nothing grows, or until a full set or a limit holds all leaves of the `watched`
@@ -200,10 +201,9 @@ impl Filling {
     /// closer the guess, the sooner it is found.
     fn filled_at(&mut self, crowd: &Crowd, guess: f64, before: f64) -> Option<f64> {
         let capacity = self.network.capacity(&crowd.pcpus);
-        let groups = self.groups_of(&crowd.leaves);
-        let set = (groups.as_slice(), crowd.leaves.as_slice());
         let Filling { tree, trajectory, levels, .. } = self;
-        let mut sum = |time: f64| trajectory.sum(tree, set, time, levels);
+        let set = trajectory.sum_over(tree, &crowd.leaves);
+        let mut sum = |time: f64| trajectory.sum(tree, &set, time, levels);
         let (mut low, mut high) = (self.now, before.max(self.now));
         let mut time = guess.clamp(low, high);
         let (mut amount, mut growth) = sum(time);
@@ -216,11 +216,12 @@ impl Filling {
         } else {
             high = time;
         }
-        if low == self.now && sum(low).0 >= capacity - TIE {
-            return Some(low);
-        }
+        let mut begun = low > self.now;
         for attempt in 0..MAX_STEPS {
             let newton = time - (amount - capacity) / growth;
+            if newton <= low && !std::mem::replace(&mut begun, true) && sum(low).0 >= capacity - TIE {
+                return Some(low); // It was full before.
+            }
             let inside = newton > low && newton < high && attempt % 4 != 3;
             time = if inside { newton } else { f64::midpoint(low, high) };
             (amount, growth) = sum(time);
@@ -231,22 +232,6 @@ impl Filling {
             *(if error > 0.0 { &mut high } else { &mut low }) = time;
         }
         Some(time)
-    }
-
-    /// All groups with one of the leaves somewhere below, ascending.
-    fn groups_of(&self, leaves: &[usize]) -> Vec<usize> {
-        let mut groups = Vec::new();
-        let mut seen = vec![false; self.tree.groups.len()];
-        for &leaf in leaves {
-            for group in self.tree.upwards(self.tree.leaves[leaf].group) {
-                if std::mem::replace(&mut seen[group], true) {
-                    break;
-                }
-                groups.push(group);
-            }
-        }
-        groups.sort_unstable();
-        groups
     }
 
     /// Stops the leaves of sets that are full now, unless they are satisfied now.

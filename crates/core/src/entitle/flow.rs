@@ -184,6 +184,9 @@ impl Network {
         };
         let wanted = |leaf: usize| if self.is_active[leaf] { demand[leaf] } else { 0.0 };
         let there = |p: usize| if bits::contains(&self.open, p) { self.capacity[p] } else { 0.0 };
+        if ranges.fits(wanted, there, SHORT) {
+            return Vec::new();
+        }
         let found = ranges.overfull(wanted, there, SHORT);
         found.into_iter().map(|(first, last)| self.crowd_in(first, last)).collect()
     }

@@ -1,4 +1,7 @@
-//! Whether demands fit if every leaf may use a range of pCPUs: a sweep instead of a flow.
+//! Whether demands fit if every leaf may use a range of pCPUs: two sweeps instead of a flow.
+//!
+//! The first says only whether they fit: each pCPU in turn serves those who may use it, first who has to be
+//! done first (Jackson 1955). No timetable leaves less undone. The second says which ranges hold too much.
 //!
 //! With ranges, demands fit if and only if no range [a, b] of pCPUs holds too much: what the leaves
 //! demand whose ranges lie in it is at most its capacity (Glover 1967 on convex bipartite graphs).
@@ -20,6 +23,9 @@ pub(crate) struct Ranges {
     beginning: Vec<Vec<(usize, usize)>>,
     /// The root is 1, the children of i are 2 i and 2 i + 1.
     tree: Vec<Sum>,
+    /// In the first sweep: what is still to be served by the end of each pCPU, and where that is something.
+    undone: Vec<f64>,
+    waiting: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +49,44 @@ impl Ranges {
             beginning[first].push((leaf, last));
         }
         ending.iter_mut().for_each(|leaves| leaves.sort_unstable());
-        Some(Ranges { ending, beginning, tree: vec![Sum::default(); 2 * pcpus.next_power_of_two()] })
+        let tree = vec![Sum::default(); 2 * pcpus.next_power_of_two()];
+        let (undone, waiting) = (vec![0.0; pcpus], vec![0; pcpus.div_ceil(64)]);
+        Some(Ranges { ending, beginning, tree, undone, waiting })
+    }
+
+    /// Whether all demands fit but for `slack` in all. If so, no range is overfull by more.
+    pub(crate) fn fits(
+        &mut self,
+        demand: impl Fn(usize) -> f64,
+        capacity: impl Fn(usize) -> f64,
+        slack: f64,
+    ) -> bool {
+        self.undone.fill(0.0);
+        self.waiting.fill(0);
+        let mut lost = 0.0;
+        for (p, beginning) in self.beginning.iter().enumerate() {
+            for &(leaf, last) in beginning {
+                self.undone[last] += demand(leaf);
+                bits::set(&mut self.waiting, last);
+            }
+            let mut room = capacity(p);
+            while room > 0.0
+                && let Some(first) = bits::next_common(&self.waiting, &self.waiting, p)
+            {
+                let served = room.min(self.undone[first]);
+                self.undone[first] -= served;
+                room -= served;
+                if self.undone[first] <= 0.0 {
+                    bits::clear(&mut self.waiting, first);
+                }
+            }
+            lost += self.undone[p];
+            bits::clear(&mut self.waiting, p);
+            if lost > slack {
+                return false;
+            }
+        }
+        true
     }
 
     /// Disjoint ranges that hold more than their capacity by more than `slack`.
@@ -131,6 +174,37 @@ mod tests {
         assert_eq!(overfull([0.8, 0.6, 0.6]), []);
         assert_eq!(overfull([1.5, 0.0, 0.0]), [(0, 0)]);
         assert_eq!(overfull([1.5, 0.0, 1.2]), [(0, 1)]);
+    }
+
+    #[test]
+    fn all_fits_if_and_only_if_no_range_is_overfull() {
+        // splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
+        let mut state = 1_u64;
+        let mut below = |n: u64| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) % n
+        };
+        let mut seen = [0; 2];
+        for _ in 0..20_000 {
+            let masks: Vec<[u64; 1]> = (0..1 + below(12))
+                .map(|_| {
+                    let first = below(8);
+                    [((2 << below(8 - first)) - 1) << first]
+                })
+                .collect();
+            // Eighths: sums are exact, and equality happens.
+            let mut eighths = |n| f64::from(u32::try_from(below(n)).unwrap()) / 8.0;
+            let demand: Vec<f64> = masks.iter().map(|_| eighths(9)).collect();
+            let capacity: Vec<f64> = (0..8).map(|_| eighths(17)).collect();
+            let mut ranges = Ranges::of(masks.iter().map(|mask| mask.as_slice()), 8).unwrap();
+            let fits = ranges.fits(|leaf| demand[leaf], |p| capacity[p], 1e-10);
+            let overfull = ranges.overfull(|leaf| demand[leaf], |p| capacity[p], 1e-10);
+            assert_eq!(fits, overfull.is_empty(), "{masks:?} {demand:?} {capacity:?} {overfull:?}");
+            seen[usize::from(fits)] += 1;
+        }
+        assert!(seen.iter().all(|&n| n > 1_000), "{seen:?}");
     }
 
     #[test]

@@ -117,6 +117,19 @@ struct Bend {
     weight: f64,
 }
 
+/// A sum over leaves, prepared. What a group gets of which all leaves are in it, and none has stopped, is
+/// what it is offered, as far as it can take it: it counts as one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sum {
+    /// All leaves of the host, none stopped.
+    everything: bool,
+    /// Groups in no other such group.
+    whole: Vec<usize>,
+    /// The groups above these and above the other leaves, in ascending order.
+    broken: Vec<usize>,
+    leaves: Vec<usize>,
+}
+
 /// Level of each group and how fast it grows; kept between calls to save allocations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Levels(Vec<(f64, f64)>);
@@ -184,26 +197,64 @@ impl Trajectory {
         amounts.extend((0..tree.leaves.len()).map(|leaf| self.amount_at(tree, leaf, levels)));
     }
 
-    /// The sum of some leaves' amounts at a time and its growth. `groups` are those with a member
-    /// somewhere below, in ascending order.
-    pub(crate) fn sum(
-        &self,
-        tree: &Tree,
-        (groups, leaves): (&[usize], &[usize]),
-        time: f64,
-        levels: &mut Levels,
-    ) -> (f64, f64) {
-        self.walk(tree, groups.iter().copied(), time, levels);
-        leaves.iter().fold((0.0, 0.0), |(sum, growth), &leaf| {
-            let Leaf { group, weight, .. } = tree.leaves[leaf];
+    /// Prepares sums over some leaves, given in ascending order.
+    pub(crate) fn sum_over(&self, tree: &Tree, leaves: &[usize]) -> Sum {
+        // How much of each group is missing: leaves, then groups of which some is; stopped ones count.
+        let mut whole = vec![true; tree.groups.len()];
+        let mut concerned = vec![false; tree.groups.len()];
+        let mut next = 0;
+        for (group, members) in tree.members.iter().enumerate() {
+            let first = next;
+            while leaves.get(next).is_some_and(|&leaf| leaf < members.end) {
+                next += 1;
+            }
+            concerned[group] = next > first;
+            whole[group] =
+                next - first == members.len() && !leaves[first..next].iter().any(|&leaf| self.stopped[leaf]);
+        }
+        for group in (1..tree.groups.len()).rev() {
+            let parent = tree.groups[group].parent;
+            concerned[parent] |= concerned[group];
+            whole[parent] &= whole[group];
+        }
+        let is_broken = |group: usize| concerned[group] && !whole[group];
+        let mut sum = Sum { everything: whole[ROOT], ..Sum::default() };
+        if !sum.everything {
+            let inside =
+                |&group: &usize| concerned[group] && whole[group] && !whole[tree.groups[group].parent];
+            sum.broken = (0..tree.groups.len()).filter(|&group| is_broken(group)).collect();
+            sum.whole = (1..tree.groups.len()).filter(inside).collect();
+            sum.leaves = leaves.iter().copied().filter(|&leaf| is_broken(tree.leaves[leaf].group)).collect();
+        }
+        sum
+    }
+
+    /// A sum at a time and its growth.
+    pub(crate) fn sum(&self, tree: &Tree, of: &Sum, time: f64, levels: &mut Levels) -> (f64, f64) {
+        if of.everything {
+            let most = self.states[ROOT].saturation;
+            return if time < most { (time, 1.0) } else { (most, 0.0) };
+        }
+        self.walk(tree, of.broken.iter().copied(), time, levels);
+        let mut all = (0.0, 0.0);
+        let mut add = |group: usize, weight: f64, most: f64| {
             let (level, speed) = levels.0[group];
             let offered = weight * level;
-            if offered < self.top[leaf] {
-                (sum + offered, growth + weight * speed)
+            all = if offered < most {
+                (all.0 + offered, all.1 + weight * speed)
             } else {
-                (sum + self.top[leaf], growth)
-            }
-        })
+                (all.0 + most, all.1)
+            };
+        };
+        for &group in &of.whole {
+            let Group { parent, weight, .. } = tree.groups[group];
+            add(parent, weight, self.states[group].saturation);
+        }
+        for &leaf in &of.leaves {
+            let Leaf { group, weight, .. } = tree.leaves[leaf];
+            add(group, weight, self.top[leaf]);
+        }
+        all
     }
 
     /// Finds the levels of a group and those above at a time; whether one of them is satisfied.

@@ -25,12 +25,22 @@ impl Division {
     #[must_use]
     pub fn bindings(&self, vm: usize) -> Vec<Binding> {
         let mut found: Vec<(Vec<u32>, Binding)> = Vec::new();
+        // Equal vCPUs are held by the same; to find out by what costs a walk over the host.
+        let mut walked: Vec<(Option<usize>, FullSet)> = Vec::new();
         for (vcpu, Share { cpus, cause, fixed }) in self.vcpus(vm).iter().enumerate() {
             if *fixed {
                 continue;
             }
             let Ok(number) = u32::try_from(vcpu) else { continue };
-            let full = (*cause == Cause::Crowded).then(|| self.crowd(vm, vcpu));
+            let full = (*cause == Cause::Crowded).then(|| {
+                let leaf = self.leaf(vm, vcpu);
+                if let Some((_, full)) = walked.iter().find(|(known, _)| *known == leaf) {
+                    return full.clone();
+                }
+                let full = self.crowd(vm, vcpu);
+                walked.push((leaf, full.clone()));
+                full
+            });
             let same = |b: &Binding| b.cause == *cause && b.full == full;
             match found.iter_mut().find(|(_, binding)| same(binding)) {
                 Some((numbers, binding)) => {
@@ -81,9 +91,10 @@ impl Division {
         }
     }
 
-    /// `, shared with b, c and 7 more`.
+    /// `, shared with b, c and 7 more`, who wants most first.
     fn company(&self, vm: usize, full: &FullSet) -> String {
-        let others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
+        let mut others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
+        others.sort_by(|&a, &b| self.wanted(b).total_cmp(&self.wanted(a)));
         let named = if others.len() <= NAMED + 1 { others.len() } else { NAMED };
         let names: Vec<&str> = others[..named].iter().map(|&other| self.name(other)).collect();
         let last = match (others.len() - named, names.as_slice()) {

@@ -29,8 +29,13 @@ impl Kept {
     pub(crate) fn new(root: Root) -> Kept {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let most = limit.map_or(MOST, |limit| usize::try_from(limit / 2).unwrap_or(MOST).min(MOST));
-        let most = if root.is_live() { most } else { 0 };
         Kept { root, files: BTreeMap::new(), most, round: 0, buffer: vec![0; 8192] }
+    }
+
+    /// Goes on with another tree.
+    pub(crate) fn turn_to(&mut self, root: Root) {
+        self.files.clear();
+        self.root = root;
     }
 
     /// To be called between two looks: closes what is not read any more.

@@ -54,7 +54,11 @@ impl Cgroups {
         }
         MachineError::Gone(match &self.choice {
             Choice::Patterns(patterns) => {
-                format!("no control group matches {}; groups at the top: {known}", patterns.join(","))
+                format!(
+                    "no control group matches {}; groups at the top: {known} (in a path, * stands for any text of \
+                    a name, ? for one character, and nothing else is special)",
+                    patterns.join(",")
+                )
             }
             Choice::Usual => {
                 "there are no control groups but the top one; make some, or see `corefit cpus`".into()

@@ -41,6 +41,11 @@ use tree::{Settings, Tree};
 
 /// What changes rarely (weights, quotas, cpusets, the groups inside a group) is read anew after this.
 const REFRESH: Duration = Duration::from_secs(5);
+/// Of so many groups, at most one is read anew in a look because it is old: looks cost about the same.
+const OLD_SHARE: usize = 8;
+/// For so many threads of VMs a look finds out where they ran last, divided among the VMs, one for each at
+/// least; for as many of each competitor.
+const PLACES: usize = 64;
 /// The groups inside a VM or a competitor are followed so far.
 const MOST_GROUPS: usize = 10_000;
 
@@ -158,6 +163,10 @@ struct Gathering<'a> {
     vms: &'a BTreeSet<&'a str>,
     ways: &'a BTreeSet<&'a str>,
     counters: VmCounters,
+    /// Threads of each group whose place is looked up.
+    places: usize,
+    /// Groups that may still be read anew because they are old.
+    old: usize,
     now: Time,
     all: CpuSet,
     sessions: bool,
@@ -197,7 +206,7 @@ impl HostReader {
 
     /// Goes on with another tree of the same machine: for captures, which are one instant each.
     pub fn turn_to(&mut self, root: Root) {
-        self.kept.root = root;
+        self.kept.turn_to(root);
     }
 
     /// The group that a process is in, as [`HostReader::look`] wants it; the empty text is the top.
@@ -233,7 +242,7 @@ impl HostReader {
     pub fn look(&mut self, vms: &[String], counters: VmCounters) -> Result<HostView, ReadError> {
         let now = self.root().now()?;
         let mut notes = Notes::default();
-        let pcpus = self.pcpus.read(&self.kept.root, &mut notes)?;
+        let pcpus = self.pcpus.read(&self.kept.root, self.tree.mounts(), &mut notes)?;
         let ways: BTreeSet<&str> = vms.iter().flat_map(|path| above(path)).collect();
         let chosen: BTreeSet<&str> =
             vms.iter().map(String::as_str).filter(|path| !ways.contains(path)).collect();
@@ -250,8 +259,20 @@ impl HostReader {
         let sessions = notes.ask(What::Siblings, switch) == Some(1);
         let view = HostView { at: now, pcpus, ..HostView::default() };
         let (seen, walked) = (BTreeSet::new(), BTreeSet::new());
-        let mut gathering =
-            Gathering { vms: &chosen, ways: &ways, counters, now, all, sessions, seen, walked, view, notes };
+        let mut gathering = Gathering {
+            vms: &chosen,
+            ways: &ways,
+            counters,
+            places: (PLACES / chosen.len().max(1)).max(1),
+            old: self.groups.len().div_ceil(OLD_SHARE),
+            now,
+            all,
+            sessions,
+            seen,
+            walked,
+            view,
+            notes,
+        };
         self.level("", None, &mut gathering);
         let Gathering { mut view, notes, seen, walked, .. } = gathering;
         self.groups.retain(|path, _| path.is_empty() || seen.contains(path));
@@ -321,7 +342,7 @@ impl HostReader {
 
     fn vm(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
         if g.counters == VmCounters::Read {
-            self.count(path, true, g);
+            self.count(path, g.places, g);
         } else {
             self.usage(path, g);
         }
@@ -345,7 +366,7 @@ impl HostReader {
     }
 
     fn other(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
-        self.count(path, false, g);
+        self.count(path, g.places, g);
         let Some(known) = self.groups.get(path) else { return 0 };
         g.view.others.push(VmState {
             id: VmId(format!("{path}@{}", known.inode)),
@@ -354,7 +375,7 @@ impl HostReader {
             parent: parent.map(Into::into),
             weight: known.settings.weight,
             quota: known.settings.quota.clone(),
-            vcpus: per_cpu(&known.cpus(&g.all), &CpuSet::default()),
+            vcpus: per_cpu(&known.cpus(&g.all), &known.tally.on),
             whole: Some(known.counters()),
             began: known.began,
             ..VmState::default()
@@ -370,14 +391,18 @@ impl HostReader {
             return None;
         };
         let known = self.groups.remove(path).filter(|known| known.inode == inode);
-        let due = known.as_ref().is_none_or(|known| g.now.since(known.read_at) >= REFRESH);
+        let aged = known.as_ref().is_some_and(|known| g.now.since(known.read_at) >= REFRESH) && g.old > 0;
+        g.old -= usize::from(aged);
+        let due = aged || known.is_none();
         let watched = path.rsplit_once('/').is_some_and(|(parent, _)| self.direct.contains_key(parent));
         let mut known = known.unwrap_or_else(|| Known::new(inode, self.last.filter(|_| watched)));
         if due {
             (known.settings, known.unread) = self.tree.settings(root, path);
             known.read_at = g.now;
             known.usage_file = self.tree.usage_file(root, path);
-            known.inside = inside(&self.tree, root, path);
+            // Where somebody else counts what VMs do, nobody asks for what is in them.
+            let skip = g.counters == VmCounters::Skip && g.vms.contains(path);
+            known.inside = if skip { vec![path.to_owned()] } else { inside(&self.tree, root, path) };
         }
         for (what, error) in &known.unread {
             g.notes.error(*what, error);
@@ -404,7 +429,7 @@ impl HostReader {
     }
 
     /// Reads what a group used, and if it did, what its threads waited for.
-    fn count(&mut self, path: &str, places: bool, g: &mut Gathering) {
+    fn count(&mut self, path: &str, places: usize, g: &mut Gathering) {
         let first = self.groups.get(path).is_some_and(|known| !known.counted);
         let used = self.usage(path, g);
         let Some(known) = self.groups.get_mut(path) else { return };

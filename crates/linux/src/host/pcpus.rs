@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use corefit_core::machine::Pcpu;
 use corefit_core::{CpuId, CpuSet, What};
 
-use crate::cgroup::mounts::mounts;
+use crate::cgroup::mounts::Mount;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root, value};
 use crate::{self_view, topology};
@@ -23,13 +23,18 @@ struct Where {
 pub(crate) struct Pcpus(BTreeMap<CpuId, Where>);
 
 impl Pcpus {
-    /// All pCPUs that are plugged in, or all that are online where the machine does not say.
+    /// All pCPUs that are plugged in, or all that are online where the machine does not say. What is mounted
+    /// tells whether `/proc/stat` is the machine's own.
     ///
     /// # Errors
     /// If it is not known which are online.
-    pub(crate) fn read(&mut self, root: &Root, notes: &mut Notes) -> Result<Vec<Pcpu>, ReadError> {
-        let mounts = mounts(root).unwrap_or_default();
-        let times = self_view::cpu_times(root, &mounts, notes);
+    pub(crate) fn read(
+        &mut self,
+        root: &Root,
+        mounts: &[Mount],
+        notes: &mut Notes,
+    ) -> Result<Vec<Pcpu>, ReadError> {
+        let times = self_view::cpu_times(root, mounts, notes);
         let online = self_view::online(root, &times, notes)?.value;
         let present = self_view::cpu_list(root, "present").map_or_else(|_| online.clone(), |set| set.value);
         let all: CpuSet = present.iter().chain(online.iter()).collect();

@@ -8,8 +8,9 @@ use corefit_core::{CpuId, CpuSet, Time};
 use super::kept::Kept;
 use crate::proc::{self, TICK_NS, Task};
 use crate::root::ReadError;
+use crate::sample;
 
-/// Where threads of a group run is looked up for so many at most.
+/// Where threads of a group may run is looked up for so many at most.
 const LOOKED_UP: usize = 64;
 
 /// What one thread has done so far, ns: run and waited.
@@ -34,8 +35,8 @@ pub(crate) struct Look {
     /// The last one, if new threads in the group can be those that were born since; `None` if nothing
     /// was known of the group then.
     pub(crate) last: Option<Time>,
-    /// Whether it matters where they run.
-    pub(crate) places: bool,
+    /// For how many to find out where they ran: it costs several times as much as what they did.
+    pub(crate) places: usize,
     /// Whether to read anew where they may run.
     pub(crate) masks: bool,
 }
@@ -52,7 +53,7 @@ impl Tally {
             let (run, wait) = grown(old, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
             self.run_ns += run;
             self.wait_ns += wait;
-            if look.places && run > 0 && on.len() < LOOKED_UP {
+            if run > 0 && on.len() < look.places {
                 on.extend(task(kept, pid).ok().and_then(|task| task.on));
             }
             if look.masks && now.len() < LOOKED_UP {
@@ -104,8 +105,11 @@ pub(crate) fn task(kept: &Kept, pid: u32) -> Result<Task, ReadError> {
     proc::task(&path, &kept.root.read(&path)?)
 }
 
+/// Where a thread may run, asked from the kernel where that is the machine: its file costs twenty times
+/// as much.
 pub(crate) fn affinity(kept: &Kept, pid: u32) -> Option<CpuSet> {
-    proc::affinity(&kept.root, pid).ok().map(|(set, _)| set)
+    let asked = if kept.root.is_live() { sample::affinity(pid) } else { None };
+    asked.or_else(|| proc::affinity(&kept.root, pid).ok().map(|(set, _)| set))
 }
 
 fn born_since(kept: &Kept, pid: u32, last: Time) -> bool {
@@ -140,7 +144,7 @@ mod tests {
             threads.iter().for_each(|&(tid, done)| thread(dir.path(), tid, done));
             let listed: Vec<_> = threads.iter().map(|&(tid, _)| (tid, tid)).collect();
             let last = (last > 0).then_some(Time(last));
-            let look = Look { last, places: true, masks: false };
+            let look = Look { last, places: 64, masks: false };
             tally.update(&mut kept, &listed, &look);
             let sums = tally.sums();
             (sums.run_ns.unwrap(), sums.wait_ns.unwrap())
@@ -158,7 +162,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut kept = Kept::new(Root::at(dir.path()));
         let mut tally = Tally::default();
-        let look = Look { last: None, places: false, masks: false };
+        let look = Look { last: None, places: 0, masks: false };
         tally.update(&mut kept, &[(7, 7)], &look);
         assert_eq!((tally.sums(), tally.is_blind()), (Counters::default(), true));
         tally.update(&mut kept, &[], &look);

@@ -44,6 +44,11 @@ impl Tree {
         Ok(Tree { version, point, mounts, whole, counting, cpuset, depth })
     }
 
+    /// What was mounted when the tree was opened.
+    pub(crate) fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
     /// The path of a group, given as that or as a directory; without a slash at its end.
     pub(crate) fn path<'a>(&self, given: &'a str) -> &'a str {
         let below = given.strip_prefix(&self.point).filter(|rest| rest.is_empty() || rest.starts_with('/'));

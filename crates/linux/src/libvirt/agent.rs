@@ -17,12 +17,16 @@ use super::worker::{Crew, Worker};
 
 /// How long an agent may take to answer a command, s.
 const ANSWER: i32 = 2;
-/// libvirt's own wait before a command, when it synchronises with the agent, comes on top.
+/// Connecting, or asking one agent, takes no longer unless it hangs: libvirt's own wait before a command,
+/// when it synchronises with the agent, comes on top.
 const STUCK: Duration = Duration::from_secs(30);
 /// An answer counts for so many intervals.
 const AGE: u32 = 3;
 /// An agent that does not answer is asked again after one interval, then two, and so on up to this.
 const MOST_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Begins the reason why nobody can be asked.
+const SHUT: &str = "guests cannot be asked: ";
 
 /// The agents of a host.
 pub(super) struct Agents {
@@ -31,16 +35,17 @@ pub(super) struct Agents {
     board: Arc<Mutex<Board>>,
     crew: Crew,
     worker: Option<Worker<Connection>>,
+    stuck: Duration,
 }
 
 /// What is shared with the thread that asks.
 #[derive(Debug, Default)]
 struct Board {
     guests: BTreeMap<Key, Guest>,
-    /// Which VM is being asked, since when.
-    asking: Option<(Key, Instant)>,
-    /// Whether a round is under way.
-    busy: bool,
+    /// Which VM is being asked.
+    asking: Option<Key>,
+    /// While a round is under way: when it went on to what it does now.
+    busy: Option<Instant>,
     /// Why nobody can be asked, and since when.
     closed: Option<(String, Instant)>,
 }
@@ -57,7 +62,8 @@ struct Guest {
 
 impl Agents {
     pub(super) fn new(uri: &str, every: Duration) -> Agents {
-        Agents { uri: uri.into(), every, board: Arc::default(), crew: Crew::default(), worker: None }
+        let (board, crew) = (Arc::default(), Crew::default());
+        Agents { uri: uri.into(), every, board, crew, worker: None, stuck: STUCK }
     }
 
     /// What the guest of this VM said; or why that is not known; or neither, if it was not asked yet.
@@ -83,17 +89,23 @@ impl Agents {
         let shared = self.board.clone();
         let mut board = lock(&shared);
         board.guests.retain(|key, _| vms.contains(key));
-        let hangs = board.asking.as_ref().is_some_and(|(_, since)| since.elapsed() > STUCK);
-        if hangs && let Some((key, _)) = board.asking.take() {
-            if let Some(guest) = board.guests.get_mut(&key) {
-                guest.fail("libvirtd did not come back from asking it".into(), self.every);
-            }
+        if board.busy.is_some_and(|since| since.elapsed() > self.stuck) {
+            let closed = match board.asking.take() {
+                Some(key) => {
+                    if let Some(guest) = board.guests.get_mut(&key) {
+                        guest.fail("libvirtd did not come back from asking it".into(), self.every);
+                    }
+                    None
+                }
+                None => Some((format!("{SHUT}libvirtd does not answer a new connection"), now)),
+            };
+            // The thread that hangs keeps the old board.
+            let guests = std::mem::take(&mut board.guests);
             self.worker = None;
-            self.board =
-                Arc::new(Mutex::new(Board { guests: std::mem::take(&mut board.guests), ..Board::default() }));
+            self.board = Arc::new(Mutex::new(Board { guests, closed, ..Board::default() }));
             return;
         }
-        if board.busy {
+        if board.busy.is_some() {
             return;
         }
         if let Some((_, since)) = &board.closed {
@@ -115,9 +127,10 @@ impl Agents {
         }
         let (for_round, every) = (shared.clone(), self.every);
         let round = move |connection: &mut Connection| round(connection, &for_round, &due, every);
-        board.busy = self.worker.as_ref().is_some_and(|worker| worker.post(round).is_ok());
-        if !board.busy {
-            self.worker = None;
+        match self.worker.as_ref().map(|worker| worker.post(round)) {
+            Some(Ok(())) => board.busy = Some(now),
+            Some(Err(_)) => self.worker = None,
+            None => board.closed = Some((format!("{SHUT}all threads for that hang"), now)),
         }
     }
 }
@@ -138,8 +151,8 @@ fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
     connection
         .map_err(|error| {
             let mut board = lock(board);
-            board.closed = Some((format!("guests cannot be asked: {error}"), Instant::now()));
-            board.busy = false;
+            board.closed = Some((format!("{SHUT}{error}"), Instant::now()));
+            board.busy = None;
         })
         .ok()
 }
@@ -147,7 +160,7 @@ fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
 fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Duration) {
     for key in due {
         let Some(mut files) = lock(board).guests.get(key).map(|guest| guest.files) else { continue };
-        lock(board).asking = Some((key.clone(), Instant::now()));
+        begin(board, Some(key.clone()));
         let answer = connection.domain(&key.0).and_then(|domain| {
             if domain.id() != Some(key.1) {
                 return Err(Failure { kind: Kind::NoDomain, text: "it ended".into() });
@@ -155,8 +168,8 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
             let mut ask = |command: &str| domain.agent(command, ANSWER);
             Ok(guest::view(&mut files, &mut ask))
         });
+        begin(board, None);
         let mut board = lock(board);
-        board.asking = None;
         let Some(guest) = board.guests.get_mut(key) else { continue };
         guest.files = files;
         match answer {
@@ -173,12 +186,18 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
             Err(error) if error.kind == Kind::NoDomain => {}
             Err(error) => {
                 // The connection is of no use any more; the next round opens another.
-                board.closed = Some((format!("guests cannot be asked: {error}"), long_ago()));
+                board.closed = Some((format!("{SHUT}{error}"), long_ago()));
                 break;
             }
         }
     }
-    lock(board).busy = false;
+    lock(board).busy = None;
+}
+
+/// Notes that a round goes on to a guest, or to nothing that can hang.
+fn begin(board: &Mutex<Board>, guest: Option<Key>) {
+    let mut board = lock(board);
+    (board.asking, board.busy) = (guest, Some(Instant::now()));
 }
 
 /// So that the connection is opened anew as soon as somebody asks.
@@ -189,4 +208,30 @@ fn long_ago() -> Instant {
 
 fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_never_opens_is_noticed_and_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("silent");
+        let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let uri = format!("qemu+unix:///system?socket={}", socket.display());
+        let mut agents = Agents::new(&uri, Duration::from_millis(1));
+        agents.stuck = Duration::from_millis(20);
+        // More often than threads may hang. Where there is no libvirt, that is said at once.
+        for _ in 0..8 {
+            let begun = Instant::now();
+            while agents.closed().is_none() {
+                agents.ask(&[("uuid".into(), 1)]);
+                std::thread::yield_now();
+                assert!(begun.elapsed() < Duration::from_secs(20), "a thread that hangs goes unnoticed");
+            }
+            assert!(agents.closed().unwrap().starts_with("guests cannot be asked: "));
+            lock(&agents.board).closed = None;
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //! Source: QEMU's qga/qapi-schema.json (`guest-file-open`, `guest-file-read`, `guest-get-cpustats`,
 //! `guest-get-vcpus`); proc(5) for `/proc/stat`.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use corefit_core::machine::{GuestVcpu, GuestView};
 use serde_json::{Value, json};
 
@@ -59,7 +61,8 @@ fn read(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Result<St
     let closed = ask("guest-file-close", json!({ "handle": handle }));
     let part = part?;
     closed?;
-    let text = part["buf-b64"].as_str().and_then(base64).ok_or("guest-file-read gave no base64")?;
+    let text = part["buf-b64"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
+    let text = text.ok_or("guest-file-read gave no base64")?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -120,46 +123,11 @@ fn stats(times: &Value, vcpus: &Value) -> GuestView {
     view
 }
 
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut bits, mut count) = (0u32, 0);
-    for c in text.bytes().filter(|c| !b"=\r\n".contains(c)) {
-        let value = match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count & 0xff) as u8);
-        }
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const STAT: &str = "cpu  9 9\ncpu0 10 1 5 80 4 2 1 7 0 0\ncpu3 1 0 0 9 0 0 0\nintr 1\nprocs_running 6\n";
-
-    /// "cpu0 1 …" in base64, as an agent sends it.
-    fn encoded(text: &str) -> String {
-        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        let letter = |bits: u32| char::from(LETTERS[(bits & 63) as usize]);
-        let three = |part: &[u8]| {
-            let bits =
-                part.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
-            let text: String = (0..=part.len()).map(|i| letter(bits >> (18 - 6 * i))).collect();
-            format!("{text:=<4}")
-        };
-        text.as_bytes().chunks(3).map(three).collect()
-    }
 
     #[test]
     fn a_linux_guest_tells_times_and_runnable_threads_by_its_file() {
@@ -168,7 +136,10 @@ mod tests {
             asked.push(command.to_owned());
             Ok::<_, String>(match asked.len() {
                 1 => r#"{"return":1000}"#.to_owned(),
-                2 => format!(r#"{{"return":{{"count":5,"buf-b64":"{}","eof":true}}}}"#, encoded(STAT)),
+                2 => format!(
+                    r#"{{"return":{{"count":5,"buf-b64":"{}","eof":true}}}}"#,
+                    BASE64_STANDARD.encode(STAT)
+                ),
                 _ => r#"{"return":{}}"#.to_owned(),
             })
         };

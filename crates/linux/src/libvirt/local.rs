@@ -18,10 +18,10 @@ use super::session::{Key, Seen};
 use crate::host::HostReader;
 
 /// Settings and lists of threads are read anew after so long, ns, even where nothing was said to have
-/// changed: control groups can be written by anybody.
-const REFRESH_NS: u64 = 10_000_000_000;
+/// changed: the groups of single vCPUs can be written by anybody. That costs a millisecond for a VM of 10 vCPUs.
+const REFRESH_NS: u64 = 60_000_000_000;
 /// Of so many VMs, settings of one are read anew in a look because they are old.
-const OLD_SHARE: usize = 8;
+const OLD_SHARE: usize = 32;
 /// For so many threads a look finds out where they ran last: it costs ten times as much as what they did.
 const LOOKED_UP: usize = 64;
 

@@ -14,7 +14,7 @@ use super::api::{Access, Connection};
 use super::asked::{Asked, defined};
 use super::local::Local;
 use super::session::{Key, Look, Seen, Session, Subject};
-use super::worker::{self, Crew, Late, Worker};
+use super::worker::{self, Crew, NoAnswer, Worker};
 use crate::host::{HostReader, VmCounters};
 use crate::root::{ReadError, Root};
 
@@ -90,11 +90,15 @@ impl LibvirtMachine {
         // With something to fall back on, half of the time is for finding out whether that is right.
         let share = if self.last.is_some() { 2 } else { 1 };
         let until = Instant::now() + left / share;
-        if let Some((since, answer)) = self.pending.take()
-            && worker::wait(&answer, until).is_err()
-        {
-            self.pending = Some((since, answer));
-            return self.fall_back(deadline);
+        if let Some((since, answer)) = self.pending.take() {
+            match worker::wait(&answer, until) {
+                Ok(_) => {}
+                Err(NoAnswer::Ended) => self.worker = None,
+                Err(NoAnswer::Late) => {
+                    self.pending = Some((since, answer));
+                    return self.fall_back(deadline);
+                }
+            }
         }
         if self.worker.is_none() {
             let seconds = i32::try_from(self.options.timeout.as_secs()).unwrap_or(i32::MAX).max(2);
@@ -112,14 +116,15 @@ impl LibvirtMachine {
             Err(error) => Err(error.clone()),
         };
         let asked = Instant::now();
-        let Ok(answer) = worker.ask(job) else { return Err(None) };
+        let Ok(answer) = worker.ask(job) else { return Err(Some(self.ended())) };
         match worker::wait(&answer, until) {
             Ok(Ok(look)) => {
                 self.last = look.local.then(|| (Instant::now(), look.vms.clone()));
                 Ok(look)
             }
             Ok(Err(error)) => Err(Some(error)),
-            Err(Late) => {
+            Err(NoAnswer::Ended) => Err(Some(self.ended())),
+            Err(NoAnswer::Late) => {
                 self.pending = Some((asked, answer));
                 self.fall_back(deadline)
             }
@@ -156,6 +161,13 @@ impl LibvirtMachine {
             self.bell = None;
         }
         answer == Some(Ok(true))
+    }
+
+    /// Not libvirtd's fault.
+    fn ended(&self) -> MachineError {
+        let text =
+            format!("libvirt {}: the thread that asks libvirtd has ended; please report why", self.uri);
+        MachineError::Gone(text)
     }
 
     fn hangs(&self) -> MachineError {

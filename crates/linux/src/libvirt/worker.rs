@@ -3,13 +3,14 @@
 //! ```text
 //! spawn(open) ──▶ thread: open ──▶ job ──▶ job ── … ──▶ ends when the Worker is dropped
 //! call(job, deadline) ── answer in time ──▶ Ok
-//!                     └─ none ──▶ Late: drop the Worker; its thread ends whenever it comes back
+//!                     ├─ none ──▶ Late: drop the Worker; its thread ends whenever it comes back
+//!                     └─ none will come ──▶ Ended: the thread panicked, or never had its state
 //! ```
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
@@ -28,9 +29,14 @@ pub(super) struct Worker<S> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crew(Arc<AtomicUsize>);
 
-/// No answer in time; or the thread's state could not be made, and it has ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Late;
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// Not in time.
+    Late,
+    /// There will be none: the thread has ended, for it panicked or its state could not be made.
+    Ended,
+}
 
 struct Present(Crew);
 
@@ -41,7 +47,7 @@ impl Crew {
     }
 
     /// Starts a thread. `open` makes its state there; an error of it is for `open` to tell, calls
-    /// are then [`Late`]. `None` if too many of the crew hang, or no thread can be had.
+    /// find the thread then [`Ended`](NoAnswer::Ended). `None` if too many of the crew hang, or no thread can be had.
     pub(super) fn start<S: 'static>(
         &self,
         name: &str,
@@ -83,7 +89,7 @@ impl<S: 'static> Worker<S> {
         &self,
         deadline: Instant,
         job: impl FnOnce(&mut S) -> R + Send + 'static,
-    ) -> Result<R, Late> {
+    ) -> Result<R, NoAnswer> {
         wait(&self.ask(job)?, deadline)
     }
 
@@ -91,7 +97,7 @@ impl<S: 'static> Worker<S> {
     pub(super) fn ask<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut S) -> R + Send + 'static,
-    ) -> Result<Receiver<R>, Late> {
+    ) -> Result<Receiver<R>, NoAnswer> {
         let (answer, result) = channel();
         self.post(move |state| {
             // Nobody waits any more: then nobody wants it.
@@ -101,14 +107,17 @@ impl<S: 'static> Worker<S> {
     }
 
     /// Has the thread do something, and does not wait.
-    pub(super) fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) -> Result<(), Late> {
-        self.jobs.send(Box::new(job)).map_err(|_| Late)
+    pub(super) fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) -> Result<(), NoAnswer> {
+        self.jobs.send(Box::new(job)).map_err(|_| NoAnswer::Ended)
     }
 }
 
 /// Waits for a result until `deadline`.
-pub(super) fn wait<R>(result: &Receiver<R>, deadline: Instant) -> Result<R, Late> {
-    result.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| Late)
+pub(super) fn wait<R>(result: &Receiver<R>, deadline: Instant) -> Result<R, NoAnswer> {
+    result.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
+        RecvTimeoutError::Timeout => NoAnswer::Late,
+        RecvTimeoutError::Disconnected => NoAnswer::Ended,
+    })
 }
 
 impl<S> fmt::Debug for Worker<S> {
@@ -140,7 +149,7 @@ mod tests {
         let worker = crew.start("test", || Some(())).unwrap();
         let begun = Instant::now();
         let hang = worker.call(soon(50), move |()| wait.recv().is_ok());
-        assert_eq!(hang, Err(Late));
+        assert_eq!(hang, Err(NoAnswer::Late));
         assert!(begun.elapsed() < Duration::from_secs(5));
         drop(worker);
         assert_eq!(crew.len(), 1);
@@ -166,8 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_cannot_be_made_makes_every_call_late_at_once() {
+    fn a_thread_without_a_state_and_one_that_panics_have_ended_at_once() {
         let worker = Crew::default().start("test", || None::<()>).unwrap();
-        assert_eq!(worker.call(soon(60_000), |()| ()), Err(Late));
+        assert_eq!(worker.call(soon(60_000), |()| ()), Err(NoAnswer::Ended));
+        let crew = Crew::default();
+        let worker = crew.start("test", || Some(())).unwrap();
+        let panics = |(): &mut ()| assert!(std::hint::black_box(false), "on purpose");
+        assert_eq!(worker.call(soon(60_000), panics), Err(NoAnswer::Ended));
+        assert_eq!(worker.call(soon(60_000), |()| ()), Err(NoAnswer::Ended));
+        while crew.len() > 0 {
+            thread::yield_now();
+        }
     }
 }

@@ -179,6 +179,20 @@ impl Groups {
         self.dir.join(SIDES[1])
     }
 
+    /// Makes a group in the program's group.
+    pub(super) fn nest(&self, name: &str) -> Result<PathBuf, GroupError> {
+        let (program, dir) = (self.program(), self.program().join(name));
+        if self.version == Version::V2 {
+            // Whether that worked is seen in the new group's files.
+            let _ = fs::write(program.join("cgroup.subtree_control"), "+cpu");
+        }
+        make_dir(&dir)?;
+        if self.version == Version::V1 {
+            copy_cpuset(&program, &dir)?;
+        }
+        Ok(dir)
+    }
+
     /// Sets the quota of the program's group, us of CPU time in every 100 ms; `None`: no quota.
     pub(super) fn set_quota(&self, quota_us: Option<u64>) -> Result<(), GroupError> {
         let dir = self.program();
@@ -247,6 +261,8 @@ fn remove(dir: &Path) {
 
 /// A group can still be busy for a moment after its last process has ended.
 fn remove_dir(dir: &Path) {
+    let inside = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    inside.filter(|path| path.is_dir()).for_each(|path| remove_dir(&path));
     let until = Instant::now() + PATIENCE;
     while let Err(why) = fs::remove_dir(dir) {
         if why.kind() == ErrorKind::NotFound || Instant::now() > until {

@@ -105,25 +105,29 @@ impl Arena {
     /// One busy loop per CPU beside the program: in a group of equal weight, or as plain
     /// processes of equal nice value. They end when the result is dropped.
     pub(super) fn neighbour(&self) -> Result<Neighbour> {
-        let mut neighbour = Neighbour(vec![]);
-        for _ in self.cpus.iter() {
+        let command = || {
             let mut command = self.helper("busy");
             if let Some(groups) = self.cpu() {
                 command.arg("--group").arg(groups.neighbour());
             }
-            let child = command.stdout(Stdio::piped()).spawn();
-            neighbour.0.push(child.context("cannot start a busy loop")?);
-        }
-        for child in &mut neighbour.0 {
-            let mut line = String::new();
-            if let Some(out) = child.stdout.take() {
-                BufReader::new(out).read_line(&mut line)?;
-            }
-            if line.trim() != "busy" {
-                bail!("a busy loop did not begin");
-            }
-        }
-        Ok(neighbour)
+            command
+        };
+        Neighbour::start(self.cpus.iter().map(|_| command()).collect())
+    }
+
+    /// Makes a control group in the program's; its directory. It has to be empty when the arena is dropped.
+    pub(super) fn nest(&self, name: &str) -> Result<PathBuf> {
+        let Some(groups) = self.cpu() else {
+            bail!("no control group with weights: {}", self.refusal());
+        };
+        Ok(groups.nest(name)?)
+    }
+
+    /// Starts threads in a group that wake up ten times a second, until the result is dropped.
+    pub(super) fn sleepers(&self, group: &Path, threads: usize) -> Result<Neighbour> {
+        let mut command = self.helper("sleepers");
+        command.arg("--group").arg(group).arg("--threads").arg(threads.to_string());
+        Neighbour::start(vec![command])
     }
 
     /// Sets the quota of the program, us of CPU time in every 100 ms.
@@ -181,8 +185,29 @@ impl Drop for Quota<'_> {
     }
 }
 
-/// Busy loops, killed when dropped.
+/// Other processes of a bench, killed when dropped.
 pub(super) struct Neighbour(Vec<Child>);
+
+impl Neighbour {
+    /// Starts them, and waits until each says that it has begun.
+    fn start(commands: Vec<Command>) -> Result<Neighbour> {
+        let mut neighbour = Neighbour(vec![]);
+        for mut command in commands {
+            let child = command.stdout(Stdio::piped()).spawn();
+            neighbour.0.push(child.context("cannot start a process of the bench")?);
+        }
+        for child in &mut neighbour.0 {
+            let mut line = String::new();
+            if let Some(out) = child.stdout.take() {
+                BufReader::new(out).read_line(&mut line)?;
+            }
+            if line.trim() != "busy" {
+                bail!("a process of the bench did not begin");
+            }
+        }
+        Ok(neighbour)
+    }
+}
 
 impl Drop for Neighbour {
     fn drop(&mut self) {

@@ -1,11 +1,13 @@
-//! `corefit bench explain`: how long it takes to know what every VM of a host gets.
+//! `corefit bench explain`: how long it takes to know what every VM of a host gets, and what looking costs.
 
+mod cost;
 mod generate;
+mod seen;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use corefit_core::entitle::{Host, Wants, available_to_all, entitled};
 use serde::Serialize;
 
@@ -13,16 +15,16 @@ use super::stats::median;
 use super::table::Table;
 use generate::Shape;
 
-/// Time the division of large hosts, on one core
+/// Time the division of large hosts on one core, and what it costs to look at one every second
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One host of each kind, timed once; not `available` on single pCPUs, which takes minutes
+    /// One host of each kind, timed once, five looks; not `available` on single pCPUs, which takes minutes
     #[arg(long)]
     quick: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Only hosts whose kind contains this, such as `range`
+    /// Only hosts whose kind contains this, such as `range`, or `looking`
     #[arg(long, default_value = "")]
     only: String,
     /// First of the seeds that the hosts are made of
@@ -36,6 +38,8 @@ const LARGE: usize = 10_000;
 const AVAILABLE_MS: f64 = 1000.0;
 /// Different hosts of each kind.
 const HOSTS: u64 = 5;
+/// Looks at each host.
+const LOOKS: usize = 30;
 
 #[derive(Serialize)]
 struct Document {
@@ -43,6 +47,8 @@ struct Document {
     seed: u64,
     hosts: u64,
     rows: Vec<Row>,
+    looks: Vec<cost::Cost>,
+    skipped: Vec<String>,
 }
 
 /// The hosts of one kind and size.
@@ -99,16 +105,26 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     for (shape, target) in Shape::ALL.into_iter().filter(|(shape, _)| shape.name().contains(&args.only)) {
         rows.push(row(shape, LARGE, target, args.seed, hosts)?);
     }
-    for vcpus in [10, 100, 1_000] {
-        rows.push(row(Shape::RangePerVm, vcpus, None, args.seed, hosts)?);
+    if Shape::RangePerVm.name().contains(&args.only) {
+        for vcpus in [10, 100, 1_000] {
+            rows.push(row(Shape::RangePerVm, vcpus, None, args.seed, hosts)?);
+        }
     }
-    let document = Document { bench: "explain", seed: args.seed, hosts, rows };
+    let (looks, skipped) = cost::all(&args.only, if args.quick { LOOKS / 6 } else { LOOKS })?;
+    if rows.is_empty() && looks.is_empty() && skipped.is_empty() {
+        bail!("--only {:?}: no kind of host contains this; the kinds are {}", args.only, kinds());
+    }
+    let document = Document { bench: "explain", seed: args.seed, hosts, rows, looks, skipped };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         print!("{}", text(&document));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn kinds() -> String {
+    Shape::ALL.iter().map(|(shape, _)| shape.name()).chain(["looking".into()]).collect::<Vec<_>>().join(", ")
 }
 
 fn row(shape: Shape, vcpus: usize, target: Option<f64>, seed: u64, hosts: u64) -> Result<Row> {
@@ -179,11 +195,15 @@ fn text(document: &Document) -> String {
         cells.extend(row.available.as_ref().map_or(none, Measured::text));
         table.row(cells);
     }
-    format!(
-        "Medians over {} hosts of each kind, from the fastest to the slowest; ten vCPUs a VM, about ten vCPUs a \
-         pCPU; every division was checked.\n\
-         entitled: the whole host, with reasons. available: of every VM, one after the other.\n\n{}",
-        document.hosts,
-        table.render()
-    )
+    let mut text = String::new();
+    if !document.rows.is_empty() {
+        text = format!(
+            "Medians over {} hosts of each kind, from the fastest to the slowest; ten vCPUs a VM, about ten \
+             vCPUs a pCPU; every division was checked.\n\
+             entitled: the whole host, with reasons. available: of every VM, one after the other.\n\n{}\n",
+            document.hosts,
+            table.render()
+        );
+    }
+    text + &cost::text(&document.looks, &document.skipped)
 }

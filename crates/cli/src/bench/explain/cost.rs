@@ -1,0 +1,325 @@
+//! What it costs to look at a host once a second: CPU time of this process, of libvirtd and of the QEMUs,
+//! and how long one look takes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use corefit_core::machine::{Machine, Role, Snapshot, estimate};
+use corefit_linux::host::Cgroups;
+use corefit_linux::{Root, libvirt};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use super::seen::{self, Running, VCPUS, VMS, Written};
+use crate::bench::arena::Arena;
+use crate::bench::stats::median;
+use crate::bench::table::{NONE, Table};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Looks before it counts: the first opens files and asks for everything.
+const WARM: usize = 3;
+/// The promises for 100 VMs with 1,000 vCPUs: percent of a core, ms of a look.
+const PERCENT: f64 = 1.0;
+const LOOK_MS: f64 = 50.0;
+
+/// What looking at one host costs.
+#[derive(Serialize)]
+pub(super) struct Cost {
+    host: String,
+    vms: usize,
+    vcpus: usize,
+    looks: usize,
+    /// CPU time of this process, ms a second.
+    own_ms: f64,
+    /// What libvirtd uses more than when nobody looks, ms a second; `None` where none is asked.
+    libvirtd_ms: Option<f64>,
+    /// The same of all threads of QEMUs but the vCPUs.
+    monitors_ms: Option<f64>,
+    /// All of these, in percent of a core.
+    percent: f64,
+    /// The first look, which connects, opens files and reads all settings. Not part of the promise.
+    first_ms: f64,
+    median_ms: f64,
+    /// Of the later looks.
+    longest_ms: f64,
+    /// What follows a look: `entitled` and `available` of all VMs, CPU time in ms. Not part of the promise.
+    estimate_ms: f64,
+    /// Whether the promises are kept; `None` on smaller hosts.
+    met: Option<bool>,
+}
+
+/// Looks at all hosts there are that are called by something with `only`; what is missing, with the reason,
+/// comes second.
+pub(super) fn all(only: &str, looks: usize) -> Result<(Vec<Cost>, Vec<String>)> {
+    let (mut costs, mut skipped) = (Vec::new(), Vec::new());
+    let wanted = |name: &str| name.contains(only);
+    let (files, groups) = ("looking at files", "looking at control groups");
+    let (driver, vms) = ("looking at libvirt's test driver", "looking at VMs of libvirt");
+    if ![files, groups, driver, vms].into_iter().any(wanted) {
+        return Ok((costs, skipped));
+    }
+    let arena = Arena::open()?;
+    if wanted(files) {
+        let written = Written::new(arena.scratch().join("host"))?;
+        let mut machine = Cgroups::open(Root::at(written.root()), "/vms/vm*".parse()?)?;
+        costs.push(Cost::of(files, &mut machine, looks, false, |look| written.advance(look + 2))?);
+    }
+    if wanted(groups) {
+        match Running::start(&arena) {
+            Ok(running) => {
+                let mut machine = Cgroups::open(Root::live(), running.pattern.parse()?)?;
+                costs.push(Cost::of(groups, &mut machine, looks, false, |_| Ok(()))?);
+            }
+            Err(why) => skipped.push(format!("{groups}: {why:#}")),
+        }
+    }
+    if wanted(driver) {
+        let mut machine = libvirt::open(&seen::domains(arena.scratch())?, libvirt::Options::default());
+        match Cost::of(driver, machine.as_mut(), looks, false, |_| Ok(())) {
+            Ok(cost) => costs.push(cost),
+            Err(why) => skipped.push(format!("{driver}: {why:#}")),
+        }
+    }
+    if wanted(vms) {
+        let mut machine = libvirt::open("", libvirt::Options::default());
+        match Cost::of(vms, machine.as_mut(), looks, true, |_| Ok(())) {
+            Ok(cost) if cost.vms > 0 => costs.push(cost),
+            Ok(_) => {
+                skipped.push(format!("{vms}: libvirt has none; scripts/testvm with 100 --bare starts some"))
+            }
+            Err(why) => skipped.push(format!("{vms}: {why:#}")),
+        }
+    }
+    Ok((costs, skipped))
+}
+
+impl Cost {
+    fn of(
+        host: &str,
+        machine: &mut dyn Machine,
+        looks: usize,
+        served: bool,
+        turn: impl Fn(usize) -> Result<()>,
+    ) -> Result<Cost> {
+        let begun = Instant::now();
+        let mut before = machine.observe()?;
+        let first_ms = ms(begun.elapsed());
+        for look in 0..WARM {
+            turn(look)?;
+            std::thread::sleep(EVERY);
+            before = machine.observe()?;
+        }
+        // First without anybody looking, as long as with.
+        let alone = served.then(|| {
+            let start = Others::now();
+            std::thread::sleep(EVERY * u32::try_from(looks).unwrap_or(u32::MAX));
+            start.until(Others::now())
+        });
+        let (mut own, mut took, mut estimates) = (Duration::ZERO, Vec::new(), Vec::new());
+        let start = Others::now();
+        for look in WARM..WARM + looks {
+            turn(look)?;
+            let (cpu, begun) = (cpu_time(), Instant::now());
+            let after = machine.observe()?;
+            took.push(ms(begun.elapsed()));
+            std::thread::sleep(EVERY.saturating_sub(begun.elapsed()));
+            own += cpu_time().saturating_sub(cpu);
+            let cpu = cpu_time();
+            estimate(&before, &after)?;
+            estimates.push(ms(cpu_time().saturating_sub(cpu)));
+            before = after;
+        }
+        let busy = start.until(Others::now());
+        let count = looks_as_number(looks);
+        let more = |part: fn(&Others) -> u64| {
+            let more = |alone: &Others| ms(Duration::from_nanos(part(&busy).saturating_sub(part(alone))));
+            alone.as_ref().map(|alone| more(alone) / count)
+        };
+        let (own_ms, libvirtd_ms) = (ms(own) / count, more(|others| others.libvirtd_ns));
+        let monitors_ms = more(|others| others.monitors_ns);
+        let percent = (own_ms + libvirtd_ms.unwrap_or(0.0) + monitors_ms.unwrap_or(0.0)) / 10.0;
+        let longest_ms = took.iter().copied().fold(0.0, f64::max);
+        let (vms, vcpus) = size(&before);
+        let large = vms >= VMS && vcpus >= VMS * VCPUS;
+        Ok(Cost {
+            host: host.into(),
+            vms,
+            vcpus,
+            looks,
+            own_ms,
+            libvirtd_ms,
+            monitors_ms,
+            percent,
+            first_ms,
+            median_ms: median(took).unwrap_or(f64::NAN),
+            longest_ms,
+            estimate_ms: median(estimates).unwrap_or(f64::NAN),
+            met: large.then_some(percent < PERCENT && longest_ms < LOOK_MS),
+        })
+    }
+}
+
+/// VMs, and their vCPUs; of control groups the threads that stand for vCPUs.
+fn size(snapshot: &Snapshot) -> (usize, usize) {
+    let vms = || snapshot.vms.iter().filter(|vm| vm.role == Role::Vm);
+    let groups = vms().any(|vm| vm.whole.is_some());
+    let vcpus = vms().map(|vm| vm.vcpus.iter().filter(|vcpu| vcpu.online).count()).sum();
+    (vms().count(), if groups { VCPUS * vms().count() } else { vcpus })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of looks is small")]
+fn looks_as_number(looks: usize) -> f64 {
+    looks as f64
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// CPU time of all threads of this process.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// CPU time of those who are asked, ns.
+#[derive(Default)]
+struct Others {
+    libvirtd_ns: u64,
+    monitors_ns: u64,
+}
+
+impl Others {
+    /// Of all processes of this machine that are libvirt's daemons or QEMUs.
+    fn now() -> Others {
+        let mut others = Others::default();
+        for process in directories("/proc".into()) {
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            let daemon = ["libvirtd", "virtqemud", "virtlogd"].contains(&name.trim());
+            let qemu = name.starts_with("qemu-system");
+            if !daemon && !qemu {
+                continue;
+            }
+            for thread in directories(process.join("task")) {
+                let name = fs::read_to_string(thread.join("comm")).unwrap_or_default();
+                let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+                let ns: u64 = text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+                match () {
+                    () if daemon => others.libvirtd_ns += ns,
+                    () if name.starts_with("CPU ") => {}
+                    () => others.monitors_ns += ns,
+                }
+            }
+        }
+        others
+    }
+
+    fn until(&self, later: Others) -> Others {
+        Others {
+            libvirtd_ns: later.libvirtd_ns.saturating_sub(self.libvirtd_ns),
+            monitors_ns: later.monitors_ns.saturating_sub(self.monitors_ns),
+        }
+    }
+}
+
+/// The numbered entries of a directory of `/proc`.
+fn directories(dir: PathBuf) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let numbered = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    entries.filter(move |entry| entry.file_name().to_str().is_some_and(numbered)).map(|entry| entry.path())
+}
+
+/// For people.
+pub(super) fn text(costs: &[Cost], skipped: &[String]) -> String {
+    let headings = [
+        "looks at a host, one a second",
+        "VMs",
+        "vCPUs",
+        "CPU ms/s",
+        "libvirtd",
+        "QEMUs",
+        "% of a core",
+        "promised",
+        "first ms",
+        "median",
+        "longest",
+        "promised",
+        "estimate ms",
+    ];
+    let mut table = Table::new(1, &headings);
+    for cost in costs {
+        let number = |x: f64| format!("{x:.2}");
+        let verdict = |kept: bool, most: f64| match cost.met {
+            None => NONE.into(),
+            Some(_) => format!("{most}: {}", if kept { "met" } else { "NOT met" }),
+        };
+        table.row(vec![
+            cost.host.clone(),
+            cost.vms.to_string(),
+            cost.vcpus.to_string(),
+            number(cost.own_ms),
+            cost.libvirtd_ms.map_or(NONE.into(), number),
+            cost.monitors_ms.map_or(NONE.into(), number),
+            number(cost.percent),
+            verdict(cost.percent < PERCENT, PERCENT),
+            number(cost.first_ms),
+            number(cost.median_ms),
+            number(cost.longest_ms),
+            verdict(cost.longest_ms < LOOK_MS, LOOK_MS),
+            number(cost.estimate_ms),
+        ]);
+    }
+    let mut text = String::new();
+    if !costs.is_empty() {
+        text += "CPU time of this process; libvirtd, QEMUs (all threads but the vCPUs): what they use more than \
+                 when nobody looks. first: connects, and reads all settings; no promise is made for it. estimate: \
+                 what follows a look, not in the sum.\n\n";
+        text += &table.render();
+    }
+    for why in skipped {
+        text += &format!("skipped: {why}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_time_of_this_process_grows_with_its_work() {
+        let before = cpu_time();
+        while cpu_time() < before + Duration::from_millis(2) {
+            std::hint::black_box(before);
+        }
+        assert!(directories("/proc/self/task".into()).count() >= 1);
+    }
+
+    #[test]
+    fn promises_are_for_large_hosts_only_and_a_late_look_breaks_one() {
+        let cost = |met, longest_ms| Cost {
+            host: "h".into(),
+            vms: 1,
+            vcpus: 1,
+            looks: 1,
+            own_ms: 2.0,
+            libvirtd_ms: Some(1.0),
+            monitors_ms: None,
+            percent: 0.3,
+            first_ms: 1.0,
+            median_ms: 1.0,
+            longest_ms,
+            estimate_ms: 1.0,
+            met,
+        };
+        let line = |cost| text(&[cost], &[]).lines().last().unwrap_or_default().to_owned();
+        assert!(!line(cost(None, 1.0)).contains("met"));
+        assert!(
+            line(cost(Some(false), 51.0)).contains("1: met")
+                && line(cost(Some(false), 51.0)).contains("50: NOT met")
+        );
+    }
+}

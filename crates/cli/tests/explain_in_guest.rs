@@ -1,0 +1,66 @@
+//! `corefit explain` inside a real guest whose control groups are v2 (`scripts/testvm`).
+
+#[path = "../../linux/tests/vm_support/mod.rs"]
+mod vm_support;
+
+use std::process::Command;
+
+use vm_support::{Vms, or_skipped, testvm};
+
+/// The most that a group's use may differ from what it is entitled to, in CPUs, in the best of the looks.
+const NEAR: f64 = 0.1;
+/// Other tests run beside this one.
+const LOOKS: usize = 6;
+
+/// In the guest: groups of weights 2 and 1, and one with a quota of 0.3 CPUs, each with two busy loops.
+const GROUPS: &str = "cd /sys/fs/cgroup && echo '+cpu' >cgroup.subtree_control && mkdir a b c || exit
+    echo 200 >a/cpu.weight; echo 100 >b/cpu.weight; echo '30000 100000' >c/cpu.max
+    for group in a a b b c c; do
+        setsid sh -c \"echo \\$\\$ >$group/cgroup.procs && exec busyloop\" </dev/null >/dev/null 2>&1 &
+    done
+    cat a/cgroup.controllers";
+
+/// Runs a command in the guest; its output.
+fn guest(name: &str, command: &str) -> String {
+    let output = testvm(&["exec", name, "--", "sh", "-c", command]);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command}: {out}{err}");
+    out.into_owned()
+}
+
+#[test]
+fn groups_of_a_guest_with_cgroup_v2_get_what_they_are_entitled_to() {
+    let dir = tempfile::tempdir().unwrap();
+    // Without what is for debuggers: guests unpack slowly.
+    let program = dir.path().join("corefit");
+    let strip = Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_corefit")).status();
+    if !strip.is_ok_and(|status| status.success()) {
+        std::fs::copy(env!("CARGO_BIN_EXE_corefit"), &program).unwrap();
+    }
+    let options = ["--name", "v2", "--vcpus", "2", "--memory", "512", "--program", program.to_str().unwrap()];
+    let Some(vms) = or_skipped("explain in a guest", Vms::up(1, &options)) else { return };
+    let name = &vms.names[0];
+    assert!(guest(name, GROUPS).contains("cpu"), "the groups have no cpu controller");
+    let mut off = Vec::new();
+    for _ in 0..LOOKS {
+        let json = guest(name, "/workloads/corefit explain --machine cgroups:/a,/b,/c --interval 2s --json");
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["unread"].as_array().map(Vec::len), Some(0), "{json}");
+        let mut worst: f64 = 0.0;
+        for (number, (vm, entitled)) in [("/a", 1.133), ("/b", 0.567), ("/c", 0.3)].into_iter().enumerate() {
+            let seen = &json["vms"][number];
+            assert_eq!(seen["name"], vm);
+            let number = |field: &str| seen[field].as_f64().unwrap();
+            // What the guest's system does besides takes a little.
+            assert!((number("entitled") - entitled).abs() < 0.1, "{seen}");
+            worst = worst.max((number("used") - number("entitled")).abs());
+            println!("{vm} entitled {:.3} used {:.3}", number("entitled"), number("used"));
+        }
+        assert_eq!(json["vms"][2]["cap"], 0.3);
+        off.push(worst);
+        if worst < NEAR {
+            return;
+        }
+    }
+    panic!("not within {NEAR} CPUs in any look: {off:.3?}");
+}
