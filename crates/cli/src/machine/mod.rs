@@ -24,6 +24,11 @@ pub(crate) struct MachineArg {
 }
 
 impl MachineArg {
+    /// As if this name had been given.
+    pub(crate) fn named(name: &str) -> MachineArg {
+        MachineArg { machine: name.into() }
+    }
+
     /// Opens it.
     ///
     /// # Errors

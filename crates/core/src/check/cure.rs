@@ -40,7 +40,12 @@ pub(super) fn cpus(vm: &Vm, set: &CpuSet) -> String {
             format!("for v in $(seq 0 {last}); do virsh vcpupin {name} $v {set} --config; done")
         }
         Manager::Xen => format!("cpus = \"{set}\""),
-        Manager::Cgroup => format!("echo {set} > /sys/fs/cgroup{}/cpuset.cpus", vm.name),
+        Manager::Cgroup => group(
+            vm,
+            &format!("--cpuset-cpus {set}"),
+            &format!("AllowedCPUs={set}"),
+            &format!("{set} to cpuset.cpus"),
+        ),
         Manager::Kubernetes => kubelet(),
     }
 }
@@ -59,7 +64,12 @@ pub(super) fn memory(vm: &Vm, nodes: &CpuSet) -> String {
     match vm.manager {
         Manager::Libvirt => format!("virsh numatune {} --nodeset {nodes} --config", quoted(&vm.name)),
         Manager::Xen => format!("cpus_soft = \"nodes:{nodes}\""),
-        Manager::Cgroup => format!("echo {nodes} > /sys/fs/cgroup{}/cpuset.mems", vm.name),
+        Manager::Cgroup => group(
+            vm,
+            &format!("--cpuset-mems {nodes}"),
+            &format!("AllowedMemoryNodes={nodes}"),
+            &format!("{nodes} to cpuset.mems"),
+        ),
         Manager::Kubernetes => {
             "set topologyManagerPolicy: single-numa-node in the kubelet's configuration".into()
         }
@@ -73,6 +83,18 @@ pub(super) fn helper(vm: &Vm, kind: HelperKind, set: &CpuSet) -> String {
         HelperKind::Emulator => format!("virsh emulatorpin {name} {set} --config"),
         HelperKind::Iothread(number) => format!("virsh iothreadpin {name} {number} {set} --config"),
     }
+}
+
+/// A change of a control group: by docker, by systemd, or by hand.
+pub(super) fn group(vm: &Vm, docker: &str, systemd: &str, file: &str) -> String {
+    let last = vm.name.rsplit('/').next().unwrap_or(&vm.name);
+    if vm.name.starts_with("/docker/") {
+        return format!("docker update {docker} {}", quoted(last));
+    }
+    if [".service", ".slice", ".scope"].iter().any(|kind| last.ends_with(kind)) {
+        return format!("systemctl set-property {} {systemd}", quoted(last));
+    }
+    format!("write {file} of {}", vm.name)
 }
 
 /// What Kubernetes needs to divide its pCPUs anew.

@@ -18,6 +18,7 @@ mod propose;
 mod quota;
 mod rule;
 mod siblings;
+mod snapshot;
 mod subject;
 #[cfg(test)]
 mod tests;

@@ -103,7 +103,12 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Repor
             let quota = name.replace("period", "quota");
             format!("virsh schedinfo {} --config {name}={USUAL_US} {quota}={scaled}", cure::quoted(&vm.name))
         }
-        _ => format!("echo '{scaled} {USUAL_US}' > /sys/fs/cgroup{}/cpu.max", vm.name),
+        _ => cure::group(
+            vm,
+            &format!("--cpu-period {USUAL_US} --cpu-quota {scaled}"),
+            "CPUQuotaPeriodSec=100ms",
+            &format!("'{scaled} {USUAL_US}' to cpu.max (v1: cpu.cfs_quota_us and cpu.cfs_period_us)"),
+        ),
     };
     report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, cure);
 }
@@ -113,7 +118,9 @@ fn lift(vm: &Vm, parameter: &str) -> String {
     match vm.manager {
         Manager::Libvirt => format!("virsh schedinfo {} --config {parameter}=-1", cure::quoted(&vm.name)),
         Manager::Xen => "cap = 0".into(),
-        Manager::Cgroup => format!("echo max > /sys/fs/cgroup{}/cpu.max", vm.name),
+        Manager::Cgroup => {
+            cure::group(vm, "--cpu-quota -1", "CPUQuota=", "max to cpu.max (v1: -1 to cpu.cfs_quota_us)")
+        }
         Manager::Kubernetes => "set cpuCFSQuota: false for this pod's class, or raise its limit".into(),
     }
 }

@@ -11,6 +11,7 @@
 
 mod summary;
 mod synthetic;
+mod tree;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CpuId, CpuSet};
 
 pub use synthetic::SyntheticError;
+pub use tree::{Branch, Unit, size};
 
 /// The shape of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
