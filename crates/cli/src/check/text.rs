@@ -16,6 +16,7 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     for note in &inputs.notes {
         wrap(&mut out, "note: ", 6, note, width);
     }
+    let mut cures: Vec<&str> = Vec::new();
     for finding in findings {
         let line = finding.place.line.map(|line| format!(":{line}")).unwrap_or_default();
         let element = &finding.place.element;
@@ -27,7 +28,9 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
         ));
         wrap(&mut out, "    ", 4, &finding.text, width);
         // Not broken: to be pasted.
-        out.push_str(&format!("    cure: {}\n", finding.cure));
+        let known = cures.contains(&finding.cure.as_str());
+        out.push_str(&format!("    cure: {}\n", if known { "the same as above" } else { &finding.cure }));
+        cures.push(&finding.cure);
     }
     out.push('\n');
     let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
@@ -42,7 +45,7 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     });
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     out.push_str(&format!("{vms} checked: {}\n", counts.join(", ")));
-    wrap(&mut out, "", 0, &format!("Why: corefit check --explain {}", findings[0].rule), width);
+    out.push_str("Why: corefit check --explain RULE\n");
     if findings.iter().any(|finding| finding.cure.contains("--config")) {
         let hint = "virsh ... --config changes the definition; add --live to change a running VM as well.";
         wrap(&mut out, "", 0, hint, width);

@@ -5,7 +5,8 @@ use corefit_core::{CpuId, CpuSet};
 
 use super::guests::Guests;
 
-const CELL: (f64, f64) = (44.0, 46.0);
+/// Width of a pCPU's cell, its height, and the height where there are VMs.
+const CELL: (f64, f64, f64) = (44.0, 20.0, 46.0);
 const GAP: f64 = 8.0;
 const TITLE: f64 = 20.0;
 const LEGEND: f64 = 20.0;
@@ -33,19 +34,22 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
     let words: Vec<&str> = words.into_iter().flatten().collect();
     let rows: Vec<String> =
         guests.rows.iter().map(|row| format!("{} ({}): {}", row.name, row.tag, row.place)).collect();
-    let about = if topology.about.is_empty() { String::new() } else { format!("{}: ", topology.about) };
-    let title = format!("{about}{}", topology.summary());
-    let longest = rows.iter().chain([&title]).map(|text| text.chars().count()).max().unwrap_or(0);
+    let title = topology.summary();
+    let longest =
+        rows.iter().chain([&title, &topology.about]).map(|text| text.chars().count()).max().unwrap_or(0);
     #[expect(clippy::cast_precision_loss, reason = "lengths of lines")]
     let (width, lines) =
-        ((longest.min(160) as f64 * 7.0).max(body.size.0) + 2.0 * GAP, (rows.len() + words.len()) as f64);
-    let top = 28.0;
+        ((longest.min(200) as f64 * 7.2).max(body.size.0) + 2.0 * GAP, (rows.len() + words.len()) as f64);
+    let top = if topology.about.is_empty() { 28.0 } else { 46.0 };
+    let about = escaped(&topology.about);
     let height = top + body.size.1 + GAP + LEGEND * lines + GAP;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{GAP}\" y=\"18\" font-size=\"13\" font-weight=\"bold\">{}</text>\n\
+         <text x=\"{GAP}\" y=\"18\" font-weight=\"bold\">{about}</text>\n\
+         <text x=\"{GAP}\" y=\"{:.0}\">{}</text>\n\
          <g transform=\"translate({GAP},{top})\">\n{}</g>\n",
+        top - 10.0,
         escaped(&title),
         body.svg
     );
@@ -142,7 +146,7 @@ fn cores(topology: &Topology, unit: &Unit, guests: &Guests) -> Laid {
         }
         x += if module { 2.0 } else { 0.0 };
     }
-    let size = (x + 1.0 - if module { 2.0 } else { 0.0 }, CELL.1 + 6.0);
+    let size = (x + 1.0 - if module { 2.0 } else { 0.0 }, height(guests) + 6.0);
     let stroke = if module { "#222\" stroke-width=\"2" } else { "#555" };
     let frame = format!(
         "<rect width=\"{:.1}\" height=\"{:.1}\" rx=\"3\" fill=\"#fff\" stroke=\"{stroke}\"/>\n",
@@ -151,8 +155,12 @@ fn cores(topology: &Topology, unit: &Unit, guests: &Guests) -> Laid {
     Laid { size, svg: frame + &svg }
 }
 
+fn height(guests: &Guests) -> f64 {
+    if guests.rows.is_empty() { CELL.1 } else { CELL.2 }
+}
+
 fn cell(topology: &Topology, cpu: CpuId, guests: &Guests) -> String {
-    let (width, height) = CELL;
+    let (width, height) = (CELL.0, height(guests));
     let offline = topology.offline.contains(cpu);
     let slower = topology.capacity.get(&cpu.0) < topology.capacity.values().max();
     let fill = if offline {

@@ -55,7 +55,7 @@ fn usable(
     let Set { value: pins, place } = set;
     let manager = report.vm.manager;
     let repin = |context: &Context<'_>, rest: &CpuSet| match context.propose(number) {
-        Some(pins) if vcpus > 0 && rest.len() < vcpus => cure::pin(&context.subject.vms[number], &pins),
+        Some(pins) if vcpus > 0 && rest.len() < vcpus => cure::place(&context.subject.vms[number], &pins),
         _ if rest.is_empty() => format!("choose among pCPUs {}", context.usable.clone().unwrap_or_default()),
         _ => format!("leave out the others: {}", written(manager, rest)),
     };
@@ -157,7 +157,7 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let place: &Place = last.map_or(&report.vm.place, |set| &set.place);
         let fewer = report.vm.width() - (vcpus.len() - pcpus.len());
         let cure = match context.propose(number) {
-            Some(pins) if pinned => cure::pin(report.vm, &pins),
+            Some(pins) if pinned => cure::place(report.vm, &pins),
             _ => cure::vcpus(report.vm, fewer),
         };
         if pcpus.len() == 1 {
@@ -168,11 +168,12 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             );
             report.add(Rule::Stacked, Severity::Error, place, text, cure);
         } else {
-            let where_ =
+            let who = if pinned { named("vCPU", &vcpus) } else { count(vcpus.len(), "vCPU") };
+            let have =
                 if pinned { named("pCPU", &pcpus) } else { format!("the host's {} pCPUs", pcpus.len()) };
             let text = format!(
-                "{} share {where_}: at least {} always wait, locks in hand or not, while the guest takes them for running",
-                if pinned { named("vCPU", &vcpus) } else { count(vcpus.len(), "vCPU") },
+                "{who} have {have} between them: when all are busy, {} of them wait at any time, perhaps with a \
+                 lock in hand, while the guest takes all for running",
                 vcpus.len() - pcpus.len()
             );
             report.add(Rule::TooFewPcpus, Severity::Warning, place, text, cure);

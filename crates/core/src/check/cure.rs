@@ -31,9 +31,21 @@ pub(super) fn pin(vm: &Vm, pins: &Pins) -> String {
     }
 }
 
+/// Gives a VM the pCPUs proposed for it: each vCPU one, if it was so before; else all of them to all, so that no
+/// pCPU idles while a vCPU waits for another one.
+pub(super) fn place(vm: &Vm, pins: &Pins) -> String {
+    if vm.is_pinned() {
+        return pin(vm, pins);
+    }
+    cpus(vm, &pins.values().copied().collect())
+}
+
 /// Gives all vCPUs one set.
 pub(super) fn cpus(vm: &Vm, set: &CpuSet) -> String {
     let name = quoted(&vm.name);
+    if set.is_empty() {
+        return "there are no pCPUs for it: move a VM to another host".into();
+    }
     match vm.manager {
         Manager::Libvirt => {
             let last = vm.vcpus.len().saturating_sub(1);
@@ -63,7 +75,7 @@ pub(super) fn vcpus(vm: &Vm, number: usize) -> String {
 pub(super) fn memory(vm: &Vm, nodes: &CpuSet) -> String {
     match vm.manager {
         Manager::Libvirt => format!("virsh numatune {} --nodeset {nodes} --config", quoted(&vm.name)),
-        Manager::Xen => format!("cpus_soft = \"nodes:{nodes}\""),
+        Manager::Xen => format!("cpus_soft = \"{}\"", xl_nodes(nodes)),
         Manager::Cgroup => group(
             vm,
             &format!("--cpuset-mems {nodes}"),
@@ -74,6 +86,12 @@ pub(super) fn memory(vm: &Vm, nodes: &CpuSet) -> String {
             "set topologyManagerPolicy: single-numa-node in the kubelet's configuration".into()
         }
     }
+}
+
+/// Nodes as xl takes them: `nodes:0,nodes:2-3`.
+pub(super) fn xl_nodes(nodes: &CpuSet) -> String {
+    let parts: Vec<String> = nodes.to_string().split(',').map(|part| format!("nodes:{part}")).collect();
+    parts.join(",")
 }
 
 /// Pins a helper thread.

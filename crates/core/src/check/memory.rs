@@ -85,10 +85,7 @@ fn cost(context: &Context<'_>, topology: &Topology, first: &CpuSet, all: &CpuSet
             count(competing(busy, few), topology.unit_name()),
             many.saturating_sub(few)
         ),
-        _ => format!(
-            "its caches and memory serve all while those of {} idle",
-            named("pCPU", &all.difference(first))
-        ),
+        _ => format!("all share its caches while {} may idle", named("pCPU", &all.difference(first))),
     }
 }
 
@@ -152,8 +149,8 @@ fn numatune(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
         let beyond = topology.nodes_of(&reach.difference(&near));
         let first = reach.intersection(&near);
         let text = format!(
-            "{} may run on {}, but the memory is on {} only: on the others it is far, and where the kernel moves \
-             them to it, {}",
+            "{} may run on {}, the memory is on {} only: elsewhere every access that misses the caches crosses \
+             nodes, and the kernel's NUMA balancing draws them to it, where {}",
             named("vCPU", &vcpus),
             named("node", &topology.nodes_of(reach)),
             named("node", nodes),

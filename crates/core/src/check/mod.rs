@@ -112,11 +112,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// pCPUs that the affinity of another VM names.
+    /// pCPUs that the affinity of another VM names; one that may run everywhere counts as naming none.
     fn others(&self, number: usize) -> CpuSet {
         let others = self.subject.vms.iter().enumerate().filter(|(other, _)| *other != number);
         let shared = self.subject.shared.as_ref().map(|set| set.value.clone()).unwrap_or_default();
-        others.filter_map(|(_, vm)| vm.pcpus()).fold(shared, |all, set| all.union(&set))
+        let narrow = |set: &CpuSet| self.usable.as_ref().is_none_or(|usable| !usable.is_within(set));
+        others.filter_map(|(_, vm)| vm.pcpus()).filter(narrow).fold(shared, |all, set| all.union(&set))
     }
 }
 

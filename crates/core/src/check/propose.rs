@@ -16,9 +16,10 @@ impl Context<'_> {
         let vm = &self.subject.vms[number];
         let isolated = self.topology.map(|t| t.isolated.clone()).unwrap_or_default();
         let own = vm.pcpus().unwrap_or_default();
-        let avoid = self.others(number).union(&isolated.difference(&own));
+        let reserved = self.subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        let avoid = self.others(number).union(&isolated.difference(&own)).union(&reserved);
         let free = self.usable.as_ref()?.difference(&avoid);
-        let regions = self.regions(vm, &free);
+        let regions = self.regions(vm, &free, &avoid);
         let mut pins = Pins::new();
         let mut taken = CpuSet::default();
         let unit_of = |cpu: CpuId| self.units.iter().find(|unit| unit.contains(cpu));
@@ -64,16 +65,23 @@ impl Context<'_> {
         Some(pins)
     }
 
-    /// Free pCPUs by how near they are: on the nodes of the VM's memory, else those that it uses now; then
-    /// all others.
-    fn regions(&self, vm: &Vm, free: &CpuSet) -> Vec<CpuSet> {
+    /// Free pCPUs in two parts: those to take first, and all others. First come the nodes of the VM's memory, those
+    /// that it uses now, or any one node, whichever first has a whole unit for each vCPU.
+    fn regions(&self, vm: &Vm, free: &CpuSet, avoid: &CpuSet) -> Vec<CpuSet> {
         let Some(topology) = self.topology else { return vec![free.clone()] };
         let memory = vm.memory.as_ref().and_then(|memory| match &memory.value {
             Memory::Nodes { nodes, .. } => Some(topology.pcpus_of_nodes(nodes)),
             Memory::Automatic => None,
         });
-        let near = memory.or_else(|| Some(topology.pcpus_of_nodes(&topology.nodes_of(&vm.pcpus()?))));
-        let near = near.unwrap_or_default().intersection(free);
+        let now = vm.pcpus().map(|pcpus| topology.pcpus_of_nodes(&topology.nodes_of(&pcpus)));
+        let nodes = topology.nodes.iter().map(|node| node.pcpus.clone());
+        let candidates: Vec<CpuSet> = memory.into_iter().chain(now).chain(nodes).collect();
+        let whole = |region: &CpuSet| {
+            let near = region.intersection(free);
+            self.units.iter().filter(|unit| !unit.meets(avoid) && unit.meets(&near)).count()
+        };
+        let fits = candidates.iter().find(|region| whole(region) >= vm.width());
+        let near = fits.or(candidates.first()).cloned().unwrap_or_default().intersection(free);
         let far = free.difference(&near);
         [near, far].into_iter().filter(|region| !region.is_empty()).collect()
     }

@@ -199,8 +199,8 @@ fn invented(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
     let Some((vcpus, pcpus)) = wrong.first() else { return };
     let text = if pcpus.is_empty() {
         format!(
-            "the guest is told of cores with {} threads, but its vCPUs are not pinned to siblings: it leaves vCPUs idle \
-             for competing with others that run on other cores",
+            "the guest is told of cores with {} threads, but its vCPUs are not pinned to siblings: its scheduler \
+             avoids pairs of vCPUs that run on cores of their own",
             guest.threads
         )
     } else {

@@ -202,11 +202,16 @@ impl Vm {
         (!all.is_empty()).then_some(all)
     }
 
-    /// The pCPUs, if they are meant for it alone: promised, or (of a VM) no more of them than it has vCPUs.
+    /// The pCPUs, if they are meant for it alone: promised, or (of a VM) each vCPU has one of its own.
     #[must_use]
     pub fn dedicated(&self) -> Option<CpuSet> {
-        let vm = matches!(self.manager, Manager::Libvirt | Manager::Xen);
-        self.pcpus().filter(|pcpus| self.exclusive || vm && pcpus.len() <= self.width())
+        self.pcpus().filter(|_| self.exclusive || self.is_guest() && self.is_pinned())
+    }
+
+    /// Whether each of its vCPUs may use one pCPU only.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.online().all(|(_, vcpu)| vcpu.affinity.as_ref().is_some_and(|set| set.value.len() == 1))
     }
 
     /// Whether its vCPUs are a guest's: what plays a VM without being one has a "vCPU" for each pCPU.

@@ -131,7 +131,7 @@ fn a_vcpu_that_was_measured_to_be_idle_stacks_nobody() {
 fn more_vcpus_than_the_host_has_pcpus_without_any_pin() {
     let (name, text, cure) = only(&host("2 cores", vec![vm("a", &["", "", ""])]));
     assert_eq!(name, "too-few-pcpus a 1");
-    assert!(text.starts_with("3 vCPUs share the host's 2 pCPUs"), "{text}");
+    assert!(text.starts_with("3 vCPUs have the host's 2 pCPUs between them"), "{text}");
     assert_eq!(cure, "virsh setvcpus a 2 --config");
 }
 

@@ -39,7 +39,7 @@ pub struct Topology {
     /// Sockets.
     #[serde(default)]
     pub sockets: Vec<Part>,
-    /// NUMA nodes; of those that share their pCPUs (fast and large memory), the first.
+    /// NUMA nodes; of those that share pCPUs (fast and large memory), the nearest has them.
     #[serde(default)]
     pub nodes: Vec<Part>,
     /// Caches of level 2 and above, the largest first.
@@ -98,7 +98,7 @@ pub enum TopologyError {
 
 impl Topology {
     /// Sorts what was read, leaves out what says nothing, and checks that it makes sense: afterwards
-    /// all sets hold pCPUs of the machine only, and no pCPU is in two cores, modules, sockets or nodes.
+    /// all sets hold pCPUs of the machine only, and no pCPU is in two cores, modules, sockets or nodes (nodes are made so).
     ///
     /// # Errors
     /// See [`TopologyError`].
@@ -127,13 +127,14 @@ impl Topology {
             parts.sort_by_key(|part| (part.id.is_none(), part.id, part.pcpus.iter().next()));
             parts.dedup();
         }
-        let mut seen: Vec<CpuSet> = Vec::new();
-        for node in &mut self.nodes {
-            if seen.contains(&node.pcpus) {
-                node.pcpus = CpuSet::default(); // memory of another kind beside the same pCPUs
-            } else if !node.pcpus.is_empty() {
-                seen.push(node.pcpus.clone());
-            }
+        // Memory of several kinds beside the same pCPUs: the nearest, which has the fewest, keeps them.
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        order.sort_by_key(|node| self.nodes[*node].pcpus.len());
+        let mut seen = CpuSet::default();
+        for node in order {
+            let pcpus = &mut self.nodes[node].pcpus;
+            *pcpus = pcpus.difference(&seen);
+            seen = seen.union(pcpus);
         }
         for cache in &mut self.caches {
             cache.pcpus = cache.pcpus.intersection(&all);
@@ -145,7 +146,6 @@ impl Topology {
         once("core", self.cores.iter())?;
         once("module", self.modules.iter())?;
         once("socket", self.sockets.iter().map(|part| &part.pcpus))?;
-        once("node", self.nodes.iter().map(|part| &part.pcpus))?;
         Ok(self)
     }
 
@@ -247,6 +247,12 @@ mod tests {
     #[test]
     fn nodes_of_two_kinds_of_memory_beside_the_same_pcpus_count_once() {
         let part = |id, list: &str| Part { id: Some(id), pcpus: set(list), memory_kib: None };
+        let large = Topology {
+            pcpus: CpuSet::first(4),
+            nodes: vec![part(0, "0-3"), part(1, "2-3")],
+            ..Topology::default()
+        };
+        assert_eq!(large.settle().unwrap().nodes, [part(0, "0-1"), part(1, "2-3")]);
         let shape = Topology {
             pcpus: CpuSet::first(4),
             nodes: vec![part(2, "0-1"), part(0, "0-1"), part(1, "2-3")],

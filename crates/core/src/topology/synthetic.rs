@@ -65,7 +65,7 @@ impl FromStr for Topology {
         let mut clauses = text.split(';').map(str::trim);
         let terms = clauses.next().unwrap_or("").split('+').map(|term| read(term.trim()));
         let terms: Vec<Term> = terms.collect::<Result<_, _>>()?;
-        let mut found = Topology { about: text.trim().into(), ..Topology::default() };
+        let mut found = Topology::default();
         let (mut offline, mut isolated, mut apart) = (CpuSet::default(), CpuSet::default(), false);
         for clause in clauses.filter(|clause| !clause.is_empty()) {
             let list = |list: &str| list.parse().map_err(|e| wrong(clause, &format!("{e}")));

@@ -13,8 +13,8 @@ pub(super) fn plain(text: &str) -> Result<CpuSet, String> {
     parts(text, |part| part.parse().map_err(|_| short(part)))
 }
 
-/// xl's form (xl.cfg(5), `cpus`): `all`, `0-3,5,^1`, `nodes:0-1,^node:1`; what begins with an exclusion takes it
-/// from all. `None` if it means all pCPUs and the host is not known.
+/// xl's form (xl.cfg(5), `cpus`): `all`, `0-3,5,^1`, `nodes:0-1,^node:1` (or `node:^1`); a part after a comma is of
+/// pCPUs again. What begins with an exclusion takes it from all. `None` if it means all pCPUs and the host is not known.
 ///
 /// # Errors
 /// What is wrong.
@@ -63,6 +63,8 @@ fn parts(text: &str, one: impl Fn(&str) -> Result<CpuSet, String>) -> Result<Cpu
 fn from(begin: CpuSet, text: &str, one: impl Fn(&str) -> Result<CpuSet, String>) -> Result<CpuSet, String> {
     let mut set = begin;
     for part in text.split(',').map(str::trim) {
+        let inside = part.split_once(":^").map(|(nodes, rest)| format!("^{nodes}:{rest}"));
+        let part = inside.as_deref().unwrap_or(part);
         match part.strip_prefix('^') {
             Some("") => return Err(short(part)),
             Some(rest) => set = set.difference(&one(rest)?),
@@ -91,7 +93,8 @@ mod tests {
         let host: Topology = "2 sockets x 2 nodes x 2 cores".parse().unwrap();
         let set = |text: &str| xl(text, Some(&host)).unwrap().unwrap().to_string();
         assert_eq!(set("all"), "0-7");
-        assert_eq!(set("nodes:0-1,3"), "0-3");
+        assert_eq!(set("nodes:0-1,6"), "0-3,6");
+        assert_eq!(set("nodes:0-3,node:^1"), "0-1,4-7");
         assert_eq!(set("node:2,^4"), "5");
         assert_eq!(set("^0"), "1-7");
         assert_eq!(set("all,^nodes:0"), "2-7");

@@ -188,7 +188,7 @@ mod tests {
         let vm = captured("kvm-tuned");
         assert_eq!((vm.name.as_str(), vm.vcpus.len(), vm.width()), ("tuned", 8, 5));
         assert_eq!(vm.vcpus[0].affinity.as_ref().unwrap().value.to_string(), "0,16");
-        assert_eq!(place(&vm, 0), "kvm-tuned:34, <vcpupin>");
+        assert_eq!(place(&vm, 0), "kvm-tuned:33, <vcpupin>");
         assert_eq!(place(&vm, 2), "kvm-tuned:7, <vcpu>");
         assert_eq!(vm.weight.as_ref().unwrap().value, Weight(4096.0));
         let cap = vm.cap.as_ref().unwrap();

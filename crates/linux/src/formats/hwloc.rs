@@ -133,7 +133,7 @@ fn about(root: Node<'_, '_>) -> String {
         let info = infos.clone().find(|info| info.attribute("name") == Some(name))?;
         info.attribute("value").map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
     };
-    value("CPUModel").or_else(|| value("SyntheticDescription")).map(|text| short(&text)).unwrap_or_default()
+    value("CPUModel").map(|text| short(&text)).unwrap_or_default()
 }
 
 #[cfg(test)]

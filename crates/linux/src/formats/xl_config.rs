@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn reads_what_decides_about_pcpus_with_its_lines() {
         let text = "# npb\nname = 'npb' ; memory = 4096\nvcpus=2\nmaxvcpus = 4\ncpus = [ \"16\",\n  \"17-18,^18\" ]\n\
-                    cpus_soft = \"nodes:0,2\"\ncap = 150  # percent\ncpu_weight = 0x200\ndisk = [ 'a,b', ['x'] ]\n";
+                    cpus_soft = \"nodes:0,nodes:2\"\ncap = 150  # percent\ncpu_weight = 0x200\ndisk = [ 'a,b', ['x'] ]\n";
         let vm = vm(text).unwrap();
         assert_eq!((vm.name.as_str(), vm.vcpus.len(), vm.width()), ("npb", 4, 2));
         let pin = vm.vcpus[1].affinity.as_ref().unwrap();
