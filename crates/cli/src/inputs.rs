@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::CpuSet;
-use corefit_core::check::{Manager, Place, Set, Subject, Vm};
+use corefit_core::check::{Place, Set, Subject, Vm};
 use corefit_core::machine::estimate;
 use corefit_core::topology::Topology;
 use corefit_linux::formats::{self, Format, MAX_BYTES};
@@ -47,6 +47,9 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
         None => Inputs { subject: Subject::default(), host: String::new(), notes: Vec::new() },
     };
     host(&documents, &mut inputs)?;
+    // Those of a live machine are definitions in force.
+    let live = std::mem::take(&mut inputs.subject.vms);
+    let mut vms: Vec<(Vm, Format)> = live.into_iter().map(|vm| (vm, Format::Domain)).collect();
     for document in documents.iter().filter(|document| !document.format.is_host()) {
         let found = document
             .format
@@ -56,9 +59,10 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
             inputs.subject.shared = Some(shared);
         }
         for vm in found.vms {
-            add(&mut inputs.subject, vm, document.format == Format::XlList)?;
+            add(&mut vms, vm, document.format)?;
         }
     }
+    inputs.subject.vms = vms.into_iter().map(|(vm, _)| vm).collect();
     Ok(inputs)
 }
 
@@ -122,23 +126,19 @@ fn host(documents: &[Document], inputs: &mut Inputs) -> Result<()> {
 }
 
 /// Adds a VM; what `xl vcpu-list` says of one is joined with its configuration, and holds.
-fn add(subject: &mut Subject, vm: Vm, listed: bool) -> Result<()> {
-    let Some(known) =
-        subject.vms.iter_mut().find(|known| known.name == vm.name && known.manager == vm.manager)
-    else {
-        subject.vms.push(vm);
-        return Ok(());
-    };
-    let configured = known.vcpus.iter().any(|vcpu| vcpu.online) && known.place.element == "vcpus";
-    let (config, list) = match (known.manager, listed, configured) {
-        (Manager::Xen, true, true) => (known, vm),
-        (Manager::Xen, false, false) => {
-            let list = std::mem::replace(known, vm);
-            (known, list)
+fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
+    let same = |(other, _): &&mut (Vm, Format)| other.name == vm.name && other.manager == vm.manager;
+    match known.iter_mut().find(same) {
+        None => known.push((vm, format)),
+        Some((config, Format::XlConfig)) if format == Format::XlList => config.vcpus = vm.vcpus,
+        Some((list, from @ Format::XlList)) if format == Format::XlConfig => {
+            let vcpus = std::mem::take(&mut list.vcpus);
+            (*list, *from) = (Vm { vcpus, ..vm }, format);
         }
-        _ => bail!("VM {} is in {} and in {}; give one of them", vm.name, known.place, vm.place),
-    };
-    config.vcpus = list.vcpus;
+        Some((other, _)) => {
+            bail!("VM {} is in {} and in {}; give one of them", vm.name, other.place, vm.place)
+        }
+    }
     Ok(())
 }
 

@@ -61,7 +61,8 @@ fn preferred(context: &Context<'_>, topology: &Topology, report: &mut Report<'_,
         let nodes = topology.nodes_of(&hard);
         let cure = if topology.pcpus_of_nodes(&nodes).intersection(&topology.online()) == hard {
             format!(
-                "cpus_soft = \"nodes:{nodes}\", or now: xl vcpu-pin {} all - {hard}",
+                "cpus_soft = \"{}\", or now: xl vcpu-pin {} all - {hard}",
+                cure::xl_nodes(&nodes),
                 cure::quoted(&vm.name)
             )
         } else {

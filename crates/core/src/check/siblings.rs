@@ -52,7 +52,7 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
     let free = free_units(context, number).difference(&pcpus);
     let units = context.units.iter().filter(|unit| unit.meets(&free)).count();
     if units == 0 {
-        hidden(vm, &sharing, place, unit, &pcpus, report);
+        hidden(vm, &sharing, place, unit, report);
         return;
     }
     let cure = context
@@ -68,16 +68,9 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
 }
 
 /// vCPUs on siblings, with no free units to move to, and a guest that does not know.
-fn hidden(
-    vm: &super::Vm,
-    sharing: &str,
-    place: &Place,
-    unit: &str,
-    pcpus: &CpuSet,
-    report: &mut Report<'_, '_>,
-) {
+fn hidden(vm: &super::Vm, sharing: &str, place: &Place, unit: &str, report: &mut Report<'_, '_>) {
     // A pool of many pCPUs cannot be told to a guest; pins one to one can.
-    if vm.manager != Manager::Libvirt || pcpus.len() != vm.width() {
+    if vm.manager != Manager::Libvirt || !vm.is_pinned() {
         return;
     }
     let place = vm.guest.as_ref().map_or(place, |guest| &guest.place);
@@ -85,9 +78,10 @@ fn hidden(
         "{sharing}, but the guest is told that they are {unit}s of their own: it puts two busy threads on one {unit} \
          while another idles"
     );
+    let cores = vm.vcpus.len().div_ceil(2);
+    let even = if vm.vcpus.len() % 2 == 0 { "" } else { ", an even number of vCPUs," };
     let cure = format!(
-        "<cpu><topology sockets='1' cores='{}' threads='2'/></cpu>, with vCPUs 2n and 2n+1 pinned to siblings",
-        vm.vcpus.len().div_ceil(2)
+        "<cpu><topology sockets='1' cores='{cores}' threads='2'/></cpu>{even} and vCPUs 2n and 2n+1 pinned to siblings"
     );
     report.add(Rule::GuestTopology, Severity::Warning, place, text, cure);
 }

@@ -13,8 +13,9 @@ pub(super) fn plain(text: &str) -> Result<CpuSet, String> {
     parts(text, |part| part.parse().map_err(|_| short(part)))
 }
 
-/// xl's form (xl.cfg(5), `cpus`): `all`, `0-3,5,^1`, `nodes:0-1,^node:1` (or `node:^1`); a part after a comma is of
-/// pCPUs again. What begins with an exclusion takes it from all. `None` if it means all pCPUs and the host is not known.
+/// xl's form (xl.cfg(5), `cpus`): `all`, `0-3,5,^1`, `nodes:0-1,^node:1`; a part after a comma is of
+/// pCPUs again, and parts apply in order to nothing (`update_cpumap_range` in tools/xl/xl_parse.c). `None` if it
+/// means all pCPUs and the host is not known.
 ///
 /// # Errors
 /// What is wrong.
@@ -24,7 +25,7 @@ pub(super) fn xl(text: &str, host: Option<&Topology>) -> Result<Option<CpuSet>, 
     if text == "all" || text == "any cpu" || text == "any" {
         return Ok(all);
     }
-    let starts_from_all = text.starts_with('^') || text.starts_with("all");
+    let starts_from_all = text.starts_with("all");
     let need = "needs the host: give the output of xl info -n as well";
     if starts_from_all && all.is_none() {
         return Err(format!("{:?} {need}", short(text)));
@@ -51,20 +52,13 @@ pub(super) fn xl(text: &str, host: Option<&Topology>) -> Result<Option<CpuSet>, 
                 .map_err(|_| format!("{:?} is no list of pCPUs, as in 0-3,^1 or nodes:0", short(part))),
         }
     };
-    let excluded_first = text.starts_with('^');
-    let begin = if excluded_first { all.unwrap_or_default() } else { CpuSet::default() };
-    from(begin, text, one).map(Some)
+    let set = parts(text, one)?;
+    if set.is_empty() { Err(format!("{:?} leaves no pCPU", short(text))) } else { Ok(Some(set)) }
 }
 
 fn parts(text: &str, one: impl Fn(&str) -> Result<CpuSet, String>) -> Result<CpuSet, String> {
-    from(CpuSet::default(), text, one)
-}
-
-fn from(begin: CpuSet, text: &str, one: impl Fn(&str) -> Result<CpuSet, String>) -> Result<CpuSet, String> {
-    let mut set = begin;
+    let mut set = CpuSet::default();
     for part in text.split(',').map(str::trim) {
-        let inside = part.split_once(":^").map(|(nodes, rest)| format!("^{nodes}:{rest}"));
-        let part = inside.as_deref().unwrap_or(part);
         match part.strip_prefix('^') {
             Some("") => return Err(short(part)),
             Some(rest) => set = set.difference(&one(rest)?),
@@ -94,9 +88,9 @@ mod tests {
         let set = |text: &str| xl(text, Some(&host)).unwrap().unwrap().to_string();
         assert_eq!(set("all"), "0-7");
         assert_eq!(set("nodes:0-1,6"), "0-3,6");
-        assert_eq!(set("nodes:0-3,node:^1"), "0-1,4-7");
+        assert_eq!(set("nodes:0-3,^node:1"), "0-1,4-7");
         assert_eq!(set("node:2,^4"), "5");
-        assert_eq!(set("^0"), "1-7");
+        assert!(xl("^0", Some(&host)).unwrap_err().contains("leaves no pCPU"));
         assert_eq!(set("all,^nodes:0"), "2-7");
         assert_eq!(xl("all", None), Ok(None));
         assert_eq!(xl("2-3", None).unwrap().unwrap().to_string(), "2-3");

@@ -194,7 +194,7 @@ mod tests {
         let cap = vm.cap.as_ref().unwrap();
         assert_eq!(
             (cap.value.quota_us, cap.value.period_us, cap.place.line),
-            (Some(300_000), 100_000, Some(29))
+            (Some(300_000), 100_000, Some(28))
         );
         let helpers: Vec<_> = vm.helpers.iter().map(|h| (h.kind, h.affinity.value.to_string())).collect();
         assert_eq!(helpers, [(HelperKind::Emulator, "0-1".into()), (HelperKind::Iothread(1), "2".into())]);

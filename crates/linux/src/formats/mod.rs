@@ -127,7 +127,8 @@ pub fn detect(text: &str) -> Result<Format, FormatError> {
     if line(&|line| line.starts_with("cpu_topology") || line.starts_with("xen_version")) {
         return Ok(Format::XlInfo);
     }
-    if start.starts_with(|c: char| c.is_ascii_digit()) {
+    let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
+    if first.is_some_and(|line| line.starts_with(|c: char| c.is_ascii_digit())) {
         return Ok(Format::Synthetic);
     }
     if line(&|line| !line.starts_with('#') && line.split_once('=').is_some_and(|(key, _)| is_key(key.trim())))
@@ -207,7 +208,7 @@ mod tests {
             ("Name   ID  VCPU   CPU State   Time(s) Affinity (Hard / Soft)\n", Format::XlList),
             ("# a guest\nname = 'a'\nvcpus=2\n", Format::XlConfig),
             ("{\"policyName\":\"static\"}", Format::Kubelet),
-            ("2 sockets x 4 cores", Format::Synthetic),
+            ("# mine\n2 sockets x 4 cores", Format::Synthetic),
         ] {
             assert_eq!(detect(text), Ok(format), "{text}");
         }
