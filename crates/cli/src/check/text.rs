@@ -16,7 +16,7 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     for note in &inputs.notes {
         wrap(&mut out, "note: ", 6, note, width);
     }
-    let mut cures: Vec<&str> = Vec::new();
+    let mut cures: Vec<(&str, Rule)> = Vec::new();
     for finding in findings {
         let line = finding.place.line.map(|line| format!(":{line}")).unwrap_or_default();
         let element = &finding.place.element;
@@ -28,9 +28,11 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
         ));
         wrap(&mut out, "    ", 4, &finding.text, width);
         // Not broken: to be pasted.
-        let known = cures.contains(&finding.cure.as_str());
-        out.push_str(&format!("    cure: {}\n", if known { "the same as above" } else { &finding.cure }));
-        cures.push(&finding.cure);
+        match cures.iter().find(|(cure, _)| *cure == finding.cure) {
+            Some((_, rule)) => out.push_str(&format!("    cure: the same as of [{rule}] above\n")),
+            None => out.push_str(&format!("    cure: {}\n", finding.cure)),
+        }
+        cures.push((&finding.cure, finding.rule));
     }
     out.push('\n');
     let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
@@ -46,6 +48,9 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     out.push_str(&format!("{vms} checked: {}\n", counts.join(", ")));
     out.push_str("Why: corefit check --explain RULE\n");
+    if findings.len() > 1 {
+        out.push_str("Each cure is for its finding alone: check again after each.\n");
+    }
     if findings.iter().any(|finding| finding.cure.contains("--config")) {
         let hint = "virsh ... --config changes the definition; add --live to change a running VM as well.";
         wrap(&mut out, "", 0, hint, width);

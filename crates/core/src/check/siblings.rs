@@ -57,7 +57,7 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
     }
     let cure = context
         .propose(number)
-        .map_or_else(|| format!("let them use {}, too", named("pCPU", &free)), |pins| cure::pin(vm, &pins));
+        .map_or_else(|| format!("let them use {}, too", named("pCPU", &free)), |pins| cure::place(vm, &pins));
     let text = format!(
         "{sharing} while {} of the host {} no VM: when all are busy, {} {compete} share a {unit}'s units with another",
         count(units, unit),
