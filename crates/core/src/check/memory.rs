@@ -82,7 +82,7 @@ fn cost(context: &Context<'_>, topology: &Topology, first: &CpuSet, all: &CpuSet
         .max_by_key(|(more, busy)| (*more, std::cmp::Reverse(*busy)));
     match worst {
         Some((more, busy)) if more > 0 => format!(
-            "with {busy} busy vCPUs {} of {few} compete while {} idle (P4 measured run times up to 72 % longer)",
+            "with {busy} busy vCPUs {} of {few} compete while {} idle (Kourai and Nakata measured up to 72 % longer run times)",
             count(competing(busy, few), topology.unit_name()),
             many.saturating_sub(few)
         ),

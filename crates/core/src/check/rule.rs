@@ -157,26 +157,26 @@ impl Rule {
             Rule::Stacked => {
                 "Only one of the vCPUs runs at a time, though the guest believes that all do. When the one that \
                  waits holds a lock or is awaited at a barrier, the others spin for nothing until it has had \
-                 its turn: parallel programs become slower than on one vCPU (P2: up to 426 times). Either each \
+                 its turn: parallel programs become slower than on one vCPU (Takayama and Kourai measured up to 426 times). Either each \
                  vCPU gets a pCPU of its own, or the VM fewer vCPUs."
             }
             Rule::TooFewPcpus => {
                 "At most as many vCPUs run as there are pCPUs; the others wait though the guest believes that \
-                 they run. Threads that hold locks are among those that wait (P2, CPU reduction: LU 253 times \
+                 they run. Threads that hold locks are among those that wait (Takayama and Kourai: LU 253 times \
                  slower with 16 vCPUs on 4 pCPUs). A guest with as many vCPUs as pCPUs does the same work \
                  without that."
             }
             Rule::SiblingsForced => {
                 "SMT threads of a core, and the two cores of an Opteron module, share decoder, FPU and L2. Two \
                  busy vCPUs on siblings wait for each other's units, while a free core would give each units of \
-                 its own. P4 measured 16 vCPUs with one per module 4.6 % faster than free \
+                 its own. Kourai and Nakata measured 16 vCPUs with one per module 4.6 % faster than free \
                  ones, and 72 % longer run times with 8 vCPUs kept on 4 modules. Not reported where the guest \
                  is told of the siblings: its own scheduler then uses whole cores first."
             }
             Rule::ThreadsAsCores => {
                 "Each of the VMs has a pCPU for itself, but half a core: when both are busy, each is slower \
                  than alone, and how much changes with what the other does. Clouds that sell \
-                 hyperthreads as cores show it: programs stop scaling at half the number of vCPUs (P3, 4). Give \
+                 hyperthreads as cores show it: programs stop scaling at half the number of vCPUs (Kashyap, Min and Kim). Give \
                  both siblings of a core to the same VM, and tell its guest."
             }
             Rule::GuestTopology => {
@@ -189,7 +189,7 @@ impl Rule {
             Rule::NodeConflict => {
                 "The affinity says which pCPUs a vCPU may use, node affinity (Xen's soft affinity, the nodes of \
                  a VM's memory) which it prefers. If only part of the affinity is preferred, the scheduler \
-                 fills that part completely first: siblings compete there while other cores idle. P4 (III): \
+                 fills that part completely first: siblings compete there while other cores idle. Kourai and Nakata: \
                  16 vCPUs pinned to the second socket, node affinity 0 and 2: with 8 busy threads all 4 modules \
                  of node 2 competed and none of node 3 was used; run times were 72 % longer than on a physical \
                  machine. Correct the node affinity together with the vCPU affinity."
@@ -212,7 +212,7 @@ impl Rule {
             }
             Rule::CapBelowVcpus => {
                 "The vCPUs together may use less than one pCPU each. When all are busy, the quota is used up \
-                 early in each period and all stop until the next, lock holders among them (P2, CPU limit: UA \
+                 early in each period and all stop until the next, lock holders among them (Takayama and Kourai: UA \
                  1126 times slower with 16 vCPUs at 100 %). With as many vCPUs as the cap has pCPUs, the VM \
                  does the same work without stopping."
             }

@@ -37,7 +37,8 @@ fn pcpus(vm: &VmState) -> Option<CpuSet> {
 }
 
 fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
-    let manager = if vm.name.starts_with('/') { Manager::Cgroup } else { Manager::Libvirt };
+    // Groups are counted as a whole; names may be anything in a recording without names.
+    let manager = if vm.whole.is_some() { Manager::Cgroup } else { Manager::Libvirt };
     let place = Place { file: file.into(), line: None, element: vm.name.clone() };
     let at = |what: &str| place.at(None, &format!("{} {what}", vm.name));
     let measured = host.vms.iter().find(|known| known.seen.id == vm.id);
@@ -123,6 +124,7 @@ mod tests {
             id: VmId(name.into()),
             name: name.into(),
             vcpus: vec![vcpu; cpus.len()],
+            whole: Some(crate::machine::Counters::default()),
             ..VmState::default()
         }
     }
