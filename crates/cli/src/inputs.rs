@@ -16,6 +16,8 @@ use crate::machine::MachineArg;
 
 /// How long a machine without configuration is watched, to know who is busy.
 const WATCH: Duration = Duration::from_millis(500);
+/// More VMs than any host has.
+const MAX_VMS: usize = 10_000;
 /// How long libvirtd may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -60,6 +62,9 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
         }
         for vm in found.vms {
             add(&mut vms, vm, document.format)?;
+            if vms.len() > MAX_VMS {
+                bail!("{}: more than {MAX_VMS} VMs; check one host at a time", document.name);
+            }
         }
     }
     inputs.subject.vms = vms.into_iter().map(|(vm, _)| vm).collect();

@@ -67,7 +67,8 @@ impl CpuSet {
     /// Whether the other set holds all CPUs of this one.
     #[must_use]
     pub fn is_within(&self, other: &CpuSet) -> bool {
-        self.difference(other).is_empty()
+        let theirs = other.0.iter().copied().chain(std::iter::repeat(0));
+        self.0.iter().zip(theirs).all(|(a, b)| a & !b == 0)
     }
 
     /// Whether the sets have a CPU in common.

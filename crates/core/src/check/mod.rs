@@ -75,6 +75,9 @@ struct Context<'a> {
     units: Vec<CpuSet>,
     /// pCPUs that VMs can use: online and not reserved; `None` if the host is not known.
     usable: Option<CpuSet>,
+    /// Of each VM: [`Vm::pcpus`], and those of [`Vm::dedicated`].
+    sets: Vec<Option<CpuSet>>,
+    dedicated: Vec<Option<CpuSet>>,
 }
 
 /// Where findings about a VM go.
@@ -99,6 +102,8 @@ impl<'a> Context<'a> {
             topology,
             units: topology.map(Topology::units).unwrap_or_default(),
             usable: topology.map(|topology| topology.online().difference(&reserved)),
+            sets: subject.vms.iter().map(Vm::pcpus).collect(),
+            dedicated: subject.vms.iter().map(Vm::dedicated).collect(),
         }
     }
 
@@ -114,10 +119,10 @@ impl<'a> Context<'a> {
 
     /// pCPUs that the affinity of another VM names; one that may run everywhere counts as naming none.
     fn others(&self, number: usize) -> CpuSet {
-        let others = self.subject.vms.iter().enumerate().filter(|(other, _)| *other != number);
         let shared = self.subject.shared.as_ref().map(|set| set.value.clone()).unwrap_or_default();
-        let narrow = |set: &CpuSet| self.usable.as_ref().is_none_or(|usable| !usable.is_within(set));
-        others.filter_map(|(_, vm)| vm.pcpus()).filter(narrow).fold(shared, |all, set| all.union(&set))
+        let narrow = |set: &&CpuSet| self.usable.as_ref().is_none_or(|usable| !usable.is_within(set));
+        let others = self.sets.iter().enumerate().filter(|(other, _)| *other != number);
+        others.filter_map(|(_, set)| set.as_ref()).filter(narrow).fold(shared, |all, set| all.union(set))
     }
 }
 

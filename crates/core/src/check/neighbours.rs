@@ -19,14 +19,14 @@ pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_
 /// pCPUs dedicated to two VMs; said at the later one.
 fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = vm.dedicated() else { return };
+    let Some(mine) = &context.dedicated[number] else { return };
     let cure = |vm: &Vm| match (vm.manager, context.propose(number)) {
         (Manager::Kubernetes, _) => cure::kubelet(),
         (_, Some(pins)) => cure::pin(vm, &pins),
         (_, None) => "pin one of them elsewhere: here are no free pCPUs for this one".into(),
     };
-    for other in &context.subject.vms[..number] {
-        let both = other.dedicated().map(|theirs| theirs.intersection(&mine)).unwrap_or_default();
+    for (other, theirs) in context.subject.vms.iter().zip(&context.dedicated).take(number) {
+        let both = theirs.as_ref().map(|theirs| theirs.intersection(mine)).unwrap_or_default();
         if both.is_empty() {
             continue;
         }
@@ -40,7 +40,7 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         report.add(Rule::DedicatedOverlap, Severity::Error, vm.affinity_place(), text, cure(vm));
     }
     let Some(shared) = &context.subject.shared else { return };
-    let both = shared.value.intersection(&mine);
+    let both = shared.value.intersection(mine);
     if vm.exclusive && !both.is_empty() {
         let text = format!(
             "{} {} dedicated to it and in the set for everybody else ({}): any other container may run there",
@@ -55,13 +55,13 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
 /// Helpers that can run nowhere but on the vCPUs' dedicated pCPUs.
 fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = vm.dedicated() else { return };
+    let Some(mine) = &context.dedicated[number] else { return };
     for helper in &vm.helpers {
         let set = match &context.topology {
             Some(topology) => helper.affinity.value.intersection(&topology.online()),
             None => helper.affinity.value.clone(),
         };
-        if set.is_empty() || !set.is_within(&mine) {
+        if set.is_empty() || !set.is_within(mine) {
             continue;
         }
         let who = match helper.kind {
@@ -78,9 +78,9 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let free = context
             .usable
             .as_ref()
-            .map(|usable| usable.difference(&mine).difference(&others).difference(&isolated));
+            .map(|usable| usable.difference(mine).difference(&others).difference(&isolated));
         // Beside the vCPUs if possible: on their nodes.
-        let near = context.topology.map(|t| t.pcpus_of_nodes(&t.nodes_of(&mine)));
+        let near = context.topology.map(|t| t.pcpus_of_nodes(&t.nodes_of(mine)));
         let near = free.as_ref().zip(near).map(|(free, near)| free.intersection(&near));
         let target = [reserved, near, free].into_iter().flatten().find(|set| !set.is_empty());
         let cure = target.map_or_else(
@@ -123,8 +123,8 @@ pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
 
 /// What is dedicated to other VMs.
 fn dedicated(context: &Context<'_>, number: usize) -> CpuSet {
-    let others = context.subject.vms.iter().enumerate().filter(|(other, _)| *other != number);
-    others.filter_map(|(_, vm)| vm.dedicated()).fold(CpuSet::default(), |all, set| all.union(&set))
+    let others = context.dedicated.iter().enumerate().filter(|(other, _)| *other != number);
+    others.filter_map(|(_, set)| set.as_ref()).fold(CpuSet::default(), |all, set| all.union(set))
 }
 
 /// What each VM gets when everybody is busy, with their affinities or as if there were none.

@@ -118,14 +118,18 @@ fn told(
 /// Siblings of one core that are dedicated to two VMs.
 fn sold_as_cores(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = vm.dedicated() else { return };
+    let Some(mine) = &context.dedicated[number] else { return };
+    let own: Vec<&CpuSet> = context.units.iter().filter(|unit| unit.meets(mine)).collect();
+    let beside = own.iter().fold(CpuSet::default(), |all, unit| all.union(unit)).difference(mine);
     let mut halves = CpuSet::default();
     let mut with: Vec<&str> = Vec::new();
     // Each pair of VMs once, at the later one.
-    for other in &context.subject.vms[..number] {
-        let Some(theirs) = other.dedicated().filter(|set| !set.meets(&mine)) else { continue };
-        for unit in context.units.iter().filter(|unit| unit.meets(&mine) && unit.meets(&theirs)) {
-            halves = halves.union(&unit.intersection(&mine));
+    for (other, theirs) in context.subject.vms.iter().zip(&context.dedicated).take(number) {
+        let Some(theirs) = theirs.as_ref().filter(|set| set.meets(&beside) && !set.meets(mine)) else {
+            continue;
+        };
+        for unit in own.iter().filter(|unit| unit.meets(theirs)) {
+            halves = halves.union(&unit.intersection(mine));
             if with.last() != Some(&other.name.as_str()) {
                 with.push(&other.name);
             }

@@ -3,6 +3,8 @@
 //! A pCPU that has a number and nothing else is offline (virCapabilitiesHostNUMAFormat in
 //! src/conf/capabilities.c writes the rest only where it is known).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use corefit_core::topology::{Cache, Part, Topology};
 use corefit_core::{CpuId, CpuSet};
 use roxmltree::Node;
@@ -16,34 +18,40 @@ pub(super) fn read(text: &str) -> Result<Topology, FormatError> {
     let host = child(document.root_element(), "host")
         .ok_or_else(|| xml::at(document.root_element(), "<capabilities>: no <host>"))?;
     let mut found = Topology::default();
-    let mut sockets: Vec<Part> = Vec::new();
+    let mut sockets: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
+    let mut cores = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let cells = child(host, "topology").and_then(|topology| child(topology, "cells"));
     for cell in children(cells, "cell") {
         let mut pcpus = CpuSet::default();
         for cpu in children(child(cell, "cpus"), "cpu") {
             let id: u32 = attribute(cpu, "id")?.ok_or_else(|| xml::at(cpu, "<cpu>: no id"))?;
             let one = CpuSet::from_iter([CpuId(id)]);
-            if one.is_empty() {
-                return Err(xml::at(cpu, "<cpu>: id above 65535"));
+            if one.is_empty() || !seen.insert(id) {
+                return Err(xml::at(cpu, "<cpu>: id above 65535, or there twice"));
             }
             pcpus = pcpus.union(&one);
             match xml::cpus(cpu, "siblings")? {
                 None => found.offline = found.offline.union(&one),
-                Some(core) if !found.cores.contains(&core) => found.cores.push(core),
-                Some(_) => {}
+                Some(core) => {
+                    cores.insert(core);
+                }
             }
             if let Some(socket) = attribute::<u32>(cpu, "socket_id")? {
-                match sockets.iter_mut().find(|part| part.id == Some(socket)) {
-                    Some(part) => part.pcpus = part.pcpus.union(&one),
-                    None => sockets.push(Part { id: Some(socket), pcpus: one, memory_kib: None }),
-                }
+                sockets.entry(socket).or_default().push(CpuId(id));
             }
         }
         found.pcpus = found.pcpus.union(&pcpus);
         let memory_kib = memory(cell)?;
         found.nodes.push(Part { id: attribute(cell, "id")?, pcpus, memory_kib });
     }
-    found.sockets = sockets;
+    let socket = |(id, pcpus): (u32, Vec<CpuId>)| Part {
+        id: Some(id),
+        pcpus: pcpus.into_iter().collect(),
+        memory_kib: None,
+    };
+    found.sockets = sockets.into_iter().map(socket).collect();
+    found.cores = cores.into_iter().collect();
     for bank in children(child(host, "cache"), "bank") {
         let size: Option<u64> = attribute(bank, "size")?;
         let unit = bank.attribute("unit").unwrap_or("B");

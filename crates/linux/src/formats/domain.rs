@@ -23,7 +23,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
     let name = name.ok_or_else(|| xml::at(domain, "<domain>: no <name>"))?;
     let vcpu = child(domain, "vcpu").ok_or_else(|| xml::at(domain, "<domain>: no <vcpu>"))?;
     let place = Place { file: file.into(), ..Place::default() };
-    let reader = Reader { place };
+    let reader = Reader { place, ends: text.match_indices('\n').map(|(at, _)| at).collect() };
     let mut vm = Vm { name, manager: Manager::Libvirt, place: reader.at(vcpu), ..Vm::default() };
     reader.vcpus(domain, vcpu, &mut vm)?;
     reader.tune(domain, vcpu, &mut vm)?;
@@ -34,11 +34,14 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
 
 struct Reader {
     place: Place,
+    /// Where lines end: the document itself counts from its beginning for each question.
+    ends: Vec<usize>,
 }
 
 impl Reader {
     fn at(&self, node: Node<'_, '_>) -> Place {
-        self.place.at(Some(xml::line(node)), &format!("<{}>", node.tag_name().name()))
+        let line = 1 + self.ends.partition_point(|end| *end < node.range().start);
+        self.place.at(u32::try_from(line).ok(), &format!("<{}>", node.tag_name().name()))
     }
 
     fn set<T>(&self, node: Node<'_, '_>, value: T) -> Set<T> {

@@ -4,7 +4,7 @@
 //! in `complete_cpuset` and not in `cpuset`: both count as offline. Cores that share an instruction cache are
 //! taken for a module, as on AMD family 15h, where decoder and FPU are shared, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corefit_core::topology::{Cache, Part, Topology};
 use corefit_core::{CpuId, CpuSet};
@@ -65,7 +65,9 @@ pub(super) fn read(text: &str) -> Result<Topology, FormatError> {
     let online = found.pcpus.clone();
     found.pcpus = online.union(&complete);
     found.offline = found.pcpus.difference(&online);
-    let cores = |set: &CpuSet| found.cores.iter().filter(|core| core.is_within(set)).count();
+    let of = |(core, set): (usize, &CpuSet)| set.iter().map(move |cpu| (cpu, core)).collect::<Vec<_>>();
+    let core_of: BTreeMap<CpuId, usize> = found.cores.iter().enumerate().flat_map(of).collect();
+    let cores = |set: &CpuSet| set.iter().filter_map(|cpu| core_of.get(&cpu)).collect::<BTreeSet<_>>().len();
     found.modules = l1i.into_iter().filter(|set| cores(set) > 1).collect();
     found.capacity = capacities(root, &found.pcpus)?;
     found.about = about(root);

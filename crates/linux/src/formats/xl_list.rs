@@ -1,5 +1,7 @@
 //! Output of `xl vcpu-list`: what each vCPU of each running domain may use, and prefers.
 
+use std::collections::BTreeMap;
+
 use corefit_core::CpuSet;
 use corefit_core::check::{Manager, Place, Set, Vcpu, Vm};
 use corefit_core::topology::Topology;
@@ -12,6 +14,7 @@ const MAX_VCPU: usize = 8192;
 /// Reads the list.
 pub(super) fn read(text: &str, file: &str, host: Option<&Topology>) -> Result<Vms, FormatError> {
     let mut vms: Vec<Vm> = Vec::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.is_empty() || words[0] == "Name" && line.contains("VCPU") {
@@ -32,9 +35,8 @@ pub(super) fn read(text: &str, file: &str, host: Option<&Topology>) -> Result<Vm
             prefers: row.soft.map(set).transpose()?.flatten(),
             ..Vcpu::default()
         };
-        let known = vms.iter().position(|vm| vm.name == row.name);
-        let at = known.unwrap_or(vms.len());
-        if known.is_none() {
+        let at = *known.entry(row.name.clone()).or_insert(vms.len());
+        if at == vms.len() {
             let vm = Vm { name: row.name, manager: Manager::Xen, place: place.clone(), ..Vm::default() };
             vms.push(vm);
         }
