@@ -2,6 +2,7 @@
 //! memory, and beside nobody else.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::{Context, Memory, Vm};
 use crate::{CpuId, CpuSet};
@@ -58,8 +59,8 @@ impl Context<'_> {
         }
         let mut order = order.into_iter();
         for (vcpu, _) in vm.online() {
-            if !pins.contains_key(&vcpu) {
-                pins.insert(vcpu, order.next()?);
+            if let Entry::Vacant(free) = pins.entry(vcpu) {
+                free.insert(order.next()?);
             }
         }
         Some(pins)

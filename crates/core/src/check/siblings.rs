@@ -79,7 +79,7 @@ fn hidden(vm: &super::Vm, sharing: &str, place: &Place, unit: &str, report: &mut
          while another idles"
     );
     let cores = vm.vcpus.len().div_ceil(2);
-    let even = if vm.vcpus.len() % 2 == 0 { "" } else { ", an even number of vCPUs," };
+    let even = if vm.vcpus.len().is_multiple_of(2) { "" } else { ", an even number of vCPUs," };
     let cure = format!(
         "<cpu><topology sockets='1' cores='{cores}' threads='2'/></cpu>{even} and vCPUs 2n and 2n+1 pinned to siblings"
     );

@@ -137,7 +137,7 @@ fn read(text: &str) -> Result<Term, SyntheticError> {
         }
     };
     let mut term = Term { levels: Vec::new(), capacity };
-    for part in levels.replace('×', " x ").replace(',', " x ").split(" x ").map(str::trim) {
+    for part in levels.replace(['×', ','], " x ").split(" x ").map(str::trim) {
         let (number, word) = part.split_once(' ').ok_or_else(|| wrong(part, form))?;
         let word = word.trim().to_lowercase();
         let level = LEVELS
