@@ -7,9 +7,12 @@ mod tell;
 mod bench;
 mod certify;
 mod chart;
+mod check;
 mod cpus;
 mod durations;
 mod explain;
+mod inputs;
+mod lines;
 mod machine;
 mod parallel;
 mod preload;
@@ -18,6 +21,7 @@ mod recording;
 mod reproduce;
 mod run;
 mod sim;
+mod topology;
 mod verdicts;
 
 use std::process::ExitCode;
@@ -36,11 +40,13 @@ enum Verb {
     Bench(bench::Args),
     Run(run::Args),
     Certify(certify::Args),
+    Check(check::CheckArgs),
     Cpus(cpus::CpusArgs),
     Explain(explain::ExplainArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
+    Topology(topology::TopologyArgs),
 }
 
 fn main() -> ExitCode {
@@ -48,11 +54,13 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Certify(args) => certify::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
+        Verb::Topology(args) => topology::run(&args),
     };
     result.unwrap_or_else(|error| {
         tell!("corefit: {error:#}");

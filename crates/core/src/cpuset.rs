@@ -55,6 +55,28 @@ impl CpuSet {
         CpuSet::of_words(self.0.iter().zip(theirs).map(|(a, b)| a & !b).collect())
     }
 
+    /// The CPUs in either set.
+    #[must_use]
+    pub fn union(&self, other: &CpuSet) -> CpuSet {
+        let (long, short) = if self.0.len() < other.0.len() { (other, self) } else { (self, other) };
+        let mut words = long.0.clone();
+        words.iter_mut().zip(&short.0).for_each(|(word, more)| *word |= more);
+        CpuSet(words)
+    }
+
+    /// Whether the other set holds all CPUs of this one.
+    #[must_use]
+    pub fn is_within(&self, other: &CpuSet) -> bool {
+        let theirs = other.0.iter().copied().chain(std::iter::repeat(0));
+        self.0.iter().zip(theirs).all(|(a, b)| a & !b == 0)
+    }
+
+    /// Whether the sets have a CPU in common.
+    #[must_use]
+    pub fn meets(&self, other: &CpuSet) -> bool {
+        self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
+    }
+
     /// The CPUs of the set, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         let bits = |mut word: u64| {
@@ -193,6 +215,10 @@ mod tests {
         assert_eq!((wide.len(), wide.iter().last()), (6, Some(CpuId(200))));
         assert!(wide.contains(CpuId(64)) && !wide.contains(CpuId(65)) && !low.contains(CpuId(64)));
         assert!(wide.difference(&wide).is_empty());
+        assert_eq!(low.union(&wide), set("0-5,64,200"));
+        assert_eq!(wide.union(&low), set("0-5,64,200"));
+        assert!(low.meets(&wide) && !low.meets(&set("64")) && !set("64").meets(&low));
+        assert!(low.is_within(&set("0-64")) && !wide.is_within(&low) && set("").is_within(&low));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! gives the same output, so the controllers that run on a real host also run in
 //! a simulation and on a recording. `clippy.toml` beside this crate enforces it.
 
+pub mod check;
 mod contest;
 mod cpuset;
 pub mod entitle;
@@ -14,6 +15,7 @@ mod reading;
 mod report;
 mod share;
 mod team;
+pub mod topology;
 mod units;
 mod window;
 

@@ -40,6 +40,11 @@ impl MachineArg {
         Some(format!("{:02}:{:02}:{:02} UTC: ", now / 3600 % 24, now / 60 % 60, now % 60))
     }
 
+    /// As if this name had been given.
+    pub(crate) fn named(name: &str) -> MachineArg {
+        MachineArg { machine: name.into() }
+    }
+
     /// Opens it.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod agent;
 mod api;
 mod asked;
 mod definition;
+mod documents;
 mod events;
 mod guest;
 mod local;
@@ -28,6 +29,8 @@ mod worker;
 use std::time::Duration;
 
 use corefit_core::machine::Machine;
+
+pub use documents::{Documents, documents};
 
 /// How a libvirt host is observed.
 #[derive(Clone, Debug)]

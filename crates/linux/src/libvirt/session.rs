@@ -242,7 +242,7 @@ impl Session {
 }
 
 /// Whether a URI names no other host: `qemu:///system`, not `qemu+ssh://host/system`.
-fn is_local(uri: &str) -> bool {
+pub(super) fn is_local(uri: &str) -> bool {
     uri.split_once("://").is_none_or(|(_, rest)| rest.starts_with('/'))
 }
 

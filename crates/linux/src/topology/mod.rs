@@ -1,10 +1,14 @@
-//! Which CPUs are siblings of one core, from `/sys/devices/system/cpu`.
+//! Which CPUs share what, from `/sys/devices/system/cpu`.
+
+mod live;
 
 use std::collections::BTreeSet;
 
 use corefit_core::{CpuSet, place::Core};
 
 use crate::root::Root;
+
+pub use live::read;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 

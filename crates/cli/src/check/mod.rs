@@ -1,0 +1,98 @@
+//! `corefit check`: what is wrong with the pinning, caps and topologies of a host's VMs.
+
+mod sarif;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use corefit_core::CpuSet;
+use corefit_core::check::{Finding, RULES, Rule, check};
+use serde_json::json;
+
+use crate::inputs::{Inputs, gather, reserved};
+use crate::lines::{print, width};
+
+/// Find pinning, NUMA, SMT and quota settings that hurt
+///
+/// Without FILEs: of the host here. Exit status 0: none found, 1: some, 2: bad input.
+#[derive(clap::Args)]
+pub(crate) struct CheckArgs {
+    /// Of VMs: libvirt domain XML, xl configurations, xl vcpu-list, kubelet's cpu_manager_state; of their
+    /// host: virsh capabilities, lstopo x.xml, xl info -n, or a line as in "2 sockets x 8 cores x 2 threads"
+    #[arg(value_name = "FILE")]
+    files: Vec<String>,
+    /// A live host as well: libvirt or libvirt:URI, cgroups or cgroups:PATHS, replay:FILE, and what explain takes
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+    /// pCPUs that are kept for the host, as in 0-1,16
+    #[arg(long, value_name = "LIST", value_parser = |text: &str| text.parse::<CpuSet>())]
+    reserved: Option<CpuSet>,
+    /// Leave out findings of a rule
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    ignore: Vec<Rule>,
+    /// Print one JSON document
+    #[arg(long, conflicts_with = "sarif")]
+    json: bool,
+    /// Print SARIF 2.1.0, for code review tools
+    #[arg(long)]
+    sarif: bool,
+    /// Say what a rule is about, and check nothing
+    #[arg(long, value_name = "RULE", value_parser = rule, exclusive = true)]
+    explain: Option<Rule>,
+}
+
+fn rule(name: &str) -> Result<Rule, String> {
+    let all = || RULES.map(Rule::id).join(", ");
+    Rule::named(name).ok_or_else(|| format!("no such rule; there are {}", all()))
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    if let Some(rule) = args.explain {
+        print(&text::explanation(rule, width()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut inputs = gather(&args.files, args.machine.as_deref())?;
+    if inputs.subject.vms.is_empty() {
+        bail!("no VM to check; give a domain XML, an xl configuration, or --machine libvirt");
+    }
+    inputs.subject.reserved = args.reserved.as_ref().map(reserved);
+    let mut findings = check(&inputs.subject);
+    findings.retain(|finding| !args.ignore.contains(&finding.rule));
+    let out = if args.json {
+        document(&inputs, &findings)?
+    } else if args.sarif {
+        sarif::log(&findings)?
+    } else {
+        text::report(&inputs, &findings, width())
+    };
+    print(&out)?;
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn document(inputs: &Inputs, findings: &[Finding]) -> Result<String> {
+    let one = |finding: &Finding| {
+        json!({
+            "rule": finding.rule,
+            "severity": finding.severity,
+            "vm": finding.vm,
+            "file": finding.place.file,
+            "line": finding.place.line,
+            "element": finding.place.element,
+            "text": finding.text,
+            "cure": finding.cure,
+        })
+    };
+    let document = json!({
+        "version": 1,
+        "host": {
+            "from": inputs.host,
+            "shape": inputs.subject.topology.as_ref().map(corefit_core::topology::Topology::summary),
+        },
+        "vms": inputs.subject.vms.iter().map(|vm| &vm.name).collect::<Vec<_>>(),
+        "findings": findings.iter().map(one).collect::<Vec<_>>(),
+        "notes": inputs.notes,
+    });
+    Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
+}

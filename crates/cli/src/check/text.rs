@@ -1,0 +1,68 @@
+//! Findings for people.
+
+use corefit_core::check::{Finding, Rule, Severity};
+
+use crate::inputs::Inputs;
+use crate::lines::wrap;
+
+/// All findings. Places come first in their lines, as compilers print them, so that editors find them.
+pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> String {
+    let mut out = String::new();
+    let subject = &inputs.subject;
+    if let Some(topology) = &subject.topology {
+        let from = format!("host ({}): ", inputs.host);
+        wrap(&mut out, &from, 4, &topology.summary(), width);
+    }
+    for note in &inputs.notes {
+        wrap(&mut out, "note: ", 6, note, width);
+    }
+    let mut cures: Vec<(&str, Rule)> = Vec::new();
+    for finding in findings {
+        let line = finding.place.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let element = &finding.place.element;
+        let of =
+            if element.is_empty() || *element == finding.vm { String::new() } else { format!(", {element}") };
+        out.push_str(&format!(
+            "\n{}{line}: {} [{}] VM {}{of}\n",
+            finding.place.file, finding.severity, finding.rule, finding.vm
+        ));
+        wrap(&mut out, "    ", 4, &finding.text, width);
+        // Not broken: to be pasted.
+        match cures.iter().find(|(cure, _)| *cure == finding.cure) {
+            Some((_, rule)) => out.push_str(&format!("    cure: the same as of [{rule}] above\n")),
+            None => out.push_str(&format!("    cure: {}\n", finding.cure)),
+        }
+        cures.push((&finding.cure, finding.rule));
+    }
+    out.push('\n');
+    let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let vms = number(subject.vms.len(), "VM");
+    if findings.is_empty() {
+        out.push_str(&format!("{vms} checked, nothing found\n"));
+        return out;
+    }
+    let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| {
+        let n = findings.iter().filter(|finding| finding.severity == severity).count();
+        (n > 0).then(|| number(n, &severity.to_string()))
+    });
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    out.push_str(&format!("{vms} checked: {}\n", counts.join(", ")));
+    out.push_str("Why: corefit check --explain RULE\n");
+    if findings.len() > 1 {
+        out.push_str("Each cure is for its finding alone: check again after each.\n");
+    }
+    if findings.iter().any(|finding| finding.cure.contains("--config")) {
+        let hint = "virsh ... --config changes the definition; add --live to change a running VM as well.";
+        wrap(&mut out, "", 0, hint, width);
+    }
+    out
+}
+
+/// What a rule is about.
+pub(super) fn explanation(rule: Rule, width: usize) -> String {
+    let mut out = String::new();
+    wrap(&mut out, "", 0, &format!("{rule}: {}", rule.title()), width);
+    out.push('\n');
+    wrap(&mut out, "", 0, rule.explanation(), width);
+    out
+}

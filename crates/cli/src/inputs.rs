@@ -1,0 +1,208 @@
+//! A host and its VMs, from files, from a live machine, or from both.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use corefit_core::CpuSet;
+use corefit_core::check::{Place, Set, Subject, Vm};
+use corefit_core::machine::estimate;
+use corefit_core::topology::Topology;
+use corefit_linux::formats::{self, Format, MAX_BYTES};
+use corefit_linux::{Root, libvirt, topology};
+
+use crate::machine::MachineArg;
+
+/// How long a machine without configuration is watched, to know who is busy.
+const WATCH: Duration = Duration::from_millis(500);
+/// More VMs than any host has.
+const MAX_VMS: usize = 10_000;
+/// How long libvirtd may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was found.
+pub(crate) struct Inputs {
+    /// The host and its VMs.
+    pub(crate) subject: Subject,
+    /// Where the host's shape is from.
+    pub(crate) host: String,
+    /// What readers should know.
+    pub(crate) notes: Vec<String>,
+}
+
+struct Document {
+    name: String,
+    text: String,
+    format: Format,
+}
+
+/// Reads files and, if one is named or there are none, a machine.
+///
+/// # Errors
+/// One line that names the file, the line and the remedy.
+pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> {
+    let documents: Vec<Document> = files.iter().map(|file| open(file)).collect::<Result<_>>()?;
+    let mut inputs = match machine {
+        Some(machine) => live(machine)?,
+        None if documents.is_empty() => live("host")?,
+        None => Inputs { subject: Subject::default(), host: String::new(), notes: Vec::new() },
+    };
+    host(&documents, &mut inputs)?;
+    // Those of a live machine are definitions in force.
+    let live = std::mem::take(&mut inputs.subject.vms);
+    let mut vms: Vec<(Vm, Format)> = live.into_iter().map(|vm| (vm, Format::Domain)).collect();
+    for document in documents.iter().filter(|document| !document.format.is_host()) {
+        let found = document
+            .format
+            .vms(&document.text, &document.name, inputs.subject.topology.as_ref())
+            .map_err(|error| anyhow!("{}: {error}", document.name))?;
+        if let Some(shared) = found.shared {
+            inputs.subject.shared = Some(shared);
+        }
+        for vm in found.vms {
+            add(&mut vms, vm, document.format)?;
+            if vms.len() > MAX_VMS {
+                bail!("{}: more than {MAX_VMS} VMs; check one host at a time", document.name);
+            }
+        }
+    }
+    inputs.subject.vms = vms.into_iter().map(|(vm, _)| vm).collect();
+    Ok(inputs)
+}
+
+/// This machine, without VMs.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn this_machine() -> Result<Inputs> {
+    let topology = topology::read(&Root::live()).context("the shape of this machine")?;
+    let subject = Subject { topology: Some(topology), ..Subject::default() };
+    Ok(Inputs { subject, host: "this machine".into(), notes: Vec::new() })
+}
+
+/// A file, or what it would hold.
+fn open(name: &str) -> Result<Document> {
+    let document = |text: String| -> Result<Document> {
+        let format = formats::detect(&text).map_err(|error| anyhow!("{name}: {error}"))?;
+        Ok(Document { name: name.into(), text, format })
+    };
+    let mut file = match File::open(name) {
+        Ok(file) => file,
+        // "2 sockets x 8 cores" is a machine; a file of that name would have come first.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.contains(' ') => {
+            return document(name.into());
+        }
+        Err(error) => return Err(error).with_context(|| format!("{name}: cannot be read")),
+    };
+    let meta = file.metadata().with_context(|| format!("{name}: cannot be read"))?;
+    if meta.is_dir() {
+        bail!("{name}: is a directory; give files, as in {name}/*");
+    }
+    let mut bytes = Vec::new();
+    file.by_ref()
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("{name}: cannot be read"))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        bail!("{name}: larger than {} MiB; no description of a host or VM is", MAX_BYTES >> 20);
+    }
+    let text = formats::decode(bytes).map_err(|error| anyhow!("{name}: {error}"))?;
+    document(text)
+}
+
+/// The host of the files; without any, of the machine, else this one.
+fn host(documents: &[Document], inputs: &mut Inputs) -> Result<()> {
+    let mut hosts = documents.iter().filter(|document| document.format.is_host());
+    if let Some(document) = hosts.next() {
+        if let Some(second) = hosts.next() {
+            bail!("{} and {} both describe a host; give one of them", document.name, second.name);
+        }
+        let found = document.format.topology(&document.text);
+        inputs.subject.topology = Some(found.map_err(|error| anyhow!("{}: {error}", document.name))?);
+        inputs.host.clone_from(&document.name);
+    } else if inputs.subject.topology.is_none() {
+        inputs.subject.topology = Some(topology::read(&Root::live()).context("the shape of this machine")?);
+        inputs.host = "this machine".into();
+        let text = "no file describes the host (virsh capabilities, lstopo x.xml, xl info -n): this machine is taken for it";
+        inputs.notes.push(text.into());
+    }
+    Ok(())
+}
+
+/// Adds a VM; what `xl vcpu-list` says of one is joined with its configuration, and holds.
+fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
+    let same = |(other, _): &&mut (Vm, Format)| other.name == vm.name && other.manager == vm.manager;
+    match known.iter_mut().find(same) {
+        None => known.push((vm, format)),
+        Some((config, Format::XlConfig)) if format == Format::XlList => config.vcpus = vm.vcpus,
+        Some((list, from @ Format::XlList)) if format == Format::XlConfig => {
+            let vcpus = std::mem::take(&mut list.vcpus);
+            (*list, *from) = (Vm { vcpus, ..vm }, format);
+        }
+        Some((other, _)) => {
+            bail!("VM {} is in {} and in {}; give one of them", vm.name, other.place, vm.place)
+        }
+    }
+    Ok(())
+}
+
+/// A machine of `--machine`.
+fn live(machine: &str) -> Result<Inputs> {
+    let (kind, uri) = machine.split_once(':').unwrap_or((machine, ""));
+    match kind {
+        "libvirt" => documents(uri)?.with_context(|| format!("{machine}: no running VM")),
+        // Most machines are no hosts of VMs.
+        "host" => match documents("") {
+            Ok(Some(inputs)) => Ok(inputs),
+            Ok(None) | Err(_) => snapshot(machine),
+        },
+        _ => snapshot(machine),
+    }
+}
+
+/// The running VMs of a libvirtd, with their live definitions; `None` if it has none.
+fn documents(uri: &str) -> Result<Option<Inputs>> {
+    let found = libvirt::documents(uri, PATIENCE)?;
+    if found.domains.is_empty() {
+        return Ok(None);
+    }
+    let connect = if uri.is_empty() { String::new() } else { format!(" -c {uri}") };
+    let (topology, host) = if found.local {
+        (topology::read(&Root::live())?, "this machine".to_owned())
+    } else {
+        let name = format!("virsh{connect} capabilities");
+        let read = Format::Capabilities.topology(&found.capabilities);
+        (read.map_err(|error| anyhow!("{name}: {error}"))?, name)
+    };
+    let mut subject = Subject::default();
+    for (name, xml) in &found.domains {
+        let file = format!("virsh{connect} dumpxml {name}");
+        let vms =
+            Format::Domain.vms(xml, &file, Some(&topology)).map_err(|error| anyhow!("{file}: {error}"))?;
+        subject.vms.extend(vms.vms);
+    }
+    subject.topology = Some(topology);
+    Ok(Some(Inputs { subject, host, notes: found.unread }))
+}
+
+/// Any other machine, as it shows itself.
+fn snapshot(name: &str) -> Result<Inputs> {
+    let mut machine = MachineArg::named(name).open()?;
+    let before = machine.observe()?;
+    machine.pass(WATCH)?;
+    let after = machine.observe()?;
+    let at = if after.at > before.at { after.at } else { before.at + WATCH };
+    let after = corefit_core::machine::Snapshot { at, ..after };
+    let host = estimate(&before, &after).with_context(|| machine.name())?;
+    let here = matches!(name.split(':').next(), Some("host" | "self" | "cgroups"));
+    let topology = if here { topology::read(&Root::live())? } else { Topology::of_snapshot(&after) };
+    let subject = Subject::of_snapshot(&after, &host, topology, &machine.name());
+    Ok(Inputs { subject, host: machine.name(), notes: after.notes.clone() })
+}
+
+/// `--reserved LIST`.
+pub(crate) fn reserved(list: &CpuSet) -> Set<CpuSet> {
+    let place = Place { file: "--reserved".into(), ..Place::default() };
+    Set { value: list.clone(), place }
+}

@@ -1,0 +1,54 @@
+//! Whole texts for people on stdout, as wide as their terminal.
+
+use std::io::{self, IsTerminal, Write as _};
+
+use anyhow::{Context as _, Result};
+
+/// Columns of text that goes to no terminal.
+const WIDTH: u16 = 80;
+
+/// Columns to use.
+pub(crate) fn width() -> usize {
+    let out = io::stdout();
+    let size = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
+    usize::from(size.filter(|columns| out.is_terminal() && *columns >= 40).unwrap_or(WIDTH))
+}
+
+/// Prints a text. That nobody reads it any more is no error.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("writing to stdout"),
+    }
+}
+
+/// Adds a text, broken at blanks into lines of `width`; the first begins with `first`, the others are
+/// indented by `indent` blanks.
+pub(crate) fn wrap(out: &mut String, first: &str, indent: usize, text: &str, width: usize) {
+    let mut line = first.to_owned();
+    let mut length = line.chars().count();
+    let mut fresh = true;
+    for word in text.split_whitespace() {
+        let more = word.chars().count();
+        if !fresh && length + 1 + more > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            length = indent;
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+            length += 1;
+        }
+        line.push_str(word);
+        length += more;
+        fresh = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+}

@@ -1,0 +1,267 @@
+//! `corefit check` and `corefit topology` as commands. `COREFIT_BLESS=1` rewrites what they print on the cases of
+//! `captures/check`; what they have to find there (`findings.toml`) is written by hand.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn captures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures").canonicalize().unwrap()
+}
+
+fn corefit(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_corefit")).args(args).current_dir(dir).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn cases() -> Vec<PathBuf> {
+    let mut cases: Vec<PathBuf> =
+        std::fs::read_dir(captures().join("check")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    cases.sort();
+    assert!(cases.len() >= 7);
+    cases
+}
+
+/// The files of a case, and its further arguments.
+fn arguments(case: &Path) -> Vec<String> {
+    let mut files: Vec<String> = std::fs::read_dir(case)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| ![".toml", ".expected"].iter().any(|end| name.ends_with(end)) && name != "arguments")
+        .collect();
+    files.sort();
+    let more = std::fs::read_to_string(case.join("arguments")).unwrap_or_default();
+    more.split_whitespace().map(str::to_owned).chain(files).collect()
+}
+
+fn check(case: &Path, more: &[&str]) -> Output {
+    let arguments = arguments(case);
+    let all: Vec<&str> = ["check"]
+        .into_iter()
+        .chain(more.iter().copied())
+        .chain(arguments.iter().map(String::as_str))
+        .collect();
+    corefit(case, &all)
+}
+
+fn expect(path: &Path, got: &str) {
+    if std::env::var_os("COREFIT_BLESS").is_some() {
+        std::fs::write(path, got).unwrap();
+    }
+    assert_eq!(got, std::fs::read_to_string(path).unwrap_or_default(), "{}", path.display());
+}
+
+/// In both directions: what is to be found is, and what is found was to be.
+#[test]
+fn each_case_gives_the_findings_that_are_written_down_with_their_reasons_and_no_others() {
+    let mut rules = BTreeSet::new();
+    for case in cases() {
+        let name = case.display();
+        let written = std::fs::read_to_string(case.join("findings.toml")).unwrap();
+        let written: toml::Table = toml::from_str(&written).unwrap();
+        let none = Vec::new();
+        let written = written.get("finding").map_or(&none, |list| list.as_array().unwrap());
+        let text = |finding: &toml::Value, key: &str| finding[key].as_str().unwrap().to_owned();
+        let expected: BTreeSet<String> = written
+            .iter()
+            .map(|f| format!("{} {} {}", text(f, "at"), text(f, "rule"), text(f, "vm")))
+            .collect();
+        assert!(written.iter().all(|f| text(f, "because").len() > 3), "{name}");
+        assert_eq!(expected.len(), written.len(), "{name}: the same twice");
+        rules.extend(written.iter().map(|f| text(f, "rule")));
+        let output = check(&case, &["--json"]);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| {
+            panic!("{name}: {e}: {}", err(&output));
+        });
+        let found = document["findings"].as_array().unwrap();
+        for finding in found {
+            for field in ["text", "cure", "file", "severity"] {
+                assert!(!finding[field].as_str().unwrap().is_empty(), "{name}: {finding}");
+            }
+        }
+        let word = |f: &serde_json::Value, key: &str| f[key].as_str().unwrap().to_owned();
+        let found: BTreeSet<String> = found
+            .iter()
+            .map(|f| format!("{}:{} {} {}", word(f, "file"), f["line"], word(f, "rule"), word(f, "vm")))
+            .collect();
+        assert_eq!(found, expected, "{name}");
+        assert_eq!(output.status.code(), Some(i32::from(!expected.is_empty())), "{name}");
+        let printed = check(&case, &[]);
+        assert_eq!(printed.status.code(), output.status.code());
+        expect(&case.join("check.expected"), &out(&printed));
+        let files = arguments(&case);
+        let files: Vec<&str> =
+            files.iter().map(String::as_str).filter(|a| !a.starts_with("--") && *a != "0").collect();
+        let drawn = corefit(&case, &[&["topology"], &files[..]].concat());
+        assert_eq!(drawn.status.code(), Some(0), "{name}: {}", err(&drawn));
+        expect(&case.join("topology.expected"), &out(&drawn));
+    }
+    // Every rule is broken somewhere.
+    let listed = corefit(&captures(), &["check", "--explain", "nonsense"]);
+    assert_eq!(listed.status.code(), Some(2));
+    for rule in err(&listed).split_once("there are ").unwrap().1.lines().next().unwrap().split(", ") {
+        assert!(rules.contains(rule.trim()), "no case breaks {rule}");
+        let explained = corefit(&captures(), &["check", "--explain", rule.trim()]);
+        assert!(explained.status.success() && out(&explained).starts_with(&format!("{}: ", rule.trim())));
+    }
+}
+
+/// The cures of a case, run by a shell with a `virsh` that changes the files, cure one finding after the other,
+/// bring no new ones, and leave nothing.
+#[test]
+fn cures_that_are_followed_cure() {
+    let case = captures().join("check/mixed");
+    let dir = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(&case).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+    }
+    let virsh = "virsh() { case $1 in \
+        vcpupin) sed -i \"s/vcpupin vcpu='$3' cpuset='[^']*'/vcpupin vcpu='$3' cpuset='$4'/; \
+            s/<vcpu placement='static' cpuset='[^']*'/<vcpu placement='static' cpuset='$4'/\" $2.xml;; \
+        emulatorpin) sed -i \"s/emulatorpin cpuset='[^']*'/emulatorpin cpuset='$3'/\" $2.xml;; \
+        iothreadpin) sed -i \"s/iothreadpin iothread='$3' cpuset='[^']*'/iothreadpin iothread='$3' cpuset='$4'/\" $2.xml;; \
+        numatune) sed -i \"s/nodeset='[^']*'/nodeset='$4'/\" $2.xml;; \
+        schedinfo) sed -i /global_/d $2.xml;; \
+        *) echo \"$1?\" >&2; exit 9;; esac; };";
+    let rules = |document: &serde_json::Value| -> Vec<String> {
+        let found = document["findings"].as_array().unwrap();
+        found
+            .iter()
+            .map(|f| format!("{} {}", f["rule"].as_str().unwrap(), f["vm"].as_str().unwrap()))
+            .collect()
+    };
+    let look =
+        || -> serde_json::Value { serde_json::from_slice(&check(dir.path(), &["--json"]).stdout).unwrap() };
+    let mut document = look();
+    let mut steps = 0;
+    // Those who need free cores come first, while there are some.
+    let next = |document: &serde_json::Value| {
+        let found = document["findings"].as_array().unwrap();
+        found.iter().find(|f| f["rule"] == "siblings-forced").or(found.first()).cloned()
+    };
+    while let Some(finding) = next(&document) {
+        let shell = format!("{virsh} {}", finding["cure"].as_str().unwrap());
+        let status = Command::new("sh").args(["-c", &shell]).current_dir(dir.path()).status().unwrap();
+        assert!(status.success(), "{shell}");
+        let (before, after) = (rules(&document), look());
+        let now = rules(&after);
+        let own = format!("{} {}", finding["rule"].as_str().unwrap(), finding["vm"].as_str().unwrap());
+        let times = |list: &[String]| list.iter().filter(|name| **name == own).count();
+        assert!(times(&now) < times(&before), "{own}: {shell}\n{now:?}");
+        let new: Vec<&String> = now.iter().filter(|name| !before.contains(name)).collect();
+        assert!(new.is_empty(), "{own}: {shell}\nbrought {new:?}");
+        document = after;
+        steps += 1;
+    }
+    assert!(steps >= 6, "{steps}");
+}
+
+#[test]
+fn sarif_has_a_result_for_each_finding() {
+    for case in cases() {
+        let output = check(&case, &["--sarif"]);
+        let log: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&check(&case, &["--json"]).stdout).unwrap();
+        let (results, found) = (&log["runs"][0]["results"], &document["findings"]);
+        assert_eq!(results.as_array().unwrap().len(), found.as_array().unwrap().len());
+        for (result, finding) in results.as_array().unwrap().iter().zip(found.as_array().unwrap()) {
+            assert_eq!(result["ruleId"], finding["rule"]);
+            let place = &result["locations"][0]["physicalLocation"];
+            assert_eq!(place["region"]["startLine"], finding["line"]);
+            assert_eq!(place["artifactLocation"]["uri"], finding["file"]);
+        }
+    }
+}
+
+#[test]
+fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let write = |name: &str, bytes: &[u8]| std::fs::write(at(name), bytes).unwrap();
+    write("bomb.xml", b"<!DOCTYPE d [\n<!ENTITY a 'ha'>\n<!ENTITY b '&a;&a;'>]>\n<domain>&b;</domain>");
+    write("wide.xml", &[0xff, 0xfe, b'<', 0]);
+    write("latin.xml", b"<domain>\n<name>\xe4</name></domain>");
+    write("cut.xml", b"<domain>\n<name>a</name>\n");
+    write("other.xml", b"<network/>");
+    write("empty.xml", b"");
+    write("a.xml", b"<domain><name>a</name><vcpu>1</vcpu></domain>");
+    write("again.xml", b"<domain>\n<name>a</name><vcpu>1</vcpu></domain>");
+    write("range.xml", b"<domain><name>a</name>\n<vcpu cpuset='0-x'>1</vcpu></domain>");
+    let mut large = std::fs::File::create(at("large.xml")).unwrap();
+    large.write_all(b"<domain>").unwrap();
+    large.set_len(100 << 20).unwrap();
+    let cases: [(&[&str], &str); 14] = [
+        (&["bomb.xml"], "corefit: bomb.xml: line 2: declares entities"),
+        (&["wide.xml"], "corefit: wide.xml: is UTF-16; convert it: iconv"),
+        (&["latin.xml"], "corefit: latin.xml: line 2: is not UTF-8; convert it"),
+        (&["cut.xml"], "corefit: cut.xml: line 1: is no XML"),
+        (&["other.xml"], "corefit: other.xml: line 1: <network>: give"),
+        (&["empty.xml"], "corefit: empty.xml: is empty"),
+        (&["large.xml"], "corefit: large.xml: larger than 32 MiB"),
+        (&["/dev/zero"], "corefit: /dev/zero: larger than 32 MiB"),
+        (&["range.xml"], "corefit: range.xml: line 2: <vcpu>: \"0-x\" is no list of numbers"),
+        (&["none.xml"], "corefit: none.xml: cannot be read: No such file"),
+        (&["."], "corefit: .: is a directory; give files"),
+        (
+            &["2 cores", "a.xml", "again.xml"],
+            "corefit: VM a is in a.xml:1, <vcpu> and in again.xml:2, <vcpu>; give one",
+        ),
+        (&["2 cores", "3 cores", "a.xml"], "corefit: 2 cores and 3 cores both describe a host; give one"),
+        (&["2 cores"], "corefit: no VM to check; give a domain XML"),
+    ];
+    for (files, error) in cases {
+        let output = corefit(dir.path(), &[&["check"], files].concat());
+        assert_eq!(output.status.code(), Some(2), "{files:?}: {}", out(&output));
+        assert!(err(&output).starts_with(error), "{files:?}: {}", err(&output));
+        assert_eq!(err(&output).lines().count(), 1, "{}", err(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn findings_can_be_left_out_by_rule() {
+    let case = captures().join("check/opteron-conflict");
+    let output = check(&case, &["--ignore", "node-conflict", "--ignore", "siblings-forced"]);
+    assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    assert!(out(&output).ends_with("2 VMs checked, nothing found\n"), "{}", out(&output));
+}
+
+#[test]
+fn the_topology_of_this_machine_and_of_a_line() {
+    let live = corefit(&captures(), &["topology"]);
+    assert_eq!(live.status.code(), Some(0), "{}", err(&live));
+    assert!(out(&live).contains("pCPU"), "{}", out(&live));
+    let dir = tempfile::tempdir().unwrap();
+    let line = corefit(dir.path(), &["topology", "2 sockets x 2 cores x 2 threads", "--svg", "a.svg"]);
+    assert!(out(&line).contains("[0 1] [2 3]"), "{}", out(&line));
+    assert!(std::fs::read_to_string(dir.path().join("a.svg")).unwrap().ends_with("</svg>\n"));
+    let json = corefit(dir.path(), &["topology", "--json", "2 cores"]);
+    let document: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(document["topology"]["pcpus"], "0-1");
+    let error = corefit(dir.path(), &["topology", "2 chips x 2 cores"]);
+    assert_eq!((error.status.code(), err(&error).lines().count()), (Some(2), 1), "{}", err(&error));
+}
+
+/// A recording and a scenario are checked as what they show.
+#[test]
+fn machines_without_configuration_are_checked() {
+    let replay = format!("replay:{}", captures().join("three-groups/recording.cfr").display());
+    let output = corefit(&captures(), &["check", "--json", "--machine", &replay]);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", err(&output));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["vms"].as_array().unwrap().len(), 3);
+    let output = corefit(&captures(), &["check", "--json", "--machine", "libvirt:test:///default"]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["vms"][0], "test");
+    assert_eq!(document["host"]["from"], "virsh -c test:///default capabilities");
+}

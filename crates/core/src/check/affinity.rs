@@ -1,0 +1,182 @@
+//! Affinities to pCPUs that cannot be used, and too many vCPUs on too few of them.
+
+use super::matching::crowds;
+use super::{
+    Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, cure, named, set_of,
+};
+use crate::topology::Topology;
+use crate::{CpuId, CpuSet};
+
+pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
+    if let Some(topology) = context.topology {
+        for (who, vcpus, set) in groups(report) {
+            usable(context, number, topology, report, &who, vcpus, &set);
+        }
+    }
+    crowded(context, number, report);
+}
+
+/// Affinities, each once: who has it, how many vCPUs those are, and what it is (where it is first said).
+fn groups(report: &Report<'_, '_>) -> Vec<(String, usize, Set<CpuSet>)> {
+    let mut sets: Vec<(CpuSet, Set<CpuSet>)> = Vec::new();
+    for (vcpu, state) in report.vm.online() {
+        let Some(set) = &state.affinity else { continue };
+        let one = set_of([vcpu]);
+        match sets.iter_mut().find(|(_, known)| known.value == set.value) {
+            Some((vcpus, _)) => *vcpus = vcpus.union(&one),
+            None => sets.push((one, set.clone())),
+        }
+    }
+    let vcpus = sets.into_iter().map(|(vcpus, set)| (named("vCPU", &vcpus), vcpus.len(), set));
+    let helpers = report.vm.helpers.iter().filter(|helper| {
+        // Where nothing else is said, helpers have the vCPUs' set, which is reported for these.
+        !report.vm.online().any(|(_, vcpu)| vcpu.affinity.as_ref() == Some(&helper.affinity))
+    });
+    let helpers = helpers.map(|helper| {
+        let who = match helper.kind {
+            HelperKind::Emulator => "the emulator".into(),
+            HelperKind::Iothread(number) => format!("I/O thread {number}"),
+        };
+        (who, 0, helper.affinity.clone())
+    });
+    vcpus.chain(helpers).collect()
+}
+
+/// Pins to pCPUs that are not there, offline, isolated or reserved.
+fn usable(
+    context: &Context<'_>,
+    number: usize,
+    topology: &Topology,
+    report: &mut Report<'_, '_>,
+    who: &str,
+    vcpus: usize,
+    set: &Set<CpuSet>,
+) {
+    let Set { value: pins, place } = set;
+    let manager = report.vm.manager;
+    let repin = |context: &Context<'_>, rest: &CpuSet| match context.propose(number) {
+        Some(pins) if vcpus > 0 && rest.len() < vcpus => cure::place(&context.subject.vms[number], &pins),
+        _ if rest.is_empty() => format!("choose among pCPUs {}", context.usable.clone().unwrap_or_default()),
+        _ => format!("leave out the others: {}", written(manager, rest)),
+    };
+    let absent = pins.difference(&topology.pcpus);
+    if !absent.is_empty() {
+        let happens = match manager {
+            Manager::Xen => "Xen leaves them out",
+            Manager::Libvirt => "the kernel refuses the set and the VM does not start",
+            Manager::Cgroup | Manager::Kubernetes => "nothing can run there",
+        };
+        let text = format!(
+            "{who}: {} {} not exist here (the host has {}); {happens}",
+            named("pCPU", &absent),
+            if absent.len() == 1 { "does" } else { "do" },
+            topology.pcpus
+        );
+        let severity = if manager == Manager::Xen && pins.meets(&topology.pcpus) {
+            Severity::Warning
+        } else {
+            Severity::Error
+        };
+        let cure = repin(context, &pins.intersection(&topology.online()));
+        report.add(Rule::AbsentPcpu, severity, place, text, cure);
+    }
+    let offline = pins.intersection(&topology.offline);
+    if !offline.is_empty() {
+        let left = pins.intersection(&topology.online());
+        let what = format!(
+            "{who}: {} {} offline",
+            named("pCPU", &offline),
+            if offline.len() == 1 { "is" } else { "are" }
+        );
+        let (severity, text) = if left.is_empty() {
+            (Severity::Error, format!("{what}, and no other pCPU is allowed: there is nothing to run on"))
+        } else {
+            (Severity::Warning, format!("{what}: {} instead of {}", count(left.len(), "pCPU"), pins.len()))
+        };
+        let cure = repin(context, &left);
+        report.add(Rule::OfflinePcpu, severity, place, text, cure);
+    }
+    let isolated = pins.intersection(&topology.isolated);
+    if !isolated.is_empty() && pins.len() > 1 {
+        let text = format!(
+            "{who}: the kernel does not balance among isolated {}: what wakes on one stays there, and vCPUs \
+             pile up while other pCPUs idle",
+            named("pCPU", &isolated)
+        );
+        let rest = pins.difference(&topology.isolated);
+        let cure = match context.propose(number) {
+            Some(pins) if vcpus > 0 => cure::pin(report.vm, &pins),
+            _ => repin(context, &rest),
+        };
+        report.add(Rule::IsolatedPcpu, Severity::Warning, place, text, cure);
+    }
+    if let Some(reserved) = &context.subject.reserved {
+        let taken = pins.intersection(&reserved.value);
+        // Helpers are the host's work: there is where they belong.
+        if !taken.is_empty() && vcpus > 0 {
+            let text = format!(
+                "{who} may run on {}, kept for the host: each delays the other",
+                named("pCPU", &taken)
+            );
+            let rest = pins.difference(&reserved.value).intersection(&topology.online());
+            let cure = repin(context, &rest);
+            report.add(Rule::ReservedPcpu, Severity::Warning, place, text, cure);
+        }
+    }
+}
+
+/// A set in the words of a configuration.
+fn written(manager: Manager, set: &CpuSet) -> String {
+    match manager {
+        Manager::Libvirt => format!("cpuset='{set}'"),
+        Manager::Xen => format!("\"{set}\""),
+        Manager::Cgroup | Manager::Kubernetes => set.to_string(),
+    }
+}
+
+/// More vCPUs than pCPUs that they may use.
+fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
+    if !report.vm.is_guest() {
+        return;
+    }
+    let mut guests = Vec::new();
+    let mut may = Vec::new();
+    for (vcpu, state) in report.vm.online().filter(|(_, state)| busy(state)) {
+        let Some(reach) = context.reach(state).filter(|reach| !reach.is_empty()) else { continue };
+        guests.push((vcpu, state));
+        may.push(reach.iter().filter_map(|cpu| usize::try_from(cpu.0).ok()).collect::<Vec<_>>());
+    }
+    let seats = may.iter().flatten().max().map_or(0, |seat| seat + 1);
+    for crowd in crowds(&may, seats) {
+        let vcpus = set_of(crowd.guests.iter().map(|g| guests[*g].0));
+        let pcpus: CpuSet = crowd.seats.iter().filter_map(|s| u32::try_from(*s).ok()).map(CpuId).collect();
+        let first = crowd.guests.iter().find_map(|g| guests[*g].1.affinity.as_ref());
+        // Where it becomes a crowd: the pin of its last member, which is the one to change most often.
+        let last = crowd.guests.iter().rev().find_map(|g| guests[*g].1.affinity.as_ref());
+        let pinned = first.is_some();
+        let place: &Place = last.map_or(&report.vm.place, |set| &set.place);
+        let fewer = report.vm.width() - (vcpus.len() - pcpus.len());
+        let cure = match context.propose(number) {
+            Some(pins) if pinned => cure::place(report.vm, &pins),
+            _ => cure::vcpus(report.vm, fewer),
+        };
+        if pcpus.len() == 1 {
+            let text = format!(
+                "{} can only run on pCPU {pcpus}: while one runs, the {} though the guest takes all for running",
+                named("vCPU", &vcpus),
+                if vcpus.len() == 2 { "other waits," } else { "others wait," }
+            );
+            report.add(Rule::Stacked, Severity::Error, place, text, cure);
+        } else {
+            let who = if pinned { named("vCPU", &vcpus) } else { count(vcpus.len(), "vCPU") };
+            let have =
+                if pinned { named("pCPU", &pcpus) } else { format!("the host's {} pCPUs", pcpus.len()) };
+            let text = format!(
+                "{who} have {have} between them: when all are busy, {} of them wait at any time, perhaps with a \
+                 lock in hand, while the guest takes all for running",
+                vcpus.len() - pcpus.len()
+            );
+            report.add(Rule::TooFewPcpus, Severity::Warning, place, text, cure);
+        }
+    }
+}

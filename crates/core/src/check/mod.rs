@@ -1,0 +1,146 @@
+//! What is wrong with the pinning, caps and topologies of a host's VMs.
+//!
+//! ```text
+//! Topology ─┐
+//! VMs ──────┴▶ Subject ──check──▶ Findings: rule, place, what happens because of it, what cures it
+//! ```
+//!
+//! Rules see settings only: whoever may run somewhere is taken to be busy there, unless its demand was
+//! measured. What can be no matter (a VM that shares a set of pCPUs on purpose, a guest that knows its
+//! siblings) is not reported; [`Rule::explanation`] says for each rule when.
+
+mod affinity;
+mod cure;
+mod matching;
+mod memory;
+mod neighbours;
+mod propose;
+mod quota;
+mod rule;
+mod siblings;
+mod snapshot;
+mod subject;
+#[cfg(test)]
+mod tests;
+
+use crate::topology::Topology;
+use crate::{CpuId, CpuSet};
+
+pub use rule::{RULES, Rule, Severity};
+pub use subject::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
+
+/// Below this demand, a vCPU that was measured counts as idle: it disturbs nobody.
+pub const IDLE: f64 = 0.1;
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// By which rule.
+    pub rule: Rule,
+    /// How bad.
+    pub severity: Severity,
+    /// The VM that it is about.
+    pub vm: String,
+    /// Where it is written.
+    pub place: Place,
+    /// What happens because of it, in a sentence.
+    pub text: String,
+    /// What to do: a command or XML.
+    pub cure: String,
+}
+
+/// All findings, by place.
+#[must_use]
+pub fn check(subject: &Subject) -> Vec<Finding> {
+    let context = Context::new(subject);
+    let mut findings = Vec::new();
+    for (number, vm) in subject.vms.iter().enumerate() {
+        let mut report = Report { vm, findings: &mut findings };
+        affinity::check(&context, number, &mut report);
+        siblings::check(&context, number, &mut report);
+        memory::check(&context, number, &mut report);
+        quota::check(vm, &mut report);
+        neighbours::check(&context, number, &mut report);
+    }
+    neighbours::weights(&context, &mut findings);
+    findings.sort_by(|a, b| a.place.cmp(&b.place).then(a.rule.cmp(&b.rule)).then(a.vm.cmp(&b.vm)));
+    findings
+}
+
+/// A host, and what follows from it.
+struct Context<'a> {
+    subject: &'a Subject,
+    topology: Option<&'a Topology>,
+    /// Cores or modules.
+    units: Vec<CpuSet>,
+    /// pCPUs that VMs can use: online and not reserved; `None` if the host is not known.
+    usable: Option<CpuSet>,
+    /// Of each VM: [`Vm::pcpus`], and those of [`Vm::dedicated`].
+    sets: Vec<Option<CpuSet>>,
+    dedicated: Vec<Option<CpuSet>>,
+}
+
+/// Where findings about a VM go.
+struct Report<'a, 'f> {
+    vm: &'a Vm,
+    findings: &'f mut Vec<Finding>,
+}
+
+impl Report<'_, '_> {
+    fn add(&mut self, rule: Rule, severity: Severity, place: &Place, text: String, cure: String) {
+        let vm = self.vm.name.clone();
+        self.findings.push(Finding { rule, severity, vm, place: place.clone(), text, cure });
+    }
+}
+
+impl<'a> Context<'a> {
+    fn new(subject: &'a Subject) -> Context<'a> {
+        let topology = subject.topology.as_ref();
+        let reserved = subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        Context {
+            subject,
+            topology,
+            units: topology.map(Topology::units).unwrap_or_default(),
+            usable: topology.map(|topology| topology.online().difference(&reserved)),
+            sets: subject.vms.iter().map(Vm::pcpus).collect(),
+            dedicated: subject.vms.iter().map(Vm::dedicated).collect(),
+        }
+    }
+
+    /// The pCPUs that a vCPU can really use; `None` if that is not known.
+    fn reach(&self, vcpu: &Vcpu) -> Option<CpuSet> {
+        let online = self.topology.map(Topology::online);
+        match (&vcpu.affinity, online) {
+            (Some(set), Some(online)) => Some(set.value.intersection(&online)),
+            (Some(set), None) => Some(set.value.clone()),
+            (None, _) => self.usable.clone(),
+        }
+    }
+
+    /// pCPUs that the affinity of another VM names; one that may run everywhere counts as naming none.
+    fn others(&self, number: usize) -> CpuSet {
+        let shared = self.subject.shared.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        let narrow = |set: &&CpuSet| self.usable.as_ref().is_none_or(|usable| !usable.is_within(set));
+        let others = self.sets.iter().enumerate().filter(|(other, _)| *other != number);
+        others.filter_map(|(_, set)| set.as_ref()).filter(narrow).fold(shared, |all, set| all.union(set))
+    }
+}
+
+/// Whether a vCPU is taken to be busy.
+fn busy(vcpu: &Vcpu) -> bool {
+    vcpu.demand.is_none_or(|demand| demand.0 >= IDLE)
+}
+
+/// `pCPU 3`, `pCPUs 0-3`.
+fn named(what: &str, set: &CpuSet) -> String {
+    format!("{what}{} {set}", if set.len() == 1 { "" } else { "s" })
+}
+
+fn set_of(numbers: impl IntoIterator<Item = u32>) -> CpuSet {
+    numbers.into_iter().map(CpuId).collect()
+}
+
+/// A count with its word: `1 core`, `2 cores`.
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

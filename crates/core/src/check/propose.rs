@@ -1,0 +1,89 @@
+//! Where a VM's vCPUs could be pinned instead: one to a core while there are cores, on the nodes of its
+//! memory, and beside nobody else.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use super::{Context, Memory, Vm};
+use crate::{CpuId, CpuSet};
+
+/// A pCPU for each of its vCPUs.
+pub(super) type Pins = BTreeMap<u32, CpuId>;
+
+impl Context<'_> {
+    /// A pCPU of its own for each vCPU of a VM; those that are pinned well already stay. `None` if pCPUs
+    /// that nobody else has do not suffice.
+    pub(super) fn propose(&self, number: usize) -> Option<Pins> {
+        let vm = &self.subject.vms[number];
+        let isolated = self.topology.map(|t| t.isolated.clone()).unwrap_or_default();
+        let own = vm.pcpus().unwrap_or_default();
+        let reserved = self.subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        let avoid = self.others(number).union(&isolated.difference(&own)).union(&reserved);
+        let free = self.usable.as_ref()?.difference(&avoid);
+        let regions = self.regions(vm, &free, &avoid);
+        let mut pins = Pins::new();
+        let mut taken = CpuSet::default();
+        let unit_of = |cpu: CpuId| self.units.iter().find(|unit| unit.contains(cpu));
+        for (vcpu, state) in vm.online() {
+            let pin = state.affinity.as_ref().filter(|set| set.value.len() == 1);
+            let Some(cpu) = pin.and_then(|set| set.value.iter().next()) else { continue };
+            let clear = unit_of(cpu).is_some_and(|unit| !unit.meets(&taken) && !unit.meets(&avoid));
+            let near = regions.first().is_none_or(|region| region.contains(cpu));
+            if free.contains(cpu) && clear && near {
+                pins.insert(vcpu, cpu);
+                taken = taken.union(&CpuSet::from_iter([cpu]));
+            }
+        }
+        // Whole units first, in the best region and then the next; siblings only when none is left.
+        let mut order: Vec<CpuId> = Vec::new();
+        for whole in [true, false] {
+            for region in &regions {
+                for unit in &self.units {
+                    let here = unit.intersection(region);
+                    let next = here.iter().find(|cpu| !taken.contains(*cpu) && !order.contains(cpu));
+                    let clear = !unit.meets(&taken)
+                        && !unit.meets(&avoid)
+                        && !order.iter().any(|c| unit.contains(*c));
+                    match next {
+                        Some(cpu) if whole && clear => order.push(cpu),
+                        Some(_) if !whole => {
+                            let rest =
+                                here.iter().filter(|cpu| !taken.contains(*cpu) && !order.contains(cpu));
+                            let rest: Vec<CpuId> = rest.collect();
+                            order.extend(rest);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let mut order = order.into_iter();
+        for (vcpu, _) in vm.online() {
+            if let Entry::Vacant(free) = pins.entry(vcpu) {
+                free.insert(order.next()?);
+            }
+        }
+        Some(pins)
+    }
+
+    /// Free pCPUs in two parts: those to take first, and all others. First come the nodes of the VM's memory, those
+    /// that it uses now, or any one node, whichever first has a whole unit for each vCPU.
+    fn regions(&self, vm: &Vm, free: &CpuSet, avoid: &CpuSet) -> Vec<CpuSet> {
+        let Some(topology) = self.topology else { return vec![free.clone()] };
+        let memory = vm.memory.as_ref().and_then(|memory| match &memory.value {
+            Memory::Nodes { nodes, .. } => Some(topology.pcpus_of_nodes(nodes)),
+            Memory::Automatic => None,
+        });
+        let now = vm.pcpus().map(|pcpus| topology.pcpus_of_nodes(&topology.nodes_of(&pcpus)));
+        let nodes = topology.nodes.iter().map(|node| node.pcpus.clone());
+        let candidates: Vec<CpuSet> = memory.into_iter().chain(now).chain(nodes).collect();
+        let whole = |region: &CpuSet| {
+            let near = region.intersection(free);
+            self.units.iter().filter(|unit| !unit.meets(avoid) && unit.meets(&near)).count()
+        };
+        let fits = candidates.iter().find(|region| whole(region) >= vm.width());
+        let near = fits.or(candidates.first()).cloned().unwrap_or_default().intersection(free);
+        let far = free.difference(&near);
+        [near, far].into_iter().filter(|region| !region.is_empty()).collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! Caps below what vCPUs could use, and periods that are very short or long.
+
+use super::{Manager, Report, Rule, Set, Severity, Vm, count, cure};
+use crate::{Cpus, Quota};
+
+/// Shorter periods stop and start a vCPU before its caches are warm. Ours.
+const SHORT_US: u64 = 10_000;
+/// Longer ones keep a VM stopped for longer than peers are patient. Ours.
+const LONG_US: u64 = 250_000;
+/// The kernel's, and libvirt's.
+const USUAL_US: u64 = 100_000;
+/// Quotas are rarely exact; what lies so close is meant to be equal.
+const SLACK: f64 = 0.005;
+
+pub(super) fn check(vm: &Vm, report: &mut Report<'_, '_>) {
+    let vcpus = vm.width();
+    let wanted = vm.dedicated().map_or(vcpus, |pcpus| pcpus.len().min(vcpus));
+    if let Some((cap, pcpus)) = limit(vm.cap.as_ref()) {
+        below(vm, cap, pcpus, wanted, "together", report);
+        period(vm, cap, pcpus.0 < float(vcpus), "global_period", report);
+    }
+    if let Some((quota, each)) = limit(vm.vcpu_quota.as_ref()) {
+        if vm.dedicated().is_some() && each.0 < 1.0 - SLACK {
+            let text = format!(
+                "each vCPU may use {each} of the pCPU that is dedicated to it; the rest of it idles while the vCPU is \
+                 stopped"
+            );
+            let cure = lift(vm, "vcpu_quota");
+            report.add(Rule::QuotaBelowPinned, Severity::Warning, &quota.place, text, cure);
+        }
+        period(vm, quota, each.0 < 1.0 - SLACK, "vcpu_period", report);
+    }
+}
+
+fn limit(set: Option<&Set<Quota>>) -> Option<(&Set<Quota>, Cpus)> {
+    set.and_then(|set| Some((set, set.value.cpus()?)))
+}
+
+fn below(
+    vm: &Vm,
+    cap: &Set<Quota>,
+    Cpus(pcpus): Cpus,
+    wanted: usize,
+    how: &str,
+    report: &mut Report<'_, '_>,
+) {
+    if pcpus >= float(wanted) - SLACK {
+        return;
+    }
+    let vcpus = count(vm.width(), "vCPU");
+    if vm.dedicated().is_some() {
+        let text = format!(
+            "{} are set aside for it, but its vCPUs may use {pcpus:.2} of them {how}: {:.2} go to nobody",
+            count(wanted, "pCPU"),
+            float(wanted) - pcpus
+        );
+        report.add(Rule::QuotaBelowPinned, Severity::Warning, &cap.place, text, lift(vm, "global_quota"));
+    } else if vm.is_guest() {
+        let text = format!(
+            "{vcpus} may use {pcpus:.2} pCPUs {how}: when all are busy they run for {:.0} % of each period and then all \
+             stop, lock holders too",
+            100.0 * pcpus / float(vm.width())
+        );
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "below the number of vCPUs"
+        )]
+        let enough = pcpus.ceil().max(1.0) as usize;
+        report.add(Rule::CapBelowVcpus, Severity::Warning, &cap.place, text, cure::vcpus(vm, enough));
+    }
+}
+
+fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Report<'_, '_>) {
+    let Quota { period_us, quota_us: Some(quota_us), .. } = set.value else { return };
+    if !binds || vm.manager == Manager::Xen {
+        return; // Xen accounts every 30 ms, whatever the cap
+    }
+    #[expect(clippy::cast_precision_loss, reason = "at most seconds")]
+    let ms = |us: u64| us as f64 / 1000.0;
+    let text = if period_us < SHORT_US {
+        format!(
+            "with a period of {} ms it is stopped and started up to {} times a second",
+            ms(period_us),
+            1_000_000 / period_us.max(1)
+        )
+    } else if period_us > LONG_US {
+        // In the worst case, all of its threads use the quota up at once.
+        let at_once = u64::try_from(vm.width().max(1)).unwrap_or(1);
+        let threads = if name == "global_period" { at_once } else { 1 };
+        let stopped = period_us.saturating_sub(quota_us / threads);
+        format!(
+            "with a period of {} ms it can stand still for {:.0} ms at a time",
+            ms(period_us),
+            ms(stopped)
+        )
+    } else {
+        return;
+    };
+    let scaled = quota_us.saturating_mul(USUAL_US) / period_us.max(1);
+    let cure = match vm.manager {
+        Manager::Libvirt => {
+            let quota = name.replace("period", "quota");
+            format!("virsh schedinfo {} --config {name}={USUAL_US} {quota}={scaled}", cure::quoted(&vm.name))
+        }
+        _ => cure::group(
+            vm,
+            &format!("--cpu-period {USUAL_US} --cpu-quota {scaled}"),
+            "CPUQuotaPeriodSec=100ms",
+            &format!("'{scaled} {USUAL_US}' to cpu.max (v1: cpu.cfs_quota_us and cpu.cfs_period_us)"),
+        ),
+    };
+    report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, cure);
+}
+
+/// No limit any more.
+fn lift(vm: &Vm, parameter: &str) -> String {
+    match vm.manager {
+        Manager::Libvirt => format!("virsh schedinfo {} --config {parameter}=-1", cure::quoted(&vm.name)),
+        Manager::Xen => "cap = 0".into(),
+        Manager::Cgroup => {
+            cure::group(vm, "--cpu-quota -1", "CPUQuota=", "max to cpu.max (v1: -1 to cpu.cfs_quota_us)")
+        }
+        Manager::Kubernetes => "set cpuCFSQuota: false for this pod's class, or raise its limit".into(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most 65536")]
+fn float(n: usize) -> f64 {
+    n as f64
+}

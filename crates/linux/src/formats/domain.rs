@@ -1,0 +1,249 @@
+//! libvirt's domain XML (`virsh dumpxml`, `/etc/libvirt/qemu/*.xml`), with the line of each setting.
+//!
+//! Source: "Domain XML format": `vcpu`, `vcpus`, `iothreadids`, `cputune`, `numatune`, `cpu`. What a running
+//! domain gets is read by [`crate::libvirt`]; this is for what somebody wrote, and says where.
+
+use corefit_core::check::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Vcpu, Vm};
+use corefit_core::{CpuSet, Quota, Weight};
+use roxmltree::Node;
+
+use super::xml::{self, attribute, child, children};
+use super::{FormatError, Vms};
+
+/// libvirt's, and the kernel's.
+const USUAL_PERIOD_US: u64 = 100_000;
+/// More than any guest has (`KVM_MAX_VCPUS` is 4096).
+const MAX_VCPUS: u32 = 8192;
+
+/// Reads a domain.
+pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
+    let document = xml::open(text)?;
+    let domain = document.root_element();
+    let name = child(domain, "name").and_then(|name| name.text()).map(|name| name.trim().to_owned());
+    let name = name.ok_or_else(|| xml::at(domain, "<domain>: no <name>"))?;
+    let vcpu = child(domain, "vcpu").ok_or_else(|| xml::at(domain, "<domain>: no <vcpu>"))?;
+    let place = Place { file: file.into(), ..Place::default() };
+    let reader = Reader { place, ends: text.match_indices('\n').map(|(at, _)| at).collect() };
+    let mut vm = Vm { name, manager: Manager::Libvirt, place: reader.at(vcpu), ..Vm::default() };
+    reader.vcpus(domain, vcpu, &mut vm)?;
+    reader.tune(domain, vcpu, &mut vm)?;
+    reader.memory(domain, vcpu, &mut vm)?;
+    reader.guest(domain, &mut vm)?;
+    Ok(Vms { vms: vec![vm], shared: None })
+}
+
+struct Reader {
+    place: Place,
+    /// Where lines end: the document itself counts from its beginning for each question.
+    ends: Vec<usize>,
+}
+
+impl Reader {
+    fn at(&self, node: Node<'_, '_>) -> Place {
+        let line = 1 + self.ends.partition_point(|end| *end < node.range().start);
+        self.place.at(u32::try_from(line).ok(), &format!("<{}>", node.tag_name().name()))
+    }
+
+    fn set<T>(&self, node: Node<'_, '_>, value: T) -> Set<T> {
+        Set { value, place: self.at(node) }
+    }
+
+    fn pins(&self, node: Node<'_, '_>) -> Result<Option<Set<CpuSet>>, FormatError> {
+        Ok(xml::cpus(node, "cpuset")?.filter(|set| !set.is_empty()).map(|set| self.set(node, set)))
+    }
+
+    /// The set of `<vcpu>`, which holds for what has none of its own.
+    fn everywhere(&self, vcpu: Node<'_, '_>) -> Result<Option<Set<CpuSet>>, FormatError> {
+        if vcpu.attribute("placement") == Some("auto") { Ok(None) } else { self.pins(vcpu) }
+    }
+
+    fn vcpus(&self, domain: Node<'_, '_>, vcpu: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {
+        let most: u32 = xml::number(vcpu)?;
+        if most == 0 || most > MAX_VCPUS {
+            return Err(xml::wrong(vcpu, &most.to_string(), "number of vCPUs"));
+        }
+        let current: u32 = attribute(vcpu, "current")?.unwrap_or(most);
+        let affinity = self.everywhere(vcpu)?;
+        vm.vcpus = (0..most)
+            .map(|number| Vcpu { online: number < current, affinity: affinity.clone(), ..Vcpu::default() })
+            .collect();
+        for one in children(child(domain, "vcpus"), "vcpu") {
+            let id: usize = attribute(one, "id")?.unwrap_or(usize::MAX);
+            if let Some(known) = vm.vcpus.get_mut(id) {
+                known.online = one.attribute("enabled") != Some("no");
+            }
+        }
+        for pin in children(child(domain, "cputune"), "vcpupin") {
+            let id: usize =
+                attribute(pin, "vcpu")?.ok_or_else(|| xml::at(pin, "<vcpupin>: no vcpu='NUMBER'"))?;
+            let set = self.pins(pin)?.ok_or_else(|| xml::at(pin, "<vcpupin>: no cpuset='0-3'"))?;
+            if let Some(known) = vm.vcpus.get_mut(id) {
+                known.affinity = Some(set);
+            }
+        }
+        Ok(())
+    }
+
+    fn tune(&self, domain: Node<'_, '_>, vcpu: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {
+        let tune = child(domain, "cputune");
+        let pin = |kind, node: Node<'_, '_>| -> Result<Option<Helper>, FormatError> {
+            Ok(self.pins(node)?.map(|affinity| Helper { kind, affinity }))
+        };
+        let emulator = children(tune, "emulatorpin").next();
+        // libvirt gives the emulator the set of <vcpu> if it has none of its own.
+        vm.helpers.extend(pin(HelperKind::Emulator, emulator.unwrap_or(vcpu)).map(|helper| {
+            helper.filter(|_| emulator.is_some() || vcpu.attribute("placement") != Some("auto"))
+        })?);
+        for node in children(tune, "iothreadpin") {
+            if let Some(id) = attribute(node, "iothread")? {
+                vm.helpers.extend(pin(HelperKind::Iothread(id), node)?);
+            }
+        }
+        let Some(tune) = tune else { return Ok(()) };
+        vm.vcpu_quota = self.quota(tune, "period", "quota")?;
+        vm.cap = self.quota(tune, "global_period", "global_quota")?;
+        if let Some(shares) = child(tune, "shares") {
+            let value: u32 = xml::number(shares)?;
+            vm.weight = (value > 0).then(|| self.set(shares, Weight(f64::from(value))));
+        }
+        Ok(())
+    }
+
+    fn quota(
+        &self,
+        tune: Node<'_, '_>,
+        period: &str,
+        quota: &str,
+    ) -> Result<Option<Set<Quota>>, FormatError> {
+        let Some(node) = child(tune, quota) else { return Ok(None) };
+        let quota_us: i128 = xml::number(node)?;
+        let period_us = match child(tune, period) {
+            Some(period) => xml::number::<u64>(period)?,
+            None => USUAL_PERIOD_US,
+        };
+        // Negative, and what libvirt writes for it as unsigned: no limit. Zero: not set.
+        let limit = u64::try_from(quota_us).ok().filter(|us| *us > 0 && *us < u64::MAX / 2000);
+        Ok(limit.map(|us| {
+            let period_us = if period_us == 0 { USUAL_PERIOD_US } else { period_us };
+            let source = format!("cputune/{quota}");
+            self.set(node, Quota { quota_us: Some(us), period_us, burst_us: 0, source })
+        }))
+    }
+
+    fn memory(&self, domain: Node<'_, '_>, vcpu: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {
+        let tune = child(domain, "numatune");
+        let automatic = vcpu.attribute("placement") == Some("auto");
+        if let Some(memory) = children(tune, "memory").next() {
+            let nodes = xml::cpus(memory, "nodeset")?;
+            let placement = memory.attribute("placement");
+            vm.memory = match nodes {
+                Some(nodes) if placement != Some("auto") => {
+                    let mode = memory.attribute("mode").unwrap_or("strict").into();
+                    Some(self.set(memory, Memory::Nodes { nodes, mode }))
+                }
+                _ if automatic || placement == Some("auto") => Some(self.set(memory, Memory::Automatic)),
+                _ => None,
+            };
+        } else if automatic {
+            vm.memory = Some(self.set(vcpu, Memory::Automatic));
+        }
+        let cells = child(domain, "cpu").and_then(|cpu| child(cpu, "numa"));
+        for (number, cell) in (0..).zip(children(cells, "cell")) {
+            let id = attribute(cell, "id")?.unwrap_or(number);
+            let vcpus = xml::cpus(cell, "cpus")?.unwrap_or_default();
+            vm.cells.push(Cell { id, vcpus, memory: None });
+        }
+        for node in children(tune, "memnode") {
+            let id: Option<u32> = attribute(node, "cellid")?;
+            let nodes = xml::cpus(node, "nodeset")?;
+            if let Some(cell) = vm.cells.iter_mut().find(|cell| Some(cell.id) == id) {
+                cell.memory = nodes.map(|nodes| self.set(node, nodes));
+            }
+        }
+        Ok(())
+    }
+
+    fn guest(&self, domain: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {
+        let Some(node) = child(domain, "cpu").and_then(|cpu| child(cpu, "topology")) else { return Ok(()) };
+        let number = |name: &str| -> Result<u32, FormatError> { Ok(attribute(node, name)?.unwrap_or(1)) };
+        let cores = number("dies")?.saturating_mul(number("clusters")?).saturating_mul(number("cores")?);
+        let told = GuestTopology { sockets: number("sockets")?, cores, threads: number("threads")? };
+        vm.guest = Some(self.set(node, told));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(name: &str) -> Vm {
+        let path = format!("{}/../../captures/libvirt/{name}.xml", env!("CARGO_MANIFEST_DIR"));
+        read(&std::fs::read_to_string(path).unwrap(), name).unwrap().vms.remove(0)
+    }
+
+    fn place(vm: &Vm, vcpu: usize) -> String {
+        vm.vcpus[vcpu].affinity.as_ref().unwrap().place.to_string()
+    }
+
+    #[test]
+    fn settings_of_a_tuned_domain_have_their_lines() {
+        let vm = captured("kvm-tuned");
+        assert_eq!((vm.name.as_str(), vm.vcpus.len(), vm.width()), ("tuned", 8, 5));
+        assert_eq!(vm.vcpus[0].affinity.as_ref().unwrap().value.to_string(), "0,16");
+        assert_eq!(place(&vm, 0), "kvm-tuned:33, <vcpupin>");
+        assert_eq!(place(&vm, 2), "kvm-tuned:7, <vcpu>");
+        assert_eq!(vm.weight.as_ref().unwrap().value, Weight(4096.0));
+        let cap = vm.cap.as_ref().unwrap();
+        assert_eq!(
+            (cap.value.quota_us, cap.value.period_us, cap.place.line),
+            (Some(300_000), 100_000, Some(28))
+        );
+        let helpers: Vec<_> = vm.helpers.iter().map(|h| (h.kind, h.affinity.value.to_string())).collect();
+        assert_eq!(helpers, [(HelperKind::Emulator, "0-1".into()), (HelperKind::Iothread(1), "2".into())]);
+        let Memory::Nodes { nodes, mode } = &vm.memory.as_ref().unwrap().value else { panic!() };
+        assert_eq!((nodes.to_string().as_str(), mode.as_str()), ("0", "strict"));
+    }
+
+    #[test]
+    fn plain_domains_say_nothing_about_what_is_not_written() {
+        let vm = captured("kvm-plain");
+        assert!(vm.pcpus().is_none() && vm.helpers.is_empty() && vm.memory.is_none() && vm.guest.is_none());
+    }
+
+    #[test]
+    fn guest_nodes_topology_and_automatic_placement() {
+        let text = "<domain><name>a</name><vcpu placement='auto' cpuset='0-3'>4</vcpu>
+            <numatune><memory mode='strict' placement='auto'/>
+            <memnode cellid='1' mode='strict' nodeset='2'/></numatune>
+            <cpu><topology sockets='1' dies='2' cores='1' threads='2'/>
+            <numa><cell id='0' cpus='0-1' memory='1'/><cell id='1' cpus='2-3' memory='1'/></numa></cpu></domain>";
+        let vm = read(text, "a.xml").unwrap().vms.remove(0);
+        assert_eq!(vm.memory.unwrap().value, Memory::Automatic);
+        assert_eq!(vm.guest.unwrap().value, GuestTopology { sockets: 1, cores: 2, threads: 2 });
+        assert_eq!(vm.cells[1].vcpus.to_string(), "2-3");
+        assert_eq!(vm.cells[1].memory.as_ref().unwrap().place.line, Some(3));
+        assert!(vm.vcpus[0].affinity.is_none(), "numad decides");
+    }
+
+    #[test]
+    fn damage_is_named_with_its_line() {
+        for (text, error) in [
+            ("<domain/>", "line 1: <domain>: no <name>"),
+            ("<domain><name>a</name></domain>", "line 1: <domain>: no <vcpu>"),
+            ("<domain><name>a</name>\n<vcpu>none</vcpu></domain>", "line 2: <vcpu>: \"none\" is no number"),
+            (
+                "<domain><name>a</name><vcpu>99999999</vcpu></domain>",
+                "line 1: <vcpu>: \"99999999\" is no number of vCPUs",
+            ),
+            ("<domain><name>a</name><vcpu cpuset='a'>1</vcpu></domain>", "line 1: <vcpu>: \"a\" is no list"),
+            (
+                "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<vcpupin vcpu='0'/></cputune></domain>",
+                "line 2: <vcpupin>: no cpuset",
+            ),
+        ] {
+            let got = read(text, "a.xml").unwrap_err().to_string();
+            assert!(got.starts_with(error), "{got}");
+        }
+    }
+}
