@@ -3,8 +3,8 @@
 //!
 //! Each prediction is made from the window before the one that it is compared with. The short form
 //! passes a case with the first window of some seconds that is as predicted, six at most: a wrong
-//! prediction is wrong in all of them, a disturbance is not. Windows in which the rest of the machine
-//! is busy show how the kernel balances that, and are not judged. The long form,
+//! prediction is wrong in all of them, a disturbance is not. Windows in or before which the rest of
+//! the machine is busy are not judged: that is no steady case. The long form,
 //! `make vm-shares`, judges the mean of five windows of a minute each: 22 minutes on a machine where
 //! nobody else does anything.
 
@@ -20,6 +20,8 @@ const NEAR: f64 = 0.05;
 /// The same in the short form, whose windows are a few of the kernel's balancing intervals.
 const ROUGH: f64 = 0.15;
 const TRIES: usize = 6;
+/// Wrong windows from which on a prediction is wrong.
+const ENOUGH: usize = 3;
 /// pCPUs that the rest of the machine may use in a window that is judged.
 const CALM: f64 = 0.25;
 
@@ -65,11 +67,11 @@ fn vms_get_what_is_predicted() {
             let judged = (window.others < CALM).then(|| case.judge(&vms.names, &window, ROUGH));
             judged.is_some_and(|judged| judged.map_err(|why| wrong.push(why)).is_ok())
         });
-        if !right && wrong.is_empty() {
-            let why = format!("skipped: others keep more than {CALM} pCPUs busy");
+        assert!(right || wrong.len() < ENOUGH, "wrong in each window: {wrong:#?}");
+        if !right {
+            let calm = wrong.len();
+            let why = format!("skipped: others kept more than {CALM} pCPUs busy in all but {calm} windows");
             or_skipped::<(), _>(case.0, Err(why));
-        } else {
-            assert!(right, "wrong in each window: {wrong:#?}");
         }
     }
 }
@@ -100,18 +102,21 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
 struct Window {
     predicted: [f64; 3],
     used: [f64; 3],
-    /// What is not a VM used.
+    /// What is not a VM used in it, or in the window before if that is more.
     others: f64,
 }
 
 impl Window {
     fn new(predicted: &HostEstimate, now: &HostEstimate, names: &[String]) -> Self {
         let all = |pick: &dyn Fn(&str) -> f64| std::array::from_fn(|i| pick(&names[i]));
-        let others = now.vms.iter().filter(|vm| vm.seen.role == Role::Other);
+        let others = |seen: &HostEstimate| {
+            let others = seen.vms.iter().filter(|vm| vm.seen.role == Role::Other);
+            others.filter_map(|vm| vm.activity.used).map(|cpus| cpus.0).sum::<f64>()
+        };
         Self {
             predicted: all(&|name| of(predicted, name).0),
             used: all(&|name| of(now, name).1),
-            others: others.filter_map(|vm| vm.activity.used).map(|cpus| cpus.0).sum(),
+            others: others(predicted).max(others(now)),
         }
     }
 
