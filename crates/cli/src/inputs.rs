@@ -29,6 +29,8 @@ pub(crate) struct Inputs {
     pub(crate) host: String,
     /// What readers should know.
     pub(crate) notes: Vec<String>,
+    /// Whether anything was given that tells of VMs, none included.
+    pub(crate) of_vms: bool,
 }
 
 struct Document {
@@ -46,7 +48,10 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
     let mut inputs = match machine {
         Some(machine) => live(machine)?,
         None if documents.is_empty() => live("host")?,
-        None => Inputs { subject: Subject::default(), host: String::new(), notes: Vec::new() },
+        None => {
+            let of_vms = documents.iter().any(|document| !document.format.is_host());
+            Inputs { subject: Subject::default(), host: String::new(), notes: Vec::new(), of_vms }
+        }
     };
     host(&documents, &mut inputs)?;
     // Those of a live machine are definitions in force.
@@ -78,7 +83,7 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
 pub(crate) fn this_machine() -> Result<Inputs> {
     let topology = topology::read(&Root::live()).context("the shape of this machine")?;
     let subject = Subject { topology: Some(topology), ..Subject::default() };
-    Ok(Inputs { subject, host: "this machine".into(), notes: Vec::new() })
+    Ok(Inputs { subject, host: "this machine".into(), notes: Vec::new(), of_vms: false })
 }
 
 /// A file, or what it would hold.
@@ -183,7 +188,7 @@ fn documents(uri: &str) -> Result<Option<Inputs>> {
         subject.vms.extend(vms.vms);
     }
     subject.topology = Some(topology);
-    Ok(Some(Inputs { subject, host, notes: found.unread }))
+    Ok(Some(Inputs { subject, host, notes: found.unread, of_vms: true }))
 }
 
 /// Any other machine, as it shows itself.
@@ -198,7 +203,7 @@ fn snapshot(name: &str) -> Result<Inputs> {
     let here = matches!(name.split(':').next(), Some("host" | "self" | "cgroups"));
     let topology = if here { topology::read(&Root::live())? } else { Topology::of_snapshot(&after) };
     let subject = Subject::of_snapshot(&after, &host, topology, &machine.name());
-    Ok(Inputs { subject, host: machine.name(), notes: after.notes.clone() })
+    Ok(Inputs { subject, host: machine.name(), notes: after.notes.clone(), of_vms: true })
 }
 
 /// `--reserved LIST`.

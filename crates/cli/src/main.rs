@@ -16,6 +16,7 @@ mod lines;
 mod machine;
 mod parallel;
 mod preload;
+mod printable;
 mod record;
 mod recording;
 mod reproduce;
@@ -63,7 +64,8 @@ fn main() -> ExitCode {
         Verb::Topology(args) => topology::run(&args),
     };
     result.unwrap_or_else(|error| {
-        tell!("corefit: {error:#}");
+        let lines: Vec<String> = format!("{error:#}").lines().map(printable::text).collect();
+        tell!("corefit: {}", lines.join("\n"));
         ExitCode::from(2)
     })
 }

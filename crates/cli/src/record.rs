@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use corefit_core::machine::MachineError;
+
 use crate::bench::interrupt::Interrupt;
 use crate::durations::duration;
+use crate::explain::Away;
 use crate::machine::MachineArg;
 use crate::recording::{Names, Recorder};
 
@@ -42,26 +45,33 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         if let Some(names) = &mut names {
             names.replace(&mut snapshot);
         }
-        anyhow::Ok(snapshot)
+        Ok::<_, MachineError>(Some(snapshot))
     };
     // Before there is a file: a machine that cannot be looked at leaves none.
-    let first = look(&mut *machine)?;
+    let first = look(&mut *machine)?.context("looking at the machine")?;
     let name = if args.anonymise { "a host without names".into() } else { machine.name() };
     let mut recorder = Recorder::create(&args.file, &name)?;
     recorder.add(&first)?;
     let mut last = first.at;
     let mut broken = None;
-    while args.time.is_none_or(|time| last.since(first.at) < time) {
-        let more = machine.pass(args.interval).map_err(anyhow::Error::from);
-        let next = more.and_then(|more| Ok(more.then_some(look(&mut *machine)?)));
+    let mut away = Away::default();
+    let mut missed = Duration::ZERO;
+    while args.time.is_none_or(|time| last.since(first.at) + missed < time) {
+        let next = match machine.pass(args.interval) {
+            Ok(true) => look(&mut *machine).or_else(|error| away.tolerate(error).map(|()| None)),
+            Ok(false) => break,
+            Err(error) => Err(error),
+        };
         match next {
             Ok(Some(next)) => {
                 recorder.add(&next)?;
                 last = next.at;
+                away = Away::default();
+                missed = Duration::ZERO;
             }
-            Ok(None) => break,
+            Ok(None) => missed += args.interval,
             Err(error) => {
-                broken = Some(error);
+                broken = Some(anyhow::Error::from(error));
                 break;
             }
         }

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut inputs = gather(&args.files, args.machine.as_deref())?;
-    if inputs.subject.vms.is_empty() {
+    if !inputs.of_vms {
         bail!("no VM to check; give a domain XML, an xl configuration, or --machine libvirt");
     }
     inputs.subject.reserved = args.reserved.as_ref().map(reserved);

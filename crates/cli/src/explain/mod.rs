@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use corefit_core::machine::{HostEstimate, Machine, Role, Snapshot, VmEstimate, estimate};
+use corefit_core::machine::{HostEstimate, Machine, MachineError, Role, Snapshot, VmEstimate, estimate};
 
 use crate::durations::duration;
 use crate::machine::MachineArg;
+use crate::printable;
 
 /// Columns of text that goes to no terminal.
 const WIDTH: u16 = 80;
@@ -60,13 +61,26 @@ struct View {
 /// Runs the verb.
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let mut machine = args.machine.open()?;
-    let mut before = machine.observe()?;
+    let look = |machine: &mut dyn Machine| {
+        let seen = machine.observe();
+        if args.json { seen } else { seen.map(printable::names) }
+    };
+    let mut before = look(&mut *machine)?;
     let mut shown = false;
+    let mut away = Away::default();
     let first = before.at;
     loop {
         // A recording that is damaged further on is shown up to there.
         let passed = machine.pass(args.interval);
-        let after = machine.observe()?;
+        let after = match look(&mut *machine) {
+            Ok(after) => after,
+            Err(error) if args.watch && matches!(passed, Ok(true)) => {
+                away.tolerate(error)?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        away = Away::default();
         if after.at > before.at {
             let mut view = View::of(&*machine, &before, after.clone())?;
             if args.watch {
@@ -99,9 +113,31 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
     }
 }
 
+/// A machine that was there and is not now: a libvirtd that is started again, groups of a container that is.
+#[derive(Default)]
+pub(crate) struct Away {
+    told: bool,
+}
+
+impl Away {
+    /// Goes on without a look, if looking again may help; says so once.
+    ///
+    /// # Errors
+    /// If it does not help.
+    pub(crate) fn tolerate(&mut self, error: MachineError) -> Result<(), MachineError> {
+        if !matches!(error, MachineError::Gone(_)) {
+            return Err(error);
+        }
+        if !std::mem::replace(&mut self.told, true) {
+            tell!("corefit: {error}; trying again");
+        }
+        Ok(())
+    }
+}
+
 impl View {
     fn of(machine: &dyn Machine, before: &Snapshot, snapshot: Snapshot) -> Result<View> {
-        let machine = machine.name();
+        let machine = printable::text(&machine.name());
         let host = estimate(before, &snapshot).with_context(|| machine.clone())?;
         Ok(View { when: String::new(), first: true, partial: None, machine, snapshot, host })
     }

@@ -7,6 +7,10 @@ use super::{FormatError, cpu_list, short};
 
 /// Nodes of one document; hwloc's largest test has some 30,000.
 const MAX_NODES: u32 = 2_000_000;
+/// Attributes of one element, and namespaces of a whole document: roxmltree compares each with each
+/// (measured here: 5,000 nested namespaces take 30 s). Real elements have a dozen, real documents a few.
+const MAX_ATTRIBUTES: usize = 200;
+const MAX_NAMESPACES: usize = 100;
 
 /// Parses a document.
 ///
@@ -27,9 +31,58 @@ pub(crate) fn open(text: &str) -> Result<Document<'_>, FormatError> {
             return refuse(0, &what);
         }
     }
+    if let Some((at, _)) = text.match_indices("xmlns").nth(MAX_NAMESPACES) {
+        return refuse(
+            at,
+            &format!("has more than {MAX_NAMESPACES} namespaces; no description of a host or VM has"),
+        );
+    }
+    if let Some(at) = crowded_tag(text) {
+        return refuse(
+            at,
+            &format!("has an element with more than {MAX_ATTRIBUTES} attributes; real ones have not"),
+        );
+    }
     let options = ParsingOptions { allow_dtd: true, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options)
         .map_err(|error| FormatError { line: Some(error.pos().row), what: format!("is no XML: {error}") })
+}
+
+/// Where a tag with too many attributes begins.
+fn crowded_tag(text: &str) -> Option<usize> {
+    let mut from = 0;
+    while let Some(found) = text[from..].find('<') {
+        let begin = from + found;
+        let rest = &text[begin..];
+        let opaque = [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")];
+        let length = if let Some((_, close)) = opaque.iter().find(|(open, _)| rest.starts_with(open)) {
+            rest.find(close)?
+        } else {
+            let (length, attributes) = tag(rest);
+            if attributes > MAX_ATTRIBUTES {
+                return Some(begin);
+            }
+            length
+        };
+        from = begin + length.max(1);
+    }
+    None
+}
+
+/// The length of the tag that a text begins with, and how many attributes it has.
+fn tag(text: &str) -> (usize, usize) {
+    let (mut attributes, mut quote) = (0, None);
+    for (at, byte) in text.bytes().enumerate() {
+        match (byte, quote) {
+            (_, Some(open)) if byte == open => quote = None,
+            (_, Some(_)) => {}
+            (b'>', None) => return (at, attributes),
+            (b'"' | b'\'', None) => quote = Some(byte),
+            (b'=', None) => attributes += 1,
+            _ => {}
+        }
+    }
+    (text.len(), attributes)
 }
 
 fn line_of(text: &str, at: usize) -> u32 {
@@ -105,6 +158,19 @@ mod tests {
             "<!DOCTYPE domain [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><domain><name>&x;</name></domain>";
         assert!(refused(outside).starts_with("line 1: declares entities"));
         assert!(refused("<domain>&undeclared;</domain>").contains("is no XML"));
+    }
+
+    #[test]
+    fn what_the_parser_would_compare_each_with_each_is_refused_before() {
+        let nested: String = (0..5000).map(|i| format!("<a xmlns:n{i}='u{i}'>\n")).collect();
+        assert_eq!(
+            refused(&nested),
+            "line 101: has more than 100 namespaces; no description of a host or VM has"
+        );
+        let many: String = (0..60_000).map(|i| format!(" a{i}='='")).collect();
+        let harmless = format!("<!-- don't -->\n<name a='{}'/>", "=".repeat(1000));
+        let bomb = format!("<domain>{harmless}\n<vcpu{many}/></domain>");
+        assert!(refused(&bomb).starts_with("line 3: has an element with more than 200 attributes"));
     }
 
     #[test]

@@ -1,0 +1,60 @@
+//! Names that come from anybody, for a terminal: what would steer it is written out.
+
+use corefit_core::machine::Snapshot;
+
+/// A text without control characters (a newline is `\n`) and without characters that turn the direction of
+/// writing around.
+pub(crate) fn text(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, c| {
+        if steers(c) {
+            out.extend(c.escape_default())
+        } else {
+            out.push(c)
+        }
+        out
+    })
+}
+
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The same for all names, paths and remarks of a snapshot.
+pub(crate) fn names(mut snapshot: Snapshot) -> Snapshot {
+    let Snapshot { groups, vms, unread, notes, .. } = &mut snapshot;
+    let groups = groups.iter_mut().flat_map(|group| {
+        let source = group.quota.iter_mut().map(|quota| &mut quota.source);
+        [&mut group.name].into_iter().chain(&mut group.parent).chain(source)
+    });
+    let vms = vms.iter_mut().flat_map(|vm| {
+        let quotas = vm.vcpus.iter_mut().map(|vcpu| &mut vcpu.quota);
+        let quotas = quotas.chain(vm.helpers.iter_mut().map(|helper| &mut helper.quota));
+        let sources = quotas.chain([&mut vm.quota]).flatten().map(|quota| &mut quota.source);
+        [&mut vm.name].into_iter().chain(&mut vm.parent).chain(sources)
+    });
+    let unread = unread.iter_mut().flat_map(|unread| [&mut unread.path, &mut unread.why]);
+    for name in groups.chain(vms).chain(unread).chain(notes) {
+        if name.contains(steers) {
+            *name = text(name);
+        }
+    }
+    snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use corefit_core::machine::VmState;
+
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_a_terminal_nor_break_a_line() {
+        let vm = |name: &str| VmState { name: name.into(), parent: Some(name.into()), ..VmState::default() };
+        let vms = vec![vm("plain é 表"), vm("\x1b[31mred\nvm9"), vm("\u{202e}evil")];
+        let seen = names(Snapshot { vms, notes: vec!["a\tb".into()], ..Snapshot::default() });
+        let names: Vec<&str> = seen.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["plain é 表", "\\u{1b}[31mred\\nvm9", "\\u{202e}evil"]);
+        assert!(seen.vms.iter().all(|vm| vm.parent.as_ref() == Some(&vm.name)));
+        assert_eq!(seen.notes, ["a\\tb"]);
+    }
+}
