@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! about = "two VMs on four pCPUs"
-//! scheduler = "cfs"                # or eevdf, credit, credit2, strict (co-scheduling); relaxed = {} beside others
+//! scheduler = "cfs"                # or eevdf, credit, credit2, strict (co-scheduling); relaxed = {} beside all but strict
 //! hardware = { cores = 4 }
 //!
 //! [[vm]]
