@@ -11,6 +11,7 @@ mod p3;
 mod p4;
 mod testbed;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -57,7 +58,7 @@ struct Item {
     theirs: Option<f64>,
     /// `None`: it did not come to an end.
     ours: Option<f64>,
-    /// Parameters that were fitted to numbers of this testbed.
+    /// Parameters that decide it, were fitted to numbers of this testbed or are unpublished settings of ours.
     fitted: Vec<&'static str>,
     /// What `ok` means.
     rule: String,
@@ -96,6 +97,11 @@ impl Item {
         };
         let ok = ours.is_some_and(holds);
         Item { paper, figure, what: what.into(), theirs, ours, fitted: vec![], rule: text, ok }
+    }
+
+    /// It depends on this parameter.
+    fn fitted(self, parameter: &'static str) -> Item {
+        Item { fitted: vec![parameter], ..self }
     }
 }
 
@@ -144,7 +150,8 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
     for paper in papers.iter().filter(|paper| !items.iter().any(|item| item.paper == **paper)) {
         text += &format!("{paper:?}: nothing of it is reproduced yet.\n");
     }
-    let fitted: Vec<&str> = items.iter().flat_map(|item| item.fitted.iter().copied()).collect();
+    let fitted: BTreeSet<&str> = items.iter().flat_map(|item| item.fitted.iter().copied()).collect();
+    let fitted: Vec<&str> = fitted.into_iter().collect();
     let fitted = if fitted.is_empty() { "nothing".into() } else { fitted.join(", ") };
     let missed = items.iter().filter(|item| !item.ok).count();
     text + &format!("{} of {} as published; fitted: {fitted}.\n", items.len() - missed, items.len())

@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! about = "two VMs on four pCPUs"
-//! scheduler = "cfs"                # or eevdf, credit, credit2, strict (co-scheduling); relaxed = {} beside others
+//! scheduler = "cfs"                # or eevdf, credit, credit2, strict (co-scheduling); relaxed = {} beside all but strict
 //! hardware = { cores = 4 }
 //!
 //! [[vm]]
@@ -317,5 +317,17 @@ mod tests {
         let scenario = Scenario::parse(&text, &points[5]).unwrap();
         assert_eq!((scenario.spec.hardware.cores, scenario.spec.vms[0].vcpus.len()), (4, 4));
         assert_eq!(Scenario::points(SMALL, &[]).unwrap(), [vec![]]);
+    }
+
+    #[test]
+    fn numbers_of_other_radices_mean_the_same_in_a_list_and_alone() {
+        let text = SMALL.replace("vcpus = 2", "vcpus = 2\ncap = 0x1\nweight = [0x3, 0o10, 0b11, 1_0]");
+        let points = Scenario::points(&text, &[]).unwrap();
+        let weight = |point: &Vec<Set>| Scenario::at(&text, &[], point).unwrap().spec.vms[0].weight;
+        assert_eq!(points.iter().map(weight).collect::<Vec<_>>(), [3, 8, 3, 10]);
+        assert_eq!(points[1][0].1, "8");
+        let set = [("vm.a.cap".to_owned(), "0x10".to_owned())];
+        let cap = Scenario::at(&text, &set, &points[0]).unwrap().spec.vms[0].cap.unwrap();
+        assert_eq!(cap.quota_ns, 16 * cap.period_ns);
     }
 }

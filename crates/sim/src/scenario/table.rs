@@ -19,11 +19,16 @@ pub(super) fn line(text: &str, at: usize) -> usize {
 pub(super) fn plain(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        DeValue::Integer(n) => Some(n.as_str().replace('_', "")),
+        DeValue::Integer(n) => Some(decimal(&n.as_str().replace('_', ""), n.radix())),
         DeValue::Float(x) => Some(x.as_str().replace('_', "")),
         DeValue::Boolean(b) => Some(b.to_string()),
         _ => None,
     }
+}
+
+/// Digits of a radix, in decimal; as they are if that is more than any number here may be.
+fn decimal(digits: &str, radix: u32) -> String {
+    i128::from_str_radix(digits, radix).map_or_else(|_| digits.to_owned(), |number| number.to_string())
 }
 
 /// Puts a value at a path: TOML, or else a text.
@@ -183,10 +188,9 @@ impl<'a> Table<'a> {
         high: u32,
     ) -> Result<u32, ScenarioError> {
         let Some(value) = self.get(key) else { return Ok(default) };
-        let DeValue::Integer(number) = value else { return self.error(key, "give a whole number") };
+        let DeValue::Integer(_) = value else { return self.error(key, "give a whole number") };
         let text = plain(value).unwrap_or_default();
-        let number = i128::from_str_radix(&text, number.radix());
-        let inside = number.ok().and_then(|n| u32::try_from(n).ok()).filter(|n| (low..=high).contains(n));
+        let inside = text.parse().ok().filter(|n| (low..=high).contains(n));
         inside.map_or_else(|| self.error(key, format!("{text} is out of range; give {low} to {high}")), Ok)
     }
 
