@@ -28,7 +28,7 @@ use crate::{machine, parallel};
 pub(crate) struct Args {
     /// The scenario, in TOML; lists in it make a sweep
     file: PathBuf,
-    /// Replace a value of the scenario, such as vm.lu.vcpus=4 or vm.lu.vcpus=[4,8]
+    /// Replace a value of the scenario, such as `vm.lu.vcpus=4` or `vm.lu.vcpus=[4,8]`
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     sets: Vec<Set>,
     /// Replications with successive seeds [default: what the scenario says]
