@@ -6,23 +6,25 @@ use anyhow::{Context as _, Result};
 
 /// Columns of text that goes to no terminal.
 const WIDTH: u16 = 80;
+/// Fewer columns are not worth wrapping for where lines have long indents.
+pub(crate) const LEAST: u16 = 40;
 
-/// Columns to use.
-pub(crate) fn width() -> usize {
+/// Columns to use: those of the terminal, if there are at least so many.
+pub(crate) fn width(least: u16) -> usize {
     let out = io::stdout();
     let size = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
-    usize::from(size.filter(|columns| out.is_terminal() && *columns >= 40).unwrap_or(WIDTH))
+    usize::from(size.filter(|columns| out.is_terminal() && *columns >= least).unwrap_or(WIDTH))
 }
 
-/// Prints a text. That nobody reads it any more is no error.
+/// Prints a text; `false` when nobody reads any more.
 ///
 /// # Errors
 /// If it cannot be written.
-pub(crate) fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("writing to stdout"),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true).context("writing to stdout"),
     }
 }
 

@@ -11,7 +11,7 @@ use corefit_core::check::{Finding, RULES, Rule, check};
 use serde_json::json;
 
 use crate::inputs::{Inputs, gather, reserved};
-use crate::lines::{print, width};
+use crate::lines::{LEAST, print, width};
 
 /// Find pinning, NUMA, SMT and quota settings that hurt
 ///
@@ -50,7 +50,7 @@ fn rule(name: &str) -> Result<Rule, String> {
 /// Runs the verb.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     if let Some(rule) = args.explain {
-        print(&text::explanation(rule, width()))?;
+        print(&text::explanation(rule, width(LEAST)))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut inputs = gather(&args.files, args.machine.as_deref())?;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     } else if args.sarif {
         sarif::log(&findings)?
     } else {
-        text::report(&inputs, &findings, width())
+        text::report(&inputs, &findings, width(LEAST))
     };
     print(&out)?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -5,7 +5,7 @@ mod document;
 mod tables;
 mod text;
 
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use anyhow::{Context as _, Result, bail};
 use corefit_core::machine::{HostEstimate, Machine, MachineError, Role, Snapshot, VmEstimate, estimate};
 
 use crate::durations::duration;
+use crate::lines;
 use crate::machine::MachineArg;
 use crate::printable;
 
-/// Columns of text that goes to no terminal.
-const WIDTH: u16 = 80;
 /// About a recording of which one interval is shown.
 const PARTIAL: &str = "this is the first interval of the recording; --watch plays all of it, --interval 1h takes \
     all at once";
@@ -145,26 +144,20 @@ impl View {
     /// Prints it; `false` when nobody reads any more.
     fn show(&self, args: &ExplainArgs, again: bool) -> Result<bool> {
         let vm = args.vm.as_deref().map(|name| self.named(name)).transpose()?;
-        let mut out = io::stdout().lock();
-        let terminal = out.is_terminal();
-        let size = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
-        let width = usize::from(size.filter(|columns| terminal && *columns > 0).unwrap_or(WIDTH));
+        let width = lines::width(1);
         let mut text = match (args.json, vm) {
             (true, vm) => document::json(self, vm, args.watch)?,
             (false, Some(vm)) => derivation::text(self, vm, width),
             (false, None) => tables::text(self, width),
         };
         if args.watch && !args.json {
-            if terminal {
+            if io::stdout().is_terminal() {
                 text.insert_str(0, "\x1b[H\x1b[2J"); // to the top left, and clear
             } else if again {
                 text.insert(0, '\n');
             }
         }
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-            result => result.map(|()| true).context("writing to stdout"),
-        }
+        lines::print(&text)
     }
 
     /// The number of a VM by its name, or, if that is clear, by the end of its path, or by its name as tables

@@ -2,6 +2,8 @@
 
 use corefit_core::{CpuSet, Cpus, Quota};
 
+use crate::lines;
+
 /// The longest name that is shown whole in a table.
 const NAME: usize = 30;
 
@@ -27,26 +29,7 @@ pub(super) fn shorten<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> S
 /// Adds a text, broken at blanks into lines of `width`, each but the first (which begins with `first`)
 /// indented as far.
 pub(super) fn wrap(out: &mut String, first: &str, text: &str, width: usize) {
-    let indent = first.chars().count();
-    let mut line = first.to_owned();
-    let mut length = indent;
-    for word in text.split_whitespace() {
-        let more = word.chars().count();
-        if length > indent && length + 1 + more > width {
-            out.push_str(line.trim_end());
-            out.push('\n');
-            line = " ".repeat(indent);
-            length = indent;
-        }
-        if length > indent {
-            line.push(' ');
-            length += 1;
-        }
-        line.push_str(word);
-        length += more;
-    }
-    out.push_str(line.trim_end());
-    out.push('\n');
+    lines::wrap(out, first, first.chars().count(), text, width);
 }
 
 /// An amount of pCPUs, or that it is not known.

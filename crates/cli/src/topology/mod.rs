@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::inputs::gather;
-use crate::lines::{print, width};
+use crate::lines::{LEAST, print, width};
 use guests::Guests;
 
 /// Draw a machine, with VMs and vCPUs on it
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
             "vms": vms.collect::<Vec<_>>() });
         print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
     } else {
-        print(&text::draw(topology, &guests, width()))?;
+        print(&text::draw(topology, &guests, width(LEAST)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
