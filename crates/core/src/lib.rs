@@ -7,6 +7,7 @@
 pub mod check;
 mod contest;
 mod cpuset;
+pub mod decide;
 pub mod entitle;
 mod limits;
 pub mod machine;

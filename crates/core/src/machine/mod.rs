@@ -11,12 +11,14 @@
 //! A [`Snapshot`] holds raw counters as the machine shows them; [`estimate`] derives everything
 //! else from two of them. Nothing but an implementation of `Machine` knows which one it is.
 
+mod act;
 pub mod contract;
 mod estimate;
 mod snapshot;
 
 use std::time::Duration;
 
+pub use act::{Act, Lever, Limit, Value};
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
     Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,

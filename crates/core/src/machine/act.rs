@@ -1,0 +1,112 @@
+//! What can be changed on a machine: a setting of a VM, read, written, and read back.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Machine, MachineError, VmId};
+use crate::{CpuSet, Cpus, Weight};
+
+/// One setting of a VM that corefit may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lever {
+    /// Which vCPUs are online.
+    Online,
+    /// The VM's weight among its siblings.
+    Weight,
+    /// The bandwidth limit of everything in the VM.
+    Quota,
+    /// The bandwidth limit of one vCPU (its number).
+    VcpuQuota(u32),
+    /// The pCPUs that one vCPU (its number) may use. A control group has only number 0: its cpuset.
+    Affinity(u32),
+    /// The NUMA nodes that the VM's memory may come from, and that its node affinity names.
+    Nodes,
+    /// What the guest is told that it gets, for `corefit run` there to follow.
+    Told,
+}
+
+/// A bandwidth limit as it is written: so much run time in each allocation period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Run time per period, µs; `None`: as much as there is.
+    pub quota_us: Option<u64>,
+    /// The allocation period, µs, from 1,000 to 1,000,000.
+    pub period_us: u64,
+    /// What of it may be saved for later periods, µs (`cpu.max.burst`).
+    pub burst_us: u64,
+}
+
+/// What a lever is set to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Value {
+    /// Of [`Lever::Online`]: numbers of the vCPUs that are online.
+    Vcpus(CpuSet),
+    /// Of [`Lever::Weight`].
+    Weight(Weight),
+    /// Of [`Lever::Quota`] and [`Lever::VcpuQuota`].
+    Limit(Limit),
+    /// Of [`Lever::Affinity`].
+    Pcpus(CpuSet),
+    /// Of [`Lever::Nodes`]; `None`: nothing is said.
+    Nodes(Option<CpuSet>),
+    /// Of [`Lever::Told`]; `None`: it is told nothing.
+    Told(Option<Cpus>),
+}
+
+/// A machine on which something can be changed.
+///
+/// Writing changes what the machine is now, never what it will be after its next start (of libvirt: the live
+/// definition). A value may come back otherwise than it was written, because a kernel rounds it or a guest
+/// refuses a part: whoever writes reads afterwards.
+pub trait Act: Machine {
+    /// What a lever of a VM is set to now.
+    ///
+    /// # Errors
+    /// [`MachineError::Unsupported`] if the VM has no such lever, [`MachineError::Gone`] if it is not there or does
+    /// not answer in time, [`MachineError::Denied`] if that may not be read.
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError>;
+
+    /// Sets a lever of a VM.
+    ///
+    /// # Errors
+    /// As [`current`](Act::current), and [`MachineError::Malformed`] for a value that is not the lever's, or that the
+    /// VM cannot have. After an error a part of it may be in force.
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError>;
+}
+
+impl fmt::Display for Lever {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lever::Online => write!(f, "online vCPUs"),
+            Lever::Weight => write!(f, "weight"),
+            Lever::Quota => write!(f, "quota"),
+            Lever::VcpuQuota(vcpu) => write!(f, "quota of vCPU {vcpu}"),
+            Lever::Affinity(vcpu) => write!(f, "affinity of vCPU {vcpu}"),
+            Lever::Nodes => write!(f, "NUMA nodes"),
+            Lever::Told => write!(f, "what the guest is told"),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Vcpus(set) | Value::Pcpus(set) | Value::Nodes(Some(set)) => write!(f, "{set}"),
+            Value::Weight(Weight(weight)) => write!(f, "{weight}"),
+            Value::Limit(Limit { quota_us: None, period_us, .. }) => {
+                write!(f, "no limit (period {period_us} us)")
+            }
+            Value::Limit(Limit { quota_us: Some(quota), period_us, burst_us: 0 }) => {
+                write!(f, "{quota} us in {period_us} us")
+            }
+            Value::Limit(Limit { quota_us: Some(quota), period_us, burst_us }) => {
+                write!(f, "{quota} us in {period_us} us, {burst_us} us of it saved")
+            }
+            Value::Told(Some(cpus)) => write!(f, "{cpus} pCPUs"),
+            Value::Nodes(None) | Value::Told(None) => write!(f, "nothing"),
+        }
+    }
+}
