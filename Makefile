@@ -47,6 +47,12 @@ vms:
 test-lock: build
 	scripts/test-lock
 
+# The lock's algorithm under loom, shuttle and Miri, with seeded bugs; some minutes, most of them building.
+prove-lock:
+	scripts/loom
+	scripts/shuttle
+	@scripts/miri || [ $$? -eq 77 ]
+
 # Programs from the package registries, each run once.
 test-apps: build
 	scripts/install-apps
@@ -55,4 +61,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares vms test-apps test-lock clean
+.PHONY: all build deps demo test lint bench differential vm-shares vms test-apps test-lock prove-lock clean

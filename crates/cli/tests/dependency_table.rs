@@ -17,7 +17,7 @@ const TABLE: &[(&str, &[&str])] = &[
 /// Crates that core, openmp and the locks may use at all.
 const CORE_USES: &[&str] = &["serde", "thiserror"];
 const OPENMP_USES: &[&str] = &["libc"];
-const LOCK_USES: &[&str] = &["libc", "lock_api", "loom"];
+const LOCK_USES: &[&str] = &["libc", "lock_api", "loom", "shuttle"];
 const LOCK_PRELOAD_USES: &[&str] = &["libc", "corefit-lock"];
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {

@@ -1,10 +1,10 @@
-//! Seeded bugs: each fence and each re-check of the lock can be left out, to show that the loom tests
-//! notice. In a normal build `planted` is the constant `false` and nothing of this is left.
+//! Seeded bugs: each fence and each re-check of the lock can be left out, to show that the tests
+//! of `model_tests/` notice. In a normal build `planted` is the constant `false` and nothing of this is left.
 
 /// What can be left out or done wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(dead_code, reason = "the tests under loom plant them")]
+#[allow(dead_code, reason = "the tests under loom and shuttle plant them")]
 pub(crate) enum Bug {
     /// The waiter's fence between announcing its sleep and reading the word again.
     NoFenceBeforeReread = 1,
@@ -33,21 +33,29 @@ pub(crate) enum Bug {
     ReapWithFlagSet,
     /// The ticket's owner is entered among the missing only after the word says so.
     EnterAfterFlag,
+    /// Who gives up sets the flag without looking whether its ticket has been passed already.
+    FlagUnseen,
+    /// Who gives up does not release what it entered among the missing with the flag.
+    FlagRelaxed,
+    /// Whose turn came while it gave up takes it, although somebody has passed it meanwhile.
+    TurnThoughPassed,
+    /// The releaser's look at the missing is not ordered after the fall of the flag.
+    LookRelaxed,
 }
 
 /// Whether this bug is in.
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 #[inline(always)]
 pub(crate) const fn planted(_: Bug) -> bool {
     false
 }
 
 /// Whether this bug is in.
-#[cfg(loom)]
+#[cfg(modelled)]
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u32
 }
 
 /// The bug that is in, 0 for none; std's atomic, since it is no part of what is checked.
-#[cfg(loom)]
+#[cfg(modelled)]
 pub(crate) static PLANTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

@@ -7,9 +7,9 @@ use crate::sys::{AtomicU64, AtomicUsize, Ordering};
 use crate::word::TICKET_BITS;
 
 /// Tickets that there is room for; a power of two.
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 const ROOM: usize = 4096;
-#[cfg(loom)]
+#[cfg(modelled)]
 const ROOM: usize = 1;
 
 /// Places looked at for one ticket.
@@ -24,12 +24,12 @@ pub(crate) struct GivenUp {
 }
 
 impl GivenUp {
-    #[cfg(not(loom))]
+    #[cfg(not(modelled))]
     pub(crate) const fn new() -> GivenUp {
         GivenUp { tickets: [const { AtomicU64::new(0) }; ROOM], count: AtomicUsize::new(0) }
     }
 
-    #[cfg(loom)]
+    #[cfg(modelled)]
     pub(crate) fn new() -> GivenUp {
         GivenUp { tickets: std::array::from_fn(|_| AtomicU64::new(0)), count: AtomicUsize::new(0) }
     }
@@ -71,7 +71,7 @@ impl GivenUp {
     }
 
     /// Removes all, and calls `each` with their locks' addresses.
-    #[cfg(not(loom))]
+    #[cfg(not(modelled))]
     pub(crate) fn drain(&self, mut each: impl FnMut(usize)) {
         if self.is_empty() {
             return;
@@ -97,7 +97,7 @@ fn key(lock: usize, ticket: u32) -> Option<u64> {
     (word >> (64 - TICKET_BITS) == 0).then_some((word << TICKET_BITS) | u64::from(ticket))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(modelled)))]
 mod tests {
     use super::*;
 

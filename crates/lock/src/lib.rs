@@ -24,7 +24,7 @@
 //! * `mutex.rs`: the Rust face. `c.rs`: the C face, `include/corefit_lock.h`. `face.rs`: what the latter
 //!   and the pthread face (crate `corefit-lock-preload`) are made of. `stats.rs`, `shared.rs`: what is counted,
 //!   and where.
-//! * `sys.rs`: the switch to loom; `bug.rs`: the bugs that the tests plant.
+//! * `sys.rs`: the switch to loom and shuttle; `bug.rs`: the bugs that the tests plant.
 //!
 //! A timed wait that runs out leaves the line: the last in line gives its ticket back, any other enters it
 //! among the missing, and the release that finds it at the head passes over it. Leaking a guard and freeing
@@ -36,24 +36,24 @@
 compile_error!("corefit-lock sleeps on Linux futexes");
 
 mod bug;
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub mod c;
 mod deadline;
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub mod face;
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 mod fork;
 mod given_up;
-#[cfg(all(test, loom))]
-mod loom_tests;
-#[cfg(not(loom))]
+#[cfg(all(test, modelled))]
+mod model_tests;
+#[cfg(not(modelled))]
 mod mutex;
-#[cfg(all(feature = "peers", not(loom)))]
+#[cfg(all(feature = "peers", not(modelled)))]
 pub mod peers;
 mod place;
 mod policy;
 mod raw;
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub mod shared;
 pub mod stats;
 mod sys;
@@ -61,13 +61,13 @@ mod tune;
 pub mod word;
 
 pub use deadline::{Clock, Deadline};
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub use mutex::{Default, Fifo, FifoMutex, Mutex, MutexGuard, Paper, PaperMutex, Preset, RawMutex};
 pub use policy::{Policy, Spin, Wake};
 
 /// Sees to it that a forked child empties the lines of its locks; else the first thread that waits does.
 /// It takes locks of the C library, so a face that stands below the allocator calls it early.
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub fn prepare_for_fork() {
     fork::prepare();
 }

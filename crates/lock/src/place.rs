@@ -9,14 +9,14 @@
 use crate::bug::{Bug, planted};
 use crate::deadline::Deadline;
 use crate::given_up::GivenUp;
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 use crate::sys::AtomicU64;
 use crate::sys::{Futex, Ordering};
 
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 const SLOTS: usize = 1024;
 /// Waiters share it.
-#[cfg(loom)]
+#[cfg(modelled)]
 const SLOTS: usize = 1;
 
 /// The slots, and the tickets without owner.
@@ -30,47 +30,47 @@ pub(crate) struct Place {
 pub(crate) struct Slot {
     futex: Futex,
     /// When it was last kicked, in ns of `sys::now`: waiters learn from it how long a wake-up takes.
-    #[cfg(not(loom))]
+    #[cfg(not(modelled))]
     kicked_at: AtomicU64,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 static PLACE: Place = Place { slots: [const { Slot::new() }; SLOTS], given_up: GivenUp::new() };
 
 impl Place {
     /// That of the process.
-    #[cfg(not(loom))]
+    #[cfg(not(modelled))]
     pub(crate) fn shared() -> &'static Place {
         &PLACE
     }
 
-    #[cfg(loom)]
+    #[cfg(modelled)]
     pub(crate) fn new() -> Place {
         Place { slots: std::array::from_fn(|_| Slot::new()), given_up: GivenUp::new() }
     }
 
     /// The slot of a ticket of the lock at this address. Neighbouring tickets get different ones.
     pub(crate) fn slot(&self, lock: usize, ticket: u32) -> &Slot {
-        let spread = if cfg!(loom) { 0 } else { (lock >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 };
+        let spread = if cfg!(modelled) { 0 } else { (lock >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 };
         &self.slots[spread.wrapping_add(ticket as usize) % SLOTS]
     }
 }
 
 impl Slot {
-    #[cfg(not(loom))]
+    #[cfg(not(modelled))]
     const fn new() -> Slot {
         Slot { futex: Futex::new(), kicked_at: AtomicU64::new(0) }
     }
 
-    #[cfg(loom)]
+    #[cfg(modelled)]
     fn new() -> Slot {
         Slot { futex: Futex::new() }
     }
 
-    /// Announces a sleeper; what it returns is to be given to `sleep`. Acquire: whoever finds that
-    /// a kick has consumed its last announcement sees what was released before that kick.
+    /// Announces a sleeper; what it returns is to be given to `sleep`. Relaxed, as is the kick: the fence
+    /// after it and the one before the kick order what either side reads next.
     pub(crate) fn publish(&self) -> u32 {
-        self.word().fetch_or(1, Ordering::Acquire) | 1
+        self.word().fetch_or(1, Ordering::Relaxed) | 1
     }
 
     /// Sleeps until a kick that came after `publish`, or the deadline; false if it could not sleep at all.
@@ -90,10 +90,10 @@ impl Slot {
         let mut value = self.futex.load(Ordering::Relaxed);
         while value & 1 != 0 {
             let next = value.wrapping_add(1);
-            match self.word().compare_exchange_weak(value, next, Ordering::Release, Ordering::Relaxed) {
+            match self.word().compare_exchange_weak(value, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
                     // A waiter that runs before this is stored has not slept, and does not read it.
-                    #[cfg(not(loom))]
+                    #[cfg(not(modelled))]
                     self.kicked_at.store(crate::sys::now(), Ordering::Relaxed);
                     self.futex.wake(if planted(Bug::WakeOneOfTheSlot) { 1 } else { i32::MAX });
                     return true;
@@ -110,15 +110,15 @@ impl Slot {
     }
 
     /// When the last kick came.
-    #[cfg(not(loom))]
+    #[cfg(not(modelled))]
     pub(crate) fn kicked_at(&self) -> u64 {
         self.kicked_at.load(Ordering::Relaxed)
     }
 
     fn word(&self) -> &crate::sys::AtomicU32 {
-        #[cfg(loom)]
+        #[cfg(modelled)]
         return &self.futex.word;
-        #[cfg(not(loom))]
+        #[cfg(not(modelled))]
         return &self.futex.0;
     }
 }

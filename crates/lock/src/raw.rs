@@ -30,7 +30,9 @@ use crate::policy::Policy;
 use crate::stats::{self, Event};
 use crate::sys::{self, AtomicU32, Ordering, fence};
 use crate::tune::{self, Stay};
-use crate::word::{GIVEN_UP, HELD, PARKED, TICKET_BITS, Word};
+#[cfg(not(modelled))]
+use crate::word::HELD;
+use crate::word::{GIVEN_UP, PARKED, TICKET_BITS, Word};
 
 /// Longest sleep of those who find the line full, ns.
 const OUTSIDE_NS: u64 = 1_000_000;
@@ -54,6 +56,7 @@ pub(crate) struct TimedOut;
 
 impl Raw<'_> {
     /// Takes the lock if nobody has it and the line is open.
+    #[cfg(not(modelled))]
     pub(crate) fn try_lock(self) -> bool {
         let mut word = self.load();
         while let Some(next) = word.take(self.policy.bypasses) {
@@ -70,7 +73,7 @@ impl Raw<'_> {
         if self.arrive() {
             return Ok(false);
         }
-        #[cfg(not(loom))]
+        #[cfg(not(modelled))]
         let _known = crate::fork::Waiting::begin(self.address(), self.free);
         match self.draw(deadline)? {
             Some(ticket) => self.wait(ticket, deadline),
@@ -231,7 +234,8 @@ impl Raw<'_> {
                 let mine = word.turn(ticket) && !planted(Bug::GiveUpWithoutReread);
                 // A release that came before the flag has left the turn to this ticket. Unless
                 // somebody passed it meanwhile, whose release then removed it.
-                if !mine || !self.place.given_up.remove(self.address(), ticket) {
+                let taken_back = || self.place.given_up.remove(self.address(), ticket);
+                if !mine || !(taken_back() || planted(Bug::TurnThoughPassed)) {
                     return Leaving::Left;
                 }
                 word = self.load();
@@ -248,10 +252,11 @@ impl Raw<'_> {
     /// flag would stay in a word that is free.
     fn flag(self, ticket: u32) -> Option<Word> {
         let mut word = self.load();
-        while word.in_line(ticket) {
+        while word.in_line(ticket) || planted(Bug::FlagUnseen) {
             let next = Word(word.0 | GIVEN_UP);
             // Release: whoever sees the flag finds the ticket.
-            match self.exchange(word, next, Ordering::AcqRel) {
+            let order = if planted(Bug::FlagRelaxed) { Ordering::Relaxed } else { Ordering::AcqRel };
+            match self.exchange(word, next, order) {
                 Ok(_) => return Some(next),
                 Err(other) => word = other,
             }
@@ -267,7 +272,8 @@ impl Raw<'_> {
             // it, which the release below then notices.
             let quiet = Word(word.0 & !GIVEN_UP);
             if word != quiet && !planted(Bug::ReapWithFlagSet) {
-                match self.exchange(word, quiet, Ordering::AcqRel) {
+                let order = if planted(Bug::LookRelaxed) { Ordering::Relaxed } else { Ordering::AcqRel };
+                match self.exchange(word, quiet, order) {
                     Ok(_) => word = quiet,
                     Err(other) => {
                         word = other;
@@ -311,7 +317,7 @@ impl Raw<'_> {
     /// Names the lock where its memory may not be touched any more.
     fn address(self) -> usize {
         // Loom's atomics move in memory between runs of a model.
-        if cfg!(loom) { 0x1000 } else { std::ptr::from_ref(self.word) as usize }
+        if cfg!(modelled) { 0x1000 } else { std::ptr::from_ref(self.word) as usize }
     }
 }
 
@@ -323,12 +329,14 @@ enum Leaving {
 }
 
 /// One attempt at a lock that nobody waits for.
+#[cfg(not(modelled))]
 #[inline(always)]
 pub(crate) fn take_free(word: &AtomicU32, free: u32) -> bool {
     word.compare_exchange(free, free | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// One attempt to release a lock that nobody waits for.
+#[cfg(not(modelled))]
 #[inline(always)]
 pub(crate) fn release_free(word: &AtomicU32, free: u32) -> bool {
     word.compare_exchange(free | HELD, free, Ordering::Release, Ordering::Relaxed).is_ok()

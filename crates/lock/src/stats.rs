@@ -178,7 +178,7 @@ fn place() -> Option<&'static Counters> {
 }
 
 /// Counts one contended acquisition that took so long.
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub(crate) fn waited(ns: u64, slept: bool) {
     let Some(counters) = place() else { return };
     let shard = counters.shard();
@@ -190,7 +190,7 @@ pub(crate) fn waited(ns: u64, slept: bool) {
     shard.longest_ns.fetch_max(ns, Ordering::Relaxed);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(modelled)))]
 mod tests {
     use super::*;
     use crate::Mutex;

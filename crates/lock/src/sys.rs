@@ -1,13 +1,18 @@
-//! The one switch between the real machine and loom's model of it: atomics, fences, the futex,
-//! and the clock.
+//! The one switch between the real machine and its models, loom's and shuttle's: atomics, fences, the futex,
+//! and the clock. `cfg(modelled)` stands for both; `cfg(loom)` or `cfg(shuttle)` says which.
 //!
 //! The modelled futex is the kernel's contract and no more: a sleeper is queued only if the value is
 //! still the expected one, both under the queue's lock, and a wake-up takes the queue's lock as well.
 //! What the kernel orders beyond that is not relied on.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-#[cfg(not(loom))]
+pub(crate) use loom as model;
+#[cfg(modelled)]
+pub(crate) use model::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(shuttle)]
+pub(crate) use shuttle as model;
+
+#[cfg(not(modelled))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub(crate) use imp::{Futex, pause, sleep_ns, time};
@@ -19,7 +24,7 @@ pub(crate) fn now() -> u64 {
     time(Clock::Monotonic)
 }
 
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 mod imp {
     use super::{AtomicU32, Ordering};
     use crate::deadline::{Clock, Deadline};
@@ -80,11 +85,14 @@ mod imp {
 
     /// A lock leaves `errno` as it was: programs read it across an unlock.
     fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
-        // SAFETY: the address of this thread's errno is valid as long as the thread.
-        let errno = unsafe { &mut *libc::__errno_location() };
-        let before = *errno;
+        // SAFETY: this thread's errno, a pointer that is valid as long as the thread. No reference to it is kept,
+        // for the call writes to it.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        let before = unsafe { errno.read() };
         let result = call();
-        *errno = before;
+        // SAFETY: as above.
+        unsafe { errno.write(before) };
         result
     }
 
@@ -116,11 +124,14 @@ mod imp {
     }
 }
 
-#[cfg(loom)]
+#[cfg(modelled)]
 mod imp {
+    use super::model::{
+        sync::{Condvar, Mutex},
+        thread,
+    };
     use super::{AtomicU32, Ordering};
     use crate::deadline::{Clock, Deadline};
-    use loom::sync::{Condvar, Mutex};
 
     pub(crate) struct Futex {
         pub(crate) word: AtomicU32,
@@ -163,10 +174,10 @@ mod imp {
     }
 
     pub(crate) fn pause() {
-        loom::thread::yield_now();
+        thread::yield_now();
     }
 
     pub(crate) fn sleep_ns(_: u64) {
-        loom::thread::yield_now();
+        thread::yield_now();
     }
 }

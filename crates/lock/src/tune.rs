@@ -6,9 +6,9 @@
 use crate::policy::{Policy, Spin, Wake};
 use crate::sys;
 
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 pub(crate) use imp::*;
-#[cfg(loom)]
+#[cfg(modelled)]
 pub(crate) use modelled::*;
 
 /// The time that a spinning loop has.
@@ -42,7 +42,7 @@ impl Stay {
     pub(crate) fn at_distance(policy: &Policy, distance: u32, held: bool) -> Stay {
         match policy.spin {
             Spin::Measured => Stay::new(spin_ns(distance + u32::from(held)), NEAR_PAUSES),
-            Spin::Paper if cfg!(loom) => Stay::new(0, 1),
+            Spin::Paper if cfg!(modelled) => Stay::new(0, 1),
             Spin::Paper => {
                 let count = if distance + 1 < 18 { (1_u64 << 34) >> distance } else { 1 << 15 };
                 Stay { count, ..Stay::new(0, 1) }
@@ -82,7 +82,7 @@ impl Stay {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(modelled))]
 mod imp {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -168,8 +168,8 @@ mod imp {
     }
 }
 
-/// Under loom nobody spins, and two are woken.
-#[cfg(loom)]
+/// In a model nobody spins, and two are woken.
+#[cfg(modelled)]
 mod modelled {
     use super::{Policy, Wake};
     use crate::place::Slot;
