@@ -1,4 +1,4 @@
-//! One run of one lock: threads that take it in turns, what they got, and how long they waited.
+//! One run of one lock: threads that take it, or one of several like it, what they got, and how long they waited.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -19,13 +19,17 @@ pub(super) struct Section {
     pub(super) inside: u32,
     /// Steps of work without it: so many at most, chosen at random.
     pub(super) outside: u32,
+    /// Locks, one of which is chosen each time: the k-th with a probability in proportion to 1/k (Zipf), as the
+    /// buckets of a hash table with popular keys.
+    pub(super) locks: usize,
 }
 
-/// About 20 ns, 1 us and 10 us with the lock.
-pub(super) const SECTIONS: [Section; 3] = [
-    Section { name: "short", inside: 16, outside: 64 },
-    Section { name: "medium", inside: 800, outside: 1600 },
-    Section { name: "long", inside: 8000, outside: 16000 },
+/// About 20 ns, 1 us and 10 us with the lock; and about 100 ns with one of 64.
+pub(super) const SECTIONS: [Section; 4] = [
+    Section { name: "short", inside: 16, outside: 64, locks: 1 },
+    Section { name: "medium", inside: 800, outside: 1600, locks: 1 },
+    Section { name: "long", inside: 8000, outside: 16000, locks: 1 },
+    Section { name: "zipf", inside: 80, outside: 160, locks: 64 },
 ];
 
 /// What one run gave.
@@ -55,6 +59,38 @@ struct Protected {
     work: u64,
 }
 
+/// A lock with what it protects, on cache lines of its own.
+#[repr(align(128))]
+struct Bucket<R: RawMutex>(Mutex<R, Protected>);
+
+struct Buckets<R: RawMutex> {
+    locks: Vec<Bucket<R>>,
+    /// For each lock but the last, the random number of 32 bits below which it or one before it is chosen.
+    below: Vec<u64>,
+}
+
+impl<R: RawMutex> Buckets<R> {
+    fn new(count: usize) -> Buckets<R> {
+        let weights = (1..=count.max(1)).map(|k| 1.0 / number(k as u64));
+        let whole: f64 = weights.clone().sum();
+        let mut sum = 0.0;
+        let below = weights.take(count.saturating_sub(1)).map(|weight| {
+            sum += weight;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2^32")]
+            let below = (sum / whole * 4_294_967_296.0) as u64;
+            below
+        });
+        let below = below.collect();
+        let bucket = || Bucket(Mutex::new(Protected::default()));
+        Buckets { locks: (0..count.max(1)).map(|_| bucket()).collect(), below }
+    }
+
+    fn choose(&self, random: u64) -> &Mutex<R, Protected> {
+        // The upper bits choose how long to stay outside.
+        &self.locks[self.below.partition_point(|below| *below <= random & 0xffff_ffff)].0
+    }
+}
+
 /// One thread's part.
 struct Part {
     untimed: u64,
@@ -72,15 +108,15 @@ pub(super) fn run<R: RawMutex + Send + Sync + 'static>(
     section: Section,
     half: Duration,
 ) -> Result<Outcome> {
-    let lock: Arc<Mutex<R, Protected>> = Arc::new(Mutex::new(Protected::default()));
+    let buckets: Arc<Buckets<R>> = Arc::new(Buckets::new(section.locks));
     let phase = Arc::new(AtomicU8::new(0));
     let ready = Arc::new(Barrier::new(threads + 1));
     let handles: Vec<_> = (0..threads)
         .map(|n| {
-            let (lock, phase, ready) = (Arc::clone(&lock), Arc::clone(&phase), Arc::clone(&ready));
+            let (buckets, phase, ready) = (Arc::clone(&buckets), Arc::clone(&phase), Arc::clone(&ready));
             std::thread::spawn(move || {
                 ready.wait();
-                part(&lock, section, &phase, n as u64)
+                part(&buckets, section, &phase, n as u64)
             })
         })
         .collect();
@@ -97,7 +133,7 @@ pub(super) fn run<R: RawMutex + Send + Sync + 'static>(
     let wall_s = start.elapsed().as_secs_f64();
     let parts: Vec<Part> = handles.into_iter().filter_map(|h| h.join().ok()).collect();
     let total: u64 = parts.iter().map(|p| p.untimed + p.timed).sum();
-    let counted = lock.lock().count;
+    let counted: u64 = buckets.locks.iter().map(|bucket| bucket.0.lock().count).sum();
     if counted != total || parts.len() != threads {
         bail!("the lock does not exclude: {total} acquisitions left {counted} counted");
     }
@@ -119,10 +155,11 @@ pub(super) fn run<R: RawMutex + Send + Sync + 'static>(
     })
 }
 
-fn part<R: RawMutex>(lock: &Mutex<R, Protected>, section: Section, phase: &AtomicU8, seed: u64) -> Part {
+fn part<R: RawMutex>(buckets: &Buckets<R>, section: Section, phase: &AtomicU8, seed: u64) -> Part {
     let mut part = Part { untimed: 0, timed: 0, waits: Waits::default() };
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     loop {
+        let lock = buckets.choose(random);
         match phase.load(Ordering::Relaxed) {
             UNTIMED => {
                 inside(&mut lock.lock(), section);
@@ -193,7 +230,24 @@ mod tests {
     #[test]
     fn a_run_counts_every_acquisition() {
         let half = Duration::from_millis(20);
-        let outcome = run::<parking_lot::RawMutex>(3, SECTIONS[0], half).unwrap();
-        assert!(outcome.ops_s > 0.0 && outcome.max_us >= outcome.p50_us, "{outcome:?}");
+        for section in [SECTIONS[0], SECTIONS[3]] {
+            let outcome = run::<parking_lot::RawMutex>(3, section, half).unwrap();
+            assert!(outcome.ops_s > 0.0 && outcome.max_us >= outcome.p50_us, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_chosen_in_proportion_to_one_over_its_rank() {
+        let buckets: Buckets<parking_lot::RawMutex> = Buckets::new(4); // 12/25, 6/25, 4/25, 3/25
+        let of = |random: u64| {
+            let chosen = std::ptr::from_ref(buckets.choose(random));
+            buckets.locks.iter().position(|bucket| std::ptr::eq(&raw const bucket.0, chosen)).unwrap()
+        };
+        let share = |twenty_fifths: u64| twenty_fifths * (1 << 32) / 25;
+        for (rank, (from, to)) in [(0, 12), (12, 18), (18, 22), (22, 25)].into_iter().enumerate() {
+            assert_eq!((of(share(from) + 1), of(share(to) - 1)), (rank, rank));
+        }
+        let one: Buckets<parking_lot::RawMutex> = Buckets::new(1);
+        assert_eq!((one.locks.len(), one.below.len()), (1, 0));
     }
 }

@@ -35,7 +35,7 @@ impl fmt::Display for Verdict {
 /// All promises whose cells were measured.
 pub(super) fn judge(cells: &[Cell]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    for section in ["short", "medium", "long"] {
+    for section in ["short", "medium", "long", "zipf"] {
         let at = |lock: &str, threads: usize| {
             cells.iter().find(|c| c.lock == lock && c.threads == threads && c.section == section)
         };

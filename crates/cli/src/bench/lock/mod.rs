@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     threads: Vec<usize>,
     /// Only these sections
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...", value_parser = ["short", "medium", "long"])]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", value_parser = ["short", "medium", "long", "zipf"])]
     sections: Vec<String>,
     /// Only these locks
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
