@@ -56,7 +56,13 @@ impl Document {
             notes.push("no thread was seen to run for as long as it takes to look: give it more to do".into());
             return notes;
         };
-        if profile.by_runnable {
+        let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
+        if profile.question.machine.cpus >= profile.features.threads && wait > CROWDED * run {
+            notes.push(format!(
+                "its threads waited {:.0} % of the time that they ran, with a CPU for each: others kept the CPUs busy, and who                  blocks meanwhile looks like sequential work; profile it again on an idle machine",
+                100.0 * wait / run
+            ));
+        } else if profile.by_runnable {
             notes.push(
                 "threads waited for CPUs, so active threads are the runnable ones, not those that ran".into(),
             );
@@ -84,5 +90,7 @@ impl Document {
     }
 }
 
+/// More waiting than this with a CPU for each thread, over what ran, is worth a note.
+const CROWDED: f64 = 0.1;
 /// Less of the CPU time seen is worth a note.
 const SEEN: f64 = 0.9;

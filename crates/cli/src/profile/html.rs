@@ -1,6 +1,6 @@
 //! The page: what the report says, and four pictures. It needs nothing else: no script, no font, no network.
 
-use corefit_core::profile::{Division, PARALLEL, PROGRAMS, Profile};
+use corefit_core::profile::{Division, OnVm, PARALLEL, PROGRAMS, Profile};
 
 use super::document::Document;
 use super::text;
@@ -37,7 +37,7 @@ pub(super) fn page(document: &Document) -> String {
 
 const USE: &str = "In each allocation period: the work there is with a core for each thread, over what the VM's timeslices \
     hold. Below 1, timeslices are lost even if any vCPU might do any work; above 1, work is left for the next period.";
-const SPEEDUP: &str = "Against one vCPU of the same share (bars: what the prediction lies between). Times the share, this is \
+const SPEEDUP: &str = "Against one vCPU of the same share. Times the share, this is \
     what it gets in dedicated cores.";
 const TYPES: &str = "Parallelism and blocking synchronisation decide the type (Shan, Jia, Ding: Rethinking Multicore \
     Application Scalability on Big Virtual Machines, Table I). The paper prints the types of its 27 programs, not where they \
@@ -112,9 +112,12 @@ fn used(profile: &Profile) -> anyhow::Result<String> {
 
 fn speedups(profile: &Profile) -> anyhow::Result<String> {
     let q = &profile.question;
-    let point = |on: &corefit_core::profile::OnVm| {
-        let half = (on.speedup.high - on.speedup.low) / 2.0;
-        (on.vm.vcpus as f64, on.speedup.is, Some(half))
+    let point = |on: &OnVm| (on.vm.vcpus as f64, on.speedup.is, None);
+    let end = |end: fn(&OnVm) -> f64| -> Vec<(f64, f64, Option<f64>)> {
+        let same = profile.vms.iter().filter(|on| {
+            on.vm.share == q.share && on.vm.period_ns == q.period_ns && on.vm.division == Division::PerVcpu
+        });
+        same.map(|on| (on.vm.vcpus as f64, end(on), None)).collect()
     };
     let on = |factor: f64, pooled: bool| -> Vec<(f64, f64, Option<f64>)> {
         let same = profile.vms.iter().filter(|on| {
@@ -138,6 +141,8 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
             Series { name: vm(8.0), points: on(8.0, false) },
             Series { name: format!("{}, one quota", vm(1.0)), points: on(1.0, true) },
             Series { name: "linear".into(), points: vec![(1.0, 1.0, None), (most, most, None)] },
+            Series { name: format!("{}, at least", vm(1.0)), points: end(|on| on.speedup.low) },
+            Series { name: format!("{}, at most", vm(1.0)), points: end(|on| on.speedup.high) },
         ],
     })
 }

@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_millis(8);
 /// The longest that looks may be stretched to for their cost.
 const STRETCHED: Duration = Duration::from_millis(50);
 /// Looks at which the status is read as well: the first ones, and every so many.
-const FIRST: u64 = 64;
+const FIRST: u64 = 24;
 const EVERY: u64 = 8;
 /// Looks between two checks of what they cost.
 const CHECK: u64 = 32;

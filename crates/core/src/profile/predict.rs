@@ -254,7 +254,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
     };
     let times = times(series, &lanes);
     let (run, wait) = times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
-    let beside: f64 = prepared.is.iter().map(|step| beside_one(step)).sum();
+    let beside_one: f64 = prepared.is.iter().map(beside_one).sum();
     let vm = |vcpus, share, period_ns, division| Vm { vcpus, share, period_ns, division };
     let counts = counts(threads);
     let mut vms = vec![];
@@ -278,7 +278,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         voluntary: series.voluntary,
         by_runnable: question.machine.cpus < threads || wait > BY_RUNNABLE * (run + wait),
         mixing: mixed,
-        spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside / run),
+        spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside_one / run),
         here: here(question.machine.cpus.min(threads), run, prepared.took_ns),
         machines: counts.iter().map(|cores| prepared.on(Vm::dedicated(*cores))).collect(),
         limits: limits(&prepared, &features, &own, &asked),
@@ -478,9 +478,11 @@ mod tests {
 
     #[test]
     fn longer_periods_help_where_work_fluctuates_on_their_scale() {
-        // 24 ms alone, 24 ms of all four: a period finds too little to do, or too much.
-        let profile = analyse(&fork_join(6, 6), &question(4)).unwrap();
-        let at = |factor: f64| profile.on(4, 0.75, factor * 24.0 * MS, true).unwrap();
+        // 48 ms alone, 48 ms of all four: a period finds too little to do, or too much. Two cores' worth of quota is lost to
+        // 1 + 1 in the first, and makes 4 periods of the second: 240 ms of work in 144; with long periods in 120.
+        let profile = analyse(&fork_join(12, 12), &question(4)).unwrap();
+        let at = |factor: f64| profile.on(4, 0.5, factor * 24.0 * MS, true).unwrap();
+        assert!((at(1.0).dedicated_cores.is - 240.0 / 144.0).abs() < 0.03, "{:?}", at(1.0));
         assert!(at(8.0).speedup.is > at(1.0).speedup.is + 0.2, "{:?} {:?}", at(1.0).speedup, at(8.0).speedup);
         assert!(profile.features.kind.0 == 4 && profile.asked.speedup.is >= profile.own.speedup.is - 1e-9);
     }

@@ -7,8 +7,13 @@
 //! - *even*: always R threads. It takes t U / R.
 //!
 //! Where nobody waited (U = R) both take t.
+//!
+//! R is short where threads waited for cores and the run ended by blocking: on one core, of two threads that meet at a
+//! barrier, the first blocks while the second still runs, so R is 1.5 though with two cores both would run. From n on
+//! C cores down to none, R is (n + C) / 2 on average, so n = R + (R - U). Where runs end by preemption all go on to the end,
+//! and n = R. The switches tell which it is: waiting counts 1 + v-fold, with v the voluntary part of all switches.
 
-use super::series::{Series, Slot};
+use super::series::{Lane, Series, Slot};
 
 /// A part of a step in which so many threads are active.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -52,7 +57,9 @@ const ACTIVE: f64 = 0.02;
 /// The steps of a series, for the threads of these lanes. `mixing`: 0 even, 1 fork-join.
 #[must_use]
 pub fn steps(series: &Series, lanes: &[usize], mixing: f64) -> Vec<Step> {
-    series.slots.iter().map(|slot| step(&Demand::of(slot, lanes), slot.ns, mixing)).collect()
+    let switches = series.voluntary + series.involuntary;
+    let blocking = if switches > 0 { series.voluntary as f64 / switches as f64 } else { 0.0 };
+    series.slots.iter().map(|slot| step(&Demand::of(slot, lanes, blocking), slot.ns, mixing)).collect()
 }
 
 /// How much of the spread within slots is that of fork-join: from the numbers of runnable threads at the ends of
@@ -62,7 +69,8 @@ pub fn steps(series: &Series, lanes: &[usize], mixing: f64) -> Vec<Step> {
 pub fn mixing(series: &Series, lanes: &[usize]) -> Option<f64> {
     let (mut seen, mut most, mut looks) = (0.0, 0.0, 0);
     for slot in &series.slots {
-        let demand = Demand::of(slot, lanes);
+        // What is looked at is who is runnable, not who would be.
+        let demand = Demand::of(slot, lanes, 0.0);
         let spread = (demand.runnable - 1.0) * (demand.active - demand.runnable);
         let Some(runnable) = slot.runnable.filter(|_| spread > 0.0) else { continue };
         seen += (f64::from(runnable) - demand.runnable).powi(2);
@@ -86,10 +94,12 @@ struct Demand {
 }
 
 impl Demand {
-    fn of(slot: &Slot, lanes: &[usize]) -> Demand {
+    /// `blocking`: the part of runs that end by blocking.
+    fn of(slot: &Slot, lanes: &[usize], blocking: f64) -> Demand {
         let at = |lane: &usize| slot.lanes.get(*lane).copied().unwrap_or_default();
         let runs: Vec<f64> = lanes.iter().map(|lane| at(lane).run / slot.ns).collect();
-        let wants: Vec<f64> = lanes.iter().map(|lane| (at(lane).run + at(lane).wait) / slot.ns).collect();
+        let want = |lane: Lane| ((lane.run + (1.0 + blocking) * lane.wait) / slot.ns).min(1.0);
+        let wants: Vec<f64> = lanes.iter().map(|lane| want(at(lane))).collect();
         Demand {
             run: runs.iter().sum(),
             runnable: wants.iter().sum(),
@@ -136,7 +146,6 @@ fn step(demand: &Demand, ns: f64, mixing: f64) -> Step {
 
 #[cfg(test)]
 mod tests {
-    use super::super::series::Lane;
     use super::*;
 
     fn slot(lanes: &[(f64, f64)]) -> Series {
@@ -173,6 +182,22 @@ mod tests {
         assert!((step.work.iter().sum::<f64>() - step.total()).abs() < 1e-6);
         // If always as many were active, none would work alone.
         assert!(one(&lanes, 0.0).length(16.0) < 20.0);
+    }
+
+    #[test]
+    fn threads_that_block_one_after_the_other_on_one_core_would_have_run_together() {
+        // Two threads, a barrier after each has run for 10 of 20: the first blocks while the second runs.
+        let mut series = slot(&[(50.0, 0.0), (50.0, 50.0)]);
+        let length = |series: &Series| steps(series, &[0, 1], 1.0)[0].length(2.0);
+        assert!((length(&series) - 75.0).abs() < 1e-9, "by preemption: one alone for half of the time");
+        series.voluntary = 10;
+        assert!((length(&series) - 75.0).abs() < 1e-9, "nobody wants more than all of the time");
+        // They take turns in being first.
+        let mut fair = slot(&[(50.0, 25.0), (50.0, 25.0)]);
+        fair.voluntary = 10;
+        assert!((length(&fair) - 50.0).abs() < 1e-9);
+        fair.involuntary = 1_000_000;
+        assert!((length(&fair) - 75.0).abs() < 1e-3);
     }
 
     #[test]

@@ -121,10 +121,12 @@ impl Bench<'_> {
         serde_json::from_str(&text).with_context(|| format!("{what}: its document"))
     }
 
-    /// The median of some runs on all CPUs, seconds; `None` if one was cut off.
+    /// The median of some runs on all CPUs, of one thread on one CPU (some programs have other threads beside), seconds;
+    /// `None` if one was cut off.
     fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<f64>> {
         let argv = self.argv(case, threads);
-        let cpus = self.arena.cpus().clone();
+        let some = if threads == 1 { 1 } else { self.cpus };
+        let cpus: CpuSet = self.arena.cpus().iter().take(some).collect();
         let mut times = vec![];
         for _ in 0..self.repeat {
             let Some(took) = self.run(&argv, &cpus, threads, &format!("{} {what}", case.name))? else {

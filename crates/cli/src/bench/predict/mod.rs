@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything runs with the passive wait policy, as the profile does. Compared are *dedicated cores*: how fast the program
-//! is in a condition, over one thread on the idle machine; a speedup at equal share is that over the share, with the
+//! is in a condition, over one thread on one idle CPU; a speedup at equal share is that over the share, with the
 //! same relative error. The fit of the USL takes runs on the idle machine; for a VM it can only be multiplied by
 //! the share.
 
