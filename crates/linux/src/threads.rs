@@ -96,7 +96,8 @@ fn read_status(file: &File) -> Option<Status> {
 
 /// The lines of a `status` that count. Its first, the name, may be anything but has no end of line (it is escaped).
 fn status(text: &str) -> Option<Status> {
-    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let value =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     Some(Status {
         voluntary: value("voluntary_ctxt_switches")?.parse().ok()?,
         involuntary: value("nonvoluntary_ctxt_switches")?.parse().ok()?,

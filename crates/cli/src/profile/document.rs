@@ -53,7 +53,8 @@ impl Document {
             ));
         }
         let Some(profile) = &self.profile else {
-            notes.push("no thread was seen to run for as long as it takes to look: give it more to do".into());
+            notes
+                .push("no thread was seen to run for as long as it takes to look: give it more to do".into());
             return notes;
         };
         let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
@@ -83,7 +84,8 @@ impl Document {
                 100.0 * most
             )),
             None => notes.push(
-                "waiting in OpenMP slept and does not count; a program's own spinning would count as work".into(),
+                "waiting in OpenMP slept and does not count; a program's own spinning would count as work"
+                    .into(),
             ),
         }
         notes

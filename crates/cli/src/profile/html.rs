@@ -19,12 +19,17 @@ pub(super) fn page(document: &Document) -> String {
     let mut body = format!("<h1>How <code>{title}</code> scales</h1>\n<pre>{report}</pre>\n");
     if let Some(profile) = &document.profile {
         for (heading, said, picture) in [
-            ("Active cores over time", "With a core for each thread: what one run on this machine shows of it.", active(profile)),
+            (
+                "Active cores over time",
+                "With a core for each thread: what one run on this machine shows of it.",
+                active(profile),
+            ),
             ("Use of timeslices", USE, used(profile)),
             ("Speedup", SPEEDUP, speedups(profile)),
             ("The four types", TYPES, Ok(map(profile))),
         ] {
-            let picture = picture.unwrap_or_else(|why| format!("<p>Not drawn: {}</p>", escape(&why.to_string())));
+            let picture =
+                picture.unwrap_or_else(|why| format!("<p>Not drawn: {}</p>", escape(&why.to_string())));
             body += &format!("<h2>{heading}</h2>\n<p>{said}</p>\n{picture}\n");
         }
     }
@@ -136,7 +141,10 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
         y: "speedup".into(),
         categories: None,
         series: vec![
-            Series { name: "machine of its own".into(), points: profile.machines.iter().map(point).collect() },
+            Series {
+                name: "machine of its own".into(),
+                points: profile.machines.iter().map(point).collect(),
+            },
             Series { name: vm(1.0), points: on(1.0, false) },
             Series { name: vm(8.0), points: on(8.0, false) },
             Series { name: format!("{}, one quota", vm(1.0)), points: on(1.0, true) },

@@ -92,7 +92,8 @@ fn program(stretches: &[Stretch], threads: usize, blocks: f64) -> String {
 
 fn text(profile: &Profile, command: &str, program: &str, check: Option<(f64, f64)>) -> String {
     let f = &profile.features;
-    let printable: String = command.chars().map(|c| if c.is_control() || c == '"' || c == '\\' { '?' } else { c }).collect();
+    let printable: String =
+        command.chars().map(|c| if c.is_control() || c == '"' || c == '\\' { '?' } else { c }).collect();
     let off = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
     let check = check.map_or(String::new(), |(parallelism, blocking)| {
         format!(
@@ -162,7 +163,9 @@ mod tests {
         let alone: &[f64] = &[4.0 * MS, 0.0, 0.0, 0.0];
         let most: &[f64] = &[4.0 * MS, 3.0 * MS, 3.0 * MS, 3.0 * MS];
         let idle: &[f64] = &[1.0 * MS, 0.0, 0.0, 0.0];
-        for (runs, voluntary) in [(vec![alone, most], 4000), (vec![most], 20_000), (vec![alone, most, idle], 900)] {
+        for (runs, voluntary) in
+            [(vec![alone, most], 4000), (vec![most], 20_000), (vec![alone, most, idle], 900)]
+        {
             let made = of(&profile(&runs, voluntary), "a \"program\"").unwrap();
             assert!((made.parallelism - 1.0).abs() < 0.05, "{} of {runs:?}\n{}", made.parallelism, made.text);
             assert!((made.blocking - 1.0).abs() < 0.1, "{} of {runs:?}\n{}", made.blocking, made.text);

@@ -4,7 +4,10 @@ use corefit_core::profile::{Division, OnVm, PARALLEL, Profile, Range};
 
 use super::document::Document;
 use crate::bench::table::Table;
-use crate::printable;
+use crate::{lines, printable};
+
+/// Columns of sentences: about as wide as the table.
+const WIDTH: usize = 110;
 
 pub(super) fn render(document: &Document) -> String {
     let mut text = format!(
@@ -20,7 +23,7 @@ pub(super) fn render(document: &Document) -> String {
         text += &predictions(profile);
     }
     for note in document.notes() {
-        text += &format!("  note: {note}\n");
+        lines::wrap(&mut text, "  note: ", 4, &note, WIDTH);
     }
     text
 }
@@ -50,8 +53,19 @@ fn features(profile: &Profile) -> String {
 }
 
 fn predictions(profile: &Profile) -> String {
-    let mut table =
-        Table::new(1, &["  speedup", "at equal share", "range", "dedicated cores", "used", "switching", "unused", "potential"]);
+    let mut table = Table::new(
+        1,
+        &[
+            "  speedup",
+            "at equal share",
+            "range",
+            "dedicated cores",
+            "used",
+            "switching",
+            "unused",
+            "potential",
+        ],
+    );
     let here = &profile.here;
     let cores = |n: usize| format!("{n} core{}", if n == 1 { "" } else { "s" });
     table.row(row(&format!("  here, as it ran, {}", cores(here.vm.vcpus)), here));
@@ -63,7 +77,7 @@ fn predictions(profile: &Profile) -> String {
     }
     let mut text = table.render();
     for limit in &profile.limits {
-        text += &format!("  {limit}\n");
+        lines::wrap(&mut text, "  ", 4, limit, WIDTH);
     }
     text
 }

@@ -131,7 +131,8 @@ pub(super) fn stretches(steps: &[Step], width: f64) -> Vec<Stretch> {
             continue;
         }
         let active = step.total() / ns;
-        let class = if active < 1.5 { active.round() } else { 2.0 + ((active - 1.5) / width.max(0.1)).floor() };
+        let class =
+            if active < 1.5 { active.round() } else { 2.0 + ((active - 1.5) / width.max(0.1)).floor() };
         match all.last_mut() {
             Some((last, stretch)) if *last == class => {
                 stretch.active = (stretch.active * stretch.ns + active * ns) / (stretch.ns + ns);
@@ -200,7 +201,8 @@ mod tests {
     fn half_and_half() -> Vec<Step> {
         let alone: &[f64] = &[4.0 * MS, 0.0, 0.0, 0.0];
         let all: &[f64] = &[4.0 * MS; 4];
-        let slots: Vec<(f64, &[f64])> = [alone, all].into_iter().cycle().take(60).map(|r| (4.0 * MS, r)).collect();
+        let slots: Vec<(f64, &[f64])> =
+            [alone, all].into_iter().cycle().take(60).map(|r| (4.0 * MS, r)).collect();
         steps(&Series::of_runs(&slots), &[0, 1, 2, 3], 1.0)
     }
 
@@ -244,11 +246,13 @@ mod tests {
 
     #[test]
     fn work_that_moves_is_balanced_over_the_run_but_not_in_a_period() {
-        let slots: Vec<Vec<f64>> = (0..40).map(|i| {
-            let mut runs = vec![0.0; 4];
-            runs[i / 10] = 4.0 * MS;
-            runs
-        }).collect();
+        let slots: Vec<Vec<f64>> = (0..40)
+            .map(|i| {
+                let mut runs = vec![0.0; 4];
+                runs[i / 10] = 4.0 * MS;
+                runs
+            })
+            .collect();
         let slots: Vec<(f64, &[f64])> = slots.iter().map(|runs| (4.0 * MS, runs.as_slice())).collect();
         let steps = steps(&Series::of_runs(&slots), &[0, 1, 2, 3], 1.0);
         let features = Features::of(&steps, 0, 8.0 * MS, 2.0 * MS);

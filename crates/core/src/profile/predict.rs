@@ -11,7 +11,7 @@ use super::steps::{Step, mixing, steps};
 /// 2,000 (`corefit_sim`'s costs: orders of magnitude of published ones, not measured here).
 const SWITCH_OUT_NS: f64 = 7_500.0;
 /// A lane with less than this part of the busiest one's work is no working thread.
-const WORKS: f64 = 0.01;
+const WORKS: f64 = 0.05;
 /// Contiguous parts of the run whose differences tell how certain a mean is.
 const BLOCKS: usize = 5;
 /// What P1 lost with frequent blocking beside three busy VMs (III-B): means on its VM over those on its machine of types
@@ -186,7 +186,8 @@ impl Steps {
         let mut low = (least - spread).max(0.0);
         let delayed = DELAYED.iter().find(|(kind, _)| *kind == self.kind);
         if let Some((_, ratio)) = delayed.filter(|_| vm.share < 1.0 && vm.division == Division::PerVcpu) {
-            low = low.min(replay(&self.is, &Vm::dedicated(vm.vcpus)).speedup(&Vm::dedicated(vm.vcpus)) * ratio);
+            low =
+                low.min(replay(&self.is, &Vm::dedicated(vm.vcpus)).speedup(&Vm::dedicated(vm.vcpus)) * ratio);
         }
         let speedup = Range { is, low, high: (most + spread).min(cores.max(is)) };
         let efficiency = is / cores;
@@ -266,8 +267,10 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
             }
         }
     }
-    let rivals = |rivals: f64| move |n: &usize| vm(*n, 1.0, question.period_ns, Division::Weighted { rivals });
-    let beside = [1.0, 3.0].into_iter().flat_map(|r| counts.iter().map(rivals(r))).map(|vm| prepared.on(vm)).collect();
+    let rivals =
+        |rivals: f64| move |n: &usize| vm(*n, 1.0, question.period_ns, Division::Weighted { rivals });
+    let beside =
+        [1.0, 3.0].into_iter().flat_map(|r| counts.iter().map(rivals(r))).map(|vm| prepared.on(vm)).collect();
     let asked = prepared.on(vm(threads, question.share, question.period_ns, Division::PerVcpu));
     let own = prepared.on(Vm::dedicated(threads));
     Some(Profile {
@@ -406,11 +409,17 @@ fn limits(steps: &Steps, features: &Features, own: &OnVm, asked: &OnVm) -> Vec<S
     if short > WORTH {
         let longer = potential_on(&steps.is, &Vm { period_ns: 8.0 * asked.vm.period_ns, ..asked.vm.clone() });
         let cure = if longer > asked.potential + WORTH {
-            format!("periods 8 times as long have enough for {} (a throughput VM's, set by the host)", percent(longer))
+            format!(
+                "periods 8 times as long have enough for {} (a throughput VM's, set by the host)",
+                percent(longer)
+            )
         } else {
             "longer periods do not help; fewer vCPUs with a larger share each do".to_owned()
         };
-        told.push(format!("{} of its timeslices find too little work in their period: {cure}.", percent(short)));
+        told.push(format!(
+            "{} of its timeslices find too little work in their period: {cure}.",
+            percent(short)
+        ));
     }
     let apart = asked.potential - asked.efficiency - asked.switching;
     if apart > WORTH {
@@ -503,7 +512,10 @@ mod tests {
         series.voluntary = 100_000;
         let after = analyse(&series, &question(4)).unwrap();
         assert_eq!(after.features.kind.0, 3);
-        assert!(after.asked.speedup.low <= 4.0 * 5.0 / 8.7 + 1e-9 && after.asked.speedup.low < before.asked.speedup.low);
+        assert!(
+            after.asked.speedup.low <= 4.0 * 5.0 / 8.7 + 1e-9
+                && after.asked.speedup.low < before.asked.speedup.low
+        );
     }
 
     #[test]

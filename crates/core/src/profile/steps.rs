@@ -137,9 +137,8 @@ fn step(demand: &Demand, ns: f64, mixing: f64) -> Step {
     let more: f64 = demand.wants.iter().map(|want| (want - common).max(0.0)).sum();
     let less: f64 = demand.wants.iter().map(|want| want.min(common)).sum();
     let part = |amount: f64, of: f64, all: f64| if all > 0.0 { amount * of / all } else { 0.0 };
-    let forked = |want: f64| {
-        part(served, (want - common).max(0.0), more) + part(run - served, want.min(common), less)
-    };
+    let forked =
+        |want: f64| part(served, (want - common).max(0.0), more) + part(run - served, want.min(common), less);
     let work = |want: &f64| ns * (mixing * forked(*want) + (1.0 - mixing) * want * even);
     Step { phases, idle, work: demand.wants.iter().map(work).collect() }
 }
@@ -164,7 +163,10 @@ mod tests {
             let step = one(&[(100.0, 0.0), (60.0, 0.0), (60.0, 0.0)], mixing);
             assert!((step.length(3.0) - 100.0).abs() < 1e-9, "{step:?}");
             assert!((step.total() - 220.0).abs() < 1e-9);
-            assert!((step.length(1.0) - 220.0).abs() < 1e-9, "one core does all the work, one after the other");
+            assert!(
+                (step.length(1.0) - 220.0).abs() < 1e-9,
+                "one core does all the work, one after the other"
+            );
             assert_eq!(step.work, [100.0, 60.0, 60.0]);
         }
     }

@@ -50,7 +50,8 @@ mod tests {
     #[test]
     fn a_law_is_found_again_in_its_own_runs() {
         let law = Usl { sigma: 0.05, kappa: 0.002 };
-        let runs: Vec<(f64, f64)> = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0].map(|n| (n, 7.0 / law.speedup(n))).to_vec();
+        let runs: Vec<(f64, f64)> =
+            [1.0, 2.0, 3.0, 4.0, 6.0, 8.0].map(|n| (n, 7.0 / law.speedup(n))).to_vec();
         let fitted = Usl::fit(&runs).unwrap();
         assert!((fitted.sigma - 0.05).abs() < 1e-9 && (fitted.kappa - 0.002).abs() < 1e-9, "{fitted:?}");
         assert!((fitted.speedup(16.0) - law.speedup(16.0)).abs() < 1e-9);

@@ -20,7 +20,8 @@ pub struct Waiting {
 /// Makes waiting sleep, unless the user's environment (`get`) says how to wait.
 #[must_use]
 pub fn passive(get: &dyn Fn(&str) -> Option<OsString>) -> Waiting {
-    let users = PASSIVE.iter().filter_map(|(name, _)| Some((*name, get(name)?.to_string_lossy().into_owned())));
+    let users =
+        PASSIVE.iter().filter_map(|(name, _)| Some((*name, get(name)?.to_string_lossy().into_owned())));
     let users: Vec<(&str, String)> = users.collect();
     if users.is_empty() {
         return Waiting { set: PASSIVE.to_vec(), kept: vec![], sleeps: true };
@@ -48,7 +49,8 @@ mod tests {
     fn waiting_sleeps_unless_the_user_says_how_to_wait() {
         assert_eq!(with(&[]).set.len(), 3);
         assert!(with(&[]).sleeps);
-        for users in [("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "infinity"), ("KMP_BLOCKTIME", "200")] {
+        for users in [("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "infinity"), ("KMP_BLOCKTIME", "200")]
+        {
             let waiting = with(&[users]);
             assert!(waiting.set.is_empty() && !waiting.sleeps, "{users:?}");
             assert_eq!(waiting.kept, [format!("{}={}", users.0, users.1)]);

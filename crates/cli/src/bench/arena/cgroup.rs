@@ -209,7 +209,8 @@ impl Groups {
 
     /// Sets what the neighbour's group weighs where the program's weighs 1.
     pub(super) fn weigh_neighbour(&self, weight: u64) -> Result<(), GroupError> {
-        let (file, one) = if self.version == Version::V2 { ("cpu.weight", 100) } else { ("cpu.shares", 1024) };
+        let (file, one) =
+            if self.version == Version::V2 { ("cpu.weight", 100) } else { ("cpu.shares", 1024) };
         write_checked(&self.neighbour().join(file), &(weight * one).to_string())
     }
 

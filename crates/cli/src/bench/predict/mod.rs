@@ -76,7 +76,9 @@ impl Condition {
     pub(super) fn name(self) -> String {
         match self {
             Condition::Machine => "machine".into(),
-            Condition::Quota { share, period_ms } => format!("quota {:.0} % in {period_ms} ms", 100.0 * share),
+            Condition::Quota { share, period_ms } => {
+                format!("quota {:.0} % in {period_ms} ms", 100.0 * share)
+            }
             Condition::Neighbour { weight } => format!("neighbour, weight {weight}"),
         }
     }
@@ -126,8 +128,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             bail!("--programs: there is no {name:?}; there are: {}", PROGRAMS.join(" "));
         }
         let path = root.join("build/workloads/gcc").join(&name);
-        ensure!(path.is_file(), "{} is missing: run `make -C {}`", path.display(), root.join("workloads").display());
-        cases.push(Case { threads_are_argument: name == "pipeline", spins: SPINS.contains(&name.as_str()), name, path });
+        ensure!(
+            path.is_file(),
+            "{} is missing: run `make -C {}`",
+            path.display(),
+            root.join("workloads").display()
+        );
+        cases.push(Case {
+            threads_are_argument: name == "pipeline",
+            spins: SPINS.contains(&name.as_str()),
+            name,
+            path,
+        });
     }
     let interrupt = Interrupt::install()?;
     let arena = Arena::open()?;
@@ -135,8 +147,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(cpus >= 2, "there is one CPU only: nothing can be predicted that could be measured here");
     let all = conditions(args.quick);
     let usable = arena.cpu_groups().is_some();
-    let conditions: Vec<Condition> =
-        all.into_iter().filter(|c| usable || *c == Condition::Machine).collect();
+    let conditions: Vec<Condition> = all.into_iter().filter(|c| usable || *c == Condition::Machine).collect();
     if !usable {
         tell!("corefit bench: quotas and neighbours are left out: {}", arena.refusal());
     }

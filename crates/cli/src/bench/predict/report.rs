@@ -66,7 +66,8 @@ impl Document {
     pub(super) fn new(cpus: usize, size: &str, repeat: u32, points: Vec<Point>, costs: &[f64]) -> Document {
         let mut errors = vec![];
         for group in ["machine", "quota", "neighbour"] {
-            let of: Vec<&Point> = points.iter().filter(|p| p.group == group && p.measured.is_some()).collect();
+            let of: Vec<&Point> =
+                points.iter().filter(|p| p.group == group && p.measured.is_some()).collect();
             if of.is_empty() {
                 continue;
             }
@@ -77,7 +78,10 @@ impl Document {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut table = Table::new(2, &["program", "condition", "measured", "all CPUs", "range", "one CPU", "USL", "share"]);
+        let mut table = Table::new(
+            2,
+            &["program", "condition", "measured", "all CPUs", "range", "one CPU", "USL", "share"],
+        );
         let number = |x: Option<f64>| x.map_or(NONE.to_owned(), |x| format!("{x:.2}"));
         for point in &self.points {
             table.row(vec![
@@ -99,8 +103,10 @@ impl Document {
             if self.repeat == 1 { "" } else { "s" },
             table.render()
         );
-        let mut table =
-            Table::new(2, &["errors", "predicted from", "points", "median %", "worst %", "in range", "spinning, factor"]);
+        let mut table = Table::new(
+            2,
+            &["errors", "predicted from", "points", "median %", "worst %", "in range", "spinning, factor"],
+        );
         let percent = |x: Option<f64>| x.map_or(NONE.to_owned(), |x| format!("{:.1}", 100.0 * x));
         for e in &self.errors {
             table.row(vec![
@@ -175,6 +181,10 @@ mod tests {
         assert!((ours.spinning_worst.unwrap() - 2.0).abs() < 1e-9);
         assert_eq!(document.errors[1].median, None);
         assert!((document.errors[2].median.unwrap() - 1.0).abs() < 1e-9);
-        assert!(document.text().contains("Looking took 0.75 % of the programs' CPU time (median; 1.00 % at worst"));
+        assert!(
+            document
+                .text()
+                .contains("Looking took 0.75 % of the programs' CPU time (median; 1.00 % at worst")
+        );
     }
 }
