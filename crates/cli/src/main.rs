@@ -17,6 +17,7 @@ mod machine;
 mod parallel;
 mod preload;
 mod printable;
+mod profile;
 mod record;
 mod recording;
 mod reproduce;
@@ -44,6 +45,7 @@ enum Verb {
     Check(check::CheckArgs),
     Cpus(cpus::CpusArgs),
     Explain(explain::ExplainArgs),
+    Profile(profile::Args),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Profile(args) => profile::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),

@@ -12,6 +12,7 @@ pub mod entitle;
 mod limits;
 pub mod machine;
 pub mod place;
+pub mod profile;
 mod reading;
 mod report;
 mod share;

@@ -97,7 +97,7 @@ impl TreeSampler {
     /// Takes a sample. What has ended meanwhile is skipped; never an error.
     pub fn sample(&mut self) -> TreeSample {
         if self.round.is_multiple_of(SEARCH_EVERY) {
-            self.search();
+            self.pids = tree(self.root, &self.pids);
         }
         self.round = self.round.wrapping_add(1);
         for pid in self.pids.clone() {
@@ -117,27 +117,6 @@ impl TreeSampler {
         sample.allowed = affinity(self.allowed_of).unwrap_or_default();
         self.read_stat(&mut sample);
         sample
-    }
-
-    /// Finds the processes of the tree. Children whose parent has ended belong to init
-    /// and are no longer ours, but for those already known.
-    fn search(&mut self) {
-        let mut found = vec![self.root];
-        found.extend(self.pids.iter().filter(|p| **p != self.root));
-        let mut next = 0;
-        while let Some(&pid) = found.get(next) {
-            next += 1;
-            for tid in tasks(pid) {
-                let path = format!("/proc/{pid}/task/{tid}/children");
-                let children = fs::read_to_string(path).unwrap_or_default();
-                for child in children.split_whitespace().filter_map(|c| c.parse().ok()) {
-                    if !found.contains(&child) {
-                        found.push(child);
-                    }
-                }
-            }
-        }
-        self.pids = found;
     }
 
     fn read_process(&mut self, pid: u32) {
@@ -264,13 +243,35 @@ pub fn children_slept() -> u64 {
     u64::try_from(usage.ru_nvcsw).unwrap_or(0)
 }
 
-fn tasks(pid: u32) -> Vec<u32> {
+/// The processes of the tree below `root`. Children whose parent has ended belong to init and are no longer
+/// ours, but for those already `known`.
+pub(crate) fn tree(root: u32, known: &[u32]) -> Vec<u32> {
+    let mut found = vec![root];
+    found.extend(known.iter().filter(|p| **p != root));
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        next += 1;
+        for tid in tasks(pid) {
+            let path = format!("/proc/{pid}/task/{tid}/children");
+            let children = fs::read_to_string(path).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|c| c.parse().ok()) {
+                if !found.contains(&child) {
+                    found.push(child);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The threads of a process; none if it has ended.
+pub(crate) fn tasks(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// `run_ns wait_ns timeslices` of one thread.
-fn schedstat(file: &File) -> Option<(u64, u64)> {
+pub(crate) fn schedstat(file: &File) -> Option<(u64, u64)> {
     let mut text = [0u8; 80];
     let length = file.read_at(&mut text, 0).ok()?;
     let mut fields = std::str::from_utf8(&text[..length]).ok()?.split_whitespace();

@@ -39,6 +39,7 @@ mod supervise;
 mod terminal;
 mod tether;
 mod tree;
+mod waiting;
 mod waker;
 mod witness;
 
@@ -51,3 +52,4 @@ pub use runtime::Runtime;
 pub use spawn::{Launch, LaunchError};
 pub use supervise::{Event, Supervised, Usage};
 pub use tether::die_with_parent;
+pub use waiting::{Waiting, passive};

@@ -18,7 +18,7 @@ pub(in crate::bench) const PREFIX: &str = "corefit-bench-";
 /// The groups below.
 const SIDES: [&str; 2] = ["program", "neighbour"];
 /// The period of quotas, us: the kernel's default.
-const PERIOD_US: u64 = 100_000;
+pub(super) const PERIOD_US: u64 = 100_000;
 /// How long to wait for a killed group to be empty.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -193,16 +193,25 @@ impl Groups {
         Ok(dir)
     }
 
-    /// Sets the quota of the program's group, us of CPU time in every 100 ms; `None`: no quota.
-    pub(super) fn set_quota(&self, quota_us: Option<u64>) -> Result<(), GroupError> {
+    /// Sets the quota of the program's group, us of CPU time in every `period_us`; `None`: no quota.
+    pub(super) fn set_quota(&self, quota_us: Option<u64>, period_us: u64) -> Result<(), GroupError> {
         let dir = self.program();
         if self.version == Version::V2 {
             let quota = quota_us.map_or("max".into(), |q| q.to_string());
-            return write_checked(&dir.join("cpu.max"), &format!("{quota} {PERIOD_US}"));
+            return write_checked(&dir.join("cpu.max"), &format!("{quota} {period_us}"));
         }
         let quota = quota_us.map_or("-1".into(), |q| q.to_string());
-        write_checked(&dir.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+        // A period below the quota that there is might be refused.
+        write_checked(&dir.join("cpu.cfs_quota_us"), "-1")?;
+        write_checked(&dir.join("cpu.cfs_period_us"), &period_us.to_string())?;
         write_checked(&dir.join("cpu.cfs_quota_us"), &quota)
+    }
+
+    /// Sets what the neighbour's group weighs where the program's weighs 1.
+    pub(super) fn weigh_neighbour(&self, weight: u64) -> Result<(), GroupError> {
+        let (file, one) =
+            if self.version == Version::V2 { ("cpu.weight", 100) } else { ("cpu.shares", 1024) };
+        write_checked(&self.neighbour().join(file), &(weight * one).to_string())
     }
 
     /// Allows exactly these CPUs to the program's group.

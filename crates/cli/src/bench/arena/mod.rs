@@ -132,11 +132,25 @@ impl Arena {
 
     /// Sets the quota of the program, us of CPU time in every 100 ms.
     pub(super) fn quota(&self, quota_us: u64) -> Result<Quota<'_>> {
+        self.quota_in(quota_us, cgroup::PERIOD_US)
+    }
+
+    /// Sets the quota of the program, us of CPU time in every period.
+    pub(super) fn quota_in(&self, quota_us: u64, period_us: u64) -> Result<Quota<'_>> {
         let Some(groups) = self.cpu() else {
             bail!("no control group with quotas: {}", self.refusal());
         };
-        groups.set_quota(Some(quota_us))?;
+        groups.set_quota(Some(quota_us), period_us)?;
         Ok(Quota(groups))
+    }
+
+    /// As [`Arena::neighbour`], in a group that weighs so many times as much as the program's.
+    pub(super) fn heavy_neighbour(&self, weight: u64) -> Result<Neighbour> {
+        let Some(groups) = self.cpu() else {
+            bail!("no control group with weights: {}", self.refusal());
+        };
+        groups.weigh_neighbour(weight)?;
+        self.neighbour()
     }
 
     /// Allows exactly these CPUs to a running program: by its group, or by the affinity of
@@ -181,7 +195,7 @@ pub(super) struct Quota<'a>(&'a Groups);
 impl Drop for Quota<'_> {
     fn drop(&mut self) {
         // If this fails, the group is removed with the arena.
-        let _ = self.0.set_quota(None);
+        let _ = self.0.set_quota(None, cgroup::PERIOD_US);
     }
 }
 

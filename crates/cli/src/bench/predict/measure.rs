@@ -1,0 +1,188 @@
+//! The runs of one program: its profiles, those that the rival is fitted to, and each condition.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use corefit_core::CpuSet;
+use corefit_core::profile::{Division, OnVm, Profile, Usl};
+use serde::Deserialize;
+
+use super::Condition;
+use super::report::Point;
+use crate::bench::arena::Arena;
+use crate::bench::interrupt::Interrupt;
+use crate::bench::job::{self, Quiet};
+use crate::bench::progress::Progress;
+use crate::bench::stats::median;
+
+/// Threads of the runs that the USL is fitted to.
+pub(super) const USL: [usize; 6] = [1, 2, 3, 4, 6, 8];
+/// Where the program is profiled: on all CPUs, and with as many threads on one.
+pub(super) const PROFILES: [&str; 2] = ["all CPUs", "one CPU"];
+
+/// A program.
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Its number of threads is an argument, not a variable.
+    pub(super) threads_are_argument: bool,
+    /// Unseen by the kernel.
+    pub(super) spins: bool,
+}
+
+/// What runs need.
+pub(super) struct Bench<'a> {
+    pub(super) arena: &'a Arena,
+    pub(super) interrupt: &'a Interrupt,
+    pub(super) progress: Progress,
+    pub(super) size: String,
+    pub(super) repeat: u32,
+    pub(super) limit: Duration,
+    pub(super) cpus: usize,
+}
+
+/// What is read of a profile's document.
+#[derive(Deserialize)]
+struct Seen {
+    cpu_s: f64,
+    own_cpu_s: f64,
+    profile: Option<Profile>,
+}
+
+impl Bench<'_> {
+    /// Points of all conditions, and what looking cost in each profile, of the program's CPU time.
+    pub(super) fn program(
+        &mut self,
+        case: &Case,
+        conditions: &[Condition],
+    ) -> Result<(Vec<Point>, Vec<f64>)> {
+        let all = self.arena.cpus().clone();
+        let first: CpuSet = all.iter().take(1).collect();
+        let mut profiles = vec![];
+        for (what, cpus) in PROFILES.iter().zip([&all, &first]) {
+            profiles.push((*what, self.profile(case, cpus, what)?));
+        }
+        let mut times = vec![];
+        for threads in USL {
+            times.extend(
+                self.time(case, threads, &format!("{threads} threads"))?.map(|s| (threads as f64, s)),
+            );
+        }
+        let at = |n: f64| times.iter().find(|(threads, _)| *threads == n).map(|(_, s)| *s);
+        let one = at(1.0).with_context(|| format!("{}: one thread takes longer than --limit", case.name))?;
+        let usl = Usl::fit(&times);
+        let mut points = vec![];
+        for &condition in conditions {
+            let took = match condition {
+                Condition::Machine => at(self.cpus as f64),
+                Condition::Quota { share, period_ms } => {
+                    let period_us = u64::from(period_ms) * 1000;
+                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 1e12")]
+                    let quota_us = (share * self.cpus as f64 * period_us as f64).round() as u64;
+                    let _quota = self.arena.quota_in(quota_us, period_us)?;
+                    self.time(case, self.cpus, &condition.name())?
+                }
+                Condition::Neighbour { weight } => {
+                    let _neighbour = self.arena.heavy_neighbour(u64::from(weight))?;
+                    self.time(case, self.cpus, &condition.name())?
+                }
+            };
+            let predicted =
+                |at: usize| Some(predicted(profiles[at].1.profile.as_ref()?, condition, self.cpus)?);
+            points.push(Point {
+                program: case.name.clone(),
+                spins: case.spins,
+                condition: condition.name(),
+                group: match condition {
+                    Condition::Machine => "machine",
+                    Condition::Quota { .. } => "quota",
+                    Condition::Neighbour { .. } => "neighbour",
+                },
+                measured: took.map(|took| one / took),
+                share: condition.share(),
+                predicted: predicted(0),
+                from_one_cpu: predicted(1),
+                usl: usl.map(|usl| usl.speedup(self.cpus as f64) * condition.share()),
+            });
+        }
+        let costs = profiles.iter().filter(|(_, seen)| seen.cpu_s > 0.0);
+        Ok((points, costs.map(|(_, seen)| seen.own_cpu_s / seen.cpu_s).collect()))
+    }
+
+    fn profile(&mut self, case: &Case, cpus: &CpuSet, what: &str) -> Result<Seen> {
+        let file = self.arena.scratch().join("profile.json");
+        let mut argv: Vec<OsString> = vec![self.arena.exe().into()];
+        argv.extend(["profile", "--quiet", "--period", "24ms", "--threads"].map(OsString::from));
+        argv.push(self.cpus.to_string().into());
+        argv.push(format!("--json={}", file.display()).into());
+        argv.push("--".into());
+        argv.extend(self.argv(case, self.cpus));
+        let what = format!("{} profiled on {what}", case.name);
+        let took = self.run(&argv, cpus, self.cpus, &what)?;
+        if took.is_none() {
+            return Ok(Seen { cpu_s: 0.0, own_cpu_s: 0.0, profile: None });
+        }
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        serde_json::from_str(&text).with_context(|| format!("{what}: its document"))
+    }
+
+    /// The median of some runs on all CPUs, of one thread on one CPU (some programs have other threads beside), seconds;
+    /// `None` if one was cut off.
+    fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<f64>> {
+        let argv = self.argv(case, threads);
+        let some = if threads == 1 { 1 } else { self.cpus };
+        let cpus: CpuSet = self.arena.cpus().iter().take(some).collect();
+        let mut times = vec![];
+        for _ in 0..self.repeat {
+            let Some(took) = self.run(&argv, &cpus, threads, &format!("{} {what}", case.name))? else {
+                return Ok(None);
+            };
+            times.push(took);
+        }
+        Ok(median(times))
+    }
+
+    fn argv(&self, case: &Case, threads: usize) -> Vec<OsString> {
+        let mut argv: Vec<OsString> = vec![case.path.clone().into(), self.size.clone().into()];
+        if case.threads_are_argument {
+            argv.push(threads.to_string().into());
+        }
+        argv
+    }
+
+    fn run(&mut self, argv: &[OsString], cpus: &CpuSet, threads: usize, what: &str) -> Result<Option<f64>> {
+        self.progress.begin(what);
+        let mut command = self.arena.command(argv, cpus)?;
+        command.env("OMP_NUM_THREADS", threads.to_string()).env("OMP_WAIT_POLICY", "passive");
+        for name in ["GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_DYNAMIC", "OMP_THREAD_LIMIT", "LD_PRELOAD"] {
+            command.env_remove(name);
+        }
+        let end = |pid| self.arena.end(pid);
+        let done = job::run(command, self.limit, self.arena.scratch(), &mut Quiet, self.interrupt, &end)?;
+        self.arena.sweep();
+        let took = (!done.cut_off()).then(|| done.wall.as_secs_f64());
+        self.progress.end(what, &took.map_or("cut off".into(), |s| format!("{s:.3} s")));
+        if took.is_some() && !done.stdout.lines().any(|line| line == "verified: yes") {
+            bail!("{what}: its result is wrong, or it failed: {}", done.stderr.trim_end());
+        }
+        Ok(took)
+    }
+}
+
+/// The prediction for a condition, in dedicated cores.
+fn predicted(profile: &Profile, condition: Condition, cpus: usize) -> Option<[f64; 3]> {
+    let same = |on: &&OnVm| on.vm.vcpus == cpus.min(profile.features.threads);
+    let on = match condition {
+        Condition::Machine => profile.machines.iter().find(same)?,
+        Condition::Quota { share, period_ms } => {
+            profile.on(cpus.min(profile.features.threads), share, f64::from(period_ms) * 1e6, true)?
+        }
+        Condition::Neighbour { weight } => {
+            let division = Division::Weighted { rivals: f64::from(weight) };
+            profile.beside.iter().filter(same).find(|on| on.vm.division == division)?
+        }
+    };
+    Some([on.dedicated_cores.is, on.dedicated_cores.low, on.dedicated_cores.high])
+}

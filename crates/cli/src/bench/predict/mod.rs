@@ -1,0 +1,179 @@
+//! `corefit bench predict`: what `corefit profile` predicts, against what is measured side by side.
+//!
+//! ```text
+//!   one profile on all CPUs, one on a single CPU ─▶ predictions ┐
+//!   six runs of 1 to 8 threads ─▶ USL ──────────────────────────┼─▶ errors, per condition and in all
+//!   each condition measured: quotas x periods, neighbours ──────┘
+//! ```
+//!
+//! Everything runs with the passive wait policy, as the profile does. Compared are *dedicated cores*: how fast the program
+//! is in a condition, over one thread on one idle CPU; a speedup at equal share is that over the share, with the
+//! same relative error. The fit of the USL takes runs on the idle machine; for a VM it can only be multiplied by
+//! the share.
+
+mod measure;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::arena::Arena;
+use super::interrupt::Interrupt;
+use super::overcommit::find_root;
+use super::progress::Progress;
+use measure::{Bench, Case};
+use report::{Document, Point};
+
+/// Predictions of `corefit profile` against measurements
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Programs of workloads/ [default: all ten; with --quick ep, cg, is, pipeline]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    programs: Vec<String>,
+    /// Their size: T, S, W, A or W*N; below W the profile has few looks
+    #[arg(long, default_value = "W")]
+    size: String,
+    /// Runs of each, of which the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: Option<u32>,
+    /// Cut a run off after so many seconds; what is cut off is not compared
+    #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    limit: u64,
+    /// Four programs, three conditions, one run of each
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Every run on stderr
+    #[arg(long)]
+    verbose: bool,
+    /// Root of the repository [default: the nearest one above the executable or here]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+const PROGRAMS: [&str; 10] = ["ep", "cg", "mg", "ft", "is", "bt", "sp", "lu", "ua", "pipeline"];
+const QUICK: [&str; 4] = ["ep", "cg", "is", "pipeline"];
+/// Threads of it spin on flags of their own, which no wait policy cures.
+const SPINS: [&str; 1] = ["lu"];
+
+/// A condition that predictions are made for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Condition {
+    /// All CPUs, nobody else.
+    Machine,
+    /// A quota for all threads together: this part of the CPUs, in periods of so many ms.
+    Quota { share: f64, period_ms: u32 },
+    /// Busy neighbours on all CPUs with so many times the weight.
+    Neighbour { weight: u32 },
+}
+
+impl Condition {
+    pub(super) fn name(self) -> String {
+        match self {
+            Condition::Machine => "machine".into(),
+            Condition::Quota { share, period_ms } => {
+                format!("quota {:.0} % in {period_ms} ms", 100.0 * share)
+            }
+            Condition::Neighbour { weight } => format!("neighbour, weight {weight}"),
+        }
+    }
+
+    /// What a vCPU gets where all want everything.
+    pub(super) fn share(self) -> f64 {
+        match self {
+            Condition::Machine => 1.0,
+            Condition::Quota { share, .. } => share,
+            Condition::Neighbour { weight } => 1.0 / f64::from(1 + weight),
+        }
+    }
+}
+
+/// Periods are those of the profile's grid: 24 ms, and 4 times that.
+fn conditions(quick: bool) -> Vec<Condition> {
+    let quota = |share, period_ms| Condition::Quota { share, period_ms };
+    let neighbour = |weight| Condition::Neighbour { weight };
+    if quick {
+        return vec![Condition::Machine, quota(0.5, 24), quota(0.5, 96), neighbour(1)];
+    }
+    vec![
+        Condition::Machine,
+        quota(0.75, 24),
+        quota(0.5, 24),
+        quota(0.5, 96),
+        quota(0.25, 24),
+        quota(0.25, 192),
+        neighbour(1),
+        neighbour(3),
+    ]
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let root = match &args.root {
+        Some(root) => root.canonicalize().with_context(|| root.display().to_string())?,
+        None => find_root()?,
+    };
+    let chosen: Vec<String> = match (&args.programs[..], args.quick) {
+        ([], false) => PROGRAMS.map(str::to_owned).to_vec(),
+        ([], true) => QUICK.map(str::to_owned).to_vec(),
+        (chosen, _) => chosen.to_vec(),
+    };
+    let mut cases = vec![];
+    for name in chosen {
+        if !PROGRAMS.contains(&name.as_str()) {
+            bail!("--programs: there is no {name:?}; there are: {}", PROGRAMS.join(" "));
+        }
+        let path = root.join("build/workloads/gcc").join(&name);
+        ensure!(
+            path.is_file(),
+            "{} is missing: run `make -C {}`",
+            path.display(),
+            root.join("workloads").display()
+        );
+        cases.push(Case {
+            threads_are_argument: name == "pipeline",
+            spins: SPINS.contains(&name.as_str()),
+            name,
+            path,
+        });
+    }
+    let interrupt = Interrupt::install()?;
+    let arena = Arena::open()?;
+    let cpus = arena.cpus().len();
+    ensure!(cpus >= 2, "there is one CPU only: nothing can be predicted that could be measured here");
+    let all = conditions(args.quick);
+    let usable = arena.cpu_groups().is_some();
+    let conditions: Vec<Condition> = all.into_iter().filter(|c| usable || *c == Condition::Machine).collect();
+    if !usable {
+        tell!("corefit bench: quotas and neighbours are left out: {}", arena.refusal());
+    }
+    let repeat = args.repeat.unwrap_or(if args.quick { 1 } else { 3 });
+    let runs = conditions.len() + measure::USL.len() + measure::PROFILES.len() - 1;
+    let mut bench = Bench {
+        arena: &arena,
+        interrupt: &interrupt,
+        progress: Progress::new(cases.len() * runs, args.verbose),
+        size: args.size.clone(),
+        repeat,
+        limit: Duration::from_secs(args.limit),
+        cpus,
+    };
+    let mut points: Vec<Point> = vec![];
+    let mut costs = vec![];
+    for case in &cases {
+        let (more, cost) = bench.program(case, &conditions)?;
+        points.extend(more);
+        costs.extend(cost);
+    }
+    let document = Document::new(cpus, &args.size, repeat, points, &costs);
+    if args.json {
+        show!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        show!("{}", document.text().trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}

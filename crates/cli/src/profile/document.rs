@@ -1,0 +1,98 @@
+//! The document of `corefit profile --json`.
+
+use corefit_core::profile::Profile;
+use serde::Serialize;
+
+/// A run and what is made of it. Times named `_s` are seconds, `_ns` nanoseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    /// Exit code, if the program exited.
+    pub(crate) exit_code: Option<i32>,
+    /// Signal that ended it, if one did.
+    pub(crate) exit_signal: Option<i32>,
+    /// Wall-clock time.
+    pub(crate) wall_s: f64,
+    /// CPU time of the program, with its children that it waited for.
+    pub(crate) cpu_s: f64,
+    /// CPU time of its threads that was seen in looks.
+    pub(crate) seen_s: f64,
+    /// Looks at its threads.
+    pub(crate) looks: u64,
+    /// Time between two looks, in the end.
+    pub(crate) interval_ms: f64,
+    /// CPU time that looking took.
+    pub(crate) own_cpu_s: f64,
+    /// Environment variables set for the program.
+    pub(crate) set: Vec<String>,
+    /// The user's wait policy, which was kept.
+    pub(crate) kept: Vec<String>,
+    /// Everything worked out; null if no thread was seen to run.
+    pub(crate) profile: Option<Profile>,
+}
+
+impl Document {
+    pub(crate) fn json(&self) -> String {
+        // Nothing in it can fail to be written.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// What looking cost, of the program's CPU time.
+    pub(crate) fn cost(&self) -> f64 {
+        if self.cpu_s > 0.0 { self.own_cpu_s / self.cpu_s } else { 0.0 }
+    }
+
+    /// What to know about the run, in sentences.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = vec![];
+        if self.cpu_s > 0.0 && self.seen_s < SEEN * self.cpu_s {
+            notes.push(format!(
+                "only {:.0} % of the program's CPU time was seen: its threads are short-lived, or it ran for a few looks only",
+                100.0 * self.seen_s / self.cpu_s
+            ));
+        }
+        let Some(profile) = &self.profile else {
+            notes
+                .push("no thread was seen to run for as long as it takes to look: give it more to do".into());
+            return notes;
+        };
+        let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
+        if profile.question.machine.cpus >= profile.features.threads && wait > CROWDED * run {
+            notes.push(format!(
+                "its threads waited {:.0} % of the time that they ran, with a CPU for each: others kept the CPUs busy, and who                  blocks meanwhile looks like sequential work; profile it again on an idle machine",
+                100.0 * wait / run
+            ));
+        } else if profile.by_runnable {
+            notes.push(
+                "threads waited for CPUs, so active threads are the runnable ones, not those that ran".into(),
+            );
+        }
+        if profile.question.period_ns < 2.0 * profile.slot_ns {
+            notes.push(format!(
+                "looks were {:.1} ms apart: what fluctuates within a period of {:.1} ms is not seen",
+                profile.slot_ns / 1e6,
+                profile.question.period_ns / 1e6
+            ));
+        }
+        if !self.kept.is_empty() {
+            notes.push(format!("your own wait policy was kept: {}", self.kept.join(", ")));
+        }
+        match profile.spinning_at_most {
+            Some(most) => notes.push(format!(
+                "spinning counts as work, and is 0 to {:.0} % of it (all that ran beside one thread)",
+                100.0 * most
+            )),
+            None => notes.push(
+                "waiting in OpenMP slept and does not count; a program's own spinning would count as work"
+                    .into(),
+            ),
+        }
+        notes
+    }
+}
+
+/// More waiting than this with a CPU for each thread, over what ran, is worth a note.
+const CROWDED: f64 = 0.1;
+/// Less of the CPU time seen is worth a note.
+const SEEN: f64 = 0.9;

@@ -1,0 +1,214 @@
+//! `corefit profile`: one run of a program tells how it scales on any machine and VM.
+//!
+//! ```text
+//!   launch, waiting made to sleep ─▶ every few ms: look at each thread ─▶ the program ends
+//!                                                                             │
+//!        text, --json, --html, --scenario ◀── corefit_core::profile::analyse ◀┘   and end as it ended
+//! ```
+
+mod document;
+mod html;
+mod scenario;
+mod text;
+mod watch;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use corefit_core::profile::{Machine, Question, Spin, analyse};
+use corefit_linux::launch::{
+    Counts, Environment, Launch, LaunchError, Program, Supervised, Waiting, end_like, passive, plan,
+};
+use corefit_linux::sample;
+
+use document::Document;
+use watch::Watched;
+
+/// Run a program once and predict how it scales on machines and VMs
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Tell all runtimes to use so many threads; may be more than there are CPUs
+    /// [default: as without corefit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    threads: Option<u16>,
+    /// Allocation period of the VMs that are asked about, 1ms to 1s
+    #[arg(long, default_value = "24ms", value_parser = period)]
+    period: Duration,
+    /// What each of their vCPUs gets of a pCPU: 0.25 or 25%
+    #[arg(long, default_value = "25%", value_parser = share)]
+    share: f64,
+    /// Write a page with pictures
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// One JSON document instead of the report on stderr, or into a file (--json=FILE) beside it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    json: Option<Option<PathBuf>>,
+    /// Write a scenario for `corefit sim` that behaves as the program did
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// No report on stderr
+    #[arg(long)]
+    quiet: bool,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
+        (Some(number), _) => (number, 1e-6),
+        (_, Some(number)) => (number, 1e-3),
+        _ => (text.strip_suffix('s').unwrap_or(""), 1.0),
+    };
+    let seconds = number.trim().parse::<f64>().ok().map(|n| n * unit);
+    match seconds {
+        Some(s) if (0.001..=1.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
+        _ => Err("a time from 1ms to 1s is needed, like 24ms".into()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let part = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().ok().map(|p| p / 100.0),
+        None => text.trim().parse().ok(),
+    };
+    part.filter(|share| (0.001..=1.0).contains(share))
+        .ok_or_else(|| "a part of a CPU is needed, above 0 and at most 1, like 0.25 or 25%".into())
+}
+
+/// A file of this command: opened before the program runs, so that nothing is lost for a mistyped name.
+struct Output<'a>(&'a Path, File);
+
+impl<'a> Output<'a> {
+    fn open(path: &'a Path) -> Result<Output<'a>> {
+        let file = File::create(path).with_context(|| format!("{}: cannot be written", path.display()))?;
+        Ok(Output(path, file))
+    }
+
+    /// The program has run: what cannot be written now is told and does not change its end.
+    fn write(mut self, text: &str) {
+        if let Err(why) = self.1.write_all(text.as_bytes()) {
+            tell!("corefit: {}: {why}", self.0.display());
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let program = match Program::find(&args.command[0]) {
+        Ok(program) => program,
+        Err(why) => {
+            tell!("corefit: {why}");
+            return Ok(ExitCode::from(why.exit_code()));
+        }
+    };
+    let html = args.html.as_deref().map(Output::open).transpose()?;
+    let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
+    let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
+    let (launch, waiting, set) = plan_launch(args, &program);
+    let start = Instant::now();
+    let began = sample::now();
+    let mut child = match Supervised::spawn(&launch) {
+        Ok(child) => child,
+        Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
+        Err(why) => {
+            tell!("corefit: {why}");
+            return Ok(ExitCode::from(why.exit_code()));
+        }
+    };
+    let Watched { status, mut series, looks, interval, own_cpu } =
+        watch::until_end(&mut child, began, args.period)?;
+    let wall = start.elapsed();
+    let usage = child.usage();
+    if let Some(usage) = usage {
+        // What threads did between the last look at them and their end.
+        series.voluntary = series.voluntary.max(usage.voluntary_switches);
+        series.involuntary = series.involuntary.max(usage.involuntary_switches);
+    }
+    let cpus = sample::affinity(std::process::id()).map_or(1, |cpus| cpus.len());
+    let question = Question {
+        machine: Machine { cpus },
+        spin: if waiting.sleeps { Spin::Passive } else { Spin::Unknown },
+        period_ns: args.period.as_secs_f64() * 1e9,
+        share: args.share,
+    };
+    let document = Document {
+        command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        exit_code: status.code(),
+        exit_signal: status.signal(),
+        wall_s: wall.as_secs_f64(),
+        cpu_s: usage.map_or(0.0, |u| (u.user + u.system).as_secs_f64()),
+        seen_s: series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum::<f64>() / 1e9,
+        looks,
+        interval_ms: interval.as_secs_f64() * 1e3,
+        own_cpu_s: own_cpu.as_secs_f64(),
+        set,
+        kept: waiting.kept,
+        profile: analyse(&series, &question),
+    };
+    if let Some(output) = json_file {
+        output.write(&document.json());
+    } else if args.json.is_some() {
+        tell!("{}", document.json().trim_end());
+    }
+    if !args.quiet && !matches!(args.json, Some(None)) {
+        tell!("{}", text::render(&document).trim_end());
+    }
+    if let Some(output) = html {
+        output.write(&html::page(&document));
+    }
+    if let (Some(output), Some(profile)) = (scenario, &document.profile) {
+        match scenario::of(profile, &document.command.join(" ")) {
+            Ok(made) => output.write(&made.text),
+            Err(why) => tell!("corefit: --scenario: {why:#}"),
+        }
+    }
+    child.finish(status)
+}
+
+/// What to start, and what it is told: `NAME=value`.
+fn plan_launch(args: &Args, program: &Program) -> (Launch, Waiting, Vec<String>) {
+    let get = |name: &str| std::env::var_os(name);
+    let waiting = passive(&get);
+    let mut env: Vec<(OsString, Option<OsString>)> =
+        waiting.set.iter().map(|(name, value)| ((*name).into(), Some((*value).into()))).collect();
+    let users = &args.command[1..];
+    let mut arguments = vec![];
+    if let Some(threads) = args.threads.map(usize::from) {
+        let counts = Counts { openmp: threads, teams: threads, pools: threads };
+        let knobs = plan(counts, &Environment { get: &get, program, args: users, raise: true });
+        arguments.extend(knobs.arguments().map(OsString::from));
+        env.extend(knobs.variables().map(|(name, value)| (name.into(), Some(value.into()))));
+    }
+    arguments.extend(users.iter().cloned());
+    let told = |(name, value): &(OsString, Option<OsString>)| {
+        format!("{}={}", name.display(), value.as_deref().unwrap_or_default().display())
+    };
+    let set = env.iter().map(told).collect();
+    let launch = Launch { program: program.clone(), args: arguments, env, cpus: None, hold_stdio: false };
+    (launch, waiting, set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_and_shares_have_sane_bounds() {
+        assert_eq!(period("24ms"), Ok(Duration::from_millis(24)));
+        assert_eq!(period("0.1s"), Ok(Duration::from_millis(100)));
+        assert_eq!(period("1500us"), Ok(Duration::from_micros(1500)));
+        for bad in ["24", "0ms", "999us", "2s", "ms", "NaNms", "-1s", ""] {
+            assert!(period(bad).is_err(), "{bad}");
+        }
+        assert_eq!((share("25%"), share("0.5"), share("1")), (Ok(0.25), Ok(0.5), Ok(1.0)));
+        for bad in ["0", "1.1", "101%", "-1", "NaN", "%", "half", ""] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A scenario for `corefit sim` that behaves as the program did: stretches of the run as fork-join loops with the
+//! measured parallelism, in as many iterations as give the measured rate of blocking. The loop count is calibrated with
+//! the simulation itself; what remains is written into the file.
+
+use anyhow::{Context, Result};
+use corefit_core::profile::{Profile, Stretch};
+use corefit_sim::{Scenario, Sim};
+
+/// Stretches of a scenario: more are averaged.
+const MOST: usize = 64;
+/// Rounds of calibration.
+const ROUNDS: u32 = 4;
+/// Iterations of one stretch.
+const ITERATIONS: f64 = 1e7;
+
+/// A scenario, and how far its simulation is from the measurement.
+pub(super) struct Made {
+    pub(super) text: String,
+    /// Simulated over measured: parallelism, blocks per thread-second.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for tests: the text tells it"))]
+    pub(super) parallelism: f64,
+    #[cfg_attr(not(test), expect(dead_code, reason = "for tests: the text tells it"))]
+    pub(super) blocking: f64,
+}
+
+pub(super) fn of(profile: &Profile, command: &str) -> Result<Made> {
+    let threads = profile.features.threads;
+    let stretches = few(&profile.active);
+    let wanted = (profile.features.parallelism, profile.voluntary as f64);
+    let mut factor = 1.0;
+    let mut best: Option<(f64, String, f64, f64)> = None;
+    for _ in 0..ROUNDS {
+        let program = program(&stretches, threads, wanted.1 * factor);
+        let text = text(profile, command, &program, None);
+        let (parallelism, blocks) = simulated(&text, threads)?;
+        let ratio = (parallelism / wanted.0, if wanted.1 > 0.0 { blocks / wanted.1 } else { 1.0 });
+        let off = (ratio.0 - 1.0).abs() + (ratio.1 - 1.0).abs();
+        if best.as_ref().is_none_or(|(least, ..)| off < *least) {
+            best = Some((off, program, ratio.0, ratio.1));
+        }
+        if ratio.1 <= 0.0 || (ratio.1 - 1.0).abs() < 0.02 {
+            break;
+        }
+        factor /= ratio.1;
+    }
+    let (_, program, parallelism, blocking) = best.context("nothing was simulated")?;
+    let text = text(profile, command, &program, Some((parallelism, blocking)));
+    Ok(Made { text, parallelism, blocking })
+}
+
+/// At most [`MOST`] stretches.
+fn few(all: &[Stretch]) -> Vec<Stretch> {
+    let group = all.len().div_ceil(MOST).max(1);
+    let one = |part: &[Stretch]| {
+        let ns: f64 = part.iter().map(|s| s.ns).sum();
+        Stretch { ns, active: part.iter().map(|s| s.ns * s.active).sum::<f64>() / ns }
+    };
+    all.chunks(group).map(one).collect()
+}
+
+/// Each iteration blocks each thread once: those of the team wait for the next one, the first for the last of them.
+fn program(stretches: &[Stretch], threads: usize, blocks: f64) -> String {
+    let whole: f64 = stretches.iter().map(|s| s.ns).sum();
+    let mut text = String::new();
+    for stretch in stretches {
+        let n = threads as f64;
+        let rounds = (blocks * stretch.ns / whole / n).round().clamp(1.0, ITERATIONS);
+        let active = stretch.active.min(n);
+        let (alone, all, asleep) = if threads == 1 || active < 1.0 {
+            (active.min(1.0), 0.0, (1.0 - active).max(0.0))
+        } else {
+            let alone = (n - active) / (n - 1.0);
+            (alone, 1.0 - alone, 0.0)
+        };
+        let time = |part: f64, times: f64| format!("{:.0}ns", (part * stretch.ns * times / rounds).max(1.0));
+        let mut body = vec![];
+        if alone > 1e-4 {
+            body.push(format!("compute {}", time(alone, 1.0)));
+        }
+        if all > 1e-4 {
+            body.push(format!("parallel {{ compute {} split }}", time(all, n)));
+        }
+        if asleep > 1e-4 {
+            body.push(format!("sleep {}", time(asleep, 1.0)));
+        }
+        if !body.is_empty() {
+            text += &format!("repeat {rounds:.0} {{ {} }}\n", body.join(" "));
+        }
+    }
+    text
+}
+
+fn text(profile: &Profile, command: &str, program: &str, check: Option<(f64, f64)>) -> String {
+    let f = &profile.features;
+    let printable: String =
+        command.chars().map(|c| if c.is_control() || c == '"' || c == '\\' { '?' } else { c }).collect();
+    let off = |ratio: f64| format!("{:+.1} %", 100.0 * (ratio - 1.0));
+    let check = check.map_or(String::new(), |(parallelism, blocking)| {
+        format!(
+            "# Simulated as it stands here, against measured: parallelism {}, blocks {}.\n",
+            off(parallelism),
+            off(blocking)
+        )
+    });
+    format!(
+        "# What `corefit profile` saw of: {printable}\n\
+         # Measured: parallelism {:.2} of {} threads, {:.1} blocks per thread-second.\n\
+         {check}\
+         # A VM with less: quota = 0.25 and quota_period = \"24ms\", below; or neighbours, as in scenarios/.\n\
+         about = \"{printable}, as corefit profile saw it\"\n\
+         until = \"{:.0}s\"\n\
+         jitter = \"0s\"\n\
+         runs = 1\n\
+         hardware = {{ cores = {} }}\n\n\
+         [[vm]]\n\
+         name = \"program\"\n\
+         vcpus = {}\n\
+         pin = \"0-{}\"\n\
+         pinned = true\n\
+         wait = \"block\"\n\
+         program = \"\"\"\n{program}\"\"\"\n",
+        f.parallelism,
+        f.threads,
+        f.switches_per_thread_s,
+        (profile.took_ns / 1e9 * 100.0).clamp(60.0, 3600.0 * 24.0),
+        f.threads,
+        f.threads,
+        f.threads - 1,
+    )
+}
+
+/// Mean cores at work while it ran, and how often vCPUs halted (each has one thread).
+fn simulated(text: &str, threads: usize) -> Result<(f64, f64)> {
+    let scenario = Scenario::parse(text, &[]).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let mut sim = Sim::new(&scenario.spec)?;
+    sim.run();
+    let truth = sim.truth();
+    let vm = truth.vms.first().context("the scenario has a VM")?;
+    let took = vm.apps.first().and_then(|app| app.took_ns).context("the simulated program did not end")?;
+    // At the end all threads but the last one halt for good.
+    let halts = vm.counts.halts.saturating_sub(threads as u64 - 1);
+    Ok((vm.time.utilised as f64 / took as f64, halts as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use corefit_core::profile::{Machine, Question, Series, Spin, analyse};
+
+    use super::*;
+
+    const MS: f64 = 1e6;
+
+    fn profile(runs: &[&[f64]], voluntary: u64) -> Profile {
+        let slots: Vec<(f64, &[f64])> = runs.iter().cycle().take(300).map(|runs| (4.0 * MS, *runs)).collect();
+        let series = Series { voluntary, ..Series::of_runs(&slots) };
+        let machine = Machine { cpus: 8 };
+        let question = Question { machine, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 };
+        analyse(&series, &question).unwrap()
+    }
+
+    #[test]
+    fn the_simulated_program_has_the_measured_parallelism_and_rate_of_blocking() {
+        let alone: &[f64] = &[4.0 * MS, 0.0, 0.0, 0.0];
+        let most: &[f64] = &[4.0 * MS, 3.0 * MS, 3.0 * MS, 3.0 * MS];
+        let idle: &[f64] = &[1.0 * MS, 0.0, 0.0, 0.0];
+        for (runs, voluntary) in
+            [(vec![alone, most], 4000), (vec![most], 20_000), (vec![alone, most, idle], 900)]
+        {
+            let made = of(&profile(&runs, voluntary), "a \"program\"").unwrap();
+            assert!((made.parallelism - 1.0).abs() < 0.05, "{} of {runs:?}\n{}", made.parallelism, made.text);
+            assert!((made.blocking - 1.0).abs() < 0.1, "{} of {runs:?}\n{}", made.blocking, made.text);
+        }
+    }
+
+    #[test]
+    fn a_program_of_one_thread_is_a_scenario_too() {
+        let made = of(&profile(&[&[4.0 * MS], &[2.0 * MS]], 150), "one").unwrap();
+        assert!((made.parallelism - 1.0).abs() < 0.05, "{}\n{}", made.parallelism, made.text);
+    }
+}

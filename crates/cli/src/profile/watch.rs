@@ -1,0 +1,76 @@
+//! Looking at the program until it ends.
+
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use corefit_core::Time;
+use corefit_core::profile::{Recorder, Series};
+use corefit_linux::launch::{Event, Supervised};
+use corefit_linux::sample;
+use corefit_linux::threads::{ThreadSampler, own_cpu};
+
+/// What was seen.
+pub(super) struct Watched {
+    pub(super) status: ExitStatus,
+    pub(super) series: Series,
+    pub(super) looks: u64,
+    /// Time between looks, in the end.
+    pub(super) interval: Duration,
+    /// What looking cost.
+    pub(super) own_cpu: Duration,
+}
+
+/// Looks in an allocation period.
+const PER_PERIOD: u32 = 6;
+/// Between two looks: a running thread's time moves with the kernel's ticks of 4 ms, so more often shows nothing more.
+const SHORTEST: Duration = Duration::from_millis(4);
+const LONGEST: Duration = Duration::from_millis(8);
+/// The longest that looks may be stretched to for their cost.
+const STRETCHED: Duration = Duration::from_millis(50);
+/// Looks at which the status is read as well: the first ones, and every so many.
+const FIRST: u64 = 24;
+const EVERY: u64 = 8;
+/// Looks between two checks of what they cost.
+const CHECK: u64 = 32;
+/// Part of the program's CPU time, or of the time if that is more, that looking may cost; the promise is twice that.
+const COST: f64 = 0.01;
+/// Once the memory is used up, only switches are counted.
+const RARELY: Duration = Duration::from_millis(500);
+
+/// Follows the program to its end; `began`: before it was started.
+pub(super) fn until_end(child: &mut Supervised, began: Time, period: Duration) -> Result<Watched> {
+    let mut recorder = Recorder::new(began);
+    let mut sampler = ThreadSampler::new(child.pid());
+    let mut interval = (period / PER_PERIOD).clamp(SHORTEST, LONGEST);
+    let cost_before = own_cpu();
+    let (mut looks, start) = (0, Instant::now());
+    let mut next = start + interval;
+    let status = loop {
+        match child.wait_until(next).context("lost the program")? {
+            Event::Exited(status) => break status,
+            Event::Stopped(_) => {}
+            Event::Continued => recorder.skip(sample::now()),
+            Event::Undelivered { signal, why } => {
+                tell!("corefit: signal {signal} could not be passed on: {why}");
+            }
+            Event::Tick => {
+                let look = sampler.look(looks < FIRST || looks.is_multiple_of(EVERY));
+                let run: u64 = look.threads.iter().map(|thread| thread.run_ns).sum();
+                recorder.take(&look);
+                looks += 1;
+                if looks.is_multiple_of(CHECK) {
+                    let cost = (own_cpu() - cost_before).as_secs_f64();
+                    let of = start.elapsed().as_secs_f64().max(run as f64 / 1e9);
+                    if cost > COST * of && interval < STRETCHED {
+                        interval = interval.mul_f64(1.5).min(STRETCHED);
+                    }
+                }
+                let pause = if recorder.full() { RARELY } else { interval };
+                next = (next + pause).max(Instant::now() + pause / 2);
+            }
+        }
+    };
+    let cost = own_cpu() - cost_before;
+    Ok(Watched { status, series: recorder.finish(), looks, interval, own_cpu: cost })
+}

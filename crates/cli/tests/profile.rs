@@ -1,0 +1,219 @@
+//! `corefit profile` as a user meets it.
+
+mod run_support;
+
+use std::process::{Command, Output};
+
+use run_support::{Place, REGIONS, stderr, stdout};
+use serde_json::Value;
+
+/// Threads take turns: each runs alone for a while, `argv[1]` times in all, then blocks. How many of them there are is
+/// `argv[2]`. So one thread is active at any time.
+const TURNS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static long turn, turns, threads;
+static void *run(void *self) {
+    pthread_mutex_lock(&mutex);
+    for (;;) {
+        while (turn < turns && turn % threads != (long)self) pthread_cond_wait(&moved, &mutex);
+        if (turn >= turns) break;
+        for (volatile long i = 0; i < 8000000; i++) ;
+        turn++;
+        pthread_cond_broadcast(&moved);
+    }
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+int main(int argc, char **argv) {
+    pthread_t thread[64];
+    turns = atol(argv[1]);
+    threads = atol(argv[2]);
+    for (long i = 0; i < threads; i++) pthread_create(&thread[i], NULL, run, (void *)i);
+    for (long i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    printf("%ld turns\n", turn);
+    return 7;
+}
+"#;
+
+/// As many threads as `argv[1]`, none of which ever waits for another.
+const BUSY: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+static void *run(void *unused) {
+    for (volatile long i = 0; i < 400000000; i++) ;
+    return unused;
+}
+int main(int argc, char **argv) {
+    pthread_t thread[64];
+    long threads = atol(argv[1]);
+    for (long i = 0; i < threads; i++) pthread_create(&thread[i], NULL, run, NULL);
+    for (long i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    return 0;
+}
+"#;
+
+fn json(place: &Place, command: &mut Command) -> (Output, Value) {
+    let output = command.output().unwrap();
+    assert!(place.path().join("report.json").exists(), "{}", stderr(&output));
+    (output, place.report())
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {path}: {value}"))
+}
+
+#[test]
+fn threads_that_take_turns_have_a_parallelism_of_one_however_many_they_are() {
+    let place = Place::new();
+    let program = place.compile("turns", &["-pthread"], TURNS);
+    let mut command = place.corefit(&["profile", "--quiet", "--json=report.json", "--"]);
+    let (output, seen) = json(&place, command.arg(program).args(["60", "4"]));
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(7), "60 turns\n"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stderr(&output).is_empty(), "{}", stderr(&output));
+    assert_eq!(seen["exit_code"], 7);
+    let profile = &seen["profile"];
+    assert_eq!(profile["features"]["threads"], 4);
+    // On a busy machine a thread that was woken may want to run before the one before it sleeps.
+    let parallelism = number(profile, "/features/parallelism");
+    assert!((0.8..1.3).contains(&parallelism), "{parallelism}");
+    assert!(number(profile, "/own/speedup/is") < 1.3, "{profile}");
+    let kind = profile["features"]["kind"].as_u64().unwrap();
+    assert!(kind == 2 || kind == 4, "low parallelism: {kind}");
+    assert!(number(profile, "/voluntary") >= 55.0, "each turn blocks somebody: {profile}");
+}
+
+#[test]
+fn more_busy_threads_than_cpus_are_profiled_as_parallel_by_who_is_runnable() {
+    let place = Place::new();
+    let program = place.compile("busy", &["-pthread"], BUSY);
+    let mut command = Command::new("taskset");
+    let inner = place.corefit(&["profile", "--quiet", "--json=report.json", "--"]);
+    command.args(["-c", "0"]).arg(inner.get_program()).args(inner.get_args()).current_dir(place.path());
+    let (_, seen) = json(&place, command.arg(program).arg("4"));
+    let profile = &seen["profile"];
+    assert_eq!((&profile["features"]["threads"], &profile["by_runnable"]), (&4.into(), &true.into()));
+    assert_eq!(profile["question"]["machine"]["cpus"], 1);
+    assert!(number(profile, "/features/parallelism") > 3.0, "{}", profile["features"]);
+    assert!(number(profile, "/own/speedup/is") > 3.0 && number(profile, "/here/speedup/is") < 1.1);
+    assert_eq!(profile["features"]["kind"], 1);
+    assert!(number(profile, "/asked/speedup/is") > 3.0);
+    let cores = number(profile, "/asked/dedicated_cores/is") / number(profile, "/asked/speedup/is");
+    assert!((cores - 0.25).abs() < 1e-9);
+}
+
+#[test]
+fn the_report_says_both_speedups_and_stdout_is_the_programs_own() {
+    let place = Place::new();
+    let program = place.compile("busy", &["-pthread"], BUSY);
+    let output = place
+        .corefit(&["profile", "--share", "50%", "--period", "48ms", "--"])
+        .arg(program)
+        .arg("2")
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
+    let text = stderr(&output);
+    for part in [
+        "parallelism ",
+        " of 2 threads",
+        "per thread-second",
+        "type ",
+        "at equal share",
+        "dedicated cores",
+        "VM, 2 vCPUs of 50 %, 48 ms",
+        "one quota",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing:\n{text}");
+    }
+    let output = place.corefit(&["profile", "--json", "--", "true"]).output().unwrap();
+    let value: Value =
+        serde_json::from_slice(&output.stderr).unwrap_or_else(|why| panic!("{why}: {}", stderr(&output)));
+    assert_eq!(value["exit_code"], 0);
+}
+
+#[test]
+fn pages_and_scenarios_stand_alone() {
+    let place = Place::new();
+    let program = place.compile("turns", &["-pthread"], TURNS);
+    let output = place
+        .corefit(&[
+            "profile",
+            "--quiet",
+            "--json=report.json",
+            "--html",
+            "p.html",
+            "--scenario",
+            "p.toml",
+            "--",
+        ])
+        .arg(program)
+        .args(["40", "3", "<&\">"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    let page = std::fs::read_to_string(place.path().join("p.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 4, "{page}");
+    assert!(page.contains("&lt;&amp;&quot;&gt;") && !page.contains("<&\">"));
+    for outside in ["<script", "<link", "src=", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let sim = place.corefit(&["sim", "p.toml", "--json"]).output().unwrap();
+    assert!(sim.status.success(), "{}", stderr(&sim));
+    let seen = place.report();
+    let simulated: Value = serde_json::from_slice(&sim.stdout).unwrap();
+    let mean = |name: &str| number(&simulated, &format!("/points/0/vms/0/{name}/mean"));
+    let parallelism = number(&seen, "/profile/features/parallelism");
+    assert!(
+        (mean("utilised") / parallelism - 1.0).abs() < 0.1,
+        "{} instead of {parallelism}",
+        mean("utilised")
+    );
+}
+
+#[test]
+fn the_programs_signal_and_failures_to_start_are_as_without_corefit() {
+    let place = Place::new();
+    let killed = place.corefit(&["profile", "--quiet", "--", "sh", "-c", "kill -TERM $$"]).output().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed.status), Some(15));
+    let missing = place.corefit(&["profile", "--", "no-such-program"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(127), "{}", stderr(&missing));
+    let unwritable =
+        place.corefit(&["profile", "--html", "no/such/dir.html", "--", "touch", "ran"]).output().unwrap();
+    assert_eq!(unwritable.status.code(), Some(2));
+    assert!(
+        stderr(&unwritable).starts_with("corefit: no/such/dir.html: cannot be written"),
+        "{}",
+        stderr(&unwritable)
+    );
+    assert!(!place.path().join("ran").exists(), "nothing runs");
+}
+
+#[test]
+fn waiting_is_made_to_sleep_unless_the_user_says_how_and_openmp_is_told_its_threads() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let profile = ["profile", "--quiet", "--threads", "3", "--json=report.json", "--"];
+    let (output, seen) = json(&place, place.corefit(&profile).arg(&program).arg("300"));
+    assert_eq!(stdout(&output), "right 1\nteams 3\n");
+    assert!(seen["set"].as_array().unwrap().iter().any(|set| set == "GOMP_SPINCOUNT=0"), "{}", seen["set"]);
+    assert_eq!(seen["profile"]["spinning_at_most"], Value::Null);
+    assert!(number(&seen["profile"], "/voluntary") > 100.0, "members sleep at each region: {seen}");
+    let mut active = place.corefit(&profile);
+    let (output, seen) = json(&place, active.env("OMP_WAIT_POLICY", "active").arg(&program).arg("300"));
+    assert_eq!(stdout(&output), "right 1\nteams 3\n");
+    assert_eq!(seen["kept"], serde_json::json!(["OMP_WAIT_POLICY=active"]));
+    assert_eq!(
+        seen["set"].as_array().unwrap().iter().filter(|set| set.as_str().unwrap().contains("SPIN")).count(),
+        0
+    );
+    assert!(number(&seen["profile"], "/spinning_at_most") > 0.0);
+}

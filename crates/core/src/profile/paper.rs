@@ -1,0 +1,32 @@
+//! P1's programs and their types (Table I): what a program is put beside. The paper prints types, not coordinates.
+
+/// Name and type of the 27 PARSEC and SPLASH2X programs, spelled as in Table I.
+pub const PROGRAMS: [(&str, u8); 27] = [
+    ("p.freqmine", 1),
+    ("p.swapion", 1),
+    ("p.x264", 1),
+    ("p.ferret", 1),
+    ("p.vips", 1),
+    ("s.water_nsquared", 1),
+    ("s.barnes", 1),
+    ("s.lu_ncb", 1),
+    ("s.raytrace", 1),
+    ("s.radix", 1),
+    ("p.bodytrack", 2),
+    ("p.dedup", 2),
+    ("p.facesim", 2),
+    ("s.ocean_cp", 2),
+    ("s.volrend", 2),
+    ("s.cholesky", 2),
+    ("p.fluidanimate", 3),
+    ("p.streamcluster", 3),
+    ("s.ocean_ncp", 3),
+    ("p.canneal", 4),
+    ("p.raytrace", 4),
+    ("p.blackschole", 4),
+    ("s.fmm", 4),
+    ("s.radiosity", 4),
+    ("s.water_spatial", 4),
+    ("s.fft", 4),
+    ("s.lu_cb", 4),
+];

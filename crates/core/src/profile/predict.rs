@@ -1,0 +1,528 @@
+//! From a recorded run to what is told of it: features, speedups elsewhere with their terms and ranges, what limits them.
+
+use serde::{Deserialize, Serialize};
+
+use super::features::{Features, Stretch, potential, stretches, windows};
+use super::replay::{Division, Vm, replay};
+use super::series::Series;
+use super::steps::{Step, mixing, steps};
+
+/// What switching a vCPU out and in again takes from its VM, ns: halt 3,000, kick 1,500, interrupt 1,000 and switch
+/// 2,000 (`corefit_sim`'s costs: orders of magnitude of published ones, not measured here).
+const SWITCH_OUT_NS: f64 = 7_500.0;
+/// A lane with less than this part of the busiest one's work is no working thread.
+const WORKS: f64 = 0.05;
+/// Contiguous parts of the run whose differences tell how certain a mean is.
+const BLOCKS: usize = 5;
+/// What P1 lost with frequent blocking beside three busy VMs (III-B): means on its VM over those on its machine of types
+/// 2 and 3. Rescheduling delay is not replayed; so much it was there.
+const DELAYED: [(u8, f64); 2] = [(2, 3.0 / 6.5), (3, 5.0 / 8.7)];
+
+/// The machine that the program ran on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Cores that it might use.
+    pub cpus: usize,
+}
+
+/// How spinning was told from work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spin {
+    /// OpenMP's waiting slept (passive wait policy), so its spinning is not in the times. What a program spins by itself
+    /// would be.
+    Passive,
+    /// The user's own wait policy was kept: spinning is counted as work, at most all that ran beside one thread.
+    Unknown,
+}
+
+/// What to work out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// Where it ran.
+    pub machine: Machine,
+    /// How spinning was told from work.
+    pub spin: Spin,
+    /// The allocation period asked about, ns.
+    pub period_ns: f64,
+    /// The share asked about, above 0, at most 1.
+    pub share: f64,
+}
+
+/// A number and what it lies between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Range {
+    /// The estimate.
+    pub is: f64,
+    /// At least, with the reservations told.
+    pub low: f64,
+    /// At most.
+    pub high: f64,
+}
+
+impl Range {
+    fn times(self, factor: f64) -> Range {
+        Range { is: self.is * factor, low: self.low * factor, high: self.high * factor }
+    }
+}
+
+/// A prediction (P1 II-B). `speedup = N - N (switching + unused)`, both as parts of the timeslices allocated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OnVm {
+    /// Where.
+    pub vm: Vm,
+    /// Against one vCPU of the same share.
+    pub speedup: Range,
+    /// The same work in dedicated cores: speedup times share.
+    pub dedicated_cores: Range,
+    /// Parts of the CPU time allocated, which are 1 in all: used for work,
+    pub efficiency: f64,
+    /// used up by switching vCPUs out,
+    pub switching: f64,
+    /// and not used.
+    pub unused: f64,
+    /// P1's potential: the efficiency, if all that is to be done in a period could be done by any vCPU.
+    pub potential: f64,
+}
+
+/// Time of one thread, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// On a CPU.
+    pub run: f64,
+    /// Runnable without one.
+    pub wait: f64,
+    /// Neither.
+    pub blocked: f64,
+}
+
+/// Everything about a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// What was asked.
+    pub question: Question,
+    /// Length of the recorded run, ns, and of a slot on average.
+    pub took_ns: f64,
+    /// See above.
+    pub slot_ns: f64,
+    /// Times that threads were put off their CPUs.
+    pub involuntary: u64,
+    /// Times that they blocked.
+    pub voluntary: u64,
+    /// Per working thread.
+    pub times: Vec<Times>,
+    /// Active threads are the runnable ones, because there were fewer cores than threads, or threads waited for cores
+    /// for other reasons.
+    pub by_runnable: bool,
+    /// How much of the spread within slots is fork-join (1) rather than even (0); null if it could not be seen.
+    pub mixing: Option<f64>,
+    /// P1's features.
+    pub features: Features,
+    /// Spinning among the work is at most this part of it; null where the wait policy was passive.
+    pub spinning_at_most: Option<f64>,
+    /// On the machine it ran on, as it ran: N there is the smaller of cores and threads.
+    pub here: OnVm,
+    /// On a machine of its own with a core for each thread.
+    pub own: OnVm,
+    /// On such machines with fewer cores, too.
+    pub machines: Vec<OnVm>,
+    /// On VMs: vCPUs x shares x periods, each with timeslices per vCPU, and with one quota.
+    pub vms: Vec<OnVm>,
+    /// Without quota, beside busy neighbours on all CPUs with the same weight, and with three times as much.
+    pub beside: Vec<OnVm>,
+    /// On the VM asked about.
+    pub asked: OnVm,
+    /// What limits it, and what can be done, in sentences.
+    pub limits: Vec<String>,
+    /// Active threads over time, with a core for each; for pictures and scenarios.
+    #[serde(skip)]
+    pub active: Vec<Stretch>,
+    /// Work in each allocation period, over what all cores could do in it.
+    #[serde(skip)]
+    pub used: Vec<f64>,
+}
+
+impl Profile {
+    /// The prediction for a VM of the grid.
+    #[must_use]
+    pub fn on(&self, vcpus: usize, share: f64, period_ns: f64, pooled: bool) -> Option<&OnVm> {
+        self.vms.iter().find(|on| {
+            let Vm { division, .. } = &on.vm;
+            (on.vm.vcpus, on.vm.share) == (vcpus, share)
+                && (on.vm.period_ns - period_ns).abs() < 1.0
+                && (*division == Division::Pooled) == pooled
+        })
+    }
+}
+
+/// The steps that predictions replay.
+struct Steps {
+    is: Vec<Step>,
+    /// The extremes: even, and fork-join.
+    extremes: [Vec<Step>; 2],
+    voluntary: u64,
+    took_ns: f64,
+    kind: u8,
+}
+
+impl Steps {
+    fn on(&self, vm: Vm) -> OnVm {
+        let speedup = |steps: &[Step], switches: f64| {
+            let outcome = replay(steps, &vm);
+            let cores = vm.vcpus as f64 * vm.part();
+            // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
+            let took = outcome.took.max(outcome.work / cores) + overhead(&vm, switches) / cores;
+            if took > 0.0 { outcome.work / vm.part() / took } else { 0.0 }
+        };
+        let switches = self.voluntary as f64;
+        let is = speedup(&self.is, switches);
+        let mut all = vec![is];
+        all.extend(self.extremes.iter().map(|steps| speedup(steps, switches)));
+        let blocks: Vec<f64> = self.blocks().map(|(steps, part)| speedup(steps, switches * part)).collect();
+        let spread = 2.0 * standard_error(&blocks);
+        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = all.iter().copied().fold(0.0, f64::max);
+        let cores = vm.vcpus as f64;
+        let mut low = (least - spread).max(0.0);
+        let delayed = DELAYED.iter().find(|(kind, _)| *kind == self.kind);
+        if let Some((_, ratio)) = delayed.filter(|_| vm.share < 1.0 && vm.division == Division::PerVcpu) {
+            low =
+                low.min(replay(&self.is, &Vm::dedicated(vm.vcpus)).speedup(&Vm::dedicated(vm.vcpus)) * ratio);
+        }
+        let speedup = Range { is, low, high: (most + spread).min(cores.max(is)) };
+        let efficiency = is / cores;
+        let work: f64 = self.is.iter().map(Step::total).sum();
+        let switching = if work > 0.0 { overhead(&vm, switches) * efficiency / work } else { 0.0 };
+        OnVm {
+            speedup,
+            dedicated_cores: speedup.times(vm.part()),
+            efficiency,
+            switching,
+            unused: (1.0 - efficiency - switching).max(0.0),
+            potential: potential_on(&self.is, &vm),
+            vm,
+        }
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = (&[Step], f64)> {
+        let size = self.is.len() / BLOCKS;
+        // Parts too short for a period tell nothing.
+        let enough = if size >= 20 { BLOCKS } else { 0 };
+        (0..enough).map(move |i| (&self.is[i * size..(i + 1) * size], 1.0 / BLOCKS as f64))
+    }
+}
+
+/// The potential of a VM with as many vCPUs as threads is P1's; with fewer, the threads cannot use more.
+fn potential_on(steps: &[Step], vm: &Vm) -> f64 {
+    let threads = steps.first().map_or(1, |step| step.work.len()).max(1);
+    let portion = vm.share * vm.vcpus as f64 / threads as f64;
+    potential(steps, portion.min(1.0), vm.period_ns)
+}
+
+fn overhead(vm: &Vm, switches: f64) -> f64 {
+    let virtual_cpus = vm.division != Division::Pooled && vm.share < 1.0;
+    if virtual_cpus { switches * SWITCH_OUT_NS } else { 0.0 }
+}
+
+fn standard_error(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    if n < 2.0 {
+        return 0.0;
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (variance / n).sqrt()
+}
+
+/// Works everything out. `None` if nothing ran in the series.
+#[must_use]
+pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
+    let lanes = workers(series);
+    if lanes.is_empty() {
+        return None;
+    }
+    let threads = lanes.len();
+    let mixed = mixing(series, &lanes);
+    let is = steps(series, &lanes, mixed.unwrap_or(0.5));
+    let timeslice_ns = question.share * question.period_ns;
+    let features = Features::of(&is, series.voluntary, question.period_ns, timeslice_ns);
+    let prepared = Steps {
+        extremes: [0.0, 1.0].map(|mixing| steps(series, &lanes, mixing)),
+        voluntary: series.voluntary,
+        took_ns: series.ns(),
+        kind: features.kind.0,
+        is,
+    };
+    let times = times(series, &lanes);
+    let (run, wait) = times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
+    let beside_one: f64 = prepared.is.iter().map(beside_one).sum();
+    let vm = |vcpus, share, period_ns, division| Vm { vcpus, share, period_ns, division };
+    let counts = counts(threads);
+    let mut vms = vec![];
+    for &vcpus in &counts {
+        for share in shares(question.share) {
+            for period_ns in periods(question.period_ns) {
+                vms.push(prepared.on(vm(vcpus, share, period_ns, Division::PerVcpu)));
+                vms.push(prepared.on(vm(vcpus, share, period_ns, Division::Pooled)));
+            }
+        }
+    }
+    let rivals =
+        |rivals: f64| move |n: &usize| vm(*n, 1.0, question.period_ns, Division::Weighted { rivals });
+    let beside =
+        [1.0, 3.0].into_iter().flat_map(|r| counts.iter().map(rivals(r))).map(|vm| prepared.on(vm)).collect();
+    let asked = prepared.on(vm(threads, question.share, question.period_ns, Division::PerVcpu));
+    let own = prepared.on(Vm::dedicated(threads));
+    Some(Profile {
+        question: question.clone(),
+        took_ns: prepared.took_ns,
+        slot_ns: series.ns() / series.slots.len().max(1) as f64,
+        involuntary: series.involuntary,
+        voluntary: series.voluntary,
+        by_runnable: question.machine.cpus < threads || wait > BY_RUNNABLE * (run + wait),
+        mixing: mixed,
+        spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside_one / run),
+        here: here(question.machine.cpus.min(threads), run, prepared.took_ns),
+        machines: counts.iter().map(|cores| prepared.on(Vm::dedicated(*cores))).collect(),
+        limits: limits(&prepared, &features, &own, &asked),
+        active: stretches(&prepared.is, threads as f64 / 16.0),
+        used: windows(&prepared.is, question.period_ns)
+            .iter()
+            .map(|window| window.work.iter().sum::<f64>() / (window.ns * threads as f64))
+            .collect(),
+        times,
+        features,
+        own,
+        beside,
+        vms,
+        asked,
+    })
+}
+
+/// Waiting above this part of the runnable time counts as having too few cores.
+const BY_RUNNABLE: f64 = 0.05;
+
+/// Work done beside one thread, ns: at most this is spinning, for at any time somebody works.
+fn beside_one(step: &Step) -> f64 {
+    step.phases.iter().map(|phase| phase.ns * (phase.active - 1.0).max(0.0)).sum()
+}
+
+/// The efficiency on the machine as it was: what ran, of what the cores could have run.
+fn here(cores: usize, run: f64, took: f64) -> OnVm {
+    let vm = Vm::dedicated(cores.max(1));
+    let speedup = if took > 0.0 { run / took } else { 0.0 };
+    let speedup = Range { is: speedup, low: speedup, high: speedup };
+    let efficiency = speedup.is / cores.max(1) as f64;
+    OnVm {
+        speedup,
+        dedicated_cores: speedup,
+        efficiency,
+        switching: 0.0,
+        unused: (1.0 - efficiency).max(0.0),
+        potential: efficiency.min(1.0),
+        vm,
+    }
+}
+
+fn workers(series: &Series) -> Vec<usize> {
+    let mut run = vec![0.0; series.lanes()];
+    for (lane, at) in series.slots.iter().flat_map(|slot| slot.lanes.iter().enumerate()) {
+        run[lane] += at.run;
+    }
+    let most = run.iter().copied().fold(0.0, f64::max);
+    (0..run.len()).filter(|lane| run[*lane] > 0.0 && run[*lane] >= WORKS * most).collect()
+}
+
+fn times(series: &Series, lanes: &[usize]) -> Vec<Times> {
+    let one = |lane: &usize| {
+        let mut times = Times::default();
+        for slot in &series.slots {
+            let Some(at) = slot.lanes.get(*lane) else { continue };
+            times.run += at.run;
+            times.wait += at.wait;
+            if at.alive {
+                times.blocked += slot.ns - at.run - at.wait;
+            }
+        }
+        times
+    };
+    lanes.iter().map(one).collect()
+}
+
+/// Numbers of vCPUs of the grid: powers of two, and as many as threads.
+fn counts(threads: usize) -> Vec<usize> {
+    let powers = (0..usize::BITS).map(|n| 1 << n).take_while(|n| *n < threads);
+    powers.chain([threads]).collect()
+}
+
+/// Shares of the grid: P1's quarter and its neighbours, and the one asked about.
+fn shares(asked: f64) -> Vec<f64> {
+    let mut shares = vec![0.75, 0.5, 0.25, 0.125];
+    if !shares.contains(&asked) {
+        shares.push(asked);
+    }
+    shares.retain(|share| *share < 1.0 || *share == asked);
+    shares
+}
+
+/// Periods of the grid: the one asked about, to 8 times as long (P1: 24 to 192 ms).
+fn periods(asked: f64) -> [f64; 4] {
+    [1.0, 2.0, 4.0, 8.0].map(|factor| factor * asked)
+}
+
+/// The least loss worth a sentence.
+const WORTH: f64 = 0.05;
+
+fn limits(steps: &Steps, features: &Features, own: &OnVm, asked: &OnVm) -> Vec<String> {
+    let mut told = vec![];
+    let percent = |x: f64| format!("{:.0} %", 100.0 * x);
+    if features.threads == 1 {
+        told.push("It has one working thread: no machine makes it faster by more CPUs.".to_owned());
+        return told;
+    }
+    if own.unused > WORTH {
+        let why = if features.idle > features.sequential && features.idle > WORTH {
+            format!("nobody is active {} of the time (input, output, sleep)", percent(features.idle))
+        } else if features.sequential > WORTH {
+            format!("one thread works alone {} of the time", percent(features.sequential))
+        } else {
+            format!("the busiest thread has {} more work than the mean", percent(features.imbalance))
+        };
+        told.push(format!("On a machine of its own {} of the CPU time is idle: {why}.", percent(own.unused)));
+    }
+    if asked.switching > WORTH {
+        told.push(format!(
+            "On the VM {} of its CPU time goes to switching vCPUs out, at {:.0} blocking synchronisations per thread-second: \
+             `corefit run --lock` if they are mutexes, fewer threads else (`corefit run --threads N`).",
+            percent(asked.switching),
+            features.switches_per_thread_s
+        ));
+    }
+    if matches!(features.kind.0, 2 | 3) {
+        told.push(
+            "It blocks before it has used up a timeslice; beside busy VMs it also waits to be scheduled again, which is in the \
+             lower ends only: fewer, busier vCPUs (`corefit run` follows what is available)."
+                .to_owned(),
+        );
+    }
+    let short = 1.0 - asked.potential;
+    if short > WORTH {
+        let longer = potential_on(&steps.is, &Vm { period_ns: 8.0 * asked.vm.period_ns, ..asked.vm.clone() });
+        let cure = if longer > asked.potential + WORTH {
+            format!(
+                "periods 8 times as long have enough for {} (a throughput VM's, set by the host)",
+                percent(longer)
+            )
+        } else {
+            "longer periods do not help; fewer vCPUs with a larger share each do".to_owned()
+        };
+        told.push(format!(
+            "{} of its timeslices find too little work in their period: {cure}.",
+            percent(short)
+        ));
+    }
+    let apart = asked.potential - asked.efficiency - asked.switching;
+    if apart > WORTH {
+        told.push(format!(
+            "{} of its timeslices are lost because work sits on other vCPUs than they do ({} more than the mean on the busiest \
+             thread in a period): one quota for the VM instead of one per vCPU, timeslices in proportion to the load, or \
+             sequential parts that move between threads.",
+            percent(apart),
+            percent(features.imbalance)
+        ));
+    }
+    if told.is_empty() {
+        told.push("Nothing that can be seen: it uses what it gets, here and there.".to_owned());
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: f64 = 1e6;
+
+    fn question(cpus: usize) -> Question {
+        Question { machine: Machine { cpus }, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 }
+    }
+
+    /// One thread alone for `alone` slots of 4 ms, then four for `all`, 25 times.
+    fn fork_join(alone: usize, all: usize) -> Series {
+        let one: &[f64] = &[4.0 * MS, 0.0, 0.0, 0.0];
+        let each: &[f64] = &[4.0 * MS; 4];
+        let slots = std::iter::repeat_n(one, alone).chain(std::iter::repeat_n(each, all));
+        let slots: Vec<_> = slots.collect::<Vec<_>>().into_iter().cycle().take(25 * (alone + all)).collect();
+        Series::of_runs(&slots.into_iter().map(|runs| (4.0 * MS, runs)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_fifth_sequential_is_2_5_on_four_cores_with_every_term() {
+        let profile = analyse(&fork_join(1, 1), &question(4)).unwrap();
+        for on in [&profile.here, &profile.own] {
+            assert!((on.speedup.is - 2.5).abs() < 1e-9 && (on.efficiency - 0.625).abs() < 1e-9);
+            assert!((on.unused - 0.375).abs() < 1e-9 && on.switching == 0.0);
+        }
+        assert!((profile.features.parallelism - 2.5).abs() < 1e-9 && !profile.by_runnable);
+        let cores: Vec<usize> = profile.machines.iter().map(|on| on.vm.vcpus).collect();
+        assert_eq!(cores, [1, 2, 4]);
+        assert!((profile.machines[0].speedup.is - 1.0).abs() < 1e-9);
+        assert!((profile.machines[1].speedup.is - 5.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_parts_of_allocated_time_are_one_and_equivalents_are_speedup_times_share() {
+        let mut series = fork_join(2, 3);
+        series.voluntary = 4000;
+        let profile = analyse(&series, &question(4)).unwrap();
+        for on in profile.vms.iter().chain([&profile.asked]) {
+            assert!((on.efficiency + on.switching + on.unused - 1.0).abs() < 1e-9, "{on:?}");
+            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.share).abs() < 1e-9);
+            let by_terms = on.vm.vcpus as f64 * (1.0 - on.switching - on.unused);
+            assert!((on.speedup.is - by_terms).abs() < 1e-9);
+            assert!(on.speedup.low <= on.speedup.is && on.speedup.is <= on.speedup.high, "{on:?}");
+        }
+        assert!(profile.asked.switching > 0.0);
+    }
+
+    #[test]
+    fn longer_periods_help_where_work_fluctuates_on_their_scale() {
+        // 48 ms alone, 48 ms of all four: a period finds too little to do, or too much. Two cores' worth of quota is lost to
+        // 1 + 1 in the first, and makes 4 periods of the second: 240 ms of work in 144; with long periods in 120.
+        let profile = analyse(&fork_join(12, 12), &question(4)).unwrap();
+        let at = |factor: f64| profile.on(4, 0.5, factor * 24.0 * MS, true).unwrap();
+        assert!((at(1.0).dedicated_cores.is - 240.0 / 144.0).abs() < 0.03, "{:?}", at(1.0));
+        assert!(at(8.0).speedup.is > at(1.0).speedup.is + 0.2, "{:?} {:?}", at(1.0).speedup, at(8.0).speedup);
+        assert!(profile.features.kind.0 == 4 && profile.asked.speedup.is >= profile.own.speedup.is - 1e-9);
+    }
+
+    #[test]
+    fn unknown_spinning_is_bounded_by_what_ran_beside_one_thread() {
+        let unknown = Question { spin: Spin::Unknown, ..question(4) };
+        let profile = analyse(&fork_join(1, 1), &unknown).unwrap();
+        assert!((profile.spinning_at_most.unwrap() - 0.6).abs() < 1e-9, "3 of 5 units");
+        assert_eq!(analyse(&fork_join(1, 1), &question(4)).unwrap().spinning_at_most, None);
+    }
+
+    #[test]
+    fn frequent_blocking_lowers_the_lower_end_as_it_did_in_the_paper() {
+        let mut series = fork_join(0, 4);
+        let before = analyse(&series, &question(4)).unwrap();
+        assert_eq!(before.features.kind.0, 1);
+        series.voluntary = 100_000;
+        let after = analyse(&series, &question(4)).unwrap();
+        assert_eq!(after.features.kind.0, 3);
+        assert!(
+            after.asked.speedup.low <= 4.0 * 5.0 / 8.7 + 1e-9
+                && after.asked.speedup.low < before.asked.speedup.low
+        );
+    }
+
+    #[test]
+    fn nothing_that_ran_is_no_profile_and_idle_threads_do_not_count() {
+        assert!(analyse(&Series::default(), &question(4)).is_none());
+        let runs: &[f64] = &[4.0 * MS, 0.0, 0.01 * MS];
+        let series = Series::of_runs(&[(4.0 * MS, runs); 30]);
+        assert_eq!(analyse(&series, &question(4)).unwrap().features.threads, 1);
+    }
+}
