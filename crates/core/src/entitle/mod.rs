@@ -59,6 +59,7 @@ pub use certificate::{Certificate, Full, Usage, Violation};
 pub use compile::Wants;
 pub use division::{Cause, Division, FullSet, Share, TOLERANCE};
 pub use grouping::{EqualGroup, Grouping, group};
+pub(crate) use host::WEIGHTS;
 pub use host::{Host, HostError, Slice, Vcpu, Vm, WeightRule};
 pub use words::Binding;
 

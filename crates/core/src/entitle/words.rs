@@ -64,12 +64,18 @@ impl Division {
     /// The bindings of a VM in words, such as `0.33 of vCPU 0: pCPU 0 is full, shared with b`.
     #[must_use]
     pub fn words(&self, vm: usize) -> String {
+        self.sentences(vm).join("; ")
+    }
+
+    /// The same, one text for each binding.
+    #[must_use]
+    pub fn sentences(&self, vm: usize) -> Vec<String> {
         let sentence = |binding: Binding| {
             let subject = format!("{} of {}", binding.cpus, plural("vCPU", &binding.vcpus));
             format!("{subject}: {}", self.reason(vm, &binding))
         };
         let sentences: Vec<String> = self.bindings(vm).into_iter().map(sentence).collect();
-        if sentences.is_empty() { "it has no vCPUs".into() } else { sentences.join("; ") }
+        if sentences.is_empty() { vec!["it has no vCPUs".into()] } else { sentences }
     }
 
     fn reason(&self, vm: usize, binding: &Binding) -> String {
