@@ -234,19 +234,25 @@ impl Qemu {
     fn count(&mut self) {
         let usage = self.usage.as_ref().and_then(Usage::read);
         let mut did = (0, 0);
+        let mut read = |thread: &mut Thread, other: bool| {
+            let (run, wait) = thread.read();
+            did = if other { (did.0 + run, did.1 + wait) } else { did };
+        };
         let mut explained = 0;
+        let mut rested = Vec::new();
         for (thread, other) in self.all() {
+            rested.push(!thread.ran);
             if thread.ran {
-                let (run, wait) = thread.read();
-                did = if other { (did.0 + run, did.1 + wait) } else { did };
+                read(thread, other);
                 explained += thread.since_then();
             }
         }
         let rest = usage.zip(self.usage_then).map(|(now, then)| now.saturating_sub(then + explained));
         if rest.is_none_or(|rest| rest > AT_REST_NS) {
-            for (thread, other) in self.all() {
-                let (run, wait) = thread.read();
-                did = if other { (did.0 + run, did.1 + wait) } else { did };
+            for ((thread, other), rested) in self.all().zip(rested) {
+                if rested {
+                    read(thread, other);
+                }
                 thread.mark();
             }
             self.usage_then = usage;
@@ -292,4 +298,50 @@ fn affinity(tid: u32) -> Option<CpuSet> {
     let most = rustix::thread::CpuSet::MAX_CPU;
     let cpus = (0..most).filter(|cpu| set.is_set(*cpu)).filter_map(|cpu| u32::try_from(cpu).ok());
     Some(cpus.map(CpuId).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A "QEMU" of which one thread runs and one rests, in a group with a counter that the test writes.
+    #[test]
+    fn a_thread_that_rests_is_read_when_its_group_used_more_than_the_others_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        put("busy", "1000000 0 1\n");
+        put("rests", "5000 0 1\n");
+        put("usage", "0\n");
+        let thread = |name: &str| Thread::at(path(name), 1);
+        let usage =
+            Usage { version: Version::V1, file: File::open(path("usage")).unwrap(), path: path("usage") };
+        let mut qemu = Qemu { usage: Some(usage), ..Qemu::default() };
+        qemu.vcpus = BTreeMap::from([(0, thread("busy")), (1, thread("rests"))]);
+        let mut look = |busy: u64, rests: u64, usage: u64| {
+            put("busy", &format!("{busy} 7 1\n"));
+            put("rests", &format!("{rests} 9 1\n"));
+            put("usage", &format!("{usage}\n"));
+            qemu.count();
+            [0, 1].map(|vcpu| qemu.vcpus[&vcpu].counters().run_ns.unwrap())
+        };
+        assert_eq!(look(1_000_000, 5_000, 1_005_000), [1_000_000, 5_000]);
+        assert_eq!(look(2_000_000, 5_000, 2_005_000), [2_000_000, 5_000]);
+        // It rests: what the file says now is not looked at, for the group's counter has no room for it.
+        assert_eq!(look(3_000_000, 9_999, 3_005_000), [3_000_000, 5_000]);
+        // 0.05 ms wait until there is more, for as many looks as it takes; 0.12 ms do not.
+        assert_eq!(look(4_000_000, 55_000, 4_055_000), [4_000_000, 5_000]);
+        assert_eq!(look(5_000_000, 125_000, 5_125_000), [5_000_000, 125_000]);
+        // Now it is one that runs, and is read each time.
+        assert_eq!(look(6_000_000, 126_000, 6_126_000), [6_000_000, 126_000]);
+        assert_eq!(look(7_000_000, 127_000, 7_127_000), [7_000_000, 127_000]);
+        // Without a counter, all are read.
+        qemu.usage = None;
+        assert!(qemu.vcpus.values().all(|thread| thread.counters().run_ns.is_some()));
+        put("busy", "7000000 7 1\n");
+        qemu.count();
+        put("busy", "8000000 7 1\n");
+        qemu.count();
+        assert_eq!(qemu.vcpus[&0].counters().run_ns, Some(8_000_000));
+    }
 }

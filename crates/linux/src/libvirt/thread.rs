@@ -35,7 +35,11 @@ pub(super) struct Places {
 
 impl Thread {
     pub(super) fn new(pid: u32, tid: u32) -> Thread {
-        let path = format!("/proc/{pid}/task/{tid}/schedstat");
+        Thread::at(format!("/proc/{pid}/task/{tid}/schedstat"), tid)
+    }
+
+    /// The thread of this `schedstat`.
+    pub(super) fn at(path: String, tid: u32) -> Thread {
         let file = File::open(&path).ok();
         Thread { tid, file, path, done: None, ran: true, ran_then: 0, on: None, placed: None }
     }
