@@ -200,7 +200,8 @@ fn a_vm_whose_name_looks_like_the_end_of_a_sentence_does_not_cut_it() {
     let number = view.named("vm3").unwrap();
     assert_eq!(view.host.vms[number].reasons.len(), 1);
     let text = derivation::text(&view, number, 200);
-    assert!(text.contains("shared with vm1, b; c"), "{text}");
+    assert!(text.contains("shared with vm1, \"b; c\""), "{text}");
+    assert!(text.contains("divided: \"b; c\" "), "{text}");
 }
 
 #[test]

@@ -240,7 +240,7 @@ fn check<'a>(
             member(&place, vcpu.weight, vcpu.quota)?;
             let demand = vcpu.demand.map_or(0.0, |d| d.0);
             if !(0.0..f64::INFINITY).contains(&demand) {
-                let range = "what was used and waited for, from 0";
+                let range = "a number of pCPUs from 0, or leave it out";
                 return Err(HostError::OutOfRange { place: place(), what: "demand", value: demand, range });
             }
         }

@@ -102,16 +102,22 @@ impl Division {
         let mut others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
         others.sort_by(|&a, &b| self.wanted(b).total_cmp(&self.wanted(a)));
         let named = if others.len() <= NAMED + 1 { others.len() } else { NAMED };
-        let names: Vec<&str> = others[..named].iter().map(|&other| self.name(other)).collect();
+        let names: Vec<String> = others[..named].iter().map(|&other| quoted(self.name(other))).collect();
         let last = match (others.len() - named, names.as_slice()) {
             (_, []) => return ", with the VM's own vCPUs only".into(),
             (0, [alone]) => return format!(", shared with {alone}"),
-            (0, [.., last]) => (*last).to_owned(),
+            (0, [.., last]) => last.clone(),
             (more, _) => format!("{more} more"),
         };
         let first = if others.len() == named { &names[..named - 1] } else { &names[..] };
         format!(", shared with {} and {last}", first.join(", "))
     }
+}
+
+/// A name as it stands in a list: in quotes if it has what separates the members of one.
+#[must_use]
+pub fn quoted(name: &str) -> String {
+    if name.contains([',', ';', '"']) { format!("{name:?}") } else { name.into() }
 }
 
 fn plural(what: &str, numbers: &CpuSet) -> String {
