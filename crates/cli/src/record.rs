@@ -56,8 +56,16 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let mut broken = None;
     let mut away = Away::default();
     let mut missed = Duration::ZERO;
-    while args.time.is_none_or(|time| last.since(first.at) + missed < time) {
-        let next = match machine.pass(args.interval) {
+    // How long to the next look: no longer than is left.
+    let wait = |last: corefit_core::Time, missed: Duration| match args.time {
+        None => Some(args.interval),
+        Some(time) => {
+            let left = time.saturating_sub(last.since(first.at) + missed);
+            (!left.is_zero()).then(|| left.min(args.interval))
+        }
+    };
+    while let Some(interval) = wait(last, missed) {
+        let next = match machine.pass(interval) {
             Ok(true) => look(&mut *machine).or_else(|error| away.tolerate(error).map(|()| None)),
             Ok(false) => break,
             Err(error) => Err(error),
@@ -69,7 +77,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
                 away = Away::default();
                 missed = Duration::ZERO;
             }
-            Ok(None) => missed += args.interval,
+            Ok(None) => missed += interval,
             Err(error) => {
                 broken = Some(anyhow::Error::from(error));
                 break;

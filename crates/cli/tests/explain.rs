@@ -39,6 +39,11 @@ fn errors_are_one_line_with_the_place_and_what_to_do() {
     for (args, part) in [
         (&["explain", "--machine", "mars"][..], "no machine \"mars\"; there are host, self, libvirt"),
         (&["explain", "--machine", "replay:"], "lacks its file; give replay:FILE"),
+        (
+            &["explain", "--machine", "libvirt:"],
+            "libvirt: lacks its URI; give one, such as libvirt:qemu:///system",
+        ),
+        (&["explain", "--machine", "libvirt:test:////nope.xml"], "//nope.xml: No such file"),
         (&["explain", "--machine", "replay:captures"], "captures: is a directory; give a recording"),
         (&["explain", "--machine", "scenario:/nope"], "/nope: no such file; scenarios/"),
         (&["explain", "--machine", "scenario:scenarios"], "scenarios: is a directory; give a scenario"),
@@ -109,6 +114,10 @@ fn what_is_recorded_can_be_recorded_again_without_names() {
     let output = corefit(&["record", &file, "--for", "3s", "--anonymise", "--machine", FIGURE_10]);
     assert!(output.status.success(), "{output:?}");
     assert!(out(&output).contains("4 snapshots over 3 s"), "{output:?}");
+    // No longer than was asked for, whatever the interval.
+    let short = dir.path().join("short.cfr").display().to_string();
+    let args = ["record", &short, "--for", "1s", "--interval", "5s", "--machine", FIGURE_10];
+    assert!(out(&corefit(&args)).contains("2 snapshots over 1 s"), "{:?}", corefit(&args));
     let json = out(&corefit(&["explain", "--json", "--machine", &format!("replay:{file}")]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["vms"][0]["name"], &json["vms"][0]["entitled"]), (&"vm1".into(), &1.6.into()));

@@ -189,7 +189,11 @@ fn helpers_count_with_what_they_did_and_not_with_more() {
     near(a.activity.used, 0.75);
     // The helper's 0.25 belong to the VM, and leave 1.75 to its vCPUs.
     near(a.entitled, 2.0);
-    assert!(a.binding.starts_with("1.75 of vCPUs 0-1"), "{}", a.binding);
+    let [vcpus, helpers] = &a.reasons[..] else { panic!("{:?}", a.reasons) };
+    assert!(vcpus.starts_with("1.75 of vCPUs 0-1"), "{vcpus}");
+    assert_eq!(helpers, "0.25 of its helpers: all that they want");
+    assert_eq!(a.binding, format!("{vcpus}; {helpers}"));
+    near(a.helpers[0].used, 0.25);
 }
 
 #[test]
@@ -225,7 +229,13 @@ fn a_vm_counted_as_a_whole_spreads_its_demand_over_its_online_vcpus() {
 fn slices_quotas_and_offline_pcpus_count() {
     let quota =
         Quota { quota_us: Some(50_000), period_us: 100_000, burst_us: 0, source: "/s/cpu.max".into() };
-    let group = Group { name: "s".into(), parent: None, weight: Some(Weight(2048.0)), quota: Some(quota) };
+    let group = Group {
+        name: "s".into(),
+        parent: None,
+        weight: Some(Weight(2048.0)),
+        quota: Some(quota),
+        unread: Vec::new(),
+    };
     let vms = || {
         vec![
             VmState { parent: Some("s".into()), ..vm("a", vec![vcpu(0.0, 0.0)]) },
@@ -276,4 +286,83 @@ fn one_thread_that_waits_demands_what_it_would_have_used_and_a_busy_one_everythi
         assert!((found.min(1.0) - demand).abs() < 1e-9, "{run} {wait}: {found}, not {demand}");
         near(find(&host, "a").available, 2.0 - demand);
     }
+}
+
+/// VMs a and b on pCPUs 0-1, c on pCPU 1 or elsewhere, with the settings of c unread.
+fn with_unread(c_on: &str, unread: &[What]) -> HostEstimate {
+    let on = |vm: VmState, set: &str| {
+        let vcpus = vm.vcpus.iter().map(|v| VcpuState { affinity: Some(set.parse().unwrap()), ..v.clone() });
+        VmState { vcpus: vcpus.collect(), ..vm }
+    };
+    let idle = |name: &str, set: &str| on(vm(name, vec![vcpu(0.0, 0.0)]), set);
+    let c = VmState { weight: None, unread: unread.to_vec(), ..idle("c", c_on) };
+    let vms = || vec![idle("a", "0"), idle("b", "0"), c.clone()];
+    let lacks = |what| Unread { what, path: "/c/cpu.shares".into(), why: "permission denied".into() };
+    let after = Snapshot { unread: unread.iter().map(|what| lacks(*what)).collect(), ..host(2, vms()) };
+    estimate(&host(1, vms()), &after).unwrap()
+}
+
+#[test]
+fn what_depends_on_an_unread_weight_is_unknown_and_says_whose_it_is() {
+    let host = with_unread("0-1", &[What::Weight]);
+    for name in ["a", "b", "c"] {
+        let vm = find(&host, name);
+        assert_eq!((vm.entitled, vm.available), (None, None), "{name}");
+        assert_eq!(vm.binding, "unknown: a weight of c could not be read", "{name}");
+    }
+    // Nothing of c reaches a and b; and alone it has its pCPU with any weight.
+    let host = with_unread("1", &[What::Weight]);
+    near(find(&host, "a").entitled, 0.5);
+    near(find(&host, "c").entitled, 1.0);
+    // What is merely not said is as usual.
+    near(find(&with_unread("0", &[]), "a").entitled, 1.0 / 3.0);
+}
+
+#[test]
+fn without_its_quota_not_even_a_vm_that_is_alone_has_an_entitlement() {
+    let host = with_unread("1", &[What::Quota]);
+    assert_eq!(find(&host, "c").binding, "unknown: a quota of c could not be read");
+    near(find(&host, "a").entitled, 0.5);
+}
+
+#[test]
+fn an_unread_setting_that_may_be_anybodys_is_everybodys() {
+    let vms = || vec![vm("a", vec![vcpu(0.0, 0.0)]), vm("b", vec![vcpu(0.0, 0.0); 2])];
+    let of = |what| {
+        let unread = vec![Unread { what, path: "/x".into(), why: "hidden".into() }];
+        estimate(&host(1, vms()), &Snapshot { unread, ..host(2, vms()) }).unwrap()
+    };
+    for what in [What::Weight, What::Quota] {
+        assert_eq!(find(&of(what), "a").entitled, None, "{what:?}");
+    }
+}
+
+/// Live migration as a host sees it: the one that leaves stops for the hand-over and is gone; the one that arrives is
+/// there and stopped while its memory comes, under a number of its own, and then runs.
+#[test]
+fn a_vm_that_migrates_leaves_its_part_and_is_measured_from_when_it_arrived() {
+    let b = |run| vm("b", vec![vcpu(run, 0.0), vcpu(run, 0.0)]);
+    let a = |id: &str, state, run| VmState {
+        id: VmId(id.into()),
+        state,
+        ..vm("a", vec![vcpu(run, 0.0), vcpu(run, 0.0)])
+    };
+    let looks = [
+        vec![a("uuid#3", State::Running, 5.0), b(0.0)],
+        vec![a("uuid#3", State::Paused, 5.25), b(0.0)],
+        vec![b(0.0)],
+        vec![a("uuid#9", State::Paused, 0.0), b(0.0)],
+        vec![a("uuid#9", State::Running, 0.5), b(0.0)],
+    ];
+    let seen: Vec<HostEstimate> =
+        looks.windows(2).map(|two| between(two[0].clone(), two[1].clone())).collect();
+    let binding = |look: usize| find(&seen[look], "a").binding.as_str();
+    assert_eq!((binding(0), binding(2)), ("paused", "paused"));
+    near(find(&seen[0], "a").activity.used, 0.5);
+    for look in [0, 1, 2] {
+        near(find(&seen[look], "b").entitled, 2.0);
+    }
+    assert_eq!(find(&seen[2], "a").activity.used, None, "what it did elsewhere is not known here");
+    near(find(&seen[3], "a").activity.used, 1.0);
+    near(find(&seen[3], "a").entitled, 1.0);
 }

@@ -96,6 +96,8 @@ pub(crate) struct Task {
     pub(crate) started: Duration,
     /// Where a nice-0 thread weighs 1024.
     pub(crate) weight: f64,
+    /// Runs before all that have weights: `SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`.
+    pub(crate) realtime: bool,
     /// Where it ran last.
     pub(crate) on: Option<CpuId>,
 }
@@ -108,9 +110,15 @@ pub(crate) fn task(path: &str, text: &str) -> Result<Task, ReadError> {
         kernel: stat.flags & KERNEL_THREAD != 0,
         started: Duration::from_nanos(stat.started_ticks.saturating_mul(TICK_NS)),
         weight: stat.weight(),
+        realtime: is_realtime(stat.policy),
         on: stat.on.map(CpuId),
         name: stat.name,
     })
+}
+
+/// Whether threads of a scheduling policy run before all that have weights (sched(7)).
+pub(crate) fn is_realtime(policy: i64) -> bool {
+    [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].iter().any(|p| i64::from(*p) == policy)
 }
 
 struct Stat {

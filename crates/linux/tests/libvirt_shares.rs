@@ -60,13 +60,15 @@ fn vms_get_what_is_predicted() {
     let Some(vms) = or_skipped("vms_get_what_is_predicted", Vms::up(3, &["--vcpus", "2"])) else { return };
     for case in cases() {
         let mut watch = case.watch(&vms, Duration::from_secs(4));
-        let mut wrong = Vec::new();
+        let (mut wrong, mut windows) = (Vec::new(), Vec::new());
         let right = (0..TRIES).any(|_| {
             let window = watch();
             window.print(&vms.names);
             let judged = (window.others < CALM).then(|| case.judge(&vms.names, &window, ROUGH));
+            windows.push(window);
             judged.is_some_and(|judged| judged.map_err(|why| wrong.push(why)).is_ok())
         });
+        Window::print_spread(&windows, &vms.names);
         assert!(right || wrong.len() < ENOUGH, "wrong in each window: {wrong:#?}");
         if !right {
             let calm = wrong.len();
@@ -93,6 +95,7 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
         let mean = Window::mean(&windows);
         println!("  mean of {} windows of {seconds} s:", windows.len());
         mean.print(&vms.names);
+        Window::print_spread(&windows, &vms.names);
         wrong.extend(case.judge(&vms.names, &mean, NEAR).err());
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -127,6 +130,22 @@ impl Window {
             predicted: std::array::from_fn(|i| mean(&|window| window.predicted[i])),
             used: std::array::from_fn(|i| mean(&|window| window.used[i])),
             others: mean(&|window| window.others),
+        }
+    }
+
+    /// How far used and predicted were apart, and from what to what each was used.
+    fn print_spread(windows: &[Self], names: &[String]) {
+        println!("  spread over {} windows:", windows.len());
+        for (vm, name) in names.iter().enumerate() {
+            let over = |pick: &dyn Fn(&Self) -> f64| {
+                let all = || windows.iter().map(pick);
+                (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max))
+            };
+            let (least, most) = over(&|window| window.used[vm]);
+            let (below, above) = over(&|window| window.used[vm] - window.predicted[vm]);
+            println!(
+                "  {name}: used {least:.3} to {most:.3}, off the prediction by {below:+.3} to {above:+.3}"
+            );
         }
     }
 

@@ -158,7 +158,8 @@ fn a_qemu_that_hangs_delays_no_look_and_its_guest_is_left_out() {
 fn a_libvirtd_that_hangs_is_gone_within_the_timeout_and_comes_back() {
     let Some((_alone, vms)) = vms("a_libvirtd_that_hangs") else { return };
     let mut machine = vms.machine();
-    let before = look(machine.as_mut()).unwrap();
+    // On a busy machine the first look may end before libvirtd has told all definitions.
+    let before = until(machine.as_mut(), "it is seen", |s| vm(s, &vms.names[0]).is_some());
     {
         let _stopped = Stopped::new(libvirtd(vms));
         for _ in 0..3 {

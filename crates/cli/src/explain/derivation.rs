@@ -10,6 +10,8 @@ use super::text::{amount, limit, numbered, short, shorten, wrap};
 use super::{View, online, tables, wants};
 use crate::bench::table::Table;
 
+/// What was used and is available is the same up to so many pCPUs.
+const MORE: f64 = 0.01;
 /// Siblings that are named at each level.
 const SIBLINGS: usize = 6;
 
@@ -37,6 +39,8 @@ pub(super) fn text(view: &View, number: usize, width: usize) -> String {
     weight(view, vm, width, &mut out);
     limits(view, vm, width, &mut out);
     vcpus(view, number, width, &mut out);
+    memory(vm, width, &mut out);
+    guest(vm, width, &mut out);
     demand(vm, width, &mut out);
     tables::remarks(view, width, &mut out);
     out
@@ -52,8 +56,8 @@ fn because(view: &View, number: usize, width: usize, out: &mut String) {
     };
     let names = || view.snapshot.vms.iter().map(|vm| vm.name.as_str());
     let names = || names().chain(view.snapshot.groups.iter().map(|group| group.name.as_str()));
-    for sentence in division.words(number).split("; ") {
-        wrap(out, "  ", &shorten(sentence, names()), width);
+    for reason in &vm.reasons {
+        wrap(out, "  ", &shorten(reason, names()), width);
     }
     for binding in division.bindings(number) {
         shared(view, division, number, &binding, width, out);
@@ -194,7 +198,8 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
     let mut rows: Vec<(CpuSet, Vec<String>)> = Vec::new();
     for (index, vcpu) in vm.seen.vcpus.iter().enumerate() {
         let Ok(id) = u32::try_from(index).map(corefit_core::CpuId) else { continue };
-        let share = view.host.division.as_ref().map(|division| division.vcpus(number)[index].cpus);
+        let division = view.host.division.as_ref().filter(|_| vm.entitled.is_some());
+        let share = division.map(|division| division.vcpus(number)[index].cpus);
         let activity = vm.vcpus.get(index).copied().unwrap_or_default();
         let one = |cpus: Option<Cpus>| if vm.seen.whole.is_some() { String::new() } else { amount(cpus) };
         let cells = vec![
@@ -212,9 +217,44 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
     for (ids, cells) in rows {
         table.row(std::iter::once(format!("  {ids}")).chain(cells).collect());
     }
-    for helper in &vm.seen.helpers {
-        let set = helper.affinity.as_ref().map_or("?".into(), |set| numbered("pCPU", set));
-        table.row(vec![format!("  {}", helper.name), set]);
+    for (index, helper) in vm.seen.helpers.iter().enumerate() {
+        let division = view.host.division.as_ref().filter(|_| vm.entitled.is_some());
+        let share = division.map(|division| division.vcpus(number)[vm.seen.vcpus.len() + index].cpus);
+        let activity = vm.helpers.get(index).copied().unwrap_or_default();
+        table.row(vec![
+            format!("  {}", helper.name),
+            helper.affinity.as_ref().map_or("?".into(), |set| numbered("pCPU", set)),
+            amount(share),
+            amount(activity.used),
+            amount(activity.waiting),
+            "-".into(),
+        ]);
+    }
+    out.push_str(&table.render());
+}
+
+fn memory(vm: &VmEstimate, width: usize, out: &mut String) {
+    let Some(nodes) = &vm.seen.memory_nodes else { return };
+    out.push_str("\nMemory\n");
+    wrap(out, "  ", &format!("from {} only (numatune)", numbered("NUMA node", nodes)), width);
+}
+
+/// What the guest's agent said last. Its counters begin at its boot.
+fn guest(vm: &VmEstimate, width: usize, out: &mut String) {
+    let Some(guest) = &vm.seen.guest else { return };
+    out.push_str("\nWhat its guest says\n");
+    if let Some(runnable) = guest.runnable {
+        let text = format!("{runnable} of its threads running or ready to run");
+        wrap(out, "  ", &text, width);
+    }
+    let mut table = Table::new(1, &["  vCPU", "since boot: busy", "idle", "stolen"]);
+    let seconds = |ns: Option<u64>| {
+        ns.map_or("?".into(), |ns| format!("{:.1} s", std::time::Duration::from_nanos(ns).as_secs_f64()))
+    };
+    for vcpu in &guest.vcpus {
+        let busy = if vcpu.online { seconds(vcpu.busy_ns) } else { "offline".into() };
+        let (idle, steal) = (seconds(vcpu.idle_ns), seconds(vcpu.steal_ns));
+        table.row(vec![format!("  {}", vcpu.id), busy, idle, steal]);
     }
     out.push_str(&table.render());
 }
@@ -236,4 +276,11 @@ fn demand(vm: &VmEstimate, width: usize, out: &mut String) {
     let text = "What is available is computed likewise: this VM wants everything, all others their demands. As \
         these are too high if anything (they would sleep as long as they did), it is a lower bound.";
     wrap(out, "  ", text, width);
+    if let (Some(available), Some(used)) = (vm.available, vm.activity.used)
+        && used.0 > available.0 + MORE
+    {
+        let text = "It used more than that: it got more than its part while it was watched, or something was \
+            changed meanwhile. Its part is what it can count on.";
+        wrap(out, "  ", text, width);
+    }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use corefit_core::entitle::{Cause, Division};
-use corefit_core::machine::{Activity, PcpuEstimate, Role, State, VmEstimate};
+use corefit_core::machine::{Activity, GuestView, PcpuEstimate, Role, State, VmEstimate};
 use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
 use serde::Serialize;
 
@@ -39,6 +39,23 @@ struct Vm<'a> {
     /// The VM's own quota, in pCPUs; null if it has none.
     cap: Option<f64>,
     vcpus: Vec<Vcpu<'a>>,
+    /// Threads that are no vCPUs: emulator, iothreads. With them, amounts add up to those of the VM.
+    helpers: Vec<Helper<'a>>,
+    /// NUMA nodes that its memory may come from; null if nothing is said.
+    memory_nodes: Option<&'a CpuSet>,
+    /// What its guest agent said last; null if nothing.
+    guest: Option<&'a GuestView>,
+}
+
+#[derive(Serialize)]
+struct Helper<'a> {
+    name: &'a str,
+    entitled: Option<f64>,
+    cause: Option<Cause>,
+    affinity: Option<&'a CpuSet>,
+    cap: Option<f64>,
+    used: Option<f64>,
+    waiting: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -135,9 +152,22 @@ pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<Str
 
 fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
     let seen = &vm.seen;
+    let division = view.host.division.as_ref().filter(|_| vm.entitled.is_some());
+    let helper = |(index, helper): (usize, &'a corefit_core::machine::Helper)| {
+        let share = division.map(|division| &division.vcpus(number)[seen.vcpus.len() + index]);
+        let Activity { used, waiting } = vm.helpers.get(index).copied().unwrap_or_default();
+        Helper {
+            name: &helper.name,
+            entitled: share.and_then(|share| amount(Some(share.cpus))),
+            cause: share.map(|share| share.cause.clone()),
+            affinity: helper.affinity.as_ref(),
+            cap: amount(helper.quota.as_ref().and_then(corefit_core::Quota::cpus)),
+            used: amount(used),
+            waiting: amount(waiting),
+        }
+    };
     let vcpu = |index: usize| {
         let state = &seen.vcpus[index];
-        let division = view.host.division.as_ref();
         let share = division.map(|division| &division.vcpus(number)[index]);
         let Activity { used, waiting } = vm.vcpus.get(index).copied().unwrap_or_default();
         Vcpu {
@@ -165,6 +195,9 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
         weight: seen.weight,
         cap: amount(seen.quota.as_ref().and_then(corefit_core::Quota::cpus)),
         vcpus: (0..seen.vcpus.len()).map(vcpu).collect(),
+        helpers: seen.helpers.iter().enumerate().map(helper).collect(),
+        memory_nodes: seen.memory_nodes.as_ref(),
+        guest: seen.guest.as_ref(),
     }
 }
 

@@ -131,7 +131,8 @@ fn meanings(width: usize, out: &mut String) {
         ("entitled   ", "pCPUs that the VM gets when every VM wants everything"),
         (
             "available  ",
-            "what it could get now, at least: the others count with what they would use if they never waited",
+            "what it could get now, at least: the others count with what they would use if they never waited \
+             (what it used can be more: it had more than its part, which nobody owes it)",
         ),
         ("waiting    ", "vCPUs that were ready to run and had no pCPU, on average"),
     ] {

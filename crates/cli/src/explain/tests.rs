@@ -131,6 +131,80 @@ fn a_look_that_follows_another_has_its_time_and_no_legend() {
 }
 
 #[test]
+fn helpers_memory_and_what_the_guest_says_are_shown() {
+    use corefit_core::machine::{GuestVcpu, GuestView, Helper};
+    let mut view = view();
+    let number = view.named("vm1").unwrap();
+    let whole = tables::text(&view, 80);
+    let vm = &mut view.host.vms[number];
+    vm.seen.memory_nodes = "0,2".parse().ok();
+    let vcpu = |id, online| GuestVcpu {
+        id,
+        online,
+        busy_ns: Some(1_500_000_000),
+        idle_ns: Some(250_000_000),
+        steal_ns: None,
+    };
+    vm.seen.guest = Some(GuestView { vcpus: vec![vcpu(0, true), vcpu(1, false)], runnable: Some(3) });
+    let text = derivation::text(&view, number, 80);
+    assert!(text.contains("Memory\n  from NUMA nodes 0,2 only"), "{text}");
+    assert!(text.contains("3 of its threads running or ready to run"), "{text}");
+    assert!(text.contains("1.5 s  0.2 s       ?") && text.contains("offline"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&document::json(&view, Some(number), false).unwrap()).unwrap();
+    assert_eq!(
+        (&json["vms"][0]["memory_nodes"], &json["vms"][0]["guest"]["runnable"]),
+        (&"0,2".into(), &3.into())
+    );
+    assert_eq!(tables::text(&view, 80), whole, "tables are of all VMs: nothing of this is in them");
+
+    // Helpers, in an estimate of their own.
+    let helper = |run_ns| Helper {
+        name: "emulator".into(),
+        counters: corefit_core::machine::Counters { run_ns: Some(run_ns), wait_ns: Some(0) },
+        ..Helper::default()
+    };
+    let mut machine = Replay::open(&captures().join("recording.cfr")).unwrap();
+    let mut snapshot = |run_ns| {
+        let mut snapshot = machine.observe().unwrap();
+        assert!(machine.pass(Duration::from_secs(1)).unwrap());
+        let vm = snapshot.vms.iter_mut().find(|vm| vm.name == "vm1").unwrap();
+        vm.helpers.push(helper(run_ns));
+        snapshot
+    };
+    let (before, after) = (snapshot(0), snapshot(100_000_000));
+    let view = View::of(&machine, &before, after).unwrap();
+    let number = view.named("vm1").unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&document::json(&view, Some(number), false).unwrap()).unwrap();
+    let vm = &json["vms"][0];
+    let all = vm["vcpus"].as_array().unwrap().iter().chain(vm["helpers"].as_array().unwrap());
+    let sum: f64 = all.map(|part| part["entitled"].as_f64().unwrap()).sum();
+    assert!((sum - vm["entitled"].as_f64().unwrap()).abs() < 1e-6, "{vm}");
+    assert!(vm["helpers"][0]["used"].as_f64().unwrap() > 0.05, "{vm}");
+    assert!(vm["binding"].as_str().unwrap().contains("of its helpers: "), "{vm}");
+    assert!(derivation::text(&view, number, 80).contains("\n  emulator"));
+}
+
+#[test]
+fn a_vm_whose_name_looks_like_the_end_of_a_sentence_does_not_cut_it() {
+    let mut machine = Replay::open(&captures().join("recording.cfr")).unwrap();
+    let mut snapshot = || {
+        let mut snapshot = machine.observe().unwrap();
+        assert!(machine.pass(Duration::from_secs(1)).unwrap());
+        snapshot.vms.iter_mut().filter(|vm| vm.name == "vm2").for_each(|vm| vm.name = "b; c".into());
+        snapshot
+    };
+    let (before, after) = (snapshot(), snapshot());
+    let view = View::of(&machine, &before, after).unwrap();
+    let number = view.named("vm3").unwrap();
+    assert_eq!(view.host.vms[number].reasons.len(), 1);
+    let text = derivation::text(&view, number, 200);
+    assert!(text.contains("shared with vm1, \"b; c\""), "{text}");
+    assert!(text.contains("divided: \"b; c\" "), "{text}");
+}
+
+#[test]
 fn a_paused_vm_and_a_host_without_vms_are_shown_as_such() {
     let mut view = view();
     let first = view.vms().next().unwrap().0;

@@ -1,5 +1,6 @@
 //! Lines that fit, and numbers.
 
+use corefit_core::entitle::quoted;
 use corefit_core::{CpuSet, Cpus, Quota};
 
 use crate::lines;
@@ -7,11 +8,12 @@ use crate::lines;
 /// The longest name that is shown whole in a table.
 const NAME: usize = 30;
 
-/// A name that fits into a table: of a long one, its beginning and its end.
+/// A name that fits into a table: of a long one, its beginning and its end; as it stands in lists.
 pub(super) fn short(name: &str) -> String {
+    let name = &quoted(name);
     let length = name.chars().count();
     if length <= NAME {
-        return name.into();
+        return name.clone();
     }
     let (head, tail) = (NAME / 3, NAME - NAME / 3 - 1);
     let begin: String = name.chars().take(head).collect();

@@ -56,6 +56,11 @@ impl MachineArg {
         match (kind, rest) {
             ("self", "") => groups(Choice::Own),
             ("host", "") => host(),
+            ("libvirt", "") if self.machine.ends_with(':') => {
+                bail!(
+                    "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
+                )
+            }
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
             ("cgroups", patterns) => groups(patterns.parse()?),
             ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(Path::new(file))?)),
@@ -84,10 +89,7 @@ fn example(kind: &str) -> &'static str {
 
 /// This host: its virtual machines if libvirt has some, else its control groups.
 fn host() -> Result<Box<dyn Machine>> {
-    // libvirt's default for other users than root would start a libvirtd for them.
-    let own = !rustix::process::geteuid().is_root() && std::env::var_os("LIBVIRT_DEFAULT_URI").is_none();
-    let uri = if own { "qemu:///system" } else { "" };
-    let mut machine = libvirt::open(uri, libvirt::Options::default());
+    let mut machine = libvirt::open("", libvirt::Options::default());
     let is_vm = |vm: &VmState| vm.role == Role::Vm;
     match machine.observe() {
         Ok(first) if first.vms.iter().any(is_vm) => {

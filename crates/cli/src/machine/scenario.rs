@@ -40,8 +40,9 @@ impl Scenario {
             let message = error.message().replace('\n', " ");
             MachineError::Malformed(format!("{file}, line {line}: {message}"))
         })?;
-        let division = Division::of(&host, Wants::Measured)
-            .map_err(|error| MachineError::Malformed(format!("{file}: {error}")))?;
+        let malformed = |what: String| MachineError::Malformed(format!("{file}: {what}"));
+        beyond(&host).map_or(Ok(()), |what| Err(malformed(what)))?;
+        let division = Division::of(&host, Wants::Measured).map_err(|error| malformed(error.to_string()))?;
         let vms = host.all_vms();
         let rates = vms.iter().enumerate().map(|(number, vm)| {
             let shares = division.vcpus(number).iter().zip(&vm.vcpus);
@@ -56,7 +57,7 @@ impl Scenario {
         for Slice { name, weight, cap, slices, vms } in slices {
             let (weight, quota) = (Some(*weight), self.quota(*cap));
             let parent = parent.map(Into::into);
-            snapshot.groups.push(Group { name: name.clone(), parent, weight, quota });
+            snapshot.groups.push(Group { name: name.clone(), parent, weight, quota, unread: Vec::new() });
             self.members(slices, vms, Some(name), snapshot);
         }
         for vm in vms {
@@ -114,6 +115,24 @@ impl Scenario {
         let quota_us = ((cap * PERIOD_US as f64).round() as u64).max(1);
         Some(Quota { quota_us: Some(quota_us), period_us: PERIOD_US, burst_us: 0, source: self.file.clone() })
     }
+}
+
+/// What names pCPUs that the host does not have.
+fn beyond(host: &Host) -> Option<String> {
+    let outside = |what: String, set: &CpuSet| {
+        let outside = set.difference(&host.pcpus);
+        let text = || format!("{what}: the host has no pCPU {outside}, only {}", host.pcpus);
+        (!outside.is_empty()).then(text)
+    };
+    let ours = [("offline", &host.offline), ("reserved", &host.reserved)];
+    let ours = ours.into_iter().find_map(|(what, set)| outside(what.into(), set));
+    ours.or_else(|| {
+        host.all_vms().into_iter().find_map(|vm| {
+            vm.vcpus.iter().enumerate().find_map(|(number, vcpu)| {
+                outside(format!("vm {}, vCPU {number}, affinity", vm.name), vcpu.affinity.as_ref()?)
+            })
+        })
+    })
 }
 
 impl Machine for Scenario {
@@ -199,6 +218,13 @@ mod tests {
         assert!(line.starts_with("x.toml, line 4: unknown field `vcpu`"), "{line}");
         let range = error("pcpus = \"0\"\n[[vm]]\nname = \"a\"\nweight = 0.0\nvcpus = []\n");
         assert!(range.starts_with("x.toml: vm a: weight is 0; give a weight"), "{range}");
+        let host = "pcpus = \"0-3\"\n[[vm]]\nname = \"a\"\n";
+        let endless = error(&format!("{host}vcpus = [{{ demand = inf }}]\n"));
+        assert!(endless.starts_with("x.toml: vm a, vCPU 0: demand is inf; give"), "{endless}");
+        let beyond = error(&format!("{host}vcpus = [{{}}, {{ affinity = \"2-7\" }}]\n"));
+        assert_eq!(beyond, "x.toml: vm a, vCPU 1, affinity: the host has no pCPU 4-7, only 0-3");
+        let reserved = error("pcpus = \"0-3\"\nreserved = \"4\"\n");
+        assert_eq!(reserved, "x.toml: reserved: the host has no pCPU 4, only 0-3");
         assert!(
             error("pcpus = \"0-x\"\n").starts_with("x.toml, line 1: not a CPU list"),
             "{}",

@@ -37,7 +37,13 @@ fn snapshot(second: u64) -> Snapshot {
     Snapshot {
         at: Time(ns),
         pcpus: vec![pcpu(0), pcpu(1)],
-        groups: vec![Group { name: "/customers".into(), parent: None, weight: None, quota: None }],
+        groups: vec![Group {
+            name: "/customers".into(),
+            parent: None,
+            weight: None,
+            quota: None,
+            unread: Vec::new(),
+        }],
         vms: vec![vm("/customers/acme", Role::Vm), vm("/customers/backup", Role::Other)],
         unread: vec![Unread {
             what: What::Weight,

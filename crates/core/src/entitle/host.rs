@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CpuSet, Cpus, Weight};
 
 /// Weights outside this range are refused; Linux has 1 to 262144, Xen 1 to 65535.
-const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e9;
+pub(crate) const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e9;
 /// Slices may lie in each other so deep; systemd uses up to about ten levels.
 const MAX_DEPTH: usize = 128;
 
@@ -239,8 +239,8 @@ fn check<'a>(
             let place = || format!("vm {}, vCPU {number}", vm.name);
             member(&place, vcpu.weight, vcpu.quota)?;
             let demand = vcpu.demand.map_or(0.0, |d| d.0);
-            if !(0.0..).contains(&demand) {
-                let range = "what was used and waited for, at least 0";
+            if !(0.0..f64::INFINITY).contains(&demand) {
+                let range = "a number of pCPUs from 0, or leave it out";
                 return Err(HostError::OutOfRange { place: place(), what: "demand", value: demand, range });
             }
         }
@@ -278,9 +278,14 @@ mod tests {
     fn what_is_wrong_is_said_with_its_place_and_remedy() {
         let quota = Vcpu { quota: Some(Cpus(0.0)), ..Vcpu::default() };
         let demand = Vcpu { demand: Some(Cpus(f64::NAN)), ..Vcpu::default() };
+        let endless = Vcpu { demand: Some(Cpus(f64::INFINITY)), ..Vcpu::default() };
         let weight = Vcpu { weight: Weight(-1.0), ..Vcpu::default() };
-        for (vcpu, what) in [(quota, "limit is 0; give"), (demand, "demand is NaN"), (weight, "weight is -1")]
-        {
+        for (vcpu, what) in [
+            (quota, "limit is 0; give"),
+            (demand, "demand is NaN"),
+            (endless, "demand is inf; give"),
+            (weight, "weight is -1"),
+        ] {
             let error = host(vec![vm("a", vcpu)]).check().unwrap_err().to_string();
             assert!(error.starts_with(&format!("vm a, vCPU 1: {what}")), "{error}");
         }

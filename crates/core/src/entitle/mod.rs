@@ -59,8 +59,9 @@ pub use certificate::{Certificate, Full, Usage, Violation};
 pub use compile::Wants;
 pub use division::{Cause, Division, FullSet, Share, TOLERANCE};
 pub use grouping::{EqualGroup, Grouping, group};
+pub(crate) use host::WEIGHTS;
 pub use host::{Host, HostError, Slice, Vcpu, Vm, WeightRule};
-pub use words::Binding;
+pub use words::{Binding, quoted};
 
 /// What each VM gets when everybody wants everything.
 ///

@@ -64,12 +64,18 @@ impl Division {
     /// The bindings of a VM in words, such as `0.33 of vCPU 0: pCPU 0 is full, shared with b`.
     #[must_use]
     pub fn words(&self, vm: usize) -> String {
+        self.sentences(vm).join("; ")
+    }
+
+    /// The same, one text for each binding.
+    #[must_use]
+    pub fn sentences(&self, vm: usize) -> Vec<String> {
         let sentence = |binding: Binding| {
             let subject = format!("{} of {}", binding.cpus, plural("vCPU", &binding.vcpus));
             format!("{subject}: {}", self.reason(vm, &binding))
         };
         let sentences: Vec<String> = self.bindings(vm).into_iter().map(sentence).collect();
-        if sentences.is_empty() { "it has no vCPUs".into() } else { sentences.join("; ") }
+        if sentences.is_empty() { vec!["it has no vCPUs".into()] } else { sentences }
     }
 
     fn reason(&self, vm: usize, binding: &Binding) -> String {
@@ -96,16 +102,22 @@ impl Division {
         let mut others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
         others.sort_by(|&a, &b| self.wanted(b).total_cmp(&self.wanted(a)));
         let named = if others.len() <= NAMED + 1 { others.len() } else { NAMED };
-        let names: Vec<&str> = others[..named].iter().map(|&other| self.name(other)).collect();
+        let names: Vec<String> = others[..named].iter().map(|&other| quoted(self.name(other))).collect();
         let last = match (others.len() - named, names.as_slice()) {
             (_, []) => return ", with the VM's own vCPUs only".into(),
             (0, [alone]) => return format!(", shared with {alone}"),
-            (0, [.., last]) => (*last).to_owned(),
+            (0, [.., last]) => last.clone(),
             (more, _) => format!("{more} more"),
         };
         let first = if others.len() == named { &names[..named - 1] } else { &names[..] };
         format!(", shared with {} and {last}", first.join(", "))
     }
+}
+
+/// A name as it stands in a list: in quotes if it has what separates the members of one.
+#[must_use]
+pub fn quoted(name: &str) -> String {
+    if name.contains([',', ';', '"']) { format!("{name:?}") } else { name.into() }
 }
 
 fn plural(what: &str, numbers: &CpuSet) -> String {

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use super::snapshot::{Counters, Snapshot, VmState};
 use super::{Machine, estimate};
+use crate::entitle::WEIGHTS;
+use crate::{Quota, Weight};
 
 /// Observes a machine three times, and says what is wrong: in a snapshot, between two of them, or
 /// with what [`estimate`] makes of them.
@@ -62,6 +64,7 @@ pub fn snapshot(snapshot: &Snapshot) -> Result<(), String> {
     for group in &snapshot.groups {
         known(&parents, group.parent.as_deref(), &group.name)?;
         unique(&mut names, &group.name)?;
+        numbers(&group.name, group.weight, group.quota.as_ref())?;
         parents.insert(group.name.as_str());
     }
     let mut ids = BTreeSet::new();
@@ -74,6 +77,13 @@ pub fn snapshot(snapshot: &Snapshot) -> Result<(), String> {
         unique(&mut names, &vm.name)?;
         if !ids.insert(&vm.id) {
             return Err(format!("{}: another VM has its id {:?}", vm.name, vm.id));
+        }
+        numbers(&vm.name, vm.weight, vm.quota.as_ref())?;
+        for (number, vcpu) in vm.vcpus.iter().enumerate() {
+            numbers(&format!("{}, vCPU {number}", vm.name), vcpu.weight, vcpu.quota.as_ref())?;
+        }
+        for helper in &vm.helpers {
+            numbers(&format!("{}, {}", vm.name, helper.name), helper.weight, helper.quota.as_ref())?;
         }
         for vcpu in &vm.vcpus {
             let outside = vcpu.affinity.as_ref().map(|set| set.difference(&pcpus));
@@ -88,6 +98,18 @@ pub fn snapshot(snapshot: &Snapshot) -> Result<(), String> {
 fn known(parents: &BTreeSet<&str>, parent: Option<&str>, of: &str) -> Result<(), String> {
     match parent {
         Some(parent) if !parents.contains(parent) => Err(format!("{of}: no group {parent:?} before it")),
+        _ => Ok(()),
+    }
+}
+
+/// Weights and quotas that a scheduler can have.
+fn numbers(of: &str, weight: Option<Weight>, quota: Option<&Quota>) -> Result<(), String> {
+    if let Some(Weight(weight)) = weight.filter(|weight| !WEIGHTS.contains(&weight.0)) {
+        return Err(format!("{of}: weight {weight}, which no scheduler has"));
+    }
+    match quota {
+        Some(Quota { period_us: 0, .. }) => Err(format!("{of}: a quota with a period of 0")),
+        Some(Quota { quota_us: Some(0), .. }) => Err(format!("{of}: a quota of 0")),
         _ => Ok(()),
     }
 }

@@ -18,8 +18,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState};
-use crate::entitle::{Division, Host, HostError, Slice, Vcpu, Vm, available_to_all, entitled};
+use super::unsure::unsure;
+use crate::entitle::{Cause, Division, Host, HostError, Share, Slice, Vcpu, Vm, available_to_all, entitled};
 use crate::{CpuId, Cpus, Quota, Time, Unread, Weight, What};
+
+/// What helpers have is not said below this, in CPUs.
+const LITTLE: f64 = 0.005;
 
 /// A host between two snapshots.
 #[derive(Clone, Debug)]
@@ -71,9 +75,10 @@ pub struct Activity {
 pub struct VmEstimate {
     /// It, at the later snapshot.
     pub seen: VmState,
-    /// pCPUs that it gets when everybody is busy; `None` where that cannot be known.
+    /// pCPUs that it gets when everybody is busy; `None` where that cannot be known: somebody competes unseen,
+    /// or a weight or quota that it depends on could not be read.
     pub entitled: Option<Cpus>,
-    /// pCPUs that it could get now, at least; `None` where that cannot be known.
+    /// pCPUs that it could get now, at least; `None` as above. What it used can be more: docs/model.md.
     pub available: Option<Cpus>,
     /// What it did, all its threads together.
     pub activity: Activity,
@@ -81,8 +86,12 @@ pub struct VmEstimate {
     pub demand: Option<Cpus>,
     /// What each vCPU did; nothing where the machine counts only the whole.
     pub vcpus: Vec<Activity>,
-    /// What holds its entitlement, in words.
+    /// What each helper did.
+    pub helpers: Vec<Activity>,
+    /// What holds its entitlement, in words: `reasons`, one after the other.
     pub binding: String,
+    /// What holds each part of its entitlement; the amounts in them add up to it.
+    pub reasons: Vec<String>,
 }
 
 /// What happened between two snapshots of a machine, the earlier one first.
@@ -97,16 +106,23 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
     let (host, order) = host(after, &changes);
     let blind = after.unread.iter().any(|u| matches!(u.what, What::Siblings | What::Ancestors));
     let division = entitled(&host)?;
+    let unsure = unsure(after, &order, &division, &host.usable());
     let available = available_to_all(&host)?;
     let vms = order.iter().enumerate().map(|(number, &index)| {
         let seen = after.vms[index].clone();
         let change = &changes[index];
-        let known = |cpus: Cpus| (!blind && seen.role == Role::Vm).then_some(cpus);
-        let binding = match (seen.role, seen.state, blind) {
-            (Role::Other, ..) => "not a VM: counts with what it wants now".into(),
-            (_, State::Paused, _) => "paused".into(),
-            (.., true) => "unknown: not all who compete can be seen".into(),
-            _ => division.words(number),
+        let sure = !blind && unsure[number].is_none();
+        let known = |cpus: Cpus| (sure && seen.role == Role::Vm).then_some(cpus);
+        let reasons = match (seen.role, seen.state, blind, &unsure[number]) {
+            (Role::Other, ..) => vec!["not a VM: counts with what it wants now".into()],
+            (_, State::Paused, ..) => vec!["paused".into()],
+            (.., true, _) => vec!["unknown: not all who compete can be seen".into()],
+            (.., Some(why)) => vec![format!("unknown: {why}")],
+            _ => division
+                .sentences(number)
+                .into_iter()
+                .chain(of_helpers(&seen, division.vcpus(number)))
+                .collect(),
         };
         VmEstimate {
             entitled: known(division.cpus(number)),
@@ -114,7 +130,9 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
             activity: change.whole,
             demand: change.demand_of_all(&seen),
             vcpus: change.vcpus.clone(),
-            binding,
+            helpers: change.helpers.clone(),
+            binding: reasons.join("; "),
+            reasons,
             seen,
         }
     });
@@ -131,11 +149,20 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
     })
 }
 
+/// What helpers have of their VM's entitlement, if that is enough to be seen in two digits.
+fn of_helpers(seen: &VmState, shares: &[Share]) -> Option<String> {
+    let helpers = &shares[seen.vcpus.len()..];
+    let cpus: f64 = helpers.iter().map(|share| share.cpus.0).sum();
+    let content = helpers.iter().all(|share| matches!(share.cause, Cause::Demand | Cause::Whole));
+    let want = if content { "all that they want" } else { "less than they want" };
+    (cpus >= LITTLE).then(|| format!("{} of its helpers: {want}", Cpus(cpus)))
+}
+
 /// What the counters of a VM say.
 struct Change {
     whole: Activity,
     vcpus: Vec<Activity>,
-    helpers: Vec<Option<Cpus>>,
+    helpers: Vec<Activity>,
 }
 
 impl Change {
@@ -192,11 +219,7 @@ impl Change {
                 .chain(helpers.iter().map(|h| Some(part(h).unwrap_or_default())))
                 .try_fold(Cpus(0.0), |sum, cpus| Some(sum + cpus?)),
         };
-        Change {
-            whole: Activity { used: sum(|v| v.used), waiting: sum(|v| v.waiting) },
-            helpers: helpers.iter().map(demand).collect(),
-            vcpus,
-        }
+        Change { whole: Activity { used: sum(|v| v.used), waiting: sum(|v| v.waiting) }, helpers, vcpus }
     }
 
     /// What each vCPU of the VM demands. Where only the whole was counted, it is divided evenly:
@@ -216,7 +239,7 @@ impl Change {
     fn demand_of_all(&self, seen: &VmState) -> Option<Cpus> {
         let online = (0..seen.vcpus.len()).filter(|&vcpu| seen.vcpus[vcpu].online);
         let vcpus = online.map(|vcpu| self.demand(vcpu, seen));
-        let helpers = self.helpers.iter().map(|helper| Some(helper.unwrap_or_default()));
+        let helpers = self.helpers.iter().map(|helper| Some(demand(helper).unwrap_or_default()));
         vcpus.chain(helpers).try_fold(Cpus(0.0), |sum, cpus| Some(sum + cpus?))
     }
 }
@@ -267,12 +290,12 @@ fn to_divide(seen: &VmState, change: &Change) -> Vm {
         fixed: seen.role == Role::Other,
         online: vcpu.online && seen.state == State::Running,
     });
-    let helpers = seen.helpers.iter().zip(&change.helpers).map(|(helper, demand)| Vcpu {
+    let helpers = seen.helpers.iter().zip(&change.helpers).map(|(helper, activity)| Vcpu {
         weight: or_usual(helper.weight),
         quota: cap(helper.quota.as_ref()),
         affinity: helper.affinity.clone(),
         // Nobody knows what a helper that was not measured does; nearly always nothing.
-        demand: Some(demand.unwrap_or_default()),
+        demand: Some(demand(activity).unwrap_or_default()),
         fixed: true,
         online: true,
     });
@@ -284,8 +307,8 @@ fn to_divide(seen: &VmState, change: &Change) -> Vm {
     }
 }
 
-/// An unread weight counts as the one that everything has that nobody changed; that it was not read
-/// stands in [`Snapshot::unread`].
+/// What is not said is the one that everything has that nobody changed. Unread ones count as that, too: what
+/// depends on them is left out of the result ([`unsure`]).
 fn or_usual(weight: Option<Weight>) -> Weight {
     weight.unwrap_or(Vcpu::default().weight)
 }

@@ -15,6 +15,7 @@ mod act;
 pub mod contract;
 mod estimate;
 mod snapshot;
+mod unsure;
 
 use std::time::Duration;
 

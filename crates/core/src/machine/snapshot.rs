@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::entitle::WeightRule;
-use crate::{CpuId, CpuSet, Quota, Time, Unread, Weight};
+use crate::{CpuId, CpuSet, Quota, Time, Unread, Weight, What};
 
 /// A host at one instant.
 ///
@@ -54,10 +54,13 @@ pub struct Group {
     pub name: String,
     /// The group it is in; `None` at the top.
     pub parent: Option<String>,
-    /// Among its siblings; `None` if unread.
+    /// Among its siblings; `None`: the usual one, or unread.
     pub weight: Option<Weight>,
-    /// Its bandwidth limit; `None` if there is no such setting.
+    /// Its bandwidth limit; `None` if there is no such setting, or unread.
     pub quota: Option<Quota>,
+    /// Which of these could not be read: [`What::Weight`], [`What::Quota`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<What>,
 }
 
 /// Tells a VM from every other, a later one of the same name included: libvirt's UUID and number,
@@ -102,11 +105,15 @@ pub struct VmState {
     pub state: State,
     /// The group it is in; `None` at the top.
     pub parent: Option<String>,
-    /// Among its siblings; `None` if unread.
+    /// Among its siblings; `None`: the usual one, or unread.
     pub weight: Option<Weight>,
     /// Its bandwidth limit for everything in it (libvirt: `global_quota` over `global_period`);
-    /// `None` if there is no such setting.
+    /// `None` if there is no such setting, or unread.
     pub quota: Option<Quota>,
+    /// Which of its settings, or those of its vCPUs and helpers, could not be read: [`What::Weight`],
+    /// [`What::Quota`]. Where they would be stands in [`Snapshot::unread`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<What>,
     /// Its vCPUs by number. A control group has one per CPU of its effective cpuset.
     pub vcpus: Vec<VcpuState>,
     /// Threads that are not vCPUs: emulator, iothreads.
@@ -136,7 +143,7 @@ pub struct Counters {
 pub struct VcpuState {
     /// Whether the VM has it: plugged in on the host, and not known to be offline in the guest.
     pub online: bool,
-    /// Among the vCPUs (and helpers) of its VM; `None` if unread.
+    /// Among the vCPUs (and helpers) of its VM; `None`: the usual one, or unread ([`VmState::unread`]).
     pub weight: Option<Weight>,
     /// Its own bandwidth limit (libvirt: `vcpu_quota` over `vcpu_period`).
     pub quota: Option<Quota>,

@@ -45,14 +45,21 @@ impl Kept {
         self.files.retain(|_, (_, read)| now.wrapping_sub(*read) <= ROUNDS);
     }
 
+    /// The text of a file that is open: of the same thing as before, for a path may be of another one meanwhile.
+    pub(crate) fn again(&mut self, path: &str) -> Option<String> {
+        let (file, read) = self.files.get_mut(path)?;
+        *read = self.round;
+        let text = text(file, &mut self.buffer).ok();
+        if text.is_none() {
+            self.files.remove(path);
+        }
+        text
+    }
+
     /// The whole text of a file.
     pub(crate) fn read(&mut self, path: &str) -> Result<String, ReadError> {
-        if let Some((file, read)) = self.files.get_mut(path) {
-            *read = self.round;
-            match text(file, &mut self.buffer) {
-                Ok(text) => return Ok(text),
-                Err(_) => self.files.remove(path),
-            };
+        if let Some(text) = self.again(path) {
+            return Ok(text);
         }
         if self.files.len() >= self.most {
             return self.root.read(path);

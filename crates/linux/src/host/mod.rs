@@ -88,6 +88,8 @@ pub struct VmGroup {
     pub weight: Option<Weight>,
     /// Its bandwidth limit; `None` if it has no such setting.
     pub quota: Option<Quota>,
+    /// Which of these could not be read.
+    pub unread: Vec<What>,
     /// The pCPUs that it may use.
     pub cpus: CpuSet,
     /// What everything in it used and waited for; `None` each if unread or not asked for.
@@ -109,6 +111,7 @@ impl VmGroup {
             parent: self.parent,
             weight: self.weight,
             quota: self.quota,
+            unread: self.unread,
             whole: Some(self.counters),
             began: self.began,
             ..VmState::default()
@@ -148,7 +151,9 @@ struct Known {
     settings: Settings,
     unread: Vec<(What, ReadError)>,
     usage_file: Option<(Version, String)>,
-    /// The group and all below it.
+    /// What it held when this look began with the group.
+    usage_text: Option<String>,
+    /// The group and all below it; nothing where nobody asks.
     inside: Vec<String>,
     usage_ns: Option<u64>,
     /// Whether its threads were read before.
@@ -218,6 +223,11 @@ impl HostReader {
     /// What is set for a group, read now, each missing setting with its error.
     pub(crate) fn settings(&self, path: &str) -> (Settings, Vec<(What, ReadError)>) {
         self.tree.settings(self.root(), path)
+    }
+
+    /// The file that counts the CPU time of a group.
+    pub(crate) fn usage_file(&self, path: &str) -> Option<(Version, String)> {
+        self.tree.usage_file(self.root(), path)
     }
 
     /// The path of a group that may be given by its directory.
@@ -296,8 +306,9 @@ impl HostReader {
             let Some(known) = self.settle(&child, g) else { continue };
             if g.ways.contains(child.as_str()) {
                 let Settings { weight, quota, .. } = known.settings.clone();
+                let unread = known.settings_unread();
                 let known_by = parent.map(Into::into);
-                g.view.groups.push(Group { name: child.clone(), parent: known_by, weight, quota });
+                g.view.groups.push(Group { name: child.clone(), parent: known_by, weight, quota, unread });
                 inside_ns += self.level(&child, Some(&child), g);
             } else if g.vms.contains(child.as_str()) {
                 let vm = self.vm(&child, parent, g);
@@ -347,9 +358,11 @@ impl HostReader {
             self.usage(path, g);
         }
         let Some(known) = self.groups.get(path) else { return 0 };
-        if known.settings.weight.is_none() {
+        let mut unread = known.settings_unread();
+        if known.settings.weight.is_none() && !unread.contains(&What::Weight) {
             let why = "the cpu controller is not enabled here: its threads compete one by one";
             g.notes.add(What::Weight, self.tree.dir(path), why.into());
+            unread.push(What::Weight);
         }
         g.view.vms.push(VmGroup {
             path: path.into(),
@@ -357,6 +370,7 @@ impl HostReader {
             parent: parent.map(Into::into),
             weight: known.settings.weight,
             quota: known.settings.quota.clone(),
+            unread,
             cpus: known.cpus(&g.all),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },
             on: known.tally.on.clone(),
@@ -375,6 +389,7 @@ impl HostReader {
             parent: parent.map(Into::into),
             weight: known.settings.weight,
             quota: known.settings.quota.clone(),
+            unread: known.settings_unread(),
             vcpus: per_cpu(&known.cpus(&g.all), &known.tally.on),
             whole: Some(known.counters()),
             began: known.began,
@@ -385,25 +400,33 @@ impl HostReader {
 
     /// The settings of a group, read anew when it is another one or time has come. `None` if it is gone.
     fn settle(&mut self, path: &str, g: &mut Gathering) -> Option<&Known> {
+        let mut known = self.groups.remove(path);
+        // A group whose counter, left open, can still be read is the one that it was.
+        let file = known.as_ref().and_then(|known| known.usage_file.as_ref());
+        let text = file.and_then(|(_, file)| self.kept.again(file));
         let root = &self.kept.root;
-        let Some(inode) = root.inode(&self.tree.dir(path)) else {
-            self.groups.remove(path);
-            return None;
+        let inode = match &known {
+            Some(known) if text.is_some() => known.inode,
+            _ => root.inode(&self.tree.dir(path))?,
         };
-        let known = self.groups.remove(path).filter(|known| known.inode == inode);
+        known = known.filter(|known| known.inode == inode);
         let aged = known.as_ref().is_some_and(|known| g.now.since(known.read_at) >= REFRESH) && g.old > 0;
         g.old -= usize::from(aged);
-        let due = aged || known.is_none();
+        // Nobody asks for what is in VMs that somebody else counts; what holds VMs is walked anyway.
+        let walk = !g.ways.contains(path) && (g.counters == VmCounters::Read || !g.vms.contains(path));
+        let due = aged || known.as_ref().is_none_or(|known| known.inside.is_empty() == walk);
         let watched = path.rsplit_once('/').is_some_and(|(parent, _)| self.direct.contains_key(parent));
         let mut known = known.unwrap_or_else(|| Known::new(inode, self.last.filter(|_| watched)));
         if due {
             (known.settings, known.unread) = self.tree.settings(root, path);
             known.read_at = g.now;
-            known.usage_file = self.tree.usage_file(root, path);
-            // Where somebody else counts what VMs do, nobody asks for what is in them.
-            let skip = g.counters == VmCounters::Skip && g.vms.contains(path);
-            known.inside = if skip { vec![path.to_owned()] } else { inside(&self.tree, root, path) };
+            if text.is_none() {
+                known.usage_file = self.tree.usage_file(root, path);
+            }
+            known.inside = if walk { inside(&self.tree, root, path) } else { Vec::new() };
         }
+        // What holds VMs is counted after them, so that nothing of theirs is missing in it.
+        known.usage_text = text.filter(|_| !g.ways.contains(path));
         for (what, error) in &known.unread {
             g.notes.error(*what, error);
         }
@@ -418,7 +441,8 @@ impl HostReader {
         }
         let known = self.groups.get_mut(path)?;
         let (version, file) = known.usage_file.as_ref()?;
-        let usage = self.kept.read(file).and_then(|text| files::parse_usage(*version, file, &text));
+        let text = known.usage_text.take().map_or_else(|| self.kept.read(file), Ok);
+        let usage = text.and_then(|text| files::parse_usage(*version, file, &text));
         let usage =
             g.notes.ask(What::Siblings, usage.or_else(|e| if e.is_absent() { Ok(None) } else { Err(e) }))?;
         // A group that was not there at the last look did all of it since.
@@ -466,12 +490,19 @@ impl Known {
             settings: Settings::default(),
             unread: Vec::new(),
             usage_file: None,
+            usage_text: None,
             inside: Vec::new(),
             usage_ns: None,
             counted: false,
             growth_ns: 0,
             tally: Tally::default(),
         }
+    }
+
+    /// Weight and quota, as far as they could not be read.
+    fn settings_unread(&self) -> Vec<What> {
+        let unread = self.unread.iter().map(|(what, _)| *what);
+        unread.filter(|what| matches!(what, What::Weight | What::Quota)).collect()
     }
 
     fn counters(&self) -> Counters {

@@ -18,6 +18,9 @@ use crate::proc::{Task, autogroup};
 
 /// For how long what rests is still shown.
 const KEEP: Duration = Duration::from_secs(60);
+/// The heaviest weight that the model takes. A real-time thread has none: it runs first, which comes out the same
+/// to six digits, for it counts with what it wants and not with more.
+const REALTIME: f64 = 1e9;
 
 /// The threads in one group.
 #[derive(Default)]
@@ -132,19 +135,16 @@ impl Direct {
         let mut others = Vec::new();
         let mut add = |actor: &Actor, key: &str, name: String, weight: f64, mask: &CpuSet| {
             if actor.is_shown(scene.now) {
-                others.push(actor.state(key, name, weight * scene.weight / 1024.0, mask, scene));
+                let weight = (weight * scene.weight / 1024.0).min(REALTIME);
+                others.push(actor.state(key, name, weight, mask, scene));
             }
         };
         for (tid, thread) in &self.threads {
             let mask = thread.mask.as_ref().unwrap_or(scene.pcpus);
             let key = format!("thread {tid}@{}", thread.task.started.as_millis());
-            add(
-                &thread.actor,
-                &key,
-                format!("thread {tid} ({})", thread.task.name),
-                thread.task.weight,
-                mask,
-            );
+            let Task { name, weight, realtime, .. } = &thread.task;
+            let (kind, weight) = if *realtime { ("real-time ", f64::INFINITY) } else { ("", *weight) };
+            add(&thread.actor, &key, format!("{kind}thread {tid} ({name})"), weight, mask);
         }
         for (key, session) in &self.sessions {
             add(&session.actor, key, session.name.clone(), session.weight, &session.mask);
@@ -161,7 +161,7 @@ impl Thread {
         let task = task(kept, pid).ok()?;
         let mut thread =
             Thread { task, mask: None, session: None, looked: Time(0), done, actor: Actor::default() };
-        if scene.sessions && !thread.task.kernel {
+        if scene.sessions && !thread.task.kernel && !thread.task.realtime {
             thread.session = autogroup(&kept.root, pid).ok().flatten();
         }
         Some(thread)
@@ -176,7 +176,9 @@ impl Thread {
         if let Ok(task) = task(kept, pid) {
             self.task = task;
         }
-        if scene.sessions {
+        if self.task.realtime {
+            self.session = None; // sessions are of threads with weights
+        } else if scene.sessions {
             self.session = autogroup(&kept.root, pid).ok().flatten();
         }
         let mask = affinity(kept, pid).map(|mask| mask.intersection(scene.pcpus));
@@ -216,5 +218,50 @@ impl Actor {
             began: Some(self.began),
             ..VmState::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Root;
+
+    #[test]
+    fn a_real_time_thread_comes_before_all_others_and_is_in_no_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let stat = |tid: u32, policy: &str| {
+            let zeros = "0 ".repeat(28);
+            put(&format!("proc/{tid}/stat"), &format!("{tid} (a) S 3 7 7 0 -1 0 {zeros}17 1 {policy} 0\n"));
+            put(&format!("proc/{tid}/status"), "Name:\ta\nCpus_allowed_list:\t0-1\n");
+            put(&format!("proc/{tid}/autogroup"), "/autogroup-5 nice 0\n");
+        };
+        stat(7, "50 1");
+        stat(8, "0 0");
+        let mut kept = Kept::new(Root::at(dir.path()));
+        let mut direct = Direct::default();
+        let pcpus = CpuSet::first(2);
+        let mut look = |now: u64, ran: &str| {
+            [7, 8].iter().for_each(|tid| put(&format!("proc/{tid}/task/{tid}/schedstat"), ran));
+            let scene = Scene {
+                now: Time(now),
+                last: (now > 1).then_some(Time(1)),
+                path: "",
+                parent: None,
+                sessions: true,
+                weight: 1024.0,
+                pcpus: &pcpus,
+            };
+            direct.update(&mut kept, &[(7, 7), (8, 8)], &scene);
+            direct.others(&scene, 1.0)
+        };
+        look(1, "5 0 1\n");
+        let others = look(1_000_000_000, "900 0 1\n");
+        let seen: Vec<_> = others.iter().map(|o| (o.name.as_str(), o.weight.unwrap().0)).collect();
+        assert_eq!(seen, [("real-time thread 7 (a)", REALTIME), ("session 5 (a)", 1024.0)]);
     }
 }

@@ -102,7 +102,11 @@ impl Tree {
             .cpuset
             .as_ref()
             .map_or(Ok(None), |found| files::cpuset(root, found.version, &format!("{}{path}", found.point)));
-        let cpuset = cpuset.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
+        let cpuset = match cpuset {
+            // Of v1, until it is written first: no task can enter the group there, so it confines none.
+            Err(ReadError::Malformed { text, .. }) if text.is_empty() && self.version == Version::V1 => None,
+            other => other.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
+        };
         let settings =
             Settings { weight: weight.map(|w| w.value), quota, cpuset: cpuset.map(|set| set.value) };
         (settings, errors)
@@ -157,4 +161,29 @@ fn numbers(text: &str) -> impl Iterator<Item = u32> + '_ {
 
 fn join(names: &[String]) -> String {
     names.iter().map(|name| format!("/{name}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpuset_of_v1_that_nobody_wrote_yet_confines_nobody_and_is_no_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let mount = |name| format!("25 22 0:22 / /cg/{name} rw - cgroup cgroup rw,{name}\n");
+        put("proc/self/mountinfo", &(mount("cpu") + &mount("cpuset")));
+        put("cg/cpu/a/cpu.shares", "1024\n");
+        put("cg/cpuset/a/cpuset.cpus", "\n");
+        let root = Root::at(dir.path());
+        let tree = Tree::open(&root).unwrap();
+        let (settings, errors) = tree.settings(&root, "/a");
+        assert!(settings.cpuset.is_none() && errors.is_empty(), "{errors:?}");
+        put("cg/cpuset/a/cpuset.cpus", "x\n");
+        assert_eq!(tree.settings(&root, "/a").1[0].0, What::Cpuset);
+    }
 }

@@ -10,8 +10,10 @@ use std::ptr;
 use std::sync::Once;
 
 use corefit_core::machine::MachineError;
+use rustix::process::geteuid;
 
 use super::sys;
+use crate::formats::xml;
 
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +58,13 @@ impl Failure {
 
     /// For a whole machine; `uri` names it.
     pub(super) fn machine(&self, uri: &str) -> MachineError {
-        let text = format!("libvirt {uri}: {}", self.text);
+        let text = format!("{}: {}", named(uri), self.text);
         match self.kind {
             Kind::Unsupported => MachineError::Unsupported(text),
             Kind::Malformed => MachineError::Malformed(text),
             Kind::Denied => MachineError::Denied(format!(
-                "{text} (be root, or a member of group libvirt; `virsh -c {uri} list` tells whether that helped)"
+                "{text} (be root, or a member of group libvirt; `{}` tells whether that helped)",
+                virsh(uri)
             )),
             Kind::Gone | Kind::NoDomain if self.text.contains("socket") => MachineError::Gone(format!(
                 "{text} (is libvirtd running? `systemctl start libvirtd`, or virtqemud.socket where it is modular)"
@@ -69,6 +72,16 @@ impl Failure {
             Kind::Gone | Kind::NoDomain => MachineError::Gone(text),
         }
     }
+}
+
+/// What to call the libvirt of a URI.
+pub(super) fn named(uri: &str) -> String {
+    if uri.is_empty() { "libvirt".into() } else { format!("libvirt {uri}") }
+}
+
+/// The command that asks the libvirtd of a URI, too.
+pub(super) fn virsh(uri: &str) -> String {
+    if uri.is_empty() { "virsh list".into() } else { format!("virsh -c {uri} list") }
 }
 
 /// `number` is the errno of system errors.
@@ -120,6 +133,8 @@ impl Connection {
     pub(super) fn open(uri: &str, access: Access, keepalive: i32) -> Result<Connection, Failure> {
         sys::load().map_err(|text| Failure { kind: Kind::Unsupported, text })?;
         prepare();
+        let uri = usual(uri, geteuid().is_root(), std::env::var_os("LIBVIRT_DEFAULT_URI").is_some());
+        readable(uri)?;
         let name = CString::new(uri)
             .map_err(|_| Failure { kind: Kind::Malformed, text: "a URI holds no zero byte".into() })?;
         // SAFETY: a C string that outlives the call.
@@ -257,6 +272,27 @@ impl Connection {
         let count = usize::try_from(count).unwrap_or(0);
         Ok(params.iter().take(count).map(|p| (field(&p.field), p.value)).collect())
     }
+}
+
+/// The URI to open for one that may be empty. libvirt's default for users other than root would start a libvirtd
+/// for them, which has no VMs; the host's is meant.
+fn usual(uri: &str, root: bool, chosen: bool) -> &str {
+    if uri.is_empty() && !root && !chosen { "qemu:///system" } else { uri }
+}
+
+/// Checks the file in a URI of libvirt's test driver: libvirt's XML library would print what is wrong with it.
+fn readable(uri: &str) -> Result<(), Failure> {
+    let Some(file) = uri.strip_prefix("test://").filter(|file| file.starts_with('/') && *file != "/default")
+    else {
+        return Ok(());
+    };
+    let malformed = |text| Failure { kind: Kind::Malformed, text };
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        malformed(format!(
+            "{file}: {error}; give a file in the form of libvirt's test driver, or test:///default"
+        ))
+    })?;
+    xml::open(&text).map(drop).map_err(|error| malformed(format!("{file}, {error}")))
 }
 
 impl Drop for Connection {
@@ -471,6 +507,32 @@ mod tests {
         for (code, number, expected) in kinds {
             assert_eq!(kind(code, number, ""), expected, "{code}");
         }
+    }
+
+    #[test]
+    fn a_file_for_the_test_driver_that_is_not_there_or_no_xml_is_refused_before_libvirt_sees_it() {
+        let refused = |uri: &str| {
+            let error = Connection::open(uri, Access::Read, 4).unwrap_err();
+            assert_eq!(error.kind, Kind::Malformed);
+            error.machine(uri).to_string()
+        };
+        let text = refused("test:////nope.xml");
+        assert!(text.starts_with("libvirt test:////nope.xml: //nope.xml: No such file"), "{text}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "<node>\n<domain></node>").unwrap();
+        let text = refused(&format!("test://{}", file.path().display()));
+        assert!(text.contains(", line 2: is no XML"), "{text}");
+    }
+
+    #[test]
+    fn without_a_uri_the_libvirt_of_the_host_is_meant_and_no_empty_name_is_printed() {
+        assert_eq!(usual("", false, false), "qemu:///system");
+        for (uri, root, chosen) in [("", true, false), ("", false, true), ("test:///default", false, false)] {
+            assert_eq!(usual(uri, root, chosen), uri);
+        }
+        let denied = Failure { kind: Kind::Denied, text: "no".into() };
+        let text = denied.machine("").to_string();
+        assert!(text.starts_with("libvirt: no") && text.contains("`virsh list`"), "{text}");
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use corefit_core::machine::{Counters, Helper, Pcpu, VcpuState, VmState};
 use corefit_core::{CpuId, CpuSet, Unread, Weight, What};
-use roxmltree::Document;
 
 use super::api::{Connection, Domain, Failure, Kind};
 use super::definition::Definition;
 use super::sys;
+use crate::formats::xml;
 
 /// What libvirtd says of a host and its domains at one instant.
 #[derive(Clone, Debug, Default)]
@@ -150,14 +150,13 @@ pub(super) fn weight(domain: &Domain<'_>) -> Result<Option<Weight>, Failure> {
 /// # Errors
 /// What is wrong with it.
 pub(super) fn topology(capabilities: &str) -> Result<Vec<Pcpu>, String> {
-    let document = Document::parse(capabilities).map_err(|e| format!("capabilities are no XML: {e}"))?;
+    let document = xml::open(capabilities).map_err(|error| format!("capabilities, {error}"))?;
     let mut pcpus = Vec::new();
     for cell in document.descendants().filter(|node| node.has_tag_name("cell")) {
         let node = cell.attribute("id").and_then(|id| id.parse().ok());
         for cpu in cell.descendants().filter(|node| node.has_tag_name("cpu")) {
             let Some(id) = cpu.attribute("id").and_then(|id| id.parse().ok()) else {
-                let line = document.text_pos_at(cpu.range().start).row;
-                return Err(format!("capabilities, line {line}, <cpu>: no number in its id"));
+                return Err(format!("capabilities, {}", xml::at(cpu, "<cpu>: no number in its id")));
             };
             pcpus.push(Pcpu {
                 id: CpuId(id),
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!(seen, [(0, Some(0), Some(0)), (2, Some(1), Some(1)), (3, Some(1), Some(1))]);
         assert_eq!(pcpus[1].siblings, "2-3".parse().ok());
         let error = topology("<capabilities><cell>\n<cpus><cpu/></cpus></cell></capabilities>").unwrap_err();
-        assert!(error.starts_with("capabilities, line 2, <cpu>"), "{error}");
+        assert!(error.starts_with("capabilities, line 2: <cpu>"), "{error}");
     }
 
     #[test]

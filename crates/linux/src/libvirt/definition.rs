@@ -4,7 +4,9 @@
 //! `channel`; the live XML of a domain holds what is in force, changes by API included.
 
 use corefit_core::{CpuSet, Quota, Weight};
-use roxmltree::{Document, Node};
+use roxmltree::Node;
+
+use crate::formats::xml::{self, child, children};
 
 /// libvirt's (and the kernel's) period where only a quota is given, us.
 const USUAL_PERIOD_US: u64 = 100_000;
@@ -52,7 +54,7 @@ impl Definition {
     /// # Errors
     /// What is wrong, and in which line.
     pub(super) fn parse(xml: &str) -> Result<Definition, String> {
-        let document = Document::parse(xml).map_err(|e| format!("definition is no XML: {e}"))?;
+        let document = xml::open(xml).map_err(|error| format!("definition, {error}"))?;
         let domain = document.root_element();
         let vcpu = child(domain, "vcpu").ok_or("definition has no <vcpu>")?;
         let most: usize = number(vcpu, vcpu.text().unwrap_or("").trim(), "count of vCPUs")?;
@@ -159,20 +161,12 @@ fn memory_nodes(domain: Node<'_, '_>) -> Result<Option<CpuSet>, String> {
     Ok((!nodes.is_empty()).then(|| nodes.into_iter().collect()))
 }
 
-fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
-    node.children().find(|child| child.has_tag_name(name))
-}
-
-fn children<'a, 'i>(node: Option<Node<'a, 'i>>, name: &str) -> impl Iterator<Item = Node<'a, 'i>> {
-    node.into_iter().flat_map(|node| node.children()).filter(move |child| child.has_tag_name(name))
-}
-
 fn attribute<T: std::str::FromStr>(node: Node<'_, '_>, name: &str, want: &str) -> Result<Option<T>, String> {
     node.attribute(name).map(|text| number(node, text, want)).transpose()
 }
 
 fn cpus(node: Node<'_, '_>, name: &str) -> Result<Option<CpuSet>, String> {
-    attribute(node, name, "list of numbers, as in 0-3,8")
+    xml::cpus(node, name).map_err(|error| format!("definition, {error}"))
 }
 
 fn number<T: std::str::FromStr>(node: Node<'_, '_>, text: &str, want: &str) -> Result<T, String> {
@@ -180,9 +174,7 @@ fn number<T: std::str::FromStr>(node: Node<'_, '_>, text: &str, want: &str) -> R
 }
 
 fn wrong(node: Node<'_, '_>, text: &str, want: &str) -> String {
-    let line = node.document().text_pos_at(node.range().start).row;
-    let text: String = text.chars().take(60).collect();
-    format!("definition, line {line}, <{}>: {text:?} is no {want}", node.tag_name().name())
+    format!("definition, {}", xml::wrong(node, text, want))
 }
 
 #[cfg(test)]
@@ -252,14 +244,15 @@ mod tests {
     #[test]
     fn damage_is_named_with_its_line() {
         let cases = [
-            ("<domain", "definition is no XML"),
+            ("<domain", "definition, line 1: is no XML"),
+            ("<!DOCTYPE d [<!ENTITY a 'a'>]><domain/>", "definition, line 1: declares entities"),
             ("<domain/>", "definition has no <vcpu>"),
-            ("<domain>\n<vcpu>many</vcpu></domain>", "definition, line 2, <vcpu>: \"many\" is no count"),
-            ("<domain><vcpu>99999999</vcpu></domain>", "definition, line 1, <vcpu>"),
-            ("<domain><vcpu cpuset='x'>1</vcpu></domain>", "definition, line 1, <vcpu>: \"x\" is no list"),
+            ("<domain>\n<vcpu>many</vcpu></domain>", "definition, line 2: <vcpu>: \"many\" is no count"),
+            ("<domain><vcpu>99999999</vcpu></domain>", "definition, line 1: <vcpu>"),
+            ("<domain><vcpu cpuset='x'>1</vcpu></domain>", "definition, line 1: <vcpu>: \"x\" is no list"),
             (
                 "<domain><vcpu>1</vcpu><cputune>\n\n<quota>half</quota></cputune></domain>",
-                "definition, line 3, <quota>: \"half\" is no number",
+                "definition, line 3: <quota>: \"half\" is no number",
             ),
         ];
         for (xml, start) in cases {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use corefit_core::machine::MachineError;
 
-use super::api::{Access, Connection};
+use super::api::{Access, Connection, named};
 use super::session::is_local;
 use super::sys;
 use super::worker::Crew;
@@ -30,7 +30,7 @@ pub struct Documents {
 pub fn documents(uri: &str, timeout: Duration) -> Result<Documents, MachineError> {
     let deadline = Instant::now() + timeout;
     let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).max(2);
-    let late = || MachineError::Gone(format!("libvirt {uri}: no answer within {} s", timeout.as_secs()));
+    let late = || MachineError::Gone(format!("{}: no answer within {} s", named(uri), timeout.as_secs()));
     let asked = uri.to_owned();
     let crew = Crew::default();
     let worker = crew.start("libvirt", || Some(())).ok_or_else(late)?;

@@ -4,8 +4,13 @@
 //! libvirt puts each vCPU, each iothread and all other threads into groups of their own, below one
 //! for the VM: `NAME/{vcpu0,iothread1,emulator}`, on v2 `NAME/libvirt/{…}`. Threads are told by the
 //! names that QEMU gives them: `CPU 3/KVM` (or `/TCG`), `IO iothread1`.
+//!
+//! **What rests is not read.** A thread that did not run between two readings is left alone as long as what the
+//! VM's group used is what the other threads used, to 0.1 ms in all since everything was read: waiting is counted
+//! when a thread runs again, so its counters are still what they were. (Example: of a VM with 16 threads that idles
+//! but for its main loop, a look reads the group's counter and one thread.) Where the group has no counter, all are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -15,6 +20,9 @@ use rustix::process::Pid;
 use rustix::thread::sched_getaffinity;
 
 use super::session::{Key, Seen};
+use super::thread::{self, Part, Places, Thread};
+use crate::cgroup::files;
+use crate::cgroup::mounts::Version;
 use crate::host::HostReader;
 
 /// Settings and lists of threads are read anew after so long, ns, even where nothing was said to have
@@ -22,14 +30,17 @@ use crate::host::HostReader;
 const REFRESH_NS: u64 = 60_000_000_000;
 /// Of so many VMs, settings of one are read anew in a look because they are old.
 const OLD_SHARE: usize = 32;
-/// For so many threads a look finds out where they ran last: it costs ten times as much as what they did.
-const LOOKED_UP: usize = 64;
+/// For so many threads a look finds out where they ran last: it costs ten times as much as what they did. The first
+/// look does for all, later ones for whose was not looked up for longest.
+const LOOKED_UP: usize = 32;
+/// What threads that rest may have used together since all were read, ns.
+const AT_REST_NS: u64 = 100_000;
 
 /// All QEMUs of this machine that are VMs.
 #[derive(Default)]
 pub(super) struct Local {
     qemus: BTreeMap<Key, Qemu>,
-    looked_up: usize,
+    places: Places,
 }
 
 /// The process of one VM.
@@ -38,7 +49,8 @@ struct Qemu {
     pid: u32,
     version: u64,
     read_at: Time,
-    /// Links of its directory of threads: changes with their number.
+    /// Its directory of threads, and the links of that, which change with their number.
+    dir: Option<File>,
     links: u64,
     group: Option<String>,
     vcpus: BTreeMap<u32, Thread>,
@@ -46,8 +58,19 @@ struct Qemu {
     others: Vec<Thread>,
     /// What the others did since the first look, ended ones included.
     emulator: Counters,
-    settings: BTreeMap<String, Held>,
+    settings: BTreeMap<Part, Held>,
+    /// What everything in its group used.
+    usage: Option<Usage>,
+    /// The same when all threads were read last.
+    usage_then: Option<u64>,
     unread: Vec<Unread>,
+}
+
+/// The counter of a group.
+struct Usage {
+    version: Version,
+    path: String,
+    file: File,
 }
 
 /// What holds a thread.
@@ -56,28 +79,23 @@ struct Held {
     weight: Option<corefit_core::Weight>,
     quota: Option<corefit_core::Quota>,
     affinity: Option<CpuSet>,
-}
-
-struct Thread {
-    tid: u32,
-    path: String,
-    /// Kept open where the process's limit allows it.
-    file: Option<File>,
-    done: Option<(u64, u64)>,
-    ran: bool,
-    on: Option<CpuId>,
+    realtime: bool,
 }
 
 impl Local {
     /// Reads what is old or changed of the processes of these VMs; hands back the path of each VM's
     /// control group, in their order.
     pub(super) fn refresh(&mut self, host: &HostReader, seen: &[Seen], now: Time) -> Vec<Option<String>> {
-        self.qemus.retain(|key, _| seen.iter().any(|seen| seen.key == *key));
+        let present: BTreeSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
+        self.qemus.retain(|key, _| present.contains(key));
         let mut old = seen.len().div_ceil(OLD_SHARE);
         let mut group = |seen: &Seen| {
             let pid = seen.pid?;
             let qemu = self.qemus.entry(seen.key.clone()).or_default();
-            let links = links(pid);
+            if qemu.pid != pid || qemu.dir.is_none() {
+                qemu.dir = File::open(format!("/proc/{pid}/task")).ok();
+            }
+            let links = qemu.dir.as_ref().and_then(|dir| dir.metadata().ok()).map_or(0, |meta| meta.nlink());
             let aged = now.0.saturating_sub(qemu.read_at.0) > REFRESH_NS && old > 0;
             if qemu.pid != pid || qemu.version != seen.version || qemu.links != links || aged {
                 old -= usize::from(aged);
@@ -90,7 +108,15 @@ impl Local {
             }
             qemu.group.clone()
         };
-        seen.iter().map(&mut group).collect()
+        let groups = seen.iter().map(&mut group).collect();
+        let first = self.places.look == 0;
+        let threads: usize = self.qemus.values().map(|qemu| qemu.vcpus.len()).sum();
+        self.places = Places {
+            look: self.places.look + 1,
+            left: if first { usize::MAX } else { LOOKED_UP },
+            lasts: threads.div_ceil(LOOKED_UP) as u64,
+        };
+        groups
     }
 
     /// Puts what a VM's threads did, and what holds them, into its state. What is missing goes to
@@ -101,6 +127,7 @@ impl Local {
         vm: &mut VmState,
         pcpus: &CpuSet,
         unread: &mut Vec<Unread>,
+        notes: &mut Vec<String>,
     ) -> bool {
         let path = format!("VM {:?}", vm.name);
         let lacks = |why: &str| Unread { what: What::Threads, path: path.clone(), why: why.into() };
@@ -108,51 +135,48 @@ impl Local {
             unread.push(lacks("no process with its UUID on this machine (or it may not be seen)"));
             return true;
         };
-        let mut left = LOOKED_UP.saturating_sub(self.looked_up);
+        qemu.count();
         let mut alive = false;
         let mut missing = 0;
         for (number, vcpu) in (0..).zip(&mut vm.vcpus) {
+            hold(qemu.settings.get(&Part::Vcpu(number)), pcpus, vcpu);
             match qemu.vcpus.get_mut(&number) {
                 Some(thread) => {
-                    let (counters, _) = thread.read();
-                    alive |= counters.run_ns.is_some();
-                    vcpu.counters = counters;
-                    missing += usize::from(vcpu.online && counters.run_ns.is_none());
-                    vcpu.on = thread.place(vcpu.affinity.as_ref(), &mut left);
+                    vcpu.counters = thread.counters();
+                    alive |= vcpu.counters.run_ns.is_some();
+                    missing += usize::from(vcpu.online && vcpu.counters.run_ns.is_none());
+                    vcpu.on = thread.place(vcpu.affinity.as_ref(), &mut self.places);
                 }
                 None => missing += usize::from(vcpu.online),
             }
-            hold(qemu.settings.get(&format!("vcpu{number}")), pcpus, vcpu);
         }
         for helper in &mut vm.helpers {
             let number = helper.name.strip_prefix("iothread ").and_then(|n| n.parse::<u32>().ok());
-            let group = match number {
-                Some(number) => {
-                    if let Some(thread) = qemu.iothreads.get_mut(&number) {
-                        helper.counters = thread.read().0;
-                    }
-                    format!("iothread{number}")
-                }
-                None => {
-                    helper.counters = qemu.emulate();
-                    "emulator".into()
-                }
+            let part = number.map_or(Part::Emulator, Part::Iothread);
+            helper.counters = match number {
+                Some(number) => qemu.iothreads.get(&number).map(Thread::counters).unwrap_or_default(),
+                None => qemu.emulator,
             };
-            hold_helper(qemu.settings.get(&group), pcpus, helper);
+            hold_helper(qemu.settings.get(&part), pcpus, helper);
         }
-        self.looked_up = LOOKED_UP - left;
+        let realtime = qemu.settings.values().filter(|held| held.realtime).count();
+        if realtime > 0 {
+            notes.push(format!(
+                "VM {:?}: {realtime} of its threads are real-time (vcpusched): they run before all others, weights and \
+                 the figures of who shares their pCPUs do not hold",
+                vm.name
+            ));
+        }
         unread.extend(qemu.unread.iter().cloned());
-        if missing > 0 && (alive || links(qemu.pid) > 0) {
+        let whats = qemu.unread.iter().map(|unread| unread.what);
+        vm.unread.extend(whats.filter(|what| matches!(what, What::Weight | What::Quota)));
+        let there = || fs::metadata(format!("/proc/{}/task", qemu.pid)).is_ok();
+        if missing > 0 && (alive || there()) {
             unread.push(lacks(
                 "some of its vCPUs have no thread named \"CPU N/KVM\" or \"CPU N/TCG\" to be measured",
             ));
         }
-        alive || links(qemu.pid) > 0
-    }
-
-    /// Begins a new look.
-    pub(super) fn next(&mut self) {
-        self.looked_up = 0;
+        alive || there()
     }
 }
 
@@ -165,17 +189,15 @@ impl Qemu {
             .chain(std::mem::take(&mut self.others))
             .map(|thread| (thread.tid, thread))
             .collect();
-        let dir = format!("/proc/{}/task", self.pid);
-        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let Ok(name) = fs::read_to_string(format!("{dir}/{tid}/comm")) else { continue };
+        for (tid, name) in thread::list(self.pid) {
             let thread = known.remove(&tid).unwrap_or_else(|| Thread::new(self.pid, tid));
-            match role(name.trim_end()) {
+            match thread::role(&name) {
                 Part::Vcpu(number) => drop(self.vcpus.insert(number, thread)),
                 Part::Iothread(number) => drop(self.iothreads.insert(number, thread)),
                 Part::Emulator => self.others.push(thread),
             }
         }
+        self.usage_then = None;
     }
 
     /// Reads what holds its threads.
@@ -185,12 +207,17 @@ impl Qemu {
         let own = host.group_of(self.pid).filter(|path| path.ends_with("/emulator"));
         let base = own.as_deref().and_then(|path| path.strip_suffix("/emulator"));
         self.group = base.map(|base| base.strip_suffix("/libvirt").unwrap_or(base).to_owned());
-        let vcpus = self.vcpus.iter().map(|(number, t)| (format!("vcpu{number}"), t.tid));
-        let iothreads = self.iothreads.iter().map(|(number, t)| (format!("iothread{number}"), t.tid));
-        for (name, tid) in vcpus.chain(iothreads).chain([("emulator".to_owned(), self.pid)]) {
-            let mut held = Held { affinity: affinity(tid), ..Held::default() };
+        let usage = self.group.as_deref().and_then(|group| host.usage_file(group));
+        self.usage =
+            usage.and_then(|(version, path)| Some(Usage { version, file: File::open(&path).ok()?, path }));
+        self.usage_then = None;
+        let vcpus = self.vcpus.iter().map(|(number, t)| (Part::Vcpu(*number), t.tid));
+        let iothreads = self.iothreads.iter().map(|(number, t)| (Part::Iothread(*number), t.tid));
+        for (part, tid) in vcpus.chain(iothreads).chain([(Part::Emulator, self.pid)]) {
+            let mut held =
+                Held { affinity: affinity(tid), realtime: thread::is_realtime(tid), ..Held::default() };
             if let Some(base) = base {
-                let (settings, errors) = host.settings(&format!("{base}/{name}"));
+                let (settings, errors) = host.settings(&format!("{base}/{}", part.group()));
                 (held.weight, held.quota) = (settings.weight, settings.quota);
                 let unread = |(what, error): (What, crate::ReadError)| Unread {
                     what,
@@ -199,61 +226,55 @@ impl Qemu {
                 };
                 self.unread.extend(errors.into_iter().map(unread));
             }
-            self.settings.insert(name, held);
+            self.settings.insert(part, held);
         }
     }
 
-    /// What the threads did that are neither vCPUs nor iothreads.
-    fn emulate(&mut self) -> Counters {
-        let (mut run, mut wait) = (self.emulator.run_ns.unwrap_or(0), self.emulator.wait_ns.unwrap_or(0));
-        for thread in &mut self.others {
-            let (_, (more_run, more_wait)) = thread.read();
-            run += more_run;
-            wait += more_wait;
+    /// Reads what its threads did, of those that rest only if they may have done something.
+    fn count(&mut self) {
+        let usage = self.usage.as_ref().and_then(Usage::read);
+        let mut did = (0, 0);
+        let mut read = |thread: &mut Thread, other: bool| {
+            let (run, wait) = thread.read();
+            did = if other { (did.0 + run, did.1 + wait) } else { did };
+        };
+        let mut explained = 0;
+        let mut rested = Vec::new();
+        for (thread, other) in self.all() {
+            rested.push(!thread.ran);
+            if thread.ran {
+                read(thread, other);
+                explained += thread.since_then();
+            }
         }
-        self.emulator = Counters { run_ns: Some(run), wait_ns: Some(wait) };
-        self.emulator
+        let rest = usage.zip(self.usage_then).map(|(now, then)| now.saturating_sub(then + explained));
+        if rest.is_none_or(|rest| rest > AT_REST_NS) {
+            for ((thread, other), rested) in self.all().zip(rested) {
+                if rested {
+                    read(thread, other);
+                }
+                thread.mark();
+            }
+            self.usage_then = usage;
+        }
+        let sum = |before: Option<u64>, more| Some(before.unwrap_or(0) + more);
+        self.emulator =
+            Counters { run_ns: sum(self.emulator.run_ns, did.0), wait_ns: sum(self.emulator.wait_ns, did.1) };
+    }
+
+    /// Its threads, each with whether it is neither a vCPU nor an iothread.
+    fn all(&mut self) -> impl Iterator<Item = (&mut Thread, bool)> {
+        let known = self.vcpus.values_mut().chain(self.iothreads.values_mut()).map(|thread| (thread, false));
+        known.chain(self.others.iter_mut().map(|thread| (thread, true)))
     }
 }
 
-impl Thread {
-    fn new(pid: u32, tid: u32) -> Thread {
-        let path = format!("/proc/{pid}/task/{tid}/schedstat");
-        Thread { tid, file: File::open(&path).ok(), path, done: None, ran: false, on: None }
-    }
-
-    /// What it did so far, and since it was read before, ns.
-    fn read(&mut self) -> (Counters, (u64, u64)) {
-        let mut buffer = [0; 64];
-        let length = match &self.file {
-            Some(file) => file.read_at(&mut buffer, 0),
-            None => File::open(&self.path).and_then(|file| file.read_at(&mut buffer, 0)),
-        };
-        let text = length.ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
-        let mut words = text.unwrap_or("").split(' ').map(|word| word.parse::<u64>().ok());
-        let (Some(Some(run)), Some(Some(wait))) = (words.next(), words.next()) else {
-            return (Counters::default(), (0, 0));
-        };
-        let (before_run, before_wait) = self.done.unwrap_or((run, wait));
-        let more = (run.saturating_sub(before_run), wait.saturating_sub(before_wait));
-        self.ran = self.done.is_none() || more.0 > 0;
-        self.done = Some((run, wait));
-        (Counters { run_ns: Some(run), wait_ns: Some(wait) }, more)
-    }
-
-    /// Where it ran last. Looks, as long as `left` allows it, only if it ran since and may run at more
-    /// than one place.
-    fn place(&mut self, affinity: Option<&CpuSet>, left: &mut usize) -> Option<CpuId> {
-        match affinity.filter(|set| set.len() == 1) {
-            Some(only) => self.on = only.iter().next(),
-            None if self.ran && *left > 0 => {
-                *left -= 1;
-                let stat = fs::read_to_string(self.path.replace("schedstat", "stat")).ok();
-                self.on = stat.and_then(|text| last_cpu(&text));
-            }
-            None => {}
-        }
-        self.on
+impl Usage {
+    fn read(&self) -> Option<u64> {
+        let mut buffer = [0; 1024];
+        let length = self.file.read_at(&mut buffer, 0).ok()?;
+        let text = std::str::from_utf8(&buffer[..length]).ok()?;
+        files::parse_usage(self.version, &self.path, text).ok()?
     }
 }
 
@@ -271,11 +292,6 @@ fn hold_helper(held: Option<&Held>, pcpus: &CpuSet, helper: &mut Helper) {
     helper.affinity = held.affinity.as_ref().map(|set| set.intersection(pcpus)).or(helper.affinity.take());
 }
 
-/// How many directories are in a process's directory of threads, and two; 0 if it has ended.
-fn links(pid: u32) -> u64 {
-    fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink())
-}
-
 fn affinity(tid: u32) -> Option<CpuSet> {
     let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
     let set = sched_getaffinity(Some(pid)).ok()?;
@@ -284,71 +300,48 @@ fn affinity(tid: u32) -> Option<CpuSet> {
     Some(cpus.map(CpuId).collect())
 }
 
-/// Field 39 of `/proc/PID/stat`, proc(5); the second, in parentheses, may hold anything.
-fn last_cpu(stat: &str) -> Option<CpuId> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(39 - 3)?.parse().ok().map(CpuId)
-}
-
-/// What a thread of QEMU is.
-#[derive(Debug, PartialEq)]
-enum Part {
-    Vcpu(u32),
-    Iothread(u32),
-    Emulator,
-}
-
-fn role(name: &str) -> Part {
-    let vcpu = || name.strip_prefix("CPU ")?.split_once('/')?.0.parse().ok();
-    let iothread = || name.strip_prefix("IO iothread")?.parse().ok();
-    match (vcpu(), iothread()) {
-        (Some(number), _) => Part::Vcpu(number),
-        (_, Some(number)) => Part::Iothread(number),
-        _ => Part::Emulator,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A "QEMU" of which one thread runs and one rests, in a group with a counter that the test writes.
     #[test]
-    fn threads_are_told_by_the_names_that_qemu_gives_them() {
-        for (name, part) in [
-            ("CPU 12/KVM", Part::Vcpu(12)),
-            ("CPU 0/TCG", Part::Vcpu(0)),
-            ("IO iothread3", Part::Iothread(3)),
-            ("IO mon_iothread", Part::Emulator),
-            ("ALL CPUs/TCG", Part::Emulator),
-            ("qemu-system-x86", Part::Emulator),
-        ] {
-            assert_eq!(role(name), part, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_thread_tells_what_it_did_since_it_was_read_before_and_where() {
-        let me = std::process::id();
-        let mut thread = Thread::new(me, me);
-        let (first, more) = thread.read();
-        assert!(first.run_ns.is_some() && first.wait_ns.is_some());
-        assert_eq!(more, (0, 0), "what it did before it was seen first does not count");
-        assert!(thread.read().0.run_ns >= first.run_ns);
-        thread.ran = true;
-        let mut left = 1;
-        assert!(thread.place(None, &mut left).is_some());
-        assert_eq!(left, 0);
-        assert_eq!(thread.place("5".parse().ok().as_ref(), &mut left), Some(CpuId(5)));
-    }
-
-    #[test]
-    fn a_thread_that_ended_has_no_counters() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let mut thread = Thread::new(child.id(), child.id());
-        assert!(thread.read().0.run_ns.is_some());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(thread.read(), (Counters::default(), (0, 0)));
-        assert_eq!(links(child.id()), 0);
+    fn a_thread_that_rests_is_read_when_its_group_used_more_than_the_others_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        put("busy", "1000000 0 1\n");
+        put("rests", "5000 0 1\n");
+        put("usage", "0\n");
+        let thread = |name: &str| Thread::at(path(name), 1);
+        let usage =
+            Usage { version: Version::V1, file: File::open(path("usage")).unwrap(), path: path("usage") };
+        let mut qemu = Qemu { usage: Some(usage), ..Qemu::default() };
+        qemu.vcpus = BTreeMap::from([(0, thread("busy")), (1, thread("rests"))]);
+        let mut look = |busy: u64, rests: u64, usage: u64| {
+            put("busy", &format!("{busy} 7 1\n"));
+            put("rests", &format!("{rests} 9 1\n"));
+            put("usage", &format!("{usage}\n"));
+            qemu.count();
+            [0, 1].map(|vcpu| qemu.vcpus[&vcpu].counters().run_ns.unwrap())
+        };
+        assert_eq!(look(1_000_000, 5_000, 1_005_000), [1_000_000, 5_000]);
+        assert_eq!(look(2_000_000, 5_000, 2_005_000), [2_000_000, 5_000]);
+        // It rests: what the file says now is not looked at, for the group's counter has no room for it.
+        assert_eq!(look(3_000_000, 9_999, 3_005_000), [3_000_000, 5_000]);
+        // 0.05 ms wait until there is more, for as many looks as it takes; 0.12 ms do not.
+        assert_eq!(look(4_000_000, 55_000, 4_055_000), [4_000_000, 5_000]);
+        assert_eq!(look(5_000_000, 125_000, 5_125_000), [5_000_000, 125_000]);
+        // Now it is one that runs, and is read each time.
+        assert_eq!(look(6_000_000, 126_000, 6_126_000), [6_000_000, 126_000]);
+        assert_eq!(look(7_000_000, 127_000, 7_127_000), [7_000_000, 127_000]);
+        // Without a counter, all are read.
+        qemu.usage = None;
+        assert!(qemu.vcpus.values().all(|thread| thread.counters().run_ns.is_some()));
+        put("busy", "7000000 7 1\n");
+        qemu.count();
+        put("busy", "8000000 7 1\n");
+        qemu.count();
+        assert_eq!(qemu.vcpus[&0].counters().run_ns, Some(8_000_000));
     }
 }

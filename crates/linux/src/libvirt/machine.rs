@@ -10,12 +10,12 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
 use super::agent::Agents;
-use super::api::{Access, Connection};
+use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
 use super::local::Local;
 use super::session::{Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
-use crate::host::{HostReader, VmCounters};
+use crate::host::{HostReader, VmCounters, VmGroup};
 use crate::root::{ReadError, Root};
 
 /// A domain during whose asking libvirtd hung is not asked about for so long.
@@ -166,14 +166,16 @@ impl LibvirtMachine {
     /// Not libvirtd's fault.
     fn ended(&self) -> MachineError {
         let text =
-            format!("libvirt {}: the thread that asks libvirtd has ended; please report why", self.uri);
+            format!("{}: the thread that asks libvirtd has ended; please report why", named(&self.uri));
         MachineError::Gone(text)
     }
 
     fn hangs(&self) -> MachineError {
         MachineError::Gone(format!(
-            "libvirt {}: libvirtd does not answer within {:?} (is it stopped, or busy? `virsh -c {0} list` asks it, too)",
-            self.uri, self.options.timeout
+            "{}: libvirtd does not answer within {:?} (is it stopped, or busy? `{}` asks it, too)",
+            named(&self.uri),
+            self.options.timeout,
+            virsh(&self.uri)
         ))
     }
 
@@ -192,18 +194,19 @@ impl LibvirtMachine {
         snapshot.vms = view.others;
         snapshot.unread.extend(view.unread);
         let (pcpus, _) = snapshot.pcpu_sets();
-        self.local.next();
+        let by_path: BTreeMap<&str, &VmGroup> = view.vms.iter().map(|vm| (vm.path.as_str(), vm)).collect();
         let mut vms = Vec::with_capacity(seen.len());
         for (seen, path) in seen.iter().zip(&groups) {
             let mut vm = plain(seen, &pcpus);
-            if !self.local.fill(&seen.key, &mut vm, &pcpus, &mut snapshot.unread) {
+            if !self.local.fill(&seen.key, &mut vm, &pcpus, &mut snapshot.unread, &mut snapshot.notes) {
                 continue; // Its process ended after libvirtd was asked.
             }
-            match view.vms.iter().find(|group| Some(&group.path) == path.as_ref()) {
+            match path.as_ref().and_then(|path| by_path.get(path.as_str())) {
                 Some(group) => {
                     vm.parent = group.parent.clone();
                     vm.weight = group.weight.or(vm.weight);
                     vm.quota = group.quota.clone().or(vm.quota);
+                    vm.unread.extend(&group.unread);
                 }
                 None if seen.pid.is_some() => snapshot.unread.push(Unread {
                     what: What::Ancestors,
@@ -228,9 +231,9 @@ impl LibvirtMachine {
         agents.ask(&seen.iter().filter(connected).map(|s| s.key.clone()).collect::<Vec<_>>());
         let closed = agents.closed();
         snapshot.notes.extend(closed.clone());
+        let seen: BTreeMap<&Key, &Seen> = seen.iter().map(|seen| (&seen.key, seen)).collect();
         for (key, vm) in vms.iter_mut() {
-            // Some that were seen have ended since.
-            let Some(seen) = seen.iter().find(|seen| seen.key == *key) else { continue };
+            let Some(seen) = seen.get(key) else { continue };
             let why = match (seen.definition.agent, seen.runs, &closed) {
                 (None, ..) | (_, false, _) => continue,
                 (Some(false), ..) => "its guest agent is not connected".into(),
@@ -318,7 +321,7 @@ fn offline(vm: &mut VmState) {
 
 impl Machine for LibvirtMachine {
     fn name(&self) -> String {
-        if self.uri.is_empty() { "libvirt".into() } else { format!("libvirt {}", self.uri) }
+        named(&self.uri)
     }
 
     fn observe(&mut self) -> Result<Snapshot, MachineError> {

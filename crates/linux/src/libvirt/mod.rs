@@ -24,6 +24,7 @@ mod machine;
 mod process;
 mod session;
 mod sys;
+mod thread;
 mod worker;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use corefit_core::machine::{MachineError, Pcpu};
 use corefit_core::{Unread, What};
 
-use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::api::{Access, Connection, Domain, Failure, Kind, named};
 use super::asked::{self, Asked};
 use super::definition::Definition;
 use super::events::{self, Changed};
@@ -91,7 +91,8 @@ impl Session {
         let driver = connection.driver().map_err(fail)?;
         if !["QEMU", "TEST"].contains(&driver.as_str()) {
             return Err(MachineError::Unsupported(format!(
-                "libvirt {uri}: cannot observe {driver} yet, only QEMU and libvirt's test driver"
+                "{}: cannot observe {driver} yet, only QEMU and libvirt's test driver",
+                named(uri)
             )));
         }
         let full = connection.uri().map_err(fail)?;

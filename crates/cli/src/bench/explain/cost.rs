@@ -19,6 +19,8 @@ use crate::bench::table::{NONE, Table};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// Looks that follow each other, after as much time without any.
+const SPELL: usize = 5;
 /// Looks before it counts: the first opens files and asks for everything.
 const WARM: usize = 3;
 /// The promises for 100 VMs with 1,000 vCPUs: percent of a core, ms of a look.
@@ -34,11 +36,11 @@ pub(super) struct Cost {
     looks: usize,
     /// CPU time of this process, ms a second.
     own_ms: f64,
-    /// What libvirtd uses more than when nobody looks, ms a second; `None` where none is asked.
-    libvirtd_ms: Option<f64>,
-    /// The same of all threads of QEMUs but the vCPUs.
-    monitors_ms: Option<f64>,
-    /// All of these, in percent of a core.
+    /// libvirtd; `None` where none is asked.
+    libvirtd: Option<Share>,
+    /// All threads of QEMUs but the vCPUs.
+    monitors: Option<Share>,
+    /// All of these, in percent of a core; of the others what they use more, if it is more.
     percent: f64,
     /// The first look, which connects, opens files and reads all settings. Not part of the promise.
     first_ms: f64,
@@ -49,6 +51,18 @@ pub(super) struct Cost {
     estimate_ms: f64,
     /// Whether the promises are kept; `None` on smaller hosts.
     met: Option<bool>,
+}
+
+/// CPU time of somebody who is asked, ms a second.
+#[derive(Clone, Copy, Serialize)]
+struct Share {
+    /// While nobody looks.
+    alone_ms: f64,
+    /// How much more while somebody looks once a second: the mean over pairs of spells, one without looks and one
+    /// with. Below zero by chance only.
+    more_ms: f64,
+    /// The standard error of that; `None` of a single pair.
+    error_ms: Option<f64>,
 }
 
 /// Looks at all hosts there are that are called by something with `only`; what is missing, with the reason,
@@ -112,35 +126,40 @@ impl Cost {
             std::thread::sleep(EVERY);
             before = machine.observe()?;
         }
-        // First without anybody looking, as long as with.
-        let alone = served.then(|| {
-            let start = Others::now();
-            std::thread::sleep(EVERY * u32::try_from(looks).unwrap_or(u32::MAX));
-            start.until(Others::now())
-        });
         let (mut own, mut took, mut estimates) = (Duration::ZERO, Vec::new(), Vec::new());
-        let start = Others::now();
-        for look in WARM..WARM + looks {
-            turn(look)?;
-            let (cpu, begun) = (cpu_time(), Instant::now());
-            let after = machine.observe()?;
-            took.push(ms(begun.elapsed()));
-            std::thread::sleep(EVERY.saturating_sub(begun.elapsed()));
-            own += cpu_time().saturating_sub(cpu);
-            let cpu = cpu_time();
-            estimate(&before, &after)?;
-            estimates.push(ms(cpu_time().saturating_sub(cpu)));
-            before = after;
+        let (mut quiet, mut busy) = (Vec::new(), Vec::new());
+        let mut look = WARM;
+        while look < WARM + looks {
+            let spell = SPELL.min(WARM + looks - look);
+            // As long without anybody looking, just before: what QEMUs do by themselves changes with time.
+            if served {
+                let start = Others::now();
+                std::thread::sleep(EVERY * u32::try_from(spell).unwrap_or(u32::MAX));
+                quiet.push(start.until(Others::now(), spell));
+                before = machine.observe()?;
+                std::thread::sleep(EVERY);
+            }
+            let start = Others::now();
+            for look in look..look + spell {
+                turn(look)?;
+                let (cpu, begun) = (cpu_time(), Instant::now());
+                let after = machine.observe()?;
+                took.push(ms(begun.elapsed()));
+                std::thread::sleep(EVERY.saturating_sub(begun.elapsed()));
+                own += cpu_time().saturating_sub(cpu);
+                let cpu = cpu_time();
+                estimate(&before, &after)?;
+                estimates.push(ms(cpu_time().saturating_sub(cpu)));
+                before = after;
+            }
+            busy.push(start.until(Others::now(), spell));
+            look += spell;
         }
-        let busy = start.until(Others::now());
-        let count = looks_as_number(looks);
-        let more = |part: fn(&Others) -> u64| {
-            let more = |alone: &Others| ms(Duration::from_nanos(part(&busy).saturating_sub(part(alone))));
-            alone.as_ref().map(|alone| more(alone) / count)
-        };
-        let (own_ms, libvirtd_ms) = (ms(own) / count, more(|others| others.libvirtd_ns));
-        let monitors_ms = more(|others| others.monitors_ns);
-        let percent = (own_ms + libvirtd_ms.unwrap_or(0.0) + monitors_ms.unwrap_or(0.0)) / 10.0;
+        let own_ms = ms(own) / count(looks);
+        let libvirtd = served.then(|| Share::of(&quiet, &busy, |rates| rates.libvirtd_ms));
+        let monitors = served.then(|| Share::of(&quiet, &busy, |rates| rates.monitors_ms));
+        let more = |share: Option<Share>| share.map_or(0.0, |share| share.more_ms.max(0.0));
+        let percent = (own_ms + more(libvirtd) + more(monitors)) / 10.0;
         let longest_ms = took.iter().copied().fold(0.0, f64::max);
         let (vms, vcpus) = size(&before);
         let large = vms >= VMS && vcpus >= VMS * VCPUS;
@@ -150,8 +169,8 @@ impl Cost {
             vcpus,
             looks,
             own_ms,
-            libvirtd_ms,
-            monitors_ms,
+            libvirtd,
+            monitors,
             percent,
             first_ms,
             median_ms: median(took).unwrap_or(f64::NAN),
@@ -170,8 +189,29 @@ fn size(snapshot: &Snapshot) -> (usize, usize) {
     (vms().count(), if groups { VCPUS * vms().count() } else { vcpus })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a number of looks is small")]
-fn looks_as_number(looks: usize) -> f64 {
+impl Share {
+    fn of(quiet: &[Rates], busy: &[Rates], part: fn(&Rates) -> f64) -> Share {
+        let more: Vec<f64> = quiet.iter().zip(busy).map(|(quiet, busy)| part(busy) - part(quiet)).collect();
+        let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / count(more.len());
+        let more_ms = mean(&mut more.iter().copied());
+        let squares: f64 = more.iter().map(|more| (more - more_ms).powi(2)).sum();
+        let pairs = count(more.len());
+        Share {
+            alone_ms: mean(&mut quiet.iter().map(part)),
+            more_ms,
+            error_ms: (more.len() > 1).then(|| (squares / (pairs - 1.0) / pairs).sqrt()),
+        }
+    }
+
+    /// `+0.61 (± 0.10; alone 1.20)`
+    fn text(&self) -> String {
+        let error = self.error_ms.map_or(String::new(), |error| format!("± {error:.2}; "));
+        format!("{:+.2} ({error}alone {:.2})", self.more_ms, self.alone_ms)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of looks are small")]
+fn count(looks: usize) -> f64 {
     looks as f64
 }
 
@@ -217,12 +257,19 @@ impl Others {
         others
     }
 
-    fn until(&self, later: Others) -> Others {
-        Others {
-            libvirtd_ns: later.libvirtd_ns.saturating_sub(self.libvirtd_ns),
-            monitors_ns: later.monitors_ns.saturating_sub(self.monitors_ns),
+    fn until(&self, later: Others, seconds: usize) -> Rates {
+        let rate = |from: u64, to: u64| ms(Duration::from_nanos(to.saturating_sub(from))) / count(seconds);
+        Rates {
+            libvirtd_ms: rate(self.libvirtd_ns, later.libvirtd_ns),
+            monitors_ms: rate(self.monitors_ns, later.monitors_ns),
         }
     }
+}
+
+/// What those who are asked used, ms a second.
+struct Rates {
+    libvirtd_ms: f64,
+    monitors_ms: f64,
 }
 
 /// The numbered entries of a directory of `/proc`.
@@ -261,8 +308,8 @@ pub(super) fn text(costs: &[Cost], skipped: &[String]) -> String {
             cost.vms.to_string(),
             cost.vcpus.to_string(),
             number(cost.own_ms),
-            cost.libvirtd_ms.map_or(NONE.into(), number),
-            cost.monitors_ms.map_or(NONE.into(), number),
+            cost.libvirtd.map_or(NONE.into(), |share| share.text()),
+            cost.monitors.map_or(NONE.into(), |share| share.text()),
             number(cost.percent),
             verdict(cost.percent < PERCENT, PERCENT),
             number(cost.first_ms),
@@ -274,9 +321,9 @@ pub(super) fn text(costs: &[Cost], skipped: &[String]) -> String {
     }
     let mut text = String::new();
     if !costs.is_empty() {
-        text += "CPU time of this process; libvirtd, QEMUs (all threads but the vCPUs): what they use more than \
-                 when nobody looks. first: connects, and reads all settings; no promise is made for it. estimate: \
-                 what follows a look, not in the sum.\n\n";
+        text += "CPU time of this process; libvirtd, QEMUs (all threads but the vCPUs): how much more they use \
+                 than when nobody looks, with its standard error, and what they use then. first: connects, and \
+                 reads all settings; no promise is made for it. estimate: what follows a look, not in the sum.\n\n";
         text += &table.render();
     }
     for why in skipped {
@@ -299,6 +346,15 @@ mod tests {
     }
 
     #[test]
+    fn what_others_use_more_is_the_mean_of_pairs_of_spells() {
+        let rates = |ms: [f64; 3]| ms.map(|ms| Rates { libvirtd_ms: ms, monitors_ms: 0.0 });
+        let share = Share::of(&rates([1.0, 2.0, 3.0]), &rates([2.0, 3.0, 5.5]), |rates| rates.libvirtd_ms);
+        assert_eq!(share.text(), "+1.50 (± 0.50; alone 2.00)");
+        let share = Share::of(&rates([1.0; 3])[..1], &rates([0.5; 3])[..1], |rates| rates.libvirtd_ms);
+        assert_eq!(share.text(), "-0.50 (alone 1.00)");
+    }
+
+    #[test]
     fn promises_are_for_large_hosts_only_and_a_late_look_breaks_one() {
         let cost = |met, longest_ms| Cost {
             host: "h".into(),
@@ -306,8 +362,8 @@ mod tests {
             vcpus: 1,
             looks: 1,
             own_ms: 2.0,
-            libvirtd_ms: Some(1.0),
-            monitors_ms: None,
+            libvirtd: None,
+            monitors: None,
             percent: 0.3,
             first_ms: 1.0,
             median_ms: 1.0,

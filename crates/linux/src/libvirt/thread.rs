@@ -1,0 +1,236 @@
+//! One thread of a QEMU: what it is, what it did, and where it ran last.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use corefit_core::machine::Counters;
+use corefit_core::{CpuId, CpuSet};
+
+/// A thread, of which it is known what it did when it was read last.
+pub(super) struct Thread {
+    pub(super) tid: u32,
+    path: String,
+    /// Kept open where the process's limit allows it.
+    file: Option<File>,
+    /// When it was read last: run and waited, ns; `None` if it never could be.
+    done: Option<(u64, u64)>,
+    /// Whether it ran between the last two readings; one that was read once may have.
+    pub(super) ran: bool,
+    /// What it had run when all threads of its QEMU were read last, ns.
+    pub(super) ran_then: u64,
+    on: Option<CpuId>,
+    /// The look at which its place was looked up.
+    placed: Option<u64>,
+}
+
+/// For how many threads a look still finds out where they ran last.
+#[derive(Default)]
+pub(super) struct Places {
+    /// Which look it is.
+    pub(super) look: u64,
+    pub(super) left: usize,
+    /// A place counts for so many looks.
+    pub(super) lasts: u64,
+}
+
+impl Thread {
+    pub(super) fn new(pid: u32, tid: u32) -> Thread {
+        Thread::at(format!("/proc/{pid}/task/{tid}/schedstat"), tid)
+    }
+
+    /// The thread of this `schedstat`.
+    pub(super) fn at(path: String, tid: u32) -> Thread {
+        let file = File::open(&path).ok();
+        Thread { tid, file, path, done: None, ran: true, ran_then: 0, on: None, placed: None }
+    }
+
+    /// What it did so far, as it was read last.
+    pub(super) fn counters(&self) -> Counters {
+        let (run_ns, wait_ns) = self.done.unzip();
+        Counters { run_ns, wait_ns }
+    }
+
+    /// Reads what it did; hands back what that is more than before, ns.
+    pub(super) fn read(&mut self) -> (u64, u64) {
+        let mut buffer = [0; 64];
+        let length = match &self.file {
+            Some(file) => file.read_at(&mut buffer, 0),
+            None => File::open(&self.path).and_then(|file| file.read_at(&mut buffer, 0)),
+        };
+        let text = length.ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
+        let mut words = text.unwrap_or("").split(' ').map(|word| word.parse::<u64>().ok());
+        let (Some(Some(run)), Some(Some(wait))) = (words.next(), words.next()) else {
+            self.done = None;
+            return (0, 0);
+        };
+        let (before_run, before_wait) = self.done.unwrap_or((run, wait));
+        let more = (run.saturating_sub(before_run), wait.saturating_sub(before_wait));
+        self.ran = self.done.is_none() || more.0 > 0;
+        self.done = Some((run, wait));
+        more
+    }
+
+    /// What it ran since all threads of its QEMU were read, ns.
+    pub(super) fn since_then(&self) -> u64 {
+        self.done.map_or(0, |(run, _)| run.saturating_sub(self.ran_then))
+    }
+
+    /// From now on, [`since_then`](Thread::since_then) counts.
+    pub(super) fn mark(&mut self) {
+        self.ran_then = self.done.map_or(0, |(run, _)| run);
+    }
+
+    /// Where it ran last. Looks only if it ran since it was looked up, that is some time ago, and it may run at
+    /// more than one place.
+    pub(super) fn place(&mut self, affinity: Option<&CpuSet>, places: &mut Places) -> Option<CpuId> {
+        let old = self.placed.is_none_or(|placed| places.look.saturating_sub(placed) >= places.lasts);
+        match affinity.filter(|set| set.len() == 1) {
+            Some(only) => self.on = only.iter().next(),
+            None if self.ran && old && places.left > 0 => {
+                places.left -= 1;
+                self.placed = Some(places.look);
+                self.on = stat(&self.path.replace("schedstat", "stat")).and_then(|text| last_cpu(&text));
+            }
+            None => {}
+        }
+        self.on
+    }
+}
+
+/// The text of `/proc/PID/task/TID/stat`, in one read.
+fn stat(path: &str) -> Option<String> {
+    let mut buffer = [0; 1024];
+    let length = File::open(path).and_then(|file| file.read_at(&mut buffer, 0)).ok()?;
+    Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// Field 39 of `/proc/PID/stat`, proc(5); the second, in parentheses, may hold anything.
+fn last_cpu(stat: &str) -> Option<CpuId> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(39 - 3)?.parse().ok().map(CpuId)
+}
+
+/// What a thread of QEMU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    Vcpu(u32),
+    Iothread(u32),
+    Emulator,
+}
+
+impl Part {
+    /// The name of the control group that libvirt puts it into.
+    pub(super) fn group(self) -> String {
+        match self {
+            Part::Vcpu(number) => format!("vcpu{number}"),
+            Part::Iothread(number) => format!("iothread{number}"),
+            Part::Emulator => "emulator".into(),
+        }
+    }
+}
+
+/// Told by the name that QEMU gave it.
+pub(super) fn role(name: &str) -> Part {
+    let vcpu = || name.strip_prefix("CPU ")?.split_once('/')?.0.parse().ok();
+    let iothread = || name.strip_prefix("IO iothread")?.parse().ok();
+    match (vcpu(), iothread()) {
+        (Some(number), _) => Part::Vcpu(number),
+        (_, Some(number)) => Part::Iothread(number),
+        _ => Part::Emulator,
+    }
+}
+
+/// Whether a thread runs before all that have weights; not if it has ended.
+pub(super) fn is_realtime(tid: u32) -> bool {
+    // SAFETY: takes a number only, any number.
+    let policy = libc::pid_t::try_from(tid).map_or(-1, |tid| unsafe { libc::sched_getscheduler(tid) });
+    crate::proc::is_realtime(i64::from(policy & !libc::SCHED_RESET_ON_FORK))
+}
+
+/// The threads of a process: numbers and names.
+pub(super) fn list(pid: u32) -> impl Iterator<Item = (u32, String)> {
+    let dir = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let tid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(format!("{dir}/{tid}/comm")).ok()?;
+        Some((tid, name.trim_end().to_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_told_by_the_names_that_qemu_gives_them() {
+        for (name, part) in [
+            ("CPU 12/KVM", Part::Vcpu(12)),
+            ("CPU 0/TCG", Part::Vcpu(0)),
+            ("IO iothread3", Part::Iothread(3)),
+            ("IO mon_iothread", Part::Emulator),
+            ("ALL CPUs/TCG", Part::Emulator),
+            ("qemu-system-x86", Part::Emulator),
+        ] {
+            assert_eq!(role(name), part, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_thread_tells_what_it_did_since_it_was_read_before_and_where() {
+        let me = std::process::id();
+        let mut thread = Thread::new(me, me);
+        assert_eq!(thread.read(), (0, 0), "what it did before it was seen first does not count");
+        let first = thread.counters();
+        assert!(first.run_ns.is_some() && first.wait_ns.is_some());
+        thread.read();
+        assert!(thread.counters().run_ns >= first.run_ns);
+        thread.mark();
+        assert_eq!(thread.since_then(), 0);
+        thread.ran = true;
+        let mut places = Places { look: 1, left: 1, lasts: 3 };
+        assert!(thread.place(None, &mut places).is_some());
+        assert_eq!(places.left, 0);
+        assert_eq!(thread.place("5".parse().ok().as_ref(), &mut places), Some(CpuId(5)));
+    }
+
+    #[test]
+    fn a_place_is_not_looked_up_again_while_it_lasts() {
+        let me = std::process::id();
+        let mut thread = Thread::new(me, me);
+        let mut looked = |look| {
+            let mut places = Places { look, left: 1, lasts: 3 };
+            thread.ran = true;
+            thread.place(None, &mut places);
+            places.left == 0
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(&mut looked), [true, false, false, true, false]);
+    }
+
+    /// Only root may make one real-time.
+    #[test]
+    fn a_real_time_thread_is_known_as_one() {
+        let me = std::process::id();
+        assert!(!is_realtime(me));
+        let mut child = std::process::Command::new("chrt").args(["-f", "1", "sleep", "60"]).spawn().unwrap();
+        let allowed =
+            std::process::Command::new("chrt").args(["-f", "1", "true"]).status().unwrap().success();
+        while allowed && !is_realtime(child.id()) && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(is_realtime(child.id()), allowed);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_ended_has_no_counters() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut thread = Thread::new(child.id(), child.id());
+        thread.read();
+        assert!(thread.counters().run_ns.is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((thread.read(), thread.counters()), ((0, 0), Counters::default()));
+    }
+}
