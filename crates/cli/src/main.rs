@@ -15,6 +15,7 @@ mod inputs;
 mod lines;
 mod machine;
 mod parallel;
+mod plan;
 mod preload;
 mod printable;
 mod record;
@@ -44,6 +45,7 @@ enum Verb {
     Check(check::CheckArgs),
     Cpus(cpus::CpusArgs),
     Explain(explain::ExplainArgs),
+    Plan(plan::PlanArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
