@@ -15,6 +15,7 @@ mod inputs;
 mod lines;
 mod machine;
 mod parallel;
+mod plan;
 mod preload;
 mod printable;
 mod profile;
@@ -46,6 +47,7 @@ enum Verb {
     Cpus(cpus::CpusArgs),
     Explain(explain::ExplainArgs),
     Profile(profile::Args),
+    Plan(plan::PlanArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Verb::Cpus(args) => cpus::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Profile(args) => profile::run(&args),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),

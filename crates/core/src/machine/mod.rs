@@ -19,7 +19,7 @@ mod unsure;
 
 use std::time::Duration;
 
-pub use act::{Act, Lever, Limit, Value};
+pub use act::{Act, Fixed, Lever, LeverKind, Limit, Value};
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
     Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{Fixed, LeverKind};
 use crate::entitle::WeightRule;
 use crate::{CpuId, CpuSet, Quota, Time, Unread, Weight, What};
 
@@ -127,6 +128,28 @@ pub struct VmState {
     pub memory_nodes: Option<CpuSet>,
     /// What the guest itself says.
     pub guest: Option<GuestView>,
+    /// Work done since some instant in the past, in units of whoever counts it (rounds of a thread team, marks of a
+    /// program); only its growth means something. `None` where nobody counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<f64>,
+    /// Levers that it does not have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fixed: Vec<Fixed>,
+}
+
+impl VmState {
+    /// Why a lever of it cannot be moved; `None` if nothing is known against it.
+    #[must_use]
+    pub fn fixed(&self, lever: LeverKind) -> Option<&str> {
+        self.fixed.iter().find(|fixed| fixed.lever == lever).map(|fixed| fixed.reason.as_str())
+    }
+
+    /// Its vCPUs that are online.
+    #[must_use]
+    pub fn online(&self) -> CpuSet {
+        let online = (0..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.online);
+        online.map(|(number, _)| CpuId(number)).collect()
+    }
 }
 
 /// Time run and waited, ns since some instant in the past that does not change while the VM lives.
@@ -192,6 +215,12 @@ pub struct GuestVcpu {
     pub idle_ns: Option<u64>,
     /// Stolen, as far as the hypervisor tells its guests.
     pub steal_ns: Option<u64>,
+    /// Of `busy_ns`: threads of low priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice_ns: Option<u64>,
+    /// Of `idle_ns`: waiting for input or output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iowait_ns: Option<u64>,
 }
 
 impl Snapshot {
