@@ -7,6 +7,7 @@ pub mod launch;
 pub mod libvirt;
 pub mod page;
 pub mod sample;
+pub mod told;
 pub mod topology;
 
 mod cgroup;

@@ -120,6 +120,12 @@ pub struct VmState {
     pub memory_nodes: Option<CpuSet>,
     /// What the guest itself says.
     pub guest: Option<GuestView>,
+    /// Its owner asked that nothing of it be changed (libvirt: metadata of the domain, see `docs/operating.md`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hands_off: bool,
+    /// What was kept with it by [`Act::keep`](super::Act::keep), here or on a host that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
 }
 
 /// Time run and waited, ns since some instant in the past that does not change while the VM lives.

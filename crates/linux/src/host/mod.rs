@@ -13,6 +13,7 @@
 //! every few seconds, threads only where a group's counter says that something ran. Time waited for is
 //! summed over threads, which come and go; the sums never run backwards.
 
+mod act;
 mod choose;
 mod kept;
 mod machine;
@@ -218,6 +219,14 @@ impl HostReader {
     /// What is set for a group, read now, each missing setting with its error.
     pub(crate) fn settings(&self, path: &str) -> (Settings, Vec<(What, ReadError)>) {
         self.tree.settings(self.root(), path)
+    }
+
+    /// What is set for a group is read anew at the next look.
+    pub(crate) fn forget(&mut self, vm: &VmId) {
+        let path = vm.0.rsplit_once('@').map_or("", |(path, _)| path);
+        if let Some(known) = self.groups.get_mut(path) {
+            known.read_at = Time::default();
+        }
     }
 
     /// The path of a group that may be given by its directory.

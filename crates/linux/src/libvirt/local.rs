@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use corefit_core::machine::{Counters, Helper, VcpuState, VmState};
+use corefit_core::machine::{Counters, Helper, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Time, Unread, What};
 use rustix::process::Pid;
 use rustix::thread::sched_getaffinity;
@@ -41,6 +41,8 @@ struct Qemu {
     /// Links of its directory of threads: changes with their number.
     links: u64,
     group: Option<String>,
+    /// The group that holds those of its vCPUs.
+    base: Option<String>,
     vcpus: BTreeMap<u32, Thread>,
     iothreads: BTreeMap<u32, Thread>,
     others: Vec<Thread>,
@@ -150,6 +152,13 @@ impl Local {
         alive || links(qemu.pid) > 0
     }
 
+    /// The control group of a vCPU of a VM.
+    pub(super) fn vcpu_group(&self, vm: &VmId, vcpu: u32) -> Option<String> {
+        let (uuid, id) = vm.0.rsplit_once('#')?;
+        let qemu = self.qemus.get(&(uuid.to_owned(), id.parse().ok()?))?;
+        Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
+    }
+
     /// Begins a new look.
     pub(super) fn next(&mut self) {
         self.looked_up = 0;
@@ -184,6 +193,7 @@ impl Qemu {
         self.unread.clear();
         let own = host.group_of(self.pid).filter(|path| path.ends_with("/emulator"));
         let base = own.as_deref().and_then(|path| path.strip_suffix("/emulator"));
+        self.base = base.map(Into::into);
         self.group = base.map(|base| base.strip_suffix("/libvirt").unwrap_or(base).to_owned());
         let vcpus = self.vcpus.iter().map(|(number, t)| (format!("vcpu{number}"), t.tid));
         let iothreads = self.iothreads.iter().map(|(number, t)| (format!("iothread{number}"), t.tid));

@@ -9,6 +9,7 @@ use corefit_core::{CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
+use super::act::Hand;
 use super::agent::Agents;
 use super::api::{Access, Connection};
 use super::asked::{Asked, defined};
@@ -43,6 +44,9 @@ pub(super) struct LibvirtMachine {
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     local: Local,
+    pub(super) hand: Hand,
+    /// pCPUs of the host when it was looked at last.
+    pcpus: usize,
 }
 
 impl LibvirtMachine {
@@ -61,8 +65,29 @@ impl LibvirtMachine {
             agents,
             host: None,
             local: Local::default(),
+            hand: Hand::new(uri),
+            pcpus: 0,
             options,
         }
+    }
+
+    /// How many pCPUs the host has, or had when it was looked at last; so many that all fit if it never was.
+    pub(super) fn pcpu_count(&self) -> usize {
+        if self.pcpus > 0 { self.pcpus } else { 4096 }
+    }
+
+    /// This machine's control groups.
+    pub(super) fn host(&mut self) -> Result<&HostReader, MachineError> {
+        if self.host.is_none() {
+            self.host = Some(HostReader::open(Root::live()).map_err(malformed)?);
+        }
+        self.host.as_ref().ok_or_else(|| MachineError::Unsupported("no control groups".into()))
+    }
+
+    /// The control group of a vCPU, as the last look found it.
+    pub(super) fn vcpu_group(&self, vm: &VmId, vcpu: u32) -> Result<String, MachineError> {
+        let none = || MachineError::Unsupported(format!("vCPU {vcpu} has no control group that can be seen here"));
+        self.local.vcpu_group(vm, vcpu).ok_or_else(none)
     }
 
     /// What libvirtd says, by the deadline. A connection that broke is replaced at once, one that
@@ -331,6 +356,7 @@ impl Machine for LibvirtMachine {
         };
         self.guests(&mut vms, &look.vms, &mut snapshot);
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
+        self.pcpus = snapshot.pcpus.iter().map(|pcpu| pcpu.id.0 as usize + 1).max().unwrap_or(0);
         Ok(snapshot)
     }
 
