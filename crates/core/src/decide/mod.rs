@@ -6,6 +6,12 @@
 //!                                        └──────────────── Outcome ◀──────────────┘
 //! ```
 
+mod controller;
+mod policy;
+
+pub use controller::{Controller, Step};
+pub use policy::{Arbiter, Forecast, Placer, Policy, PolicyError, Rule, Shaper, Sizer};
+
 use crate::machine::{Lever, MachineError, Value, VmId};
 
 /// What to change, in the order in which to change it.

@@ -27,6 +27,51 @@ pub enum Lever {
     Told,
 }
 
+/// A lever, whichever vCPU it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeverKind {
+    /// [`Lever::Online`].
+    Online,
+    /// [`Lever::Weight`].
+    Weight,
+    /// [`Lever::Quota`].
+    Quota,
+    /// [`Lever::VcpuQuota`].
+    VcpuQuota,
+    /// [`Lever::Affinity`].
+    Affinity,
+    /// [`Lever::Nodes`].
+    Nodes,
+    /// [`Lever::Told`].
+    Told,
+}
+
+/// A lever that a VM does not have, and why: a VM without an agent cannot take vCPUs offline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fixed {
+    /// Which.
+    pub lever: LeverKind,
+    /// For people, said once.
+    pub reason: String,
+}
+
+impl Lever {
+    /// Which lever, whichever vCPU it is of.
+    #[must_use]
+    pub fn kind(self) -> LeverKind {
+        match self {
+            Lever::Online => LeverKind::Online,
+            Lever::Weight => LeverKind::Weight,
+            Lever::Quota => LeverKind::Quota,
+            Lever::VcpuQuota(_) => LeverKind::VcpuQuota,
+            Lever::Affinity(_) => LeverKind::Affinity,
+            Lever::Nodes => LeverKind::Nodes,
+            Lever::Told => LeverKind::Told,
+        }
+    }
+}
+
 /// A bandwidth limit as it is written: so much run time in each allocation period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {

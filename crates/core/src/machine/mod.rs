@@ -18,7 +18,7 @@ mod snapshot;
 
 use std::time::Duration;
 
-pub use act::{Act, Lever, Limit, Value};
+pub use act::{Act, Fixed, Lever, LeverKind, Limit, Value};
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
     Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,

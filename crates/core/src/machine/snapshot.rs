@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{Fixed, LeverKind};
 use crate::entitle::WeightRule;
 use crate::{CpuId, CpuSet, Quota, Time, Unread, Weight};
 
@@ -126,6 +127,28 @@ pub struct VmState {
     /// What was kept with it by [`Act::keep`](super::Act::keep), here or on a host that it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
+    /// Work done since some instant in the past, in units of whoever counts it (rounds of a thread team, marks of a
+    /// program); only its growth means something. `None` where nobody counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<f64>,
+    /// Levers that it does not have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fixed: Vec<Fixed>,
+}
+
+impl VmState {
+    /// Why a lever of it cannot be moved; `None` if nothing is known against it.
+    #[must_use]
+    pub fn fixed(&self, lever: LeverKind) -> Option<&str> {
+        self.fixed.iter().find(|fixed| fixed.lever == lever).map(|fixed| fixed.reason.as_str())
+    }
+
+    /// Its vCPUs that are online.
+    #[must_use]
+    pub fn online(&self) -> CpuSet {
+        let online = (0..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.online);
+        online.map(|(number, _)| CpuId(number)).collect()
+    }
 }
 
 /// Time run and waited, ns since some instant in the past that does not change while the VM lives.

@@ -1,0 +1,253 @@
+//! What an administrator wants of the controllers: the `[policy]` part of a configuration.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Which controllers decide, and how quickly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Between two looks, ms; at least 50.
+    pub interval_ms: u64,
+    /// What a VM is going to want.
+    pub demand: Forecast,
+    /// Who is served first when there is not enough.
+    pub arbitrate: Arbiter,
+    /// How many vCPUs a VM has online.
+    pub size: Sizer,
+    /// On which pCPUs.
+    pub place: Placer,
+    /// In which timeslices.
+    pub shape: Shaper,
+    /// How long something has to be wanted before a VM gets less, ms.
+    pub dwell_ms: u64,
+    /// A weight or a limit is written only if it changes by this part of it, from 0 to 1; more is waited for.
+    pub deadband: f64,
+    /// Least time between two changes of the same lever of a VM, ms.
+    pub lever_ms: u64,
+    /// Rules for single VMs; of those that match, the last that says something counts.
+    pub vm: Vec<Rule>,
+}
+
+/// What holds for VMs of some name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// The name; `*` stands for anything.
+    pub name: String,
+    /// As [`Policy::size`].
+    pub size: Option<Sizer>,
+    /// Larger is more important; 0 where nothing is said.
+    pub priority: Option<i32>,
+    /// vCPUs that it always has, at least 1; also the pCPUs it is guaranteed as far as its weight gives them.
+    pub min: Option<u32>,
+    /// vCPUs that it never has more of.
+    pub max: Option<u32>,
+    /// Leave it alone.
+    pub exclude: Option<bool>,
+}
+
+/// What a VM is going to want (papers.md P5.1, P5.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Forecast {
+    /// Exponentially weighted mean, gamma 0.2.
+    Ewma,
+    /// Proportional, integral, derivative.
+    Pid,
+    /// Grants increases at once, decreases delayed.
+    #[default]
+    Ftds,
+    /// Additive increase, subtractive decrease.
+    Aisd,
+}
+
+/// Who is served first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arbiter {
+    /// The host's own weights decide.
+    #[default]
+    None,
+    /// First come, first served.
+    Fcfs,
+    /// By each VM's priority; lower ones are preempted.
+    Priority,
+    /// Max-min by demand.
+    MaxMin,
+}
+
+/// How many vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sizer {
+    /// As many as it has.
+    None,
+    /// `VCPU-Bal`: its share of the pCPUs.
+    VcpuBal,
+    /// `vScale`: what others leave over, too.
+    Vscale,
+    /// `pCPU-Est`: upward from there, by utilisation.
+    PcpuEst,
+    /// Ours: by progress where there is a signal, else by the shape of utilisation.
+    #[default]
+    Corefit,
+}
+
+/// On which pCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placer {
+    /// Where the host's scheduler puts them.
+    #[default]
+    None,
+}
+
+/// In which timeslices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shaper {
+    /// As the host's scheduler does it.
+    #[default]
+    None,
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {what}")]
+pub struct PolicyError {
+    /// Which, as it is written: `vm[2].min`.
+    pub key: String,
+    /// What is wrong, and what can be.
+    pub what: String,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            interval_ms: 1000,
+            demand: Forecast::default(),
+            arbitrate: Arbiter::default(),
+            size: Sizer::default(),
+            place: Placer::default(),
+            shape: Shaper::default(),
+            dwell_ms: 3000,
+            deadband: 0.05,
+            lever_ms: 1000,
+            vm: Vec::new(),
+        }
+    }
+}
+
+impl Policy {
+    /// Whether every setting is one that can be.
+    ///
+    /// # Errors
+    /// The first that cannot, by its key.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let refuse = |key: String, what: &str| Err(PolicyError { key, what: what.into() });
+        if !(50..=3_600_000).contains(&self.interval_ms) {
+            return refuse("interval_ms".into(), "give 50 to 3600000");
+        }
+        if !(0.0..=1.0).contains(&self.deadband) {
+            return refuse("deadband".into(), "give 0 to 1");
+        }
+        for (number, rule) in self.vm.iter().enumerate() {
+            let key = |key: &str| format!("vm[{number}].{key}");
+            if rule.name.is_empty() {
+                return refuse(key("name"), "is missing; give a name, or a pattern such as \"web*\"");
+            }
+            if rule.min == Some(0) {
+                return refuse(key("min"), "is 0; a VM keeps at least 1 vCPU");
+            }
+            if rule.max == Some(0) {
+                return refuse(key("max"), "is 0; a VM keeps at least 1 vCPU");
+            }
+            if rule.min.zip(rule.max).is_some_and(|(min, max)| min > max) {
+                return refuse(key("min"), "is larger than max");
+            }
+        }
+        Ok(())
+    }
+
+    /// What holds for a VM of this name.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Rule {
+        let mut found = Rule { name: name.into(), size: Some(self.size), ..Rule::default() };
+        for rule in self.vm.iter().filter(|rule| matches(&rule.name, name)) {
+            found.size = rule.size.or(found.size);
+            found.priority = rule.priority.or(found.priority);
+            found.min = rule.min.or(found.min);
+            found.max = rule.max.or(found.max);
+            found.exclude = rule.exclude.or(found.exclude);
+        }
+        found
+    }
+
+    /// Between two looks.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms)
+    }
+
+    /// See [`Policy::dwell_ms`].
+    #[must_use]
+    pub fn dwell(&self) -> Duration {
+        Duration::from_millis(self.dwell_ms)
+    }
+}
+
+/// Whether a name is what a pattern with `*` says.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(start) else { return false };
+    (0..=name.len()).filter(|&at| name.is_char_boundary(at)).any(|at| matches(rest, &name[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_rule_that_matches_and_says_something_counts() {
+        let policy: Policy = toml::from_str(
+            "size = \"vscale\"\n\
+             [[vm]]\nname = \"web*\"\nmin = 2\npriority = 1\n\
+             [[vm]]\nname = \"*-old\"\nexclude = true\nmin = 1\n",
+        )
+        .unwrap();
+        policy.check().unwrap();
+        let rule = policy.of("web-old");
+        assert_eq!((rule.size, rule.priority, rule.min), (Some(Sizer::Vscale), Some(1), Some(1)));
+        assert_eq!(rule.exclude, Some(true));
+        assert_eq!(policy.of("db"), Rule { name: "db".into(), size: Some(Sizer::Vscale), ..Rule::default() });
+    }
+
+    #[test]
+    fn stars_stand_for_anything_at_any_place() {
+        for (pattern, name, yes) in [
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c", "abcd", false),
+            ("a*b*", "aXbYb", true),
+        ] {
+            assert_eq!(matches(pattern, name), yes, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_key() {
+        for (text, key) in [
+            ("interval_ms = 0", "interval_ms"),
+            ("deadband = 1.5", "deadband"),
+            ("[[vm]]\nmin = 1", "vm[0].name"),
+            ("[[vm]]\nname = \"a\"\nmin = 0", "vm[0].min"),
+            ("[[vm]]\nname = \"a\"\nmin = 3\nmax = 2", "vm[0].min"),
+        ] {
+            assert_eq!(toml::from_str::<Policy>(text).unwrap().check().unwrap_err().key, key);
+        }
+        assert!(toml::from_str::<Policy>("sise = \"none\"").is_err());
+    }
+}
