@@ -1,6 +1,6 @@
 //! What corefit can change of a control group that plays a VM: weight, quota and cpuset.
 
-use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
 
 use super::{Cgroups, HostReader};
 use crate::cgroup::write;
@@ -65,6 +65,13 @@ fn no_cpuset() -> MachineError {
     MachineError::Unsupported("there is no cpuset controller here".into())
 }
 
+/// What no group has.
+pub(super) fn fixed() -> Vec<Fixed> {
+    let reason = "it is a control group, which has only weight, quota and cpuset";
+    let kinds = [LeverKind::Online, LeverKind::VcpuQuota, LeverKind::Nodes, LeverKind::Told];
+    kinds.map(|lever| Fixed { lever, reason: reason.into() }).into()
+}
+
 fn no_lever(lever: Lever) -> MachineError {
     MachineError::Unsupported(format!("a control group has no {lever}, only weight, quota and cpuset"))
 }
@@ -75,9 +82,8 @@ impl Act for Cgroups {
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
-        self.reader.set(vm, lever, value)?;
-        // What is known of it is old now.
-        self.reader.forget(vm);
-        Ok(())
+        let done = self.reader.set(vm, lever, value);
+        self.reader.reread(vm.0.rsplit_once('@').map_or("", |(path, _)| path));
+        done
     }
 }

@@ -112,6 +112,7 @@ impl VmGroup {
             quota: self.quota,
             whole: Some(self.counters),
             began: self.began,
+            fixed: act::fixed(),
             ..VmState::default()
         }
     }
@@ -221,11 +222,10 @@ impl HostReader {
         self.tree.settings(self.root(), path)
     }
 
-    /// What is set for a group is read anew at the next look.
-    pub(crate) fn forget(&mut self, vm: &VmId) {
-        let path = vm.0.rsplit_once('@').map_or("", |(path, _)| path);
+    /// Reads anew what is set for a group, after it was changed.
+    pub(crate) fn reread(&mut self, path: &str) {
         if let Some(known) = self.groups.get_mut(path) {
-            known.read_at = Time::default();
+            (known.settings, known.unread) = self.tree.settings(&self.kept.root, path);
         }
     }
 

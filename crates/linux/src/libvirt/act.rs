@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
 use corefit_core::{CpuId, CpuSet, Weight};
 
 use super::agent_calls::{self as agent, Ask};
@@ -43,11 +43,39 @@ pub(super) struct Hand {
     crew: Crew,
     worker: Option<Worker<Result<Connection, Failure>>>,
     silent: BTreeMap<VmId, Instant>,
+    /// What turned out, when it was tried, not to be there.
+    lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
 }
 
 impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
-        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent: BTreeMap::new() }
+        let (silent, lacks) = Default::default();
+        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent, lacks }
+    }
+
+    /// What a VM cannot have changed, as far as is known.
+    pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
+        let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
+        fixed.insert(LeverKind::Nodes, nodes_stay().to_string());
+        if definition.agent.is_none() {
+            fixed.insert(LeverKind::Told, "it has no guest agent".into());
+            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
+            if !pluggable {
+                fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
+            }
+        }
+        fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
+    }
+
+    /// Only these VMs are left.
+    pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
+        self.lacks.retain(|vm, _| is(vm));
+    }
+
+    fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
+        if let Err(MachineError::Unsupported(why)) = result {
+            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
+        }
     }
 
     /// Has something done with a domain by the thread that may hang.
@@ -107,7 +135,7 @@ impl Act for LibvirtMachine {
             return self.host()?.limit(&group).map(Value::Limit);
         }
         let pcpus = self.pcpu_count();
-        self.hand.with(vm, move |domain| match lever {
+        let result = self.hand.with(vm, move |domain| match lever {
             Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
                 let told = told::parse(&text).ok()?;
@@ -123,17 +151,21 @@ impl Act for LibvirtMachine {
                 Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: 0 }))
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
-            Lever::VcpuQuota(_) | Lever::Nodes => Err(fixed(lever)),
-        })
+            Lever::VcpuQuota(_) | Lever::Nodes => Err(nodes_stay()),
+        });
+        self.hand.learn(vm, lever, &result);
+        result
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
         if let (Lever::VcpuQuota(vcpu), Value::Limit(limit)) = (lever, value) {
             let group = self.vcpu_group(vm, vcpu)?;
-            return self.host()?.set_limit(&group, *limit);
+            let done = self.host()?.set_limit(&group, *limit);
+            self.changed(vm);
+            return done;
         }
         let value = value.clone();
-        self.hand.with(vm, move |domain| match (lever, value) {
+        let result = self.hand.with(vm, move |domain| match (lever, value) {
             (Lever::Online, Value::Vcpus(want)) => set_online(domain, &want),
             (Lever::Told, Value::Told(cpus)) => {
                 agent::write_file(&mut ask(domain)?, told::PATH, &told::text(cpus))
@@ -155,9 +187,14 @@ impl Act for LibvirtMachine {
             (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
                 domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
             }
-            (Lever::Nodes, _) => Err(fixed(lever)),
+            (Lever::Nodes, _) => Err(nodes_stay()),
             (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
-        })
+        });
+        self.hand.learn(vm, lever, &result);
+        if matches!(lever, Lever::Weight | Lever::Quota | Lever::Affinity(_)) {
+            self.changed(vm);
+        }
+        result
     }
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
@@ -193,8 +230,7 @@ fn online(domain: &Domain<'_>) -> Result<(CpuSet, By), MachineError> {
     if pluggable {
         return Ok((plugged, By::Plugging));
     }
-    let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
-    Err(MachineError::Unsupported(text))
+    Err(stays(&why))
 }
 
 /// What its guest uses of the vCPUs that are plugged in.
@@ -293,8 +329,14 @@ fn weight(shares: u64) -> Weight {
     Weight(shares as f64)
 }
 
-fn fixed(lever: Lever) -> MachineError {
-    MachineError::Unsupported(format!("the {lever} of a domain cannot be changed here while it runs"))
+/// Why no vCPU can be taken away.
+fn stays(why: &str) -> MachineError {
+    let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
+    MachineError::Unsupported(text)
+}
+
+fn nodes_stay() -> MachineError {
+    MachineError::Unsupported("the memory of a domain is not moved while it runs".into())
 }
 
 fn plain(error: &Failure) -> MachineError {

@@ -37,16 +37,8 @@ impl Domain<'_> {
     pub(super) fn pin(&self, vcpu: u32, pcpus: &CpuSet) -> Result<(), Failure> {
         let mut map = map(pcpus);
         let length = c_int::try_from(map.len()).unwrap_or(c_int::MAX);
-        // SAFETY: a domain, and a map of so many bytes.
-        done(unsafe {
-            sys::virDomainPinVcpuFlags(
-                self.raw,
-                vcpu,
-                map.as_mut_ptr(),
-                length,
-                sys::VIR_DOMAIN_AFFECT_LIVE,
-            )
-        })
+        // SAFETY: a domain, and a map of so many bytes. Without flags it is live.
+        done(unsafe { sys::virDomainPinVcpu(self.raw, vcpu, map.as_mut_ptr(), length) })
     }
 
     /// Plugs vCPUs in or out; taking one out is a request that the guest may not follow.

@@ -159,6 +159,14 @@ impl Local {
         Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
     }
 
+    /// What holds a VM's threads was changed: it is read anew at the next look. Hands back its control group.
+    pub(super) fn changed(&mut self, vm: &VmId) -> Option<String> {
+        let (uuid, id) = vm.0.rsplit_once('#')?;
+        let qemu = self.qemus.get_mut(&(uuid.to_owned(), id.parse().ok()?))?;
+        qemu.version = 0; // none that there is
+        qemu.group.clone()
+    }
+
     /// Begins a new look.
     pub(super) fn next(&mut self) {
         self.looked_up = 0;

@@ -90,6 +90,13 @@ impl LibvirtMachine {
         self.local.vcpu_group(vm, vcpu).ok_or_else(none)
     }
 
+    /// What is set for a VM was changed.
+    pub(super) fn changed(&mut self, vm: &VmId) {
+        if let (Some(group), Some(host)) = (self.local.changed(vm), &mut self.host) {
+            host.reread(&group);
+        }
+    }
+
     /// What libvirtd says, by the deadline. A connection that broke is replaced at once, one that
     /// hangs is given up.
     fn look(&mut self, deadline: Instant) -> Result<Look, MachineError> {
@@ -355,6 +362,11 @@ impl Machine for LibvirtMachine {
             elsewhere(&look.vms, look.asked.unwrap_or_default(), &mut snapshot)?
         };
         self.guests(&mut vms, &look.vms, &mut snapshot);
+        self.hand.retain(|id| vms.iter().any(|(_, vm)| vm.id == *id));
+        for (key, vm) in &mut vms {
+            let Some(seen) = look.vms.iter().find(|seen| seen.key == *key) else { continue };
+            vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
+        }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
         self.pcpus = snapshot.pcpus.iter().map(|pcpu| pcpu.id.0 as usize + 1).max().unwrap_or(0);
         Ok(snapshot)

@@ -180,9 +180,7 @@ functions! {
             domain: virDomainPtr, state: *mut c_int, reason: *mut c_int, flags: c_uint
         ) -> c_int;
         fn virDomainGetUUIDString(domain: virDomainPtr, text: *mut c_char) -> c_int;
-        fn virDomainPinVcpuFlags(
-            domain: virDomainPtr, vcpu: c_uint, map: *mut u8, length: c_int, flags: c_uint
-        ) -> c_int;
+        fn virDomainPinVcpu(domain: virDomainPtr, vcpu: c_uint, map: *mut u8, length: c_int) -> c_int;
         fn virDomainSetMetadata(
             domain: virDomainPtr, kind: c_int, text: Text, key: Text, uri: Text, flags: c_uint
         ) -> c_int;
