@@ -16,9 +16,11 @@ use crate::queue::{NEVER, Ns};
 /// Nobody.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Reasons for which a vCPU is parked: its VM is over its cap (credit scheduler); it is ahead of its VM's slowest vCPU.
+/// Reasons for which a vCPU is parked: its VM is over its cap (credit scheduler); it is ahead of its VM's slowest vCPU;
+/// it may no longer be where it is.
 pub(crate) const OVER_CAP: u8 = 1;
 pub(crate) const AHEAD: u8 = 2;
+pub(crate) const MOVED: u8 = 4;
 
 /// The state of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

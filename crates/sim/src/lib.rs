@@ -39,6 +39,7 @@
 //! A thread makes progress only while it is Current on a vCPU that is Running, at the pCPU's speed.
 //! Overheads are debts of a vCPU, paid before it goes on: that keeps a switch one event.
 
+mod act;
 mod cpus;
 mod hardware;
 mod host;

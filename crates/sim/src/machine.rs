@@ -19,13 +19,16 @@ pub struct SimMachine {
     sim: Sim,
     name: String,
     agent: bool,
+    /// What each VM was told that it gets.
+    told: Vec<Option<corefit_core::Cpus>>,
 }
 
 impl SimMachine {
     /// `name`: for people, such as the scenario's file. `agent`: VMs have guest agents that answer.
     #[must_use]
     pub fn new(sim: Sim, name: &str, agent: bool) -> SimMachine {
-        SimMachine { sim, name: name.into(), agent }
+        let told = vec![None; sim.spec.vms.len()];
+        SimMachine { sim, name: name.into(), agent, told }
     }
 
     /// What really happened: for tests and reports.
@@ -52,7 +55,19 @@ impl SimMachine {
         self.sim.set_team(number, members).map_err(|e| MachineError::Unsupported(e.to_string()))
     }
 
-    fn number(&self, vm: &VmId) -> Result<usize, MachineError> {
+    pub(crate) fn sim_mut(&mut self) -> &mut Sim {
+        &mut self.sim
+    }
+
+    pub(crate) fn told(&self, vm: usize) -> Option<corefit_core::Cpus> {
+        self.told[vm]
+    }
+
+    pub(crate) fn tell(&mut self, vm: usize, cpus: Option<corefit_core::Cpus>) {
+        self.told[vm] = cpus;
+    }
+
+    pub(crate) fn number(&self, vm: &VmId) -> Result<usize, MachineError> {
         let number = vm.0.strip_prefix("sim-").and_then(|n| n.parse().ok());
         let number = number.filter(|&n: &usize| n < self.sim.spec.vms.len());
         number.ok_or_else(|| MachineError::Gone(format!("{}: there is no VM {}", self.name, vm.0)))
@@ -97,8 +112,17 @@ impl SimMachine {
             vcpus: vcpus.collect(),
             memory_nodes: (!spec.memory_nodes.is_empty()).then(|| spec.memory_nodes.clone()),
             guest: self.agent.then(|| self.guest(number)),
+            progress: spec.progress.then(|| self.progress(number)),
+            fixed: self.fixed_of(number),
             ..VmState::default()
         }
+    }
+
+    /// What a program's runtime counts: marks, and what its teams did together.
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+    fn progress(&self, number: usize) -> f64 {
+        let apps = self.sim.apps.iter().filter(|app| app.vm as usize == number);
+        apps.map(|app| (app.marks + app.steps) as f64).sum()
     }
 
     /// A guest's clock counts what is stolen as what it waited for; idle is the rest.

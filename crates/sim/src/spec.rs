@@ -231,6 +231,8 @@ pub struct VmSpec {
     pub apps: Vec<AppSpec>,
     /// What is changed while it runs.
     pub changes: Vec<Change>,
+    /// Controllers are told of its progress: marks, and barriers and joins of its teams.
+    pub progress: bool,
 }
 
 /// A change of a VM at run time.

@@ -142,11 +142,7 @@ impl Parts {
         let xen = spec.policy.is_xen();
         let number = index(cpus.vms.len());
         let first = index(cpus.vcpus.len());
-        let pool = match spec.policy {
-            Policy::Credit(_) => None,
-            Policy::Credit2(_) => vm.cap.map(budget),
-            Policy::Cfs(_) | Policy::Strict(_) => vm.cap,
-        };
+        let pool = pool(&spec.policy, vm.cap);
         for vcpu in &vm.vcpus {
             let mut vcpu_state = vcpu_of(vcpu, number, pool.is_some(), cpus);
             (vcpu_state.rotates, vcpu_state.sliced) = (vm.guest.rotate, vm.guest.rotate);
@@ -154,8 +150,7 @@ impl Parts {
             self.limits.push(vcpu.limit.filter(|_| !xen));
         }
         let count = index(vm.vcpus.len());
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
-        let cap = vm.cap.map(|cap| (cap.cpus() * 1024.0).round() as u64);
+        let cap = parts_of(vm.cap);
         cpus.vms.push(VmCpus { first, count, weight: u64::from(vm.weight), runnable: 0, unit: 0, cap });
         self.vm_limits.push(pool);
         let guest_words = vm.vcpus.len().div_ceil(64);
@@ -239,16 +234,37 @@ impl Parts {
             ended: None,
             rounds: 0,
             marks: 0,
+            steps: 0,
         });
     }
 }
 
-fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
+/// What a VM's cap is to schedulers that count the VM's use in a pool.
+pub(super) fn pool(policy: &Policy, cap: Option<Limit>) -> Option<Limit> {
+    match policy {
+        Policy::Credit(_) => None,
+        Policy::Credit2(_) => cap.map(budget),
+        Policy::Cfs(_) | Policy::Strict(_) => cap,
+    }
+}
+
+/// What it is to the others: parts of 1024 pCPUs.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+pub(super) fn parts_of(cap: Option<Limit>) -> Option<u64> {
+    cap.map(|cap| (cap.cpus() * 1024.0).round() as u64)
+}
+
+/// The numbers of a vCPU's masks: of all pCPUs it may use, and of those to try first.
+pub(super) fn masks(vcpu: &VcpuSpec, cpus: &mut Cpus) -> (u32, u32) {
     let words = cpus.words;
     let hard = mask(&vcpu.affinity, words);
     let soft: Vec<u64> = mask(&vcpu.soft, words).iter().zip(&hard).map(|(a, b)| a & b).collect();
     let hard = number_of(cpus, hard);
-    let soft = if soft.iter().all(|&w| w == 0) { hard } else { number_of(cpus, soft) };
+    (hard, if soft.iter().all(|&w| w == 0) { hard } else { number_of(cpus, soft) })
+}
+
+fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
+    let (hard, soft) = masks(vcpu, cpus);
     let begin = crate::cpus::bits(&cpus.masks[hard as usize]).next().unwrap_or(0);
     Vcpu {
         vm,

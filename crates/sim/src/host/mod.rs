@@ -14,6 +14,7 @@ mod check;
 mod exec;
 mod guest;
 mod hyper;
+mod levers;
 mod locks;
 mod quota;
 mod teams;

@@ -43,7 +43,7 @@ impl Sim {
         }
     }
 
-    fn charge_of(&mut self, v: u32) {
+    pub(super) fn charge_of(&mut self, v: u32) {
         let vcpu = &self.cpus.vcpus[v as usize];
         if vcpu.state == VState::Running {
             self.charge(vcpu.pcpu);

@@ -47,6 +47,8 @@ pub(crate) struct App {
     pub(crate) ended: Option<Ns>,
     pub(crate) rounds: u64,
     pub(crate) marks: u64,
+    /// Barriers and joins that the whole team has passed: what a runtime of teams can count.
+    pub(crate) steps: u64,
 }
 
 /// Posts of one member to one of its neighbours.
@@ -130,6 +132,7 @@ impl Sim {
             return false;
         }
         app.arrived = 0;
+        app.steps += 1;
         while let Some(w) = self.apps[a].at_barrier.pop(&mut self.threads) {
             self.grant(w, self.costs.line_ns, by);
         }
@@ -167,6 +170,7 @@ impl Sim {
         let all = app.joined == app.team;
         if all {
             app.joined = 0;
+            app.steps += 1;
         }
         if member == 0 {
             if !all {

@@ -175,6 +175,7 @@ fn vm(
         memory_nodes: table.cpus("memory_nodes")?.unwrap_or_default(),
         name: name.clone(),
         changes: changes(table)?,
+        progress: table.boolean("progress", false)?,
         vcpus,
         guest,
         apps,

@@ -50,6 +50,7 @@ pub(crate) fn vm(name: &str, vcpus: Vec<VcpuSpec>, apps: Vec<AppSpec>) -> VmSpec
         guest: GuestSpec::default(),
         apps,
         changes: vec![],
+        progress: false,
     }
 }
 

@@ -1,0 +1,114 @@
+//! Settings of the hypervisor that are changed while a host runs: weights, caps, affinities.
+//!
+//! A setting holds from the next decision of the scheduler on. Who runs or waits where it may no longer is taken off
+//! and looks for another pCPU at once.
+
+use super::{Event, Sim, SpecError, build};
+use crate::cpus::{MOVED, VState};
+use crate::queue::NEVER;
+use crate::spec::{Limit, Policy};
+use corefit_core::CpuSet;
+
+impl Sim {
+    /// A VM's weight among VMs from now on.
+    ///
+    /// # Errors
+    /// If there is no such VM, or no such weight.
+    pub fn set_weight(&mut self, vm: usize, weight: u32) -> Result<(), SpecError> {
+        self.try_spec(vm, |spec| spec.weight = weight)?;
+        let cpus = &mut self.cpus.vms[vm];
+        cpus.weight = u64::from(weight);
+        cpus.unit = (cpus.weight << 20) / cpus.runnable.max(1);
+        Ok(())
+    }
+
+    /// The most that all vCPUs of a VM may use together from now on; `None`: everything.
+    ///
+    /// # Errors
+    /// If there is no such VM, or no such limit.
+    pub fn set_cap(&mut self, vm: usize, cap: Option<Limit>) -> Result<(), SpecError> {
+        self.try_spec(vm, |spec| spec.cap = cap)?;
+        self.cpus.vms[vm].cap = build::parts_of(cap);
+        let Some(pool) = build::pool(&self.spec.policy, cap) else {
+            if self.vm_limits[vm].is_some() {
+                // Its periods go on, with all that there is.
+                self.vm_limits[vm] = self.vm_limits[vm].map(|limit| Limit { quota_ns: NEVER / 2, ..limit });
+                self.fill(vm);
+            } else if matches!(self.spec.policy, Policy::Credit(_)) && cap.is_none() {
+                self.unpark_all(vm);
+            }
+            return Ok(());
+        };
+        if self.vm_limits[vm].replace(pool).is_none() {
+            let first = self.cpus.vms[vm].first;
+            for v in first..first + self.cpus.vms[vm].count {
+                self.charge_of(v);
+                self.cpus.vcpus[v as usize].pool_left = 0;
+            }
+            self.queue.add(self.now + pool.period_ns, Event::RefillVm(build::index(vm)));
+        }
+        self.fill(vm);
+        Ok(())
+    }
+
+    /// pCPUs that a vCPU of a VM, by its number there, may use from now on.
+    ///
+    /// # Errors
+    /// If there is no such vCPU, or no such pCPU.
+    pub fn set_affinity(&mut self, vm: usize, vcpu: u32, pcpus: &CpuSet) -> Result<(), SpecError> {
+        let count = self.cpus.vms.get(vm).map_or(0, |vm| vm.count);
+        if vcpu >= count {
+            let what = format!("there is no vCPU {vcpu}; give 0 to {}", count.saturating_sub(1));
+            return Err(SpecError { path: "affinity".into(), what });
+        }
+        self.try_spec(vm, |spec| spec.vcpus[vcpu as usize].affinity = pcpus.clone())?;
+        let v = self.cpus.vms[vm].first + vcpu;
+        let (mask, soft) = build::masks(&self.spec.vms[vm].vcpus[vcpu as usize], &mut self.cpus);
+        let state = &mut self.cpus.vcpus[v as usize];
+        (state.mask, state.soft) = (mask, soft);
+        let allowed = crate::cpus::has(&self.cpus.masks[mask as usize], state.pcpu);
+        let begin = crate::cpus::bits(&self.cpus.masks[mask as usize]).next().unwrap_or(0);
+        if !allowed {
+            if matches!(state.state, VState::Running | VState::Waiting) {
+                self.park(v, MOVED);
+                self.cpus.vcpus[v as usize].pcpu = begin;
+                self.cpus.vcpus[v as usize].parked &= !MOVED;
+                self.after_refill(v);
+            } else {
+                state.pcpu = begin;
+            }
+        }
+        Ok(())
+    }
+
+    /// A change of a VM's description, if the host can exist with it.
+    fn try_spec(&mut self, vm: usize, change: impl FnOnce(&mut crate::VmSpec)) -> Result<(), SpecError> {
+        let mut spec = self.spec.clone();
+        let Some(one) = spec.vms.get_mut(vm) else {
+            return Err(SpecError { path: "vm".into(), what: format!("there is no VM {vm}") });
+        };
+        change(one);
+        super::check::check(&spec)?;
+        let shares = build::shares(&spec)?;
+        self.spec = spec;
+        self.set_shares(shares);
+        Ok(())
+    }
+
+    /// A VM's quota begins anew.
+    fn fill(&mut self, vm: usize) {
+        self.guests[vm].pool = self.vm_limits[vm].map_or(NEVER, |limit| limit.quota_ns);
+        let first = self.cpus.vms[vm].first;
+        for v in first..first + self.cpus.vms[vm].count {
+            self.after_refill(v);
+        }
+    }
+
+    fn unpark_all(&mut self, vm: usize) {
+        let first = self.cpus.vms[vm].first;
+        for v in first..first + self.cpus.vms[vm].count {
+            self.cpus.vcpus[v as usize].parked &= !crate::cpus::OVER_CAP;
+            self.after_refill(v);
+        }
+    }
+}
