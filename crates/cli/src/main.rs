@@ -14,6 +14,7 @@ mod explain;
 mod inputs;
 mod lines;
 mod machine;
+mod manage;
 mod parallel;
 mod preload;
 mod printable;
@@ -44,6 +45,9 @@ enum Verb {
     Check(check::CheckArgs),
     Cpus(cpus::CpusArgs),
     Explain(explain::ExplainArgs),
+    Manage(manage::ManageArgs),
+    Restore(manage::RestoreArgs),
+    Status(manage::StatusArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
@@ -58,6 +62,9 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Manage(args) => manage::run(&args),
+        Verb::Restore(args) => manage::restore(&args),
+        Verb::Status(args) => manage::status(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),

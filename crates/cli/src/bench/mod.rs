@@ -7,6 +7,7 @@ mod helper;
 pub(crate) mod interrupt;
 mod job;
 mod lock;
+mod manage;
 mod model;
 mod overcommit;
 pub(crate) mod progress;
@@ -35,6 +36,7 @@ enum Name {
     Model(model::Args),
     Scale(scale::Args),
     Lock(lock::Args),
+    Manage(manage::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -51,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Model(args) => model::run(args),
         Name::Scale(args) => scale::run(args),
         Name::Lock(args) => lock::run(args),
+        Name::Manage(args) => manage::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),
