@@ -111,3 +111,23 @@ fn a_vm_without_agent_says_why_it_cannot_shrink_and_a_vm_that_ended_is_gone() {
     assert!(matches!(machine.current(&id, Lever::Weight), Err(MachineError::Gone(_))));
     assert!(matches!(machine.set(&id, Lever::Weight, &Value::Weight(Weight(10.0))), Err(MachineError::Gone(_))));
 }
+
+#[test]
+fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
+    let options = ["--name", "actplug", "--no-agent", "--vcpus", "4", "--plugged", "2"];
+    let Some(vms) = or_skipped("sized_by_plugging", Vms::up(1, &options)) else { return };
+    let mut machine = vms.machine();
+    let machine = machine.as_mut();
+    let snapshot = machine.observe().unwrap();
+    let seen = vm(&snapshot, &vms.names[0]);
+    assert!(seen.fixed(LeverKind::Online).is_none() && seen.fixed(LeverKind::Told).is_some(), "{:?}", seen.fixed);
+    let id = seen.id.clone();
+    assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-1"))));
+    assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));
+    // The guest may take its time, or not let go at all: then that is what is read.
+    let Value::Vcpus(left) = done(machine, &id, Lever::Online, Value::Vcpus(set("0-1"))) else { panic!() };
+    assert!(set("0-1").is_within(&left) && left.is_within(&set("0-3")), "{left}");
+    // Those that were there at the start stay.
+    let Value::Vcpus(least) = done(machine, &id, Lever::Online, Value::Vcpus(set("0"))) else { panic!() };
+    assert!(set("0-1").is_within(&least), "{least}");
+}

@@ -21,7 +21,7 @@ const EVENTS: u32 = 25;
 const MANAGED: u32 = 3;
 const VCPUS: u32 = 4;
 
-const HOST: &str = "until = \"1h\"\nhardware = { cores = 2 }\n\
+const HOST: &str = "until = \"3600s\"\nhardware = { cores = 2 }\n\
     [[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
     [[vm]]\nname = \"b\"\ncount = 3\nvcpus = 4\nprogram = \"hog\"\n";
 
@@ -207,17 +207,22 @@ impl Story {
         story
     }
 
-    /// A daemon that is there goes on; else one starts, if it can, and puts back what the one before left.
-    fn start(&mut self) {
+    /// A daemon that is there goes on; else one starts, if it can, and puts back what the one before left;
+    /// perhaps killed on the way.
+    fn start(&mut self, kill: Option<u32>) {
         if self.keeper.is_some() {
             return;
         }
-        let Ok(journal) = Journal::open(&self.dir, "faulty", "boot") else { return };
-        let mut keeper = Keeper::new(journal, Duration::from_secs(60));
-        if let Ok(snapshot) = self.machine.observe() {
-            keeper.restore(&mut self.machine, &snapshot);
-        }
-        self.keeper = Some(keeper);
+        let (dir, machine) = (self.dir.clone(), &mut self.machine);
+        let started = until_killed(kill, move || {
+            let journal = Journal::open(&dir, "faulty", "boot").ok()?;
+            let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+            if let Ok(snapshot) = machine.observe() {
+                keeper.restore(machine, &snapshot);
+            }
+            Some(keeper)
+        });
+        self.keeper = started.flatten();
     }
 
     /// One step of the daemon, perhaps killed on the way.
@@ -287,11 +292,11 @@ impl Story {
             11 => self.keeper = None,
             _ => {}
         }
-        self.start();
+        let kill = (random.below(4) == 0).then(|| random.below(12));
+        self.start(kill);
         let plan = self.plan(random);
         let kill = (random.below(4) == 0).then(|| random.below(24));
         self.step(&plan, kill);
-        self.start();
         self.now = self.now + Duration::from_millis(700);
         self.machine.pass(Duration::from_millis(1)).unwrap();
     }
@@ -300,7 +305,7 @@ impl Story {
     fn end(&mut self) {
         self.machine.heal();
         self.disk(false);
-        self.start();
+        self.start(None);
         let mut keeper = self.keeper.take().expect("nothing keeps a daemon from starting any more");
         let snapshot = self.machine.observe().unwrap();
         let restored = keeper.restore(&mut self.machine, &snapshot);
@@ -339,7 +344,7 @@ fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it
         let dir = directory();
         let mut random = Random(seed);
         let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-        story.start();
+        story.start(None);
         for count in 0..EVENTS {
             story.event(&mut random, count);
         }
@@ -354,7 +359,7 @@ fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
     for place in 0.. {
         let dir = directory();
         let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-        story.start();
+        story.start(None);
         let mut random = Random(7);
         let plan = story.plan(&mut random);
         story.step(&plan, Some(place));
@@ -371,7 +376,7 @@ fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
 
 #[test]
 fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
-    let text = "until = \"1h\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
+    let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
     let (mut sim, dir) = (simulated(text), directory());
     let journal = Journal::open(dir.path(), "sim", "boot").unwrap();
     let mut keeper = Keeper::new(journal, Duration::from_secs(60));
@@ -394,7 +399,7 @@ fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
 fn nothing_is_changed_while_the_journal_cannot_be_written() {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start();
+    story.start(None);
     story.disk(true);
     let plan = story.plan(&mut Random(3));
     let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
@@ -410,7 +415,7 @@ fn nothing_is_changed_while_the_journal_cannot_be_written() {
 fn what_an_administrator_changed_is_left_alone_and_said_once() {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start();
+    story.start(None);
     let id = story.machine.id(1);
     let why = Why::Available { available: Cpus(1.0) };
     let set = |story: &mut Story, weight| {

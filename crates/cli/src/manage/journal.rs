@@ -109,6 +109,10 @@ impl Journal {
         &self.content.entries
     }
 
+    pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.content.entries
+    }
+
     pub(crate) fn find(&mut self, vm: &VmId, lever: Lever) -> Option<&mut Entry> {
         self.content.entries.iter_mut().find(|entry| entry.vm == *vm && entry.lever == lever)
     }

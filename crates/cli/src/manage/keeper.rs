@@ -301,6 +301,10 @@ impl Keeper {
         // Before their notes are taken back.
         let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
         let mut left = Vec::new();
+        // A guest may do a part: then it has to be known that the rest is ours, too.
+        let guests = |entry: &&mut Entry| entry.lever == Lever::Online;
+        self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
+        let unwritten = self.journal.write().err();
         // Last changed, first put back.
         for entry in self.journal.entries().to_vec().into_iter().rev() {
             let place = format!("{} of {}", entry.lever, entry.name);
@@ -325,17 +329,23 @@ impl Keeper {
                 restored.stand.push(format!("{place}: somebody made it {current}; it stands"));
                 continue;
             }
+            if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
+                restored.pending.push(format!("{place}: the journal cannot be written: {error}"));
+                left.push(entry);
+                continue;
+            }
             let done = machine.set(&entry.vm, entry.lever, &entry.original);
             reach("restored");
             match (done, machine.current(&entry.vm, entry.lever)) {
                 (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
-                (Ok(()), Ok(read)) => {
-                    restored.pending.push(format!("{place}: is {read}, was {}", entry.original));
+                (done, Ok(read)) => {
+                    let why = done.err().map_or(String::new(), |error| format!(": {error}"));
+                    restored.pending.push(format!("{place}: is {read}, was {}{why}", entry.original));
                     let mut entry = entry;
                     entry.ours(read);
                     left.push(entry);
                 }
-                (Err(error), _) | (Ok(()), Err(error)) => {
+                (_, Err(error)) => {
                     restored.pending.push(format!("{place}: {error}"));
                     left.push(entry);
                 }

@@ -120,6 +120,6 @@ mod tests {
         assert!(text.contains("corefit_vm_actions_total{vm=\"a\\\"b\"} 3\n") && text.contains("corefit_up 1\n"));
         assert!(!text.contains("corefit_vm_entitled_cpus{"), "{text}");
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        assert!(ask(address, &"x".repeat(5000)).starts_with("HTTP/1.1 404"));
+        assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
     }
 }
