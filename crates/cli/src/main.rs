@@ -16,6 +16,7 @@ mod lines;
 mod machine;
 mod manage;
 mod parallel;
+mod plan;
 mod preload;
 mod printable;
 mod record;
@@ -48,6 +49,7 @@ enum Verb {
     Manage(manage::ManageArgs),
     Restore(manage::RestoreArgs),
     Status(manage::StatusArgs),
+    Plan(plan::PlanArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Manage(args) => manage::run(&args),
         Verb::Restore(args) => manage::restore(&args),
         Verb::Status(args) => manage::status(&args),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),

@@ -19,14 +19,19 @@ const FEW: &str = "0";
 /// Only the first VM is anybody's business, and it is sized at once.
 const CONFIG: &str = "metrics = \"off\"\n[policy]\ninterval_ms = 500\ndwell_ms = 0\nsize = \"vcpu-bal\"\n";
 /// Where the daemon of the test may be killed, and after how many times there.
-const KILLS: [&str; 7] =
-    ["journal-begun:2", "journal-written:2", "journaled", "noted", "written", "journal-begun:3", "journal-written:3"];
+const KILLS: [&str; 7] = [
+    "journal-begun:2",
+    "journal-written:2",
+    "journaled",
+    "noted",
+    "written",
+    "journal-begun:3",
+    "journal-written:3",
+];
 
 fn kept(vms: &Vms, name: &str) -> bool {
-    let output = std::process::Command::new("virsh")
-        .args(["-c", &vms.uri, "dumpxml", name])
-        .output()
-        .unwrap();
+    let output =
+        std::process::Command::new("virsh").args(["-c", &vms.uri, "dumpxml", name]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).contains("urn:corefit:kept")
 }
 
@@ -42,7 +47,14 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     let Some(vms) = or_skipped("manage on real VMs", Vms::up(2, &options)) else { return };
     let (guest, other) = (Guest::new(&vms, &vms.names[0]), Guest::new(&vms, &vms.names[1]));
     vms.virsh(&[
-        "metadata", other.name, "--live", "--uri", "urn:corefit:owner", "--key", "corefit", "--set",
+        "metadata",
+        other.name,
+        "--live",
+        "--uri",
+        "urn:corefit:owner",
+        "--key",
+        "corefit",
+        "--set",
         "<owner hands-off='yes'/>",
     ]);
     let dir = tempfile::tempdir().unwrap();
@@ -57,7 +69,9 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     // It sizes the one, tells it, and leaves the other alone.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
-    until("the guest is told", || guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus ")));
+    until("the guest is told", || {
+        guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus "))
+    });
     until("its note is there", || kept(&vms, guest.name));
     let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
@@ -107,7 +121,9 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert!(daemon.log().contains("pending"), "{}", daemon.log());
-    until("it can be put back", || corefit(&["restore", "--state", state.to_str().unwrap()]).status.success());
+    until("it can be put back", || {
+        corefit(&["restore", "--state", state.to_str().unwrap()]).status.success()
+    });
     as_it_was(&vms, &guest);
 
     // It ends between plan and apply, or at any other time.
@@ -131,7 +147,8 @@ fn measure() {
     options.extend(files.iter().flat_map(|file| ["--program", file]));
     let Some(vms) = or_skipped("measure", Vms::up(1, &options)) else { return };
     let guest = Guest::new(&vms, &vms.names[0]);
-    let config = |size: &str, tell| format!("metrics = \"off\"\ntell = {tell}\n[policy]\nsize = \"{size}\"\n");
+    let config =
+        |size: &str, tell| format!("metrics = \"off\"\ntell = {tell}\n[policy]\nsize = \"{size}\"\n");
     println!("seconds in an 8-vCPU VM on 2 pCPUs, size {size}, 8 threads unless said; >: cut off");
     println!("program unmanaged vcpu-bal pcpu-est corefit best(of counts) whole 2-threads-on-2");
     for program in programs.split_whitespace() {
@@ -145,10 +162,12 @@ fn measure() {
         let plain = "env OMP_NUM_THREADS=8";
         let unmanaged = time(plain);
         let sized = ["vcpu-bal", "pcpu-est", "corefit"].map(|policy| with(policy, false, plain));
-        let counts: Vec<(u32, f64)> = [1, 2, 3, 4].map(|n| {
-            guest.set_online(n);
-            (n, time(plain))
-        }).into();
+        let counts: Vec<(u32, f64)> = [1, 2, 3, 4]
+            .map(|n| {
+                guest.set_online(n);
+                (n, time(plain))
+            })
+            .into();
         let best = counts.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
         guest.set_online(2);
         let reference = time("env OMP_NUM_THREADS=2");
@@ -156,7 +175,12 @@ fn measure() {
         let whole = with("corefit", true, "env OMP_NUM_THREADS=8 OMP_DYNAMIC=true /workloads/corefit run --");
         println!(
             "{program} {unmanaged:.2} {:.2} {:.2} {:.2} {:.2}({} of {counts:.2?}) {whole:.2} {reference:.2} D={:.3}",
-            sized[0], sized[1], sized[2], best.1, best.0, whole / reference
+            sized[0],
+            sized[1],
+            sized[2],
+            best.1,
+            best.0,
+            whole / reference
         );
     }
     drop(testvm(&["list"]));

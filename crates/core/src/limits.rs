@@ -49,9 +49,7 @@ pub fn estimate(earlier: &Reading, later: &Reading) -> Report {
     let hidden = |u: &Unread| match u.what {
         What::Quota | What::Weight => true,
         What::Ancestors | What::Siblings => !window.nobody_unseen(earlier, later, own.run + theirs),
-        What::Online | What::Cpuset | What::Idle | What::Threads | What::Guest | What::Told => {
-            false
-        }
+        What::Online | What::Cpuset | What::Idle | What::Threads | What::Guest | What::Told => false,
     };
     let known = !window.is_empty() && !stolen && !unread.iter().any(hidden);
 

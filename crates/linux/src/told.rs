@@ -55,7 +55,9 @@ pub fn parse(text: &str) -> Result<Told, usize> {
     }
     let cpus = match value(2, "cpus")? {
         "none" => None,
-        number => Some(number.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus >= 0.0).ok_or(2usize)?),
+        number => {
+            Some(number.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus >= 0.0).ok_or(2usize)?)
+        }
     };
     let valid_s: u64 = value(3, "valid_s")?.parse().map_err(|_| 3usize)?;
     Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s.min(86_400)) })

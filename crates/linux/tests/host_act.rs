@@ -26,13 +26,17 @@ fn weight_quota_and_cpuset_of_a_group_are_set_read_back_and_put_back() {
     let before: Vec<String> = files.iter().map(|file| of(file)).collect();
 
     let limit = Limit { quota_us: Some(30_000), period_us: 60_000, burst_us: 0 };
-    for (lever, value) in [(Lever::Weight, Value::Weight(Weight(300.0))), (Lever::Quota, Value::Limit(limit))] {
+    for (lever, value) in [(Lever::Weight, Value::Weight(Weight(300.0))), (Lever::Quota, Value::Limit(limit))]
+    {
         let original = machine.current(&vm, lever).unwrap();
         machine.set(&vm, lever, &value).unwrap();
         assert_eq!(machine.current(&vm, lever), Ok(value));
         let seen = id(&mut machine);
         let cap = seen.quota.and_then(|quota| quota.cpus()).map(|cpus| cpus.0);
-        assert!(lever == Lever::Quota && cap == Some(0.5) || seen.weight == Some(Weight(300.0)), "a look sees it");
+        assert!(
+            lever == Lever::Quota && cap == Some(0.5) || seen.weight == Some(Weight(300.0)),
+            "a look sees it"
+        );
         machine.set(&vm, lever, &original).unwrap();
         assert_eq!(machine.current(&vm, lever), Ok(original));
     }

@@ -66,7 +66,9 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
     assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
 
     let after = machine.observe().unwrap();
-    let settings = |vm: &VmState| (vm.weight, vm.quota.clone(), vm.vcpus.iter().map(|v| v.affinity.clone()).collect::<Vec<_>>());
+    let settings = |vm: &VmState| {
+        (vm.weight, vm.quota.clone(), vm.vcpus.iter().map(|v| v.affinity.clone()).collect::<Vec<_>>())
+    };
     assert_eq!(settings(vm(&after, &vms.names[1])), settings(&other), "another VM was touched");
 }
 
@@ -76,7 +78,15 @@ fn an_agent_that_hangs_or_is_gone_keeps_nobody_waiting_and_is_asked_again_later(
     let Some(vms) = or_skipped("an_agent_that_hangs", Vms::up(1, &options)) else { return };
     let (name, mut machine) = (&vms.names[0], vms.machine());
     let id = vm(&machine.observe().unwrap(), name).id.clone();
-    vms.testvm(&["exec", "--detach", name, "--", "sh", "-c", "killall -STOP qemu-ga; sleep 15; killall -CONT qemu-ga"]);
+    vms.testvm(&[
+        "exec",
+        "--detach",
+        name,
+        "--",
+        "sh",
+        "-c",
+        "killall -STOP qemu-ga; sleep 15; killall -CONT qemu-ga",
+    ]);
     // Until it stopped.
     while machine.current(&id, Lever::Online).is_ok() {}
     let begun = Instant::now();
@@ -103,13 +113,20 @@ fn a_vm_without_agent_says_why_it_cannot_shrink_and_a_vm_that_ended_is_gone() {
     let (name, mut machine) = (&vms.names[0], vms.machine());
     let snapshot = machine.observe().unwrap();
     let seen = vm(&snapshot, name);
-    assert!(seen.fixed(LeverKind::Online).is_some_and(|why| why.contains("no guest agent")), "{:?}", seen.fixed);
+    assert!(
+        seen.fixed(LeverKind::Online).is_some_and(|why| why.contains("no guest agent")),
+        "{:?}",
+        seen.fixed
+    );
     assert!(seen.fixed(LeverKind::Weight).is_none());
     let id = seen.id.clone();
     assert!(matches!(machine.current(&id, Lever::Online), Err(MachineError::Unsupported(_))));
     vms.virsh(&["destroy", name]);
     assert!(matches!(machine.current(&id, Lever::Weight), Err(MachineError::Gone(_))));
-    assert!(matches!(machine.set(&id, Lever::Weight, &Value::Weight(Weight(10.0))), Err(MachineError::Gone(_))));
+    assert!(matches!(
+        machine.set(&id, Lever::Weight, &Value::Weight(Weight(10.0))),
+        Err(MachineError::Gone(_))
+    ));
 }
 
 #[test]
@@ -120,7 +137,11 @@ fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
     let machine = machine.as_mut();
     let snapshot = machine.observe().unwrap();
     let seen = vm(&snapshot, &vms.names[0]);
-    assert!(seen.fixed(LeverKind::Online).is_none() && seen.fixed(LeverKind::Told).is_some(), "{:?}", seen.fixed);
+    assert!(
+        seen.fixed(LeverKind::Online).is_none() && seen.fixed(LeverKind::Told).is_some(),
+        "{:?}",
+        seen.fixed
+    );
     let id = seen.id.clone();
     assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-1"))));
     assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));

@@ -136,6 +136,8 @@ impl SimMachine {
                 busy_ns: Some(busy),
                 idle_ns: Some(self.sim.now.saturating_sub(busy + steal)),
                 steal_ns: Some(steal),
+                nice_ns: Some(0),
+                iowait_ns: Some(0),
             }
         });
         let apps = self.sim.apps.iter().filter(|app| app.vm as usize == number);

@@ -141,7 +141,8 @@ fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
         .context("starting corefit manage")?;
     // What starting costs is not what it costs to run.
     std::thread::sleep(Duration::from_secs(3));
-    let stat = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok().and_then(|text| cpu_s(&text));
+    let stat =
+        || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok().and_then(|text| cpu_s(&text));
     let (begun, before) = (Instant::now(), stat());
     std::thread::sleep(time);
     let (seconds, after) = (begun.elapsed().as_secs_f64(), stat());
@@ -158,7 +159,9 @@ fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
     if log.contains("cannot look") {
         bail!("{}", log.lines().find(|line| line.contains("cannot look")).unwrap_or(""));
     }
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
     Ok(DaemonCost {
         vms: DAEMON,
         vcpus: DAEMON * VCPUS,
@@ -289,14 +292,20 @@ fn text(document: &Document) -> String {
     let mut table = Table::new(1, &["what", "measured", "promised", "verdict"]);
     let step = &document.step;
     table.row(vec![
-        format!("step, {} VMs, {} vCPUs: slowest of {}, {} actions", step.vms, step.vcpus, step.steps, step.actions),
+        format!(
+            "step, {} VMs, {} vCPUs: slowest of {}, {} actions",
+            step.vms, step.vcpus, step.steps, step.actions
+        ),
         format!("{:.1} ms", step.most_ms),
         format!("{:.0} ms", step.target_ms),
         verdict(step.most_ms < step.target_ms),
     ]);
     if let Some(daemon) = &document.daemon {
         table.row(vec![
-            format!("daemon, {} VMs, {} vCPUs, at 1 Hz for {:.0} s", daemon.vms, daemon.vcpus, daemon.seconds),
+            format!(
+                "daemon, {} VMs, {} vCPUs, at 1 Hz for {:.0} s",
+                daemon.vms, daemon.vcpus, daemon.seconds
+            ),
             format!("{:.2} % of a core", daemon.cores * 100.0),
             format!("{:.0} %", daemon.target_cores * 100.0),
             verdict(daemon.cores < daemon.target_cores),

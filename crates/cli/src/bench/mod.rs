@@ -13,7 +13,7 @@ mod overcommit;
 pub(crate) mod progress;
 mod scale;
 mod sim;
-mod stats;
+pub(crate) mod stats;
 pub(crate) mod table;
 
 use std::process::ExitCode;

@@ -72,16 +72,22 @@ pub(super) fn geomean(values: impl IntoIterator<Item = Value>) -> Option<Value> 
 }
 
 /// Seeded pseudo-random numbers: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     /// A number from 0 to n - 1; 0 if n is 0. The bias of the remainder is below n / 2^64.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.next().checked_rem(n as u64).and_then(|r| usize::try_from(r).ok()).unwrap_or(0)
+    }
+
+    /// From 0 to below 1.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits")]
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn next(&mut self) -> u64 {

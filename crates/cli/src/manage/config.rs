@@ -147,6 +147,11 @@ mod tests {
         assert!(config.metrics().unwrap().unwrap().ip().is_loopback());
         assert_eq!(Config::parse("").unwrap(), config);
         assert_eq!(Config::parse("metrics = \"off\"").unwrap().metrics(), Ok(None));
-        assert!(Config::read(Some(Path::new("/nonexistent.toml"))).unwrap_err().to_string().contains("/nonexistent.toml"));
+        assert!(
+            Config::read(Some(Path::new("/nonexistent.toml")))
+                .unwrap_err()
+                .to_string()
+                .contains("/nonexistent.toml")
+        );
     }
 }

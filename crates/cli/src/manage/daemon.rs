@@ -97,7 +97,19 @@ impl<'a> Daemon<'a> {
         }
         let controller = Controller::new(config.policy.clone());
         let (told, planned, telling) = Default::default();
-        Ok(Daemon { args, config, machine, keeper, controller, telling, live, board, told, planned, steps: 0 })
+        Ok(Daemon {
+            args,
+            config,
+            machine,
+            keeper,
+            controller,
+            telling,
+            live,
+            board,
+            told,
+            planned,
+            steps: 0,
+        })
     }
 
     /// Goes on until a signal, an error of the controllers, or the end of its time; then puts everything back.
@@ -124,9 +136,8 @@ impl<'a> Daemon<'a> {
         let (begun, mut passed) = (Instant::now(), Duration::ZERO);
         loop {
             let started = Instant::now();
-            self.step()?;
+            let interval = self.step()?;
             self.board.lock().step_s = started.elapsed().as_secs_f64();
-            let interval = self.config.policy.interval();
             let wait = if self.live { interval.saturating_sub(started.elapsed()) } else { Duration::ZERO };
             passed = if self.live { begun.elapsed() + wait } else { passed + interval };
             if self.args.time.is_some_and(|time| passed >= time) {
@@ -167,14 +178,14 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// One look, and what follows from it.
-    fn step(&mut self) -> Result<()> {
+    /// One look, and what follows from it; how long to wait then.
+    fn step(&mut self) -> Result<Duration> {
         self.steps += 1;
         let mut snapshot = match self.machine.observe() {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 self.trouble(&error);
-                return Ok(());
+                return Ok(self.config.policy.interval());
             }
         };
         if self.board.lock().trouble.take().is_some() {
@@ -214,7 +225,7 @@ impl<'a> Daemon<'a> {
             self.tell(outcome);
         }
         self.post(&snapshot, &step, &outcomes);
-        Ok(())
+        Ok(step.next)
     }
 
     /// What is known to manage itself, or whose owner wants it left alone, has no levers.
@@ -226,7 +237,9 @@ impl<'a> Daemon<'a> {
                 vm.fixed = ALL.map(|lever| Fixed { lever, reason: reason.into() }).into();
             }
             for found in &yields {
-                for &lever in found.levers.iter().filter(|lever| vm.fixed(**lever).is_none()).collect::<Vec<_>>() {
+                for &lever in
+                    found.levers.iter().filter(|lever| vm.fixed(**lever).is_none()).collect::<Vec<_>>()
+                {
                     vm.fixed.push(Fixed { lever, reason: found.reason.clone() });
                 }
             }
@@ -296,7 +309,8 @@ impl<'a> Daemon<'a> {
         let counts = self.board.counts();
         let entries = self.keeper.as_ref().map_or(&[][..], Keeper::entries);
         let vm = |vm: &corefit_core::machine::VmState| {
-            let estimate = step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
+            let estimate =
+                step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
             let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
             let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
             let (actions, failures) = counts.get(&vm.name).copied().unwrap_or_default();
@@ -339,7 +353,11 @@ impl<'a> Daemon<'a> {
                 log(Level::Info, "configuration read again", &[]);
             }
             Err(error) => {
-                log(Level::Error, "configuration refused, the old one stays", &[("why", format!("{error:#}"))]);
+                log(
+                    Level::Error,
+                    "configuration refused, the old one stays",
+                    &[("why", format!("{error:#}"))],
+                );
             }
         }
     }
@@ -365,7 +383,11 @@ impl<'a> Daemon<'a> {
             }
             for text in restored.pending {
                 let level = if attempt == LAST_TRIES { Level::Error } else { Level::Warning };
-                log(level, "pending", &[("what", text), ("remedy", "the next start, or corefit restore".into())]);
+                log(
+                    level,
+                    "pending",
+                    &[("what", text), ("remedy", "the next start, or corefit restore".into())],
+                );
             }
         }
         keeper.entries().is_empty()

@@ -76,7 +76,8 @@ impl Journal {
     /// If another corefit holds it, it is damaged, of another machine, or cannot be written: then nothing may
     /// be changed.
     pub(crate) fn open(dir: &Path, machine: &str, boot: &str) -> Result<Journal> {
-        fs::create_dir_all(dir).with_context(|| format!("{}: no directory for the journal", dir.display()))?;
+        fs::create_dir_all(dir)
+            .with_context(|| format!("{}: no directory for the journal", dir.display()))?;
         let lock = lock(dir)?;
         let mut content = Content { boot: boot.into(), machine: machine.into(), entries: Vec::new() };
         if let Some(found) = read(dir)? {
@@ -158,7 +159,10 @@ fn lock(dir: &Path) -> Result<File> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let who = fs::read_to_string(&path).unwrap_or_default();
             let who = who.trim();
-            bail!("{}: another corefit (process {who}) is at work with it; end that one first", dir.display());
+            bail!(
+                "{}: another corefit (process {who}) is at work with it; end that one first",
+                dir.display()
+            );
         }
         Err(error) => bail!("{}: {error}", path.display()),
     }

@@ -92,8 +92,12 @@ impl Keeper {
             if let Err(error) = self.journal.write() {
                 self.journal.replace(before.clone());
                 // Not for good: a disk is full until somebody makes room.
-                let why = MachineError::Gone(format!("nothing is changed: the journal cannot be written: {error}"));
-                results.iter_mut().filter(|result| result.is_none()).for_each(|r| *r = Some(Err(why.clone())));
+                let why =
+                    MachineError::Gone(format!("nothing is changed: the journal cannot be written: {error}"));
+                results
+                    .iter_mut()
+                    .filter(|result| result.is_none())
+                    .for_each(|r| *r = Some(Err(why.clone())));
             }
             reach("journaled");
         }
@@ -155,12 +159,7 @@ impl Keeper {
     }
 
     /// Writes a setting whose original is on disk, and reads it back.
-    fn change(
-        &mut self,
-        machine: &mut dyn Act,
-        action: &Action,
-        now: Time,
-    ) -> Result<Value, MachineError> {
+    fn change(&mut self, machine: &mut dyn Act, action: &Action, now: Time) -> Result<Value, MachineError> {
         let Action { vm, lever, to, .. } = action;
         self.note(machine, vm);
         reach("noted");
@@ -233,7 +232,8 @@ impl Keeper {
                         notes.extend(self.take_over(machine, vm, setting, &pcpus));
                     }
                 }
-                _ => notes.push(format!("VM {:?} carries a note that makes no sense; it is left alone", vm.name)),
+                _ => notes
+                    .push(format!("VM {:?} carries a note that makes no sense; it is left alone", vm.name)),
             }
         }
         self.forget(machine, snapshot);
@@ -283,7 +283,8 @@ impl Keeper {
             return None; // As it was, or somebody else's.
         }
         let now = current.map_or("not known yet".into(), |current| current.to_string());
-        let mut note = format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
+        let mut note =
+            format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
         if let Value::Pcpus(set) = &entry.original
             && !set.is_within(pcpus)
         {

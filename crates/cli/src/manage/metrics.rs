@@ -8,7 +8,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use corefit_core::Cpus;
 
 use super::status::{Board, Status, VmStatus};
 
@@ -62,7 +61,12 @@ fn text(status: &Status) -> String {
     };
     one("corefit_steps_total", "counter", "Looks at the machine.", count(status.steps));
     one("corefit_step_seconds", "gauge", "How long the last step took.", status.step_s);
-    one("corefit_up", "gauge", "Whether the machine can be looked at.", f64::from(u8::from(status.trouble.is_none())));
+    one(
+        "corefit_up",
+        "gauge",
+        "Whether the machine can be looked at.",
+        f64::from(u8::from(status.trouble.is_none())),
+    );
     one("corefit_applies", "gauge", "Whether settings are changed.", f64::from(u8::from(status.applies)));
     type Value = fn(&VmStatus) -> Option<f64>;
     let families: [(&str, &str, &str, Value); 9] = [
@@ -72,7 +76,9 @@ fn text(status: &Status) -> String {
         ("waiting_cpus", "gauge", "vCPUs that waited for a pCPU.", |vm| vm.waiting.map(|c| c.0)),
         ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| Some(count(vm.online as u64))),
-        ("changed_settings", "gauge", "Settings that are not as they were.", |vm| Some(count(vm.changed.len() as u64))),
+        ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
+            Some(count(vm.changed.len() as u64))
+        }),
         ("actions_total", "counter", "Changes made.", |vm| Some(count(vm.actions))),
         ("failures_total", "counter", "Changes that failed.", |vm| Some(count(vm.failures))),
     ];
@@ -99,6 +105,7 @@ fn count(number: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use corefit_core::Cpus;
 
     fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -117,7 +124,9 @@ mod tests {
         let text = ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         assert!(text.contains("corefit_vm_used_cpus{vm=\"a\\\"b\"} 1.5\n"), "{text}");
-        assert!(text.contains("corefit_vm_actions_total{vm=\"a\\\"b\"} 3\n") && text.contains("corefit_up 1\n"));
+        assert!(
+            text.contains("corefit_vm_actions_total{vm=\"a\\\"b\"} 3\n") && text.contains("corefit_up 1\n")
+        );
         assert!(!text.contains("corefit_vm_entitled_cpus{"), "{text}");
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));

@@ -52,5 +52,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
 pub(super) fn sum(restored: &Restored) -> String {
     let Restored { back, stand, pending, ended, .. } = restored;
     let (stand, pending) = (stand.len(), pending.len());
-    format!("put back: {back}; of VMs that have ended: {ended}; changed by others, left so: {stand}; pending: {pending}")
+    format!(
+        "put back: {back}; of VMs that have ended: {ended}; changed by others, left so: {stand}; pending: {pending}"
+    )
 }

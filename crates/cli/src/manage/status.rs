@@ -86,7 +86,8 @@ pub(crate) fn serve(state: &Path, board: &Board) -> Result<()> {
     let path = socket(state);
     // Of an earlier run: whoever is here holds the directory's lock, or only looks.
     let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("{}: no status socket", path.display()))?;
+    let listener =
+        UnixListener::bind(&path).with_context(|| format!("{}: no status socket", path.display()))?;
     let board = board.clone();
     let answer = move || {
         for stream in listener.incoming().flatten() {
@@ -186,7 +187,10 @@ mod tests {
             ..VmStatus::default()
         };
         let text = table(&Status { vms: vec![vm], machine: "sim".into(), ..Status::default() });
-        assert!(text.contains("only looks") && text.contains("web\\n: online vCPUs: 0-1, before 0-3"), "{text}");
+        assert!(
+            text.contains("only looks") && text.contains("web\\n: online vCPUs: 0-1, before 0-3"),
+            "{text}"
+        );
         assert!(text.contains("left alone: hands off"), "{text}");
     }
 }

@@ -45,7 +45,8 @@ impl Telling {
             let value = ((known.smooth / STEP).round() * STEP).max(STEP);
             if known.told.is_none_or(|told| (known.smooth - told).abs() >= DEADBAND && told != value) {
                 let from = known.told.replace(value).map(|told| Value::Told(Some(Cpus(told))));
-                let (to, why) = (Value::Told(Some(Cpus(value))), Why::Available { available: Cpus(available) });
+                let (to, why) =
+                    (Value::Told(Some(Cpus(value))), Why::Available { available: Cpus(available) });
                 let (vm, name) = (seen.id.clone(), seen.name.clone());
                 actions.push(Action { vm, name, lever: Lever::Told, from, to, why });
             }

@@ -20,7 +20,9 @@ pub(crate) fn detect(root: &Root) -> Vec<Yield> {
     if read("/sys/kernel/sched_ext/state").as_deref() == Some("enabled") {
         let name = read("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
         found.push(Yield {
-            reason: format!("sched_ext scheduler {name:?} (/sys/kernel/sched_ext), which need not heed weights and limits"),
+            reason: format!(
+                "sched_ext scheduler {name:?} (/sys/kernel/sched_ext), which need not heed weights and limits"
+            ),
             levers: vec![LeverKind::Weight, LeverKind::Quota, LeverKind::VcpuQuota, LeverKind::Affinity],
         });
     }

@@ -9,12 +9,15 @@ mod p1;
 mod p2;
 mod p3;
 mod p4;
+mod p5;
+mod sizing;
 mod testbed;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 
 use crate::bench::table::{NONE, Table};
@@ -27,9 +30,27 @@ pub(crate) struct Args {
     /// Papers [default: all]
     #[arg(value_enum, ignore_case = true)]
     papers: Vec<Paper>,
+    /// How much of what controllers do is simulated: numbers of vCPUs (P2) and job sets (P5). Quick takes minutes,
+    /// full hours
+    #[arg(long, value_enum, value_name = "HOW", default_value = "quick")]
+    controllers: Effort,
+    /// Draw P2's numbers of vCPUs: our times over the best ones
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+}
+
+/// How much is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Effort {
+    /// Nothing.
+    None,
+    /// Some shortages, one run each.
+    Quick,
+    /// All of them, with intervals.
+    Full,
 }
 
 /// Where something was published; docs/model.md has the titles.
@@ -46,6 +67,9 @@ enum Paper {
 #[derive(Serialize)]
 struct Document {
     items: Vec<Item>,
+    /// P2's numbers of vCPUs, one line for each program and shortage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sizes: Vec<sizing::Row>,
 }
 
 /// One number or statement.
@@ -71,6 +95,7 @@ enum Rule {
     Within(f64),
     AtLeast(f64),
     AtMost(f64),
+    Between(f64, f64),
     /// Of what was to be counted.
     Exactly(f64),
 }
@@ -93,6 +118,9 @@ impl Item {
             }
             Rule::AtLeast(least) => (format!("at least {least}"), Box::new(move |x| x >= least)),
             Rule::AtMost(most) => (format!("at most {most}"), Box::new(move |x| x <= most)),
+            Rule::Between(low, high) => {
+                (format!("from {low} to {high}"), Box::new(move |x| (low..=high).contains(&x)))
+            }
             Rule::Exactly(n) => (format!("{n}, to 0.05"), Box::new(move |x| (x - n).abs() <= 0.05)),
         };
         let ok = ours.is_some_and(holds);
@@ -112,19 +140,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     papers.sort_unstable();
     papers.dedup();
-    let mut items = vec![];
+    let (mut items, mut sizes) = (vec![], vec![]);
+    if papers.contains(&Paper::P2) && args.controllers != Effort::None {
+        sizes = sizing::rows(args.controllers)?;
+        items.extend(sizing::items(&sizes));
+        if !args.json {
+            show!("{}", sizing::text(&sizes));
+        }
+    }
     for paper in &papers {
         items.extend(match paper {
             Paper::P1 => p1::items()?,
             Paper::P2 => p2::items()?,
             Paper::P3 => p3::items()?,
             Paper::P4 => p4::items()?,
-            Paper::P5 => vec![],
+            Paper::P5 => p5::items(args.controllers)?,
         });
     }
+    if let Some(file) = &args.svg {
+        ensure!(!sizes.is_empty(), "--svg: nothing to draw; give P2, and --controllers quick or full");
+        let picture = crate::chart::svg(&sizing::chart(&sizes))?;
+        std::fs::write(file, picture).map_err(|e| anyhow!("{}: {e}", file.display()))?;
+    }
+    items.sort_by_key(|item| item.paper);
     let missed = items.iter().filter(|item| !item.ok).count();
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&Document { items })?);
+        show!("{}", serde_json::to_string_pretty(&Document { items, sizes })?);
     } else {
         show!("{}", text(&papers, &items).trim_end());
     }

@@ -9,16 +9,16 @@ use corefit_sim::Spec;
 use super::testbed::{run, seconds, spec};
 use super::{Item, Paper, Rule};
 
-const SHORTAGE: &str = include_str!("../../../../scenarios/p2-shortage.toml");
+pub(super) const SHORTAGE: &str = include_str!("../../../../scenarios/p2-shortage.toml");
 
-const PROGRAMS: [&str; 10] = ["bt", "cg", "dc", "ep", "ft", "is", "lu", "mg", "sp", "ua"];
+pub(super) const PROGRAMS: [&str; 10] = ["bt", "cg", "dc", "ep", "ft", "is", "lu", "mg", "sp", "ua"];
 const EP: usize = 3;
 const LU: usize = 6;
 const UA: usize = 9;
 
 /// One of the paper's configurations, with how short pCPUs are.
-#[derive(Clone, Copy)]
-enum Shortage {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shortage {
     /// VMs.
     Sharing(u32),
     /// pCPUs that the VM's cap is worth.
@@ -33,7 +33,7 @@ const LIMIT: [Shortage; 5] = [Limit(12), Limit(8), Limit(4), Limit(2), Limit(1)]
 const REDUCTION: [Shortage; 5] = [Reduction(12), Reduction(8), Reduction(4), Reduction(2), Reduction(1)];
 
 impl Shortage {
-    fn set(self) -> (&'static str, String) {
+    pub(super) fn set(self) -> (&'static str, String) {
         match self {
             Sharing(vms) => ("vm.npb.count", vms.to_string()),
             Limit(pcpus) => ("vm.npb.cap", pcpus.to_string()),
@@ -41,8 +41,25 @@ impl Shortage {
         }
     }
 
+    /// pCPUs that each VM has, rounded up.
+    pub(super) fn available(self) -> u32 {
+        match self {
+            Sharing(vms) => 16_u32.div_ceil(vms),
+            Limit(pcpus) | Reduction(pcpus) => pcpus,
+        }
+    }
+
+    /// For people.
+    pub(super) fn name(self) -> String {
+        match self {
+            Sharing(vms) => format!("{vms} VMs"),
+            Limit(pcpus) => format!("{} %", 100 * pcpus),
+            Reduction(pcpus) => format!("{pcpus} pCPUs"),
+        }
+    }
+
     /// How many times longer than with all pCPUs.
-    fn expected(self) -> f64 {
+    pub(super) fn expected(self) -> f64 {
         match self {
             Sharing(vms) => f64::from(vms),
             Limit(pcpus) | Reduction(pcpus) => 16.0 / f64::from(pcpus),

@@ -12,7 +12,7 @@ mod metric;
 mod plot;
 mod replicate;
 mod rows;
-mod summary;
+pub(crate) mod summary;
 mod text;
 
 use std::path::{Path, PathBuf};

@@ -49,11 +49,11 @@ pub(super) struct VmResult {
 
 /// A mean, and half the width of its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Mean {
-    pub(super) mean: f64,
+pub(crate) struct Mean {
+    pub(crate) mean: f64,
     /// `None` from one run.
-    pub(super) ci95: Option<f64>,
-    pub(super) n: usize,
+    pub(crate) ci95: Option<f64>,
+    pub(crate) n: usize,
 }
 
 /// Student's t for a two-sided 95 % interval, by degrees of freedom from 1.
@@ -65,7 +65,7 @@ const T: [f64; 30] = [
 #[expect(clippy::cast_precision_loss, reason = "counts of runs")]
 impl Mean {
     /// `None` of nothing.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Mean> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Mean> {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len();
         if n == 0 {

@@ -26,7 +26,8 @@ pub(crate) fn corefit(args: &[&str]) -> Output {
 /// The command and its library, without what is for debuggers: guests unpack slowly.
 pub(crate) fn programs(dir: &Path) -> Vec<String> {
     let exe = PathBuf::from(env!("CARGO_BIN_EXE_corefit"));
-    let build = Command::new(env!("CARGO")).args(["build", "-q", "--release", "-p", "corefit-openmp"]).status();
+    let build =
+        Command::new(env!("CARGO")).args(["build", "-q", "--release", "-p", "corefit-openmp"]).status();
     assert!(build.is_ok_and(|status| status.success()), "cannot build the preload library");
     let strip = |name: &str| {
         let (from, to) = (exe.with_file_name(name), dir.join(name));

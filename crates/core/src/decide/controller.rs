@@ -1,14 +1,34 @@
-//! The one loop body: a snapshot in, a plan out, and what became of it.
+//! The corridor, in one place: a snapshot in, a plan out, and what became of it.
 
-use super::{Outcome, Plan, Policy};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
+use super::demand::{Monitored, Predict, monitor, predictor};
+use super::place::{Place, placer};
+use super::shape::{Shape, shaper};
+use super::size::{Choice, Size, Subject, sizer, whole};
+use super::{Action, Outcome, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
-use crate::machine::{HostEstimate, Snapshot, estimate};
+use crate::machine::{
+    HostEstimate, Lever, LeverKind, MachineError, Role, Snapshot, State, Value, VmEstimate, VmId, VmState,
+    estimate,
+};
+use crate::{CpuId, CpuSet, Time};
+
+/// One whose action failed is left alone for so long.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// Decides for a host, from one snapshot to the next. Knows the time from [`Snapshot::at`] only.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Controller {
     policy: Policy,
     before: Option<Snapshot>,
+    known: BTreeMap<VmId, Known>,
+    arbiter: Option<Box<dyn Arbitrate + Send>>,
+    placer: Option<Box<dyn Place + Send>>,
+    shaper: Option<Box<dyn Shape + Send>>,
+    said: BTreeSet<String>,
 }
 
 /// What came out of a snapshot.
@@ -20,17 +40,61 @@ pub struct Step {
     pub plan: Plan,
     /// What people should know, each said once.
     pub notes: Vec<String>,
+    /// When to look again: after the interval, or sooner, while something is tried.
+    pub next: Duration,
+}
+
+/// What is remembered of a VM.
+#[derive(Debug)]
+struct Known {
+    sizer: (Sizer, Box<dyn Size + Send>),
+    demand: Box<dyn Predict + Send>,
+    /// It was tried with other counts at the last look.
+    trying: bool,
+    changed: Option<Time>,
+    /// Since when fewer were wanted.
+    fewer: Option<Time>,
+    not_before: Time,
+    /// A lever turned out not to be there.
+    refused: bool,
+}
+
+/// What is known of a VM before sizes are chosen.
+struct Asked {
+    number: usize,
+    rule: Rule,
+    online: CpuSet,
+    least: u32,
+    most: u32,
+    seen: Option<Monitored>,
+    wants: Option<f64>,
 }
 
 impl Controller {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(policy: Policy) -> Controller {
-        Controller { policy, before: None }
+        Controller {
+            arbiter: arbiter(policy.arbitrate),
+            placer: placer(policy.place),
+            shaper: shaper(policy.shape),
+            policy,
+            before: None,
+            known: BTreeMap::new(),
+            said: BTreeSet::new(),
+        }
     }
 
-    /// Another policy from now on; what was learned is kept.
+    /// Another policy from now on; what was learned is kept, but for what another stage learned.
     pub fn reconfigure(&mut self, policy: Policy) {
+        if policy.arbitrate != self.policy.arbitrate {
+            self.arbiter = arbiter(policy.arbitrate);
+        }
+        if policy.demand != self.policy.demand {
+            self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
+        }
+        self.placer = placer(policy.place);
+        self.shaper = shaper(policy.shape);
         self.policy = policy;
     }
 
@@ -46,13 +110,236 @@ impl Controller {
     /// If the snapshot has numbers that no host has.
     pub fn step(&mut self, now: &Snapshot) -> Result<Step, HostError> {
         let before = self.before.replace(now.clone());
-        let Some(before) = before else { return Ok(Step::default()) };
-        let estimate = estimate(&before, now)?;
-        Ok(Step { estimate: Some(estimate), ..Step::default() })
+        let Some(before) = before.filter(|before| before.at < now.at) else {
+            return Ok(Step { next: self.policy.probe(), ..Step::default() });
+        };
+        let seen = estimate(&before, now)?;
+        let mut step = Step { next: self.policy.interval(), ..Step::default() };
+        self.known.retain(|id, _| now.vms.iter().any(|vm| vm.id == *id));
+        let asked = self.ask(&before, &seen, &mut step);
+        let grants = self.arbitrate(&asked, &seen, &mut step);
+        let sizes = self.size(&asked, &grants, &before, &seen, &mut step);
+        step.plan.actions = sizes;
+        let policy = &self.policy;
+        let excluded = |name: &str| policy.of(name).exclude == Some(true);
+        if let Some(placer) = &mut self.placer {
+            step.plan.actions.extend(placer.place(now, &seen, &excluded));
+        }
+        if let Some(shaper) = &mut self.shaper {
+            step.plan.actions.extend(shaper.shape(now, &seen, &excluded));
+        }
+        step.notes.retain(|note| self.said.insert(note.clone()));
+        step.estimate = Some(seen);
+        Ok(step)
     }
 
     /// What became of the actions of the last plan.
     pub fn told(&mut self, outcomes: &[Outcome]) {
-        let _ = outcomes;
+        let at = self.before.as_ref().map_or(Time(0), |before| before.at);
+        for outcome in outcomes {
+            let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
+            match &outcome.result {
+                Ok(_) => known.changed = Some(at),
+                Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
+                Err(_) => known.refused |= outcome.action.lever == Lever::Online,
+            }
+        }
     }
+
+    /// Demand: who may be sized, and what they want.
+    fn ask(&mut self, before: &Snapshot, seen: &HostEstimate, step: &mut Step) -> Vec<Asked> {
+        let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
+        let mut asked = Vec::new();
+        for (number, vm) in seen.vms.iter().enumerate() {
+            if vm.seen.role != Role::Vm || vm.seen.state != State::Running || vm.seen.vcpus.is_empty() {
+                continue;
+            }
+            let rule = self.policy.of(&vm.seen.name);
+            if rule.exclude == Some(true) {
+                step.notes.push(format!("{}: left alone, as its rule says", vm.seen.name));
+                continue;
+            }
+            let name = rule.size.unwrap_or_default();
+            let policy = &self.policy;
+            let known = self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known {
+                sizer: (name, sizer(name, policy)),
+                demand: predictor(policy.demand, policy),
+                trying: false,
+                changed: None,
+                fewer: None,
+                not_before: Time(0),
+                refused: false,
+            });
+            if known.sizer.0 != name {
+                known.sizer = (name, sizer(name, policy));
+            }
+            if let Some(reason) = vm.seen.fixed(LeverKind::Online) {
+                step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
+                continue;
+            }
+            if known.refused {
+                step.notes
+                    .push(format!("{}: keeps its vCPUs: its machine refused to change them", vm.seen.name));
+                continue;
+            }
+            let online = vm.seen.online();
+            let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
+            let most = rule.max.unwrap_or(all).min(all).max(1);
+            let least = rule.min.unwrap_or(1).min(most);
+            let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
+            let count = u32::try_from(online.len()).unwrap_or(all);
+            let wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at));
+            asked.push(Asked { number, rule, online, least, most, seen: monitored, wants });
+        }
+        asked
+    }
+
+    /// Arbitration: what each may have; nothing if nobody arbitrates.
+    fn arbitrate(&mut self, asked: &[Asked], seen: &HostEstimate, step: &mut Step) -> Option<Vec<Grant>> {
+        let arbiter = self.arbiter.as_mut()?;
+        let request = |asked: &Asked| Request {
+            id: seen.vms[asked.number].seen.id.clone(),
+            wants: asked.wants.map_or(asked.least, whole),
+            least: asked.least,
+            most: asked.most,
+            priority: asked.rule.priority.unwrap_or(0),
+        };
+        let requests: Vec<Request> = asked.iter().map(request).collect();
+        let pcpus = seen.pcpus.iter().filter(|pcpu| pcpu.online).count();
+        let grants = arbiter.grant(&requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
+        for ((grant, request), asked) in grants.iter().zip(&requests).zip(asked) {
+            if grant.starves {
+                step.notes.push(format!(
+                    "{}: has wanted {} pCPUs for half a minute and more, and gets {}",
+                    seen.vms[asked.number].seen.name, request.wants, grant.pcpus
+                ));
+            }
+        }
+        if asked.iter().any(|asked| asked.seen.is_some_and(|seen| !seen.exact)) {
+            let text = "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting \
+                        for input and output as idle, run queues are not seen";
+            step.notes.push(text.into());
+        }
+        Some(grants)
+    }
+
+    /// Sizes: how many vCPUs each has online.
+    fn size(
+        &mut self,
+        asked: &[Asked],
+        grants: &Option<Vec<Grant>>,
+        before: &Snapshot,
+        seen: &HostEstimate,
+        step: &mut Step,
+    ) -> Vec<Action> {
+        let available = hypothesis::available(seen);
+        let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
+        let mut searching = self.known.values().filter(|known| known.trying).count();
+        let mut actions = Vec::new();
+        for (index, asked) in asked.iter().enumerate() {
+            let vm = &seen.vms[asked.number];
+            let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
+            if seen.at < known.not_before {
+                continue;
+            }
+            let subject = Subject {
+                vm,
+                rule: &asked.rule,
+                at: seen.at,
+                over: seen.over,
+                online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
+                least: asked.least,
+                most: asked.most,
+                share: share(seen, vm, weights),
+                available: available.as_ref().map(|all| all[asked.number].0),
+                used: vm.activity.used.map(|used| used.0),
+                rate: rate(before, vm, seen.over),
+                wants: asked.wants,
+                granted: grants.as_ref().map(|grants| grants[index].pcpus),
+                period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
+                may_search: known.trying || searching < self.policy.searches,
+            };
+            let choice =
+                known.sizer.1.choose(&subject, &|online| hypothesis::with(seen, asked.number, online));
+            let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
+            searching += usize::from(known.trying && !was_trying);
+            step.next = choice.next.map_or(step.next, |next| next.min(step.next));
+            let preempted = subject.granted.is_some_and(|granted| granted < subject.online);
+            let free = was_trying || known.trying || preempted;
+            if known.due(&choice, &subject, free, &self.policy) {
+                actions.extend(action(asked, vm, choice));
+            }
+        }
+        actions
+    }
+}
+
+impl Known {
+    /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.
+    fn due(&mut self, choice: &Choice, subject: &Subject<'_>, free: bool, policy: &Policy) -> bool {
+        if choice.count >= subject.online {
+            self.fewer = None;
+        }
+        if choice.count == subject.online {
+            return false;
+        }
+        if free {
+            return true;
+        }
+        if choice.count < subject.online {
+            let since = *self.fewer.get_or_insert(subject.at);
+            if subject.at.since(since) < policy.dwell() {
+                return false;
+            }
+        }
+        self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms))
+    }
+}
+
+/// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.
+fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
+    let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
+    let count = choice.count as usize;
+    let offline = CpuSet::first(all).difference(&asked.online);
+    let to: CpuSet = if count <= asked.online.len() {
+        asked.online.iter().take(count.max(1)).collect()
+    } else {
+        let mut wanted: Vec<CpuId> = asked.online.iter().collect();
+        wanted.extend(offline.iter().take(count - asked.online.len()));
+        wanted.into_iter().collect()
+    };
+    (to != asked.online).then(|| Action {
+        vm: vm.seen.id.clone(),
+        name: vm.seen.name.clone(),
+        lever: Lever::Online,
+        from: Some(Value::Vcpus(asked.online.clone())),
+        to: Value::Vcpus(to),
+        why: choice.why,
+    })
+}
+
+fn competes(vm: &VmEstimate) -> bool {
+    vm.seen.role == Role::Vm && vm.seen.state == State::Running
+}
+
+fn weight(vm: &VmEstimate) -> f64 {
+    vm.seen.weight.map_or(1024.0, |weight| weight.0)
+}
+
+/// The formula of VCPU-Bal: all pCPUs times its part of all weights, within its cap and its vCPUs' affinities.
+fn share(seen: &HostEstimate, vm: &VmEstimate, weights: f64) -> Option<f64> {
+    let online: CpuSet = seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect();
+    let assigned = vm.seen.vcpus.iter().map(|vcpu| vcpu.affinity.as_ref());
+    let assigned = assigned.fold(CpuSet::default(), |all, one| all.union(one.unwrap_or(&online)));
+    let assigned = crate::share::count(assigned.intersection(&online).len());
+    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
+    let part = crate::share::count(online.len()) * weight(vm) / weights;
+    (part > 0.0).then(|| part.min(assigned).min(cap))
+}
+
+/// Work per second; `None` if nobody counted, or the count began anew.
+fn rate(before: &Snapshot, vm: &VmEstimate, over: Duration) -> Option<f64> {
+    let earlier = before.vms.iter().find(|old| old.id == vm.seen.id)?;
+    let grown = vm.seen.progress? - earlier.progress?;
+    (grown >= 0.0 && !over.is_zero()).then(|| grown / over.as_secs_f64())
 }

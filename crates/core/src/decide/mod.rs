@@ -6,12 +6,19 @@
 //!                                        └──────────────── Outcome ◀──────────────┘
 //! ```
 
+pub mod arbitrate;
 mod controller;
+pub mod demand;
+mod hypothesis;
+pub mod place;
 mod policy;
+pub mod shape;
+pub mod size;
 
 pub use controller::{Controller, Step};
 pub use policy::{Arbiter, Forecast, Placer, Policy, PolicyError, Rule, Shaper, Sizer};
 
+use crate::Cpus;
 use crate::machine::{Lever, MachineError, Value, VmId};
 
 /// What to change, in the order in which to change it.
@@ -50,10 +57,49 @@ pub struct Outcome {
 /// The reason for an action, as data; its text is for people.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Why {
-    /// The VM has other than the number of vCPUs that it has pCPUs available.
+    /// It could get so much now (vScale, and who has no better reason).
     #[error("{available} pCPUs are available to it")]
     Available {
         /// pCPUs.
-        available: crate::Cpus,
+        available: Cpus,
     },
+    /// Its weight gives it so much (VCPU-Bal).
+    #[error("its weight, cap and affinity give it {share} pCPUs")]
+    Share {
+        /// pCPUs.
+        share: Cpus,
+    },
+    /// It was given so many.
+    #[error("{granted} pCPUs were granted to it")]
+    Granted {
+        /// pCPUs.
+        granted: u32,
+    },
+    /// A number is measured.
+    #[error("trying {count}: nobody knows yet what it would do")]
+    Trying {
+        /// vCPUs.
+        count: u32,
+    },
+    /// Most work was done with it.
+    #[error("it does most work with so many{}", over(*.over_share))]
+    Fastest {
+        /// pCPUs available meanwhile.
+        available: Cpus,
+        /// Work done, over that with VCPU-Bal's number; `None` if that did none.
+        over_share: Option<f64>,
+    },
+    /// By how utilisation changed with the number of vCPUs.
+    #[error("its utilisation grows or falls no more beyond so many, with {available} pCPUs available")]
+    Utilisation {
+        /// pCPUs.
+        available: Cpus,
+    },
+    /// Nothing is known that would be a reason for another number.
+    #[error("nothing is known of it yet")]
+    Unknown,
+}
+
+fn over(ratio: Option<f64>) -> String {
+    ratio.map_or(String::new(), |ratio| format!(", {ratio:.2} times that with its part by weight"))
 }

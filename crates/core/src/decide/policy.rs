@@ -26,6 +26,10 @@ pub struct Policy {
     pub deadband: f64,
     /// Least time between two changes of the same lever of a VM, ms.
     pub lever_ms: u64,
+    /// How long a number of vCPUs is tried at first, ms; several times what taking one offline takes.
+    pub probe_ms: u64,
+    /// VMs that may try other numbers of vCPUs at the same time.
+    pub searches: usize,
     /// Rules for single VMs; of those that match, the last that says something counts.
     pub vm: Vec<Rule>,
 }
@@ -135,6 +139,8 @@ impl Default for Policy {
             dwell_ms: 3000,
             deadband: 0.05,
             lever_ms: 1000,
+            probe_ms: 100,
+            searches: 8,
             vm: Vec::new(),
         }
     }
@@ -149,6 +155,9 @@ impl Policy {
         let refuse = |key: String, what: &str| Err(PolicyError { key, what: what.into() });
         if !(50..=3_600_000).contains(&self.interval_ms) {
             return refuse("interval_ms".into(), "give 50 to 3600000");
+        }
+        if !(20..=60_000).contains(&self.probe_ms) {
+            return refuse("probe_ms".into(), "give 20 to 60000");
         }
         if !(0.0..=1.0).contains(&self.deadband) {
             return refuse("deadband".into(), "give 0 to 1");
@@ -189,6 +198,12 @@ impl Policy {
     #[must_use]
     pub fn interval(&self) -> Duration {
         Duration::from_millis(self.interval_ms)
+    }
+
+    /// See [`Policy::probe_ms`].
+    #[must_use]
+    pub fn probe(&self) -> Duration {
+        Duration::from_millis(self.probe_ms)
     }
 
     /// See [`Policy::dwell_ms`].

@@ -214,6 +214,12 @@ pub struct GuestVcpu {
     pub idle_ns: Option<u64>,
     /// Stolen, as far as the hypervisor tells its guests.
     pub steal_ns: Option<u64>,
+    /// Of `busy_ns`: threads of low priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice_ns: Option<u64>,
+    /// Of `idle_ns`: waiting for input or output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iowait_ns: Option<u64>,
 }
 
 impl Snapshot {

@@ -25,7 +25,11 @@ pub(crate) fn whole(number: f64, range: RangeInclusive<u32>) -> Result<u64, Mach
     if !(least..=most).contains(&number) {
         return Err(MachineError::Malformed(format!("a weight is from {least} to {most}, not {number}")));
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in a range of whole numbers")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "in a range of whole numbers"
+    )]
     Ok(number.round() as u64)
 }
 
@@ -192,10 +196,7 @@ mod tests {
         let (_dir, root) = group(&[("cpu.max", "max 100000\n"), ("cpu.weight", "100\n")]);
         let limit = |quota_us, period_us, burst_us| Limit { quota_us: Some(quota_us), period_us, burst_us };
         for wrong in [limit(999, 100_000, 0), limit(5_000, 999, 0), limit(5_000, 10_000, 5_001)] {
-            assert!(matches!(
-                set_limit(&root, Version::V2, "", wrong),
-                Err(MachineError::Malformed(_))
-            ));
+            assert!(matches!(set_limit(&root, Version::V2, "", wrong), Err(MachineError::Malformed(_))));
         }
         for wrong in [0.0, 10_001.0, f64::NAN, f64::INFINITY] {
             assert!(set_weight(&root, Version::V2, "", Weight(wrong)).is_err());

@@ -18,10 +18,9 @@ impl HostReader {
 
     /// The group that an id names, if it is still that one.
     fn group_of_id(&self, vm: &VmId) -> Result<String, MachineError> {
-        let (path, inode) = vm
-            .0
-            .rsplit_once('@')
-            .ok_or_else(|| MachineError::Malformed(format!("{:?} names no control group", vm.0)))?;
+        let (path, inode) =
+            vm.0.rsplit_once('@')
+                .ok_or_else(|| MachineError::Malformed(format!("{:?} names no control group", vm.0)))?;
         match self.root().inode(&self.tree.dir(path)) {
             Some(now) if now.to_string() == inode => Ok(path.into()),
             Some(_) => Err(MachineError::Gone(format!("{path}: another group of this name is there now"))),

@@ -137,10 +137,12 @@ impl Act for LibvirtMachine {
         let pcpus = self.pcpu_count();
         let result = self.hand.with(vm, move |domain| match lever {
             Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
-            Lever::Told => Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
-                let told = told::parse(&text).ok()?;
-                told.cpus
-            }))),
+            Lever::Told => {
+                Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
+                    let told = told::parse(&text).ok()?;
+                    told.cpus
+                })))
+            }
             Lever::Weight => {
                 let numbers = domain.scheduler().map_err(|e| plain(&e))?;
                 number(&numbers, "cpu_shares").map(|shares| Value::Weight(weight(shares)))

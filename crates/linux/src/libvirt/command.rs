@@ -101,7 +101,6 @@ fn done(result: c_int) -> Result<(), Failure> {
     if result < 0 { Err(Failure::last()) } else { Ok(()) }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

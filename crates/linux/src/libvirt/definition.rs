@@ -72,11 +72,8 @@ impl Definition {
         }
         let current = attribute(vcpu, "current", "count of vCPUs")?.unwrap_or(most);
         let everywhere = cpus(vcpu, "cpuset")?;
-        let one = |i| VcpuDefinition {
-            plugged: i < current,
-            hotpluggable: i >= current,
-            pin: everywhere.clone(),
-        };
+        let one =
+            |i| VcpuDefinition { plugged: i < current, hotpluggable: i >= current, pin: everywhere.clone() };
         let mut found = Definition {
             emulated: domain.attribute("type") == Some("qemu"),
             vcpus: (0..most).map(one).collect(),

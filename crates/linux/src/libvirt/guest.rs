@@ -89,6 +89,8 @@ fn proc_stat(text: &str) -> Result<GuestView, String> {
             busy_ns: ns(&[user, nice, system, irq, softirq]),
             idle_ns: ns(&[idle, iowait]),
             steal_ns: ticks.get(7).map(|steal| steal.saturating_mul(TICK_NS)),
+            nice_ns: ns(&[nice]),
+            iowait_ns: ns(&[iowait]),
         });
     }
     if view.vcpus.is_empty() {
@@ -118,6 +120,8 @@ fn stats(times: &Value, vcpus: &Value) -> GuestView {
             }),
             idle_ns: ns(&["idle"]).map(|ns| ns.saturating_add(or_none("iowait"))),
             steal_ns: ns(&["steal"]),
+            nice_ns: ns(&["nice"]),
+            iowait_ns: ns(&["iowait"]),
         });
     }
     view
@@ -151,6 +155,8 @@ mod tests {
             busy_ns: Some(190_000_000),
             idle_ns: Some(840_000_000),
             steal_ns: Some(70_000_000),
+            nice_ns: Some(10_000_000),
+            iowait_ns: Some(40_000_000),
         };
         assert_eq!(view.vcpus[0], first);
         assert_eq!((view.vcpus[1].id, view.vcpus[1].steal_ns), (3, None));

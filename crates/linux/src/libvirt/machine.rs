@@ -86,7 +86,8 @@ impl LibvirtMachine {
 
     /// The control group of a vCPU, as the last look found it.
     pub(super) fn vcpu_group(&self, vm: &VmId, vcpu: u32) -> Result<String, MachineError> {
-        let none = || MachineError::Unsupported(format!("vCPU {vcpu} has no control group that can be seen here"));
+        let none =
+            || MachineError::Unsupported(format!("vCPU {vcpu} has no control group that can be seen here"));
         self.local.vcpu_group(vm, vcpu).ok_or_else(none)
     }
 

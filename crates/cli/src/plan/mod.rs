@@ -1,0 +1,181 @@
+//! `corefit plan`: what the controllers would change on a host now, and why. Nothing is changed.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use corefit_core::decide::{Action, Controller, Plan, Policy, Step};
+use corefit_core::machine::{Role, Snapshot};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::bench::table::Table;
+use crate::durations::duration;
+use crate::machine::MachineArg;
+use crate::{lines, printable};
+
+/// What the controllers would change on a host now, and why
+///
+/// Looks twice, and changes nothing. With the size policy `corefit` the first thing that it would do is often to try a
+/// number of vCPUs.
+#[derive(clap::Args)]
+pub(crate) struct PlanArgs {
+    /// How many vCPUs: none, vcpu-bal, vscale, pcpu-est, corefit
+    #[arg(long, value_name = "POLICY", default_value = "corefit", value_parser = named::<corefit_core::decide::Sizer>)]
+    size: corefit_core::decide::Sizer,
+    /// Who is served first: none, fcfs, priority, max-min
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Arbiter>)]
+    arbitrate: corefit_core::decide::Arbiter,
+    /// What VMs are going to want: ewma, pid, ftds, aisd
+    #[arg(long, value_name = "POLICY", default_value = "ftds", value_parser = named::<corefit_core::decide::Forecast>)]
+    demand: corefit_core::decide::Forecast,
+    /// Time between the two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    interval: Duration,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineArg,
+}
+
+/// The document for programs.
+#[derive(Serialize)]
+struct Document<'a> {
+    machine: &'a str,
+    /// When the later look began, ns since the machine's epoch.
+    at_ns: u64,
+    actions: Vec<Line<'a>>,
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    vm: &'a str,
+    name: &'a str,
+    lever: String,
+    from: Option<String>,
+    to: String,
+    why: String,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
+    let mut machine = args.machine.open()?;
+    // One look is all there is: what a daemon would wait for is not waited for.
+    let mut controller = Controller::new(Policy {
+        size: args.size,
+        arbitrate: args.arbitrate,
+        demand: args.demand,
+        dwell_ms: 0,
+        lever_ms: 0,
+        ..Policy::default()
+    });
+    let look = |seen: Snapshot| if args.json { seen } else { printable::names(seen) };
+    controller.step(&look(machine.observe()?))?;
+    if !machine.pass(args.interval)? {
+        bail!("{}: it has one snapshot only; record for longer", machine.name());
+    }
+    let now = look(machine.observe()?);
+    let name = printable::text(&machine.name());
+    let step = controller.step(&now).with_context(|| name.clone())?;
+    let text = if args.json { json(&name, &now, &step)? } else { text(&name, &now, &step) };
+    lines::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(action: &Action) -> Line<'_> {
+    Line {
+        vm: &action.vm.0,
+        name: &action.name,
+        lever: action.lever.to_string(),
+        from: action.from.as_ref().map(ToString::to_string),
+        to: action.to.to_string(),
+        why: action.why.to_string(),
+    }
+}
+
+fn json(machine: &str, now: &Snapshot, step: &Step) -> Result<String> {
+    let actions = step.plan.actions.iter().map(line).collect();
+    let document = Document { machine, at_ns: now.at.0, actions, notes: &step.notes };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
+    let width = lines::width(lines::LEAST);
+    let mut out = String::new();
+    let Plan { actions } = &step.plan;
+    if actions.is_empty() {
+        let vms = now.vms.iter().filter(|vm| vm.role == Role::Vm).count();
+        let what = if vms == 0 { "there is no VM" } else { "nothing to change" };
+        lines::wrap(&mut out, "", 0, &format!("{machine}: {what}"), width);
+    } else {
+        let mut table = Table::new(4, &["VM", "setting", "now", "would be"]);
+        for Line { name, lever, from, to, .. } in actions.iter().map(line) {
+            table.row(vec![name.into(), lever, from.unwrap_or_else(|| "?".into()), to]);
+        }
+        out = table.render();
+        for action in actions {
+            lines::wrap(&mut out, &format!("{}: ", action.name), 2, &action.why.to_string(), width);
+        }
+    }
+    for note in &step.notes {
+        lines::wrap(&mut out, "note: ", 6, note, width);
+    }
+    out
+}
+
+/// A policy by its name in configurations.
+fn named<T: DeserializeOwned>(name: &str) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(name.into()))
+        .map_err(|e| anyhow!("{}", e.to_string().replace("unknown variant", "there is no policy")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corefit_core::decide::{Sizer, Why};
+    use corefit_core::machine::{Lever, Value, VmId};
+    use corefit_core::{CpuSet, Cpus};
+
+    fn step() -> Step {
+        let action = Action {
+            vm: VmId("7".into()),
+            name: "db".into(),
+            lever: Lever::Online,
+            from: Some(Value::Vcpus(CpuSet::first(16))),
+            to: Value::Vcpus(CpuSet::first(4)),
+            why: Why::Share { share: Cpus(4.0) },
+        };
+        Step { plan: Plan { actions: vec![action] }, notes: vec!["a note".into()], ..Step::default() }
+    }
+
+    #[test]
+    fn a_plan_says_what_would_change_and_why() {
+        let text = text("a host", &Snapshot::default(), &step());
+        assert_eq!(
+            text,
+            "VM  setting       now   would be\n\
+             db  online vCPUs  0-15  0-3\n\
+             db: its weight, cap and affinity give it 4.00 pCPUs\n\
+             note: a note\n"
+        );
+        assert_eq!(super::text("a host", &Snapshot::default(), &Step::default()), "a host: there is no VM\n");
+    }
+
+    #[test]
+    fn a_plan_is_one_document_for_programs() {
+        let json: serde_json::Value =
+            serde_json::from_str(&json("a host", &Snapshot::default(), &step()).unwrap()).unwrap();
+        assert_eq!(json["actions"][0]["from"], "0-15");
+        assert_eq!(json["actions"][0]["to"], "0-3");
+        assert_eq!(json["notes"][0], "a note");
+    }
+
+    #[test]
+    fn policies_have_the_names_of_configurations() {
+        assert_eq!(named::<Sizer>("vcpu-bal").unwrap(), Sizer::VcpuBal);
+        let error = named::<Sizer>("best").unwrap_err().to_string();
+        assert!(error.contains("no policy `best`") && error.contains("vcpu-bal"), "{error}");
+    }
+}

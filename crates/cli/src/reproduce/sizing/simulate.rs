@@ -1,0 +1,111 @@
+//! One host: with a fixed number of vCPUs, or under a controller.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use corefit_core::decide::{Controller, Outcome, Policy, Sizer};
+use corefit_core::machine::{Act, Lever, Machine, MachineError, Value};
+use corefit_sim::{Sim, SimMachine, Spec};
+
+/// What the program of a run takes at the best number of vCPUs, s; theirs took less.
+pub(super) const SECONDS: f64 = 60.0;
+/// Before a fixed number of vCPUs is measured, s.
+const WARM_UP: f64 = 0.3;
+/// The end of a run from which is told how it goes on, s.
+const LATELY: f64 = 5.0;
+
+/// Work per second of all VMs together, with so many vCPUs each from soon on, for so many seconds. As a controller's, the VMs
+/// begin with all vCPUs: where a guest's threads are depends on that.
+pub(super) fn fixed(spec: &Spec, vcpus: u32, seconds: f64) -> Result<f64> {
+    let mut sim = Sim::new(spec)?;
+    sim.run_for(ns(WARM_UP));
+    for vm in 0..spec.vms.len() {
+        sim.set_online(vm, vcpus)?;
+    }
+    sim.run_for(ns(WARM_UP));
+    let before = work(&sim);
+    sim.run_for(ns(seconds));
+    Ok((work(&sim) - before) / seconds)
+}
+
+/// What a controller made of a host.
+#[derive(Clone, Debug)]
+pub(super) struct Ruled {
+    /// Seconds that the work took.
+    pub(super) took: f64,
+    /// vCPUs of each VM at the end.
+    pub(super) online: Vec<usize>,
+    /// When the last was.
+    pub(super) settled: f64,
+}
+
+/// Runs a host under a size policy until so much work is done. A run is followed for `patience` seconds at least; from then
+/// on, once nothing was changed for twice [`LATELY`], it is taken to go on as in its last [`LATELY`] seconds.
+pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64, patience: f64) -> Result<Ruled> {
+    let mut machine = SimMachine::new(Sim::new(spec)?, "P2", false);
+    let mut controller = Controller::new(Policy { size, ..Policy::default() });
+    let mut settled = 0.0;
+    let (mut at, mut done) = (0.0, 0.0);
+    let mut recent = VecDeque::new();
+    loop {
+        let now = machine.observe()?;
+        let step = controller.step(&now).map_err(|e| anyhow!("{e}"))?;
+        let outcomes = apply(&mut machine, &step.plan.actions);
+        controller.told(&outcomes);
+        if !outcomes.is_empty() {
+            settled = at;
+        }
+        machine.pass(step.next)?;
+        let (earlier, before) = (at, done);
+        at = seconds(machine.sim());
+        done = work(machine.sim());
+        if done >= target {
+            at = earlier + (at - earlier) * (target - before) / (done - before);
+            break;
+        }
+        recent.push_back((at, done));
+        while recent.len() > 2 && at - recent[1].0 >= LATELY {
+            recent.pop_front();
+        }
+        let calm = at - settled >= 2.0 * LATELY || at >= 2.0 * SECONDS;
+        if at >= patience && calm {
+            let (then, had) = recent[0];
+            at += (target - done) * (at - then) / (done - had).max(1e-9);
+            break;
+        }
+    }
+    let now = machine.observe()?;
+    let online = now.vms.iter().map(|vm| vm.online().len()).collect();
+    Ok(Ruled { took: at, online, settled })
+}
+
+/// Applies actions as who manages a host does, but for the journal: write, read back.
+pub(in crate::reproduce) fn apply(
+    machine: &mut SimMachine,
+    actions: &[corefit_core::decide::Action],
+) -> Vec<Outcome> {
+    let one = |action: &corefit_core::decide::Action| {
+        let mut write = |lever: Lever, value: &Value| -> Result<Value, MachineError> {
+            machine.set(&action.vm, lever, value)?;
+            machine.current(&action.vm, lever)
+        };
+        Outcome { action: action.clone(), result: write(action.lever, &action.to) }
+    };
+    actions.iter().map(one).collect()
+}
+
+/// Useful work of all VMs, in seconds of a pCPU.
+#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+fn work(sim: &Sim) -> f64 {
+    sim.truth().vms.iter().map(|vm| vm.time.utilised as f64 / 1e9).sum()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+pub(in crate::reproduce) fn seconds(sim: &Sim) -> f64 {
+    sim.now_ns() as f64 / 1e9
+}
+
+fn ns(seconds: f64) -> u64 {
+    u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,329 @@
+//! Who gets pCPUs when there are not enough: XenMVM's resource manager (papers.md P5.4), and max-min.
+//!
+//! Requests are whole pCPUs. What is guaranteed is never taken; a VM that gets less than it asked for backs off: it
+//! asks again when somebody gave pCPUs back, or after a time that doubles with each refusal.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::policy::Arbiter;
+use crate::Time;
+use crate::machine::VmId;
+
+/// The first time for which one that was refused does not ask again; ours ("short period" in the paper).
+const BACK_OFF: Duration = Duration::from_secs(2);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(64);
+/// Who has less than it asks for, for so long, is said to starve.
+const STARVES: Duration = Duration::from_secs(30);
+
+/// What a VM asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Which VM.
+    pub id: VmId,
+    /// pCPUs that it wants.
+    pub wants: u32,
+    /// It is guaranteed so many, and never gets more than so many.
+    pub least: u32,
+    /// See above.
+    pub most: u32,
+    /// Larger is more important.
+    pub priority: i32,
+}
+
+/// What it gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// pCPUs.
+    pub pcpus: u32,
+    /// It has had less than it asked for, for long.
+    pub starves: bool,
+    /// Some were taken away for one that is more important.
+    pub preempted: bool,
+}
+
+/// A way to divide pCPUs.
+pub trait Arbitrate: Debug {
+    /// What each request gets, in their order, of so many pCPUs.
+    fn grant(&mut self, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant>;
+}
+
+/// One by its name; `None` if nobody is to arbitrate.
+#[must_use]
+pub fn arbiter(name: Arbiter) -> Option<Box<dyn Arbitrate + Send>> {
+    match name {
+        Arbiter::None => None,
+        Arbiter::Fcfs => Some(Box::new(Queue::new(false))),
+        Arbiter::Priority => Some(Box::new(Queue::new(true))),
+        Arbiter::MaxMin => Some(Box::new(MaxMin::default())),
+    }
+}
+
+/// The request queue: first come, first served, or the more important first, at the cost of the less important.
+#[derive(Debug)]
+pub struct Queue {
+    priority: bool,
+    held: BTreeMap<VmId, Held>,
+    turn: u64,
+}
+
+/// What is known of one that asks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    pcpus: u32,
+    /// Its place in the queue; it keeps it until it has what it asks for.
+    place: Option<u64>,
+    short: Short,
+}
+
+/// How one that has less than it asks for fares.
+#[derive(Clone, Copy, Debug, Default)]
+struct Short {
+    since: Option<Time>,
+    refusals: u32,
+    quiet_until: Time,
+}
+
+impl Short {
+    fn refused(&mut self, at: Time) {
+        self.since.get_or_insert(at);
+        if at >= self.quiet_until {
+            let wait = BACK_OFF.saturating_mul(1 << self.refusals.min(16)).min(LONGEST);
+            self.quiet_until = at + wait;
+            self.refusals += 1;
+        }
+    }
+
+    fn starves(&self, at: Time) -> bool {
+        self.since.is_some_and(|since| at.since(since) >= STARVES)
+    }
+}
+
+impl Queue {
+    /// With preemption by priority, or strictly in the order in which they asked.
+    #[must_use]
+    pub fn new(priority: bool) -> Queue {
+        Queue { priority, held: BTreeMap::new(), turn: 0 }
+    }
+
+    /// Takes what is missing from those that are less important, the least important first, never below what is
+    /// guaranteed. Returns what was taken.
+    fn preempt(&mut self, missing: u32, than: i32, requests: &[Request], hit: &mut [bool]) -> u32 {
+        let mut lower: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].priority < than).collect();
+        lower.sort_by_key(|&i| (requests[i].priority, i));
+        let mut taken = 0;
+        for i in lower {
+            let Some(held) = self.held.get_mut(&requests[i].id) else { continue };
+            let part = held.pcpus.saturating_sub(requests[i].least).min(missing - taken);
+            held.pcpus -= part;
+            hit[i] |= part > 0;
+            taken += part;
+        }
+        taken
+    }
+}
+
+impl Arbitrate for Queue {
+    fn grant(&mut self, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant> {
+        let before: u32 = self.held.values().map(|held| held.pcpus).sum();
+        self.held.retain(|id, _| requests.iter().any(|request| request.id == *id));
+        // What nobody wants any more is given back; what is guaranteed comes first.
+        for request in requests {
+            let held = self.held.entry(request.id.clone()).or_default();
+            held.pcpus = held.pcpus.min(request.wants.clamp(request.least, request.most)).max(request.least);
+        }
+        let after: u32 = self.held.values().map(|held| held.pcpus).sum();
+        let released = after < before;
+        let mut free = pcpus.saturating_sub(after);
+        // Guarantees that were added, or pCPUs that went away: the last to come gives back first.
+        let mut over = after.saturating_sub(pcpus);
+        for request in requests.iter().rev() {
+            let Some(held) = self.held.get_mut(&request.id) else { continue };
+            let part = held.pcpus.saturating_sub(request.least).min(over);
+            held.pcpus -= part;
+            over -= part;
+        }
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        for request in requests {
+            let held = self.held.entry(request.id.clone()).or_default();
+            if request.wants.min(request.most) > held.pcpus && held.place.is_none() {
+                held.place = Some(self.turn);
+                self.turn += 1;
+            }
+        }
+        let place = |queue: &Queue, i: usize| {
+            queue.held.get(&requests[i].id).and_then(|held| held.place).unwrap_or(u64::MAX)
+        };
+        order.sort_by_key(|&i| {
+            (if self.priority { -i64::from(requests[i].priority) } else { 0 }, place(self, i))
+        });
+        let mut hit = vec![false; requests.len()];
+        for i in order {
+            let request = &requests[i];
+            let wanted = request.wants.min(request.most);
+            let held = self.held.get(&request.id).copied().unwrap_or_default();
+            let missing = wanted.saturating_sub(held.pcpus);
+            let mut short = held.short;
+            if missing == 0 {
+                let done = Held { place: None, short: Short::default(), ..held };
+                self.held.insert(request.id.clone(), done);
+                continue;
+            }
+            if at < short.quiet_until && !released && free == 0 {
+                continue; // it does not ask again yet
+            }
+            let mut given = missing.min(free);
+            free -= given;
+            if self.priority && given < missing {
+                given += self.preempt(missing - given, request.priority, requests, &mut hit);
+            }
+            let mut place = held.place;
+            if given < missing {
+                short.refused(at);
+            } else {
+                (short, place) = (Short::default(), None);
+            }
+            self.held.insert(request.id.clone(), Held { pcpus: held.pcpus + given, place, short });
+        }
+        let grant = |(i, request): (usize, &Request)| {
+            let held = self.held.get(&request.id).copied().unwrap_or_default();
+            Grant { pcpus: held.pcpus, starves: held.short.starves(at), preempted: hit[i] }
+        };
+        requests.iter().enumerate().map(grant).collect()
+    }
+}
+
+/// Max-min by demand: nobody gets more while somebody who has less wants more.
+#[derive(Debug, Default)]
+pub struct MaxMin {
+    short: BTreeMap<VmId, Short>,
+}
+
+impl Arbitrate for MaxMin {
+    fn grant(&mut self, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant> {
+        let mut given: Vec<u32> = requests.iter().map(|request| request.least).collect();
+        let mut free = pcpus.saturating_sub(given.iter().sum());
+        while free > 0 {
+            let open = (0..requests.len()).filter(|&i| given[i] < requests[i].wants.min(requests[i].most));
+            let Some(poorest) = open.min_by_key(|&i| (given[i], i)) else { break };
+            given[poorest] += 1;
+            free -= 1;
+        }
+        self.short.retain(|id, _| requests.iter().any(|request| request.id == *id));
+        let grant = |(request, pcpus): (&Request, u32)| {
+            let short = self.short.entry(request.id.clone()).or_default();
+            if pcpus < request.wants.min(request.most) {
+                short.refused(at);
+            } else {
+                *short = Short::default();
+            }
+            Grant { pcpus, starves: short.starves(at), preempted: false }
+        };
+        requests.iter().zip(given).map(grant).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(id: &str, wants: u32, priority: i32) -> Request {
+        Request { id: VmId(id.into()), wants, least: 1, most: 8, priority }
+    }
+
+    fn at(s: u64) -> Time {
+        Time(s * 1_000_000_000)
+    }
+
+    fn pcpus(grants: &[Grant]) -> Vec<u32> {
+        grants.iter().map(|grant| grant.pcpus).collect()
+    }
+
+    #[test]
+    fn the_first_to_come_is_served_first_and_keeps_it() {
+        let mut queue = Queue::new(false);
+        assert_eq!(
+            pcpus(&queue.grant(&[ask("a", 1, 0), ask("b", 4, 0), ask("c", 1, 9)], 6, at(0))),
+            [1, 4, 1]
+        );
+        assert_eq!(
+            pcpus(&queue.grant(&[ask("a", 4, 0), ask("b", 4, 0), ask("c", 4, 9)], 6, at(1))),
+            [1, 4, 1]
+        );
+        // b gives back; a asked before c.
+        assert_eq!(
+            pcpus(&queue.grant(&[ask("a", 4, 0), ask("b", 1, 0), ask("c", 4, 9)], 6, at(2))),
+            [4, 1, 1]
+        );
+    }
+
+    #[test]
+    fn the_more_important_take_from_the_less_important_but_not_what_is_guaranteed() {
+        let mut queue = Queue::new(true);
+        queue.grant(&[ask("a", 1, 1), ask("b", 4, 0), ask("c", 1, 0)], 6, at(0));
+        let grants = queue.grant(&[ask("a", 4, 1), ask("b", 4, 0), ask("c", 4, 0)], 6, at(1));
+        assert_eq!(pcpus(&grants), [4, 1, 1]);
+        assert!(grants[1].preempted && !grants[0].preempted);
+    }
+
+    #[test]
+    fn who_is_refused_is_quiet_until_somebody_gives_back_and_starves_aloud() {
+        let mut queue = Queue::new(false);
+        queue.grant(&[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
+        let hungry = [ask("a", 5, 0), ask("b", 3, 0)];
+        assert!(!queue.grant(&hungry, 6, at(1))[1].starves);
+        assert!(queue.held[&VmId("b".into())].short.quiet_until > at(1));
+        assert!(queue.grant(&hungry, 6, at(40))[1].starves);
+        let grants = queue.grant(&[ask("a", 2, 0), ask("b", 3, 0)], 6, at(41));
+        assert_eq!((pcpus(&grants), grants[1].starves), (vec![2, 3], false), "served at once");
+    }
+
+    #[test]
+    fn max_min_levels() {
+        let mut even = MaxMin::default();
+        assert_eq!(
+            pcpus(&even.grant(&[ask("a", 8, 0), ask("b", 2, 0), ask("c", 8, 0)], 9, at(0))),
+            [4, 2, 3]
+        );
+    }
+
+    /// Any sequence of requests: never more than there is, never below a guarantee that fits, never more than asked.
+    #[test]
+    fn whatever_is_asked_the_division_is_sound() {
+        let mut seed = 7_u64;
+        let mut random = move |n: u32| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            u32::try_from(seed >> 33).unwrap() % n
+        };
+        for _ in 0..200 {
+            let mut all: Vec<Box<dyn Arbitrate>> =
+                vec![Box::new(Queue::new(false)), Box::new(Queue::new(true)), Box::new(MaxMin::default())];
+            for step in 0..20 {
+                let count = 1 + random(5);
+                let requests: Vec<Request> = (0..count)
+                    .map(|i| Request {
+                        id: VmId(i.to_string()),
+                        wants: random(9),
+                        least: 1,
+                        most: 1 + random(8),
+                        priority: random(3).cast_signed(),
+                    })
+                    .collect();
+                let pcpus = count + random(8);
+                for arbiter in &mut all {
+                    let grants = arbiter.grant(&requests, pcpus, at(step));
+                    assert!(grants.iter().map(|g| g.pcpus).sum::<u32>() <= pcpus, "{arbiter:?}");
+                    for (grant, request) in grants.iter().zip(&requests) {
+                        let top = request.wants.min(request.most).max(request.least);
+                        assert!((request.least..=top).contains(&grant.pcpus), "{request:?}: {grant:?}");
+                    }
+                    let left = pcpus - grants.iter().map(|g| g.pcpus).sum::<u32>();
+                    let hungry = grants.iter().zip(&requests).any(|(g, r)| g.pcpus < r.wants.min(r.most));
+                    assert!(left == 0 || !hungry, "work is left and so are pCPUs: {arbiter:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! What a VM is going to want: XenMVM's monitor, and ways to look ahead (papers.md P5.1, P5.2).
+//!
+//! ```text
+//! two snapshots ──monitor──▶ utilisation U, parallel level P ──▶ asked(N, U, P) ──Predict──▶ pCPUs wanted
+//! ```
+//!
+//! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from [`BUSY`] on) as
+//! many as there are threads to run (P x N), or one more where run queues cannot be seen; else those that are used.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::policy::{Forecast, Policy};
+use crate::Time;
+use crate::machine::{GuestVcpu, VmEstimate, VmState};
+
+/// P5's gamma (formula 5).
+pub const GAMMA: f64 = 0.2;
+/// From this utilisation on vCPUs may want more than they can show; ours.
+const BUSY: f64 = 0.9;
+/// Below this utilisation AISD takes one away; ours, as the paper prints none.
+const LOW: f64 = 0.6;
+/// Gains of the PID forecast, of the error, its sum and its change; ours.
+const GAINS: (f64, f64, f64) = (0.5, 0.1, 0.2);
+
+/// What the monitor saw between two snapshots.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Monitored {
+    /// Mean over the vCPUs that are online, 0 to 1: user, system, iowait, irq and softirq over these and idle (formulas
+    /// 1 to 3).
+    pub utilisation: f64,
+    /// Threads that run or could, per vCPU (formula 4).
+    pub parallel: Option<f64>,
+    /// As the paper has it. Otherwise an approximation from outside: nice time counts as busy, waiting for input and
+    /// output as idle, and run queues are not seen.
+    pub exact: bool,
+}
+
+/// The monitor; `None` if nothing was measured.
+#[must_use]
+pub fn monitor(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<Monitored> {
+    guest(before, &vm.seen).or_else(|| outside(vm, over))
+}
+
+/// With what the guest's own clocks say.
+fn guest(before: Option<&VmState>, after: &VmState) -> Option<Monitored> {
+    let (old, new) = (before?.guest.as_ref()?, after.guest.as_ref()?);
+    let mut sum = 0.0;
+    let mut count = 0.0;
+    let mut exact = new.runnable.is_some();
+    for now in new.vcpus.iter().filter(|vcpu| vcpu.online) {
+        let then = old.vcpus.iter().find(|vcpu| vcpu.id == now.id)?;
+        let grown = |of: fn(&GuestVcpu) -> Option<u64>| of(now)?.checked_sub(of(then)?);
+        let (busy, idle) = (grown(|v| v.busy_ns)?, grown(|v| v.idle_ns)?);
+        let (nice, wait) = (grown(|v| v.nice_ns), grown(|v| v.iowait_ns));
+        exact &= nice.is_some() && wait.is_some();
+        let (nice, wait) = (nice.unwrap_or(0), wait.unwrap_or(0));
+        let used = busy.saturating_sub(nice).saturating_add(wait);
+        let all = used.saturating_add(idle.saturating_sub(wait));
+        sum += Duration::from_nanos(used).as_secs_f64() / Duration::from_nanos(all.max(1)).as_secs_f64();
+        count += 1.0;
+    }
+    (count > 0.0).then(|| Monitored {
+        utilisation: (sum / count).min(1.0),
+        parallel: new.runnable.map(|n| f64::from(n) / count),
+        exact,
+    })
+}
+
+/// With what the host counts: steal is left out as the paper does, by leaving out what was waited for.
+fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
+    let count = crate::share::count(vm.seen.vcpus.iter().filter(|vcpu| vcpu.online).count());
+    if over.is_zero() || count == 0.0 {
+        return None;
+    }
+    let used = vm.activity.used?.0;
+    let waited = vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
+    let utilisation = used / (count - waited).max(used).max(1e-9);
+    Some(Monitored { utilisation: utilisation.min(1.0), parallel: None, exact: false })
+}
+
+/// vCPUs asked for by one look, of a VM with `online` of them.
+fn asked(seen: &Monitored, utilisation: f64, online: f64) -> f64 {
+    if utilisation < BUSY {
+        return utilisation * online;
+    }
+    seen.parallel.map_or(online + 1.0, |parallel| (parallel * online).max(utilisation * online))
+}
+
+/// A way to look ahead, for one VM.
+pub trait Predict: Debug {
+    /// pCPUs that it wants from now on.
+    fn wants(&mut self, seen: &Monitored, online: u32, at: Time) -> f64;
+}
+
+/// One by its name.
+#[must_use]
+pub fn predictor(name: Forecast, policy: &Policy) -> Box<dyn Predict + Send> {
+    match name {
+        Forecast::Ewma => Box::new(Ewma::default()),
+        Forecast::Pid => Box::new(Pid::default()),
+        Forecast::Ftds => Box::new(Ftds::new(policy.dwell())),
+        Forecast::Aisd => Box::new(Aisd::default()),
+    }
+}
+
+/// The mean that forgets, of the utilisation (formula 5).
+#[derive(Debug, Default)]
+pub struct Ewma {
+    mean: Option<f64>,
+}
+
+impl Predict for Ewma {
+    fn wants(&mut self, seen: &Monitored, online: u32, _: Time) -> f64 {
+        let mean = self.mean.map_or(seen.utilisation, |mean| (1.0 - GAMMA) * mean + GAMMA * seen.utilisation);
+        self.mean = Some(mean);
+        asked(seen, mean, f64::from(online))
+    }
+}
+
+/// A controller that follows what is asked for by the error, its sum and its change.
+#[derive(Debug, Default)]
+pub struct Pid {
+    forecast: Option<f64>,
+    sum: f64,
+    last: f64,
+}
+
+impl Predict for Pid {
+    fn wants(&mut self, seen: &Monitored, online: u32, _: Time) -> f64 {
+        let asked = asked(seen, seen.utilisation, f64::from(online));
+        let Some(forecast) = self.forecast else {
+            self.forecast = Some(asked);
+            return asked;
+        };
+        let error = asked - forecast;
+        // The sum is held where it would only drive away.
+        self.sum = (self.sum + error).clamp(-2.0, 2.0);
+        let (p, i, d) = GAINS;
+        let step = p * error + i * self.sum + d * (error - self.last);
+        self.last = error;
+        let next = (forecast + step).max(0.0);
+        self.forecast = Some(next);
+        next
+    }
+}
+
+/// Forecasting and time-delayed subtraction: increases at once, decreases when nothing more was wanted for a while.
+#[derive(Debug)]
+pub struct Ftds {
+    pid: Pid,
+    delay: Duration,
+    /// What was wanted lately, falling.
+    lately: VecDeque<(Time, f64)>,
+}
+
+impl Ftds {
+    /// Decreases wait for so long.
+    #[must_use]
+    pub fn new(delay: Duration) -> Ftds {
+        Ftds { pid: Pid::default(), delay, lately: VecDeque::new() }
+    }
+}
+
+impl Predict for Ftds {
+    fn wants(&mut self, seen: &Monitored, online: u32, at: Time) -> f64 {
+        let now = asked(seen, seen.utilisation, f64::from(online)).max(self.pid.wants(seen, online, at));
+        while self.lately.back().is_some_and(|(_, wanted)| *wanted <= now) {
+            self.lately.pop_back();
+        }
+        self.lately.push_back((at, now));
+        while self.lately.len() > 1
+            && self.lately.front().is_some_and(|(then, _)| at.since(*then) > self.delay)
+        {
+            self.lately.pop_front();
+        }
+        self.lately.front().map_or(now, |(_, wanted)| *wanted)
+    }
+}
+
+/// Additive increase, subtractive decrease: one at a time.
+#[derive(Debug, Default)]
+pub struct Aisd {
+    wanted: Option<f64>,
+}
+
+impl Predict for Aisd {
+    fn wants(&mut self, seen: &Monitored, online: u32, _: Time) -> f64 {
+        let wanted = self.wanted.unwrap_or(f64::from(online));
+        let next = match seen.utilisation {
+            high if high >= BUSY && asked(seen, high, f64::from(online)) > wanted => wanted + 1.0,
+            low if low < LOW => (wanted - 1.0).max(1.0),
+            _ => wanted,
+        };
+        self.wanted = Some(next);
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::GuestView;
+
+    fn seen(utilisation: f64) -> Monitored {
+        Monitored { utilisation, parallel: None, exact: false }
+    }
+
+    fn at(s: u64) -> Time {
+        Time(s * 1_000_000_000)
+    }
+
+    #[test]
+    fn the_monitor_leaves_out_nice_and_steal_and_counts_waiting_for_input() {
+        let vcpu = |busy, nice, idle, wait, steal| GuestVcpu {
+            id: 0,
+            online: true,
+            busy_ns: Some(busy),
+            idle_ns: Some(idle),
+            steal_ns: Some(steal),
+            nice_ns: Some(nice),
+            iowait_ns: Some(wait),
+        };
+        let vm = |vcpu, runnable| VmState {
+            guest: Some(GuestView { vcpus: vec![vcpu], runnable }),
+            ..VmState::default()
+        };
+        // busy 60 of which nice 20, idle 40 of which waiting 10: (60 - 20 + 10) / (60 - 20 + 40)
+        let (before, after) = (vm(vcpu(0, 0, 0, 0, 0), None), vm(vcpu(60, 20, 40, 10, 100), Some(3)));
+        let seen = guest(Some(&before), &after).unwrap();
+        assert!((seen.utilisation - 50.0 / 80.0).abs() < 1e-12, "{seen:?}");
+        assert_eq!((seen.parallel, seen.exact), (Some(3.0), true));
+        let mut blind = after.clone();
+        blind.guest.as_mut().unwrap().vcpus[0].nice_ns = None;
+        assert!(!guest(Some(&before), &blind).unwrap().exact);
+        assert!(guest(None, &after).is_none());
+    }
+
+    #[test]
+    fn gamma_is_a_fifth() {
+        let mut ewma = Ewma::default();
+        ewma.wants(&seen(0.0), 1, at(0));
+        assert!((ewma.wants(&seen(0.5), 1, at(1)) - 0.1).abs() < 1e-12);
+        assert!((ewma.wants(&seen(0.5), 1, at(2)) - 0.18).abs() < 1e-12);
+    }
+
+    #[test]
+    fn ftds_grants_at_once_and_takes_away_later() {
+        let mut ftds = Ftds::new(Duration::from_secs(3));
+        assert!(ftds.wants(&seen(0.2), 4, at(0)) < 1.0);
+        assert!(ftds.wants(&seen(1.0), 4, at(1)) >= 5.0, "at once");
+        assert!(ftds.wants(&seen(0.1), 5, at(2)) >= 5.0);
+        assert!(ftds.wants(&seen(0.1), 5, at(4)) >= 5.0, "not yet");
+        for s in 5..12 {
+            ftds.wants(&seen(0.1), 5, at(s));
+        }
+        assert!(ftds.wants(&seen(0.1), 5, at(12)) < 1.0);
+    }
+
+    #[test]
+    fn aisd_goes_one_by_one() {
+        let mut aisd = Aisd::default();
+        let looks = [(1.0, 2), (1.0, 3), (0.7, 4), (0.1, 5), (0.1, 6)];
+        let wanted: Vec<f64> = looks.iter().map(|&(u, n)| aisd.wants(&seen(u), n, at(0))).collect();
+        assert_eq!(wanted, [3.0, 4.0, 4.0, 3.0, 2.0]);
+    }
+
+    #[test]
+    fn pid_follows_a_step_without_running_away() {
+        let mut pid = Pid::default();
+        pid.wants(&seen(0.0), 8, at(0));
+        let most = (0..40).map(|_| pid.wants(&seen(0.5), 8, at(1))).fold(0.0, f64::max);
+        assert!(most < 6.0, "{most}");
+        assert!((pid.wants(&seen(0.5), 8, at(2)) - 4.0).abs() < 0.2);
+    }
+}

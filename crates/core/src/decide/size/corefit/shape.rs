@@ -1,0 +1,126 @@
+//! Without a signal of progress: how utilisation changes with the number of vCPUs (P2.5, Figure 9).
+//!
+//! VCPU-Bal's count is taken unless utilisation rises and then stays (second shape), or falls much at first and then
+//! stays or rises (third). Each count is looked at twice; what the two looks differ by is no change.
+
+use std::time::Duration;
+
+/// Steps of utilisation smaller than this part are none.
+const SMALL: f64 = 0.03;
+/// It falls much from this part on.
+const LARGE: f64 = 0.15;
+
+/// The way upward from VCPU-Bal's count.
+#[derive(Clone, Debug)]
+pub(super) struct Climb {
+    from: u32,
+    most: u32,
+    window: Duration,
+    settling: bool,
+    looks: Vec<f64>,
+    /// Utilisation by count, and what it may be off by.
+    seen: Vec<(f64, f64)>,
+}
+
+/// What the shape is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Constant, unsteady, or nothing that is known: VCPU-Bal's count.
+    First,
+    /// It rises, then stays.
+    Second,
+    /// It falls much, then stays or rises.
+    Third,
+}
+
+impl Climb {
+    pub(super) fn new(from: u32, most: u32, window: Duration) -> Climb {
+        Climb { from, most, window, settling: true, looks: Vec::new(), seen: Vec::new() }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        (self.from + u32::try_from(self.seen.len()).unwrap_or(0)).min(self.most)
+    }
+
+    /// pCPUs that a count used.
+    pub(super) fn used(&self, count: u32) -> Option<f64> {
+        self.seen.get(count.checked_sub(self.from)? as usize).map(|seen| seen.0)
+    }
+
+    pub(super) fn next(&self) -> Duration {
+        if self.settling { self.window / 4 } else { self.window }
+    }
+
+    /// Takes a look into account; where to stay, once that is known.
+    pub(super) fn look(&mut self, online: u32, used: f64, available: f64) -> Option<(u32, Form)> {
+        if self.settling {
+            self.settling = false;
+            return (online != self.count()).then_some((self.from, Form::First));
+        }
+        self.looks.push(used);
+        if self.looks.len() < 2 {
+            return None;
+        }
+        let mean = self.looks.iter().sum::<f64>() / 2.0;
+        let off = (self.looks[0] - self.looks[1]).abs() / 2.0;
+        self.looks.clear();
+        self.settling = true;
+        self.seen.push((mean, off));
+        let last = self.from + u32::try_from(self.seen.len()).unwrap_or(0) > self.most;
+        let answer = self.judge(available, last)?;
+        Some((self.from + u32::try_from(answer.0).unwrap_or(0), answer.1))
+    }
+
+    fn judge(&self, available: f64, last: bool) -> Option<(usize, Form)> {
+        let n = self.seen.len();
+        let step = |i: usize| {
+            let ((before, a), (now, b)) = (self.seen[i - 1], self.seen[i]);
+            let change = now - before;
+            if change.abs() <= a + b || change.abs() < SMALL * before {
+                0.0
+            } else {
+                change / before.max(1e-9)
+            }
+        };
+        if n < 2 {
+            // What uses all that it could has nothing to rise to; it may fall.
+            return last.then_some((0, Form::First));
+        }
+        let falls = step(1) < -LARGE;
+        let rises = step(1) > 0.0;
+        let now = step(n - 1);
+        match (rises, falls) {
+            (true, _) if now < 0.0 => Some((0, Form::First)),
+            (true, _) if now > 0.0 && !last && self.seen[n - 1].0 < 0.99 * available => None,
+            (true, _) => Some((if now > 0.0 { n - 1 } else { n - 2 }, Form::Second)),
+            (_, true) if now < 0.0 && !last => None,
+            (_, true) => Some((if now < 0.0 { n - 1 } else { n - 2 }, Form::Third)),
+            _ => Some((0, Form::First)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn climb(uses: &[f64]) -> (u32, Form) {
+        let mut climb = Climb::new(4, 4 + u32::try_from(uses.len()).unwrap() - 1, Duration::from_millis(100));
+        loop {
+            let count = climb.count();
+            if let Some(answer) = climb.look(count, uses[count as usize - 4], 4.0) {
+                return answer;
+            }
+        }
+    }
+
+    #[test]
+    fn vcpu_bals_count_is_taken_unless_the_shape_is_the_second_or_third() {
+        assert_eq!(climb(&[4.0, 4.0, 4.0]), (4, Form::First));
+        assert_eq!(climb(&[2.0, 2.5, 3.0, 3.01, 3.0]), (6, Form::Second));
+        assert_eq!(climb(&[3.9, 3.0, 2.0, 2.0, 2.1]), (6, Form::Third));
+        assert_eq!(climb(&[3.0, 3.5, 2.0, 3.5]), (4, Form::First), "unsteady");
+        assert_eq!(climb(&[3.9, 3.8, 3.7, 3.0]), (4, Form::First), "falls a little");
+        assert_eq!(climb(&[3.0]), (4, Form::First));
+    }
+}

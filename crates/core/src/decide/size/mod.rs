@@ -1,0 +1,102 @@
+//! How many vCPUs a VM should have online.
+//!
+//! ```text
+//! Subject (what is known of a VM now) ──▶ Size::choose ──▶ Choice: a count, why, and when to look again
+//! ```
+
+mod corefit;
+mod pcpu_est;
+mod published;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::Why;
+use super::policy::{Policy, Rule, Sizer};
+use crate::Time;
+use crate::machine::VmEstimate;
+
+pub use corefit::Corefit;
+pub use pcpu_est::PcpuEst;
+pub use published::{AsGranted, VcpuBal, Vscale};
+
+/// What a size policy is told of a VM.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// It, and what it did since the last look.
+    pub vm: &'a VmEstimate,
+    /// What its owner wants.
+    pub rule: &'a Rule,
+    /// Now, and the time since the last look.
+    pub at: Time,
+    /// See above.
+    pub over: Duration,
+    /// vCPUs it has online.
+    pub online: u32,
+    /// vCPUs it may have at least and at most.
+    pub least: u32,
+    /// See above.
+    pub most: u32,
+    /// pCPUs by the formula of VCPU-Bal: its part by weight of all pCPUs, within its cap and affinity.
+    pub share: Option<f64>,
+    /// pCPUs that it could get now with all its vCPUs online, by weights, with what others want now.
+    pub available: Option<f64>,
+    /// pCPUs that it used.
+    pub used: Option<f64>,
+    /// Work it did, units per second; `None` where nobody counts, or the count began anew.
+    pub rate: Option<f64>,
+    /// pCPUs that it wants, as the demand stage forecasts.
+    pub wants: Option<f64>,
+    /// vCPUs that arbitration gives it; `None` if nobody arbitrates.
+    pub granted: Option<u32>,
+    /// The longest period of a quota on it: shorter looks see only a part of it.
+    pub period: Duration,
+    /// Whether it may begin to try other counts: not too many VMs at a time.
+    pub may_search: bool,
+}
+
+impl Subject<'_> {
+    /// A number of vCPUs that it may have.
+    #[must_use]
+    pub fn clamp(&self, count: u32) -> u32 {
+        let most = self.granted.map_or(self.most, |granted| self.most.min(granted.max(self.least)));
+        count.clamp(self.least.min(most), most)
+    }
+}
+
+/// What a policy wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// vCPUs online.
+    pub count: u32,
+    /// Because of what.
+    pub why: Why,
+    /// When to look again at the latest; `None`: after the usual interval. Given while something is tried, for which
+    /// no rate limit and no dwell holds.
+    pub next: Option<Duration>,
+}
+
+/// A policy that decides for one VM, and what it remembers of it.
+pub trait Size: Debug {
+    /// How many vCPUs, now. `entitled(n)`: pCPUs that it would be entitled to with n online; one division of the whole
+    /// host, so not to be asked in vain.
+    fn choose(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>) -> Choice;
+}
+
+/// A policy by its name, for one VM.
+#[must_use]
+pub fn sizer(name: Sizer, policy: &Policy) -> Box<dyn Size + Send> {
+    match name {
+        Sizer::None => Box::new(AsGranted),
+        Sizer::VcpuBal => Box::new(VcpuBal),
+        Sizer::Vscale => Box::new(Vscale),
+        Sizer::PcpuEst => Box::new(PcpuEst::new(policy.probe())),
+        Sizer::Corefit => Box::new(Corefit::new(policy.probe(), policy.dwell())),
+    }
+}
+
+/// So many pCPUs, as a number of vCPUs: rounded up (P2 4.3), except for what measuring adds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+pub(crate) fn whole(pcpus: f64) -> u32 {
+    (pcpus - 0.02).ceil().clamp(1.0, 65_000.0) as u32
+}

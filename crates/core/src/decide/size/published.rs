@@ -1,0 +1,52 @@
+//! Policies that are formulas: nothing is remembered.
+
+use super::{Choice, Size, Subject, whole};
+use crate::Cpus;
+use crate::decide::Why;
+
+/// As many as it has, or as arbitration gives it (XenMVM: what is asked for and granted is the size).
+#[derive(Debug)]
+pub struct AsGranted;
+
+impl Size for AsGranted {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+        let granted = subject.granted.unwrap_or(subject.online);
+        Choice { count: subject.clamp(granted), why: Why::Granted { granted }, next: None }
+    }
+}
+
+/// `VCPU-Bal` (Song et al., `APSys` 2013; P2 section 2): the part of all pCPUs that its weight gives it, within cap and
+/// affinity. The papers do not say how it is rounded; here up, so that nothing of the part is lost.
+#[derive(Debug)]
+pub struct VcpuBal;
+
+impl Size for VcpuBal {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+        let Some(share) = subject.share else { return keep(subject) };
+        Choice { count: subject.clamp(whole(share)), why: Why::Share { share: Cpus(share) }, next: None }
+    }
+}
+
+/// `vScale` (Cheng et al., `EuroSys` 2016; P2 section 6): as `VCPU-Bal`, but what others leave of theirs is passed on
+/// to those who want it, and who wants less has fewer.
+#[derive(Debug)]
+pub struct Vscale;
+
+impl Size for Vscale {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+        let Some(available) = subject.available else { return keep(subject) };
+        // One that keeps all its vCPUs busy may want more than it can show.
+        let busy = subject.wants.is_none_or(|wants| wants > 0.95 * f64::from(subject.online));
+        let wanted = if busy { available } else { subject.wants.map_or(available, |w| w.min(available)) };
+        Choice {
+            count: subject.clamp(whole(wanted)),
+            why: Why::Available { available: Cpus(available) },
+            next: None,
+        }
+    }
+}
+
+/// Nothing is known: it keeps what it has.
+pub(super) fn keep(subject: &Subject<'_>) -> Choice {
+    Choice { count: subject.clamp(subject.online), why: Why::Unknown, next: None }
+}

@@ -1,0 +1,304 @@
+//! The corridor as a whole, on hosts made of numbers: what comes out of snapshots.
+
+use std::time::Duration;
+
+use corefit_core::decide::{Arbiter, Controller, Outcome, Policy, Rule, Sizer, Step, Why};
+use corefit_core::machine::{
+    Counters, Fixed, Lever, LeverKind, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
+};
+use corefit_core::{CpuId, CpuSet, Quota, Time, Weight};
+
+/// A host of VMs whose work is a function of the number of vCPUs.
+struct Toy {
+    at: u64,
+    pcpus: u32,
+    vms: Vec<ToyVm>,
+}
+
+struct ToyVm {
+    state: VmState,
+    /// Units per second by the number of vCPUs; `None`: nobody counts.
+    rate: Option<fn(u32) -> f64>,
+    /// pCPUs used by the number of vCPUs.
+    used: fn(u32) -> f64,
+}
+
+impl Toy {
+    fn new(pcpus: u32, vms: Vec<ToyVm>) -> Toy {
+        Toy { at: 0, pcpus, vms }
+    }
+
+    fn observe(&self) -> Snapshot {
+        let pcpu = |id| Pcpu {
+            id: CpuId(id),
+            online: true,
+            node: None,
+            package: None,
+            siblings: None,
+            idle_ns: None,
+            steal_ns: None,
+        };
+        Snapshot {
+            at: Time(self.at),
+            pcpus: (0..self.pcpus).map(pcpu).collect(),
+            vms: self.vms.iter().map(|vm| vm.state.clone()).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.at += u64::try_from(time.as_nanos()).unwrap();
+        for vm in &mut self.vms {
+            let online = u32::try_from(vm.state.online().len()).unwrap();
+            let each = (vm.used)(online) * time.as_secs_f64() * 1e9 / f64::from(online);
+            for vcpu in vm.state.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
+                *vcpu.counters.run_ns.as_mut().unwrap() += each as u64;
+            }
+            if let Some(rate) = vm.rate {
+                *vm.state.progress.get_or_insert(0.0) += rate(online) * time.as_secs_f64();
+            }
+        }
+    }
+
+    /// Does what a plan says, and tells.
+    fn obey(&mut self, controller: &mut Controller, step: &Step) {
+        let mut outcomes = vec![];
+        for action in &step.plan.actions {
+            let Value::Vcpus(set) = &action.to else { panic!("{action:?}") };
+            assert!(set.contains(CpuId(0)), "vCPU 0 stays: {action:?}");
+            let vm = self.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
+            for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
+                vcpu.online = set.contains(CpuId(number));
+            }
+            outcomes.push(Outcome { action: action.clone(), result: Ok(action.to.clone()) });
+        }
+        controller.told(&outcomes);
+    }
+
+    /// Lets a controller rule for so long; actions taken.
+    fn rule(&mut self, controller: &mut Controller, seconds: u64) -> usize {
+        let end = self.at + seconds * 1_000_000_000;
+        let mut actions = 0;
+        while self.at < end {
+            let step = controller.step(&self.observe()).unwrap();
+            actions += step.plan.actions.len();
+            self.obey(controller, &step);
+            self.pass(step.next);
+        }
+        actions
+    }
+
+    fn online(&self, vm: usize) -> usize {
+        self.vms[vm].state.online().len()
+    }
+}
+
+fn vm(name: &str, vcpus: usize, rate: Option<fn(u32) -> f64>, used: fn(u32) -> f64) -> ToyVm {
+    let counters = Counters { run_ns: Some(0), wait_ns: Some(0) };
+    let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
+    let state = VmState {
+        id: VmId(name.into()),
+        name: name.into(),
+        weight: Some(Weight(1024.0)),
+        vcpus: vec![vcpu; vcpus],
+        progress: rate.map(|_| 0.0),
+        ..VmState::default()
+    };
+    ToyVm { state, rate, used }
+}
+
+fn four(_: u32) -> f64 {
+    4.0
+}
+
+fn with(size: Sizer) -> Controller {
+    Controller::new(Policy { size, ..Policy::default() })
+}
+
+#[test]
+fn a_first_look_has_no_plan_and_a_host_without_change_none_later() {
+    let mut toy = Toy::new(16, vec![vm("a", 16, None, four)]);
+    let mut controller = with(Sizer::None);
+    let first = controller.step(&toy.observe()).unwrap();
+    assert!(first.plan.actions.is_empty() && first.estimate.is_none());
+    toy.pass(first.next);
+    assert_eq!(toy.rule(&mut controller, 30), 0);
+}
+
+#[test]
+fn vcpu_bal_shrinks_after_a_dwell_and_never_below_a_minimum() {
+    let mut toy = Toy::new(16, vec![vm("a", 16, None, four), vm("b", 16, None, four)]);
+    toy.vms[1].state.weight = Some(Weight(3072.0));
+    let least = Rule { name: "a".into(), min: Some(6), ..Rule::default() };
+    let policy = Policy { size: Sizer::VcpuBal, vm: vec![least], ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 2);
+    assert_eq!((toy.online(0), toy.online(1)), (16, 16), "not at once");
+    toy.rule(&mut controller, 10);
+    assert_eq!((toy.online(0), toy.online(1)), (6, 12), "4 by weight, but 6 at least");
+}
+
+#[test]
+fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
+    fn below(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.3 * f64::from(n.abs_diff(3)))
+    }
+    fn above(n: u32) -> f64 {
+        if n == 16 { 1000.0 } else { 100.0 + f64::from(n) }
+    }
+    for (rate, wanted) in [(below as fn(u32) -> f64, 3), (above, 16)] {
+        let mut one = vm("a", 16, Some(rate), four);
+        one.state.quota =
+            Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+        let mut toy = Toy::new(16, vec![one]);
+        toy.rule(&mut with(Sizer::Corefit), 30);
+        assert_eq!(toy.online(0), wanted);
+    }
+}
+
+/// Any landscape: in the end never worse than VCPU-Bal's count, near the best, and the search cost little.
+#[test]
+fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
+    thread_local!(static SEED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    fn rate(n: u32) -> f64 {
+        let mut z = (SEED.get() + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            ^ u64::from(n).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 30)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        100.0 + ((z ^ (z >> 31)) % 10_000) as f64
+    }
+    for seed in 0..64 {
+        SEED.set(seed);
+        let available = 1 + u32::try_from(seed % 16).unwrap();
+        let mut one = vm("a", 16, Some(rate), |n| f64::from(n.min(1 + (SEED.get() % 16) as u32)));
+        let quota_us = Some(u64::from(available) * 100_000);
+        one.state.quota = Some(Quota { quota_us, period_us: 100_000, burst_us: 0, source: String::new() });
+        let mut toy = Toy::new(16, vec![one]);
+        let mut controller = with(Sizer::Corefit);
+        toy.rule(&mut controller, 60);
+        let end = u32::try_from(toy.online(0)).unwrap();
+        assert!(rate(end) >= 0.98 * rate(available), "seed {seed}: {end}, not {available}");
+        assert_eq!(toy.rule(&mut controller, 120), 0, "seed {seed}: it rests while nothing changes");
+    }
+}
+
+#[test]
+fn without_a_signal_vcpu_bals_count_is_taken_unless_the_shape_says_otherwise() {
+    let shapes: [(fn(u32) -> f64, usize); 3] = [
+        (|n| f64::from(n.min(4)), 4),
+        (|n| 0.5 * f64::from(n.min(7)), 7),
+        (|n| if n <= 4 { 4.0 } else { (4.0 - 0.8 * f64::from(n - 4)).max(2.0) }, 7),
+    ];
+    for (used, wanted) in shapes {
+        let mut one = vm("a", 16, None, used);
+        one.state.quota =
+            Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+        let mut toy = Toy::new(16, vec![one]);
+        toy.rule(&mut with(Sizer::Corefit), 30);
+        assert_eq!(toy.online(0), wanted);
+    }
+}
+
+#[test]
+fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
+    thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });
+    fn rate(n: u32) -> f64 {
+        3000.0 / (1.0 + 0.5 * f64::from(n.abs_diff(BEST.get())))
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), |n| f64::from(n.min(8)))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.online(0), 4);
+    BEST.set(8);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 8, "another phase");
+    BEST.set(4);
+    let again = toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+    assert!(again < 12, "remembered: {again} changes are no full search");
+}
+
+#[test]
+fn who_cannot_shrink_is_said_once_and_left_alone() {
+    let mut one = vm("a", 16, Some(four), four);
+    one.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];
+    let mut toy = Toy::new(4, vec![one, vm("b", 4, None, four)]);
+    let policy = Policy {
+        size: Sizer::VcpuBal,
+        vm: vec![Rule { name: "b".into(), exclude: Some(true), ..Rule::default() }],
+        ..Policy::default()
+    };
+    let mut controller = Controller::new(policy);
+    let mut notes = vec![];
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        assert!(step.plan.actions.is_empty());
+        notes.extend(step.notes);
+        toy.pass(step.next);
+    }
+    notes.sort();
+    assert_eq!(notes, ["a: keeps its vCPUs: no agent answers", "b: left alone, as its rule says"]);
+}
+
+#[test]
+fn a_machine_that_refuses_is_not_asked_again_and_one_that_is_away_later() {
+    let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let mut controller = with(Sizer::VcpuBal);
+    let mut tries = |controller: &mut Controller, seconds: u64, error: MachineError| {
+        let mut tried = 0;
+        for _ in 0..seconds {
+            let step = controller.step(&toy.observe()).unwrap();
+            tried += step.plan.actions.len();
+            let fail = |action: &corefit_core::decide::Action| Outcome {
+                action: action.clone(),
+                result: Err(error.clone()),
+            };
+            let outcomes: Vec<Outcome> = step.plan.actions.iter().map(fail).collect();
+            controller.told(&outcomes);
+            toy.pass(Duration::from_secs(1));
+        }
+        tried
+    };
+    let away = tries(&mut controller, 60, MachineError::Gone("agent does not answer".into()));
+    assert!((2..=7).contains(&away), "{away}");
+    assert_eq!(tries(&mut controller, 60, MachineError::Unsupported("cannot".into())), 1);
+}
+
+#[test]
+fn arbitration_comes_before_size_and_preempts() {
+    fn busy(n: u32) -> f64 {
+        f64::from(n)
+    }
+    let mut vms = vec![vm("low", 4, None, busy), vm("high", 4, None, busy)];
+    for one in &mut vms {
+        one.state.vcpus.iter_mut().skip(1).for_each(|vcpu| vcpu.online = false);
+    }
+    vms[1].used = |_| 0.05;
+    let mut toy = Toy::new(5, vms);
+    let policy = Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Priority,
+        vm: vec![Rule { name: "high".into(), priority: Some(1), ..Rule::default() }],
+        ..Policy::default()
+    };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (4, 1));
+    toy.vms[1].used = busy;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (1, 4));
+}
+
+#[test]
+fn an_action_names_its_lever_its_old_and_new_value_and_why() {
+    let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let mut controller = Controller::new(Policy { size: Sizer::VcpuBal, dwell_ms: 0, ..Policy::default() });
+    controller.step(&toy.observe()).unwrap();
+    toy.pass(Duration::from_secs(1));
+    let step = controller.step(&toy.observe()).unwrap();
+    let [action] = &step.plan.actions[..] else { panic!("{step:?}") };
+    assert_eq!(action.lever, Lever::Online);
+    assert_eq!(action.from, Some(Value::Vcpus(CpuSet::first(8))));
+    assert_eq!(action.to, Value::Vcpus(CpuSet::first(4)));
+    assert_eq!(action.why, Why::Share { share: corefit_core::Cpus(4.0) });
+    assert_eq!(action.why.to_string(), "its weight, cap and affinity give it 4.00 pCPUs");
+}

@@ -1,0 +1,164 @@
+//! Settings that are changed while a host runs, by the words that a manager of real hosts uses.
+
+mod support;
+
+use std::time::Duration;
+
+use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Value, VmId};
+use corefit_core::{CpuSet, Cpus, Weight};
+use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy, Sim, SimMachine};
+use support::{app, host, limit, vcpu, vm};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn schedulers() -> [Policy; 3] {
+    [
+        Policy::Cfs(CfsSpec::default()),
+        Policy::Credit(CreditSpec::default()),
+        Policy::Credit2(Credit2Spec::default()),
+    ]
+}
+
+/// Two VMs of two busy loops each on two pCPUs.
+fn machine(policy: Policy) -> SimMachine {
+    let vms = ["a", "b"].map(|name| vm(name, vec![vcpu("0-1"), vcpu("0-1")], vec![app("hog", 2)]));
+    SimMachine::new(Sim::new(&host(2, policy, vms.to_vec())).unwrap(), "test", true)
+}
+
+fn id(number: u32) -> VmId {
+    VmId(format!("sim-{number}"))
+}
+
+/// pCPUs that each VM uses from now on.
+fn uses(machine: &mut SimMachine) -> [f64; 2] {
+    let used = |machine: &mut SimMachine| {
+        let now = machine.observe().unwrap();
+        [0, 1].map(|vm: usize| {
+            now.vms[vm].vcpus.iter().map(|v| v.counters.run_ns.unwrap() as f64 / 1e9).sum::<f64>()
+        })
+    };
+    machine.pass(SECOND).unwrap();
+    let before = used(machine);
+    machine.pass(20 * SECOND).unwrap();
+    let after = used(machine);
+    machine.sim().check().unwrap();
+    [0, 1].map(|vm| (after[vm] - before[vm]) / 20.0)
+}
+
+fn near(used: [f64; 2], wanted: [f64; 2], what: &str) {
+    let off = used.iter().zip(wanted).map(|(u, w)| (u - w).abs()).fold(0.0, f64::max);
+    assert!(off < 0.12, "{what}: {used:?}, not {wanted:?}");
+}
+
+#[test]
+fn a_weight_counts_from_now_on() {
+    for policy in schedulers() {
+        let mut machine = machine(policy);
+        near(uses(&mut machine), [1.0, 1.0], "before");
+        machine.set(&id(1), Lever::Weight, &Value::Weight(Weight(3072.0))).unwrap();
+        assert_eq!(machine.current(&id(1), Lever::Weight).unwrap(), Value::Weight(Weight(3072.0)));
+        near(uses(&mut machine), [0.5, 1.5], "three times the weight");
+    }
+}
+
+#[test]
+fn a_quota_comes_changes_and_goes() {
+    let quota = |quota_us| Value::Limit(Limit { quota_us, period_us: 100_000, burst_us: 0 });
+    for policy in schedulers() {
+        let mut machine = machine(policy);
+        let before = machine.current(&id(0), Lever::Quota).unwrap();
+        assert_eq!(before, quota(None));
+        for (us, used) in [(Some(50_000), [0.5, 1.5]), (Some(20_000), [0.2, 1.8]), (None, [1.0, 1.0])] {
+            machine.set(&id(0), Lever::Quota, &quota(us)).unwrap();
+            assert_eq!(machine.current(&id(0), Lever::Quota).unwrap(), quota(us));
+            near(uses(&mut machine), used, &format!("{us:?}"));
+        }
+    }
+    let mut capped = vm("a", vec![vcpu("0-1"), vcpu("0-1")], vec![app("hog", 2)]);
+    capped.cap = limit(30, 100);
+    let other = vm("b", vec![vcpu("0-1"), vcpu("0-1")], vec![app("hog", 2)]);
+    let spec = host(2, Policy::Cfs(CfsSpec::default()), vec![capped, other]);
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+    machine.set(&id(0), Lever::Quota, &quota(None)).unwrap();
+    near(uses(&mut machine), [1.0, 1.0], "one that it began with");
+}
+
+#[test]
+fn a_vcpu_leaves_pcpus_that_it_may_not_use_any_more() {
+    for policy in schedulers() {
+        let mut machine = machine(policy);
+        machine.pass(SECOND).unwrap();
+        for (vm, vcpu, pcpus) in [(0, 0, "0"), (0, 1, "0"), (1, 0, "1"), (1, 1, "1")] {
+            let pcpus: CpuSet = pcpus.parse().unwrap();
+            machine.set(&id(vm), Lever::Affinity(vcpu), &Value::Pcpus(pcpus.clone())).unwrap();
+            assert_eq!(machine.current(&id(vm), Lever::Affinity(vcpu)).unwrap(), Value::Pcpus(pcpus));
+        }
+        for _ in 0..50 {
+            machine.pass(Duration::from_millis(37)).unwrap();
+            for (number, vm) in machine.observe().unwrap().vms.iter().enumerate() {
+                assert!(vm.vcpus.iter().all(|vcpu| vcpu.on.unwrap().0 as usize == number), "{vm:?}");
+            }
+        }
+        near(uses(&mut machine), [1.0, 1.0], "a pCPU each");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let mut machine = machine(Policy::Credit(CreditSpec::default()));
+    let before = machine.observe().unwrap();
+    let set: CpuSet = "1".parse().unwrap();
+    let refusals = [
+        (id(7), Lever::Weight, Value::Weight(Weight(1.0))),
+        (id(0), Lever::Weight, Value::Weight(Weight(0.0))),
+        (id(0), Lever::Weight, Value::Pcpus(set.clone())),
+        (id(0), Lever::Online, Value::Vcpus(set)),
+        (id(0), Lever::Online, Value::Vcpus(CpuSet::default())),
+        (id(0), Lever::Online, Value::Vcpus(CpuSet::first(3))),
+        (id(0), Lever::Affinity(0), Value::Pcpus("9".parse().unwrap())),
+        (id(0), Lever::Affinity(2), Value::Pcpus(CpuSet::first(1))),
+        (id(0), Lever::Quota, Value::Limit(Limit { quota_us: Some(1), period_us: 1, burst_us: 0 })),
+    ];
+    for (vm, lever, value) in refusals {
+        let error = machine.set(&vm, lever, &value).unwrap_err();
+        assert!(matches!(error, MachineError::Malformed(_) | MachineError::Gone(_)), "{lever}: {error:?}");
+    }
+    let told = machine.set(&id(0), Lever::Told, &Value::Told(Some(Cpus(1.0)))).unwrap_err();
+    assert!(matches!(told, MachineError::Unsupported(_)), "hogs have no teams: {told:?}");
+    assert_eq!(before, machine.observe().unwrap());
+    assert!(
+        before.vms[0].fixed(LeverKind::Told).is_some() && before.vms[0].fixed(LeverKind::Online).is_none()
+    );
+}
+
+#[test]
+fn a_vm_tells_progress_only_where_it_is_said_to() {
+    let mut vms = ["a", "b"].map(|name| {
+        let program = "forever { parallel { compute 2ms split barrier } mark }";
+        vm(name, vec![vcpu("0-1"), vcpu("0-1")], vec![app(program, 2)])
+    });
+    vms[0].progress = true;
+    let spec = host(4, Policy::Cfs(CfsSpec::default()), vms.to_vec());
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+    machine.pass(SECOND).unwrap();
+    let now = machine.observe().unwrap();
+    // A round is a barrier, a join and a mark.
+    let told = now.vms[0].progress.unwrap();
+    assert!((1000.0..3100.0).contains(&told), "{told}");
+    assert_eq!(now.vms[1].progress, None);
+}
+
+#[test]
+fn what_a_guest_is_told_its_teams_follow() {
+    let one =
+        vm("a", vec![vcpu("0-1"), vcpu("0-1")], vec![app("forever { parallel { compute 1ms split } }", 2)]);
+    let spec = host(2, Policy::Cfs(CfsSpec::default()), vec![one]);
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+    assert_eq!(machine.current(&id(0), Lever::Told).unwrap(), Value::Told(None));
+    machine.set(&id(0), Lever::Told, &Value::Told(Some(Cpus(1.2)))).unwrap();
+    assert_eq!(machine.current(&id(0), Lever::Told).unwrap(), Value::Told(Some(Cpus(1.2))));
+    machine.pass(SECOND).unwrap();
+    let before = machine.sim().account_of(0, 1).unwrap().utilised;
+    machine.pass(SECOND).unwrap();
+    assert_eq!(machine.sim().account_of(0, 1).unwrap().utilised, before, "a team of one");
+}
