@@ -39,6 +39,10 @@ differential:
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
+# What `corefit manage` and `corefit run` bring in an overcommitted VM; hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS).
+manage-vms: vms build
+	cargo test -p corefit --release --locked --test manage_vms -- --ignored --nocapture measure
+
 # QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails.
 vms:
 	@scripts/install-vms || echo "going on without test VMs"
@@ -61,4 +65,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares vms test-apps test-lock prove-lock clean
+.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-lock prove-lock clean

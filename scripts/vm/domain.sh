@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # What `testvm up` was asked for; the names are those of its options.
-vcpus=2 weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no memory=192 pins=() programs=()
+vcpus=2 plugged='' weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no memory=192 pins=() programs=()
 period=100000
 
 # domain_xml NAME IMAGE KERNEL
@@ -10,6 +10,7 @@ domain_xml() {
     local pin tune='' channel='' cpus='' boot=''
     [[ -z $weight ]] || tune+="<shares>$weight</shares>"
     [[ -z $cpuset ]] || cpus=" cpuset='$cpuset'"
+    [[ -z $plugged ]] || cpus+=" current='$plugged'"
     for pin in "${pins[@]}"; do tune+="<vcpupin vcpu='${pin%%=*}' cpuset='${pin#*=}'/>"; done
     [[ $agent == no ]] || channel="<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>"
     [[ $bare == yes ]] || boot="<kernel>$3</kernel><initrd>$2</initrd>

@@ -14,6 +14,7 @@ mod explain;
 mod inputs;
 mod lines;
 mod machine;
+mod manage;
 mod parallel;
 mod plan;
 mod preload;
@@ -47,6 +48,9 @@ enum Verb {
     Cpus(cpus::CpusArgs),
     Explain(explain::ExplainArgs),
     Profile(profile::Args),
+    Manage(manage::ManageArgs),
+    Restore(manage::RestoreArgs),
+    Status(manage::StatusArgs),
     Plan(plan::PlanArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
@@ -63,6 +67,9 @@ fn main() -> ExitCode {
         Verb::Cpus(args) => cpus::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Profile(args) => profile::run(&args),
+        Verb::Manage(args) => manage::run(&args),
+        Verb::Restore(args) => manage::restore(&args),
+        Verb::Status(args) => manage::status(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),

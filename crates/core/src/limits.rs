@@ -49,13 +49,14 @@ pub fn estimate(earlier: &Reading, later: &Reading) -> Report {
     let hidden = |u: &Unread| match u.what {
         What::Quota | What::Weight => true,
         What::Ancestors | What::Siblings => !window.nobody_unseen(earlier, later, own.run + theirs),
-        What::Online | What::Cpuset | What::Idle | What::Threads | What::Guest => false,
+        What::Online | What::Cpuset | What::Idle | What::Threads | What::Guest | What::Told => false,
     };
     let known = !window.is_empty() && !stolen && !unread.iter().any(hidden);
 
     let mut hard = set_limits(later);
     hard.extend(quota_limits(earlier, later));
     hard.extend(steal_limit(&window, steal, &mine));
+    hard.extend(told_limit(later));
     let hard_least = hard.iter().filter_map(|l| l.cpus).fold(Cpus(f64::INFINITY), Cpus::min);
     let mut weights = weight_limits(later, &levels, &mine);
     let weighed = weights.last().and_then(|l| l.cpus);
@@ -195,6 +196,18 @@ fn steal_limit(window: &Window, steal: Option<Stolen>, mine: &CpuSet) -> Option<
     })
 }
 
+/// What is told is for all programs of the machine together, so it limits each of them.
+fn told_limit(reading: &Reading) -> Option<Limit> {
+    let told = reading.told.as_ref()?;
+    Some(Limit {
+        kind: LimitKind::Told,
+        cpus: Some(told.value),
+        source: told.source.clone(),
+        binding: false,
+        detail: "said by the host".into(),
+    })
+}
+
 fn measured_limit(
     reading: &Reading,
     own: Use,
@@ -293,8 +306,17 @@ mod tests {
             own_weight: Weight(1024.0),
             groups,
             cpusets: vec![],
+            told: None,
             unread: vec![],
         }
+    }
+
+    #[test]
+    fn what_the_host_tells_limits_as_a_quota_does() {
+        let mut later = reading(1, 500, 1000, vec![]);
+        later.told = Some(sourced(Cpus(0.75)));
+        let report = estimate(&reading(0, 500, 1000, vec![]), &later);
+        assert_eq!((report.available, binding(&report)), (Cpus(0.75), vec![LimitKind::Told]));
     }
 
     fn binding(report: &Report) -> Vec<LimitKind> {

@@ -36,6 +36,9 @@ pub struct Reading {
     pub groups: Vec<Group>,
     /// The cpuset of every ancestor that has one, topmost first.
     pub cpusets: Vec<Sourced<CpuSet>>,
+    /// What the host says that this machine gets, if it is a VM of one that runs `corefit manage`.
+    #[serde(default)]
+    pub told: Option<Sourced<Cpus>>,
     /// What could not be read.
     pub unread: Vec<Unread>,
 }
@@ -200,6 +203,8 @@ pub enum What {
     Threads,
     /// What a VM's guest says of itself.
     Guest,
+    /// What a VM's host tells it.
+    Told,
 }
 
 impl What {
@@ -216,6 +221,7 @@ impl What {
             What::Idle => "idle",
             What::Threads => "threads",
             What::Guest => "guest",
+            What::Told => "told",
         }
     }
 }

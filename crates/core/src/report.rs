@@ -65,6 +65,8 @@ pub enum LimitKind {
     Quota,
     /// What the hypervisor gave to others.
     Steal,
+    /// What the host says that it gives to this machine.
+    Told,
     /// The weights of those members of a group that are busy.
     Weight,
     /// What the process has, together with what is idle.
@@ -81,6 +83,7 @@ impl LimitKind {
             LimitKind::Cpuset => "cpuset",
             LimitKind::Quota => "quota",
             LimitKind::Steal => "steal",
+            LimitKind::Told => "told",
             LimitKind::Weight => "weight",
             LimitKind::Measured => "measured",
         }

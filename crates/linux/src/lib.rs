@@ -8,6 +8,7 @@ pub mod libvirt;
 pub mod page;
 pub mod sample;
 pub mod threads;
+pub mod told;
 pub mod topology;
 
 mod cgroup;

@@ -204,6 +204,18 @@ impl Root {
         Some(if self.live { inode } else { 0 })
     }
 
+    /// When a file of this machine was written last; `None` of captured trees, whose files are copies.
+    pub(crate) fn modified(&self, path: &str) -> Option<std::time::SystemTime> {
+        let file = std::fs::metadata(self.locate(path)).ok().filter(|_| self.live)?;
+        file.modified().ok()
+    }
+
+    /// Writes a file of the kernel, in one call.
+    pub(crate) fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        use std::io::Write as _;
+        File::options().write(true).open(self.locate(path))?.write_all(text.as_bytes())
+    }
+
     /// Whether there is such a file or directory.
     #[must_use]
     pub fn has(&self, path: &str) -> bool {

@@ -42,6 +42,10 @@ pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
         let why = "no schedstat: CPU time in steps of 10 ms, waiting not counted";
         notes.add(What::Threads, format!("/proc/{pid}/task/*/schedstat"), why.into());
     }
+    let told = crate::told::read(root).unwrap_or_else(|unread| {
+        notes.add(unread.what, unread.path, unread.why);
+        None
+    });
     Ok(Reading {
         at,
         pid,
@@ -55,6 +59,7 @@ pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
         own_weight: view.own_weight,
         groups: view.groups,
         cpusets: view.cpusets,
+        told,
         unread: notes.into_list(),
     })
 }

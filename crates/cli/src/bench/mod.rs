@@ -7,6 +7,7 @@ mod helper;
 pub(crate) mod interrupt;
 mod job;
 mod lock;
+mod manage;
 mod model;
 mod overcommit;
 mod predict;
@@ -37,6 +38,7 @@ enum Name {
     Scale(scale::Args),
     Lock(lock::Args),
     Predict(predict::Args),
+    Manage(manage::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Scale(args) => scale::run(args),
         Name::Lock(args) => lock::run(args),
         Name::Predict(args) => predict::run(args),
+        Name::Manage(args) => manage::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),

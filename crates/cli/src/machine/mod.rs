@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
-use corefit_core::machine::{Machine, MachineError, Role, Snapshot, VmState};
+use corefit_core::machine::{Act, Lever, Machine, MachineError, Role, Snapshot, Value, VmId, VmState};
 use corefit_linux::host::{Cgroups, Choice};
 use corefit_linux::{Root, libvirt};
 
@@ -45,6 +45,24 @@ impl MachineArg {
         MachineArg { machine: name.into() }
     }
 
+    /// Opens it to change something.
+    ///
+    /// # Errors
+    /// As [`open`](MachineArg::open), and if nothing can be changed on such a machine.
+    pub(crate) fn open_to_act(&self) -> Result<Box<dyn Act>> {
+        let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
+        match (kind, rest) {
+            ("host", "") => host(),
+            ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
+            ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?)),
+            ("sim", file) if !file.is_empty() => simulated(Path::new(file)),
+            _ => bail!(
+                "--machine {}: nothing can be changed there; give host, libvirt, libvirt:URI, cgroups:PATHS or sim:FILE",
+                self.machine
+            ),
+        }
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -55,7 +73,7 @@ impl MachineArg {
             |choice| -> Result<Box<dyn Machine>> { Ok(Box::new(Cgroups::open(Root::live(), choice)?)) };
         match (kind, rest) {
             ("self", "") => groups(Choice::Own),
-            ("host", "") => host(),
+            ("host", "") => Ok(host()?),
             ("libvirt", "") if self.machine.ends_with(':') => {
                 bail!(
                     "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
@@ -64,7 +82,7 @@ impl MachineArg {
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
             ("cgroups", patterns) => groups(patterns.parse()?),
             ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(Path::new(file))?)),
-            ("sim", file) if !file.is_empty() => simulated(Path::new(file)),
+            ("sim", file) if !file.is_empty() => Ok(simulated(Path::new(file))?),
             ("scenario", file) if !file.is_empty() => {
                 Ok(Box::new(Scenario::of(file.into(), &text_of(Path::new(file))?)?))
             }
@@ -88,7 +106,7 @@ fn example(kind: &str) -> &'static str {
 }
 
 /// This host: its virtual machines if libvirt has some, else its control groups.
-fn host() -> Result<Box<dyn Machine>> {
+fn host() -> Result<Box<dyn Act>> {
     let mut machine = libvirt::open("", libvirt::Options::default());
     let is_vm = |vm: &VmState| vm.role == Role::Vm;
     match machine.observe() {
@@ -104,7 +122,7 @@ fn host() -> Result<Box<dyn Machine>> {
 
 /// A machine that was looked at once, to see whether it is the right one.
 struct Observed {
-    machine: Box<dyn Machine>,
+    machine: Box<dyn Act>,
     first: Option<Snapshot>,
 }
 
@@ -119,6 +137,20 @@ impl Machine for Observed {
 
     fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
         self.machine.pass(time)
+    }
+}
+
+impl Act for Observed {
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        self.machine.current(vm, lever)
+    }
+
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        self.machine.set(vm, lever, value)
+    }
+
+    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
+        self.machine.keep(vm, text)
     }
 }
 
@@ -149,7 +181,7 @@ pub(crate) fn instead(text: &str, name: &str) -> Option<String> {
 }
 
 /// A simulated host: the first point of a scenario of `corefit sim`.
-fn simulated(file: &Path) -> Result<Box<dyn Machine>> {
+fn simulated(file: &Path) -> Result<Box<dyn Act>> {
     let name = file.display().to_string();
     let text = text_of(file)?;
     let place = |error: corefit_sim::ScenarioError| match instead(&text, &name) {

@@ -25,6 +25,10 @@ impl Names {
             self.name(kind, &mut vm.name);
             self.name("id", &mut vm.id.0);
             vm.parent.iter_mut().for_each(|parent| self.name("group", parent));
+            vm.kept = None;
+            for fixed in &mut vm.fixed {
+                fixed.reason = self.text(&fixed.reason);
+            }
             let quotas = vm.vcpus.iter_mut().map(|vcpu| &mut vcpu.quota);
             let quotas = quotas.chain(vm.helpers.iter_mut().map(|helper| &mut helper.quota));
             for quota in quotas.chain([&mut vm.quota]).flatten() {

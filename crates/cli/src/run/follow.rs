@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use corefit_core::{Cpus, Decision, Interval, TeamController};
+use corefit_core::{Cpus, Decision, Interval, TeamController, team_for};
 use corefit_linux::page::{Orders, Process, TeamPage};
 use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 
@@ -26,6 +26,8 @@ pub(crate) struct Limits {
     pub(crate) quota: Option<Cpus>,
     /// What is left when everybody is busy, where it can be known.
     pub(crate) entitled: Option<Cpus>,
+    /// What the host says that this VM gets.
+    pub(crate) told: Option<Cpus>,
 }
 
 /// Follows one run of a program.
@@ -152,6 +154,7 @@ impl<'a> Follower<'a> {
         self.in_force = team.max(1);
         let runnable = run.0 + wait.0;
         self.more_than_known = wait.0 > UNKNOWN && runnable > f64::from(self.in_force) + UNKNOWN;
+        let allowed = u32::try_from(sample.allowed.len()).unwrap_or(u32::MAX);
         Interval {
             at: sample.at,
             length,
@@ -159,7 +162,8 @@ impl<'a> Follower<'a> {
             wait,
             steal: sum(&sample.steal, &self.before.steal),
             idle: sum(&sample.idle, &self.before.idle),
-            allowed: u32::try_from(sample.allowed.len()).unwrap_or(u32::MAX),
+            // CPUs that the host does not give are as good as not there.
+            allowed: limits.told.map_or(allowed, |told| allowed.min(team_for(told))),
             quota: limits.quota,
             entitled: limits.entitled,
             team: self.in_force,

@@ -113,7 +113,8 @@ impl Limits {
     fn of(report: &corefit_core::Report) -> Limits {
         let quotas = report.limits.iter().filter(|l| l.kind == LimitKind::Quota);
         let quota = quotas.filter_map(|l| l.cpus).reduce(Cpus::min);
-        Limits { quota, entitled: report.entitled }
+        let told = report.limits.iter().find(|l| l.kind == LimitKind::Told).and_then(|l| l.cpus);
+        Limits { quota, entitled: report.entitled, told }
     }
 }
 
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     fn room(allowed: u32, available: f64, quota: Option<f64>) -> Room {
-        let limits = Limits { quota: quota.map(Cpus), entitled: None };
+        let limits = Limits { quota: quota.map(Cpus), ..Limits::default() };
         Room { allowed, available: Cpus(available), limits }
     }
 

@@ -120,6 +120,16 @@ pub trait Act: Machine {
     /// As [`current`](Act::current), and [`MachineError::Malformed`] for a value that is not the lever's, or that the
     /// VM cannot have. After an error a part of it may be in force.
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError>;
+
+    /// Keeps a text with the VM wherever it goes, or with `None` takes it away; it is seen as
+    /// [`VmState::kept`](super::VmState::kept). Machines whose VMs stay where they are need not.
+    ///
+    /// # Errors
+    /// As [`set`](Act::set).
+    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
+        _ = (vm, text);
+        Ok(())
+    }
 }
 
 impl fmt::Display for Lever {

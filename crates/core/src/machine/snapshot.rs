@@ -128,6 +128,12 @@ pub struct VmState {
     pub memory_nodes: Option<CpuSet>,
     /// What the guest itself says.
     pub guest: Option<GuestView>,
+    /// Its owner asked that nothing of it be changed (libvirt: metadata of the domain, see `docs/operating.md`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hands_off: bool,
+    /// What was kept with it by [`Act::keep`](super::Act::keep), here or on a host that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
     /// Work done since some instant in the past, in units of whoever counts it (rounds of a thread team, marks of a
     /// program); only its growth means something. `None` where nobody counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]

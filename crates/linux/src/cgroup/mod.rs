@@ -15,6 +15,7 @@
 pub(crate) mod files;
 pub(crate) mod mounts;
 mod people;
+pub(crate) mod write;
 
 use corefit_core::{CpuSet, Group, Other, Sourced, Usage, Weight, What};
 

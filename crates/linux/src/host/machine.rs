@@ -13,7 +13,7 @@ const NAMED: usize = 8;
 
 /// A host whose VMs are control groups, v1 or v2.
 pub struct Cgroups {
-    reader: HostReader,
+    pub(super) reader: HostReader,
     choice: Choice,
     /// Of a captured machine: what it showed later, the last first.
     later: Vec<Root>,

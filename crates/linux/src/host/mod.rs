@@ -13,6 +13,7 @@
 //! every few seconds, threads only where a group's counter says that something ran. Time waited for is
 //! summed over threads, which come and go; the sums never run backwards.
 
+mod act;
 mod choose;
 mod kept;
 mod machine;
@@ -114,6 +115,7 @@ impl VmGroup {
             unread: self.unread,
             whole: Some(self.counters),
             began: self.began,
+            fixed: act::fixed(),
             ..VmState::default()
         }
     }
@@ -228,6 +230,13 @@ impl HostReader {
     /// The file that counts the CPU time of a group.
     pub(crate) fn usage_file(&self, path: &str) -> Option<(Version, String)> {
         self.tree.usage_file(self.root(), path)
+    }
+
+    /// Reads anew what is set for a group, after it was changed.
+    pub(crate) fn reread(&mut self, path: &str) {
+        if let Some(known) = self.groups.get_mut(path) {
+            (known.settings, known.unread) = self.tree.settings(&self.kept.root, path);
+        }
     }
 
     /// The path of a group that may be given by its directory.

@@ -112,6 +112,11 @@ impl Tree {
         (settings, errors)
     }
 
+    /// The directory that holds a group's cpuset, and its version.
+    pub(crate) fn cpuset_dir(&self, path: &str) -> Option<(Version, String)> {
+        self.cpuset.as_ref().map(|found| (found.version, format!("{}{path}", found.point)))
+    }
+
     /// What a nice-0 thread weighs beside groups.
     pub(crate) fn thread_weight(&self) -> f64 {
         match self.version {

@@ -40,7 +40,7 @@ pub(super) struct Failure {
 
 impl Failure {
     /// The last error of this thread.
-    fn last() -> Failure {
+    pub(super) fn last() -> Failure {
         // SAFETY: the error belongs to this thread, and lives until its next call.
         let error = unsafe { sys::virGetLastError().as_ref() };
         let Some(error) = error else {
@@ -309,7 +309,7 @@ impl Drop for Connection {
 /// A domain of a connection.
 #[derive(Debug)]
 pub(super) struct Domain<'a> {
-    raw: sys::virDomainPtr,
+    pub(super) raw: sys::virDomainPtr,
     connection: PhantomData<&'a Connection>,
 }
 

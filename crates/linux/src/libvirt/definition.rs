@@ -13,6 +13,11 @@ const USUAL_PERIOD_US: u64 = 100_000;
 /// The channel of the guest agent.
 const AGENT: &str = "org.qemu.guest_agent.0";
 
+/// Names the owner's element in a domain's `<metadata>`; attribute `hands-off` of it.
+pub(super) const OWNER: &str = "urn:corefit:owner";
+/// Names the element with the text that [`Act::keep`](corefit_core::machine::Act::keep) keeps there.
+pub(super) const KEPT: &str = "urn:corefit:kept";
+
 /// What a domain's XML says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Definition {
@@ -37,6 +42,10 @@ pub(super) struct Definition {
     pub(super) memory_nodes: Option<CpuSet>,
     /// Whether its guest agent is connected; `None` if it is to have none, or libvirt does not say.
     pub(super) agent: Option<bool>,
+    /// The owner asked that nothing be changed.
+    pub(super) hands_off: bool,
+    /// What was kept in its metadata.
+    pub(super) kept: Option<String>,
 }
 
 /// A vCPU.
@@ -44,6 +53,8 @@ pub(super) struct Definition {
 pub(super) struct VcpuDefinition {
     /// Plugged in.
     pub(super) plugged: bool,
+    /// May be plugged in and out while the domain runs.
+    pub(super) hotpluggable: bool,
     /// pCPUs that it may use; `None` if nothing is said.
     pub(super) pin: Option<CpuSet>,
 }
@@ -63,7 +74,8 @@ impl Definition {
         }
         let current = attribute(vcpu, "current", "count of vCPUs")?.unwrap_or(most);
         let everywhere = cpus(vcpu, "cpuset")?;
-        let one = |i| VcpuDefinition { plugged: i < current, pin: everywhere.clone() };
+        let one =
+            |i| VcpuDefinition { plugged: i < current, hotpluggable: i >= current, pin: everywhere.clone() };
         let mut found = Definition {
             emulated: domain.attribute("type") == Some("qemu"),
             vcpus: (0..most).map(one).collect(),
@@ -74,6 +86,7 @@ impl Definition {
             let id: usize = attribute(vcpu, "id", "number of a vCPU")?.unwrap_or(usize::MAX);
             if let Some(known) = found.vcpus.get_mut(id) {
                 known.plugged = vcpu.attribute("enabled") == Some("yes");
+                known.hotpluggable = vcpu.attribute("hotpluggable") == Some("yes");
             }
         }
         found.iothreads(domain, everywhere.as_ref())?;
@@ -85,7 +98,20 @@ impl Definition {
             .filter_map(|channel| child(channel, "target"))
             .find(|target| target.attribute("name") == Some(AGENT))
             .and_then(|target| target.attribute("state").map(|state| state == "connected"));
+        found.metadata(domain);
         Ok(found)
+    }
+
+    fn metadata(&mut self, domain: Node<'_, '_>) {
+        let all = child(domain, "metadata").into_iter().flat_map(|node| node.children());
+        for node in all.filter(|node| node.is_element()) {
+            match node.tag_name().namespace() {
+                // What is not understood is taken for yes: it was set to keep somebody off.
+                Some(OWNER) => self.hands_off = node.attribute("hands-off").is_some_and(|text| text != "no"),
+                Some(KEPT) => self.kept = node.text().map(Into::into),
+                _ => {}
+            }
+        }
     }
 
     fn iothreads(&mut self, domain: Node<'_, '_>, everywhere: Option<&CpuSet>) -> Result<(), String> {
@@ -218,7 +244,7 @@ mod tests {
     #[test]
     fn reads_a_plain_domain_of_which_nothing_is_set() {
         let domain = captured("kvm-plain");
-        assert_eq!(domain.vcpus, vec![VcpuDefinition { plugged: true, pin: None }; 2]);
+        assert_eq!(domain.vcpus, vec![VcpuDefinition { plugged: true, ..VcpuDefinition::default() }; 2]);
         assert_eq!((domain.shares, &domain.vcpu_quota, &domain.global_quota), (None, &None, &None));
         assert_eq!((domain.agent, domain.memory_nodes), (None, None));
         assert_eq!(domain.iothreads, [(1, None), (2, None)]);
@@ -239,6 +265,19 @@ mod tests {
         let xml =
             "<domain><vcpu>1</vcpu><numatune><memory mode='preferred' nodeset='1'/></numatune></domain>";
         assert_eq!(Definition::parse(xml).unwrap().memory_nodes, None);
+    }
+
+    #[test]
+    fn metadata_of_ours_is_read_and_that_of_others_is_not() {
+        let of = |inner: &str| {
+            let xml = format!("<domain><vcpu>1</vcpu><metadata>{inner}</metadata></domain>");
+            Definition::parse(&xml).unwrap()
+        };
+        let owner = |value| of(&format!("<c:owner xmlns:c='{OWNER}' hands-off='{value}'/>")).hands_off;
+        assert!(owner("yes") && owner("please") && !owner("no"));
+        assert!(!of("<owner xmlns='urn:another' hands-off='yes'/>").hands_off);
+        assert_eq!(of(&format!("<c:kept xmlns:c='{KEPT}'>{{&lt;</c:kept>")).kept.as_deref(), Some("{<"));
+        assert_eq!(of("").kept, None);
     }
 
     #[test]

@@ -48,15 +48,17 @@ pub(super) fn run() {
 /// paused, tuned, devices, agent connected. `false` if the driver does not tell all of them.
 pub(super) fn subscribe(connection: &Connection, changed: &Changed) -> bool {
     type Any = unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void);
-    let functions = [on_two as *const (), on_list as *const (), on_name as *const ()];
+    let functions =
+        [on_two as *const (), on_list as *const (), on_name as *const (), on_metadata as *const ()];
     // SAFETY: libvirt takes all callbacks as the generic type, and casts back by the event.
-    let [two, list, name] = functions.map(|f| unsafe { std::mem::transmute::<*const (), Any>(f) });
+    let [two, list, name, metadata] = functions.map(|f| unsafe { std::mem::transmute::<*const (), Any>(f) });
     let events = [
         (sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, two),
         (sys::VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, two),
         (sys::VIR_DOMAIN_EVENT_ID_TUNABLE, list),
         (sys::VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, name),
         (sys::VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, name),
+        (sys::VIR_DOMAIN_EVENT_ID_METADATA_CHANGE, metadata),
     ];
     let mut all = true;
     for (event, callback) in events {
@@ -124,6 +126,17 @@ unsafe extern "C" fn on_list(
 unsafe extern "C" fn on_name(
     _: sys::virConnectPtr,
     domain: sys::virDomainPtr,
+    _: *const c_char,
+    opaque: *mut c_void,
+) {
+    // SAFETY: as above.
+    unsafe { note(domain, opaque) };
+}
+
+unsafe extern "C" fn on_metadata(
+    _: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    _: c_int,
     _: *const c_char,
     opaque: *mut c_void,
 ) {

@@ -49,7 +49,7 @@ pub(super) fn view<E: ToString>(
 }
 
 /// Whether the agent says that it does not do this.
-fn refuses(error: &str) -> bool {
+pub(super) fn refuses(error: &str) -> bool {
     ["disabled", "not been found", "not found", "not allowed", "ermission denied", "No such file"]
         .iter()
         .any(|text| error.contains(text))

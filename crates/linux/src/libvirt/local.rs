@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use corefit_core::machine::{Counters, Helper, VcpuState, VmState};
+use corefit_core::machine::{Counters, Helper, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Time, Unread, What};
 use rustix::process::Pid;
 use rustix::thread::sched_getaffinity;
@@ -53,6 +53,8 @@ struct Qemu {
     dir: Option<File>,
     links: u64,
     group: Option<String>,
+    /// The group that holds those of its vCPUs.
+    base: Option<String>,
     vcpus: BTreeMap<u32, Thread>,
     iothreads: BTreeMap<u32, Thread>,
     others: Vec<Thread>,
@@ -178,6 +180,21 @@ impl Local {
         }
         alive || there()
     }
+
+    /// The control group of a vCPU of a VM.
+    pub(super) fn vcpu_group(&self, vm: &VmId, vcpu: u32) -> Option<String> {
+        let (uuid, id) = vm.0.rsplit_once('#')?;
+        let qemu = self.qemus.get(&(uuid.to_owned(), id.parse().ok()?))?;
+        Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
+    }
+
+    /// What holds a VM's threads was changed: it is read anew at the next look. Hands back its control group.
+    pub(super) fn changed(&mut self, vm: &VmId) -> Option<String> {
+        let (uuid, id) = vm.0.rsplit_once('#')?;
+        let qemu = self.qemus.get_mut(&(uuid.to_owned(), id.parse().ok()?))?;
+        qemu.version = 0; // none that there is
+        qemu.group.clone()
+    }
 }
 
 impl Qemu {
@@ -206,6 +223,7 @@ impl Qemu {
         self.unread.clear();
         let own = host.group_of(self.pid).filter(|path| path.ends_with("/emulator"));
         let base = own.as_deref().and_then(|path| path.strip_suffix("/emulator"));
+        self.base = base.map(Into::into);
         self.group = base.map(|base| base.strip_suffix("/libvirt").unwrap_or(base).to_owned());
         let usage = self.group.as_deref().and_then(|group| host.usage_file(group));
         self.usage =

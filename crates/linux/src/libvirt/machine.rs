@@ -9,6 +9,7 @@ use corefit_core::{CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
+use super::act::Hand;
 use super::agent::Agents;
 use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
@@ -43,6 +44,9 @@ pub(super) struct LibvirtMachine {
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     local: Local,
+    pub(super) hand: Hand,
+    /// pCPUs of the host when it was looked at last.
+    pcpus: usize,
 }
 
 impl LibvirtMachine {
@@ -61,7 +65,36 @@ impl LibvirtMachine {
             agents,
             host: None,
             local: Local::default(),
+            hand: Hand::new(uri),
+            pcpus: 0,
             options,
+        }
+    }
+
+    /// How many pCPUs the host has, or had when it was looked at last; so many that all fit if it never was.
+    pub(super) fn pcpu_count(&self) -> usize {
+        if self.pcpus > 0 { self.pcpus } else { 4096 }
+    }
+
+    /// This machine's control groups.
+    pub(super) fn host(&mut self) -> Result<&HostReader, MachineError> {
+        if self.host.is_none() {
+            self.host = Some(HostReader::open(Root::live()).map_err(malformed)?);
+        }
+        self.host.as_ref().ok_or_else(|| MachineError::Unsupported("no control groups".into()))
+    }
+
+    /// The control group of a vCPU, as the last look found it.
+    pub(super) fn vcpu_group(&self, vm: &VmId, vcpu: u32) -> Result<String, MachineError> {
+        let none =
+            || MachineError::Unsupported(format!("vCPU {vcpu} has no control group that can be seen here"));
+        self.local.vcpu_group(vm, vcpu).ok_or_else(none)
+    }
+
+    /// What is set for a VM was changed.
+    pub(super) fn changed(&mut self, vm: &VmId) {
+        if let (Some(group), Some(host)) = (self.local.changed(vm), &mut self.host) {
+            host.reread(&group);
         }
     }
 
@@ -333,7 +366,13 @@ impl Machine for LibvirtMachine {
             elsewhere(&look.vms, look.asked.unwrap_or_default(), &mut snapshot)?
         };
         self.guests(&mut vms, &look.vms, &mut snapshot);
+        self.hand.retain(|id| vms.iter().any(|(_, vm)| vm.id == *id));
+        for (key, vm) in &mut vms {
+            let Some(seen) = look.vms.iter().find(|seen| seen.key == *key) else { continue };
+            vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
+        }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
+        self.pcpus = snapshot.pcpus.iter().map(|pcpu| pcpu.id.0 as usize + 1).max().unwrap_or(0);
         Ok(snapshot)
     }
 

@@ -12,9 +12,12 @@
 //! ends; then the VMs are those of the look before. Where the host's files cannot be read (another host,
 //! libvirt's test driver), libvirt is asked for counters, too.
 
+mod act;
 mod agent;
+mod agent_calls;
 mod api;
 mod asked;
+mod command;
 mod definition;
 mod documents;
 mod events;
@@ -29,7 +32,7 @@ mod worker;
 
 use std::time::Duration;
 
-use corefit_core::machine::Machine;
+use corefit_core::machine::Act;
 
 pub use documents::{Documents, documents};
 
@@ -50,8 +53,8 @@ impl Default for Options {
 }
 
 /// The host of a libvirt URI (`qemu:///system`); an empty one is libvirt's default. Connects when it
-/// is observed first.
+/// is observed first; to change something, on a second connection, when that is asked for.
 #[must_use]
-pub fn open(uri: &str, options: Options) -> Box<dyn Machine> {
+pub fn open(uri: &str, options: Options) -> Box<dyn Act> {
     Box::new(machine::LibvirtMachine::new(uri, options))
 }

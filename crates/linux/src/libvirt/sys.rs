@@ -97,6 +97,9 @@ pub(super) const VIR_ERR_ACCESS_DENIED: c_uint = 88;
 pub(super) const VIR_CONNECT_LIST_DOMAINS_ACTIVE: c_uint = 1;
 pub(super) const VIR_CONNECT_LIST_DOMAINS_PAUSED: c_uint = 32;
 pub(super) const VIR_CONNECT_LIST_DOMAINS_OTHER: c_uint = 128;
+pub(super) const VIR_DOMAIN_AFFECT_LIVE: c_uint = 1;
+pub(super) const VIR_DOMAIN_METADATA_ELEMENT: c_int = 2;
+pub(super) const VIR_DOMAIN_EVENT_ID_METADATA_CHANGE: c_uint = 23;
 pub(super) const VIR_TYPED_PARAM_INT: c_uint = 1;
 pub(super) const VIR_TYPED_PARAM_UINT: c_uint = 2;
 pub(super) const VIR_TYPED_PARAM_LLONG: c_uint = 3;
@@ -177,6 +180,14 @@ functions! {
             domain: virDomainPtr, state: *mut c_int, reason: *mut c_int, flags: c_uint
         ) -> c_int;
         fn virDomainGetUUIDString(domain: virDomainPtr, text: *mut c_char) -> c_int;
+        fn virDomainPinVcpu(domain: virDomainPtr, vcpu: c_uint, map: *mut u8, length: c_int) -> c_int;
+        fn virDomainSetMetadata(
+            domain: virDomainPtr, kind: c_int, text: Text, key: Text, uri: Text, flags: c_uint
+        ) -> c_int;
+        fn virDomainSetSchedulerParametersFlags(
+            domain: virDomainPtr, params: *mut virTypedParameter, count: c_int, flags: c_uint
+        ) -> c_int;
+        fn virDomainSetVcpu(domain: virDomainPtr, map: Text, state: c_int, flags: c_uint) -> c_int;
         fn virDomainGetVcpus(
             domain: virDomainPtr, info: *mut virVcpuInfo, most: c_int, maps: *mut u8, length: c_int
         ) -> c_int;

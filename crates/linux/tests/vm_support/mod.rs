@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use corefit_core::machine::Machine;
+use corefit_core::machine::Act;
 use corefit_linux::libvirt::{Options, open};
 
 /// Longest that a look may take.
@@ -52,13 +52,21 @@ impl Vms {
         Ok(Vms { uri, names })
     }
 
-    pub(crate) fn machine(&self) -> Box<dyn Machine> {
+    pub(crate) fn machine(&self) -> Box<dyn Act> {
         open(&self.uri, Options { timeout: TIMEOUT, guests: Some(Duration::from_millis(500)) })
     }
 
     pub(crate) fn virsh(&self, arguments: &[&str]) {
         let output = Command::new("virsh").args(["-c", &self.uri]).args(arguments).output().unwrap();
         assert!(output.status.success(), "virsh {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// What a command in a guest prints; it has to succeed.
+    pub(crate) fn guest(&self, name: &str, command: &str) -> String {
+        let output = testvm(&["exec", name, "--", "sh", "-c", command]);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{command}: {out}{err}");
+        out.into_owned()
     }
 
     /// A call of the script that has to succeed.

@@ -1,0 +1,343 @@
+//! `corefit bench manage`: what a step of the controllers costs, and what the daemon does.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use corefit_core::decide::{Controller, Policy};
+use corefit_core::machine::{
+    Act, Counters, Lever, Machine, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
+};
+use corefit_core::{CpuId, CpuSet, Time, Weight};
+use serde::Serialize;
+
+use super::stats::Random;
+use super::table::Table;
+use crate::manage::{Journal, Keeper, step};
+
+/// The promises: a step, ms; the daemon's part of a core, and its memory, MiB.
+const STEP_MS: f64 = 100.0;
+const CORE: f64 = 0.01;
+const MEMORY_MIB: f64 = 64.0;
+/// vCPUs of each VM.
+const VCPUS: u32 = 10;
+/// VMs of the large host, and of the daemon's.
+const LARGE: u32 = 1000;
+const DAEMON: u32 = 100;
+
+/// Time a step for 1,000 VMs, and a daemon with 100 VMs
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Fewer steps, and the daemon for 5 seconds
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    bench: &'static str,
+    step: StepCost,
+    daemon: Option<DaemonCost>,
+    skipped: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct StepCost {
+    vms: u32,
+    vcpus: u32,
+    steps: usize,
+    actions: usize,
+    median_ms: f64,
+    most_ms: f64,
+    target_ms: f64,
+}
+
+#[derive(Serialize)]
+struct DaemonCost {
+    vms: u32,
+    vcpus: u32,
+    seconds: f64,
+    /// CPU time over time, user and system.
+    cores: f64,
+    target_cores: f64,
+    most_mib: f64,
+    target_mib: f64,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let step = step_cost(if args.quick { 5 } else { 30 })?;
+    let mut skipped = Vec::new();
+    let daemon = daemon_cost(Duration::from_secs(if args.quick { 5 } else { 30 }))
+        .map_err(|error| skipped.push(format!("the daemon: {error:#}")))
+        .ok();
+    let document = Document { bench: "manage", step, daemon, skipped };
+    if args.json {
+        show!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        show!("{}", text(&document));
+    }
+    let met = document.met();
+    Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Document {
+    fn met(&self) -> bool {
+        let daemon = |d: &DaemonCost| d.cores < d.target_cores && d.most_mib < d.target_mib;
+        self.step.most_ms < self.step.target_ms && self.daemon.as_ref().is_none_or(daemon)
+    }
+}
+
+/// Steps on a large host whose VMs want now this, now that: look, decide, apply, journal.
+fn step_cost(steps: usize) -> Result<StepCost> {
+    let dir = std::env::temp_dir().join(format!("corefit-bench-manage-{}", std::process::id()));
+    let journal = Journal::open(&dir, "bench", "bench")?;
+    let mut machine = Paper::new(LARGE);
+    let mut controller = Controller::new(Policy { dwell_ms: 0, ..Policy::default() });
+    let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+    let (mut times, mut actions) = (Vec::with_capacity(steps), 0);
+    // The first look has nothing to compare with.
+    for number in 0..=steps {
+        let begun = Instant::now();
+        let did = step(&mut machine, &mut controller, &mut keeper)?;
+        if number > 0 {
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
+            actions += did;
+        }
+        machine.pass(Duration::from_secs(1))?;
+    }
+    drop(keeper);
+    let _ = std::fs::remove_dir_all(&dir);
+    times.sort_by(f64::total_cmp);
+    let (median_ms, most_ms) = (times[times.len() / 2], times[times.len() - 1]);
+    Ok(StepCost { vms: LARGE, vcpus: LARGE * VCPUS, steps, actions, median_ms, most_ms, target_ms: STEP_MS })
+}
+
+/// `corefit manage --apply` on libvirt's test driver, once a second.
+fn daemon_cost(time: Duration) -> Result<DaemonCost> {
+    let dir = std::env::temp_dir().join(format!("corefit-bench-daemon-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let measured = daemon_in(&dir, time);
+    let _ = std::fs::remove_dir_all(&dir);
+    measured
+}
+
+fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
+    let (host, config) = (dir.join("host.xml"), dir.join("corefit.toml"));
+    std::fs::write(&host, node(DAEMON))?;
+    std::fs::write(&config, "metrics = \"127.0.0.1:0\"\n")?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["manage", "--apply", "--machine", &format!("libvirt:test://{}", host.display())])
+        .arg("--config")
+        .arg(&config)
+        .arg("--state")
+        .arg(dir.join("state"))
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(dir.join("log"))?)
+        .spawn()
+        .context("starting corefit manage")?;
+    // What starting costs is not what it costs to run.
+    std::thread::sleep(Duration::from_secs(3));
+    let stat =
+        || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok().and_then(|text| cpu_s(&text));
+    let (begun, before) = (Instant::now(), stat());
+    std::thread::sleep(time);
+    let (seconds, after) = (begun.elapsed().as_secs_f64(), stat());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let end = child.wait()?;
+    let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+    let (Some(before), Some(after)) = (before, after) else {
+        bail!("it ended ({end}): {}", log.lines().last().unwrap_or("without a word"));
+    };
+    if log.contains("cannot look") {
+        bail!("{}", log.lines().find(|line| line.contains("cannot look")).unwrap_or(""));
+    }
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+    Ok(DaemonCost {
+        vms: DAEMON,
+        vcpus: DAEMON * VCPUS,
+        seconds,
+        cores: (after - before) / seconds,
+        target_cores: CORE,
+        most_mib: peak.context("no VmHWM in /proc/PID/status")? / 1024.0,
+        target_mib: MEMORY_MIB,
+    })
+}
+
+/// User and system time in `/proc/PID/stat`, proc(5), seconds.
+fn cpu_s(stat: &str) -> Option<f64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / 100.0)
+}
+
+/// A host of libvirt's test driver.
+fn node(vms: u32) -> String {
+    let vm = |number| {
+        format!(
+            "<domain type='test'><name>vm{number}</name><memory>1024</memory><vcpu>{VCPUS}</vcpu>\
+             <os><type>hvm</type></os></domain>"
+        )
+    };
+    let vms: String = (0..vms).map(vm).collect();
+    format!("<node>{vms}</node>")
+}
+
+/// A host on paper: counters grow by what is drawn, settings are kept.
+struct Paper {
+    at: Time,
+    random: Random,
+    snapshot: Snapshot,
+    set: BTreeMap<(VmId, Lever), Value>,
+}
+
+impl Paper {
+    fn new(vms: u32) -> Paper {
+        let pcpus = vms;
+        let pcpu = |number| Pcpu {
+            id: CpuId(number),
+            online: true,
+            node: None,
+            package: None,
+            siblings: None,
+            idle_ns: Some(0),
+            steal_ns: Some(0),
+        };
+        let counters = Counters { run_ns: Some(0), wait_ns: Some(0) };
+        let affinity = Some(CpuSet::first(pcpus));
+        let vcpu = VcpuState {
+            online: true,
+            weight: Some(Weight(1024.0)),
+            affinity,
+            counters,
+            ..VcpuState::default()
+        };
+        let vm = |number| VmState {
+            id: VmId(format!("vm{number}")),
+            name: format!("vm{number}"),
+            weight: Some(Weight(1024.0)),
+            vcpus: vec![vcpu.clone(); VCPUS as usize],
+            ..VmState::default()
+        };
+        let snapshot = Snapshot {
+            pcpus: (0..pcpus).map(pcpu).collect(),
+            vms: (0..vms).map(vm).collect(),
+            ..Snapshot::default()
+        };
+        Paper { at: Time(0), random: Random::new(1), snapshot, set: BTreeMap::new() }
+    }
+}
+
+impl Machine for Paper {
+    fn name(&self) -> String {
+        "a host on paper".into()
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        self.snapshot.at = self.at;
+        Ok(self.snapshot.clone())
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        self.at = self.at + time;
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(0);
+        for vm in &mut self.snapshot.vms {
+            let busy = self.random.below(100) as u64;
+            for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
+                for counter in [&mut vcpu.counters.run_ns, &mut vcpu.counters.wait_ns] {
+                    *counter = counter.map(|before| before + ns * busy / 200);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Act for Paper {
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        if let Some(value) = self.set.get(&(vm.clone(), lever)) {
+            return Ok(value.clone());
+        }
+        match lever {
+            Lever::Online => Ok(Value::Vcpus(CpuSet::first(VCPUS))),
+            Lever::Weight => Ok(Value::Weight(Weight(1024.0))),
+            _ => Err(MachineError::Unsupported("paper has no such lever".into())),
+        }
+    }
+
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        let number: usize = vm.0.trim_start_matches("vm").parse().unwrap_or(usize::MAX);
+        if let (Some(state), Value::Vcpus(online)) = (self.snapshot.vms.get_mut(number), value) {
+            for (vcpu, state) in (0..).zip(&mut state.vcpus) {
+                state.online = online.contains(CpuId(vcpu));
+            }
+        }
+        self.set.insert((vm.clone(), lever), value.clone());
+        Ok(())
+    }
+}
+
+fn text(document: &Document) -> String {
+    let verdict = |met: bool| if met { "met" } else { "NOT MET" }.to_owned();
+    let mut table = Table::new(1, &["what", "measured", "promised", "verdict"]);
+    let step = &document.step;
+    table.row(vec![
+        format!(
+            "step, {} VMs, {} vCPUs: slowest of {}, {} actions",
+            step.vms, step.vcpus, step.steps, step.actions
+        ),
+        format!("{:.1} ms", step.most_ms),
+        format!("{:.0} ms", step.target_ms),
+        verdict(step.most_ms < step.target_ms),
+    ]);
+    if let Some(daemon) = &document.daemon {
+        table.row(vec![
+            format!(
+                "daemon, {} VMs, {} vCPUs, at 1 Hz for {:.0} s",
+                daemon.vms, daemon.vcpus, daemon.seconds
+            ),
+            format!("{:.2} % of a core", daemon.cores * 100.0),
+            format!("{:.0} %", daemon.target_cores * 100.0),
+            verdict(daemon.cores < daemon.target_cores),
+        ]);
+        table.row(vec![
+            "its memory at the most".into(),
+            format!("{:.1} MiB", daemon.most_mib),
+            format!("{:.0} MiB", daemon.target_mib),
+            verdict(daemon.most_mib < daemon.target_mib),
+        ]);
+    }
+    let skipped: String = document.skipped.iter().map(|why| format!("skipped: {why}\n")).collect();
+    format!("{}median step: {:.1} ms\n{skipped}", table.render(), step.median_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_on_paper_keeps_to_the_contract_and_to_what_is_set() {
+        let mut paper = Paper::new(3);
+        corefit_core::machine::contract::observing(&mut paper, Duration::from_secs(1)).unwrap();
+        let (vm, few) = (VmId("vm1".into()), Value::Vcpus(CpuSet::first(2)));
+        paper.set(&vm, Lever::Online, &few).unwrap();
+        assert_eq!(paper.current(&vm, Lever::Online), Ok(few));
+        assert_eq!(paper.observe().unwrap().vms[1].online().len(), 2);
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_user_and_system() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 1 0 9 1 1";
+        assert_eq!(cpu_s(stat), Some(2.0));
+    }
+}

@@ -1,0 +1,157 @@
+//! `corefit.toml`: what an administrator wants of the daemon. Errors name file, line and key.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use corefit_core::decide::Policy;
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
+
+/// Where the journal is if nobody says otherwise.
+pub(crate) const STATE: &str = "/var/lib/corefit";
+/// Who may ask for metrics, if nobody says otherwise.
+const METRICS: &str = "127.0.0.1:9464";
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Which machine, as `--machine` names it.
+    pub(crate) machine: Option<String>,
+    /// Change settings; else only say what would be changed.
+    pub(crate) apply: bool,
+    /// Tell guests what they get, through their agents.
+    pub(crate) tell: bool,
+    /// The directory of the journal and of the status socket.
+    pub(crate) state: PathBuf,
+    /// Where metrics are to be had; `off`: nowhere.
+    metrics: String,
+    /// Which controllers decide, and how.
+    pub(crate) policy: Policy,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let (state, metrics) = (STATE.into(), METRICS.into());
+        Config { machine: None, apply: false, tell: true, state, metrics, policy: Policy::default() }
+    }
+}
+
+impl Config {
+    /// Reads a file; without one, everything is as usual.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub(crate) fn read(file: Option<&Path>) -> Result<Config> {
+        let Some(file) = file else { return Ok(Config::default()) };
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).with_context(|| format!("{name}: cannot be read"))?;
+        Config::parse(&text).map_err(|what| anyhow!("{name}, {what}"))
+    }
+
+    fn parse(text: &str) -> Result<Config> {
+        let config: Config = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            let key = error.span().and_then(|span| key_at(text, span.start));
+            let key = key.map_or(String::new(), |key| format!(", key {key}"));
+            anyhow!("line {line}{key}: {}", error.message().replace('\n', " "))
+        })?;
+        if let Err(error) = config.policy.check() {
+            let line = line_of_key(text, &format!("policy.{}", error.key)).unwrap_or(1);
+            bail!("line {line}, key policy.{}: {}", error.key, error.what);
+        }
+        if let Err(what) = config.metrics() {
+            bail!("line {}, key metrics: {what}", line_of_key(text, "metrics").unwrap_or(1));
+        }
+        Ok(config)
+    }
+
+    /// Where metrics are to be had.
+    ///
+    /// # Errors
+    /// If that is no address.
+    pub(crate) fn metrics(&self) -> Result<Option<SocketAddr>, String> {
+        if self.metrics == "off" {
+            return Ok(None);
+        }
+        let address = self.metrics.parse().map(Some);
+        address.map_err(|_| format!("{:?} is no address such as {METRICS:?}, nor \"off\"", self.metrics))
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// What stands before the equals sign in the line of this place.
+fn key_at(text: &str, at: usize) -> Option<String> {
+    let line = text.lines().nth(line_of(text, at) - 1)?;
+    let (key, _) = line.split_once('=')?;
+    Some(key.trim().into())
+}
+
+/// The line of a key such as `policy.vm[2].min`, or of the nearest table above it.
+fn line_of_key(text: &str, key: &str) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let mut table = document.get_ref();
+    let mut found = None;
+    for part in key.split('.') {
+        let (name, index) = match part.split_once('[') {
+            Some((name, rest)) => (name, rest.trim_end_matches(']').parse::<usize>().ok()),
+            None => (part, None),
+        };
+        let Some((at, value)) = table.iter().find(|(known, _)| known.get_ref() == name) else { break };
+        found = Some(at.span().start);
+        let mut value = value;
+        if let (Some(index), DeValue::Array(list)) = (index, value.get_ref()) {
+            value = list.get(index)?;
+            found = Some(value.span().start);
+        }
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    found.map(|at| line_of(text, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_line_and_key() {
+        for (text, start) in [
+            ("aply = true\n", "line 1, key aply: unknown field `aply`"),
+            ("apply = true\n\nmetrics = 3\n", "line 3, key metrics: invalid type"),
+            ("metrics = \"here\"\n", "line 1, key metrics: \"here\" is no address"),
+            ("[policy]\nsize = \"biggest\"\n", "line 2, key size: unknown variant `biggest`"),
+            ("[policy]\n\ninterval_ms = 1\n", "line 3, key policy.interval_ms: give 50 to 3600000"),
+            (
+                "[[policy.vm]]\nname = \"a\"\n\n[[policy.vm]]\nname = \"b\"\nmin = 0\n",
+                "line 6, key policy.vm[1].min: is 0",
+            ),
+            ("[[policy.vm]]\nmin = 1\n", "line 1, key policy.vm[0].name: is missing"),
+            ("apply = \n", "line 1, key apply: "),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(start), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_a_file_nothing_is_applied_and_metrics_stay_on_this_machine() {
+        let config = Config::read(None).unwrap();
+        assert!(!config.apply);
+        assert!(config.metrics().unwrap().unwrap().ip().is_loopback());
+        assert_eq!(Config::parse("").unwrap(), config);
+        assert_eq!(Config::parse("metrics = \"off\"").unwrap().metrics(), Ok(None));
+        assert!(
+            Config::read(Some(Path::new("/nonexistent.toml")))
+                .unwrap_err()
+                .to_string()
+                .contains("/nonexistent.toml")
+        );
+    }
+}

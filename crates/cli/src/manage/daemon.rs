@@ -1,0 +1,406 @@
+//! The loop: look, decide, apply, tell; until a signal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use corefit_core::decide::{Action, Controller, Outcome, Step};
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, MachineError, Role, Snapshot};
+use corefit_linux::Root;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::config::Config;
+use super::log::{Level, log};
+use super::status::{self, Board, VmStatus};
+use super::telling::Telling;
+use super::{Keeper, ManageArgs, metrics, restore, yields};
+
+/// All that can be left alone.
+const ALL: [LeverKind; 7] = [
+    LeverKind::Online,
+    LeverKind::Weight,
+    LeverKind::Quota,
+    LeverKind::VcpuQuota,
+    LeverKind::Affinity,
+    LeverKind::Nodes,
+    LeverKind::Told,
+];
+/// A guest that does not answer may come back while everything is put back: so often it is tried again.
+const LAST_TRIES: u32 = 3;
+/// Notes that the status keeps.
+const NOTES: usize = 100;
+
+/// Signals that arrived, in order.
+pub(super) struct Signals(Receiver<i32>);
+
+impl Signals {
+    /// From now on they arrive here.
+    pub(super) fn catch() -> std::io::Result<Signals> {
+        let mut source = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        let (sender, signals) = channel();
+        let pass = move || source.forever().try_for_each(|signal| sender.send(signal));
+        std::thread::Builder::new().name("signals".into()).spawn(pass)?;
+        Ok(Signals(signals))
+    }
+
+    /// The next one, within a time.
+    fn within(&self, time: Duration) -> Option<i32> {
+        match self.0.recv_timeout(time) {
+            Ok(signal) => Some(signal),
+            Err(RecvTimeoutError::Timeout) => None,
+            // Nobody can end us otherwise any more.
+            Err(RecvTimeoutError::Disconnected) => Some(SIGTERM),
+        }
+    }
+}
+
+/// The daemon.
+pub(super) struct Daemon<'a> {
+    args: &'a ManageArgs,
+    config: Config,
+    machine: Box<dyn Act>,
+    /// Without: nothing is changed.
+    keeper: Option<Keeper>,
+    controller: Controller,
+    telling: Telling,
+    /// Time passes by itself.
+    live: bool,
+    board: Board,
+    told: BTreeSet<String>,
+    /// What would be changed, as it was said last.
+    planned: BTreeMap<String, String>,
+    steps: u64,
+}
+
+impl<'a> Daemon<'a> {
+    pub(super) fn new(
+        args: &'a ManageArgs,
+        config: Config,
+        machine: Box<dyn Act>,
+        keeper: Option<Keeper>,
+        live: bool,
+    ) -> Result<Daemon<'a>> {
+        let board = Board::default();
+        board.lock().machine = machine.name();
+        board.lock().applies = keeper.is_some();
+        if keeper.is_some() {
+            status::serve(&config.state, &board)?;
+        }
+        if let Ok(Some(address)) = config.metrics() {
+            // A daemon without metrics is better than none.
+            match metrics::serve(address, &board) {
+                Ok(address) => log(Level::Info, "metrics", &[("address", address.to_string())]),
+                Err(error) => log(Level::Warning, "no metrics", &[("why", format!("{error:#}"))]),
+            }
+        }
+        let controller = Controller::new(config.policy.clone());
+        let (told, planned, telling) = Default::default();
+        Ok(Daemon {
+            args,
+            config,
+            machine,
+            keeper,
+            controller,
+            telling,
+            live,
+            board,
+            told,
+            planned,
+            steps: 0,
+        })
+    }
+
+    /// Goes on until a signal, an error of the controllers, or the end of its time; then puts everything back.
+    pub(super) fn run(&mut self, signals: &Signals) -> Result<ExitCode> {
+        let does = if self.keeper.is_some() { "changes settings" } else { "only says what it would change" };
+        log(Level::Info, "begun", &[("machine", self.machine.name()), ("does", does.into())]);
+        for found in self.yields() {
+            log(Level::Warning, "left to the kernel", &[("what", found.reason)]);
+        }
+        // Whatever happens to the loop, what was changed is put back.
+        let turn = std::panic::AssertUnwindSafe(|| self.turn(signals));
+        let result = std::panic::catch_unwind(turn);
+        let clean = self.put_back();
+        match result {
+            Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
+            Ok(Ok(())) => Ok(ExitCode::FAILURE),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn turn(&mut self, signals: &Signals) -> Result<()> {
+        self.recover();
+        let (begun, mut passed) = (Instant::now(), Duration::ZERO);
+        loop {
+            let started = Instant::now();
+            let interval = self.step()?;
+            self.board.lock().step_s = started.elapsed().as_secs_f64();
+            let wait = if self.live { interval.saturating_sub(started.elapsed()) } else { Duration::ZERO };
+            passed = if self.live { begun.elapsed() + wait } else { passed + interval };
+            if self.args.time.is_some_and(|time| passed >= time) {
+                return Ok(());
+            }
+            if !self.live && !self.machine.pass(interval)? {
+                return Ok(());
+            }
+            let until = Instant::now() + wait;
+            while let Some(signal) = signals.within(until.saturating_duration_since(Instant::now())) {
+                if signal != SIGHUP {
+                    log(Level::Info, "ends", &[("signal", signal.to_string())]);
+                    return Ok(());
+                }
+                self.reload();
+            }
+        }
+    }
+
+    /// Puts back what an earlier run could not, before anything else.
+    fn recover(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        match self.machine.observe() {
+            Ok(snapshot) => {
+                let killed = !keeper.entries().is_empty();
+                let restored = keeper.restore(&mut *self.machine, &snapshot);
+                if killed {
+                    log(Level::Warning, "an earlier run was killed", &[("result", restore::sum(&restored))]);
+                }
+                for text in restored.came {
+                    log(Level::Warning, "came from elsewhere", &[("what", text)]);
+                }
+                for text in restored.stand.into_iter().chain(restored.pending) {
+                    log(Level::Warning, "not put back", &[("what", text)]);
+                }
+            }
+            Err(error) => log(Level::Error, "cannot look", &[("why", error.to_string())]),
+        }
+    }
+
+    /// One look, and what follows from it; how long to wait then.
+    fn step(&mut self) -> Result<Duration> {
+        self.steps += 1;
+        let mut snapshot = match self.machine.observe() {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                self.trouble(&error);
+                return Ok(self.config.policy.interval());
+            }
+        };
+        if self.board.lock().trouble.take().is_some() {
+            log(Level::Info, "the machine is there again", &[]);
+        }
+        self.leave_alone(&mut snapshot);
+        if let Some(keeper) = &mut self.keeper {
+            for note in keeper.adopt(&mut *self.machine, &snapshot) {
+                log(Level::Warning, "came from elsewhere", &[("what", note)]);
+            }
+        }
+        let mut step = self.controller.step(&snapshot)?;
+        if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
+            step.plan.actions.extend(self.telling.step(host, &self.config.policy));
+        }
+        step.plan.actions.retain(|action| {
+            let vm = snapshot.vms.iter().find(|vm| vm.id == action.vm);
+            vm.is_some_and(|vm| vm.role == Role::Vm && vm.fixed(action.lever.kind()).is_none())
+        });
+        self.say(&step, &snapshot);
+        let outcomes = match &mut self.keeper {
+            Some(keeper) => {
+                let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
+                keeper.tell_again(&mut *self.machine, snapshot.at);
+                self.controller.told(&outcomes);
+                outcomes
+            }
+            None => {
+                self.would(&step.plan.actions);
+                Vec::new()
+            }
+        };
+        for outcome in &outcomes {
+            if outcome.action.lever == Lever::Told && outcome.result.is_err() {
+                self.telling.missed(&outcome.action.vm);
+            }
+            self.tell(outcome);
+        }
+        self.post(&snapshot, &step, &outcomes);
+        Ok(step.next)
+    }
+
+    /// What is known to manage itself, or whose owner wants it left alone, has no levers.
+    fn leave_alone(&self, snapshot: &mut Snapshot) {
+        let yields = self.yields();
+        for vm in snapshot.vms.iter_mut().filter(|vm| vm.role == Role::Vm) {
+            if vm.hands_off {
+                let reason = "its owner set hands-off in its metadata";
+                vm.fixed = ALL.map(|lever| Fixed { lever, reason: reason.into() }).into();
+            }
+            for found in &yields {
+                for &lever in
+                    found.levers.iter().filter(|lever| vm.fixed(**lever).is_none()).collect::<Vec<_>>()
+                {
+                    vm.fixed.push(Fixed { lever, reason: found.reason.clone() });
+                }
+            }
+        }
+    }
+
+    fn yields(&self) -> Vec<yields::Yield> {
+        if self.live { yields::detect(&Root::live()) } else { Vec::new() }
+    }
+
+    fn trouble(&mut self, error: &MachineError) {
+        let text = error.to_string();
+        let mut status = self.board.lock();
+        if status.trouble.as_ref() != Some(&text) {
+            log(Level::Error, "cannot look", &[("why", text.clone())]);
+            status.trouble = Some(text);
+        }
+    }
+
+    /// Notes, each once.
+    fn say(&mut self, step: &Step, snapshot: &Snapshot) {
+        let mut notes = step.notes.clone();
+        for vm in snapshot.vms.iter().filter(|vm| vm.role == Role::Vm) {
+            if let Some(why) = vm.fixed(LeverKind::Online) {
+                notes.push(format!("{}: keeps its vCPUs: {why}", vm.name));
+            }
+        }
+        for note in notes {
+            if self.told.insert(note.clone()) {
+                log(Level::Info, "note", &[("what", note)]);
+            }
+        }
+    }
+
+    /// Without --apply: what would be changed, once each time that it is something else.
+    fn would(&mut self, actions: &[Action]) {
+        for action in actions {
+            let key = format!("{} {}", action.vm.0, action.lever);
+            let to = action.to.to_string();
+            if self.planned.get(&key) != Some(&to) {
+                log(Level::Info, "would set", &fields(action));
+                self.planned.insert(key, to);
+            }
+        }
+    }
+
+    fn tell(&mut self, outcome: &Outcome) {
+        let Outcome { action, result } = outcome;
+        match result {
+            Ok(value) if *value == action.to => log(Level::Info, "set", &fields(action)),
+            Ok(value) => {
+                let came = [("became", value.to_string())];
+                log(Level::Warning, "set in part", &[&fields(action)[..], &came].concat());
+            }
+            Err(error) => {
+                let key = format!("{} {}: {error}", action.name, action.lever);
+                if self.told.insert(key) {
+                    let why = [("error", error.to_string())];
+                    log(Level::Warning, "not set", &[&fields(action)[..], &why].concat());
+                }
+            }
+        }
+    }
+
+    /// For those who ask for the status or the metrics.
+    fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
+        let counts = self.board.counts();
+        let entries = self.keeper.as_ref().map_or(&[][..], Keeper::entries);
+        let vm = |vm: &corefit_core::machine::VmState| {
+            let estimate =
+                step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
+            let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
+            let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
+            let (actions, failures) = counts.get(&vm.name).copied().unwrap_or_default();
+            let changed = entries.iter().filter(|entry| entry.vm == vm.id).map(|entry| {
+                let now = entry.wrote.last().map_or(String::new(), ToString::to_string);
+                format!("{}: {now}, before {}", entry.lever, entry.original)
+            });
+            VmStatus {
+                name: vm.name.clone(),
+                vcpus: vm.vcpus.len(),
+                online: vm.vcpus.iter().filter(|vcpu| vcpu.online).count(),
+                entitled: estimate.and_then(|e| e.entitled),
+                available: estimate.and_then(|e| e.available),
+                used: estimate.and_then(|e| e.activity.used),
+                waiting: estimate.and_then(|e| e.activity.waiting),
+                left_alone: vm.fixed(LeverKind::Online).map(Into::into),
+                changed: changed.collect(),
+                actions: actions + of_vm().count() as u64 - failed,
+                failures: failures + failed,
+            }
+        };
+        let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
+        let mut status = self.board.lock();
+        status.steps = self.steps;
+        status.vms = vms;
+        status.notes = self.told.iter().take(NOTES).cloned().collect();
+    }
+
+    /// Reads the configuration again; a bad one is refused, and the old one stays.
+    fn reload(&mut self) {
+        match self.args.read() {
+            Ok(config) => {
+                let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics());
+                if fixed(&config) != fixed(&self.config) {
+                    let what = "machine, apply, state and metrics count from the next start";
+                    log(Level::Warning, "configuration", &[("note", what.into())]);
+                }
+                self.controller.reconfigure(config.policy.clone());
+                (self.config.policy, self.config.tell) = (config.policy, config.tell);
+                log(Level::Info, "configuration read again", &[]);
+            }
+            Err(error) => {
+                log(
+                    Level::Error,
+                    "configuration refused, the old one stays",
+                    &[("why", format!("{error:#}"))],
+                );
+            }
+        }
+    }
+
+    /// Puts back everything; `false` if something could not be.
+    fn put_back(&mut self) -> bool {
+        let Some(keeper) = &mut self.keeper else { return true };
+        for attempt in 1..=LAST_TRIES {
+            if keeper.entries().is_empty() {
+                break;
+            }
+            let snapshot = match self.machine.observe() {
+                Ok(snapshot) => snapshot,
+                Err(error) => {
+                    log(Level::Error, "cannot look", &[("why", error.to_string())]);
+                    continue;
+                }
+            };
+            let restored = keeper.restore(&mut *self.machine, &snapshot);
+            log(Level::Info, "restored", &[("result", restore::sum(&restored))]);
+            for text in restored.stand {
+                log(Level::Warning, "not put back", &[("what", text)]);
+            }
+            for text in restored.pending {
+                let level = if attempt == LAST_TRIES { Level::Error } else { Level::Warning };
+                log(
+                    level,
+                    "pending",
+                    &[("what", text), ("remedy", "the next start, or corefit restore".into())],
+                );
+            }
+        }
+        keeper.entries().is_empty()
+    }
+}
+
+fn fields(action: &Action) -> [(&'static str, String); 5] {
+    let from = action.from.as_ref().map_or("unknown".into(), ToString::to_string);
+    [
+        ("vm", action.name.clone()),
+        ("lever", action.lever.to_string()),
+        ("from", from),
+        ("to", action.to.to_string()),
+        ("why", action.why.to_string()),
+    ]
+}

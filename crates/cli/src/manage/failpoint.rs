@@ -1,0 +1,61 @@
+//! Places at which tests end the daemon as `kill -9` does: `COREFIT_TEST_KILL_AT=NAME` or `NAME:COUNT`.
+//!
+//! In the tests of this crate the kill is a panic that the test catches, so that the machine lives on.
+
+/// Ends here if a test wants it.
+#[cfg(not(test))]
+pub(crate) fn reach(name: &str) {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static ARMED: OnceLock<Option<(String, AtomicU32)>> = OnceLock::new();
+    let armed = ARMED.get_or_init(|| {
+        let text = std::env::var("COREFIT_TEST_KILL_AT").ok()?;
+        let (name, count) = text.split_once(':').unwrap_or((&text, "1"));
+        Some((name.to_owned(), AtomicU32::new(count.parse().ok()?)))
+    });
+    let Some((wanted, left)) = armed else { return };
+    if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+pub(crate) use testing::reach;
+
+/// Kills that the machine survives.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    thread_local! {
+        /// How many places may still be passed.
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    struct Killed;
+
+    pub(crate) fn reach(_: &str) {
+        LEFT.with(|left| match left.get() {
+            Some(0) => {
+                left.set(None);
+                resume_unwind(Box::new(Killed));
+            }
+            Some(n) => left.set(Some(n - 1)),
+            None => {}
+        });
+    }
+
+    /// Does something that is killed at the place after so many; `None` if it was.
+    pub(crate) fn until_killed<T>(places: Option<u32>, job: impl FnOnce() -> T) -> Option<T> {
+        LEFT.with(|left| left.set(places));
+        let result = catch_unwind(AssertUnwindSafe(job));
+        LEFT.with(|left| left.set(None));
+        match result {
+            Ok(done) => Some(done),
+            Err(panic) if panic.is::<Killed>() => None,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}

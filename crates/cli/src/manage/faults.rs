@@ -1,0 +1,436 @@
+//! Random faults on a simulated host: whatever happens, every setting is at the end as it was, or as an
+//! administrator made it, and no other VM was touched.
+//!
+//! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use corefit_core::decide::{Action, Why};
+use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, Snapshot, Value, VmId};
+use corefit_core::{CpuSet, Cpus, Time, Weight};
+use corefit_sim::{Scenario, Sim, SimMachine};
+
+use super::failpoint::testing::until_killed;
+use super::{Journal, Keeper};
+
+const SEQUENCES: u64 = 1000;
+const EVENTS: u32 = 25;
+/// VMs that plans are about; one more is nobody's business.
+const MANAGED: u32 = 3;
+const VCPUS: u32 = 4;
+
+const HOST: &str = "until = \"3600s\"\nhardware = { cores = 2 }\n\
+    [[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
+    [[vm]]\nname = \"b\"\ncount = 3\nvcpus = 4\nprogram = \"hog\"\n";
+
+fn simulated(text: &str) -> SimMachine {
+    let scenario = Scenario::parse(text, &[]).unwrap();
+    SimMachine::new(Sim::new(&scenario.spec).unwrap(), "faults", true)
+}
+
+/// A machine that things happen to.
+struct Faulty {
+    sim: SimMachine,
+    /// VMs that moved have another id.
+    moved: BTreeMap<u32, u32>,
+    kept: BTreeMap<u32, String>,
+    gone: BTreeSet<u32>,
+    /// Guests whose agent does not answer.
+    hung: BTreeSet<u32>,
+    /// Guests whose agent says yes and does nothing.
+    lying: BTreeSet<u32>,
+    /// Guests that take one vCPU offline and then fail.
+    halfway: BTreeSet<u32>,
+    /// libvirtd does not answer.
+    deaf: bool,
+    touched: BTreeSet<u32>,
+}
+
+impl Faulty {
+    fn new(sim: SimMachine) -> Faulty {
+        let (moved, kept, gone) = Default::default();
+        let (hung, lying, halfway, touched) = Default::default();
+        Faulty { sim, moved, kept, gone, hung, lying, halfway, deaf: false, touched }
+    }
+
+    fn id(&self, vm: u32) -> VmId {
+        VmId(format!("sim-{vm}/{}", self.moved.get(&vm).copied().unwrap_or(0)))
+    }
+
+    fn number(&self, id: &VmId) -> Result<u32, MachineError> {
+        let gone = || MachineError::Gone("no such VM".into());
+        let number = id.0.strip_prefix("sim-").and_then(|rest| rest.split_once('/')?.0.parse().ok());
+        number.filter(|vm| self.id(*vm) == *id && !self.gone.contains(vm)).ok_or_else(gone)
+    }
+
+    fn reach(&self, vm: u32, lever: Lever) -> Result<VmId, MachineError> {
+        let guests = matches!(lever, Lever::Online | Lever::Told);
+        if self.deaf || (guests && self.hung.contains(&vm)) {
+            return Err(MachineError::Gone("no answer".into()));
+        }
+        Ok(VmId(format!("sim-{vm}")))
+    }
+
+    /// What it really is.
+    fn truth(&mut self, vm: u32, lever: Lever) -> Value {
+        self.sim.current(&VmId(format!("sim-{vm}")), lever).unwrap()
+    }
+
+    fn heal(&mut self) {
+        (self.deaf, self.hung, self.lying, self.halfway) = Default::default();
+    }
+}
+
+impl Machine for Faulty {
+    fn name(&self) -> String {
+        "faulty".into()
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        if self.deaf {
+            return Err(MachineError::Gone("no answer".into()));
+        }
+        let mut snapshot = self.sim.observe()?;
+        for (number, vm) in (0..).zip(&mut snapshot.vms) {
+            vm.id = self.id(number);
+            vm.kept = self.kept.get(&number).cloned();
+        }
+        snapshot.vms.retain(|vm| self.number(&vm.id).is_ok());
+        Ok(snapshot)
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        self.sim.pass(time)
+    }
+}
+
+impl Act for Faulty {
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        let number = self.number(vm)?;
+        let id = self.reach(number, lever)?;
+        self.sim.current(&id, lever)
+    }
+
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        let number = self.number(vm)?;
+        let id = self.reach(number, lever)?;
+        self.touched.insert(number);
+        if self.lying.contains(&number) && lever == Lever::Online {
+            return Ok(());
+        }
+        if self.halfway.contains(&number) && lever == Lever::Online {
+            let Value::Vcpus(have) = self.sim.current(&id, lever)? else { unreachable!() };
+            let Value::Vcpus(want) = value else { unreachable!() };
+            let (have, want) = (u32::try_from(have.len()).unwrap(), u32::try_from(want.len()).unwrap());
+            let step = if want < have { have - 1 } else { (have + 1).min(want) };
+            self.sim.set(&id, lever, &Value::Vcpus(CpuSet::first(step)))?;
+            return Err(MachineError::Gone("it stopped halfway".into()));
+        }
+        self.sim.set(&id, lever, value)
+    }
+
+    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
+        let number = self.number(vm)?;
+        self.reach(number, Lever::Weight)?;
+        match text {
+            Some(text) => self.kept.insert(number, text.into()),
+            None => self.kept.remove(&number),
+        };
+        Ok(())
+    }
+}
+
+/// Numbers that look random (SplitMix64), the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u32::try_from((z ^ (z >> 31)) % u64::from(n)).unwrap()
+    }
+}
+
+fn levers(vm: u32) -> Vec<Lever> {
+    let all = [Lever::Online, Lever::Weight, Lever::Quota, Lever::Affinity(1), Lever::Told];
+    all.into_iter().filter(|lever| *lever != Lever::Told || vm == 0).collect()
+}
+
+fn limit(quota_us: u32) -> Value {
+    Value::Limit(Limit { quota_us: Some(quota_us.into()), period_us: 100_000, burst_us: 0 })
+}
+
+/// A value that a plan would write.
+fn wanted(random: &mut Random, lever: Lever) -> Value {
+    match lever {
+        Lever::Online => Value::Vcpus(CpuSet::first(2 + random.below(VCPUS - 1))),
+        Lever::Weight => Value::Weight(Weight(f64::from(100 + random.below(5) * 100))),
+        Lever::Quota => limit(10_000 + random.below(5) * 10_000),
+        Lever::Affinity(_) => Value::Pcpus(random.below(2).to_string().parse().unwrap()),
+        _ => Value::Told(Some(Cpus(f64::from(1 + random.below(3))))),
+    }
+}
+
+/// A value that only an administrator writes, another each time where there are enough.
+fn administrators(count: u32, lever: Lever) -> Option<Value> {
+    match lever {
+        Lever::Online => Some(Value::Vcpus(CpuSet::first(1))),
+        Lever::Weight => Some(Value::Weight(Weight(f64::from(3000 + count)))),
+        Lever::Quota => Some(limit(60_001 + count)),
+        _ => None,
+    }
+}
+
+/// A daemon's life in pieces.
+struct Story {
+    dir: PathBuf,
+    machine: Faulty,
+    keeper: Option<Keeper>,
+    expected: BTreeMap<(u32, Lever), Value>,
+    now: Time,
+}
+
+impl Story {
+    fn new(dir: &Path, machine: Faulty) -> Story {
+        let mut story =
+            Story { dir: dir.into(), machine, keeper: None, expected: BTreeMap::new(), now: Time(1 << 40) };
+        for vm in 0..=MANAGED {
+            for lever in levers(vm) {
+                let value = story.machine.truth(vm, lever);
+                story.expected.insert((vm, lever), value);
+            }
+        }
+        story
+    }
+
+    /// A daemon that is there goes on; else one starts, if it can, and puts back what the one before left;
+    /// perhaps killed on the way.
+    fn start(&mut self, kill: Option<u32>) {
+        if self.keeper.is_some() {
+            return;
+        }
+        let (dir, machine) = (self.dir.clone(), &mut self.machine);
+        let started = until_killed(kill, move || {
+            let journal = Journal::open(&dir, "faulty", "boot").ok()?;
+            let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+            if let Ok(snapshot) = machine.observe() {
+                keeper.restore(machine, &snapshot);
+            }
+            Some(keeper)
+        });
+        self.keeper = started.flatten();
+    }
+
+    /// One step of the daemon, perhaps killed on the way.
+    fn step(&mut self, actions: &[Action], kill: Option<u32>) {
+        let (machine, now) = (&mut self.machine, self.now);
+        let Some(mut keeper) = self.keeper.take() else { return };
+        self.keeper = until_killed(kill, move || {
+            if let Ok(snapshot) = machine.observe() {
+                keeper.adopt(machine, &snapshot);
+                keeper.apply(machine, actions, now);
+                keeper.tell_again(machine, now);
+            }
+            keeper
+        });
+    }
+
+    fn plan(&self, random: &mut Random) -> Vec<Action> {
+        let mut one = || {
+            let vm = random.below(MANAGED);
+            let levers = levers(vm);
+            let lever = levers[random.below(u32::try_from(levers.len()).unwrap()) as usize];
+            let why = Why::Available { available: Cpus(1.0) };
+            let to = wanted(random, lever);
+            Action { vm: self.machine.id(vm), name: format!("vm{vm}"), lever, from: None, to, why }
+        };
+        (0..4).map(|_| one()).collect()
+    }
+
+    fn administrator(&mut self, random: &mut Random, count: u32) {
+        let vm = random.below(MANAGED + 1);
+        let levers = levers(vm);
+        let lever = levers[random.below(u32::try_from(levers.len()).unwrap()) as usize];
+        if let Some(value) = administrators(count, lever) {
+            self.machine.sim.set(&VmId(format!("sim-{vm}")), lever, &value).unwrap();
+            self.expected.insert((vm, lever), value);
+        }
+    }
+
+    fn disk(&self, full: bool) {
+        // A directory in the way of the file that the journal is written to first.
+        let beside = self.dir.join("journal.new");
+        if full {
+            let _ = std::fs::remove_file(&beside);
+            let _ = std::fs::create_dir(&beside);
+        } else {
+            let _ = std::fs::remove_dir(&beside);
+        }
+    }
+
+    fn event(&mut self, random: &mut Random, count: u32) {
+        let vm = random.below(MANAGED);
+        match random.below(16) {
+            0 => self.administrator(random, count),
+            1 => drop(self.machine.hung.insert(vm)),
+            2 => drop(self.machine.lying.insert(vm)),
+            3 => drop(self.machine.halfway.insert(vm)),
+            4 => self.machine.deaf = true,
+            5 => self.machine.heal(),
+            6 => self.disk(true),
+            7 => self.disk(false),
+            8 => self.now = Time(u64::from(random.below(1 << 30)) << 12),
+            9 => {
+                // It migrates, or is saved and resumed: another id, and what it carries.
+                *self.machine.moved.entry(vm).or_insert(0) += 1;
+            }
+            10 if random.below(4) == 0 => drop(self.machine.gone.insert(vm)),
+            11 => self.keeper = None,
+            _ => {}
+        }
+        let kill = (random.below(4) == 0).then(|| random.below(12));
+        self.start(kill);
+        let plan = self.plan(random);
+        let kill = (random.below(4) == 0).then(|| random.below(24));
+        self.step(&plan, kill);
+        self.now = self.now + Duration::from_millis(700);
+        self.machine.pass(Duration::from_millis(1)).unwrap();
+    }
+
+    /// All is well again, and the daemon ends.
+    fn end(&mut self) {
+        self.machine.heal();
+        self.disk(false);
+        self.start(None);
+        let mut keeper = self.keeper.take().expect("nothing keeps a daemon from starting any more");
+        let snapshot = self.machine.observe().unwrap();
+        let restored = keeper.restore(&mut self.machine, &snapshot);
+        assert_eq!(restored.pending, Vec::<String>::new());
+        assert_eq!(keeper.entries(), []);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        if self.machine.touched.contains(&MANAGED) {
+            return Err("a VM that no plan was about was touched".into());
+        }
+        for ((vm, lever), expected) in self.expected.clone() {
+            if self.machine.gone.contains(&vm) {
+                continue;
+            }
+            let found = self.machine.truth(vm, lever);
+            if found != expected {
+                return Err(format!("VM {vm}: {lever} is {found}, not {expected}"));
+            }
+        }
+        match self.machine.kept.iter().find(|(vm, _)| !self.machine.gone.contains(vm)) {
+            Some((vm, text)) => Err(format!("VM {vm} still carries {text}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A directory where syncing costs nothing, if there is one: what is tested is the order of things.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+#[test]
+fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it() {
+    for seed in 0..SEQUENCES {
+        let dir = directory();
+        let mut random = Random(seed);
+        let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+        story.start(None);
+        for count in 0..EVENTS {
+            story.event(&mut random, count);
+        }
+        story.end();
+        story.check().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+#[test]
+fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
+    let mut killed = 0;
+    for place in 0.. {
+        let dir = directory();
+        let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+        story.start(None);
+        let mut random = Random(7);
+        let plan = story.plan(&mut random);
+        story.step(&plan, Some(place));
+        let done = story.keeper.is_some();
+        killed += u32::from(!done);
+        story.end();
+        story.check().unwrap_or_else(|what| panic!("place {place}: {what}"));
+        if done {
+            break;
+        }
+    }
+    assert!(killed >= 10, "only {killed} places were reached");
+}
+
+#[test]
+fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
+    let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
+    let (mut sim, dir) = (simulated(text), directory());
+    let journal = Journal::open(dir.path(), "sim", "boot").unwrap();
+    let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+    let snapshot = sim.observe().unwrap();
+    let action = |vm: &corefit_core::machine::VmState| {
+        let (to, why) = (Value::Vcpus(CpuSet::first(1)), Why::Available { available: Cpus(0.04) });
+        Action { vm: vm.id.clone(), name: vm.name.clone(), lever: Lever::Online, from: None, to, why }
+    };
+    let actions: Vec<Action> = snapshot.vms.iter().map(action).collect();
+    let outcomes = keeper.apply(&mut sim, &actions, snapshot.at);
+    assert!(outcomes.iter().all(|outcome| outcome.result == Ok(Value::Vcpus(CpuSet::first(1)))));
+    assert_eq!(keeper.entries().len(), 200);
+    let restored = keeper.restore(&mut sim, &snapshot);
+    assert_eq!((restored.back, restored.pending.len(), keeper.entries().len()), (200, 0, 0));
+    let after = sim.observe().unwrap();
+    assert!(after.vms.iter().all(|vm| vm.vcpus.iter().all(|vcpu| vcpu.online)));
+}
+
+#[test]
+fn nothing_is_changed_while_the_journal_cannot_be_written() {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    story.disk(true);
+    let plan = story.plan(&mut Random(3));
+    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    for outcome in outcomes {
+        let refused = matches!(&outcome.result, Err(MachineError::Gone(why)) if why.contains("journal"));
+        let nothing_to_do = outcome.result.as_ref() == Ok(&outcome.action.to);
+        assert!(refused || nothing_to_do, "{outcome:?}");
+    }
+    assert!(story.machine.touched.is_empty());
+}
+
+#[test]
+fn what_an_administrator_changed_is_left_alone_and_said_once() {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    let id = story.machine.id(1);
+    let why = Why::Available { available: Cpus(1.0) };
+    let set = |story: &mut Story, weight| {
+        let to = Value::Weight(Weight(weight));
+        let (vm, why) = (id.clone(), why.clone());
+        let action = Action { vm, name: "b".into(), lever: Lever::Weight, from: None, to, why };
+        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
+    };
+    assert!(set(&mut story, 200.0).is_ok());
+    let theirs = Value::Weight(Weight(4000.0));
+    story.machine.sim.set(&VmId("sim-1".into()), Lever::Weight, &theirs).unwrap();
+    for _ in 0..2 {
+        let Err(MachineError::Denied(why)) = set(&mut story, 300.0) else { panic!("it was overwritten") };
+        assert!(why.contains("somebody else changed the weight"), "{why}");
+    }
+    story.end();
+    assert_eq!(story.machine.truth(1, Lever::Weight), theirs);
+}

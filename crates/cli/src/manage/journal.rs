@@ -1,0 +1,282 @@
+//! The journal: what each setting was before corefit changed it, on disk before it is changed.
+//!
+//! ```text
+//! corefit-journal 1 SHA-256 of the rest
+//! { boot, machine, entries: [ { vm, name, lever, original, wrote: [ … ], pending } ] }
+//! ```
+//!
+//! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
+//! or the new one, never a part. What it says of an earlier boot of this host is void, for so are the settings.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use corefit_core::machine::{Lever, Value, VmId};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::failpoint::reach;
+
+/// Begins the first line.
+const FORMAT: &str = "corefit-journal 1 ";
+/// What we wrote last, and what was read back, is all that a setting can be if nobody else changed it.
+const WROTE: usize = 4;
+
+/// A setting that was changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    pub(crate) vm: VmId,
+    /// For people.
+    pub(crate) name: String,
+    pub(crate) lever: Lever,
+    /// Before the first change.
+    pub(crate) original: Value,
+    /// Values that we wrote, or read back after it, the latest last.
+    pub(crate) wrote: Vec<Value>,
+    /// A write is under way: what came of it was not read back yet, or was a part of it.
+    pub(crate) pending: bool,
+}
+
+/// The file's content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    boot: String,
+    machine: String,
+    entries: Vec<Entry>,
+}
+
+/// A directory with a journal, held by this process alone.
+pub(crate) struct Journal {
+    dir: PathBuf,
+    /// Its lock goes with it.
+    _lock: File,
+    content: Content,
+}
+
+impl Entry {
+    /// Notes a value as one of ours.
+    pub(crate) fn ours(&mut self, value: Value) {
+        self.wrote.retain(|known| *known != value);
+        self.wrote.push(value);
+        let surplus = self.wrote.len().saturating_sub(WROTE);
+        self.wrote.drain(..surplus);
+    }
+}
+
+impl Journal {
+    /// Takes hold of the journal in a directory, which is made if need be, for a machine (as `--machine`
+    /// names it), and reads what an earlier run left.
+    ///
+    /// # Errors
+    /// If another corefit holds it, it is damaged, of another machine, or cannot be written: then nothing may
+    /// be changed.
+    pub(crate) fn open(dir: &Path, machine: &str, boot: &str) -> Result<Journal> {
+        fs::create_dir_all(dir)
+            .with_context(|| format!("{}: no directory for the journal", dir.display()))?;
+        let lock = lock(dir)?;
+        let mut content = Content { boot: boot.into(), machine: machine.into(), entries: Vec::new() };
+        if let Some(found) = read(dir)? {
+            let same_boot = found.boot == boot;
+            if same_boot && !found.entries.is_empty() && found.machine != machine {
+                bail!(
+                    "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {}`",
+                    file(dir).display(),
+                    found.machine,
+                    dir.display()
+                );
+            }
+            if same_boot {
+                content.entries = found.entries;
+            }
+        }
+        let journal = Journal { dir: dir.into(), _lock: lock, content };
+        journal.write().map_err(|error| {
+            anyhow!("{}: cannot be written, so nothing is changed: {error}", file(dir).display())
+        })?;
+        Ok(journal)
+    }
+
+    /// The machine that an earlier run's entries are of, if there is a journal in the directory.
+    pub(crate) fn machine_of(dir: &Path) -> Result<Option<String>> {
+        Ok(read(dir)?.map(|content| content.machine))
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.content.entries
+    }
+
+    pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.content.entries
+    }
+
+    pub(crate) fn find(&mut self, vm: &VmId, lever: Lever) -> Option<&mut Entry> {
+        self.content.entries.iter_mut().find(|entry| entry.vm == *vm && entry.lever == lever)
+    }
+
+    pub(crate) fn add(&mut self, entry: Entry) {
+        self.content.entries.push(entry);
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
+        self.content.entries.retain(keep);
+    }
+
+    /// Entries as they were, to go back to if they cannot be written.
+    pub(crate) fn replace(&mut self, entries: Vec<Entry>) {
+        self.content.entries = entries;
+    }
+
+    /// Has on disk what is here.
+    pub(crate) fn write(&self) -> io::Result<()> {
+        let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;
+        let text = format!("{FORMAT}{}\n{body}\n", checksum(&body));
+        let (target, beside) = (file(&self.dir), self.dir.join("journal.new"));
+        let mut new = File::create(&beside)?;
+        reach("journal-begun");
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        reach("journal-written");
+        fs::rename(&beside, &target)?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn file(dir: &Path) -> PathBuf {
+    dir.join("journal")
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let mut lock = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let held = lock.as_mut().map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    match flock(&*held, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let who = fs::read_to_string(&path).unwrap_or_default();
+            let who = who.trim();
+            bail!(
+                "{}: another corefit (process {who}) is at work with it; end that one first",
+                dir.display()
+            );
+        }
+        Err(error) => bail!("{}: {error}", path.display()),
+    }
+    // For people; what counts is the lock.
+    let _ = held.set_len(0).and_then(|()| held.write_all(std::process::id().to_string().as_bytes()));
+    Ok(lock?)
+}
+
+fn read(dir: &Path) -> Result<Option<Content>> {
+    let path = file(dir);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|error| anyhow!("{}: {error}; nothing is changed", path.display()))?,
+    };
+    parse(&text).map(Some).map_err(|what| {
+        anyhow!(
+            "{}: damaged ({what}), so it is not known what to put back; nothing is changed. Compare the VMs' \
+             settings with their definitions, then remove the file",
+            path.display()
+        )
+    })
+}
+
+fn parse(text: &str) -> Result<Content, String> {
+    let (first, body) = text.split_once('\n').ok_or("it has no second line")?;
+    let sum = first.strip_prefix(FORMAT).ok_or("line 1 is not that of a journal")?;
+    let body = body.strip_suffix('\n').ok_or("its end is missing")?;
+    if sum != checksum(body) {
+        return Err("its checksum is wrong".into());
+    }
+    serde_json::from_str(body).map_err(|error| error.to_string())
+}
+
+fn checksum(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corefit_core::Weight;
+
+    fn entry(vm: &str) -> Entry {
+        let (original, wrote) = (Value::Weight(Weight(1024.0)), vec![Value::Weight(Weight(2048.0))]);
+        Entry { vm: VmId(vm.into()), name: vm.into(), lever: Lever::Weight, original, wrote, pending: false }
+    }
+
+    fn refused(dir: &Path, machine: &str) -> String {
+        Journal::open(dir, machine, "boot").err().expect("it was taken").to_string()
+    }
+
+    #[test]
+    fn what_was_written_is_there_for_the_next_and_void_after_a_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", "boot").unwrap();
+        journal.add(entry("a"));
+        journal.write().unwrap();
+        drop(journal);
+        assert_eq!(Journal::open(dir.path(), "host", "boot").unwrap().entries(), [entry("a")]);
+        assert!(refused(dir.path(), "libvirt").contains("holds settings of the machine \"host\""));
+        assert_eq!(Journal::open(dir.path(), "libvirt", "another boot").unwrap().entries(), []);
+    }
+
+    #[test]
+    fn a_second_one_is_refused_as_long_as_the_first_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Journal::open(dir.path(), "host", "boot").unwrap();
+        let text = refused(dir.path(), "host");
+        assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+        drop(first);
+        Journal::open(dir.path(), "host", "boot").unwrap();
+    }
+
+    #[test]
+    fn a_damaged_one_is_refused_and_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", "boot").unwrap();
+        journal.add(entry("a"));
+        journal.write().unwrap();
+        drop(journal);
+        let path = file(dir.path());
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            let text = refused(dir.path(), "host");
+            assert!(text.contains("nothing is changed"), "byte {at}: {text}");
+            assert_eq!(fs::read(&path).unwrap(), bad);
+        }
+        for length in 0..good.len() {
+            fs::write(&path, &good[..length]).unwrap();
+            assert!(refused(dir.path(), "host").contains("damaged"), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_nothing_begins() {
+        let full = Path::new("/dev/full");
+        let text = Journal::open(&full.join("x"), "host", "boot").err().unwrap().to_string();
+        assert!(text.contains("no directory for the journal"), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        // A directory in the way of the new file, as no permission stops root.
+        fs::create_dir(dir.path().join("journal.new")).unwrap();
+        assert!(refused(dir.path(), "host").contains("cannot be written, so nothing is changed"));
+    }
+
+    #[test]
+    fn only_the_latest_values_are_ours() {
+        let mut entry = entry("a");
+        (0..9).for_each(|n| entry.ours(Value::Weight(Weight(f64::from(n)))));
+        assert_eq!(entry.wrote.len(), WROTE);
+        entry.ours(Value::Weight(Weight(5.0)));
+        assert_eq!(entry.wrote.last(), Some(&Value::Weight(Weight(5.0))));
+        assert_eq!(entry.wrote.len(), WROTE);
+    }
+}

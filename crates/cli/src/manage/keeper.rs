@@ -1,0 +1,408 @@
+//! Who applies plans, and puts everything back.
+//!
+//! ```text
+//! Plan ─▶ read each ─▶ originals to the journal (fsync) ─▶ to the VMs' notes ─▶ write each ─▶ read back ─▶ Outcomes
+//!              │ somebody else changed it: it stands, and is his from now on
+//! ```
+//!
+//! A setting is ours as long as it has a value that we wrote, or read back after writing. What is not ours any
+//! more is never written again, and not put back. A batch costs the journal one write before its changes and one
+//! after them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use corefit_core::decide::{Action, Outcome};
+use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::{CpuSet, Cpus, Time, Weight, What};
+use serde::{Deserialize, Serialize};
+
+use super::failpoint::reach;
+use super::journal::{Entry, Journal};
+
+/// What guests are told is written again after so long, for it counts 20 s there.
+const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// A kernel's or an agent's rounding of a number.
+const ROUNDING: f64 = 0.002;
+
+/// Applies plans to one machine.
+pub(crate) struct Keeper {
+    journal: Journal,
+    /// Settings that somebody else changed after us.
+    theirs: BTreeSet<(VmId, Lever)>,
+    /// What each VM carries with it.
+    kept: BTreeMap<VmId, String>,
+    told_at: BTreeMap<VmId, Time>,
+    /// How long one batch may take.
+    budget: Duration,
+}
+
+/// What travels with a VM.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    corefit: u32,
+    settings: Vec<Setting>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Setting {
+    lever: Lever,
+    original: Value,
+    wrote: Vec<Value>,
+}
+
+/// What came of putting back.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Restored {
+    /// Settings that are as they were again.
+    pub(crate) back: usize,
+    /// Settings that somebody else changed, with what they are.
+    pub(crate) stand: Vec<String>,
+    /// Settings that cannot be put back yet, and why. They stay in the journal.
+    pub(crate) pending: Vec<String>,
+    /// Settings of VMs that have ended.
+    pub(crate) ended: usize,
+    /// Settings that VMs brought with them.
+    pub(crate) came: Vec<String>,
+}
+
+impl Keeper {
+    pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
+        let (theirs, kept, told_at) = Default::default();
+        Keeper { journal, theirs, kept, told_at, budget }
+    }
+
+    /// Settings that are changed now.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        self.journal.entries()
+    }
+
+    /// Does what a plan says, as far as it can be done.
+    pub(crate) fn apply(&mut self, machine: &mut dyn Act, actions: &[Action], now: Time) -> Vec<Outcome> {
+        let begun = Instant::now();
+        let before = self.journal.entries().to_vec();
+        let mut results: Vec<Option<Result<Value, MachineError>>> = Vec::with_capacity(actions.len());
+        for action in actions {
+            let late = begun.elapsed() > self.budget;
+            results.push(if late { Some(Err(not_tried())) } else { self.intend(machine, action) });
+        }
+        if results.iter().any(Option::is_none) {
+            if let Err(error) = self.journal.write() {
+                self.journal.replace(before.clone());
+                // Not for good: a disk is full until somebody makes room.
+                let why =
+                    MachineError::Gone(format!("nothing is changed: the journal cannot be written: {error}"));
+                results
+                    .iter_mut()
+                    .filter(|result| result.is_none())
+                    .for_each(|r| *r = Some(Err(why.clone())));
+            }
+            reach("journaled");
+        }
+        for (action, result) in actions.iter().zip(&mut results) {
+            if result.is_some() {
+                continue;
+            }
+            *result = Some(if begun.elapsed() > self.budget {
+                Err(not_tried())
+            } else {
+                self.change(machine, action, now)
+            });
+        }
+        // What is as it was needs no entry.
+        self.journal.retain(|entry| entry.pending || entry.wrote.last() != Some(&entry.original));
+        if before != self.journal.entries() {
+            // If that fails, the file knows what was intended, which is enough.
+            let _ = self.journal.write();
+            self.take_notes_back(machine);
+        }
+        let outcome = |(action, result): (&Action, Option<_>)| Outcome {
+            action: action.clone(),
+            result: result.unwrap_or_else(|| Err(not_tried())),
+        };
+        actions.iter().zip(results).map(outcome).collect()
+    }
+
+    /// Notes in the journal what a setting is and is going to be; the result, if nothing is to be written.
+    fn intend(&mut self, machine: &mut dyn Act, action: &Action) -> Option<Result<Value, MachineError>> {
+        let Action { vm, lever, to, .. } = action;
+        if self.theirs.contains(&(vm.clone(), *lever)) {
+            return Some(Err(MachineError::Denied(stands(*lever))));
+        }
+        let current = match machine.current(vm, *lever) {
+            Ok(current) => current,
+            Err(error) => return Some(Err(error)),
+        };
+        if let Some(entry) = self.journal.find(vm, *lever) {
+            if !is_ours(entry, &current) && !same(&entry.original, &current) {
+                self.theirs.insert((vm.clone(), *lever));
+                let now = format!("{}: it is {current} now", stands(*lever));
+                self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
+                return Some(Err(MachineError::Denied(now)));
+            }
+            if same(&current, to) {
+                return Some(Ok(current));
+            }
+            entry.ours(current);
+            entry.ours(to.clone());
+            entry.pending = true;
+            return None;
+        }
+        if same(&current, to) {
+            return Some(Ok(current));
+        }
+        let (vm, name, wrote) = (vm.clone(), action.name.clone(), vec![to.clone()]);
+        self.journal.add(Entry { vm, name, lever: *lever, original: current, wrote, pending: true });
+        None
+    }
+
+    /// Writes a setting whose original is on disk, and reads it back.
+    fn change(&mut self, machine: &mut dyn Act, action: &Action, now: Time) -> Result<Value, MachineError> {
+        let Action { vm, lever, to, .. } = action;
+        self.note(machine, vm);
+        reach("noted");
+        let done = machine.set(vm, *lever, to);
+        reach("written");
+        let read = machine.current(vm, *lever);
+        if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
+            entry.ours(read.clone());
+            // A guest may still be on its way.
+            entry.pending = *lever == Lever::Online && !same(read, to);
+        }
+        if *lever == Lever::Told {
+            self.told_at.insert(vm.clone(), now);
+        }
+        // What came out in part is told as what it is; what did not come at all, as the error.
+        match (done, read) {
+            (Ok(()), read) => read,
+            (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Has a VM carry what its settings were.
+    fn note(&mut self, machine: &mut dyn Act, vm: &VmId) {
+        let of_vm = self.journal.entries().iter().filter(|entry| entry.vm == *vm);
+        let settings: Vec<Setting> = of_vm
+            .map(|entry| Setting {
+                lever: entry.lever,
+                original: entry.original.clone(),
+                wrote: entry.wrote.clone(),
+            })
+            .collect();
+        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
+        if self.kept.get(vm) != Some(&text) && machine.keep(vm, Some(&text)).is_ok() {
+            self.kept.insert(vm.clone(), text);
+        }
+    }
+
+    /// What guests are told counts for a while only: says it again in time.
+    pub(crate) fn tell_again(&mut self, machine: &mut dyn Act, now: Time) {
+        let begun = Instant::now();
+        for entry in self.journal.entries() {
+            let due = self.told_at.get(&entry.vm).is_none_or(|at| now < *at || now.since(*at) >= TELL_AGAIN);
+            if entry.lever == Lever::Told && due && begun.elapsed() < self.budget {
+                if let Some(value) = entry.wrote.last() {
+                    // Whoever does not hear it falls back on what it sees itself.
+                    let _ = machine.set(&entry.vm, entry.lever, value);
+                }
+                self.told_at.insert(entry.vm.clone(), now);
+            }
+        }
+    }
+
+    /// Takes over the settings of VMs that came with a note of another run: migrated, or resumed from a file;
+    /// and forgets VMs that have ended. What people should know of it.
+    pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
+        let before = self.journal.entries().len();
+        let (pcpus, _) = snapshot.pcpu_sets();
+        let mut notes = Vec::new();
+        let known: BTreeSet<VmId> = self.journal.entries().iter().map(|entry| entry.vm.clone()).collect();
+        for vm in snapshot.vms.iter().filter(|vm| !known.contains(&vm.id)) {
+            let Some(text) = vm.kept.as_ref() else { continue };
+            if self.kept.get(&vm.id) == Some(text) {
+                continue;
+            }
+            self.kept.insert(vm.id.clone(), text.clone());
+            match serde_json::from_str::<Note>(text) {
+                Ok(note) if note.corefit == 1 => {
+                    for setting in note.settings {
+                        notes.extend(self.take_over(machine, vm, setting, &pcpus));
+                    }
+                }
+                _ => notes
+                    .push(format!("VM {:?} carries a note that makes no sense; it is left alone", vm.name)),
+            }
+        }
+        self.forget(machine, snapshot);
+        if before != self.journal.entries().len()
+            && let Err(error) = self.journal.write()
+        {
+            notes.push(format!("the journal cannot be written: {error}"));
+        }
+        self.take_notes_back(machine);
+        notes
+    }
+
+    /// What is known of VMs that are there no more.
+    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
+        let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
+        self.kept.retain(|vm, _| here.contains(vm));
+        self.theirs.retain(|(vm, _)| here.contains(vm));
+        self.told_at.retain(|vm, _| here.contains(vm));
+        if !unsure(snapshot) {
+            let ended = |entry: &Entry, machine: &mut dyn Act| {
+                !here.contains(&entry.vm)
+                    && matches!(machine.current(&entry.vm, entry.lever), Err(MachineError::Gone(_)))
+            };
+            self.journal.retain(|entry| !ended(entry, machine));
+        }
+    }
+
+    /// Notes of VMs of which nothing is changed any more.
+    fn take_notes_back(&mut self, machine: &mut dyn Act) {
+        let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
+        self.kept.retain(|vm, _| changed.contains(vm) || machine.keep(vm, None).is_err());
+    }
+
+    fn take_over(
+        &mut self,
+        machine: &mut dyn Act,
+        vm: &VmState,
+        setting: Setting,
+        pcpus: &CpuSet,
+    ) -> Option<String> {
+        let Setting { lever, original, wrote } = setting;
+        let (id, name) = (vm.id.clone(), vm.name.clone());
+        let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
+        // Whoever does not answer now is asked when it is put back.
+        let current = machine.current(&vm.id, lever).ok();
+        if current.as_ref().is_some_and(|current| !is_ours(&entry, current)) {
+            return None; // As it was, or somebody else's.
+        }
+        let now = current.map_or("not known yet".into(), |current| current.to_string());
+        let mut note =
+            format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
+        if let Value::Pcpus(set) = &entry.original
+            && !set.is_within(pcpus)
+        {
+            let inside = set.intersection(pcpus);
+            entry.original = Value::Pcpus(if inside.is_empty() { pcpus.clone() } else { inside });
+            note += &format!("; this host has no such pCPUs, so it is going to be {}", entry.original);
+        }
+        self.journal.add(entry);
+        Some(note)
+    }
+
+    /// Puts back everything that is still as we wrote it, here or elsewhere. Of settings whose VM has ended
+    /// nothing is left to do.
+    pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
+        // Before their notes are taken back.
+        let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
+        let mut left = Vec::new();
+        // A guest may do a part: then it has to be known that the rest is ours, too.
+        let guests = |entry: &&mut Entry| entry.lever == Lever::Online;
+        self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
+        let unwritten = self.journal.write().err();
+        // Last changed, first put back.
+        for entry in self.journal.entries().to_vec().into_iter().rev() {
+            let place = format!("{} of {}", entry.lever, entry.name);
+            let here = snapshot.vms.iter().any(|vm| vm.id == entry.vm);
+            let current = match machine.current(&entry.vm, entry.lever) {
+                Ok(current) => current,
+                Err(MachineError::Gone(_)) if !here && !unsure(snapshot) => {
+                    restored.ended += 1;
+                    continue;
+                }
+                Err(error) => {
+                    restored.pending.push(format!("{place}: {error}"));
+                    left.push(entry);
+                    continue;
+                }
+            };
+            if same(&current, &entry.original) {
+                restored.back += 1;
+                continue;
+            }
+            if !is_ours(&entry, &current) {
+                restored.stand.push(format!("{place}: somebody made it {current}; it stands"));
+                continue;
+            }
+            if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
+                restored.pending.push(format!("{place}: the journal cannot be written: {error}"));
+                left.push(entry);
+                continue;
+            }
+            let done = machine.set(&entry.vm, entry.lever, &entry.original);
+            reach("restored");
+            match (done, machine.current(&entry.vm, entry.lever)) {
+                (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
+                (done, Ok(read)) => {
+                    let why = done.err().map_or(String::new(), |error| format!(": {error}"));
+                    restored.pending.push(format!("{place}: is {read}, was {}{why}", entry.original));
+                    let mut entry = entry;
+                    entry.ours(read);
+                    left.push(entry);
+                }
+                (_, Err(error)) => {
+                    restored.pending.push(format!("{place}: {error}"));
+                    left.push(entry);
+                }
+            }
+        }
+        left.reverse();
+        self.journal.replace(left);
+        if let Err(error) = self.journal.write() {
+            // What is put back is found so by whoever reads the old journal.
+            restored.pending.push(format!("the journal cannot be written: {error}"));
+        }
+        for vm in snapshot.vms.iter().filter(|vm| vm.kept.is_some()) {
+            self.kept.entry(vm.id.clone()).or_default();
+        }
+        self.take_notes_back(machine);
+        restored
+    }
+}
+
+/// Whether VMs may be there that could not be seen.
+fn unsure(snapshot: &Snapshot) -> bool {
+    snapshot.unread.iter().any(|unread| unread.what == What::Siblings && unread.path.starts_with("VM "))
+}
+
+/// Whether a setting has a value that we gave it. vCPUs go one by one: while they do, any step of the way is
+/// ours, too.
+fn is_ours(entry: &Entry, current: &Value) -> bool {
+    if entry.wrote.iter().any(|wrote| same(wrote, current)) {
+        return true;
+    }
+    if !entry.pending {
+        return false;
+    }
+    let Value::Vcpus(current) = current else { return false };
+    let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
+    let ends: Vec<CpuSet> = [&entry.original].into_iter().chain(&entry.wrote).filter_map(set).collect();
+    let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
+    let Some(last) = ends.last() else { return false };
+    let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
+    current.is_within(&all) && least.is_within(current)
+}
+
+/// Whether two values are the same, but for rounding.
+fn same(a: &Value, b: &Value) -> bool {
+    let near = |a: f64, b: f64| (a - b).abs() <= ROUNDING;
+    match (a, b) {
+        (Value::Weight(Weight(a)), Value::Weight(Weight(b))) => near(*a, *b),
+        (Value::Told(Some(Cpus(a))), Value::Told(Some(Cpus(b)))) => near(*a, *b),
+        (a, b) => a == b,
+    }
+}
+
+fn stands(lever: Lever) -> String {
+    format!("somebody else changed the {lever} after corefit; that stands, and it is left alone")
+}
+
+fn not_tried() -> MachineError {
+    MachineError::Gone("not tried: the step took too long already".into())
+}

@@ -1,0 +1,134 @@
+//! Metrics in Prometheus' text format, over a listener that knows one page.
+//!
+//! Source: Prometheus, "Exposition formats", text-based. One client at a time is served, and gets two seconds.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::status::{Board, Status, VmStatus};
+
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest request that is read.
+const REQUEST: usize = 4096;
+
+/// Serves the metrics at an address as long as this process lives; hands back the one that it got.
+///
+/// # Errors
+/// If the address is taken, or not of this machine.
+pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(address).with_context(|| format!("metrics: {address}"))?;
+    let bound = listener.local_addr()?;
+    let board = board.clone();
+    let answer = move || {
+        for stream in listener.incoming().flatten() {
+            let _ = reply(stream, &board);
+        }
+    };
+    std::thread::Builder::new().name("metrics".into()).spawn(answer).context("no thread for the metrics")?;
+    Ok(bound)
+}
+
+fn reply(mut stream: TcpStream, board: &Board) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = Vec::new();
+    let mut buffer = [0; 512];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST {
+        match stream.read(&mut buffer)? {
+            0 => break,
+            n => request.extend_from_slice(&buffer[..n]),
+        }
+    }
+    let known = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
+    let (status, body) =
+        if known { ("200 OK", text(&board.lock())) } else { ("404 Not Found", "see /metrics\n".into()) };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The metrics of a status.
+fn text(status: &Status) -> String {
+    let mut out = String::new();
+    let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    };
+    one("corefit_steps_total", "counter", "Looks at the machine.", count(status.steps));
+    one("corefit_step_seconds", "gauge", "How long the last step took.", status.step_s);
+    one(
+        "corefit_up",
+        "gauge",
+        "Whether the machine can be looked at.",
+        f64::from(u8::from(status.trouble.is_none())),
+    );
+    one("corefit_applies", "gauge", "Whether settings are changed.", f64::from(u8::from(status.applies)));
+    type Value = fn(&VmStatus) -> Option<f64>;
+    let families: [(&str, &str, &str, Value); 9] = [
+        ("entitled_cpus", "gauge", "pCPUs when everybody wants everything.", |vm| vm.entitled.map(|c| c.0)),
+        ("available_cpus", "gauge", "pCPUs to be had now, at least.", |vm| vm.available.map(|c| c.0)),
+        ("used_cpus", "gauge", "pCPUs used.", |vm| vm.used.map(|c| c.0)),
+        ("waiting_cpus", "gauge", "vCPUs that waited for a pCPU.", |vm| vm.waiting.map(|c| c.0)),
+        ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
+        ("vcpus_online", "gauge", "vCPUs that are online.", |vm| Some(count(vm.online as u64))),
+        ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
+            Some(count(vm.changed.len() as u64))
+        }),
+        ("actions_total", "counter", "Changes made.", |vm| Some(count(vm.actions))),
+        ("failures_total", "counter", "Changes that failed.", |vm| Some(count(vm.failures))),
+    ];
+    for (name, kind, help, value) in families {
+        let _ = write!(out, "# HELP corefit_vm_{name} {help}\n# TYPE corefit_vm_{name} {kind}\n");
+        for vm in &status.vms {
+            if let Some(value) = value(vm) {
+                let _ = writeln!(out, "corefit_vm_{name}{{vm=\"{}\"}} {value}", label(&vm.name));
+            }
+        }
+    }
+    out
+}
+
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact to 2^53")]
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corefit_core::Cpus;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_page_has_each_vm_and_no_value_where_none_is_known() {
+        let board = Board::default();
+        let vm = VmStatus { name: "a\"b".into(), used: Some(Cpus(1.5)), actions: 3, ..VmStatus::default() };
+        board.lock().vms = vec![vm];
+        let address = serve("127.0.0.1:0".parse().unwrap(), &board).unwrap();
+        let text = ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        assert!(text.contains("corefit_vm_used_cpus{vm=\"a\\\"b\"} 1.5\n"), "{text}");
+        assert!(
+            text.contains("corefit_vm_actions_total{vm=\"a\\\"b\"} 3\n") && text.contains("corefit_up 1\n")
+        );
+        assert!(!text.contains("corefit_vm_entitled_cpus{"), "{text}");
+        assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+        assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
+    }
+}

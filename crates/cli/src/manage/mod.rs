@@ -1,0 +1,113 @@
+//! `corefit manage`: the daemon that applies what the controllers decide, and always undoes it.
+//!
+//! ```text
+//! machine ──observe──▶ Controller ──Plan──▶ Keeper ──▶ machine
+//!    ▲                     ▲                  │ Outcomes, journal
+//!    └──── interval ◀── Daemon ◀─ signals     └──▶ status socket, metrics, log
+//! ```
+
+mod config;
+mod daemon;
+mod failpoint;
+#[cfg(test)]
+mod faults;
+mod journal;
+pub(crate) mod keeper;
+mod log;
+mod metrics;
+mod restore;
+mod status;
+mod telling;
+mod yields;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use corefit_core::decide::{Controller, Policy};
+use corefit_core::machine::Act;
+
+use crate::durations::duration;
+use crate::machine::MachineArg;
+use config::Config;
+use daemon::{Daemon, Signals};
+pub(crate) use journal::Journal;
+pub(crate) use keeper::Keeper;
+pub(crate) use restore::{RestoreArgs, run as restore};
+pub(crate) use status::{StatusArgs, run as status};
+
+/// Keep each VM at what it can use: the daemon
+///
+/// Looks at a host again and again, decides, and with --apply changes: vCPUs online, weights, limits, and what
+/// guests are told. Without --apply it only says what it would change. Everything is put back at its end, after an
+/// error, and by the next start after a kill -9; what somebody else changed meanwhile stands. SIGHUP reads the
+/// configuration again.
+#[derive(clap::Args)]
+pub(crate) struct ManageArgs {
+    /// A file in TOML: see docs/operating.md
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Change settings, instead of only saying what would be changed
+    #[arg(long)]
+    apply: bool,
+    /// The directory of the journal and the status socket [default: /var/lib/corefit]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Ends by itself after so long (of simulated time on a simulated machine)
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Which machine: as for `explain`, but one that can be changed [default: that of the configuration, else host]
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+}
+
+/// Runs the daemon.
+pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
+    let config = args.read()?;
+    // Signals are caught before anything is changed.
+    let signals = Signals::catch().context("catching signals")?;
+    let name = config.machine.clone().unwrap_or_else(|| "host".into());
+    let machine = MachineArg::named(&name);
+    let live = machine.clock().is_some();
+    let machine = machine.open_to_act()?;
+    let keeper = config
+        .apply
+        .then(|| Journal::open(&config.state, &name, &boot(live)))
+        .transpose()?
+        .map(|journal| Keeper::new(journal, budget(&config.policy)));
+    let mut daemon = Daemon::new(args, config, machine, keeper, live)?;
+    daemon.run(&signals)
+}
+
+impl ManageArgs {
+    /// The configuration, with what the command line says instead.
+    fn read(&self) -> Result<Config> {
+        let mut config = Config::read(self.config.as_deref())?;
+        config.apply |= self.apply;
+        config.machine = self.machine.clone().or(config.machine);
+        config.state = self.state.clone().unwrap_or(config.state);
+        Ok(config)
+    }
+}
+
+/// How long changes of one step may take.
+fn budget(policy: &Policy) -> Duration {
+    policy.interval().max(Duration::from_secs(2))
+}
+
+/// Tells this boot of this machine from others. What is simulated ends with its process.
+fn boot(live: bool) -> String {
+    let own = || format!("simulated, process {}", std::process::id());
+    let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    live.then(read).flatten().map_or_else(own, |text| text.trim().into())
+}
+
+/// One step, as `corefit bench manage` measures it: look, decide, apply.
+pub(crate) fn step(machine: &mut dyn Act, controller: &mut Controller, keeper: &mut Keeper) -> Result<usize> {
+    let snapshot = machine.observe()?;
+    let step = controller.step(&snapshot)?;
+    let outcomes = keeper.apply(machine, &step.plan.actions, snapshot.at);
+    controller.told(&outcomes);
+    Ok(outcomes.len())
+}

@@ -1,0 +1,58 @@
+//! `corefit restore`: puts back what a daemon changed that could not do so itself.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::config::STATE;
+use super::keeper::Restored;
+use super::{Journal, Keeper, boot};
+use crate::machine::MachineArg;
+
+/// Longest that it may take.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Put back everything that corefit changed on this host
+///
+/// By the journal of a `corefit manage` that was killed, and by the notes that VMs carry which came from another
+/// host. What somebody else changed meanwhile stands. Exit status 1 if something could not be put back yet.
+#[derive(clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The daemon's directory
+    #[arg(long, value_name = "DIR", default_value = STATE)]
+    state: PathBuf,
+    /// Which machine [default: the one of the journal, else host]
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
+    let of_journal = Journal::machine_of(&args.state)?;
+    let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
+    let machine = MachineArg::named(&name);
+    if machine.clock().is_none() {
+        bail!("--machine {name}: ended with the daemon; there is nothing to put back");
+    }
+    let journal = Journal::open(&args.state, &name, &boot(true))?;
+    let mut machine = machine.open_to_act()?;
+    let snapshot = machine.observe()?;
+    let mut keeper = Keeper::new(journal, PATIENCE);
+    let restored = keeper.restore(&mut *machine, &snapshot);
+    show!("{}", sum(&restored));
+    for text in restored.came.iter().chain(&restored.stand).chain(&restored.pending) {
+        tell!("corefit: {}", crate::printable::text(text));
+    }
+    Ok(if restored.pending.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The numbers, in words.
+pub(super) fn sum(restored: &Restored) -> String {
+    let Restored { back, stand, pending, ended, .. } = restored;
+    let (stand, pending) = (stand.len(), pending.len());
+    format!(
+        "put back: {back}; of VMs that have ended: {ended}; changed by others, left so: {stand}; pending: {pending}"
+    )
+}

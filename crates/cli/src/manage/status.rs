@@ -1,0 +1,196 @@
+//! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use corefit_core::Cpus;
+use serde::{Deserialize, Serialize};
+
+use super::config::STATE;
+use crate::bench::table::Table;
+use crate::lines;
+use crate::printable;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The least that is read of an answer of a daemon that works.
+const MOST: u64 = 64 << 20;
+
+/// The daemon, as of its last step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// Of the machine.
+    pub(crate) machine: String,
+    /// Whether it changes settings.
+    pub(crate) applies: bool,
+    pub(crate) steps: u64,
+    /// How long the last step took, seconds.
+    pub(crate) step_s: f64,
+    /// Why the machine cannot be looked at now.
+    pub(crate) trouble: Option<String>,
+    pub(crate) vms: Vec<VmStatus>,
+    /// What was said once.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A VM.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct VmStatus {
+    pub(crate) name: String,
+    /// All that it could have, and those online.
+    pub(crate) vcpus: usize,
+    pub(crate) online: usize,
+    /// pCPUs; `None` where that is not known.
+    pub(crate) entitled: Option<Cpus>,
+    pub(crate) available: Option<Cpus>,
+    pub(crate) used: Option<Cpus>,
+    pub(crate) waiting: Option<Cpus>,
+    /// Why it is left alone.
+    pub(crate) left_alone: Option<String>,
+    /// Settings that are not as they were, and what they were.
+    pub(crate) changed: Vec<String>,
+    pub(crate) actions: u64,
+    pub(crate) failures: u64,
+}
+
+/// Where the daemon puts its status for those who ask.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Board(Arc<Mutex<Status>>);
+
+impl Board {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Status> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Actions and failures of each VM so far, to go on counting.
+    pub(crate) fn counts(&self) -> BTreeMap<String, (u64, u64)> {
+        self.lock().vms.iter().map(|vm| (vm.name.clone(), (vm.actions, vm.failures))).collect()
+    }
+}
+
+fn socket(state: &Path) -> PathBuf {
+    state.join("status.sock")
+}
+
+/// Answers whoever asks the socket in the state directory, as long as this process lives.
+///
+/// # Errors
+/// If the socket cannot be made.
+pub(crate) fn serve(state: &Path, board: &Board) -> Result<()> {
+    let path = socket(state);
+    // Of an earlier run: whoever is here holds the directory's lock, or only looks.
+    let _ = std::fs::remove_file(&path);
+    let listener =
+        UnixListener::bind(&path).with_context(|| format!("{}: no status socket", path.display()))?;
+    let board = board.clone();
+    let answer = move || {
+        for stream in listener.incoming().flatten() {
+            let text = serde_json::to_string(&*board.lock()).unwrap_or_default();
+            let _ = stream.set_write_timeout(Some(PATIENCE));
+            let _ = (&stream).write_all(text.as_bytes());
+        }
+    };
+    std::thread::Builder::new().name("status".into()).spawn(answer).context("no thread for the status")?;
+    Ok(())
+}
+
+/// What `corefit manage` does now
+#[derive(clap::Args)]
+pub(crate) struct StatusArgs {
+    /// The daemon's directory
+    #[arg(long, value_name = "DIR", default_value = STATE)]
+    state: PathBuf,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb; exit status 1 if no daemon answers.
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let path = socket(&args.state);
+    let ask = || -> std::io::Result<String> {
+        let stream = UnixStream::connect(&path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut text = String::new();
+        stream.take(MOST).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = match ask() {
+        Ok(text) => text,
+        Err(error) => {
+            tell!("corefit: {}: no corefit manage answers ({error})", path.display());
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let status: Status = serde_json::from_str(&text).context("the daemon's answer makes no sense")?;
+    lines::print(&if args.json { text + "\n" } else { table(&status) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(status: &Status) -> String {
+    let amount = |cpus: Option<Cpus>| cpus.map_or("-".into(), |Cpus(cpus)| format!("{cpus:.2}"));
+    let headings =
+        ["VM", "vCPUs", "online", "entitled", "available", "used", "waiting", "actions", "failures"];
+    let mut table = Table::new(1, &headings);
+    for vm in &status.vms {
+        let mut cells = vec![printable::text(&vm.name), vm.vcpus.to_string(), vm.online.to_string()];
+        cells.extend([vm.entitled, vm.available, vm.used, vm.waiting].map(amount));
+        cells.extend([vm.actions.to_string(), vm.failures.to_string()]);
+        table.row(cells);
+    }
+    let does = if status.applies { "changes settings" } else { "only looks (without --apply)" };
+    let mut text = format!("{}: {does}, {} steps\n\n{}", status.machine, status.steps, table.render());
+    for vm in &status.vms {
+        for changed in &vm.changed {
+            text += &format!("{}: {changed}\n", printable::text(&vm.name));
+        }
+        if let Some(why) = &vm.left_alone {
+            text += &format!("{}: left alone: {}\n", printable::text(&vm.name), printable::text(why));
+        }
+    }
+    let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
+    for note in trouble.chain(status.notes.iter().cloned()) {
+        text += &format!("note: {}\n", printable::text(&note));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_answers_each_who_asks_with_the_status_of_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let board = Board::default();
+        serve(dir.path(), &board).unwrap();
+        for steps in 1..4 {
+            board.lock().steps = steps;
+            let mut text = String::new();
+            UnixStream::connect(socket(dir.path())).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(serde_json::from_str::<Status>(&text).unwrap().steps, steps);
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_is_changed_and_what_is_left_alone() {
+        let vm = VmStatus {
+            name: "web\n".into(),
+            changed: vec!["online vCPUs: 0-1, before 0-3".into()],
+            left_alone: Some("hands off".into()),
+            ..VmStatus::default()
+        };
+        let text = table(&Status { vms: vec![vm], machine: "sim".into(), ..Status::default() });
+        assert!(
+            text.contains("only looks") && text.contains("web\\n: online vCPUs: 0-1, before 0-3"),
+            "{text}"
+        );
+        assert!(text.contains("left alone: hands off"), "{text}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What each guest is told that it gets: the pCPUs available to its VM, smoothed, in quarters.
+
+use std::collections::BTreeMap;
+
+use corefit_core::Cpus;
+use corefit_core::decide::{Action, Policy, Why};
+use corefit_core::machine::{HostEstimate, Lever, LeverKind, Role, State, Value, VmId};
+
+/// Weight of what is new: three looks later two thirds of a change are told.
+const NEW: f64 = 0.3;
+/// Steps in which a guest is told more or less; a team does not follow anything finer.
+const STEP: f64 = 0.25;
+/// What was told stands until what is available is so far from it.
+const DEADBAND: f64 = 0.2;
+
+/// What guests were told.
+#[derive(Default)]
+pub(super) struct Telling {
+    known: BTreeMap<VmId, Known>,
+}
+
+struct Known {
+    smooth: f64,
+    told: Option<f64>,
+}
+
+impl Telling {
+    /// What to tell now. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs.
+    pub(super) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
+        self.known.retain(|vm, _| host.vms.iter().any(|seen| seen.seen.id == *vm));
+        let mut actions = Vec::new();
+        for vm in &host.vms {
+            let (seen, Some(Cpus(available))) = (&vm.seen, vm.available) else { continue };
+            let can = seen.role == Role::Vm && seen.state == State::Running && seen.guest.is_some();
+            let may = policy.of(&seen.name).exclude != Some(true) && seen.fixed(LeverKind::Told).is_none();
+            if !can || !may {
+                continue;
+            }
+            let known = self.known.entry(seen.id.clone()).or_insert(Known { smooth: available, told: None });
+            known.smooth = if available < known.smooth - STEP {
+                available
+            } else {
+                known.smooth + NEW * (available - known.smooth)
+            };
+            let value = ((known.smooth / STEP).round() * STEP).max(STEP);
+            if known.told.is_none_or(|told| (known.smooth - told).abs() >= DEADBAND && told != value) {
+                let from = known.told.replace(value).map(|told| Value::Told(Some(Cpus(told))));
+                let (to, why) =
+                    (Value::Told(Some(Cpus(value))), Why::Available { available: Cpus(available) });
+                let (vm, name) = (seen.id.clone(), seen.name.clone());
+                actions.push(Action { vm, name, lever: Lever::Told, from, to, why });
+            }
+        }
+        actions
+    }
+
+    /// A guest did not hear it: it is told again.
+    pub(super) fn missed(&mut self, vm: &VmId) {
+        if let Some(known) = self.known.get_mut(vm) {
+            known.told = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corefit_core::Time;
+    use corefit_core::entitle::Host;
+    use corefit_core::machine::{Activity, GuestView, VmEstimate, VmState};
+
+    fn host(available: f64) -> HostEstimate {
+        let guest = Some(GuestView::default());
+        let seen = VmState { name: "a".into(), guest, ..VmState::default() };
+        let vm = VmEstimate {
+            seen,
+            entitled: None,
+            available: Some(Cpus(available)),
+            activity: Activity::default(),
+            demand: None,
+            vcpus: Vec::new(),
+            binding: String::new(),
+        };
+        HostEstimate {
+            at: Time(0),
+            over: std::time::Duration::from_secs(1),
+            pcpus: Vec::new(),
+            vms: vec![vm],
+            host: Host::default(),
+            division: None,
+            unread: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn told(telling: &mut Telling, available: f64) -> Option<f64> {
+        match telling.step(&host(available), &Policy::default()).first()?.to {
+            Value::Told(Some(Cpus(told))) => Some(told),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_loss_is_told_at_once_noise_is_not_and_a_gain_in_time() {
+        let mut telling = Telling::default();
+        assert_eq!(told(&mut telling, 2.0), Some(2.0));
+        for noise in [1.9, 2.1, 1.95, 2.0] {
+            assert_eq!(told(&mut telling, noise), None);
+        }
+        assert_eq!(told(&mut telling, 1.0), Some(1.0));
+        let gained: Vec<f64> = (0..20).filter_map(|_| told(&mut telling, 2.0)).collect();
+        assert_eq!(gained.last(), Some(&2.0), "{gained:?}");
+        assert_eq!(told(&mut telling, 0.01), Some(0.25), "nobody is told nothing");
+    }
+
+    #[test]
+    fn who_did_not_hear_it_is_told_again() {
+        let mut telling = Telling::default();
+        told(&mut telling, 2.0);
+        assert_eq!(told(&mut telling, 2.0), None);
+        telling.missed(&VmId::default());
+        assert_eq!(told(&mut telling, 2.0), Some(2.0));
+    }
+
+    #[test]
+    fn excluded_vms_are_told_nothing() {
+        let policy = toml::from_str("[[vm]]\nname = \"a\"\nexclude = true\n").unwrap();
+        assert!(Telling::default().step(&host(2.0), &policy).is_empty());
+    }
+}

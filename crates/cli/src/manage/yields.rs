@@ -1,0 +1,76 @@
+//! Kernels that manage CPUs themselves: what they do, corefit leaves alone, and says so.
+
+use corefit_core::machine::LeverKind;
+use corefit_linux::Root;
+
+/// Something that does a part of corefit's work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Yield {
+    /// What, and where that is seen.
+    pub(crate) reason: String,
+    /// What is left to it.
+    pub(crate) levers: Vec<LeverKind>,
+}
+
+/// What this host's kernel does itself now.
+pub(crate) fn detect(root: &Root) -> Vec<Yield> {
+    let read = |path: &str| root.read(path).ok().map(|text| text.trim().to_owned());
+    let mut found = Vec::new();
+    // kernel Documentation/scheduler/sched-ext.rst: "enabled" while a BPF scheduler runs, whose name is in ops.
+    if read("/sys/kernel/sched_ext/state").as_deref() == Some("enabled") {
+        let name = read("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
+        found.push(Yield {
+            reason: format!(
+                "sched_ext scheduler {name:?} (/sys/kernel/sched_ext), which need not heed weights and limits"
+            ),
+            levers: vec![LeverKind::Weight, LeverKind::Quota, LeverKind::VcpuQuota, LeverKind::Affinity],
+        });
+    }
+    // Linux patches of 2026, "cpu_preferred_mask": the CPUs that a host below leaves to this machine.
+    let (preferred, online) = ("/sys/devices/system/cpu/preferred", "/sys/devices/system/cpu/online");
+    if let (Some(preferred_now), Some(online)) = (read(preferred), read(online))
+        && preferred_now != online
+    {
+        found.push(Yield {
+            reason: format!("this kernel keeps to CPUs {preferred_now} of {online} itself ({preferred})"),
+            levers: vec![LeverKind::Affinity],
+        });
+    }
+    // s390: kernel Documentation/arch/s390, sysctl s390.hiperdispatch.
+    if read("/proc/sys/s390/hiperdispatch").as_deref() == Some("1") {
+        found.push(Yield {
+            reason: "hiperdispatch (/proc/sys/s390/hiperdispatch) chooses CPUs by capacity".into(),
+            levers: vec![LeverKind::Affinity],
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(files: &[(&str, &str)]) -> Vec<Yield> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        detect(&Root::at(dir.path()))
+    }
+
+    #[test]
+    fn kernels_that_manage_themselves_are_seen_and_others_are_not() {
+        assert_eq!(with(&[]), []);
+        let state = "sys/kernel/sched_ext/state";
+        assert_eq!(with(&[(state, "disabled\n")]), []);
+        let found = with(&[(state, "enabled\n"), ("sys/kernel/sched_ext/root/ops", "rusty\n")]);
+        assert!(found[0].reason.contains("\"rusty\"") && found[0].levers.contains(&LeverKind::Weight));
+        let (preferred, online) = ("sys/devices/system/cpu/preferred", "sys/devices/system/cpu/online");
+        assert_eq!(with(&[(preferred, "0-3\n"), (online, "0-3\n")]), []);
+        assert_eq!(with(&[(preferred, "0-1\n"), (online, "0-3\n")])[0].levers, [LeverKind::Affinity]);
+        assert_eq!(with(&[("proc/sys/s390/hiperdispatch", "1\n")]).len(), 1);
+        assert_eq!(with(&[("proc/sys/s390/hiperdispatch", "0\n")]), []);
+    }
+}

@@ -1,0 +1,145 @@
+//! Daemons and guests for the tests of `corefit manage`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::vm_support::Vms;
+
+/// A crowded machine, and guests whose instructions are emulated.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+pub(crate) fn corefit(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_corefit")).args(args).output().unwrap()
+}
+
+/// The command and its library, without what is for debuggers: guests unpack slowly.
+pub(crate) fn programs(dir: &Path) -> Vec<String> {
+    let exe = PathBuf::from(env!("CARGO_BIN_EXE_corefit"));
+    let build =
+        Command::new(env!("CARGO")).args(["build", "-q", "--release", "-p", "corefit-openmp"]).status();
+    assert!(build.is_ok_and(|status| status.success()), "cannot build the preload library");
+    let strip = |name: &str| {
+        let (from, to) = (exe.with_file_name(name), dir.join(name));
+        let done = Command::new("strip").args(["--strip-debug", "-o"]).args([&to, &from]).status();
+        assert!(done.is_ok_and(|status| status.success()), "cannot strip {}", from.display());
+        to.to_str().unwrap().to_owned()
+    };
+    ["corefit", "libcorefit_omp.so"].map(strip).into()
+}
+
+/// A `corefit manage`, which ends with this value.
+pub(crate) struct Daemon {
+    child: Child,
+    log: PathBuf,
+    config: PathBuf,
+}
+
+impl Daemon {
+    /// Starts one with its state in `dir/state`; `kill` is a place where it dies as by kill -9.
+    pub(crate) fn start(vms: &Vms, dir: &Path, config: &str, args: &[&str], kill: Option<&str>) -> Daemon {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (log, file) = (dir.join(format!("log-{number}")), dir.join("corefit.toml"));
+        std::fs::write(&file, config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+        command.args(["manage", "--machine", &format!("libvirt:{}", vms.uri)]).args(args);
+        command.arg("--config").arg(&file).arg("--state").arg(dir.join("state"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+        if let Some(place) = kill {
+            command.env("COREFIT_TEST_KILL_AT", place);
+        }
+        Daemon { child: command.spawn().unwrap(), log, config: file }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Another configuration, and the signal to read it.
+    pub(crate) fn configure(&self, text: &str) {
+        std::fs::write(&self.config, text).unwrap();
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    /// Ends it as an init system does.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        self.signal(rustix::process::Signal::TERM);
+        self.wait()
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A VM, from inside.
+pub(crate) struct Guest<'a> {
+    vms: &'a Vms,
+    pub(crate) name: &'a str,
+}
+
+impl<'a> Guest<'a> {
+    pub(crate) fn new(vms: &'a Vms, name: &'a str) -> Guest<'a> {
+        Guest { vms, name }
+    }
+
+    /// Numbers of the CPUs that it uses.
+    pub(crate) fn online(&self) -> String {
+        self.vms.guest(self.name, "cat /sys/devices/system/cpu/online").trim().into()
+    }
+
+    pub(crate) fn set_online(&self, count: u32) {
+        let script = format!(
+            "for n in 1 2 3 4 5 6 7; do v=1; [ $n -lt {count} ] || v=0; f=/sys/devices/system/cpu/cpu$n/online; \
+             [ ! -e $f ] || echo $v >$f; done"
+        );
+        self.vms.guest(self.name, &script);
+    }
+
+    /// What it was told.
+    pub(crate) fn told(&self) -> Option<String> {
+        let text = self.vms.guest(self.name, "cat /run/corefit-available 2>/dev/null || true");
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Runs a program with its result verified; seconds, or the limit if it was cut off.
+    pub(crate) fn time(&self, program: &str, size: &str, limit: &str, run: &str) -> f64 {
+        let script = format!("timeout -s KILL {limit} {run} /workloads/{program} {size} 2>/tmp/err || true");
+        let text = self.vms.guest(self.name, &script);
+        let Some(time) = text.lines().find_map(|line| line.strip_prefix("time_s: ")) else {
+            return limit.parse().unwrap();
+        };
+        assert!(text.contains("verified: yes"), "{program}: {text}");
+        time.trim().parse().unwrap()
+    }
+}

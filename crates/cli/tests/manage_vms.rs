@@ -1,0 +1,187 @@
+//! `corefit manage` on real VMs (`scripts/testvm`): it sizes them and tells them, and whatever ends it, all is as
+//! it was. The measurement of what that brings is the ignored test: `make manage-vms`.
+
+#[path = "../../linux/tests/vm_support/mod.rs"]
+mod vm_support;
+
+mod manage_support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use manage_support::{Daemon, Guest, corefit, until};
+use vm_support::{Vms, or_skipped, testvm};
+
+/// vCPUs of the VMs here; the host has two pCPUs.
+const ALL: &str = "0-3";
+/// The share of one VM of two, by VCPU-Bal: one pCPU.
+const FEW: &str = "0";
+/// Only the first VM is anybody's business, and it is sized at once.
+const CONFIG: &str = "metrics = \"off\"\n[policy]\ninterval_ms = 500\ndwell_ms = 0\nsize = \"vcpu-bal\"\n";
+/// Where the daemon of the test may be killed, and after how many times there.
+const KILLS: [&str; 7] = [
+    "journal-begun:2",
+    "journal-written:2",
+    "journaled",
+    "noted",
+    "written",
+    "journal-begun:3",
+    "journal-written:3",
+];
+
+fn kept(vms: &Vms, name: &str) -> bool {
+    let output =
+        std::process::Command::new("virsh").args(["-c", &vms.uri, "dumpxml", name]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("urn:corefit:kept")
+}
+
+fn as_it_was(vms: &Vms, guest: &Guest<'_>) {
+    assert_eq!(guest.online(), ALL);
+    assert!(!guest.told().is_some_and(|text| text.contains("cpus ") && !text.contains("cpus none")));
+    assert!(!kept(vms, guest.name), "its metadata still has a note of ours");
+}
+
+#[test]
+fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() {
+    let options = ["--name", "manage", "--vcpus", "4", "--memory", "256", "--busy", "4"];
+    let Some(vms) = or_skipped("manage on real VMs", Vms::up(2, &options)) else { return };
+    let (guest, other) = (Guest::new(&vms, &vms.names[0]), Guest::new(&vms, &vms.names[1]));
+    vms.virsh(&[
+        "metadata",
+        other.name,
+        "--live",
+        "--uri",
+        "urn:corefit:owner",
+        "--key",
+        "corefit",
+        "--set",
+        "<owner hands-off='yes'/>",
+    ]);
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+
+    // Without --apply nothing happens.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &[], None);
+    until("it says what it would do", || daemon.log().contains("would set"));
+    assert_eq!(guest.online(), ALL);
+    assert!(daemon.end().success());
+
+    // It sizes the one, tells it, and leaves the other alone.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    until("the guest has fewer vCPUs", || guest.online() == FEW);
+    until("the guest is told", || {
+        guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus "))
+    });
+    until("its note is there", || kept(&vms, guest.name));
+    let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["applies"], true);
+    assert!(status["vms"].as_array().unwrap().iter().any(|vm| vm["online"] == 1), "{status}");
+
+    // A second one is refused.
+    let mut second = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    assert_eq!(second.wait().code(), Some(2));
+    assert!(second.log().contains("another corefit"), "{}", second.log());
+
+    // A bad configuration is refused, and it goes on.
+    daemon.configure("[policy]\nsize = \"huge\"\n");
+    until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));
+
+    // libvirtd is started again meanwhile.
+    vms.testvm(&["daemon", "restart"]);
+    until("it looks again", || guest.online() == FEW);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    as_it_was(&vms, &guest);
+    assert_eq!((other.online().as_str(), other.told()), (ALL, None), "hands off");
+
+    // Killed on the way, in each place.
+    for place in KILLS {
+        let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some(place));
+        assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
+        let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
+        assert!(restored.status.success(), "{place}: {}", String::from_utf8_lossy(&restored.stderr));
+        as_it_was(&vms, &guest);
+    }
+
+    // What an administrator changes stands.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    until("the guest has fewer vCPUs", || guest.online() == FEW);
+    vms.guest(guest.name, "echo 1 >/sys/devices/system/cpu/cpu2/online");
+    until("it notices", || daemon.log().contains("somebody else changed"));
+    daemon.end();
+    assert_eq!(guest.online(), "0,2", "{}", daemon.log());
+    assert_eq!(other.online(), ALL);
+    vms.guest(guest.name, "for n in 1 3; do echo 1 >/sys/devices/system/cpu/cpu$n/online; done");
+
+    // The agent hangs while everything is to be put back: it is pending, and comes later.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    until("the guest has fewer vCPUs", || guest.online() == FEW);
+    let hang = "killall -STOP qemu-ga; sleep 60; killall -CONT qemu-ga";
+    vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", hang]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
+    assert!(daemon.log().contains("pending"), "{}", daemon.log());
+    until("it can be put back", || {
+        corefit(&["restore", "--state", state.to_str().unwrap()]).status.success()
+    });
+    as_it_was(&vms, &guest);
+
+    // It ends between plan and apply, or at any other time.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    until("the guest has fewer vCPUs", || guest.online() == FEW);
+    vms.virsh(&["destroy", guest.name]);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!(other.online(), ALL);
+}
+
+/// What the whole is for. Seconds in the guest, by its own clock.
+#[test]
+#[ignore = "a measurement: make manage-vms"]
+fn measure() {
+    let setting = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.into());
+    let (size, limit) = (setting("MANAGE_SIZE", "S"), setting("MANAGE_LIMIT", "120"));
+    let programs = setting("MANAGE_PROGRAMS", "lu sp cg ua");
+    let dir = tempfile::tempdir().unwrap();
+    let files = manage_support::programs(dir.path());
+    let mut options = vec!["--name", "measure", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
+    options.extend(files.iter().flat_map(|file| ["--program", file]));
+    let Some(vms) = or_skipped("measure", Vms::up(1, &options)) else { return };
+    let guest = Guest::new(&vms, &vms.names[0]);
+    let config =
+        |size: &str, tell| format!("metrics = \"off\"\ntell = {tell}\n[policy]\nsize = \"{size}\"\n");
+    println!("seconds in an 8-vCPU VM on 2 pCPUs, size {size}, 8 threads unless said; >: cut off");
+    println!("program unmanaged vcpu-bal pcpu-est corefit best(of counts) whole 2-threads-on-2");
+    for program in programs.split_whitespace() {
+        let time = |run: &str| guest.time(program, &size, &limit, run);
+        let with = |policy: &str, tell: bool, run: &str| {
+            let mut daemon = Daemon::start(&vms, dir.path(), &config(policy, tell), &["--apply"], None);
+            let time = time(run);
+            assert!(daemon.end().success(), "{}", daemon.log());
+            time
+        };
+        let plain = "env OMP_NUM_THREADS=8";
+        let unmanaged = time(plain);
+        let sized = ["vcpu-bal", "pcpu-est", "corefit"].map(|policy| with(policy, false, plain));
+        let counts: Vec<(u32, f64)> = [1, 2, 3, 4]
+            .map(|n| {
+                guest.set_online(n);
+                (n, time(plain))
+            })
+            .into();
+        let best = counts.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        guest.set_online(2);
+        let reference = time("env OMP_NUM_THREADS=2");
+        guest.set_online(8);
+        let whole = with("corefit", true, "env OMP_NUM_THREADS=8 OMP_DYNAMIC=true /workloads/corefit run --");
+        println!(
+            "{program} {unmanaged:.2} {:.2} {:.2} {:.2} {:.2}({} of {counts:.2?}) {whole:.2} {reference:.2} D={:.3}",
+            sized[0],
+            sized[1],
+            sized[2],
+            best.1,
+            best.0,
+            whole / reference
+        );
+    }
+    drop(testvm(&["list"]));
+}

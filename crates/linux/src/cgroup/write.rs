@@ -1,0 +1,217 @@
+//! Changing the settings of one control group, v1 and v2.
+//!
+//! Nothing is written that is so already: writing a bandwidth limit lets a throttled group run again
+//! (kernel/sched/fair.c, `tg_set_cfs_bandwidth`). Sources: as [`files`]; ranges from
+//! kernel/sched/core.c (`min_cfs_quota_period`, `max_cfs_quota_period`).
+
+use std::io;
+use std::ops::RangeInclusive;
+
+use corefit_core::machine::{Limit, MachineError};
+use corefit_core::{CpuSet, Weight};
+
+use super::files;
+use super::mounts::Version;
+use crate::root::{ReadError, Root, optional, value};
+
+/// Periods that the kernel takes, µs.
+const PERIODS_US: RangeInclusive<u64> = 1_000..=1_000_000;
+/// Shortest quota that the kernel takes, µs.
+const QUOTA_US: u64 = 1_000;
+
+/// A number without a fraction, in a range.
+pub(crate) fn whole(number: f64, range: RangeInclusive<u32>) -> Result<u64, MachineError> {
+    let (least, most) = (f64::from(*range.start()), f64::from(*range.end()));
+    if !(least..=most).contains(&number) {
+        return Err(MachineError::Malformed(format!("a weight is from {least} to {most}, not {number}")));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "in a range of whole numbers"
+    )]
+    Ok(number.round() as u64)
+}
+
+/// Whether a kernel would take such a limit.
+pub(crate) fn check(limit: &Limit) -> Result<(), MachineError> {
+    let wrong = |text: String| Err(MachineError::Malformed(text));
+    if !PERIODS_US.contains(&limit.period_us) {
+        return wrong(format!("a period is from 1000 to 1000000 us, not {}", limit.period_us));
+    }
+    match limit.quota_us {
+        Some(quota) if quota < QUOTA_US => wrong(format!("a quota is 1000 us at least, not {quota}")),
+        Some(quota) if limit.burst_us > quota => {
+            wrong(format!("no more than the quota of {quota} us can be saved, not {}", limit.burst_us))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bandwidth limit that is set; unsupported if the group has no such setting.
+pub(crate) fn limit(root: &Root, version: Version, dir: &str) -> Result<Limit, MachineError> {
+    let quota = files::quota(root, version, dir).map_err(failed)?;
+    let quota = quota.ok_or_else(|| none(dir, "bandwidth limit"))?;
+    Ok(Limit { quota_us: quota.quota_us, period_us: quota.period_us, burst_us: quota.burst_us })
+}
+
+/// Sets it.
+pub(crate) fn set_limit(root: &Root, version: Version, dir: &str, to: Limit) -> Result<(), MachineError> {
+    check(&to)?;
+    let from = limit(root, version, dir)?;
+    if from == to {
+        return Ok(());
+    }
+    let write = |file: &str, text: String| put(root, &format!("{dir}/{file}"), &text);
+    let burst_file = match version {
+        Version::V1 => "cpu.cfs_burst_us",
+        Version::V2 => "cpu.max.burst",
+    };
+    // What is saved has to fit the quota at any time, so a smaller one comes first.
+    if to.burst_us < from.burst_us {
+        write(burst_file, to.burst_us.to_string())?;
+    }
+    if (to.quota_us, to.period_us) != (from.quota_us, from.period_us) {
+        match version {
+            Version::V2 => {
+                let quota = to.quota_us.map_or("max".into(), |quota| quota.to_string());
+                write("cpu.max", format!("{quota} {}", to.period_us))?;
+            }
+            Version::V1 => {
+                let quota = to.quota_us.map_or("-1".into(), |quota| quota.to_string());
+                let period = || write("cpu.cfs_period_us", to.period_us.to_string());
+                let quota = || write("cpu.cfs_quota_us", quota.clone());
+                // Between the two, their ratio has to fit the groups above and below: one order does.
+                period().and_then(|()| quota()).or_else(|_| quota().and_then(|()| period()))?;
+            }
+        }
+    }
+    if to.burst_us > from.burst_us {
+        write(burst_file, to.burst_us.to_string())?;
+    }
+    Ok(())
+}
+
+/// The weight that is set; unsupported if the group has none.
+pub(crate) fn weight(root: &Root, version: Version, dir: &str) -> Result<Weight, MachineError> {
+    let weight = files::weight(root, version, dir).map_err(failed)?;
+    Ok(weight.ok_or_else(|| none(dir, "weight"))?.value)
+}
+
+/// Sets it.
+pub(crate) fn set_weight(root: &Root, version: Version, dir: &str, to: Weight) -> Result<(), MachineError> {
+    let (file, range) = match version {
+        Version::V1 => ("cpu.shares", 2..=262_144),
+        Version::V2 => ("cpu.weight", 1..=10_000),
+    };
+    let number = whole(to.0, range)?;
+    put(root, &format!("{dir}/{file}"), &number.to_string())
+}
+
+/// The pCPUs that are set for a group; none on v2 means those of the group above.
+pub(crate) fn cpuset(root: &Root, dir: &str) -> Result<CpuSet, MachineError> {
+    let parse = |text: &str| if text.is_empty() { Some(CpuSet::default()) } else { text.parse().ok() };
+    let found = optional(value(root, &format!("{dir}/cpuset.cpus"), "list of CPUs, as in 0-3,8", parse));
+    found.map_err(failed)?.ok_or_else(|| none(dir, "cpuset"))
+}
+
+/// Sets them.
+pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
+    if to.is_empty() && version == Version::V1 {
+        return Err(MachineError::Malformed("a group with processes needs a pCPU".into()));
+    }
+    let text = if to.is_empty() { "\n".into() } else { to.to_string() };
+    put(root, &format!("{dir}/cpuset.cpus"), &text)
+}
+
+fn put(root: &Root, path: &str, text: &str) -> Result<(), MachineError> {
+    root.write(path, text).map_err(|error| {
+        let why = format!("{path}: {}: {error}", text.trim());
+        match error.kind() {
+            io::ErrorKind::NotFound => MachineError::Gone(why),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => MachineError::Denied(why),
+            io::ErrorKind::InvalidInput => MachineError::Malformed(why),
+            _ => failed(ReadError::from_io(path, &error)),
+        }
+    })
+}
+
+fn none(dir: &str, what: &str) -> MachineError {
+    MachineError::Unsupported(format!("{dir}: this group has no {what}"))
+}
+
+fn failed(error: ReadError) -> MachineError {
+    let text = error.to_string();
+    match error {
+        ReadError::Unsupported { .. } => MachineError::Unsupported(text),
+        ReadError::Gone { .. } | ReadError::Io { .. } => MachineError::Gone(text),
+        ReadError::Denied { .. } => MachineError::Denied(text),
+        ReadError::Malformed { .. } => MachineError::Malformed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let root = Root::at(dir.path());
+        (dir, root)
+    }
+
+    /// Files of a directory are not emptied before they are written, as those of the kernel need not be.
+    fn first_line(root: &Root, path: &str) -> String {
+        root.read(path).unwrap().lines().next().unwrap().into()
+    }
+
+    #[test]
+    fn limits_of_both_versions_are_written_and_read_back() {
+        let to = Limit { quota_us: Some(50_000), period_us: 200_000, burst_us: 0 };
+        let (_dir, root) = group(&[("cpu.max", "max 100000\n")]);
+        set_limit(&root, Version::V2, "", to).unwrap();
+        assert_eq!(limit(&root, Version::V2, "").unwrap(), to);
+        let (_dir, root) = group(&[("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "100000")]);
+        set_limit(&root, Version::V1, "", to).unwrap();
+        assert_eq!(limit(&root, Version::V1, "").unwrap(), to);
+    }
+
+    #[test]
+    fn what_is_so_already_is_not_written() {
+        let (dir, root) = group(&[("cpu.max", "max 100000\n")]);
+        let same = limit(&root, Version::V2, "").unwrap();
+        let written = |dir: &tempfile::TempDir| {
+            std::fs::metadata(dir.path().join("cpu.max")).unwrap().modified().unwrap()
+        };
+        let before = written(&dir);
+        set_limit(&root, Version::V2, "", same).unwrap();
+        assert_eq!(written(&dir), before);
+    }
+
+    #[test]
+    fn what_no_kernel_takes_is_refused_before_anything_is_written() {
+        let (_dir, root) = group(&[("cpu.max", "max 100000\n"), ("cpu.weight", "100\n")]);
+        let limit = |quota_us, period_us, burst_us| Limit { quota_us: Some(quota_us), period_us, burst_us };
+        for wrong in [limit(999, 100_000, 0), limit(5_000, 999, 0), limit(5_000, 10_000, 5_001)] {
+            assert!(matches!(set_limit(&root, Version::V2, "", wrong), Err(MachineError::Malformed(_))));
+        }
+        for wrong in [0.0, 10_001.0, f64::NAN, f64::INFINITY] {
+            assert!(set_weight(&root, Version::V2, "", Weight(wrong)).is_err());
+        }
+        assert_eq!(first_line(&root, "/cpu.max"), "max 100000");
+        assert_eq!(first_line(&root, "/cpu.weight"), "100");
+    }
+
+    #[test]
+    fn an_empty_cpuset_is_that_of_the_group_above_on_v2_only() {
+        let (_dir, root) = group(&[("cpuset.cpus", "\n")]);
+        assert_eq!(cpuset(&root, "").unwrap(), CpuSet::default());
+        assert!(set_cpuset(&root, Version::V1, "", &CpuSet::default()).is_err());
+        set_cpuset(&root, Version::V2, "", &"0-1".parse().unwrap()).unwrap();
+        assert_eq!(cpuset(&root, "").unwrap(), "0-1".parse().unwrap());
+        assert!(matches!(weight(&root, Version::V2, ""), Err(MachineError::Unsupported(_))));
+    }
+}

@@ -1,0 +1,88 @@
+//! What corefit can change of a control group that plays a VM: weight, quota and cpuset.
+
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
+
+use super::{Cgroups, HostReader};
+use crate::cgroup::write;
+
+impl HostReader {
+    /// The bandwidth limit that is set for a group.
+    pub(crate) fn limit(&self, path: &str) -> Result<Limit, MachineError> {
+        write::limit(self.root(), self.tree.version, &self.tree.dir(path))
+    }
+
+    /// Sets it.
+    pub(crate) fn set_limit(&self, path: &str, to: Limit) -> Result<(), MachineError> {
+        write::set_limit(self.root(), self.tree.version, &self.tree.dir(path), to)
+    }
+
+    /// The group that an id names, if it is still that one.
+    fn group_of_id(&self, vm: &VmId) -> Result<String, MachineError> {
+        let (path, inode) =
+            vm.0.rsplit_once('@')
+                .ok_or_else(|| MachineError::Malformed(format!("{:?} names no control group", vm.0)))?;
+        match self.root().inode(&self.tree.dir(path)) {
+            Some(now) if now.to_string() == inode => Ok(path.into()),
+            Some(_) => Err(MachineError::Gone(format!("{path}: another group of this name is there now"))),
+            None => Err(MachineError::Gone(format!("{path}: the group is gone"))),
+        }
+    }
+
+    fn current(&self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        let path = self.group_of_id(vm)?;
+        let (root, version, dir) = (self.root(), self.tree.version, self.tree.dir(&path));
+        match lever {
+            Lever::Weight => write::weight(root, version, &dir).map(Value::Weight),
+            Lever::Quota => write::limit(root, version, &dir).map(Value::Limit),
+            Lever::Affinity(0) => {
+                let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
+                write::cpuset(root, &dir).map(Value::Pcpus)
+            }
+            _ => Err(no_lever(lever)),
+        }
+    }
+
+    fn set(&self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        let path = self.group_of_id(vm)?;
+        let (root, version, dir) = (self.root(), self.tree.version, self.tree.dir(&path));
+        match (lever, value) {
+            (Lever::Weight, Value::Weight(weight)) => write::set_weight(root, version, &dir, *weight),
+            (Lever::Quota, Value::Limit(limit)) => write::set_limit(root, version, &dir, *limit),
+            (Lever::Affinity(0), Value::Pcpus(pcpus)) => {
+                let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
+                write::set_cpuset(root, version, &dir, pcpus)
+            }
+            (Lever::Weight | Lever::Quota | Lever::Affinity(0), value) => {
+                Err(MachineError::Malformed(format!("the {lever} cannot be {value}")))
+            }
+            _ => Err(no_lever(lever)),
+        }
+    }
+}
+
+fn no_cpuset() -> MachineError {
+    MachineError::Unsupported("there is no cpuset controller here".into())
+}
+
+/// What no group has.
+pub(super) fn fixed() -> Vec<Fixed> {
+    let reason = "it is a control group, which has only weight, quota and cpuset";
+    let kinds = [LeverKind::Online, LeverKind::VcpuQuota, LeverKind::Nodes, LeverKind::Told];
+    kinds.map(|lever| Fixed { lever, reason: reason.into() }).into()
+}
+
+fn no_lever(lever: Lever) -> MachineError {
+    MachineError::Unsupported(format!("a control group has no {lever}, only weight, quota and cpuset"))
+}
+
+impl Act for Cgroups {
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        self.reader.current(vm, lever)
+    }
+
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        let done = self.reader.set(vm, lever, value);
+        self.reader.reread(vm.0.rsplit_once('@').map_or("", |(path, _)| path));
+        done
+    }
+}

@@ -1,0 +1,419 @@
+//! What corefit can change of a libvirt domain, and how.
+//!
+//! | lever | by |
+//! |---|---|
+//! | online vCPUs | the guest agent; without one, or where it cannot, plugging those that were not there at the start |
+//! | what it is told | a file in the guest, written by the agent |
+//! | weight, quota | `virDomainSetSchedulerParametersFlags`, live |
+//! | affinity | `virDomainPinVcpuFlags`, live |
+//! | quota of one vCPU | its control group: libvirt has one for all vCPUs only |
+//!
+//! All calls are made by a thread of its own, since each may hang; who does not answer in time is left alone
+//! for a while. vCPU 0 stays online, and so the last one does.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
+use corefit_core::{CpuId, CpuSet, Weight};
+
+use super::agent_calls::{self as agent, Ask};
+use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::command::Parameter;
+use super::definition::{Definition, KEPT};
+use super::machine::LibvirtMachine;
+use super::worker::{Crew, NoAnswer, Worker};
+use crate::cgroup::write;
+use crate::told;
+
+/// Longest that one change may take.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How long an agent may take to answer a command, s.
+const ANSWER: i32 = 2;
+/// A VM that did not answer in time is left alone for so long.
+const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// How long to wait for a guest to let go of a vCPU that is plugged out.
+const UNPLUG: Duration = Duration::from_secs(2);
+/// What the kernel of a guest prefers not to use, where it decides that by itself (Linux, 2026).
+const PREFERRED: &str = "/sys/devices/system/cpu/preferred";
+
+/// The connection that changes things.
+pub(super) struct Hand {
+    uri: String,
+    crew: Crew,
+    worker: Option<Worker<Result<Connection, Failure>>>,
+    silent: BTreeMap<VmId, Instant>,
+    /// What turned out, when it was tried, not to be there.
+    lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
+}
+
+impl Hand {
+    pub(super) fn new(uri: &str) -> Hand {
+        let (silent, lacks) = Default::default();
+        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent, lacks }
+    }
+
+    /// What a VM cannot have changed, as far as is known.
+    pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
+        let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
+        fixed.insert(LeverKind::Nodes, nodes_stay().to_string());
+        if definition.agent.is_none() {
+            fixed.insert(LeverKind::Told, "it has no guest agent".into());
+            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
+            if !pluggable {
+                fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
+            }
+        }
+        fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
+    }
+
+    /// Only these VMs are left.
+    pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
+        self.lacks.retain(|vm, _| is(vm));
+    }
+
+    fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
+        if let Err(MachineError::Unsupported(why)) = result {
+            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
+        }
+    }
+
+    /// Has something done with a domain by the thread that may hang.
+    fn with<R: Send + 'static>(
+        &mut self,
+        vm: &VmId,
+        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
+    ) -> Result<R, MachineError> {
+        self.silent.retain(|_, until| *until > Instant::now());
+        if self.silent.contains_key(vm) {
+            let text = "it did not answer in time; it is left alone for half a minute";
+            return Err(MachineError::Gone(text.into()));
+        }
+        let (uuid, id) = key(vm)?;
+        if self.worker.is_none() {
+            let uri = self.uri.clone();
+            let open = move || Some(Connection::open(&uri, Access::Write, 4));
+            self.worker = self.crew.start("libvirt changes", open);
+        }
+        let Some(worker) = &self.worker else {
+            return Err(MachineError::Gone("libvirtd: all threads that change something hang".into()));
+        };
+        let answer = worker.call(Instant::now() + PATIENCE, move |connection| {
+            let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
+            let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
+            if domain.id() != Some(id) {
+                return Err((MachineError::Gone("the VM has ended".into()), false));
+            }
+            job(&domain).map_err(|error| (error, !connection.answers()))
+        });
+        match answer {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err((error, lost))) => {
+                if lost {
+                    self.worker = None;
+                }
+                Err(error)
+            }
+            Err(NoAnswer::Ended) => {
+                self.worker = None;
+                Err(MachineError::Gone("libvirt: the thread that changes things has ended".into()))
+            }
+            Err(NoAnswer::Late) => {
+                self.worker = None;
+                self.silent.insert(vm.clone(), Instant::now() + LEFT_ALONE);
+                let text = format!("no answer within {} s", PATIENCE.as_secs());
+                Err(MachineError::Gone(text))
+            }
+        }
+    }
+}
+
+impl Act for LibvirtMachine {
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        if let Lever::VcpuQuota(vcpu) = lever {
+            let group = self.vcpu_group(vm, vcpu)?;
+            return self.host()?.limit(&group).map(Value::Limit);
+        }
+        let pcpus = self.pcpu_count();
+        let result = self.hand.with(vm, move |domain| match lever {
+            Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
+            Lever::Told => {
+                Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
+                    let told = told::parse(&text).ok()?;
+                    told.cpus
+                })))
+            }
+            Lever::Weight => {
+                let numbers = domain.scheduler().map_err(|e| plain(&e))?;
+                number(&numbers, "cpu_shares").map(|shares| Value::Weight(weight(shares)))
+            }
+            Lever::Quota => {
+                let numbers = domain.scheduler().map_err(|e| plain(&e))?;
+                let period_us = number(&numbers, "global_period")?;
+                Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: 0 }))
+            }
+            Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
+            Lever::VcpuQuota(_) | Lever::Nodes => Err(nodes_stay()),
+        });
+        self.hand.learn(vm, lever, &result);
+        result
+    }
+
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        if let (Lever::VcpuQuota(vcpu), Value::Limit(limit)) = (lever, value) {
+            let group = self.vcpu_group(vm, vcpu)?;
+            let done = self.host()?.set_limit(&group, *limit);
+            self.changed(vm);
+            return done;
+        }
+        let value = value.clone();
+        let result = self.hand.with(vm, move |domain| match (lever, value) {
+            (Lever::Online, Value::Vcpus(want)) => set_online(domain, &want),
+            (Lever::Told, Value::Told(cpus)) => {
+                agent::write_file(&mut ask(domain)?, told::PATH, &told::text(cpus))
+            }
+            (Lever::Weight, Value::Weight(Weight(weight))) => {
+                let shares = write::whole(weight, 2..=262_144)?;
+                domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares)]).map_err(|e| plain(&e))
+            }
+            (Lever::Quota, Value::Limit(limit)) => {
+                write::check(&limit)?;
+                let quota = limit.quota_us.map_or(-1, |quota| i64::try_from(quota).unwrap_or(i64::MAX));
+                domain
+                    .set_scheduler(&[
+                        Parameter::Unsigned("global_period", limit.period_us),
+                        Parameter::Signed("global_quota", quota),
+                    ])
+                    .map_err(|e| plain(&e))
+            }
+            (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
+                domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
+            }
+            (Lever::Nodes, _) => Err(nodes_stay()),
+            (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
+        });
+        self.hand.learn(vm, lever, &result);
+        if matches!(lever, Lever::Weight | Lever::Quota | Lever::Affinity(_)) {
+            self.changed(vm);
+        }
+        result
+    }
+
+    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
+        let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
+        self.hand.with(vm, move |domain| {
+            domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
+        })
+    }
+}
+
+/// The levers by which the number of vCPUs is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Agent,
+    Plugging,
+}
+
+/// Which vCPUs the domain has, and how that is changed.
+fn online(domain: &Domain<'_>) -> Result<(CpuSet, By), MachineError> {
+    let definition = define(domain)?;
+    let vcpus = || (0..).zip(&definition.vcpus);
+    let plugged: CpuSet = vcpus().filter(|(_, v)| v.plugged).map(|(n, _)| CpuId(n)).collect();
+    let pluggable = vcpus().any(|(n, v)| n > 0 && v.hotpluggable);
+    let why = match definition.agent {
+        Some(true) => match by_agent(domain, &plugged) {
+            Ok(online) => return Ok((online, By::Agent)),
+            Err(MachineError::Unsupported(why)) => why,
+            Err(error) => return Err(error),
+        },
+        Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
+        None => "it has no guest agent".into(),
+    };
+    if pluggable {
+        return Ok((plugged, By::Plugging));
+    }
+    Err(stays(&why))
+}
+
+/// What its guest uses of the vCPUs that are plugged in.
+fn by_agent(domain: &Domain<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
+    let mut ask = ask(domain)?;
+    let guest = agent::vcpus(&mut ask)?;
+    let count = u32::try_from(plugged.len()).unwrap_or(u32::MAX);
+    if *plugged != CpuSet::first(count) {
+        let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
+        return Err(MachineError::Unsupported(text.into()));
+    }
+    let others: CpuSet = plugged.difference(&"0".parse().unwrap_or_default());
+    if !others.is_empty() && !guest.offlinable.meets(&others) {
+        return Err(MachineError::Unsupported("its guest cannot take vCPUs offline".into()));
+    }
+    if let Ok(Some(preferred)) = agent::read_file(&mut ask, PREFERRED)
+        && preferred.trim().parse::<CpuSet>().is_ok_and(|set| set != guest.online)
+    {
+        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED}: {})", preferred.trim());
+        return Err(MachineError::Denied(text));
+    }
+    Ok(guest.online.intersection(plugged))
+}
+
+fn set_online(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
+    if !want.contains(CpuId(0)) {
+        return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
+    }
+    let (have, by) = online(domain)?;
+    if by == By::Agent {
+        return agent::set_vcpus(&mut ask(domain)?, want).map(|_| ());
+    }
+    let hotpluggable: CpuSet = (0..)
+        .zip(define(domain)?.vcpus)
+        .filter(|(_, vcpu)| vcpu.hotpluggable)
+        .map(|(number, _)| CpuId(number))
+        .collect();
+    for (vcpus, state) in [(want.difference(&have), true), (have.difference(want), false)] {
+        let vcpus = vcpus.intersection(&hotpluggable);
+        if !vcpus.is_empty() {
+            domain.plug(&vcpus, state).map_err(|error| plain(&error))?;
+        }
+    }
+    // Guests let go in their own time, or not at all: what is so then is read by the caller.
+    let until = Instant::now() + UNPLUG;
+    while Instant::now() < until && online(domain)?.0 != *want {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: usize) -> Result<CpuSet, MachineError> {
+    let most = define(domain)?.vcpus.len();
+    let vcpus = domain.vcpus(most, pcpus).map_err(|e| plain(&e))?;
+    let found = vcpus.iter().find(|info| info.number == vcpu);
+    let found = found.ok_or_else(|| MachineError::Unsupported(format!("it has no vCPU {vcpu} now")))?;
+    let allowed = (0..).zip(&found.map).filter(|(_, allowed)| **allowed);
+    Ok(allowed.map(|(pcpu, _)| CpuId(pcpu)).collect())
+}
+
+fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
+    let xml = domain.xml().map_err(|error| plain(&error))?;
+    Definition::parse(&xml).map_err(MachineError::Malformed)
+}
+
+/// Asks the agent of a domain; fails at once if it has none.
+fn ask<'a>(domain: &'a Domain<'_>) -> Result<Box<Ask<'a>>, MachineError> {
+    match define(domain)?.agent {
+        Some(true) => {
+            Ok(Box::new(|command: &str| domain.agent(command, ANSWER).map_err(|error| plain(&error))))
+        }
+        Some(false) => Err(MachineError::Gone("its guest agent is not connected".into())),
+        None => Err(MachineError::Unsupported("it has no guest agent".into())),
+    }
+}
+
+/// UUID and number.
+fn key(vm: &VmId) -> Result<(String, u32), MachineError> {
+    let parts = vm.0.rsplit_once('#').and_then(|(uuid, id)| Some((uuid.to_owned(), id.parse().ok()?)));
+    parts.ok_or_else(|| MachineError::Malformed(format!("{:?} names no libvirt domain", vm.0)))
+}
+
+fn number(numbers: &[(String, u64)], name: &str) -> Result<u64, MachineError> {
+    let found = numbers.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+    found.ok_or_else(|| MachineError::Unsupported(format!("libvirt does not say its {name}")))
+}
+
+/// libvirt says "none" as a negative number, which is not among those here, or as the kernel's largest.
+fn quota_of(numbers: &[(String, u64)]) -> Option<u64> {
+    let none = u64::MAX / 1000 / 2;
+    number(numbers, "global_quota").ok().filter(|quota| *quota > 0 && *quota < none)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most 262144")]
+fn weight(shares: u64) -> Weight {
+    Weight(shares as f64)
+}
+
+/// Why no vCPU can be taken away.
+fn stays(why: &str) -> MachineError {
+    let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
+    MachineError::Unsupported(text)
+}
+
+fn nodes_stay() -> MachineError {
+    MachineError::Unsupported("the memory of a domain is not moved while it runs".into())
+}
+
+fn plain(error: &Failure) -> MachineError {
+    let text = error.text.clone();
+    match error.kind {
+        Kind::Unsupported => MachineError::Unsupported(text),
+        Kind::Denied => MachineError::Denied(text),
+        Kind::Malformed => MachineError::Malformed(text),
+        Kind::Gone | Kind::NoDomain => MachineError::Gone(text),
+    }
+}
+
+fn broken(error: &Failure) -> MachineError {
+    MachineError::Gone(format!("libvirtd: {error}"))
+}
+
+/// Whether the connection is of no use any more.
+fn lost(error: &Failure) -> bool {
+    error.kind == Kind::Gone
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::libvirt::{Options, open};
+
+    fn test_vm(machine: &mut dyn Act) -> VmId {
+        machine.observe().unwrap().vms.into_iter().find(|vm| vm.name == "test").unwrap().id
+    }
+
+    #[test]
+    fn a_domain_without_agent_whose_vcpus_were_all_there_says_why_it_cannot_shrink() {
+        let mut machine = open("test:///default", Options::default());
+        let vm = test_vm(machine.as_mut());
+        let error = machine.current(&vm, Lever::Online).unwrap_err();
+        let MachineError::Unsupported(text) = &error else { panic!("{error:?}") };
+        assert!(text.contains("no guest agent") && text.contains("at its start"), "{text}");
+        assert!(matches!(machine.current(&vm, Lever::Told), Err(MachineError::Unsupported(_))));
+        let other = VmId("00000000-0000-0000-0000-000000000000#1".into());
+        assert!(matches!(machine.current(&other, Lever::Online), Err(MachineError::Gone(_))));
+        assert!(matches!(machine.current(&VmId("x".into()), Lever::Online), Err(MachineError::Malformed(_))));
+    }
+
+    #[test]
+    fn values_that_are_not_the_levers_are_refused() {
+        let mut machine = open("test:///default", Options::default());
+        let vm = test_vm(machine.as_mut());
+        for (lever, value) in [
+            (Lever::Online, Value::Vcpus("1".parse().unwrap())),
+            (Lever::Online, Value::Told(None)),
+            (Lever::Weight, Value::Weight(Weight(f64::NAN))),
+            (Lever::Weight, Value::Weight(Weight(1.0))),
+            (Lever::Affinity(0), Value::Pcpus(CpuSet::default())),
+            (Lever::Quota, Value::Limit(Limit { quota_us: Some(5), period_us: 100_000, burst_us: 0 })),
+        ] {
+            let refused = machine.set(&vm, lever, &value);
+            assert!(matches!(refused, Err(MachineError::Malformed(_))), "{lever}: {value:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn kept_text_is_seen_with_the_vm_until_it_is_taken_away() {
+        let mut machine = open("test:///default", Options::default());
+        let vm = test_vm(machine.as_mut());
+        let kept = |machine: &mut dyn Act| {
+            let seen = machine.observe().unwrap().vms;
+            seen.into_iter().find(|vm| vm.name == "test").unwrap().kept
+        };
+        machine.keep(&vm, Some(r#"{"a":"<&>"}"#)).unwrap();
+        assert_eq!(kept(machine.as_mut()).as_deref(), Some(r#"{"a":"<&>"}"#));
+        machine.keep(&vm, None).unwrap();
+        assert_eq!(kept(machine.as_mut()), None);
+    }
+}

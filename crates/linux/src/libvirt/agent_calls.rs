@@ -1,0 +1,214 @@
+//! What is asked of a guest agent when something is changed: vCPUs on and off, and a small file.
+//!
+//! Source: QEMU's qga/qapi-schema.json (`guest-get-vcpus`, `guest-set-vcpus`, `guest-file-*`). The agent
+//! goes through the list of `guest-set-vcpus` in order, stops at the first failure and tells only how many it
+//! did; so it is asked again for the rest, and what is so is read afterwards.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use corefit_core::machine::MachineError;
+use corefit_core::{CpuId, CpuSet};
+use serde_json::{Value, json};
+
+use super::guest::refuses;
+
+/// How often a list of vCPUs is sent, as long as each time brings something.
+const TRIES: u32 = 4;
+/// Longest file of ours in a guest, bytes.
+const SMALL: u32 = 4096;
+
+/// Takes a command to a guest agent, and brings the answer or the reason why there is none.
+pub(super) type Ask<'a> = dyn FnMut(&str) -> Result<String, MachineError> + 'a;
+
+/// vCPUs as a guest has them, by its own numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct GuestVcpus {
+    pub(super) online: CpuSet,
+    /// Those that it may take offline, now or when they are online.
+    pub(super) offlinable: CpuSet,
+}
+
+/// Which vCPUs the guest uses.
+pub(super) fn vcpus(ask: &mut Ask<'_>) -> Result<GuestVcpus, MachineError> {
+    let answer = call(ask, "guest-get-vcpus", Value::Null)?;
+    let list = answer.as_array().ok_or_else(|| malformed("guest-get-vcpus gave no list"))?;
+    let number = |vcpu: &Value| Some(CpuId(u32::try_from(vcpu["logical-id"].as_u64()?).ok()?));
+    let those = |field: &str| -> CpuSet {
+        list.iter().filter(|vcpu| vcpu[field].as_bool() == Some(true)).filter_map(number).collect()
+    };
+    let found = GuestVcpus { online: those("online"), offlinable: those("can-offline") };
+    if found.online.is_empty() {
+        return Err(malformed("guest-get-vcpus says that no vCPU is online"));
+    }
+    Ok(found)
+}
+
+/// Has the guest use these vCPUs and no others, as far as it can; vCPU 0 stays. Hands back what is so then.
+pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, MachineError> {
+    let mut have = vcpus(ask)?;
+    for _ in 0..TRIES {
+        let on = want.difference(&have.online);
+        let off = have.online.difference(want).intersection(&have.offlinable);
+        // First those to come: so there is never less than the smaller of what was and what is wanted.
+        let vcpus = on.iter().map(|cpu| (cpu, true)).chain(off.iter().map(|cpu| (cpu, false)));
+        let vcpus: Vec<Value> = vcpus
+            .filter(|(cpu, _)| cpu.0 != 0)
+            .map(|(cpu, online)| json!({ "logical-id": cpu.0, "online": online }))
+            .collect();
+        if vcpus.is_empty() {
+            break;
+        }
+        let done = call(ask, "guest-set-vcpus", json!({ "vcpus": vcpus }));
+        let before = std::mem::replace(&mut have, self::vcpus(ask)?);
+        if have.online == before.online {
+            done?;
+            break;
+        }
+    }
+    Ok(have.online)
+}
+
+/// A small file of the guest; `None` if there is none.
+pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>, MachineError> {
+    let handle = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r" })) {
+        Err(error) if error.to_string().contains("No such file") => return Ok(None),
+        other => other?,
+    };
+    let part = call(ask, "guest-file-read", json!({ "handle": handle, "count": SMALL }));
+    call(ask, "guest-file-close", json!({ "handle": handle }))?;
+    let part = part?;
+    let text = part["buf-b64"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
+    let text = text.ok_or_else(|| malformed("guest-file-read gave no base64"))?;
+    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// Writes a small file of the guest. Whoever reads it meanwhile sees the old or the new text if both have the
+/// same length: then it is not emptied before.
+pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<(), MachineError> {
+    let handle = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r+" })) {
+        Err(error) if error.to_string().contains("No such file") => {
+            call(ask, "guest-file-open", json!({ "path": path, "mode": "w" }))?
+        }
+        other => other?,
+    };
+    let data = BASE64_STANDARD.encode(text);
+    let written = call(ask, "guest-file-write", json!({ "handle": handle, "buf-b64": data }));
+    call(ask, "guest-file-close", json!({ "handle": handle }))?;
+    let count = written?["count"].as_u64();
+    if count != Some(text.len() as u64) {
+        return Err(malformed(&format!("guest-file-write wrote {count:?} of {} bytes", text.len())));
+    }
+    Ok(())
+}
+
+fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, MachineError> {
+    let text = match arguments {
+        Value::Null => json!({ "execute": command }),
+        arguments => json!({ "execute": command, "arguments": arguments }),
+    };
+    let answer = ask(&text.to_string()).map_err(|error| match error {
+        MachineError::Gone(text) if refuses(&text) && !text.contains("No such file") => {
+            MachineError::Unsupported(text)
+        }
+        error => error,
+    })?;
+    let answer: Value = serde_json::from_str(&answer)
+        .map_err(|error| malformed(&format!("{command}: the answer is no JSON: {error}")))?;
+    Ok(answer["return"].clone())
+}
+
+fn malformed(text: &str) -> MachineError {
+    MachineError::Malformed(format!("guest agent: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest of four vCPUs whose agent does `each` of a list, and refuses to touch vCPU 3.
+    struct Guest {
+        online: Vec<bool>,
+        each: usize,
+        file: Option<Vec<u8>>,
+        asked: Vec<String>,
+    }
+
+    impl Guest {
+        fn new(each: usize) -> Guest {
+            Guest { online: vec![true; 4], each, file: None, asked: Vec::new() }
+        }
+
+        fn answer(&mut self, command: &str) -> Result<String, MachineError> {
+            self.asked.push(command.into());
+            let command: Value = serde_json::from_str(command).unwrap();
+            let arguments = &command["arguments"];
+            let answer = match command["execute"].as_str().unwrap() {
+                "guest-get-vcpus" => {
+                    let one = |(id, online): (usize, &bool)| json!({"logical-id": id, "online": online, "can-offline": id > 0});
+                    Value::Array(self.online.iter().enumerate().map(one).collect())
+                }
+                "guest-set-vcpus" => {
+                    for vcpu in arguments["vcpus"].as_array().unwrap().iter().take(self.each) {
+                        let id = usize::try_from(vcpu["logical-id"].as_u64().unwrap()).unwrap();
+                        if id == 3 {
+                            return Err(MachineError::Gone("failed to set".into()));
+                        }
+                        self.online[id] = vcpu["online"].as_bool().unwrap();
+                    }
+                    json!(1)
+                }
+                "guest-file-open" if self.file.is_none() && arguments["mode"] != "w" => {
+                    return Err(MachineError::Gone("failed to open file: No such file or directory".into()));
+                }
+                "guest-file-write" => {
+                    let data = BASE64_STANDARD.decode(arguments["buf-b64"].as_str().unwrap()).unwrap();
+                    let count = data.len();
+                    self.file = Some(data);
+                    json!({ "count": count, "eof": false })
+                }
+                "guest-file-read" => json!({"buf-b64": BASE64_STANDARD.encode(self.file.as_ref().unwrap())}),
+                _ => json!(7),
+            };
+            Ok(json!({ "return": answer }).to_string())
+        }
+    }
+
+    #[test]
+    fn an_agent_that_does_a_part_is_asked_again_for_the_rest() {
+        let mut guest = Guest::new(1);
+        let mut ask = |command: &str| guest.answer(command);
+        assert_eq!(set_vcpus(&mut ask, &"0,3".parse().unwrap()).unwrap().to_string(), "0,3");
+        assert_eq!(guest.asked.iter().filter(|c| c.contains("set-vcpus")).count(), 2);
+    }
+
+    #[test]
+    fn what_a_guest_refuses_is_an_error_only_if_nothing_else_changed() {
+        let mut guest = Guest::new(9);
+        let mut ask = |command: &str| guest.answer(command);
+        let partial = set_vcpus(&mut ask, &"0".parse().unwrap());
+        assert!(partial.is_err(), "the second try brought nothing: {partial:?}");
+        assert_eq!(guest.online, [true, false, false, true]);
+    }
+
+    #[test]
+    fn files_are_made_when_they_are_not_there_and_read_back() {
+        let mut guest = Guest::new(9);
+        let mut ask = |command: &str| guest.answer(command);
+        assert_eq!(read_file(&mut ask, "/run/x").unwrap(), None);
+        write_file(&mut ask, "/run/x", "cpus 2\n").unwrap();
+        assert_eq!(read_file(&mut ask, "/run/x").unwrap().as_deref(), Some("cpus 2\n"));
+    }
+
+    #[test]
+    fn an_agent_without_the_command_or_with_a_lie_is_told_apart() {
+        let mut disabled = |_: &str| {
+            let text = "The command guest-get-vcpus has been disabled for this instance";
+            Err(MachineError::Gone(text.into()))
+        };
+        assert!(matches!(vcpus(&mut disabled), Err(MachineError::Unsupported(_))));
+        let mut none = |_: &str| Ok(r#"{"return":[{"logical-id":0,"online":false}]}"#.to_owned());
+        assert!(matches!(vcpus(&mut none), Err(MachineError::Malformed(_))));
+        let mut noise = |_: &str| Ok("{".to_owned());
+        assert!(matches!(vcpus(&mut noise), Err(MachineError::Malformed(_))));
+    }
+}

@@ -1,0 +1,141 @@
+//! What a host tells a guest that it gets: a small file that the host writes through the guest agent.
+//!
+//! ```text
+//! corefit-available 1
+//! cpus 2.000
+//! valid_s 20
+//! ```
+//!
+//! The text has always the same length, so that a reader never sees half of a new one. It counts for
+//! `valid_s` seconds since it was written, by the guest's own clock: a host whose daemon is gone says
+//! nothing any more. The writer writes again in a quarter of that time.
+
+use std::time::{Duration, SystemTime};
+
+use corefit_core::{Cpus, Sourced, Unread, What};
+
+use crate::root::{ReadError, Root, optional};
+
+/// Where the file is in the guest. `/run` belongs to root, so nobody else can write it there.
+pub const PATH: &str = "/run/corefit-available";
+/// How long what is told counts.
+pub const VALID: Duration = Duration::from_secs(20);
+/// All texts are so long, the spaces at their end included.
+const LENGTH: usize = 64;
+
+/// What such a file says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Told {
+    /// pCPUs; `None`: nothing is told any more.
+    pub cpus: Option<Cpus>,
+    /// Since it was written.
+    pub valid: Duration,
+}
+
+/// The text to be written.
+#[must_use]
+pub fn text(cpus: Option<Cpus>) -> String {
+    let cpus = cpus.map_or("none".into(), |Cpus(cpus)| format!("{:.3}", cpus.clamp(0.0, 99_999.0)));
+    let text = format!("corefit-available 1\ncpus {cpus}\nvalid_s {}", VALID.as_secs());
+    format!("{text:<width$}\n", width = LENGTH - 1)
+}
+
+/// Reads such a text.
+///
+/// # Errors
+/// The line (from 1) that is not as it should be.
+pub fn parse(text: &str) -> Result<Told, usize> {
+    let mut lines = text.lines();
+    let mut value = |number: usize, name: &str| {
+        let line = lines.next().ok_or(number)?.trim_end();
+        line.strip_prefix(name).and_then(|rest| rest.strip_prefix(' ')).ok_or(number)
+    };
+    if value(1, "corefit-available")? != "1" {
+        return Err(1);
+    }
+    let cpus = match value(2, "cpus")? {
+        "none" => None,
+        number => {
+            Some(number.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus >= 0.0).ok_or(2usize)?)
+        }
+    };
+    let valid_s: u64 = value(3, "valid_s")?.parse().map_err(|_| 3usize)?;
+    Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s.min(86_400)) })
+}
+
+/// What this guest is told now; what is too old, or makes no sense, is named in `Err`.
+pub(crate) fn read(root: &Root) -> Result<Option<Sourced<Cpus>>, Unread> {
+    // What was written in the future is as far from now: a clock was set back.
+    let since = |written| SystemTime::now().duration_since(written).unwrap_or_else(|error| error.duration());
+    judge(root, root.modified(PATH).map(since))
+}
+
+fn judge(root: &Root, age: Option<Duration>) -> Result<Option<Sourced<Cpus>>, Unread> {
+    let unread = |why: String| Unread { what: What::Told, path: PATH.into(), why };
+    let text = optional(root.read(PATH)).map_err(|error| unread(error.why()))?;
+    let Some(text) = text else { return Ok(None) };
+    let wrong = |line| ReadError::malformed(PATH, line, &text, "text of a host's corefit");
+    let told = parse(&text).map_err(|line| unread(wrong(line).why()))?;
+    let Some(cpus) = told.cpus else { return Ok(None) };
+    if age.is_some_and(|age| age > told.valid) {
+        let age = age.unwrap_or_default().as_secs();
+        let why = format!(
+            "written {age} s ago, counts for {} s: the host's corefit has stopped, or cannot reach this guest",
+            told.valid.as_secs()
+        );
+        return Err(unread(why));
+    }
+    Ok(Some(Sourced { value: cpus, source: PATH.into() }))
+}
+
+/// What this process is told by its host, if that counts now.
+#[must_use]
+pub fn now() -> Option<Cpus> {
+    read(&Root::live()).ok().flatten().map(|told| told.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_have_one_length_and_say_what_was_meant() {
+        for cpus in [None, Some(Cpus(0.0)), Some(Cpus(2.5)), Some(Cpus(99_999.0))] {
+            let text = text(cpus);
+            assert_eq!(text.len(), LENGTH);
+            assert_eq!(parse(&text).unwrap(), Told { cpus, valid: VALID });
+        }
+    }
+
+    #[test]
+    fn damage_is_named_by_its_line() {
+        for (text, line) in [
+            ("", 1),
+            ("corefit-available 2\ncpus 1\nvalid_s 1", 1),
+            ("corefit-available 1\n", 2),
+            ("corefit-available 1\ncpus NaN\nvalid_s 1", 2),
+            ("corefit-available 1\ncpus -1\nvalid_s 1", 2),
+            ("corefit-available 1\ncpus 1\nvalid_s x", 3),
+        ] {
+            assert_eq!(parse(text), Err(line), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_old_does_not_count_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("run")).unwrap();
+        let file = dir.path().join("run/corefit-available");
+        let root = Root::at(dir.path());
+        let read = |age_s: u64| judge(&root, Some(Duration::from_secs(age_s)));
+        assert_eq!(read(0), Ok(None));
+        std::fs::write(&file, text(Some(Cpus(1.5)))).unwrap();
+        assert_eq!(read(20).unwrap().map(|told| told.value), Some(Cpus(1.5)));
+        let unread = read(60).unwrap_err();
+        assert!(unread.why.contains("written 60 s ago") && unread.what == What::Told, "{unread:?}");
+        std::fs::write(&file, text(None)).unwrap();
+        assert_eq!(read(60), Ok(None));
+        std::fs::write(&file, "noise\n").unwrap();
+        assert!(read(0).unwrap_err().why.starts_with("line 1: "));
+    }
+}

@@ -1,0 +1,76 @@
+//! Levers of real control groups: what is set is so, and nothing else is.
+
+mod cgroup_support;
+
+use cgroup_support::{Hierarchy, alone, or_skip};
+use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
+use corefit_core::{CpuSet, Weight};
+use corefit_linux::Root;
+use corefit_linux::host::Cgroups;
+
+#[test]
+fn weight_quota_and_cpuset_of_a_group_are_set_read_back_and_put_back() {
+    let _alone = alone();
+    let cpu = or_skip!(Hierarchy::of("cpu"));
+    let group = or_skip!(cpu.group());
+    let neighbour = or_skip!(cpu.group());
+    let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
+    let mut machine = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
+    let id = |machine: &mut Cgroups| {
+        let vms = corefit_core::machine::Machine::observe(machine).unwrap().vms;
+        vms.into_iter().find(|vm| vm.name == name).unwrap()
+    };
+    let vm = id(&mut machine).id;
+    let of = |file: &str| std::fs::read_to_string(neighbour.dir.join(file)).unwrap_or_default();
+    let files = ["cpu.shares", "cpu.weight", "cpu.cfs_quota_us", "cpu.max"];
+    let before: Vec<String> = files.iter().map(|file| of(file)).collect();
+
+    let limit = Limit { quota_us: Some(30_000), period_us: 60_000, burst_us: 0 };
+    for (lever, value) in [(Lever::Weight, Value::Weight(Weight(300.0))), (Lever::Quota, Value::Limit(limit))]
+    {
+        let original = machine.current(&vm, lever).unwrap();
+        machine.set(&vm, lever, &value).unwrap();
+        assert_eq!(machine.current(&vm, lever), Ok(value));
+        let seen = id(&mut machine);
+        let cap = seen.quota.and_then(|quota| quota.cpus()).map(|cpus| cpus.0);
+        assert!(
+            lever == Lever::Quota && cap == Some(0.5) || seen.weight == Some(Weight(300.0)),
+            "a look sees it"
+        );
+        machine.set(&vm, lever, &original).unwrap();
+        assert_eq!(machine.current(&vm, lever), Ok(original));
+    }
+    assert_eq!(files.map(|file| of(file)), before[..], "the neighbour was touched");
+    for lever in [Lever::Online, Lever::Told, Lever::Nodes] {
+        assert!(matches!(machine.current(&vm, lever), Err(MachineError::Unsupported(_))), "{lever}");
+    }
+    let wrong = machine.set(&vm, Lever::Weight, &Value::Weight(Weight(0.0)));
+    assert!(matches!(wrong, Err(MachineError::Malformed(_))), "{wrong:?}");
+    drop(group);
+    assert!(matches!(machine.current(&vm, Lever::Weight), Err(MachineError::Gone(_))));
+    assert!(matches!(machine.current(&VmId("/x@1".into()), Lever::Weight), Err(MachineError::Gone(_))));
+}
+
+#[test]
+fn a_cpuset_is_set_where_the_group_has_one() {
+    let _alone = alone();
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let group = or_skip!(cpu.group());
+    let name = group.dir.file_name().unwrap().to_str().unwrap().to_owned();
+    // On v1 the cpuset hierarchy has a group of the same path.
+    let set = (!cpu.v2).then(|| cgroup_support::Group::make(cpuset.point.join(&name), false).unwrap());
+    if let Some(set) = &set {
+        for file in ["cpuset.mems", "cpuset.cpus"] {
+            set.set(file, std::fs::read_to_string(cpuset.point.join(file)).unwrap().trim());
+        }
+    }
+    let mut machine = Cgroups::open(Root::live(), format!("/{name}").parse().unwrap()).unwrap();
+    let vms = corefit_core::machine::Machine::observe(&mut machine).unwrap().vms;
+    let vm = vms.into_iter().find(|vm| vm.name == format!("/{name}")).unwrap().id;
+    let original = machine.current(&vm, Lever::Affinity(0)).unwrap();
+    let one: CpuSet = "0".parse().unwrap();
+    machine.set(&vm, Lever::Affinity(0), &Value::Pcpus(one.clone())).unwrap();
+    assert_eq!(machine.current(&vm, Lever::Affinity(0)), Ok(Value::Pcpus(one)));
+    machine.set(&vm, Lever::Affinity(0), &original).unwrap();
+    assert_eq!(machine.current(&vm, Lever::Affinity(0)), Ok(original));
+}

@@ -1,0 +1,154 @@
+//! Levers of real VMs (`scripts/testvm`): what is set is so, in the guest and on the host; and nobody waits
+//! for those who do not answer.
+
+mod vm_support;
+
+use std::time::{Duration, Instant};
+
+use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::{CpuSet, Cpus, Weight};
+use vm_support::{Vms, or_skipped};
+
+/// Longest that a change may take, of a VM that does not answer.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+fn vm<'a>(snapshot: &'a Snapshot, name: &str) -> &'a VmState {
+    snapshot.vms.iter().find(|vm| vm.name == name).unwrap_or_else(|| panic!("no VM {name}"))
+}
+
+fn set(list: &str) -> CpuSet {
+    list.parse().unwrap()
+}
+
+/// Sets a lever; what is read back.
+fn done(machine: &mut dyn Act, vm: &VmId, lever: Lever, value: Value) -> Value {
+    machine.set(vm, lever, &value).unwrap_or_else(|error| panic!("{lever}: {value}: {error}"));
+    machine.current(vm, lever).unwrap_or_else(|error| panic!("{lever}: {error}"))
+}
+
+#[test]
+fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
+    let options = ["--name", "act", "--vcpus", "4", "--memory", "256"];
+    let Some(vms) = or_skipped("every_lever_of_a_vm", Vms::up(2, &options)) else { return };
+    let (name, mut machine) = (&vms.names[0], vms.machine());
+    let machine = machine.as_mut();
+    let before = machine.observe().unwrap();
+    let id = vm(&before, name).id.clone();
+    let other = vm(&before, &vms.names[1]).clone();
+
+    assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-3"))));
+    assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0,2"))), Value::Vcpus(set("0,2")));
+    assert_eq!(vms.guest(name, "cat /sys/devices/system/cpu/online").trim(), "0,2");
+    assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));
+
+    assert_eq!(machine.current(&id, Lever::Told), Ok(Value::Told(None)));
+    for told in [Some(Cpus(1.25)), Some(Cpus(12.5)), None] {
+        assert_eq!(done(machine, &id, Lever::Told, Value::Told(told)), Value::Told(told));
+    }
+
+    let original = machine.current(&id, Lever::Weight).unwrap();
+    let weight = Value::Weight(Weight(3000.0));
+    assert_eq!(done(machine, &id, Lever::Weight, weight.clone()), weight);
+    assert_eq!(vm(&machine.observe().unwrap(), name).weight, Some(Weight(3000.0)));
+    assert_eq!(done(machine, &id, Lever::Weight, original.clone()), original);
+
+    for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
+        let original = machine.current(&id, lever).unwrap();
+        assert!(matches!(original, Value::Limit(Limit { quota_us: None, .. })), "{original:?}");
+        let limit = Value::Limit(Limit { quota_us: Some(60_000), period_us: 120_000, burst_us: 0 });
+        assert_eq!(done(machine, &id, lever, limit.clone()), limit, "{lever}");
+        assert_eq!(done(machine, &id, lever, original.clone()), original, "{lever}");
+    }
+
+    let original = machine.current(&id, Lever::Affinity(2)).unwrap();
+    assert_eq!(done(machine, &id, Lever::Affinity(2), Value::Pcpus(set("1"))), Value::Pcpus(set("1")));
+    assert_eq!(vm(&machine.observe().unwrap(), name).vcpus[2].affinity, Some(set("1")));
+    assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
+
+    let after = machine.observe().unwrap();
+    let settings = |vm: &VmState| {
+        (vm.weight, vm.quota.clone(), vm.vcpus.iter().map(|v| v.affinity.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(settings(vm(&after, &vms.names[1])), settings(&other), "another VM was touched");
+}
+
+#[test]
+fn an_agent_that_hangs_or_is_gone_keeps_nobody_waiting_and_is_asked_again_later() {
+    let options = ["--name", "acthang", "--vcpus", "2"];
+    let Some(vms) = or_skipped("an_agent_that_hangs", Vms::up(1, &options)) else { return };
+    let (name, mut machine) = (&vms.names[0], vms.machine());
+    let id = vm(&machine.observe().unwrap(), name).id.clone();
+    vms.testvm(&[
+        "exec",
+        "--detach",
+        name,
+        "--",
+        "sh",
+        "-c",
+        "killall -STOP qemu-ga; sleep 15; killall -CONT qemu-ga",
+    ]);
+    // Until it stopped.
+    while machine.current(&id, Lever::Online).is_ok() {}
+    let begun = Instant::now();
+    let refused = machine.set(&id, Lever::Online, &Value::Vcpus(set("0")));
+    assert!(matches!(refused, Err(MachineError::Gone(_))), "{refused:?}");
+    assert!(begun.elapsed() < PATIENCE, "it took {:?}", begun.elapsed());
+    assert!(machine.current(&id, Lever::Weight).is_ok() || begun.elapsed() < PATIENCE * 2);
+    let begun = Instant::now();
+    while machine.current(&id, Lever::Online).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(90), "it is never asked again");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    vms.testvm(&["exec", "--detach", name, "--", "killall", "-9", "qemu-ga"]);
+    let begun = Instant::now();
+    while machine.current(&id, Lever::Online).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody noticed that it is gone");
+    }
+}
+
+#[test]
+fn a_vm_without_agent_says_why_it_cannot_shrink_and_a_vm_that_ended_is_gone() {
+    let options = ["--name", "actbare", "--bare", "--vcpus", "2"];
+    let Some(vms) = or_skipped("a_vm_without_agent", Vms::up(1, &options)) else { return };
+    let (name, mut machine) = (&vms.names[0], vms.machine());
+    let snapshot = machine.observe().unwrap();
+    let seen = vm(&snapshot, name);
+    assert!(
+        seen.fixed(LeverKind::Online).is_some_and(|why| why.contains("no guest agent")),
+        "{:?}",
+        seen.fixed
+    );
+    assert!(seen.fixed(LeverKind::Weight).is_none());
+    let id = seen.id.clone();
+    assert!(matches!(machine.current(&id, Lever::Online), Err(MachineError::Unsupported(_))));
+    vms.virsh(&["destroy", name]);
+    assert!(matches!(machine.current(&id, Lever::Weight), Err(MachineError::Gone(_))));
+    assert!(matches!(
+        machine.set(&id, Lever::Weight, &Value::Weight(Weight(10.0))),
+        Err(MachineError::Gone(_))
+    ));
+}
+
+#[test]
+fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
+    let options = ["--name", "actplug", "--no-agent", "--vcpus", "4", "--plugged", "2"];
+    let Some(vms) = or_skipped("sized_by_plugging", Vms::up(1, &options)) else { return };
+    let mut machine = vms.machine();
+    let machine = machine.as_mut();
+    let snapshot = machine.observe().unwrap();
+    let seen = vm(&snapshot, &vms.names[0]);
+    assert!(
+        seen.fixed(LeverKind::Online).is_none() && seen.fixed(LeverKind::Told).is_some(),
+        "{:?}",
+        seen.fixed
+    );
+    let id = seen.id.clone();
+    assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-1"))));
+    assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));
+    // The guest may take its time, or not let go at all: then that is what is read.
+    let Value::Vcpus(left) = done(machine, &id, Lever::Online, Value::Vcpus(set("0-1"))) else { panic!() };
+    assert!(set("0-1").is_within(&left) && left.is_within(&set("0-3")), "{left}");
+    // Those that were there at the start stay.
+    let Value::Vcpus(least) = done(machine, &id, Lever::Online, Value::Vcpus(set("0"))) else { panic!() };
+    assert!(set("0-1").is_within(&least), "{least}");
+}
