@@ -9,6 +9,7 @@ mod job;
 mod lock;
 mod model;
 mod overcommit;
+mod place;
 pub(crate) mod progress;
 mod scale;
 mod sim;
@@ -35,6 +36,7 @@ enum Name {
     Model(model::Args),
     Scale(scale::Args),
     Lock(lock::Args),
+    Place(place::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -51,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Model(args) => model::run(args),
         Name::Scale(args) => scale::run(args),
         Name::Lock(args) => lock::run(args),
+        Name::Place(args) => place::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),

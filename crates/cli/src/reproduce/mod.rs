@@ -9,6 +9,7 @@ mod p1;
 mod p2;
 mod p3;
 mod p4;
+mod p5;
 mod testbed;
 
 use std::collections::BTreeSet;
@@ -103,6 +104,12 @@ impl Item {
     fn fitted(self, parameter: &'static str) -> Item {
         Item { fitted: vec![parameter], ..self }
     }
+
+    /// And on this one.
+    fn fitted_too(mut self, parameter: &'static str) -> Item {
+        self.fitted.push(parameter);
+        self
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -119,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Paper::P2 => p2::items()?,
             Paper::P3 => p3::items()?,
             Paper::P4 => p4::items()?,
-            Paper::P5 => vec![],
+            Paper::P5 => p5::items()?,
         });
     }
     let missed = items.iter().filter(|item| !item.ok).count();

@@ -317,7 +317,17 @@ fn a_cap_is_cured_by_as_many_vcpus_as_it_has_pcpus() {
         text.starts_with("4 vCPUs may use 2.50 pCPUs together: when all are busy they run for 62 %"),
         "{text}"
     );
-    assert_eq!(cure, "virsh setvcpus a 3 --config");
+    // Not 3: these would still be stopped.
+    assert_eq!(cure, "virsh setvcpus a 2 --config");
+    let after = |vcpus: &[&str], us| {
+        let mut capped = vm("a", vcpus);
+        capped.cap = Some(quota(us, 100_000));
+        names(&host(SMT, vec![capped]))
+    };
+    assert!(after(&["", ""], 250_000).is_empty());
+    assert!(after(&["", ""], 150_000) == ["cap-below-vcpus a 5"] && after(&[""], 150_000).is_empty());
+    // A single vCPU with half a pCPU makes nobody wait for it.
+    assert!(after(&[""], 50_000).is_empty());
 }
 
 #[test]

@@ -6,6 +6,8 @@
 //!                                        └──────────────── Outcome ◀──────────────┘
 //! ```
 
+pub mod place;
+
 use crate::machine::{Lever, MachineError, Value, VmId};
 
 /// What to change, in the order in which to change it.
@@ -50,4 +52,10 @@ pub enum Why {
         /// pCPUs.
         available: crate::Cpus,
     },
+    /// Where it is better off.
+    #[error("{0}")]
+    Placed(crate::place::Reason),
+    /// The nodes of the pCPUs that its vCPUs are given.
+    #[error("its vCPUs are on these nodes")]
+    Nodes,
 }

@@ -125,6 +125,44 @@ impl Config<'_> {
     }
 }
 
+/// What an escape stands for, and how long it is.
+fn escaped(rest: &str) -> Option<(char, usize)> {
+    let number = |skip: usize, most: usize, radix: u32| {
+        let digits: String = rest[skip..].chars().take(most).take_while(|c| c.is_digit(radix)).collect();
+        let value = u8::from_str_radix(&digits, radix).ok()?;
+        Some((char::from(value), skip + digits.len()))
+    };
+    let first = rest.chars().next()?;
+    let plain = match first {
+        '\\' | '\'' | '"' => first,
+        'a' => '\x07',
+        'b' => '\x08',
+        'f' => '\x0c',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\x0b',
+        'x' => return number(1, 2, 16),
+        '0'..='7' => return number(0, 3, 8),
+        _ => return None,
+    };
+    Some((plain, first.len_utf8()))
+}
+
+impl Value {
+    /// What `+=` makes of them: texts and lists grow, each with its kind.
+    fn and(self, more: Value) -> Option<Value> {
+        match (self, more) {
+            (Value::Text(text), Value::Text(more)) => Some(Value::Text(text + &more)),
+            (Value::List(mut list), Value::List(more)) => {
+                list.extend(more);
+                Some(Value::List(list))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Goes through a text.
 struct Scanner<'a> {
     text: &'a str,
@@ -147,13 +185,21 @@ impl<'a> Scanner<'a> {
                 return Err(fail(line, &format!("{:?} is no key = value", short(rest))));
             }
             self.skip(false, "");
-            if self.text[self.at..].starts_with("+=") {
+            let adds = self.text[self.at..].starts_with("+=");
+            if adds {
                 self.at += 1;
             }
             if !self.take('=') {
                 return Err(fail(line, &format!("{}: no = after it", short(key))));
             }
             let value = self.value(0)?;
+            let earlier = entries.iter().rev().find(|(known, ..)| adds && known == key);
+            let value = match earlier {
+                Some((_, earlier, _)) => earlier.clone().and(value).ok_or_else(|| {
+                    fail(line, &format!("{}: += of a text and a list", short(key)))
+                })?,
+                None => value,
+            };
             entries.push((key.to_owned(), value, line));
             self.skip(false, "");
             match self.peek() {
@@ -172,11 +218,7 @@ impl<'a> Scanner<'a> {
         match self.peek() {
             Some(quote @ ('"' | '\'')) => {
                 self.at += 1;
-                let rest = &self.text[self.at..];
-                let end = rest.find([quote, '\n']).filter(|end| rest[*end..].starts_with(quote));
-                let end = end.ok_or_else(|| fail(line, "a text without its closing quote"))?;
-                self.at += end + 1;
-                Ok(Value::Text(rest[..end].to_owned()))
+                self.quoted(quote)
             }
             Some('[') if depth < MAX_DEPTH => {
                 self.at += 1;
@@ -198,6 +240,28 @@ impl<'a> Scanner<'a> {
             _ => {
                 let word = self.word(|c| !c.is_whitespace() && !",;]#[\"'".contains(c));
                 if word.is_empty() { Err(fail(line, "no value")) } else { Ok(Value::Text(word.to_owned())) }
+            }
+        }
+    }
+
+    /// A text up to its closing quote, with escapes as in C (xlu__cfgl_dequote in libxlu_cfg.c).
+    fn quoted(&mut self, quote: char) -> Result<Value, FormatError> {
+        let line = self.line;
+        let mut text = String::new();
+        loop {
+            let next = self.peek().filter(|c| *c != '\n');
+            let c = next.ok_or_else(|| fail(line, "a text without its closing quote"))?;
+            self.at += c.len_utf8();
+            if c == quote {
+                return Ok(Value::Text(text));
+            }
+            if c == '\\' {
+                let what = "after \\ in a text come \\ ' \" a b f n r t v, xHH or octal digits";
+                let (stands_for, long) = escaped(&self.text[self.at..]).ok_or_else(|| fail(line, what))?;
+                text.push(stands_for);
+                self.at += long;
+            } else {
+                text.push(c);
             }
         }
     }
