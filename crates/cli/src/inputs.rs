@@ -186,7 +186,11 @@ fn documents(uri: &str) -> Result<Option<Inputs>> {
         let vms =
             Format::Domain.vms(xml, &file, Some(&topology)).map_err(|error| anyhow!("{file}: {error}"))?;
         let connect = (!uri.is_empty()).then(|| uri.to_owned());
-        subject.vms.extend(vms.vms.into_iter().map(|vm| Vm { connect: connect.clone(), running: true, ..vm }));
+        subject.vms.extend(vms.vms.into_iter().map(|vm| Vm {
+            connect: connect.clone(),
+            running: true,
+            ..vm
+        }));
     }
     subject.topology = Some(topology);
     Ok(Some(Inputs { subject, host, notes: found.unread, of_vms: true }))

@@ -95,8 +95,18 @@ fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     if !strip.is_ok_and(|status| status.success()) {
         std::fs::copy(env!("CARGO_BIN_EXE_corefit"), &program).unwrap();
     }
-    let options =
-        ["--name", "spread", "--vcpus", "8", "--smt", "2", "--memory", "768", "--program", program.to_str().unwrap()];
+    let options = [
+        "--name",
+        "spread",
+        "--vcpus",
+        "8",
+        "--smt",
+        "2",
+        "--memory",
+        "768",
+        "--program",
+        program.to_str().unwrap(),
+    ];
     let Some(vms) = or_skipped("placing groups in a guest", Vms::up(1, &options)) else { return };
     let name = &vms.names[0];
     let json = |command: &str| -> Value {
@@ -115,7 +125,10 @@ fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     let place = "topology --json --place corefit --machine cgroups:/a,/b";
     let found = json(place);
     let (now, then) = (&found["placement"]["now"]["cost"], &found["placement"]["then"]["cost"]);
-    assert!(now["sharing_pairs"].as_f64().unwrap() > 0.5 && now["competing_pairs"].as_f64().unwrap() > 0.5, "{now}");
+    assert!(
+        now["sharing_pairs"].as_f64().unwrap() > 0.5 && now["competing_pairs"].as_f64().unwrap() > 0.5,
+        "{now}"
+    );
     assert_eq!((&then["sharing_pairs"], &then["competing_pairs"]), (&0.0.into(), &0.0.into()), "{then}");
     for group in ["/a", "/b"] {
         let set = of(&found["placement"]["vms"], group)["vcpus"][0]["affinity"].as_str().unwrap().to_owned();
@@ -128,5 +141,8 @@ fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     // A group may use both of its pCPUs, each of them for half a pair: none of them on one core.
     assert_eq!(cost["competing_pairs"], 0.0, "{cost}");
     let after: Vec<[f64; 2]> = (0..LOOKS).map(|_| waiting()).collect();
-    assert!(after.iter().any(|both| both.iter().all(|waiting| *waiting < 0.3)), "{before:?} before, {after:?}");
+    assert!(
+        after.iter().any(|both| both.iter().all(|waiting| *waiting < 0.3)),
+        "{before:?} before, {after:?}"
+    );
 }

@@ -39,7 +39,10 @@ fn modules_compete_as_p4_counts_them() {
     let rule = |item: &serde_json::Value| item["rule"].as_str().unwrap().to_owned();
     // What is counted follows from the text alone, where it prints no number, too.
     let counted = |item: &&serde_json::Value| item["what"].as_str().unwrap().starts_with("counted");
-    assert!(items.iter().filter(counted).count() == 28 && items.iter().filter(counted).all(|item| item["ok"] == true));
+    assert!(
+        items.iter().filter(counted).count() == 28
+            && items.iter().filter(counted).all(|item| item["ok"] == true)
+    );
     for item in items.iter().filter(|item| item["theirs"].is_null() && !counted(item)) {
         assert!(rule(item).starts_with("at "), "an order only: {item}");
     }

@@ -57,7 +57,13 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     }
     let has = |word: &str| findings.iter().any(|finding| finding.cure.contains(word));
     if has(" --live") {
-        wrap(&mut out, "", 0, "virsh ... --live changes what runs; add --config to keep it at the next start.", width);
+        wrap(
+            &mut out,
+            "",
+            0,
+            "virsh ... --live changes what runs; add --config to keep it at the next start.",
+            width,
+        );
     } else if has(" --config") {
         let hint = "virsh ... --config changes the definition; add --live to change a running VM as well.";
         wrap(&mut out, "", 0, hint, width);

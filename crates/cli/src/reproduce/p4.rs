@@ -125,7 +125,8 @@ fn timed() -> Result<Vec<Item>> {
     let took: Vec<Option<f64>> = run(&hosts, "P4, times")?.iter().map(seconds).collect();
     let ratio = |slow: usize, fast: usize| took[slow].zip(took[fast]).map(|(slow, fast)| slow / fast);
     let programs = |slow: usize, fast: usize| -> Vec<f64> {
-        let each = (0..NPB.len()).map(|program| ratio(first + 4 * program + slow, first + 4 * program + fast));
+        let each =
+            (0..NPB.len()).map(|program| ratio(first + 4 * program + slow, first + 4 * program + fast));
         each.map(|ratio| ratio.unwrap_or(f64::NAN)).collect()
     };
     let close = |figure, what: &str, theirs: f64, ours: Option<f64>, percent: f64| {
@@ -148,10 +149,31 @@ fn timed() -> Result<Vec<Item>> {
             3.0,
         )
         .fitted_too("fixed virtualisation overhead, 24 %"),
-        close("Figure 14", "16 threads: time without affinities over optimal affinity's", 1.046, ratio(3, 4), 2.0),
+        close(
+            "Figure 14",
+            "16 threads: time without affinities over optimal affinity's",
+            1.046,
+            ratio(3, 4),
+            2.0,
+        ),
         close("Figure 15(a)", "N-Queen, 8 threads: time in 0-16 over time in 8-8", 1.24, ratio(5, 6), 5.0),
-        order("Figure 15", "NPB programs but EP that lose in 0-16, 8 threads, of 9", count(lose), Rule::AtLeast(9.0)),
-        order("Figure 15", "EP, 8 threads: time in 0-16 over time in 8-8", Some(small[EP]), Rule::AtMost(1.02)),
-        order("V-B", "NPB programs as fast or faster by optimal affinity than in 8-8, 16 threads, of 10", count(gain), Rule::AtLeast(10.0)),
+        order(
+            "Figure 15",
+            "NPB programs but EP that lose in 0-16, 8 threads, of 9",
+            count(lose),
+            Rule::AtLeast(9.0),
+        ),
+        order(
+            "Figure 15",
+            "EP, 8 threads: time in 0-16 over time in 8-8",
+            Some(small[EP]),
+            Rule::AtMost(1.02),
+        ),
+        order(
+            "V-B",
+            "NPB programs as fast or faster by optimal affinity than in 8-8, 16 threads, of 10",
+            count(gain),
+            Rule::AtLeast(10.0),
+        ),
     ])
 }

@@ -15,15 +15,13 @@ const MOST: f64 = 32.52;
 
 pub(super) fn items() -> Result<Vec<Item>> {
     let chosen = chosen()?;
-    let mut items = vec![
-        Item::new(
-            (Paper::P5, "Table I"),
-            format!("pairs of threads that share an L2 where ULAS puts them ({chosen})"),
-            None,
-            Some(f64::from(u8::from(matches!(chosen.as_str(), "0-1" | "2-3")))),
-            &Rule::Exactly(0.0),
-        ),
-    ];
+    let mut items = vec![Item::new(
+        (Paper::P5, "Table I"),
+        format!("pairs of threads that share an L2 where ULAS puts them ({chosen})"),
+        None,
+        Some(f64::from(u8::from(matches!(chosen.as_str(), "0-1" | "2-3")))),
+        &Rule::Exactly(0.0),
+    )];
     let mut hosts = vec![];
     for program in PROGRAMS {
         for affinity in ["0-1", chosen.as_str()] {
@@ -33,7 +31,8 @@ pub(super) fn items() -> Result<Vec<Item>> {
     }
     let truths = run(&hosts, "P5")?;
     for (program, pair) in PROGRAMS.iter().zip(truths.chunks(2)) {
-        let gain = seconds(&pair[0]).zip(seconds(&pair[1])).map(|(shared, apart)| 100.0 * (shared / apart - 1.0));
+        let gain =
+            seconds(&pair[0]).zip(seconds(&pair[1])).map(|(shared, apart)| 100.0 * (shared / apart - 1.0));
         for (what, theirs, rule) in [
             ("the least of all programs", LEAST, Rule::AtLeast(LEAST)),
             ("the most of all programs", MOST, Rule::AtMost(MOST)),

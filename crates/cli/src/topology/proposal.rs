@@ -81,9 +81,7 @@ impl Proposal {
     }
 
     pub(super) fn document(&self) -> Value {
-        let seat = |seat: &Seat| {
-            json!({ "vcpu": seat.id, "home": seat.home, "affinity": seat.affinity, "why": seat.why.to_string() })
-        };
+        let seat = |seat: &Seat| json!({ "vcpu": seat.id, "home": seat.home, "affinity": seat.affinity, "why": seat.why.to_string() });
         let vms = self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands);
         let vms = vms.map(|((vm, placed), commands)| {
             json!({ "name": vm.name, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
@@ -94,7 +92,8 @@ impl Proposal {
             cost: Cost,
             throughput: f64,
         }
-        let side = |cost, placement: &Placement| Side { cost, throughput: throughput(&self.problem, placement) };
+        let side =
+            |cost, placement: &Placement| Side { cost, throughput: throughput(&self.problem, placement) };
         json!({
             "policy": self.policy,
             "now": side(present(&self.problem), &place(&self.problem, Policy::None)),

@@ -33,8 +33,11 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
         (!guests.rows.is_empty()).then_some("filled bar: vCPU pinned here; outlined: may run here"),
     ];
     let words: Vec<&str> = words.into_iter().flatten().collect();
-    let rows: Vec<String> =
-        guests.rows.iter().map(|row| format!("{} ({}): {}", printable::text(&row.name), row.tag, row.place)).collect();
+    let rows: Vec<String> = guests
+        .rows
+        .iter()
+        .map(|row| format!("{} ({}): {}", printable::text(&row.name), row.tag, row.place))
+        .collect();
     let title = topology.summary();
     let longest =
         rows.iter().chain([&title, &topology.about]).map(|text| text.chars().count()).max().unwrap_or(0);

@@ -42,17 +42,21 @@ fn groups(
             let isolated = (set.len() > 1 && set.meets(&topology.isolated)).then_some(set);
             let gone = (!set.is_within(&topology.pcpus), set.meets(&topology.offline));
             let trouble = (gone, set.meets(&topology.online()), set.meets(&reserved), isolated);
-            let all = troubles.entry(trouble).or_insert_with(|| (Vec::new(), Set { value: CpuSet::default(), ..at.clone() }));
+            let all = troubles
+                .entry(trouble)
+                .or_insert_with(|| (Vec::new(), Set { value: CpuSet::default(), ..at.clone() }));
             all.0.extend(vcpus);
             all.1.value = all.1.value.union(set);
             if at.place < all.1.place {
                 all.1.place = at.place;
             }
         }
-        let found = troubles.into_iter().filter(|((gone, _, reserved, isolated), _)| {
-            gone.0 || gone.1 || *reserved || isolated.is_some()
-        });
-        return found.map(|(_, (vcpus, set))| (named("vCPU", &set_of(vcpus.iter().copied())), vcpus.len(), set)).collect();
+        let found = troubles
+            .into_iter()
+            .filter(|((gone, _, reserved, isolated), _)| gone.0 || gone.1 || *reserved || isolated.is_some());
+        return found
+            .map(|(_, (vcpus, set))| (named("vCPU", &set_of(vcpus.iter().copied())), vcpus.len(), set))
+            .collect();
     }
     let mut sets: Vec<(CpuSet, Set<CpuSet>)> =
         sets.into_values().map(|(vcpus, set)| (set_of(vcpus), set)).collect();
@@ -215,7 +219,8 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             Some(pins) if pinned => cure::place(report.vm, pins),
             _ if pinned => {
                 let own = report.vm.pcpus().unwrap_or_default();
-                let own = context.topology.map_or(own.clone(), |topology| own.intersection(&topology.online()));
+                let own =
+                    context.topology.map_or(own.clone(), |topology| own.intersection(&topology.online()));
                 cure::fewer(report.vm, fewer, &own)
             }
             _ => cure::vcpus(report.vm, fewer),

@@ -32,7 +32,9 @@ pub fn commands(vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet) -> Vec<String> 
     };
     let prefers = vm.online().any(|(_, vcpu)| vcpu.prefers.is_some());
     let away = memory.is_some_and(|memory| !nodes.is_within(memory));
-    if !nodes.is_empty() && (away || prefers && vm.manager == Manager::Xen && !vm.running && !found.is_empty()) {
+    if !nodes.is_empty()
+        && (away || prefers && vm.manager == Manager::Xen && !vm.running && !found.is_empty())
+    {
         found.push(self::memory(vm, nodes));
     }
     found
@@ -86,6 +88,11 @@ fn vcpu_pin(vm: &Vm, changed: &[(u32, &CpuSet)]) -> String {
     let name = quoted(&vm.name);
     match changed {
         [(vcpu, set)] => format!("xl vcpu-pin {name} {vcpu} {set}"),
+        [(_, first), rest @ ..]
+            if changed.len() == vm.width() && rest.iter().all(|(_, set)| set == first) =>
+        {
+            format!("xl vcpu-pin {name} all {first}")
+        }
         _ => {
             let list: Vec<String> = changed.iter().map(|(vcpu, set)| format!("{vcpu}:{set}")).collect();
             format!("for p in {}; do xl vcpu-pin {name} ${{p%:*}} ${{p#*:}}; done", list.join(" "))
@@ -243,6 +250,41 @@ pub(super) fn quoted(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_for_what_differs_and_correct_the_node_affinity_with_it() {
+        let set = |list: &str| list.parse::<CpuSet>().unwrap();
+        let at = |value: CpuSet| super::super::Set { value, ..super::super::Set::default() };
+        let vcpu = |list: &str| super::super::Vcpu {
+            online: true,
+            affinity: Some(at(set(list))),
+            ..Default::default()
+        };
+        let mut vm = Vm { name: "-a".into(), vcpus: vec![vcpu("0"), vcpu("0")], ..Vm::default() };
+        let sets = [(0, set("0")), (1, set("2"))];
+        assert_eq!(commands(&vm, &sets, &set("0")), ["virsh vcpupin --domain=-a 1 2 --config"]);
+        vm.connect = Some("qemu+ssh://h/system?a=b c".into());
+        vm.running = true;
+        let memory = Memory::Nodes { nodes: set("1"), mode: "strict".into() };
+        vm.memory = Some(super::super::Set { value: memory, place: super::super::Place::default() });
+        let virsh = "virsh -c 'qemu+ssh://h/system?a=b c'";
+        assert_eq!(
+            commands(&vm, &sets, &set("0")),
+            [
+                format!("{virsh} vcpupin --domain=-a 1 2 --live"),
+                format!("{virsh} numatune --domain=-a --nodeset 0 --config")
+            ]
+        );
+        let pool = [(0, set("0-3")), (1, set("0-3"))];
+        vm = Vm { memory: None, connect: None, name: "a".into(), ..vm };
+        assert_eq!(commands(&vm, &pool, &set("0")), ["for v in 0 1; do virsh vcpupin a $v 0-3 --live; done"]);
+        vm.manager = Manager::Xen;
+        assert_eq!(commands(&vm, &pool, &set("0")), ["xl vcpu-pin a all 0-3"]);
+        assert_eq!(commands(&vm, &sets, &set("0")), ["xl vcpu-pin a 1 2"]);
+        vm.running = false;
+        assert_eq!(commands(&vm, &sets, &set("0")), ["cpus = [\"0\", \"2\"]"]);
+        assert!(commands(&vm, &[(0, set("0")), (1, set("0"))], &set("0")).is_empty());
+    }
 
     #[test]
     fn names_are_one_word_to_a_shell() {

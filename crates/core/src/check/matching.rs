@@ -46,18 +46,15 @@ pub(super) fn crowds<L: AsRef<[usize]>>(may: &[L], seats: usize) -> Vec<Crowd> {
 }
 
 /// Finds a seat for a guest, others moving if need be; without recursion, as there may be thousands.
-fn seat<L: AsRef<[usize]>>(
-    guest: usize,
-    may: &[L],
-    taken: &mut [Option<usize>],
-    dead: &mut [bool],
-) -> bool {
+fn seat<L: AsRef<[usize]>>(guest: usize, may: &[L], taken: &mut [Option<usize>], dead: &mut [bool]) -> bool {
     let mut tried = Vec::new();
     // Guests that look for another seat, how far each has looked, and the seat that it tries.
     let mut path: Vec<(usize, usize)> = vec![(guest, 0)];
     while let Some((who, next)) = path.last_mut() {
         let list = may[*who].as_ref();
-        if *next == 0 && let Some(at) = list.iter().position(|seat| taken[*seat].is_none()) {
+        if *next == 0
+            && let Some(at) = list.iter().position(|seat| taken[*seat].is_none())
+        {
             *next = at + 1;
             for (who, next) in path.into_iter().rev() {
                 taken[may[who].as_ref()[next - 1]] = Some(who);

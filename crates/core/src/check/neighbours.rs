@@ -58,7 +58,8 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
 /// A set of pCPUs for a VM some of which are dedicated to others. (A VM without a set is meant to run anywhere.)
 fn pool(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = context.sets[number].as_ref().filter(|set| vm.is_guest() && context.is_narrow(set)) else {
+    let Some(mine) = context.sets[number].as_ref().filter(|set| vm.is_guest() && context.is_narrow(set))
+    else {
         return;
     };
     let owners: Vec<usize> = context.owners_of(mine).into_iter().filter(|other| *other != number).collect();
@@ -99,7 +100,9 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         };
         // A set that it has from the vCPUs is reported for these.
         let inherited = mine.is_empty()
-            && vm.online().any(|(_, vcpu)| vcpu.affinity.as_ref().is_some_and(|a| a.value == helper.affinity.value));
+            && vm
+                .online()
+                .any(|(_, vcpu)| vcpu.affinity.as_ref().is_some_and(|a| a.value == helper.affinity.value));
         if set.is_empty() || inherited || !set.is_within(&mine.union(&theirs)) {
             continue;
         }
@@ -112,8 +115,10 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             Some(owner) if !set.is_within(mine) => format!("dedicated to {owner}"),
             _ => "which the vCPUs have one to one".into(),
         };
-        let text =
-            format!("{who} can only run on {}, {whose}: a vCPU stops each time they work", named("pCPU", &set));
+        let text = format!(
+            "{who} can only run on {}, {whose}: a vCPU stops each time they work",
+            named("pCPU", &set)
+        );
         let reserved = context.subject.reserved.as_ref().map(|set| set.value.clone());
         let others = context.others(number);
         let isolated = context.topology.map(|t| t.isolated.clone()).unwrap_or_default();

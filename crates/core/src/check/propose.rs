@@ -1,8 +1,8 @@
 //! Where a VM's vCPUs could be pinned instead: one to a core while there are cores, on the nodes of its
 //! memory, and beside nobody else.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Context, Memory, Vm};
 use crate::{CpuId, CpuSet};
@@ -14,7 +14,9 @@ impl Context<'_> {
     /// A pCPU of its own for each vCPU of a VM; those that are pinned well already stay. `None` if pCPUs
     /// that nobody else has do not suffice, or if that is how it is.
     pub(super) fn propose(&self, number: usize) -> Option<&Pins> {
-        self.proposed[number].get_or_init(|| self.pins(number).filter(|pins| self.differs(number, pins))).as_ref()
+        self.proposed[number]
+            .get_or_init(|| self.pins(number).filter(|pins| self.differs(number, pins)))
+            .as_ref()
     }
 
     /// Whether following a proposal would change anything.
@@ -63,7 +65,8 @@ impl Context<'_> {
                     }
                     let here = unit.intersection(region);
                     let mut next = here.iter().filter(|cpu| !taken.contains(cpu));
-                    let next: Vec<CpuId> = if whole { next.next().into_iter().collect() } else { next.collect() };
+                    let next: Vec<CpuId> =
+                        if whole { next.next().into_iter().collect() } else { next.collect() };
                     if whole && !next.is_empty() {
                         clear[number] = false;
                     }

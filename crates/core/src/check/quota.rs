@@ -102,7 +102,8 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Repor
     };
     // The same part of a period that is neither extreme nor has a quota that the kernel refuses.
     let part = |period: u64| quota_us.saturating_mul(period) / period_us.max(1);
-    let usual = [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US).unwrap_or(LONG_US);
+    let usual =
+        [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US).unwrap_or(LONG_US);
     let scaled = part(usual).max(LEAST_QUOTA_US);
     let cure = match vm.manager {
         Manager::Libvirt => {

@@ -73,7 +73,8 @@ mod tests {
     use crate::{CpuId, Time};
 
     fn vm(name: &str, pins: &[&str], nodes: Option<&str>) -> VmState {
-        let vcpu = |pin: &&str| VcpuState { online: true, affinity: pin.parse().ok(), ..VcpuState::default() };
+        let vcpu =
+            |pin: &&str| VcpuState { online: true, affinity: pin.parse().ok(), ..VcpuState::default() };
         VmState {
             id: VmId(format!("{name}#1")),
             name: name.into(),

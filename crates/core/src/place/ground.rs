@@ -251,8 +251,8 @@ impl<'a> Seats<'a> {
             return None;
         }
         let ranked = facts.rank * load;
-        cost[HARM] = ranked * (beside + place.slow)
-            + more * (self.unit_ranked[place.unit] - self.ranked[spot]);
+        cost[HARM] =
+            ranked * (beside + place.slow) + more * (self.unit_ranked[place.unit] - self.ranked[spot]);
         cost[SPREAD] = self.spread(vm, facts, load, place);
         cost[MOVES] = match (on, now) {
             (Some(on), _) if on == spot => 0,

@@ -165,7 +165,9 @@ pub enum Reason {
         with: String,
     },
     /// It shares pCPUs with others.
-    #[error("{vcpus} vCPUs share these {pcpus} pCPUs: pinned one by one, some would idle while others have a queue")]
+    #[error(
+        "{vcpus} vCPUs share these {pcpus} pCPUs: pinned one by one, some would idle while others have a queue"
+    )]
     Pool {
         /// How many may use them.
         vcpus: usize,

@@ -39,7 +39,8 @@ pub(super) fn ulas(problem: &Problem, ground: &Ground) -> Placement {
         let mut mine: Vec<usize> = Vec::new();
         for guest in facts.guests.clone() {
             let price = |spot: &usize| {
-                let beside = mine.iter().any(|own| cache_of[*own].is_some() && cache_of[*own] == cache_of[*spot]);
+                let beside =
+                    mine.iter().any(|own| cache_of[*own].is_some() && cache_of[*own] == cache_of[*spot]);
                 (many[*spot], beside, *spot)
             };
             let Some(spot) = (0..many.len()).filter(|spot| facts.allowed[*spot]).min_by_key(price) else {
@@ -54,7 +55,8 @@ pub(super) fn ulas(problem: &Problem, ground: &Ground) -> Placement {
     let why = "no L2 shared with the VM's others while there are such pCPUs (ULAS)";
     said(&mut found, |_| why);
     // It pins one to one, whatever that costs.
-    for seat in found.vms.iter_mut().zip(&problem.vms).filter(|(_, vm)| !vm.one_set).flat_map(|(vm, _)| &mut vm.vcpus)
+    for seat in
+        found.vms.iter_mut().zip(&problem.vms).filter(|(_, vm)| !vm.one_set).flat_map(|(vm, _)| &mut vm.vcpus)
     {
         if let Some(home) = seat.home {
             seat.affinity = Some(CpuSet::from_iter([home]));

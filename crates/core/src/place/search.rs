@@ -19,7 +19,8 @@ pub(super) fn homes(ground: &Ground) -> Vec<Option<usize>> {
         .filter(|guest| ground.vms[ground.guests[*guest].vm].allowed.contains(&true))
         .collect();
     let fixed = ground.seats();
-    let mut search = Search { ground, fixed: &fixed, small: free.len() <= SMALL && ground.spots.len() <= SMALL, free };
+    let mut search =
+        Search { ground, fixed: &fixed, small: free.len() <= SMALL && ground.spots.len() <= SMALL, free };
     let mut best = search.from_nothing();
     let mut consider = |found: (Cost, Vec<Option<usize>>)| {
         if found.0 < best.0 {
@@ -64,7 +65,8 @@ impl Search<'_> {
     fn from_present(&mut self) -> (Cost, Vec<Option<usize>>) {
         let ground = self.ground;
         // Those who have the least choice first.
-        let choice = |guest: &usize| ground.guests[*guest].now.as_ref().map_or(usize::MAX, crate::CpuSet::len);
+        let choice =
+            |guest: &usize| ground.guests[*guest].now.as_ref().map_or(usize::MAX, crate::CpuSet::len);
         self.free.sort_by_key(|guest| (choice(guest), *guest));
         self.in_order(|guest, spot| {
             let now = ground.guests[guest].now.as_ref();
@@ -133,9 +135,10 @@ impl Search<'_> {
             let facts = &ground.vms[vm];
             let wide = facts.guests.len();
             let here = |node: usize| {
-                facts.guests.clone().any(|guest| {
-                    ground.guests[guest].on.is_some_and(|on| ground.spots[on].node == node)
-                })
+                facts
+                    .guests
+                    .clone()
+                    .any(|guest| ground.guests[guest].on.is_some_and(|on| ground.spots[on].node == node))
             };
             let price = |node: &usize| {
                 let fits = room[*node] >= wide;
@@ -197,7 +200,9 @@ impl Search<'_> {
         let mut best = (now, from);
         if now != Cost::default() {
             for spot in self.candidates(seats, guest, kinds) {
-                if let Some(cost) = seats.cost_within(guest, spot, Some(&best.0)).filter(|cost| *cost < best.0) {
+                if let Some(cost) =
+                    seats.cost_within(guest, spot, Some(&best.0)).filter(|cost| *cost < best.0)
+                {
                     best = (cost, spot);
                 }
             }

@@ -68,11 +68,13 @@ fn pools(ground: &Ground, seats: &Seats<'_>, homes: &[Option<usize>]) -> Vec<Opt
     let nodes = 0..ground.nodes;
     nodes
         .map(|node| {
-            let here = || (0..at.len()).filter(|spot| ground.spots[*spot].node == node && ground.common[*spot]);
+            let here =
+                || (0..at.len()).filter(|spot| ground.spots[*spot].node == node && ground.common[*spot]);
             if !here().any(|spot| at[spot] > 0 && everybody(spot) > 1) {
                 return None;
             }
-            let spots = here().filter(|spot| at[*spot] > 0 || seats.load[*spot] == 0 && everybody(*spot) == 0);
+            let spots =
+                here().filter(|spot| at[*spot] > 0 || seats.load[*spot] == 0 && everybody(*spot) == 0);
             let spots: Vec<usize> = spots.collect();
             let guests = spots.iter().map(|spot| at[*spot]).sum();
             Some(Pool { spots: spots.iter().map(|spot| ground.spots[*spot].id).collect(), guests })
@@ -88,7 +90,9 @@ fn alone(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, sp
     let mut with: BTreeSet<&str> = BTreeSet::new();
     for other in spots.iter().filter(|other| **other != spot && seats.load[**other] > 0) {
         let vms = seats.on[*other].iter().map(|(vm, _)| *vm);
-        with.extend(vms.map(|vm| if vm == own { "another of its vCPUs" } else { problem.vms[vm].name.as_str() }));
+        with.extend(
+            vms.map(|vm| if vm == own { "another of its vCPUs" } else { problem.vms[vm].name.as_str() }),
+        );
         if seats.on[*other].is_empty() {
             with.insert("VMs that may run anywhere there");
         }

@@ -216,7 +216,8 @@ fn most(problem: &Problem, tried: &mut Placement, at: &[(usize, usize)], stacked
         *best = best.max(throughput(problem, tried));
         return;
     };
-    let usable = problem.topology.online().difference(&problem.reserved).difference(&problem.topology.isolated);
+    let usable =
+        problem.topology.online().difference(&problem.reserved).difference(&problem.topology.isolated);
     for cpu in usable.iter() {
         let there = tried.vms[vm].vcpus[..vcpu].iter().any(|seat| seat.home == Some(cpu));
         if stacked >= i64::from(there) {
@@ -347,11 +348,10 @@ fn pins_of_a_host_of_another_shape_are_found_and_replaced() {
     let vm = pinned(busy("npb", &[1.0; 4]), &["16", "18", "20", "6"]);
     let problem = on("1 socket x 2 nodes x 4 modules x 2 cores", vec![vm]);
     let wrong = invalid(&problem);
-    assert_eq!(wrong.iter().map(|w| (w.vcpu, w.absent.to_string(), w.runs)).collect::<Vec<_>>(), [
-        (0, "16".into(), false),
-        (1, "18".into(), false),
-        (2, "20".into(), false)
-    ]);
+    assert_eq!(
+        wrong.iter().map(|w| (w.vcpu, w.absent.to_string(), w.runs)).collect::<Vec<_>>(),
+        [(0, "16".into(), false), (1, "18".into(), false), (2, "20".into(), false)]
+    );
     let found = place(&problem, Policy::Corefit);
     assert_eq!(sets(&found), ["0 2 4 6"]);
     assert!(invalid(&applied(&problem, &found)).is_empty());
@@ -381,14 +381,20 @@ fn what_is_placed_is_placed_so_again_and_nothing_moves() {
         let second = place(&applied(&problem, &first), Policy::Corefit);
         // From another beginning the search may find something better, and then that is what moves are for.
         assert!(second.cost.0[..6] <= first.cost.0[..6], "{problem:?}");
-        assert!(second.cost.moves() == 0 || second.cost.0[..6] < first.cost.0[..6], "{problem:?}\n{second:?}");
+        assert!(
+            second.cost.moves() == 0 || second.cost.0[..6] < first.cost.0[..6],
+            "{problem:?}\n{second:?}"
+        );
     }
 }
 
 /// The Opteron of P4 with its VM of 16 vCPUs.
 #[test]
 fn optimal_affinity_is_one_core_per_module_and_corefit_competes_as_little() {
-    let problem = on("2 sockets x 2 nodes x 4 modules x 2 cores", vec![pinned(busy("npb", &[1.0; 16]), &["16-31"; 16])]);
+    let problem = on(
+        "2 sockets x 2 nodes x 4 modules x 2 cores",
+        vec![pinned(busy("npb", &[1.0; 16]), &["16-31"; 16])],
+    );
     assert!((present(&problem).competing() - 8.0).abs() < 1e-9);
     let optimal = place(&problem, Policy::OptimalAffinity);
     assert_eq!(sets(&optimal)[0].split(' ').next(), Some("0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30"));
@@ -407,7 +413,8 @@ fn optimal_affinity_is_one_core_per_module_and_corefit_competes_as_little() {
 /// P5.3, its Table I: two threads on cores 0 and 1 share an L2, 0 and 2 do not.
 #[test]
 fn ulas_keeps_a_vms_vcpus_from_sharing_an_l2_and_takes_low_numbers() {
-    let problem = on("2 sockets x 1 l2 x 2 cores", vec![busy("lu.A.2", &[1.0, 1.0]), busy("is.A.2", &[1.0, 1.0])]);
+    let problem =
+        on("2 sockets x 1 l2 x 2 cores", vec![busy("lu.A.2", &[1.0, 1.0]), busy("is.A.2", &[1.0, 1.0])]);
     assert_eq!(sets(&place(&problem, Policy::Ulas)), ["0 2", "1 3"]);
 }
 

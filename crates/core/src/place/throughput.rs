@@ -39,7 +39,8 @@ pub fn throughput(problem: &Problem, placement: &Placement) -> f64 {
         }
     }
     let most = topology.capacity.values().copied().max().unwrap_or(1);
-    let speed = |cpu: CpuId| f64::from(topology.capacity.get(&cpu.0).copied().unwrap_or(most)) / f64::from(most);
+    let speed =
+        |cpu: CpuId| f64::from(topology.capacity.get(&cpu.0).copied().unwrap_or(most)) / f64::from(most);
     let busy = |cpu: CpuId| 1.0 - idle.get(&cpu).copied().unwrap_or(1.0);
     let mut all = 0.0;
     for unit in topology.units() {

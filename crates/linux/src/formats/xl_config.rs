@@ -195,9 +195,10 @@ impl<'a> Scanner<'a> {
             let value = self.value(0)?;
             let earlier = entries.iter().rev().find(|(known, ..)| adds && known == key);
             let value = match earlier {
-                Some((_, earlier, _)) => earlier.clone().and(value).ok_or_else(|| {
-                    fail(line, &format!("{}: += of a text and a list", short(key)))
-                })?,
+                Some((_, earlier, _)) => earlier
+                    .clone()
+                    .and(value)
+                    .ok_or_else(|| fail(line, &format!("{}: += of a text and a list", short(key))))?,
                 None => value,
             };
             entries.push((key.to_owned(), value, line));
@@ -330,6 +331,16 @@ mod tests {
     }
 
     #[test]
+    fn texts_have_escapes_and_values_can_be_added_to() {
+        let text =
+            "name = 'it\\'s \\x41\\102' ; vcpus = 2\ncpus = [ '0' ]\ncpus += [ \"1\" ]\nname += \"!\"\n";
+        let vm = vm(text).unwrap();
+        assert_eq!(vm.name, "it's AB!");
+        let pin = vm.vcpus[1].affinity.as_ref().unwrap();
+        assert_eq!((pin.value.to_string().as_str(), pin.place.line), ("1", Some(3)));
+    }
+
+    #[test]
     fn damage_is_named_with_its_line() {
         for (text, error) in [
             ("vcpus = 1", "line 1: no name"),
@@ -338,6 +349,9 @@ mod tests {
             ("name = 'a", "line 1: a text without its closing quote"),
             ("name = 'a'\n= 3", "line 2: \"= 3\" is no key = value"),
             ("name 'a'", "line 1: name: no = after it"),
+            ("name = 'a\\q'", "line 1: after \\ in a text come"),
+            ("name = 'a\\'", "line 1: a text without its closing quote"),
+            ("name = 'a'\ncpus = '0'\ncpus += [ '1' ]", "line 3: cpus: += of a text and a list"),
             ("name = 'a' b", "line 1: \"b\" after a value"),
             ("name = 'a'\ncpus = [ '1' '2' ]", "line 2: a list needs , or ] here"),
             ("name = 'a'\ncpus = [ '1',\n", "line 3: no value"),

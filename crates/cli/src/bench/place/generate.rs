@@ -54,7 +54,8 @@ pub(super) fn problem(kind: Kind, seed: u64) -> Result<Problem> {
                 on: (!matches!(kind, Kind::Crowded)).then_some(cpu),
             }
         };
-        let class = [Class::Unknown, Class::Unknown, Class::CacheHungry, Class::Communicating][random.index(4)];
+        let class =
+            [Class::Unknown, Class::Unknown, Class::CacheHungry, Class::Communicating][random.index(4)];
         vms.push(Vm {
             name: format!("vm{}", vms.len()),
             weight: [1024.0, 1024.0, 1024.0, 2048.0, 512.0][random.index(5)],

@@ -140,8 +140,20 @@ fn ms(start: Instant) -> f64 {
 }
 
 fn text(document: &Document) -> String {
-    let headings =
-        ["host", "vCPUs", "pCPUs", "VMs", "all ms", "most", "", "one VM ms", "most", "", "competing", "throughput"];
+    let headings = [
+        "host",
+        "vCPUs",
+        "pCPUs",
+        "VMs",
+        "all ms",
+        "most",
+        "",
+        "one VM ms",
+        "most",
+        "",
+        "competing",
+        "throughput",
+    ];
     let mut table = Table::new(1, &headings);
     for row in &document.rows {
         let mut cells =
