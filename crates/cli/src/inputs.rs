@@ -185,7 +185,12 @@ fn documents(uri: &str) -> Result<Option<Inputs>> {
         let file = format!("virsh{connect} dumpxml {name}");
         let vms =
             Format::Domain.vms(xml, &file, Some(&topology)).map_err(|error| anyhow!("{file}: {error}"))?;
-        subject.vms.extend(vms.vms);
+        let connect = (!uri.is_empty()).then(|| uri.to_owned());
+        subject.vms.extend(vms.vms.into_iter().map(|vm| Vm {
+            connect: connect.clone(),
+            running: true,
+            ..vm
+        }));
     }
     subject.topology = Some(topology);
     Ok(Some(Inputs { subject, host, notes: found.unread, of_vms: true }))
@@ -207,7 +212,19 @@ fn snapshot(name: &str) -> Result<Inputs> {
 }
 
 /// `--reserved LIST`.
-pub(crate) fn reserved(list: &CpuSet) -> Set<CpuSet> {
+///
+/// # Errors
+/// If the host has no such pCPUs, or nothing else.
+pub(crate) fn reserved(list: &CpuSet, inputs: &Inputs) -> Result<Set<CpuSet>> {
+    if let Some(topology) = &inputs.subject.topology {
+        let absent = list.difference(&topology.pcpus);
+        if !absent.is_empty() {
+            bail!("--reserved: the host has no pCPU {absent}; it has {}", topology.pcpus);
+        }
+        if topology.online().is_within(list) {
+            bail!("--reserved: {list} is all of the host; leave some pCPUs to the VMs");
+        }
+    }
     let place = Place { file: "--reserved".into(), ..Place::default() };
-    Set { value: list.clone(), place }
+    Ok(Set { value: list.clone(), place })
 }

@@ -199,7 +199,15 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
     let mut large = std::fs::File::create(at("large.xml")).unwrap();
     large.write_all(b"<domain>").unwrap();
     large.set_len(100 << 20).unwrap();
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 16] = [
+        (
+            &["2 cores", "a.xml", "--reserved", "1-2"],
+            "corefit: --reserved: the host has no pCPU 2; it has 0-1",
+        ),
+        (
+            &["2 cores", "a.xml", "--reserved", "0-1"],
+            "corefit: --reserved: 0-1 is all of the host; leave some",
+        ),
         (&["bomb.xml"], "corefit: bomb.xml: line 2: declares entities"),
         (&["wide.xml"], "corefit: wide.xml: is UTF-16; convert it: iconv"),
         (&["latin.xml"], "corefit: latin.xml: line 2: is not UTF-8; convert it"),
@@ -249,6 +257,63 @@ fn the_topology_of_this_machine_and_of_a_line() {
     assert_eq!(document["topology"]["pcpus"], "0-1");
     let error = corefit(dir.path(), &["topology", "2 chips x 2 cores"]);
     assert_eq!((error.status.code(), err(&error).lines().count()), (Some(2), 1), "{}", err(&error));
+}
+
+#[test]
+fn all_rules_are_listed_with_what_they_are_about() {
+    let output = corefit(&captures(), &["check", "--explain"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 17, "{}", out(&output));
+    assert!(
+        out(&output).contains("stacked              several vCPUs of one VM on one pCPU\n"),
+        "{}",
+        out(&output)
+    );
+}
+
+/// Names come from anybody.
+#[test]
+fn names_and_files_cannot_steer_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "e\u{9b}2Jvil\u{202e}";
+    let xml = format!("<domain><name>{name}</name><vcpu cpuset='0'>2</vcpu></domain>");
+    std::fs::write(dir.path().join("\u{1b}[31m.xml"), xml).unwrap();
+    for args in [&["check"][..], &["topology"], &["topology", "--place", "corefit"]] {
+        let output = corefit(dir.path(), &[args, &["4 cores", "\u{1b}[31m.xml"]].concat());
+        let text = out(&output);
+        assert!(text.contains("e\\u{9b}2Jvil\\u{202e}"), "{text}");
+        assert!(!text.chars().any(|c| c != '\n' && c.is_control() || c == '\u{202e}'), "{text:?}");
+    }
+}
+
+#[test]
+fn what_was_not_read_is_told_in_sarif_too() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.xml"), "<domain><name>a</name><vcpu>1</vcpu></domain>").unwrap();
+    let output = corefit(dir.path(), &["check", "--sarif", "a.xml"]);
+    let log: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &log["runs"][0]["invocations"][0];
+    assert_eq!(run["executionSuccessful"], true);
+    let note = run["toolExecutionNotifications"][0]["message"]["text"].as_str().unwrap();
+    assert!(note.starts_with("no file describes the host"), "{note}");
+}
+
+/// P4's conflict, placed: one vCPU a module as far as Domain-0 leaves them, with the lines that make it so.
+#[test]
+fn a_placement_is_drawn_with_its_reasons_and_the_commands_that_make_it() {
+    let case = captures().join("check/opteron-conflict");
+    let files = ["host.xl-info.txt", "npb.cfg", "vcpus.xl-list.txt"];
+    let output = corefit(&case, &[&["topology", "--place", "corefit"][..], &files].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    expect(&case.join("place.expected"), &out(&output));
+    let json = corefit(&case, &[&["topology", "--json", "--place", "optimal-affinity"][..], &files].concat());
+    let document: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let npb = &document["placement"]["vms"][0];
+    assert_eq!(npb["commands"][0], "cpus = \"0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30\"");
+    assert_eq!(npb["commands"][1], "cpus_soft = \"nodes:0-3\"");
+    let error = corefit(&case, &["topology", "--place", "best", "2 cores"]);
+    assert_eq!(error.status.code(), Some(2));
+    assert!(err(&error).contains("there are none, ulas, optimal-affinity, corefit"), "{}", err(&error));
 }
 
 /// A recording and a scenario are checked as what they show.

@@ -37,7 +37,13 @@ fn modules_compete_as_p4_counts_them() {
     assert!(counted("one core per module") < 0.05);
     assert!((counted("rise from 4 to 8 threads") - 4.0).abs() < 0.05);
     let rule = |item: &serde_json::Value| item["rule"].as_str().unwrap().to_owned();
-    for item in items.iter().filter(|item| item["theirs"].is_null()) {
+    // What is counted follows from the text alone, where it prints no number, too.
+    let counted = |item: &&serde_json::Value| item["what"].as_str().unwrap().starts_with("counted");
+    assert!(
+        items.iter().filter(counted).count() == 28
+            && items.iter().filter(counted).all(|item| item["ok"] == true)
+    );
+    for item in items.iter().filter(|item| item["theirs"].is_null() && !counted(item)) {
         assert!(rule(item).starts_with("at "), "an order only: {item}");
     }
 }
@@ -46,12 +52,15 @@ fn modules_compete_as_p4_counts_them() {
 fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
     let (output, items) = reproduce(&["P1", "P2", "P3", "P4", "P5"]);
     let papers = |name: &str| items.iter().filter(|item| item["paper"] == name).count();
-    assert!(papers("P1") == 3 && papers("P2") > 8 && papers("P3") == 2 && papers("P4") == 12);
-    assert_eq!(papers("P5"), 0, "only controllers");
+    assert!(papers("P1") == 3 && papers("P2") > 8 && papers("P3") == 2 && papers("P4") == 47);
+    assert_eq!(papers("P5"), 5);
     let missed = items.iter().any(|item| item["ok"] == false);
     assert_eq!(output.status.code(), Some(i32::from(missed)));
     for item in &items {
-        let ours_alone = item["paper"] == "P3" || item["figure"] == "Figure 4";
+        // Times depend on how much work loses beside a sibling or in a full cache; counts do not.
+        let times = ["time in", "time without", "NPB programs", "gain by"];
+        let what = item["what"].as_str().unwrap();
+        let ours_alone = item["paper"] == "P3" || times.iter().any(|word| what.contains(word));
         assert_eq!(item["fitted"].as_array().unwrap().is_empty(), !ours_alone, "{item}");
         // Nobody claims a number as theirs that is not compared with ours.
         assert!(item["what"].is_string() && item["figure"].is_string() && item["rule"].is_string(), "{item}");

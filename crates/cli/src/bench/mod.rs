@@ -11,6 +11,7 @@ mod manage;
 mod model;
 mod overcommit;
 mod predict;
+mod place;
 pub(crate) mod progress;
 mod scale;
 mod sim;
@@ -39,6 +40,7 @@ enum Name {
     Lock(lock::Args),
     Predict(predict::Args),
     Manage(manage::Args),
+    Place(place::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -57,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Lock(args) => lock::run(args),
         Name::Predict(args) => predict::run(args),
         Name::Manage(args) => manage::run(args),
+        Name::Place(args) => place::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),

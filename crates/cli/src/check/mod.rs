@@ -37,9 +37,9 @@ pub(crate) struct CheckArgs {
     /// Print SARIF 2.1.0, for code review tools
     #[arg(long)]
     sarif: bool,
-    /// Say what a rule is about, and check nothing
-    #[arg(long, value_name = "RULE", value_parser = rule, exclusive = true)]
-    explain: Option<Rule>,
+    /// Say what a rule is about, or without RULE which there are, and check nothing
+    #[arg(long, value_name = "RULE", value_parser = rule, exclusive = true, num_args = 0..=1)]
+    explain: Option<Option<Rule>>,
 }
 
 fn rule(name: &str) -> Result<Rule, String> {
@@ -50,20 +50,21 @@ fn rule(name: &str) -> Result<Rule, String> {
 /// Runs the verb.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     if let Some(rule) = args.explain {
-        print(&text::explanation(rule, width(LEAST)))?;
+        let width = width(LEAST);
+        print(&rule.map_or_else(|| text::rules(width), |rule| text::explanation(rule, width)))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut inputs = gather(&args.files, args.machine.as_deref())?;
     if !inputs.of_vms {
         bail!("no VM to check; give a domain XML, an xl configuration, or --machine libvirt");
     }
-    inputs.subject.reserved = args.reserved.as_ref().map(reserved);
+    inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
     let mut findings = check(&inputs.subject);
     findings.retain(|finding| !args.ignore.contains(&finding.rule));
     let out = if args.json {
         document(&inputs, &findings)?
     } else if args.sarif {
-        sarif::log(&findings)?
+        sarif::log(&findings, &inputs.notes)?
     } else {
         text::report(&inputs, &findings, width(LEAST))
     };

@@ -5,7 +5,10 @@ use corefit_core::check::{Finding, RULES, Severity};
 use serde_json::{Value, json};
 
 /// The log of one run.
-pub(super) fn log(findings: &[Finding]) -> Result<String> {
+/// What could not be read, or was taken for granted, is a notification.
+pub(super) fn log(findings: &[Finding], notes: &[String]) -> Result<String> {
+    let notes: Vec<Value> =
+        notes.iter().map(|note| json!({ "level": "warning", "message": { "text": note } })).collect();
     let rules = RULES.map(|rule| {
         json!({
             "id": rule.id(),
@@ -22,6 +25,7 @@ pub(super) fn log(findings: &[Finding]) -> Result<String> {
                 "semanticVersion": env!("CARGO_PKG_VERSION"),
                 "rules": rules,
             }},
+            "invocations": [{ "executionSuccessful": true, "toolExecutionNotifications": notes }],
             "results": findings.iter().map(result).collect::<Vec<_>>(),
         }],
     });
@@ -86,7 +90,8 @@ mod tests {
             text: "far".into(),
             cure: "nearer".into(),
         };
-        let text = log(&[finding("/a b/web.xml", Some(3)), finding("virsh dumpxml web", Some(3))]).unwrap();
+        let text = [finding("/a b/web.xml", Some(3)), finding("virsh dumpxml web", Some(3))];
+        let text = log(&text, &["/sys/x: denied".into()]).unwrap();
         let log: Value = serde_json::from_str(&text).unwrap();
         let results = log["runs"][0]["results"].as_array().unwrap();
         let location = &results[0]["locations"][0];

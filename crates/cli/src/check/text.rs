@@ -1,9 +1,10 @@
 //! Findings for people.
 
-use corefit_core::check::{Finding, Rule, Severity};
+use corefit_core::check::{Finding, RULES, Rule, Severity};
 
 use crate::inputs::Inputs;
 use crate::lines::wrap;
+use crate::printable;
 
 /// All findings. Places come first in their lines, as compilers print them, so that editors find them.
 pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> String {
@@ -11,10 +12,10 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     let subject = &inputs.subject;
     if let Some(topology) = &subject.topology {
         let from = format!("host ({}): ", inputs.host);
-        wrap(&mut out, &from, 4, &topology.summary(), width);
+        wrap(&mut out, &printable::text(&from), 4, &topology.summary(), width);
     }
     for note in &inputs.notes {
-        wrap(&mut out, "note: ", 6, note, width);
+        wrap(&mut out, "note: ", 6, &printable::text(note), width);
     }
     let mut cures: Vec<(&str, Rule)> = Vec::new();
     for finding in findings {
@@ -22,17 +23,20 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
         let element = &finding.place.element;
         let of =
             if element.is_empty() || *element == finding.vm { String::new() } else { format!(", {element}") };
-        out.push_str(&format!(
-            "\n{}{line}: {} [{}] VM {}{of}\n",
+        let first = format!(
+            "{}{line}: {} [{}] VM {}{of}",
             finding.place.file, finding.severity, finding.rule, finding.vm
-        ));
-        wrap(&mut out, "    ", 4, &finding.text, width);
+        );
+        out.push_str(&format!("\n{}\n", printable::text(&first)));
+        wrap(&mut out, "    ", 4, &printable::text(&finding.text), width);
         // Not broken: to be pasted.
         match cures.iter().find(|(cure, _)| *cure == finding.cure) {
             Some((_, rule)) => out.push_str(&format!("    cure: the same as of [{rule}] above\n")),
-            None => out.push_str(&format!("    cure: {}\n", finding.cure)),
+            None => {
+                out.push_str(&format!("    cure: {}\n", printable::text(&finding.cure)));
+                cures.push((&finding.cure, finding.rule));
+            }
         }
-        cures.push((&finding.cure, finding.rule));
     }
     out.push('\n');
     let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
@@ -51,9 +55,28 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     if findings.len() > 1 {
         out.push_str("Each cure is for its finding alone: check again after each.\n");
     }
-    if findings.iter().any(|finding| finding.cure.contains("--config")) {
+    let has = |word: &str| findings.iter().any(|finding| finding.cure.contains(word));
+    if has(" --live") {
+        wrap(
+            &mut out,
+            "",
+            0,
+            "virsh ... --live changes what runs; add --config to keep it at the next start.",
+            width,
+        );
+    } else if has(" --config") {
         let hint = "virsh ... --config changes the definition; add --live to change a running VM as well.";
         wrap(&mut out, "", 0, hint, width);
+    }
+    out
+}
+
+/// All rules.
+pub(super) fn rules(width: usize) -> String {
+    let mut out = String::new();
+    let longest = RULES.map(|rule| rule.id().len()).into_iter().max().unwrap_or(0);
+    for rule in RULES {
+        wrap(&mut out, &format!("{:longest$}  ", rule.id()), longest + 2, rule.title(), width);
     }
     out
 }

@@ -11,6 +11,7 @@ mod p3;
 mod p4;
 mod p5;
 mod sizing;
+mod ulas;
 mod testbed;
 
 use std::collections::BTreeSet;
@@ -131,6 +132,12 @@ impl Item {
     fn fitted(self, parameter: &'static str) -> Item {
         Item { fitted: vec![parameter], ..self }
     }
+
+    /// And on this one.
+    fn fitted_too(mut self, parameter: &'static str) -> Item {
+        self.fitted.push(parameter);
+        self
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -154,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Paper::P2 => p2::items()?,
             Paper::P3 => p3::items()?,
             Paper::P4 => p4::items()?,
-            Paper::P5 => p5::items(args.controllers)?,
+            Paper::P5 => [p5::items(args.controllers)?, ulas::items()?].concat(),
         });
     }
     if let Some(file) = &args.svg {

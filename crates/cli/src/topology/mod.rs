@@ -1,17 +1,21 @@
 //! `corefit topology`: draws a machine, with VMs and vCPUs on it.
 
 mod guests;
+mod proposal;
 mod svg;
 mod text;
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use corefit_core::CpuSet;
+use corefit_core::place::Policy;
 use serde_json::json;
 
-use crate::inputs::gather;
+use crate::inputs::{gather, reserved};
 use crate::lines::{LEAST, print, width};
 use guests::Guests;
+use proposal::Proposal;
 
 /// Draw a machine, with VMs and vCPUs on it
 ///
@@ -28,6 +32,13 @@ pub(crate) struct TopologyArgs {
     /// Write a picture
     #[arg(long, value_name = "OUT")]
     svg: Option<String>,
+    /// Draw where VMs should run by a policy, say why, and print the commands that put them there: corefit,
+    /// optimal-affinity (one pCPU of each core or module), ulas (no shared L2) or none
+    #[arg(long, value_name = "POLICY", value_parser = proposal::policy)]
+    place: Option<Policy>,
+    /// With --place: pCPUs that are kept for the host, as in 0-1,16
+    #[arg(long, value_name = "LIST", requires = "place", value_parser = |text: &str| text.parse::<CpuSet>())]
+    reserved: Option<CpuSet>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -35,11 +46,16 @@ pub(crate) struct TopologyArgs {
 
 /// Runs the verb.
 pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
-    let inputs = match (&args.machine, args.files.is_empty()) {
+    let mut inputs = match (&args.machine, args.files.is_empty()) {
         // This machine, even if it has neither VMs nor control groups.
         (None, true) => gather(&[], Some("libvirt")).or_else(|_| crate::inputs::this_machine())?,
         (machine, _) => gather(&args.files, machine.as_deref())?,
     };
+    inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
+    let proposal = args.place.map(|policy| Proposal::of(&inputs.subject, policy));
+    if let Some(proposal) = &proposal {
+        inputs.subject = proposal.applied(&inputs.subject);
+    }
     let Some(topology) = &inputs.subject.topology else { bail!("no host to draw") };
     let guests = Guests::of(&inputs.subject);
     if let Some(file) = &args.svg {
@@ -49,11 +65,15 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
     if args.json {
         let vms =
             guests.rows.iter().map(|row| json!({ "name": row.name, "vcpus": row.vcpus, "where": row.place }));
-        let document = json!({ "version": 1, "from": inputs.host, "summary": topology.summary(), "topology": topology,
+        let mut document = json!({ "version": 1, "from": inputs.host, "summary": topology.summary(), "topology": topology,
             "vms": vms.collect::<Vec<_>>() });
+        if let Some(proposal) = &proposal {
+            document["placement"] = proposal.document();
+        }
         print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
     } else {
-        print(&text::draw(topology, &guests, width(LEAST)))?;
+        let proposed = proposal.map(|proposal| proposal.text(width(LEAST))).unwrap_or_default();
+        print(&(text::draw(topology, &guests, width(LEAST)) + &proposed))?;
     }
     Ok(ExitCode::SUCCESS)
 }

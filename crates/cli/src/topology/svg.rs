@@ -4,6 +4,7 @@ use corefit_core::topology::{Branch, Topology, Unit};
 use corefit_core::{CpuId, CpuSet};
 
 use super::guests::Guests;
+use crate::printable;
 
 /// Width of a pCPU's cell, its height, and the height where there are VMs.
 const CELL: (f64, f64, f64) = (44.0, 20.0, 46.0);
@@ -32,8 +33,11 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
         (!guests.rows.is_empty()).then_some("filled bar: vCPU pinned here; outlined: may run here"),
     ];
     let words: Vec<&str> = words.into_iter().flatten().collect();
-    let rows: Vec<String> =
-        guests.rows.iter().map(|row| format!("{} ({}): {}", row.name, row.tag, row.place)).collect();
+    let rows: Vec<String> = guests
+        .rows
+        .iter()
+        .map(|row| format!("{} ({}): {}", printable::text(&row.name), row.tag, row.place))
+        .collect();
     let title = topology.summary();
     let longest =
         rows.iter().chain([&title, &topology.about]).map(|text| text.chars().count()).max().unwrap_or(0);
@@ -41,7 +45,7 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
     let (width, lines) =
         ((longest.min(200) as f64 * 7.2).max(body.size.0) + 2.0 * GAP, (rows.len() + words.len()) as f64);
     let top = if topology.about.is_empty() { 28.0 } else { 46.0 };
-    let about = escaped(&topology.about);
+    let about = escaped(&printable::text(&topology.about));
     let height = top + body.size.1 + GAP + LEGEND * lines + GAP;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" \

@@ -11,6 +11,7 @@ use corefit_core::{CpuId, CpuSet};
 
 use super::guests::Guests;
 use crate::lines::wrap;
+use crate::printable;
 
 /// VMs named at one pCPU.
 const TAGS: usize = 3;
@@ -18,7 +19,7 @@ const TAGS: usize = 3;
 pub(super) fn draw(topology: &Topology, guests: &Guests, width: usize) -> String {
     let mut out = String::new();
     let about = if topology.about.is_empty() { String::new() } else { format!("{}: ", topology.about) };
-    wrap(&mut out, "", 0, &format!("{about}{}", topology.summary()), width);
+    wrap(&mut out, "", 0, &printable::text(&format!("{about}{}", topology.summary())), width);
     out.push('\n');
     branch(topology, &topology.tree(), guests, 0, width, &mut out);
     for node in topology.memory_only() {
@@ -46,7 +47,7 @@ pub(super) fn draw(topology: &Topology, guests: &Guests, width: usize) -> String
         out.push('\n');
         let tags = guests.rows.iter().map(|row| row.tag.len()).max().unwrap_or(1);
         for row in &guests.rows {
-            let first = format!("{:tags$}  {}: ", row.tag, row.name);
+            let first = format!("{:tags$}  {}: ", row.tag, printable::text(&row.name));
             wrap(&mut out, &first, tags + 4, &row.place, width);
         }
     }

@@ -1,5 +1,8 @@
 //! Affinities to pCPUs that cannot be used, and too many vCPUs on too few of them.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use super::matching::crowds;
 use super::{
     Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, cure, named, set_of,
@@ -7,26 +10,57 @@ use super::{
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
+/// More different sets of one VM are not reported one by one.
+const MANY: usize = 64;
+
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     if let Some(topology) = context.topology {
-        for (who, vcpus, set) in groups(report) {
+        for (who, vcpus, set) in groups(report, context, topology) {
             usable(context, number, topology, report, &who, vcpus, &set);
         }
+        anywhere(context, topology, report);
     }
     crowded(context, number, report);
 }
 
 /// Affinities, each once: who has it, how many vCPUs those are, and what it is (where it is first said).
-fn groups(report: &Report<'_, '_>) -> Vec<(String, usize, Set<CpuSet>)> {
-    let mut sets: Vec<(CpuSet, Set<CpuSet>)> = Vec::new();
+fn groups(
+    report: &Report<'_, '_>,
+    context: &Context<'_>,
+    topology: &Topology,
+) -> Vec<(String, usize, Set<CpuSet>)> {
+    let mut sets: BTreeMap<&CpuSet, (Vec<u32>, Set<CpuSet>)> = BTreeMap::new();
     for (vcpu, state) in report.vm.online() {
         let Some(set) = &state.affinity else { continue };
-        let one = set_of([vcpu]);
-        match sets.iter_mut().find(|(_, known)| known.value == set.value) {
-            Some((vcpus, _)) => *vcpus = vcpus.union(&one),
-            None => sets.push((one, set.clone())),
-        }
+        sets.entry(&set.value).or_insert_with(|| (Vec::new(), set.clone())).0.push(vcpu);
     }
+    if sets.len() > MANY {
+        // Those with the same trouble together, for each has the same cure.
+        let reserved = context.subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        let mut troubles: BTreeMap<_, (Vec<u32>, Set<CpuSet>)> = BTreeMap::new();
+        for (set, (vcpus, at)) in sets {
+            let isolated = (set.len() > 1 && set.meets(&topology.isolated)).then_some(set);
+            let gone = (!set.is_within(&topology.pcpus), set.meets(&topology.offline));
+            let trouble = (gone, set.meets(&topology.online()), set.meets(&reserved), isolated);
+            let all = troubles
+                .entry(trouble)
+                .or_insert_with(|| (Vec::new(), Set { value: CpuSet::default(), ..at.clone() }));
+            all.0.extend(vcpus);
+            all.1.value = all.1.value.union(set);
+            if at.place < all.1.place {
+                all.1.place = at.place;
+            }
+        }
+        let found = troubles
+            .into_iter()
+            .filter(|((gone, _, reserved, isolated), _)| gone.0 || gone.1 || *reserved || isolated.is_some());
+        return found
+            .map(|(_, (vcpus, set))| (named("vCPU", &set_of(vcpus.iter().copied())), vcpus.len(), set))
+            .collect();
+    }
+    let mut sets: Vec<(CpuSet, Set<CpuSet>)> =
+        sets.into_values().map(|(vcpus, set)| (set_of(vcpus), set)).collect();
+    sets.sort_by(|a, b| a.0.iter().next().cmp(&b.0.iter().next()));
     let vcpus = sets.into_iter().map(|(vcpus, set)| (named("vCPU", &vcpus), vcpus.len(), set));
     let helpers = report.vm.helpers.iter().filter(|helper| {
         // Where nothing else is said, helpers have the vCPUs' set, which is reported for these.
@@ -55,8 +89,11 @@ fn usable(
     let Set { value: pins, place } = set;
     let manager = report.vm.manager;
     let repin = |context: &Context<'_>, rest: &CpuSet| match context.propose(number) {
-        Some(pins) if vcpus > 0 && rest.len() < vcpus => cure::place(&context.subject.vms[number], &pins),
-        _ if rest.is_empty() => format!("choose among pCPUs {}", context.usable.clone().unwrap_or_default()),
+        Some(pins) if vcpus > 0 && rest.len() < vcpus => cure::place(&context.subject.vms[number], pins),
+        _ if rest.is_empty() => match context.usable.as_ref().filter(|usable| !usable.is_empty()) {
+            Some(usable) => format!("choose among pCPUs {usable}"),
+            None => "there are no pCPUs for it: move a VM to another host".into(),
+        },
         _ => format!("leave out the others: {}", written(manager, rest)),
     };
     let absent = pins.difference(&topology.pcpus);
@@ -105,7 +142,7 @@ fn usable(
         );
         let rest = pins.difference(&topology.isolated);
         let cure = match context.propose(number) {
-            Some(pins) if vcpus > 0 => cure::pin(report.vm, &pins),
+            Some(pins) if vcpus > 0 => cure::pin(report.vm, pins),
             _ => repin(context, &rest),
         };
         report.add(Rule::IsolatedPcpu, Severity::Warning, place, text, cure);
@@ -125,6 +162,25 @@ fn usable(
     }
 }
 
+/// vCPUs without an affinity, where pCPUs are kept for the host.
+fn anywhere(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, '_>) {
+    let Some(reserved) = context.subject.reserved.as_ref().filter(|_| report.vm.is_guest()) else { return };
+    let taken = reserved.value.intersection(&topology.online());
+    let free = report.vm.online().filter(|(_, vcpu)| vcpu.affinity.is_none()).map(|(vcpu, _)| vcpu);
+    let vcpus = set_of(free);
+    if vcpus.is_empty() || taken.is_empty() {
+        return;
+    }
+    let text = format!(
+        "{} may run on any pCPU, and so on {}, kept for the host: each delays the other",
+        named("vCPU", &vcpus),
+        named("pCPU", &taken)
+    );
+    let rest = topology.online().difference(&reserved.value).difference(&topology.isolated);
+    let place = &report.vm.place;
+    report.add(Rule::ReservedPcpu, Severity::Warning, place, text, cure::cpus(report.vm, &rest));
+}
+
 /// A set in the words of a configuration.
 fn written(manager: Manager, set: &CpuSet) -> String {
     match manager {
@@ -140,13 +196,16 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         return;
     }
     let mut guests = Vec::new();
-    let mut may = Vec::new();
+    let mut may: Vec<Rc<[usize]>> = Vec::new();
+    let mut lists: BTreeMap<CpuSet, Rc<[usize]>> = BTreeMap::new();
     for (vcpu, state) in report.vm.online().filter(|(_, state)| busy(state)) {
         let Some(reach) = context.reach(state).filter(|reach| !reach.is_empty()) else { continue };
         guests.push((vcpu, state));
-        may.push(reach.iter().filter_map(|cpu| usize::try_from(cpu.0).ok()).collect::<Vec<_>>());
+        let seats = |reach: &CpuSet| reach.iter().filter_map(|cpu| usize::try_from(cpu.0).ok()).collect();
+        let list = lists.entry(reach).or_insert_with_key(|reach| -> Rc<[usize]> { seats(reach) });
+        may.push(Rc::clone(list));
     }
-    let seats = may.iter().flatten().max().map_or(0, |seat| seat + 1);
+    let seats = lists.values().flat_map(|list| list.last()).max().map_or(0, |seat| seat + 1);
     for crowd in crowds(&may, seats) {
         let vcpus = set_of(crowd.guests.iter().map(|g| guests[*g].0));
         let pcpus: CpuSet = crowd.seats.iter().filter_map(|s| u32::try_from(*s).ok()).map(CpuId).collect();
@@ -157,7 +216,13 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let place: &Place = last.map_or(&report.vm.place, |set| &set.place);
         let fewer = report.vm.width() - (vcpus.len() - pcpus.len());
         let cure = match context.propose(number) {
-            Some(pins) if pinned => cure::place(report.vm, &pins),
+            Some(pins) if pinned => cure::place(report.vm, pins),
+            _ if pinned => {
+                let own = report.vm.pcpus().unwrap_or_default();
+                let own =
+                    context.topology.map_or(own.clone(), |topology| own.intersection(&topology.online()));
+                cure::fewer(report.vm, fewer, &own)
+            }
             _ => cure::vcpus(report.vm, fewer),
         };
         if pcpus.len() == 1 {

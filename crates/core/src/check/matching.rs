@@ -15,89 +15,103 @@ pub(super) struct Crowd {
 
 /// The crowds among guests of which each may use some of `seats` seats: none of them shares a guest or a
 /// seat with another. Empty if each guest can have a seat of its own.
-pub(super) fn crowds(may: &[Vec<usize>], seats: usize) -> Vec<Crowd> {
+pub(super) fn crowds<L: AsRef<[usize]>>(may: &[L], seats: usize) -> Vec<Crowd> {
     let mut taken: Vec<Option<usize>> = vec![None; seats];
-    let mut left = Vec::new();
-    for guest in 0..may.len() {
-        let mut tried = vec![false; seats];
-        if !seat(guest, may, &mut taken, &mut tried) {
-            left.push(guest);
+    // Seats from which no path leads to a free one: none ever will, as paths only move guests among seats.
+    let mut dead = vec![false; seats];
+    let left: Vec<usize> = (0..may.len()).filter(|guest| !seat(*guest, may, &mut taken, &mut dead)).collect();
+    let mut parts = Parts { of_seat: vec![None; seats], joined: Vec::new() };
+    for &guest in &left {
+        parts.reach(guest, may, &taken);
+    }
+    let mut found: Vec<Crowd> = vec![Crowd { guests: Vec::new(), seats: Vec::new() }; parts.joined.len()];
+    for (seat, holder) in taken.iter().enumerate() {
+        if let Some(part) = parts.of_seat[seat].map(|part| parts.root(part)) {
+            found[part].seats.push(seat);
+            found[part].guests.extend(holder);
         }
     }
-    let mut found: Vec<Crowd> = Vec::new();
     for guest in left {
-        if found.iter().any(|crowd| crowd.guests.contains(&guest)) {
-            continue;
+        // Who may use no seat at all is a crowd alone.
+        let part = may[guest].as_ref().first().and_then(|seat| parts.of_seat[*seat]);
+        match part.map(|part| parts.root(part)) {
+            Some(part) => found[part].guests.push(guest),
+            None => found.push(Crowd { guests: vec![guest], seats: Vec::new() }),
         }
-        let mut crowd = reached(guest, may, &taken);
-        let (shared, apart) =
-            found.into_iter().partition(|other| other.seats.iter().any(|s| crowd.seats.contains(s)));
-        found = apart;
-        let shared: Vec<Crowd> = shared;
-        shared.into_iter().for_each(|other| crowd.join(other));
-        found.push(crowd);
     }
+    found.retain(|crowd| !crowd.guests.is_empty());
+    found.iter_mut().for_each(|crowd| crowd.guests.sort_unstable());
     found.sort_by(|a, b| a.guests.cmp(&b.guests));
     found
 }
 
-impl Crowd {
-    fn join(&mut self, other: Crowd) {
-        self.guests.extend(other.guests);
-        self.seats.extend(other.seats);
-        for list in [&mut self.guests, &mut self.seats] {
-            list.sort_unstable();
-            list.dedup();
-        }
-    }
-}
-
 /// Finds a seat for a guest, others moving if need be; without recursion, as there may be thousands.
-fn seat(guest: usize, may: &[Vec<usize>], taken: &mut [Option<usize>], tried: &mut [bool]) -> bool {
-    if let Some(&free) = may[guest].iter().find(|seat| taken[**seat].is_none()) {
-        taken[free] = Some(guest);
-        return true;
-    }
+fn seat<L: AsRef<[usize]>>(guest: usize, may: &[L], taken: &mut [Option<usize>], dead: &mut [bool]) -> bool {
+    let mut tried = Vec::new();
     // Guests that look for another seat, how far each has looked, and the seat that it tries.
     let mut path: Vec<(usize, usize)> = vec![(guest, 0)];
     while let Some((who, next)) = path.last_mut() {
-        let Some(&wish) = may[*who].get(*next) else {
+        let list = may[*who].as_ref();
+        if *next == 0
+            && let Some(at) = list.iter().position(|seat| taken[*seat].is_none())
+        {
+            *next = at + 1;
+            for (who, next) in path.into_iter().rev() {
+                taken[may[who].as_ref()[next - 1]] = Some(who);
+            }
+            tried.into_iter().for_each(|seat: usize| dead[seat] = false);
+            return true;
+        }
+        let Some(&wish) = list.get(*next) else {
             path.pop();
             continue;
         };
         *next += 1;
-        if std::mem::replace(&mut tried[wish], true) {
+        if std::mem::replace(&mut dead[wish], true) {
             continue;
         }
-        match taken[wish] {
-            Some(other) => path.push((other, 0)),
-            None => {
-                for (who, next) in path.into_iter().rev() {
-                    taken[may[who][next - 1]] = Some(who);
-                }
-                return true;
-            }
-        }
+        tried.push(wish);
+        path.extend(taken[wish].map(|other| (other, 0)));
     }
     false
 }
 
-fn reached(guest: usize, may: &[Vec<usize>], taken: &[Option<usize>]) -> Crowd {
-    let mut crowd = Crowd { guests: vec![guest], seats: Vec::new() };
-    let mut next = 0;
-    while next < crowd.guests.len() {
-        for &wish in &may[crowd.guests[next]] {
-            if !crowd.seats.contains(&wish) {
-                crowd.seats.push(wish);
-                // Without a guest on it, the path would have given the first one a seat.
-                crowd.guests.extend(taken[wish].filter(|other| !crowd.guests.contains(other)));
+/// Which seats can be reached from guests that are left over, in parts that grow together where they meet.
+struct Parts {
+    of_seat: Vec<Option<usize>>,
+    /// The part that a part was joined to; itself if none.
+    joined: Vec<usize>,
+}
+
+impl Parts {
+    fn root(&self, mut part: usize) -> usize {
+        while self.joined[part] != part {
+            part = self.joined[part];
+        }
+        part
+    }
+
+    fn reach<L: AsRef<[usize]>>(&mut self, guest: usize, may: &[L], taken: &[Option<usize>]) {
+        let own = self.joined.len();
+        self.joined.push(own);
+        let mut next = vec![guest];
+        while let Some(guest) = next.pop() {
+            for &wish in may[guest].as_ref() {
+                match self.of_seat[wish] {
+                    Some(part) => {
+                        let (part, own) = (self.root(part), self.root(own));
+                        let (low, high) = (part.min(own), part.max(own));
+                        self.joined[high] = low;
+                    }
+                    None => {
+                        self.of_seat[wish] = Some(own);
+                        // Without a guest on it, a path would have given the guest left over a seat.
+                        next.extend(taken[wish]);
+                    }
+                }
             }
         }
-        next += 1;
     }
-    crowd.guests.sort_unstable();
-    crowd.seats.sort_unstable();
-    crowd
 }
 
 #[cfg(test)]

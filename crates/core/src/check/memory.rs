@@ -1,5 +1,7 @@
 //! vCPU affinity against node affinity, and vCPUs far from their memory.
 
+use std::collections::BTreeMap;
+
 use super::{Context, Manager, Memory, Place, Report, Rule, Severity, count, cure, named, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
@@ -37,20 +39,18 @@ fn groups(context: &Context<'_>, report: &Report<'_, '_>) -> Vec<(CpuSet, CpuSet
 /// Xen's soft affinity that covers a part of the hard one only.
 fn preferred(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let mut seen: Vec<(CpuSet, CpuSet)> = Vec::new();
-    for (_, state) in vm.online() {
+    // vCPUs with the same affinities, and where that is first said.
+    let mut alike: BTreeMap<(CpuSet, CpuSet), (Vec<u32>, &Place)> = BTreeMap::new();
+    for (vcpu, state) in vm.online() {
         let Some(soft) = &state.prefers else { continue };
         let Some(hard) = context.reach(state) else { continue };
         let first = soft.value.intersection(&hard);
-        if first.is_empty() || first == hard || seen.contains(&(hard.clone(), first.clone())) {
-            continue;
+        if !first.is_empty() && first != hard {
+            alike.entry((hard, first)).or_insert_with(|| (Vec::new(), &soft.place)).0.push(vcpu);
         }
-        seen.push((hard.clone(), first.clone()));
-        let same = |other: &super::Vcpu| {
-            context.reach(other).as_ref() == Some(&hard)
-                && other.prefers.as_ref().is_some_and(|s| s.value.intersection(&hard) == first)
-        };
-        let vcpus = set_of(vm.online().filter(|(_, other)| same(other)).map(|(vcpu, _)| vcpu));
+    }
+    for ((hard, first), (vcpus, place)) in alike {
+        let vcpus = set_of(vcpus);
         let text = format!(
             "Xen fills {} before the rest of {}, {}: {}",
             named("pCPU", &first),
@@ -59,16 +59,14 @@ fn preferred(context: &Context<'_>, topology: &Topology, report: &mut Report<'_,
             cost(context, topology, &first, &hard, vcpus.len())
         );
         let nodes = topology.nodes_of(&hard);
-        let cure = if topology.pcpus_of_nodes(&nodes).intersection(&topology.online()) == hard {
-            format!(
-                "cpus_soft = \"{}\", or now: xl vcpu-pin {} all - {hard}",
-                cure::xl_nodes(&nodes),
-                cure::quoted(&vm.name)
-            )
+        let soft = if topology.pcpus_of_nodes(&nodes).intersection(&topology.online()) == hard {
+            cure::xl_nodes(&nodes)
         } else {
-            format!("cpus_soft = \"{hard}\", or now: xl vcpu-pin {} all - {hard}", cure::quoted(&vm.name))
+            hard.to_string()
         };
-        report.add(Rule::NodeConflict, Severity::Warning, &soft.place, text, cure);
+        let now = format!("xl vcpu-pin {} all - {hard}", cure::quoted(&vm.name));
+        let cure = if vm.running { now } else { format!("cpus_soft = \"{soft}\", or now: {now}") };
+        report.add(Rule::NodeConflict, Severity::Warning, place, text, cure);
     }
 }
 
@@ -202,12 +200,8 @@ fn cells(topology: &Topology, report: &mut Report<'_, '_>) {
             named("host node", &memory.value)
         );
         let cure = if vm.manager == Manager::Libvirt {
-            let list: Vec<String> = far.iter().map(|vcpu| vcpu.0.to_string()).collect();
-            let name = cure::quoted(&vm.name);
-            match &list[..] {
-                [one] => format!("virsh vcpupin {name} {one} {near} --config"),
-                _ => format!("for v in {}; do virsh vcpupin {name} $v {near} --config; done", list.join(" ")),
-            }
+            let pins: Vec<(u32, &CpuSet)> = far.iter().map(|vcpu| (vcpu.0, &near)).collect();
+            cure::vcpupin(vm, &pins)
         } else {
             cure::cpus(vm, &near)
         };

@@ -23,9 +23,13 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
+pub use cure::commands;
 pub use rule::{RULES, Rule, Severity};
 pub use subject::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
 
@@ -75,9 +79,15 @@ struct Context<'a> {
     units: Vec<CpuSet>,
     /// pCPUs that VMs can use: online and not reserved; `None` if the host is not known.
     usable: Option<CpuSet>,
+    unit_of: BTreeMap<CpuId, usize>,
     /// Of each VM: [`Vm::pcpus`], and those of [`Vm::dedicated`].
     sets: Vec<Option<CpuSet>>,
     dedicated: Vec<Option<CpuSet>>,
+    /// Of each pCPU: how many VMs name it without naming all, and to which VMs it is dedicated.
+    named_by: BTreeMap<CpuId, usize>,
+    owners: BTreeMap<CpuId, Vec<usize>>,
+    /// Of each VM: where it could be pinned instead, once somebody asked.
+    proposed: Vec<OnceCell<Option<propose::Pins>>>,
 }
 
 /// Where findings about a VM go.
@@ -97,14 +107,47 @@ impl<'a> Context<'a> {
     fn new(subject: &'a Subject) -> Context<'a> {
         let topology = subject.topology.as_ref();
         let reserved = subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
-        Context {
+        let units = topology.map(Topology::units).unwrap_or_default();
+        let unit_of = units.iter().enumerate().flat_map(|(at, unit)| unit.iter().map(move |cpu| (cpu, at)));
+        let unit_of = unit_of.collect();
+        let context = Context {
             subject,
             topology,
-            units: topology.map(Topology::units).unwrap_or_default(),
+            units,
+            unit_of,
             usable: topology.map(|topology| topology.online().difference(&reserved)),
             sets: subject.vms.iter().map(Vm::pcpus).collect(),
             dedicated: subject.vms.iter().map(Vm::dedicated).collect(),
+            named_by: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            proposed: subject.vms.iter().map(|_| OnceCell::new()).collect(),
+        };
+        let (mut named_by, mut owners) = (BTreeMap::new(), BTreeMap::new());
+        for (number, set) in context.sets.iter().enumerate() {
+            for cpu in set.iter().filter(|set| context.is_narrow(set)).flat_map(CpuSet::iter) {
+                *named_by.entry(cpu).or_default() += 1;
+            }
+            for cpu in context.dedicated[number].iter().flat_map(CpuSet::iter) {
+                owners.entry(cpu).or_insert_with(Vec::new).push(number);
+            }
         }
+        Context { named_by, owners, ..context }
+    }
+
+    /// Whether a set leaves out something that could be used: otherwise it names nothing.
+    fn is_narrow(&self, set: &CpuSet) -> bool {
+        self.usable.as_ref().is_none_or(|usable| !usable.is_within(set))
+    }
+
+    /// What is dedicated to other VMs.
+    fn others_own(&self, number: usize) -> CpuSet {
+        let others = self.owners.iter().filter(|(_, vms)| vms.iter().any(|vm| *vm != number));
+        others.map(|(cpu, _)| *cpu).collect()
+    }
+
+    /// The VMs, by number, to which some of these pCPUs are dedicated.
+    fn owners_of(&self, set: &CpuSet) -> BTreeSet<usize> {
+        set.iter().filter_map(|cpu| self.owners.get(&cpu)).flatten().copied().collect()
     }
 
     /// The pCPUs that a vCPU can really use; `None` if that is not known.
@@ -120,9 +163,10 @@ impl<'a> Context<'a> {
     /// pCPUs that the affinity of another VM names; one that may run everywhere counts as naming none.
     fn others(&self, number: usize) -> CpuSet {
         let shared = self.subject.shared.as_ref().map(|set| set.value.clone()).unwrap_or_default();
-        let narrow = |set: &&CpuSet| self.usable.as_ref().is_none_or(|usable| !usable.is_within(set));
-        let others = self.sets.iter().enumerate().filter(|(other, _)| *other != number);
-        others.filter_map(|(_, set)| set.as_ref()).filter(narrow).fold(shared, |all, set| all.union(set))
+        let own = self.sets[number].as_ref().filter(|set| self.is_narrow(set));
+        let mine = |cpu: CpuId| usize::from(own.is_some_and(|set| set.contains(cpu)));
+        let others = self.named_by.iter().filter(|(cpu, many)| **many > mine(**cpu));
+        others.map(|(cpu, _)| *cpu).collect::<CpuSet>().union(&shared)
     }
 }
 

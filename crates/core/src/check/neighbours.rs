@@ -1,6 +1,8 @@
 //! VMs against each other and against their own helpers: pCPUs dedicated twice, weights without effect.
 
-use super::{Context, Finding, Manager, Report, Rule, Severity, Vm, busy, cure, named};
+use std::collections::BTreeSet;
+
+use super::{Context, Finding, Manager, Memory, Report, Rule, Severity, Vm, busy, cure, named};
 use crate::entitle::{self, Host, WeightRule};
 use crate::{CpuSet, Cpus, Weight};
 
@@ -19,13 +21,14 @@ pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_
 /// pCPUs dedicated to two VMs; said at the later one.
 fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = &context.dedicated[number] else { return };
+    let Some(mine) = &context.dedicated[number] else { return pool(context, number, report) };
     let cure = |vm: &Vm| match (vm.manager, context.propose(number)) {
         (Manager::Kubernetes, _) => cure::kubelet(),
-        (_, Some(pins)) => cure::pin(vm, &pins),
+        (_, Some(pins)) => cure::pin(vm, pins),
         (_, None) => "pin one of them elsewhere: here are no free pCPUs for this one".into(),
     };
-    for (other, theirs) in context.subject.vms.iter().zip(&context.dedicated).take(number) {
+    for number in context.owners_of(mine).range(..number) {
+        let (other, theirs) = (&context.subject.vms[*number], &context.dedicated[*number]);
         let both = theirs.as_ref().map(|theirs| theirs.intersection(mine)).unwrap_or_default();
         if both.is_empty() {
             continue;
@@ -52,24 +55,68 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     }
 }
 
-/// Helpers that can run nowhere but on the vCPUs' dedicated pCPUs.
+/// A set of pCPUs for a VM some of which are dedicated to others. (A VM without a set is meant to run anywhere.)
+fn pool(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
+    let vm = report.vm;
+    let Some(mine) = context.sets[number].as_ref().filter(|set| vm.is_guest() && context.is_narrow(set))
+    else {
+        return;
+    };
+    let owners: Vec<usize> = context.owners_of(mine).into_iter().filter(|other| *other != number).collect();
+    let Some(first) = owners.first().map(|first| &context.subject.vms[*first]) else { return };
+    let both = mine.intersection(&context.others_own(number));
+    let more = if owners.len() > 1 { format!(" and {} more", owners.len() - 1) } else { String::new() };
+    let text = format!(
+        "its vCPUs may run on {}, dedicated to {}{more} ({}): whoever was to have a pCPU alone waits there",
+        named("pCPU", &both),
+        first.name,
+        first.affinity_place()
+    );
+    let rest = mine.difference(&both);
+    let cure = if rest.len() >= vm.width() {
+        cure::cpus(vm, &rest)
+    } else {
+        context.propose(number).map_or_else(
+            || "pin one of them elsewhere: here are no free pCPUs for this one".into(),
+            |pins| cure::place(vm, pins),
+        )
+    };
+    report.add(Rule::DedicatedOverlap, Severity::Warning, vm.affinity_place(), text, cure);
+}
+
+/// Helpers that can run nowhere but on dedicated pCPUs: of their own VM's vCPUs, or of others.
 fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = &context.dedicated[number] else { return };
+    let none = CpuSet::default();
+    let mine = context.dedicated[number].as_ref().unwrap_or(&none);
+    if vm.helpers.is_empty() {
+        return;
+    }
+    let theirs = context.others_own(number);
     for helper in &vm.helpers {
         let set = match &context.topology {
             Some(topology) => helper.affinity.value.intersection(&topology.online()),
             None => helper.affinity.value.clone(),
         };
-        if set.is_empty() || !set.is_within(mine) {
+        // A set that it has from the vCPUs is reported for these.
+        let inherited = mine.is_empty()
+            && vm
+                .online()
+                .any(|(_, vcpu)| vcpu.affinity.as_ref().is_some_and(|a| a.value == helper.affinity.value));
+        if set.is_empty() || inherited || !set.is_within(&mine.union(&theirs)) {
             continue;
         }
         let who = match helper.kind {
             super::HelperKind::Emulator => "the emulator's threads".into(),
             super::HelperKind::Iothread(number) => format!("I/O thread {number}"),
         };
+        let owner = context.owners_of(&set).into_iter().find(|other| *other != number);
+        let whose = match owner.map(|owner| &context.subject.vms[owner].name) {
+            Some(owner) if !set.is_within(mine) => format!("dedicated to {owner}"),
+            _ => "which the vCPUs have one to one".into(),
+        };
         let text = format!(
-            "{who} can only run on {}, which the vCPUs have one to one: a vCPU stops each time they work",
+            "{who} can only run on {}, {whose}: a vCPU stops each time they work",
             named("pCPU", &set)
         );
         let reserved = context.subject.reserved.as_ref().map(|set| set.value.clone());
@@ -109,22 +156,28 @@ pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
             weight.value.0,
             bound.words(number)
         );
-        let wide = context.usable.clone().unwrap_or_default().difference(&dedicated(context, number));
+        let wide = context.usable.clone().unwrap_or_default().difference(&context.others_own(number));
+        let wide = context.topology.map_or(wide.clone(), |topology| {
+            let wide = wide.difference(&topology.isolated);
+            match vm.memory.as_ref().map(|memory| &memory.value) {
+                Some(Memory::Nodes { nodes, .. }) => wide.intersection(&topology.pcpus_of_nodes(nodes)),
+                _ => wide,
+            }
+        });
+        let cure = if vm.pcpus().as_ref() == Some(&wide) {
+            "move a VM that shares its pCPUs elsewhere: it may use all there are near its memory".into()
+        } else {
+            cure::cpus(vm, &wide)
+        };
         findings.push(Finding {
             rule: Rule::WeightNotHonoured,
             severity: Severity::Note,
             vm: vm.name.clone(),
             place: weight.place.clone(),
             text,
-            cure: cure::cpus(vm, &wide),
+            cure,
         });
     }
-}
-
-/// What is dedicated to other VMs.
-fn dedicated(context: &Context<'_>, number: usize) -> CpuSet {
-    let others = context.dedicated.iter().enumerate().filter(|(other, _)| *other != number);
-    others.filter_map(|(_, set)| set.as_ref()).fold(CpuSet::default(), |all, set| all.union(set))
 }
 
 /// What each VM gets when everybody is busy, with their affinities or as if there were none.
@@ -141,6 +194,7 @@ fn divide(context: &Context<'_>, affinities: bool) -> Option<entitle::Division> 
     } else {
         USUAL.0
     };
+    let mut seen = BTreeSet::new();
     let vms = vms.iter().enumerate().map(|(number, vm)| {
         let vcpu = |state: &super::Vcpu| entitle::Vcpu {
             quota: vm.vcpu_quota.as_ref().and_then(|quota| quota.value.cpus()).filter(positive),
@@ -151,11 +205,7 @@ fn divide(context: &Context<'_>, affinities: bool) -> Option<entitle::Division> 
             ..entitle::Vcpu::default()
         };
         entitle::Vm {
-            name: if vms[..number].iter().any(|other| other.name == vm.name) {
-                format!("{} #{number}", vm.name)
-            } else {
-                vm.name.clone()
-            },
+            name: if seen.insert(&vm.name) { vm.name.clone() } else { format!("{} #{number}", vm.name) },
             weight: vm.weight.as_ref().map_or(usual, |weight| weight.value),
             cap: vm.cap.as_ref().and_then(|cap| cap.value.cpus()).filter(positive),
             vcpus: vm.vcpus.iter().map(vcpu).collect(),

@@ -1,8 +1,8 @@
 //! Where a VM's vCPUs could be pinned instead: one to a core while there are cores, on the nodes of its
 //! memory, and beside nobody else.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Context, Memory, Vm};
 use crate::{CpuId, CpuSet};
@@ -12,8 +12,28 @@ pub(super) type Pins = BTreeMap<u32, CpuId>;
 
 impl Context<'_> {
     /// A pCPU of its own for each vCPU of a VM; those that are pinned well already stay. `None` if pCPUs
-    /// that nobody else has do not suffice.
-    pub(super) fn propose(&self, number: usize) -> Option<Pins> {
+    /// that nobody else has do not suffice, or if that is how it is.
+    pub(super) fn propose(&self, number: usize) -> Option<&Pins> {
+        self.proposed[number]
+            .get_or_init(|| self.pins(number).filter(|pins| self.differs(number, pins)))
+            .as_ref()
+    }
+
+    /// Whether following a proposal would change anything.
+    fn differs(&self, number: usize, pins: &Pins) -> bool {
+        let vm = &self.subject.vms[number];
+        let set = |vcpu: u32| {
+            let vcpu = usize::try_from(vcpu).ok().and_then(|vcpu| vm.vcpus.get(vcpu));
+            vcpu.and_then(|vcpu| vcpu.affinity.as_ref()).map(|set| &set.value)
+        };
+        if vm.is_pinned() {
+            return pins.iter().any(|(vcpu, cpu)| set(*vcpu) != Some(&CpuSet::from_iter([*cpu])));
+        }
+        let all: CpuSet = pins.values().copied().collect();
+        pins.keys().any(|vcpu| set(*vcpu) != Some(&all))
+    }
+
+    fn pins(&self, number: usize) -> Option<Pins> {
         let vm = &self.subject.vms[number];
         let isolated = self.topology.map(|t| t.isolated.clone()).unwrap_or_default();
         let own = vm.pcpus().unwrap_or_default();
@@ -22,38 +42,36 @@ impl Context<'_> {
         let free = self.usable.as_ref()?.difference(&avoid);
         let regions = self.regions(vm, &free, &avoid);
         let mut pins = Pins::new();
-        let mut taken = CpuSet::default();
-        let unit_of = |cpu: CpuId| self.units.iter().find(|unit| unit.contains(cpu));
+        let mut taken: BTreeSet<CpuId> = BTreeSet::new();
+        // Units that nobody avoids and nobody was given yet.
+        let mut clear: Vec<bool> = self.units.iter().map(|unit| !unit.meets(&avoid)).collect();
         for (vcpu, state) in vm.online() {
             let pin = state.affinity.as_ref().filter(|set| set.value.len() == 1);
             let Some(cpu) = pin.and_then(|set| set.value.iter().next()) else { continue };
-            let clear = unit_of(cpu).is_some_and(|unit| !unit.meets(&taken) && !unit.meets(&avoid));
+            let Some(unit) = self.unit_of.get(&cpu) else { continue };
             let near = regions.first().is_none_or(|region| region.contains(cpu));
-            if free.contains(cpu) && clear && near {
+            if free.contains(cpu) && near && std::mem::take(&mut clear[*unit]) {
                 pins.insert(vcpu, cpu);
-                taken = taken.union(&CpuSet::from_iter([cpu]));
+                taken.insert(cpu);
             }
         }
         // Whole units first, in the best region and then the next; siblings only when none is left.
         let mut order: Vec<CpuId> = Vec::new();
         for whole in [true, false] {
             for region in &regions {
-                for unit in &self.units {
-                    let here = unit.intersection(region);
-                    let next = here.iter().find(|cpu| !taken.contains(*cpu) && !order.contains(cpu));
-                    let clear = !unit.meets(&taken)
-                        && !unit.meets(&avoid)
-                        && !order.iter().any(|c| unit.contains(*c));
-                    match next {
-                        Some(cpu) if whole && clear => order.push(cpu),
-                        Some(_) if !whole => {
-                            let rest =
-                                here.iter().filter(|cpu| !taken.contains(*cpu) && !order.contains(cpu));
-                            let rest: Vec<CpuId> = rest.collect();
-                            order.extend(rest);
-                        }
-                        _ => {}
+                for (number, unit) in self.units.iter().enumerate() {
+                    if whole && !clear[number] || !unit.meets(region) {
+                        continue;
                     }
+                    let here = unit.intersection(region);
+                    let mut next = here.iter().filter(|cpu| !taken.contains(cpu));
+                    let next: Vec<CpuId> =
+                        if whole { next.next().into_iter().collect() } else { next.collect() };
+                    if whole && !next.is_empty() {
+                        clear[number] = false;
+                    }
+                    taken.extend(&next);
+                    order.extend(next);
                 }
             }
         }

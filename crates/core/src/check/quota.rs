@@ -9,6 +9,8 @@ const SHORT_US: u64 = 10_000;
 const LONG_US: u64 = 250_000;
 /// The kernel's, and libvirt's.
 const USUAL_US: u64 = 100_000;
+/// The kernel takes no smaller quota (`min_cfs_quota_period`, kernel/sched/core.c), libvirt neither.
+const LEAST_QUOTA_US: u64 = 1000;
 /// Quotas are rarely exact; what lies so close is meant to be equal.
 const SLACK: f64 = 0.005;
 
@@ -55,7 +57,8 @@ fn below(
             float(wanted) - pcpus
         );
         report.add(Rule::QuotaBelowPinned, Severity::Warning, &cap.place, text, lift(vm, "global_quota"));
-    } else if vm.is_guest() {
+    } else if vm.is_guest() && vm.width() > 1 {
+        // Of a single vCPU nobody waits for it while it is stopped.
         let text = format!(
             "{vcpus} may use {pcpus:.2} pCPUs {how}: when all are busy they run for {:.0} % of each period and then all \
              stop, lock holders too",
@@ -66,7 +69,7 @@ fn below(
             clippy::cast_sign_loss,
             reason = "below the number of vCPUs"
         )]
-        let enough = pcpus.ceil().max(1.0) as usize;
+        let enough = (pcpus + SLACK).floor().max(1.0) as usize;
         report.add(Rule::CapBelowVcpus, Severity::Warning, &cap.place, text, cure::vcpus(vm, enough));
     }
 }
@@ -97,17 +100,22 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Repor
     } else {
         return;
     };
-    let scaled = quota_us.saturating_mul(USUAL_US) / period_us.max(1);
+    // The same part of a period that is neither extreme nor has a quota that the kernel refuses.
+    let part = |period: u64| quota_us.saturating_mul(period) / period_us.max(1);
+    let usual =
+        [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US).unwrap_or(LONG_US);
+    let scaled = part(usual).max(LEAST_QUOTA_US);
     let cure = match vm.manager {
         Manager::Libvirt => {
             let quota = name.replace("period", "quota");
-            format!("virsh schedinfo {} --config {name}={USUAL_US} {quota}={scaled}", cure::quoted(&vm.name))
+            let (virsh, domain, how) = (cure::virsh(vm), cure::domain(vm), cure::affects(vm));
+            format!("{virsh} schedinfo {domain} {how} {name}={usual} {quota}={scaled}")
         }
         _ => cure::group(
             vm,
-            &format!("--cpu-period {USUAL_US} --cpu-quota {scaled}"),
-            "CPUQuotaPeriodSec=100ms",
-            &format!("'{scaled} {USUAL_US}' to cpu.max (v1: cpu.cfs_quota_us and cpu.cfs_period_us)"),
+            &format!("--cpu-period {usual} --cpu-quota {scaled}"),
+            &format!("CPUQuotaPeriodSec={}ms", usual / 1000),
+            &format!("'{scaled} {usual}' to cpu.max (v1: cpu.cfs_quota_us and cpu.cfs_period_us)"),
         ),
     };
     report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, cure);
@@ -116,7 +124,11 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Repor
 /// No limit any more.
 fn lift(vm: &Vm, parameter: &str) -> String {
     match vm.manager {
-        Manager::Libvirt => format!("virsh schedinfo {} --config {parameter}=-1", cure::quoted(&vm.name)),
+        Manager::Libvirt => {
+            let (virsh, domain, how) = (cure::virsh(vm), cure::domain(vm), cure::affects(vm));
+            format!("{virsh} schedinfo {domain} {how} {parameter}=-1")
+        }
+        Manager::Xen if vm.running => format!("xl sched-credit -d {} -c 0", cure::quoted(&vm.name)),
         Manager::Xen => "cap = 0".into(),
         Manager::Cgroup => {
             cure::group(vm, "--cpu-quota -1", "CPUQuota=", "max to cpu.max (v1: -1 to cpu.cfs_quota_us)")

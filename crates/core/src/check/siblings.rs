@@ -1,6 +1,10 @@
 //! vCPUs that share a core's (or module's) units: forced to, sold as cores, or unknown to their guest.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
 use super::matching::{Crowd, crowds};
+use super::propose::Pins;
 use super::{Context, Manager, Place, Report, Rule, Set, Severity, busy, count, cure, named, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
@@ -19,7 +23,8 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
         return;
     }
     let mut guests = Vec::new();
-    let mut may = Vec::new();
+    let mut may: Vec<Rc<[usize]>> = Vec::new();
+    let mut lists: BTreeMap<CpuSet, Rc<[usize]>> = BTreeMap::new();
     let mut reaches = Vec::new();
     for (vcpu, state) in vm.online().filter(|(_, state)| busy(state)) {
         let Some(set) = &state.affinity else { continue };
@@ -27,8 +32,11 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
         if reach.is_empty() {
             continue;
         }
-        let units = context.units.iter().enumerate().filter(|(_, unit)| unit.meets(&reach));
-        may.push(units.map(|(unit, _)| unit).collect::<Vec<_>>());
+        let units = |reach: &CpuSet| -> BTreeSet<usize> {
+            reach.iter().filter_map(|cpu| context.unit_of.get(&cpu)).copied().collect()
+        };
+        let list = lists.entry(reach.clone()).or_insert_with_key(|reach| units(reach).into_iter().collect());
+        may.push(Rc::clone(list));
         guests.push((vcpu, set));
         reaches.push(reach);
     }
@@ -52,23 +60,31 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
     let free = free_units(context, number).difference(&pcpus);
     let units = context.units.iter().filter(|unit| unit.meets(&free)).count();
     if units == 0 {
-        hidden(vm, &sharing, place, unit, report);
+        hidden(context, vm, &sharing, place, unit, report);
         return;
     }
     let cure = context
         .propose(number)
-        .map_or_else(|| format!("let them use {}, too", named("pCPU", &free)), |pins| cure::place(vm, &pins));
+        .map_or_else(|| cure::cpus(vm, &free.union(&pcpus)), |pins| cure::place(vm, pins));
     let text = format!(
-        "{sharing} while {} of the host {} no VM: when all are busy, {} {compete} share a {unit}'s units with another",
+        "{sharing} while {} of the host {} no VM pinned to {}: when all are busy, {} {compete} share a {unit}'s units with another",
         count(units, unit),
         if units == 1 { "has" } else { "have" },
+        if units == 1 { "it" } else { "them" },
         if compete == vcpus.len() { "all" } else { "at least" },
     );
     report.add(Rule::SiblingsForced, Severity::Warning, place, text, cure);
 }
 
 /// vCPUs on siblings, with no free units to move to, and a guest that does not know.
-fn hidden(vm: &super::Vm, sharing: &str, place: &Place, unit: &str, report: &mut Report<'_, '_>) {
+fn hidden(
+    context: &Context<'_>,
+    vm: &super::Vm,
+    sharing: &str,
+    place: &Place,
+    unit: &str,
+    report: &mut Report<'_, '_>,
+) {
     // A pool of many pCPUs cannot be told to a guest; pins one to one can.
     if vm.manager != Manager::Libvirt || !vm.is_pinned() {
         return;
@@ -78,12 +94,42 @@ fn hidden(vm: &super::Vm, sharing: &str, place: &Place, unit: &str, report: &mut
         "{sharing}, but the guest is told that they are {unit}s of their own: it puts two busy threads on one {unit} \
          while another idles"
     );
-    let cores = vm.vcpus.len().div_ceil(2);
-    let even = if vm.vcpus.len().is_multiple_of(2) { "" } else { ", an even number of vCPUs," };
-    let cure = format!(
-        "<cpu><topology sockets='1' cores='{cores}' threads='2'/></cpu>{even} and vCPUs 2n and 2n+1 pinned to siblings"
+    report.add(Rule::GuestTopology, Severity::Warning, place, text, tell(context, vm));
+}
+
+/// The topology of a VM whose vCPUs are pinned one to one, and the order of its pins that makes it true.
+fn tell(context: &Context<'_>, vm: &super::Vm) -> String {
+    let own = vm.pcpus().unwrap_or_default();
+    // Its pCPUs, those of one unit next to each other.
+    let mut units: BTreeMap<usize, Vec<CpuId>> = BTreeMap::new();
+    for cpu in own.iter() {
+        if let Some(unit) = context.unit_of.get(&cpu) {
+            units.entry(*unit).or_default().push(cpu);
+        }
+    }
+    let threads = units.values().map(Vec::len).min().unwrap_or(1);
+    let even = units.values().all(|unit| unit.len() == threads);
+    if !even || threads < 2 || own.len() != vm.vcpus.len() {
+        return "pin it to the same number of siblings of each of its cores, as many pCPUs as it has vCPUs; \
+                then tell the guest (threads='N')"
+            .into();
+    }
+    let pins: Pins = (0..).zip(units.into_values().flatten()).collect();
+    let topology = format!(
+        "<cpu><topology sockets='1' cores='{}' threads='{threads}'/></cpu>",
+        vm.vcpus.len() / threads
     );
-    report.add(Rule::GuestTopology, Severity::Warning, place, text, cure);
+    // Siblings have to follow each other in the guest's order, too.
+    let unit = |vcpu: u32| {
+        let vcpu = usize::try_from(vcpu).ok().and_then(|vcpu| vm.vcpus.get(vcpu));
+        let cpu = vcpu.and_then(|vcpu| vcpu.affinity.as_ref()?.value.iter().next());
+        cpu.and_then(|cpu| context.unit_of.get(&cpu))
+    };
+    let width = u32::try_from(threads).unwrap_or(1);
+    if pins.keys().all(|vcpu| unit(*vcpu) == unit(vcpu / width * width)) {
+        return topology;
+    }
+    format!("{topology}, and siblings in the guest's order: {}", cure::pin(vm, &pins))
 }
 
 /// pCPUs of units of which no VM's affinity names a pCPU, and that nothing is kept from.
@@ -106,28 +152,34 @@ fn told(
 ) -> bool {
     let Some(guest) = &report.vm.guest else { return false };
     let threads = guest.value.threads;
-    threads > 1
-        && crowd.guests.iter().all(|g| {
-            let (vcpu, set) = guests[*g];
-            let fellows = guests.iter().filter(|(other, _)| other / threads == vcpu / threads);
-            let all = fellows.fold(set.value.clone(), |all, (_, set)| all.union(&set.value));
-            context.units.iter().any(|unit| all.is_within(unit))
-        })
+    if threads < 2 {
+        return false;
+    }
+    let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
+    for (vcpu, set) in guests {
+        let core = cores.entry(vcpu / threads).or_default();
+        *core = core.union(&set.value);
+    }
+    let within = |core: &CpuSet| {
+        let unit = core.iter().next().and_then(|cpu| context.unit_of.get(&cpu));
+        unit.is_some_and(|unit| core.is_within(&context.units[*unit]))
+    };
+    crowd.guests.iter().all(|g| cores.get(&(guests[*g].0 / threads)).is_some_and(within))
 }
 
 /// Siblings of one core that are dedicated to two VMs.
 fn sold_as_cores(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
     let Some(mine) = &context.dedicated[number] else { return };
-    let own: Vec<&CpuSet> = context.units.iter().filter(|unit| unit.meets(mine)).collect();
+    let own: BTreeSet<usize> = mine.iter().filter_map(|cpu| context.unit_of.get(&cpu)).copied().collect();
+    let own: Vec<&CpuSet> = own.into_iter().map(|unit| &context.units[unit]).collect();
     let beside = own.iter().fold(CpuSet::default(), |all, unit| all.union(unit)).difference(mine);
     let mut halves = CpuSet::default();
     let mut with: Vec<&str> = Vec::new();
     // Each pair of VMs once, at the later one.
-    for (other, theirs) in context.subject.vms.iter().zip(&context.dedicated).take(number) {
-        let Some(theirs) = theirs.as_ref().filter(|set| set.meets(&beside) && !set.meets(mine)) else {
-            continue;
-        };
+    for number in context.owners_of(&beside).range(..number) {
+        let (other, theirs) = (&context.subject.vms[*number], &context.dedicated[*number]);
+        let Some(theirs) = theirs.as_ref().filter(|set| !set.meets(mine)) else { continue };
         for unit in own.iter().filter(|unit| unit.meets(theirs)) {
             halves = halves.union(&unit.intersection(mine));
             if with.last() != Some(&other.name.as_str()) {
@@ -155,7 +207,7 @@ fn sold_as_cores(context: &Context<'_>, number: usize, topology: &Topology, repo
         (Manager::Kubernetes, _) => {
             format!("set full-pcpus-only: \"true\" in cpuManagerPolicyOptions; {}", cure::kubelet())
         }
-        (_, Some(pins)) => cure::pin(vm, &pins),
+        (_, Some(pins)) => cure::pin(vm, pins),
         (_, None) => format!("give both siblings of a {unit} to the same VM: no {unit} is free for this one"),
     };
     report.add(Rule::ThreadsAsCores, Severity::Warning, vm.affinity_place(), text, cure);
@@ -184,7 +236,9 @@ fn invented(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
     let of_core = |core: u32| -> Option<(CpuSet, CpuSet)> {
         let vcpus = set_of((core * guest.threads)..((core + 1) * guest.threads));
         let mut pcpus = CpuSet::default();
-        for (vcpu, state) in vm.online().filter(|(vcpu, _)| vcpus.contains(CpuId(*vcpu))) {
+        let begin = usize::try_from(core * guest.threads).unwrap_or(usize::MAX);
+        let members = (core * guest.threads..).zip(vm.vcpus.iter().skip(begin)).take(vcpus.len());
+        for (vcpu, state) in members.filter(|(_, state)| state.online) {
             let Some(set) = &state.affinity else { return Some((set_of([vcpu]), CpuSet::default())) };
             pcpus = pcpus.union(&set.value.intersection(&topology.online()));
         }

@@ -59,6 +59,10 @@ pub struct Vm {
     pub name: String,
     /// Whose words cure it.
     pub manager: Manager,
+    /// libvirt's URI, if it is not the usual one.
+    pub connect: Option<String>,
+    /// Seen running, so that a change has to reach the running VM; of Xen: without its configuration.
+    pub running: bool,
     /// Where its definition begins.
     pub place: Place,
     /// By number; with those that could be plugged in.

@@ -317,7 +317,17 @@ fn a_cap_is_cured_by_as_many_vcpus_as_it_has_pcpus() {
         text.starts_with("4 vCPUs may use 2.50 pCPUs together: when all are busy they run for 62 %"),
         "{text}"
     );
-    assert_eq!(cure, "virsh setvcpus a 3 --config");
+    // Not 3: these would still be stopped.
+    assert_eq!(cure, "virsh setvcpus a 2 --config");
+    let after = |vcpus: &[&str], us| {
+        let mut capped = vm("a", vcpus);
+        capped.cap = Some(quota(us, 100_000));
+        names(&host(SMT, vec![capped]))
+    };
+    assert!(after(&["", ""], 250_000).is_empty());
+    assert!(after(&["", ""], 150_000) == ["cap-below-vcpus a 5"] && after(&[""], 150_000).is_empty());
+    // A single vCPU with half a pCPU makes nobody wait for it.
+    assert!(after(&[""], 50_000).is_empty());
 }
 
 #[test]
@@ -348,4 +358,122 @@ fn the_same_subject_gives_the_same_findings_in_the_order_of_places() {
     let first = check(&subject);
     assert_eq!(first, check(&subject));
     assert!(first.windows(2).all(|pair| pair[0].place <= pair[1].place));
+}
+
+/// A cure that is followed has to change something, and not to come back.
+#[test]
+fn stacked_vcpus_without_a_free_pcpu_are_fewer_and_apart() {
+    let (name, _, cure) = only(&host("2 cores", vec![vm("a", &["0", "0", "1"])]));
+    assert_eq!(name, "stacked a 11");
+    assert_eq!(cure, "virsh setvcpus a 2 --config; virsh vcpupin a 1 1 --config");
+    assert!(names(&host("2 cores", vec![vm("a", &["0", "1"])])).is_empty());
+    // All have one set: fewer is enough.
+    let (_, _, cure) = only(&host("2 cores", vec![vm("a", &["0-1", "0-1", "0-1"])]));
+    assert_eq!(cure, "virsh setvcpus a 2 --config");
+    let (_, _, cure) = only(&host("4 cores; offline 0-3", vec![vm("a", &["0"])]));
+    assert_eq!(cure, "there are no pCPUs for it: move a VM to another host");
+}
+
+#[test]
+fn siblings_that_the_guest_should_know_are_put_in_its_order() {
+    let others = vm("b", &["4-15"; 6]);
+    let case = |shape: &str, pins: &[&str], others: Vm| {
+        let mut hidden = vm("a", pins);
+        hidden.guest = guest(1, u32::try_from(pins.len()).unwrap(), 1);
+        only(&host(shape, vec![hidden, others])).2
+    };
+    assert_eq!(
+        case(SMT, &["0", "1", "2", "3"], others.clone()),
+        "<cpu><topology sockets='1' cores='2' threads='2'/></cpu>"
+    );
+    assert_eq!(
+        case(SMT, &["0", "2", "1", "3"], others.clone()),
+        "<cpu><topology sockets='1' cores='2' threads='2'/></cpu>, and siblings in the guest's order: \
+         for p in 1:1 2:2; do virsh vcpupin a ${p%:*} ${p#*:} --config; done"
+    );
+    let four = "1 socket x 2 cores x 4 threads";
+    let pins: Vec<String> = (0..8).map(|cpu| cpu.to_string()).collect();
+    let pins: Vec<&str> = pins.iter().map(String::as_str).collect();
+    assert_eq!(case(four, &pins, vm("b", &[])), "<cpu><topology sockets='1' cores='2' threads='4'/></cpu>");
+    assert!(
+        case(SMT, &["0", "1", "2"], vm("b", &["3-15"; 6]))
+            .starts_with("pin it to the same number of siblings")
+    );
+}
+
+#[test]
+fn a_period_is_cured_by_a_quota_that_the_kernel_takes() {
+    let mut slow = vm("a", &["", ""]);
+    slow.vcpu_quota = Some(quota(1_000, 900_000));
+    let (name, _, cure) = only(&host(SMT, vec![slow.clone()]));
+    assert_eq!(name, "period-extreme a 5");
+    assert_eq!(cure, "virsh schedinfo a --config vcpu_period=250000 vcpu_quota=1000");
+    slow.vcpu_quota = Some(quota(1_000, 250_000));
+    assert!(names(&host(SMT, vec![slow])).is_empty());
+}
+
+#[test]
+fn pools_and_helpers_of_others_on_dedicated_pcpus() {
+    let dedicated = vm("a", &["0", "2"]);
+    let (name, text, cure) = only(&host(SMT, vec![dedicated.clone(), vm("b", &["0-7", "0-7"])]));
+    assert_eq!(name, "dedicated-overlap b 10");
+    assert!(text.starts_with("its vCPUs may run on pCPUs 0,2, dedicated to a (vm.xml:10)"), "{text}");
+    assert_eq!(cure, "for v in $(seq 0 1); do virsh vcpupin b $v 1,3-7 --config; done");
+    assert!(names(&host(SMT, vec![dedicated.clone(), vm("b", &["1,3-7", "1,3-7"])])).is_empty());
+    // Without a set it is meant to run anywhere.
+    assert!(names(&host(SMT, vec![dedicated.clone(), vm("b", &["", ""])])).is_empty());
+    let mut beside = vm("b", &["", ""]);
+    beside.helpers = vec![Helper { kind: HelperKind::Emulator, affinity: placed(set("0"), 9) }];
+    let (name, text, cure) = only(&host(SMT, vec![dedicated, beside]));
+    assert_eq!(name, "helpers-on-vcpus b 9");
+    assert!(text.contains("pCPU 0, dedicated to a"), "{text}");
+    assert_eq!(cure, "virsh emulatorpin b 1,3-15 --config");
+}
+
+#[test]
+fn a_vm_without_affinity_may_run_on_pcpus_of_the_host() {
+    let mut subject = host(SMT, vec![vm("a", &["", ""])]);
+    subject.reserved = Some(placed(set("0-1"), 1));
+    let (name, text, cure) = only(&subject);
+    assert_eq!(name, "reserved-pcpu a 1");
+    assert!(text.starts_with("vCPUs 0-1 may run on any pCPU, and so on pCPUs 0-1"), "{text}");
+    assert_eq!(cure, "for v in $(seq 0 1); do virsh vcpupin a $v 2-15 --config; done");
+    subject.vms = vec![vm("a", &["2-15", "2-15"])];
+    assert!(names(&subject).is_empty());
+}
+
+#[test]
+fn what_is_seen_running_is_cured_running() {
+    let mut xen = vm("Domain-0", &["0", "0"]);
+    (xen.manager, xen.running) = (Manager::Xen, true);
+    assert_eq!(only(&host(SMT, vec![xen])).2, "xl vcpu-pin Domain-0 1 2");
+    let mut remote = vm("a", &["0", "0"]);
+    (remote.connect, remote.running) = (Some("qemu+ssh://h/system".into()), true);
+    assert_eq!(only(&host(SMT, vec![remote])).2, "virsh -c qemu+ssh://h/system vcpupin a 1 2 --live");
+}
+
+#[test]
+fn a_weight_is_not_cured_by_pcpus_far_from_the_memory_or_isolated() {
+    let pool = |name: &str, list: &str, weight| {
+        let mut vm = vm(name, &[list; 4]);
+        vm.weight = Some(placed(Weight(weight), 3));
+        vm
+    };
+    let mut near = pool("a", "0-3", 3072.0);
+    near.memory = nodes("0");
+    let vms = vec![near, pool("b", "4-7", 1024.0), pool("c", "0-3", 3072.0)];
+    let shape = "2 sockets x 6 cores; isolated 5";
+    let all = found(&host(shape, vms));
+    let of = |vm: &str| all.iter().find(|(name, ..)| name.starts_with(&format!("weight-not-honoured {vm}")));
+    assert_eq!(of("a").unwrap().2, "for v in $(seq 0 3); do virsh vcpupin a $v 0-4 --config; done");
+    assert_eq!(of("c").unwrap().2, "for v in $(seq 0 3); do virsh vcpupin c $v 0-4,6-11 --config; done");
+}
+
+#[test]
+fn hundreds_of_pins_with_the_same_trouble_are_one_finding() {
+    let pins: Vec<String> = (1000..1200).map(|cpu| cpu.to_string()).collect();
+    let pins: Vec<&str> = pins.iter().map(String::as_str).collect();
+    let found = found(&host("4 sockets x 64 cores", vec![vm("a", &pins)]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].1.starts_with("vCPUs 0-199: pCPUs 1000-1199 do not exist here"), "{}", found[0].1);
 }

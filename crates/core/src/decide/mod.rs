@@ -11,6 +11,7 @@ mod controller;
 pub mod demand;
 mod hypothesis;
 pub mod place;
+pub mod placement;
 mod policy;
 pub mod shape;
 pub mod size;
@@ -98,6 +99,12 @@ pub enum Why {
     /// Nothing is known that would be a reason for another number.
     #[error("nothing is known of it yet")]
     Unknown,
+    /// Where it is better off.
+    #[error("{0}")]
+    Placed(crate::place::Reason),
+    /// The nodes of the pCPUs that its vCPUs are given.
+    #[error("its vCPUs are on these nodes")]
+    Nodes,
 }
 
 fn over(ratio: Option<f64>) -> String {

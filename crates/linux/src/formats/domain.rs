@@ -3,6 +3,8 @@
 //! Source: "Domain XML format": `vcpu`, `vcpus`, `iothreadids`, `cputune`, `numatune`, `cpu`. What a running
 //! domain gets is read by [`crate::libvirt`]; this is for what somebody wrote, and says where.
 
+use std::collections::BTreeSet;
+
 use corefit_core::check::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Vcpu, Vm};
 use corefit_core::{CpuSet, Quota, Weight};
 use roxmltree::Node;
@@ -99,6 +101,7 @@ impl Reader {
                 vm.helpers.extend(pin(HelperKind::Iothread(id), node)?);
             }
         }
+        self.inherited(domain, vcpu, vm)?;
         let Some(tune) = tune else { return Ok(()) };
         vm.vcpu_quota = self.quota(tune, "period", "quota")?;
         vm.cap = self.quota(tune, "global_period", "global_quota")?;
@@ -106,6 +109,35 @@ impl Reader {
             let value: u32 = xml::number(shares)?;
             vm.weight = (value > 0).then(|| self.set(shares, Weight(f64::from(value))));
         }
+        Ok(())
+    }
+
+    /// I/O threads without a set of their own: like the emulator, they have that of `<vcpu>`.
+    fn inherited(&self, domain: Node<'_, '_>, vcpu: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {
+        let Some(set) = self.everywhere(vcpu)? else { return Ok(()) };
+        let mut ids: BTreeSet<u32> = BTreeSet::new();
+        for thread in children(child(domain, "iothreadids"), "iothread") {
+            ids.extend(attribute::<u32>(thread, "id")?);
+        }
+        if let Some(node) = child(domain, "iothreads") {
+            let many: u32 = xml::number(node)?;
+            if many > MAX_VCPUS {
+                return Err(xml::wrong(node, &many.to_string(), "number of I/O threads"));
+            }
+            // Those without an id have the lowest free ones.
+            let mut next = 1;
+            while u32::try_from(ids.len()).is_ok_and(|known| known < many) {
+                ids.insert(next);
+                next += 1;
+            }
+        }
+        let pinned = |id: u32| vm.helpers.iter().any(|helper| helper.kind == HelperKind::Iothread(id));
+        let more: Vec<Helper> = ids
+            .into_iter()
+            .filter(|id| !pinned(*id))
+            .map(|id| Helper { kind: HelperKind::Iothread(id), affinity: set.clone() })
+            .collect();
+        vm.helpers.extend(more);
         Ok(())
     }
 
@@ -224,6 +256,25 @@ mod tests {
         assert_eq!(vm.cells[1].vcpus.to_string(), "2-3");
         assert_eq!(vm.cells[1].memory.as_ref().unwrap().place.line, Some(3));
         assert!(vm.vcpus[0].affinity.is_none(), "numad decides");
+    }
+
+    #[test]
+    fn io_threads_have_the_set_of_the_vcpus_unless_they_have_their_own() {
+        let case = |vcpu: &str| {
+            let text = format!(
+                "<domain><name>a</name><vcpu {vcpu}>2</vcpu><iothreads>3</iothreads>
+                <iothreadids><iothread id='5'/></iothreadids>
+                <cputune><iothreadpin iothread='1' cpuset='7'/></cputune></domain>"
+            );
+            let vm = read(&text, "a.xml").unwrap().vms.remove(0);
+            let of = |h: &Helper| format!("{:?} {}", h.kind, h.affinity.value);
+            vm.helpers.iter().map(of).collect::<Vec<_>>()
+        };
+        let expected = ["Emulator 0-1", "Iothread(1) 7", "Iothread(2) 0-1", "Iothread(5) 0-1"];
+        assert_eq!(case("cpuset='0-1'"), expected);
+        assert_eq!(case(""), ["Iothread(1) 7"]);
+        let many = "<domain><name>a</name><vcpu cpuset='0'>2</vcpu><iothreads>99999999</iothreads></domain>";
+        assert!(read(many, "a.xml").unwrap_err().to_string().contains("number of I/O threads"));
     }
 
     #[test]

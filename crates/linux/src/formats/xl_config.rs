@@ -125,6 +125,44 @@ impl Config<'_> {
     }
 }
 
+/// What an escape stands for, and how long it is.
+fn escaped(rest: &str) -> Option<(char, usize)> {
+    let number = |skip: usize, most: usize, radix: u32| {
+        let digits: String = rest[skip..].chars().take(most).take_while(|c| c.is_digit(radix)).collect();
+        let value = u8::from_str_radix(&digits, radix).ok()?;
+        Some((char::from(value), skip + digits.len()))
+    };
+    let first = rest.chars().next()?;
+    let plain = match first {
+        '\\' | '\'' | '"' => first,
+        'a' => '\x07',
+        'b' => '\x08',
+        'f' => '\x0c',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\x0b',
+        'x' => return number(1, 2, 16),
+        '0'..='7' => return number(0, 3, 8),
+        _ => return None,
+    };
+    Some((plain, first.len_utf8()))
+}
+
+impl Value {
+    /// What `+=` makes of them: texts and lists grow, each with its kind.
+    fn and(self, more: Value) -> Option<Value> {
+        match (self, more) {
+            (Value::Text(text), Value::Text(more)) => Some(Value::Text(text + &more)),
+            (Value::List(mut list), Value::List(more)) => {
+                list.extend(more);
+                Some(Value::List(list))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Goes through a text.
 struct Scanner<'a> {
     text: &'a str,
@@ -147,13 +185,22 @@ impl<'a> Scanner<'a> {
                 return Err(fail(line, &format!("{:?} is no key = value", short(rest))));
             }
             self.skip(false, "");
-            if self.text[self.at..].starts_with("+=") {
+            let adds = self.text[self.at..].starts_with("+=");
+            if adds {
                 self.at += 1;
             }
             if !self.take('=') {
                 return Err(fail(line, &format!("{}: no = after it", short(key))));
             }
             let value = self.value(0)?;
+            let earlier = entries.iter().rev().find(|(known, ..)| adds && known == key);
+            let value = match earlier {
+                Some((_, earlier, _)) => earlier
+                    .clone()
+                    .and(value)
+                    .ok_or_else(|| fail(line, &format!("{}: += of a text and a list", short(key))))?,
+                None => value,
+            };
             entries.push((key.to_owned(), value, line));
             self.skip(false, "");
             match self.peek() {
@@ -172,11 +219,7 @@ impl<'a> Scanner<'a> {
         match self.peek() {
             Some(quote @ ('"' | '\'')) => {
                 self.at += 1;
-                let rest = &self.text[self.at..];
-                let end = rest.find([quote, '\n']).filter(|end| rest[*end..].starts_with(quote));
-                let end = end.ok_or_else(|| fail(line, "a text without its closing quote"))?;
-                self.at += end + 1;
-                Ok(Value::Text(rest[..end].to_owned()))
+                self.quoted(quote)
             }
             Some('[') if depth < MAX_DEPTH => {
                 self.at += 1;
@@ -198,6 +241,28 @@ impl<'a> Scanner<'a> {
             _ => {
                 let word = self.word(|c| !c.is_whitespace() && !",;]#[\"'".contains(c));
                 if word.is_empty() { Err(fail(line, "no value")) } else { Ok(Value::Text(word.to_owned())) }
+            }
+        }
+    }
+
+    /// A text up to its closing quote, with escapes as in C (xlu__cfgl_dequote in libxlu_cfg.c).
+    fn quoted(&mut self, quote: char) -> Result<Value, FormatError> {
+        let line = self.line;
+        let mut text = String::new();
+        loop {
+            let next = self.peek().filter(|c| *c != '\n');
+            let c = next.ok_or_else(|| fail(line, "a text without its closing quote"))?;
+            self.at += c.len_utf8();
+            if c == quote {
+                return Ok(Value::Text(text));
+            }
+            if c == '\\' {
+                let what = "after \\ in a text come \\ ' \" a b f n r t v, xHH or octal digits";
+                let (stands_for, long) = escaped(&self.text[self.at..]).ok_or_else(|| fail(line, what))?;
+                text.push(stands_for);
+                self.at += long;
+            } else {
+                text.push(c);
             }
         }
     }
@@ -266,6 +331,16 @@ mod tests {
     }
 
     #[test]
+    fn texts_have_escapes_and_values_can_be_added_to() {
+        let text =
+            "name = 'it\\'s \\x41\\102' ; vcpus = 2\ncpus = [ '0' ]\ncpus += [ \"1\" ]\nname += \"!\"\n";
+        let vm = vm(text).unwrap();
+        assert_eq!(vm.name, "it's AB!");
+        let pin = vm.vcpus[1].affinity.as_ref().unwrap();
+        assert_eq!((pin.value.to_string().as_str(), pin.place.line), ("1", Some(3)));
+    }
+
+    #[test]
     fn damage_is_named_with_its_line() {
         for (text, error) in [
             ("vcpus = 1", "line 1: no name"),
@@ -274,6 +349,9 @@ mod tests {
             ("name = 'a", "line 1: a text without its closing quote"),
             ("name = 'a'\n= 3", "line 2: \"= 3\" is no key = value"),
             ("name 'a'", "line 1: name: no = after it"),
+            ("name = 'a\\q'", "line 1: after \\ in a text come"),
+            ("name = 'a\\'", "line 1: a text without its closing quote"),
+            ("name = 'a'\ncpus = '0'\ncpus += [ '1' ]", "line 3: cpus: += of a text and a list"),
             ("name = 'a' b", "line 1: \"b\" after a value"),
             ("name = 'a'\ncpus = [ '1' '2' ]", "line 2: a list needs , or ] here"),
             ("name = 'a'\ncpus = [ '1',\n", "line 3: no value"),

@@ -37,7 +37,13 @@ pub(super) fn read(text: &str, file: &str, host: Option<&Topology>) -> Result<Vm
         };
         let at = *known.entry(row.name.clone()).or_insert(vms.len());
         if at == vms.len() {
-            let vm = Vm { name: row.name, manager: Manager::Xen, place: place.clone(), ..Vm::default() };
+            let vm = Vm {
+                name: row.name,
+                manager: Manager::Xen,
+                running: true,
+                place: place.clone(),
+                ..Vm::default()
+            };
             vms.push(vm);
         }
         let all = &mut vms[at].vcpus;

@@ -1,0 +1,108 @@
+//! Competing modules that follow from counting alone: nothing is simulated.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use corefit_core::place::{Policy, Problem, Vcpu, Vm, competing, place, present};
+use corefit_core::topology::Topology;
+use corefit_core::{CpuId, CpuSet};
+
+use super::super::{Item, Paper, Rule};
+
+const OPTERON: &str = "2 sockets x 2 nodes x 4 modules x 2 cores";
+
+/// One of the paper's distributions: m of the lowest pCPUs of the first processor, n of the second.
+fn distribution(first: u32, second: u32) -> CpuSet {
+    (0..first).chain(16..16 + second).map(CpuId).collect()
+}
+
+/// The pCPUs of so many busy vCPUs as Xen uses them (III-G): in the preferred part one core of each module, then the
+/// others; then likewise in the rest.
+fn filled(topology: &Topology, all: &CpuSet, preferred: &CpuSet, busy: usize) -> CpuSet {
+    let mut used = BTreeSet::new();
+    for part in [all.intersection(preferred), all.difference(preferred)] {
+        let modules: Vec<CpuSet> = topology.units().iter().map(|unit| unit.intersection(&part)).collect();
+        let firsts = modules.iter().filter_map(|module| module.iter().next());
+        let others = modules.iter().flat_map(|module| module.iter().skip(1));
+        for cpu in firsts.chain(others) {
+            if used.len() < busy {
+                used.insert(cpu);
+            }
+        }
+    }
+    used.into_iter().collect()
+}
+
+fn host(affinity: Option<&CpuSet>) -> Result<Problem> {
+    let vcpu = |id| Vcpu { id, demand: 1.0, now: affinity.cloned(), on: None };
+    let vm = Vm { name: "npb".into(), weight: 1.0, vcpus: (0..16).map(vcpu).collect(), ..Vm::default() };
+    Ok(Problem { topology: OPTERON.parse()?, vms: vec![vm], ..Problem::default() })
+}
+
+fn count(n: usize) -> f64 {
+    u32::try_from(n).map_or(f64::NAN, f64::from)
+}
+
+pub(super) fn items() -> Result<Vec<Item>> {
+    let topology: Topology = OPTERON.parse()?;
+    let modules = topology.units();
+    let node_02 = topology.pcpus_of_nodes(&"0,2".parse()?);
+    let node_23 = topology.pcpus_of_nodes(&"2-3".parse()?);
+    let mut items = Vec::new();
+    let mut add = |figure, what: String, theirs, ours, exactly| {
+        items.push(Item::new((Paper::P4, figure), what, theirs, Some(ours), &Rule::Exactly(exactly)));
+    };
+    for first in 0..=8 {
+        let set = distribution(first, 16 - first);
+        // Even: eight modules, of which all compete; odd: "nine, not eight", seven compete (III-F).
+        let theirs = if first % 2 == 0 { 8.0 } else { 7.0 };
+        let what = format!("counted: {first}-{}, 16 threads", 16 - first);
+        add("Figure 6, 7", what, Some(theirs), count(competing(&modules, &set)), theirs);
+    }
+    let cases = [
+        ("0-16, node affinity as xl sets it", distribution(0, 16), &node_02, [0.0, 4.0, 4.0, 8.0]),
+        ("8-8", distribution(8, 8), &node_02, [0.0, 0.0, 4.0, 8.0]),
+        ("0-16, the right node affinity", distribution(0, 16), &node_23, [0.0, 0.0, 4.0, 8.0]),
+        // pCPU 24 is on node 3, and so the last one.
+        ("7-9", distribution(7, 9), &node_02, [0.0, 0.0, 4.0, 7.0]),
+    ];
+    for (name, set, preferred, expected) in cases {
+        for (busy, expected) in [4, 8, 12, 16].into_iter().zip(expected) {
+            let used = filled(&topology, &set, preferred, busy);
+            let what = format!("counted in the order of III-G: {name}, {busy} threads");
+            add("Figure 6, 8, 9", what, None, count(competing(&modules, &used)), expected);
+        }
+    }
+    let any = present(&host(None)?).competing();
+    let what = "16 threads, each pCPU as likely: 16 modules x 0.5 x 0.5; theirs: a PM's own default";
+    add("IV-C", format!("counted: {what}"), Some(4.0), any, 4.0);
+    let one_processor = host(Some(&distribution(0, 16)))?;
+    for (name, policy) in [("optimal affinity", Policy::OptimalAffinity), ("corefit", Policy::Corefit)] {
+        let cost = place(&one_processor, policy).cost;
+        add("Figure 14", format!("counted: 16 threads, placed by {name}"), Some(0.0), cost.competing(), 0.0);
+    }
+    Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_threads_fill_the_node_that_is_preferred_and_eight_modules_where_none_is() {
+        let topology: Topology = OPTERON.parse().unwrap();
+        let second = distribution(0, 16);
+        let used = |preferred: &str, busy| filled(&topology, &second, &preferred.parse().unwrap(), busy);
+        assert_eq!(used("0-7,16-23", 8).to_string(), "16-23");
+        assert_eq!(used("16-31", 8).to_string(), "16,18,20,22,24,26,28,30");
+        assert_eq!(used("0-7,16-23", 10).to_string(), "16-24,26");
+    }
+
+    #[test]
+    fn every_count_is_as_published_or_follows_from_the_text() {
+        let items = items().unwrap();
+        assert_eq!(items.len(), 9 + 16 + 3);
+        let wrong: Vec<&Item> = items.iter().filter(|item| !item.ok).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}

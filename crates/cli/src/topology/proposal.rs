@@ -1,0 +1,146 @@
+//! `corefit topology --place POLICY`: where VMs should run, why, and the commands that put them there.
+
+use corefit_core::check::{Set, Subject, Vm, commands};
+use corefit_core::place::{Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
+use corefit_core::place::{invalid, place, present, throughput};
+use corefit_core::{CpuId, CpuSet};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::lines::wrap;
+use crate::printable;
+
+/// A placement of a subject's VMs.
+pub(super) struct Proposal {
+    policy: Policy,
+    problem: Problem,
+    placement: Placement,
+    /// Of each VM.
+    commands: Vec<Vec<String>>,
+}
+
+impl Proposal {
+    pub(super) fn of(subject: &Subject, policy: Policy) -> Proposal {
+        let problem = Problem::of_subject(subject);
+        let placement = place(&problem, policy);
+        let one = |(vm, placed): (&Vm, &Placed)| {
+            let pins: Vec<(u32, CpuSet)> =
+                placed.vcpus.iter().filter_map(|seat| Some((seat.id, seat.affinity.clone()?))).collect();
+            commands(vm, &pins, &placed.nodes)
+        };
+        let commands = subject.vms.iter().zip(&placement.vms).map(one).collect();
+        Proposal { policy, problem, placement, commands }
+    }
+
+    /// The subject as it would be.
+    pub(super) fn applied(&self, subject: &Subject) -> Subject {
+        let mut after = subject.clone();
+        for (vm, placed) in after.vms.iter_mut().zip(&self.placement.vms) {
+            let place = vm.affinity_place().clone();
+            for seat in &placed.vcpus {
+                let vcpu = usize::try_from(seat.id).ok().and_then(|id| vm.vcpus.get_mut(id));
+                if let (Some(vcpu), Some(affinity)) = (vcpu, &seat.affinity) {
+                    vcpu.affinity = Some(Set { value: affinity.clone(), place: place.clone() });
+                }
+            }
+        }
+        after
+    }
+
+    pub(super) fn text(&self, width: usize) -> String {
+        let mut out = String::from("\n");
+        let (now, then) = (present(&self.problem), self.placement.cost);
+        let before = throughput(&self.problem, &place(&self.problem, Policy::None));
+        let after = throughput(&self.problem, &self.placement);
+        let line = |cost: &Cost, speed: f64| {
+            format!(
+                "{} stacked, {:.2} pairs on one pCPU, {:.2} competing pairs, predicted throughput {speed:.2} pCPUs",
+                cost.stacked(),
+                cost.sharing(),
+                cost.competing()
+            )
+        };
+        wrap(&mut out, "now: ", 5, &line(&now, before), width);
+        wrap(&mut out, &format!("{}: ", self.name()), 5, &line(&then, after), width);
+        for wrong in invalid(&self.problem) {
+            wrap(&mut out, "", 4, &self.wrong(&wrong), width);
+        }
+        for ((vm, placed), commands) in self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands) {
+            out.push('\n');
+            wrap(&mut out, "", 2, &format!("VM {}", printable::text(&vm.name)), width);
+            for (vcpus, seat) in groups(&placed.vcpus) {
+                let set = seat.affinity.as_ref().map_or("any pCPU".into(), |set| named("pCPU", set));
+                let text = format!("{} on {set}: {}", named("vCPU", &vcpus), seat.why);
+                wrap(&mut out, "  ", 6, &printable::text(&text), width);
+            }
+            for command in commands {
+                out.push_str(&format!("  $ {}\n", printable::text(command)));
+            }
+        }
+        out
+    }
+
+    pub(super) fn document(&self) -> Value {
+        let seat = |seat: &Seat| json!({ "vcpu": seat.id, "home": seat.home, "affinity": seat.affinity, "why": seat.why.to_string() });
+        let vms = self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands);
+        let vms = vms.map(|((vm, placed), commands)| {
+            json!({ "name": vm.name, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
+                "nodes": placed.nodes, "commands": commands })
+        });
+        #[derive(Serialize)]
+        struct Side {
+            cost: Cost,
+            throughput: f64,
+        }
+        let side =
+            |cost, placement: &Placement| Side { cost, throughput: throughput(&self.problem, placement) };
+        json!({
+            "policy": self.policy,
+            "now": side(present(&self.problem), &place(&self.problem, Policy::None)),
+            "then": side(self.placement.cost, &self.placement),
+            "invalid": invalid(&self.problem).iter().map(|wrong| self.wrong(wrong)).collect::<Vec<_>>(),
+            "vms": vms.collect::<Vec<_>>(),
+        })
+    }
+
+    fn name(&self) -> &'static str {
+        Policy::NAMES.into_iter().find(|(_, policy)| *policy == self.policy).map_or("", |(name, _)| name)
+    }
+
+    fn wrong(&self, wrong: &Invalid) -> String {
+        let vm = printable::text(&self.problem.vms[wrong.vm].name);
+        let mut what = Vec::new();
+        if !wrong.absent.is_empty() {
+            what.push(format!("{} not here", named("pCPU", &wrong.absent)));
+        }
+        if !wrong.offline.is_empty() {
+            what.push(format!("{} offline", named("pCPU", &wrong.offline)));
+        }
+        let rest = if wrong.runs { "" } else { "; it has nothing to run on" };
+        format!("VM {vm}, vCPU {}: pinned to {}{rest}", wrong.vcpu, what.join(", "))
+    }
+}
+
+/// vCPUs with the same set and reason.
+fn groups(seats: &[Seat]) -> Vec<(CpuSet, &Seat)> {
+    let mut groups: Vec<(CpuSet, &Seat)> = Vec::new();
+    for seat in seats {
+        let one = CpuSet::from_iter([CpuId(seat.id)]);
+        match groups.iter_mut().find(|(_, known)| known.affinity == seat.affinity && known.why == seat.why) {
+            Some((vcpus, _)) => *vcpus = vcpus.union(&one),
+            None => groups.push((one, seat)),
+        }
+    }
+    groups
+}
+
+fn named(what: &str, set: &CpuSet) -> String {
+    format!("{what}{} {set}", if set.len() == 1 { "" } else { "s" })
+}
+
+/// A policy by its name.
+pub(super) fn policy(name: &str) -> Result<Policy, String> {
+    let known = || Policy::NAMES.map(|(name, _)| name).join(", ");
+    let found = Policy::NAMES.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, policy)| policy).ok_or_else(|| format!("no such policy; there are {}", known()))
+}

@@ -1,0 +1,148 @@
+//! `corefit check` and `corefit topology --place` on real VMs (`scripts/testvm`): bad pinning is found, what is printed
+//! corrects it, and it is read back and measured.
+
+#[path = "../../linux/tests/vm_support/mod.rs"]
+mod vm_support;
+
+use std::process::Command;
+
+use serde_json::Value;
+use vm_support::{Vms, or_skipped, testvm};
+
+/// Looks for a measured figure: other tests use the machine, too.
+const LOOKS: usize = 8;
+
+fn corefit(args: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_corefit")).args(args).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{args:?}: {out}{err}");
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}: {out}{err}"))
+}
+
+fn of<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let found = list.as_array().unwrap().iter().find(|vm| vm["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {list}"))
+}
+
+#[test]
+fn a_libvirt_vm_stacked_on_one_pcpu_is_found_and_what_is_printed_corrects_it() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: one pCPU is not enough to place two vCPUs");
+        return;
+    }
+    let options = ["--name", "placed", "--vcpus", "2", "--pin", "0=0", "--pin", "1=0"];
+    let Some(vms) = or_skipped("placing a libvirt VM", Vms::up(1, &options)) else { return };
+    let (name, machine) = (&vms.names[0], format!("libvirt:{}", vms.uri));
+    vms.testvm(&["busy", name, "2"]);
+    let stacked = || {
+        let found = corefit(&["check", "--json", "--machine", &machine]);
+        let own = found["findings"].as_array().unwrap().iter().filter(|f| f["vm"] == **name);
+        own.filter(|f| f["rule"] == "stacked").count()
+    };
+    assert_eq!(stacked(), 1);
+    // What its vCPUs waited for each other, the least of some looks.
+    let waited = || {
+        let look = || {
+            let seen = corefit(&["explain", "--json", "--interval", "1s", "--machine", &machine]);
+            of(&seen["vms"], name)["waiting"].as_f64().unwrap()
+        };
+        (0..LOOKS).map(|_| look()).fold(f64::INFINITY, f64::min)
+    };
+    let before = waited();
+    assert!(before > 0.7, "two busy vCPUs on one pCPU waited for {before} pCPUs");
+    let proposed = corefit(&["topology", "--json", "--place", "corefit", "--machine", &machine]);
+    let placement = &proposed["placement"];
+    assert_eq!(placement["then"]["cost"]["stacked"], 0, "{placement}");
+    let commands = of(&placement["vms"], name)["commands"].as_array().unwrap();
+    assert!(!commands.is_empty(), "{placement}");
+    for command in commands {
+        let command = command.as_str().unwrap();
+        assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
+    }
+    assert_eq!(stacked(), 0);
+    let again = corefit(&["topology", "--json", "--place", "corefit", "--machine", &machine]);
+    assert!(of(&again["placement"]["vms"], name)["commands"].as_array().unwrap().is_empty(), "{again}");
+    let after = waited();
+    assert!(after < before / 2.0, "waited {before} before and {after} afterwards");
+}
+
+/// In the guest: two groups of two busy loops each, all on the two threads of one core.
+const GROUPS: &str = "cd /sys/fs/cgroup && echo '+cpu +cpuset' >cgroup.subtree_control && mkdir a b || exit
+    for group in a b; do
+        echo 0-1 >$group/cpuset.cpus || exit
+        for i in 1 2; do
+            setsid sh -c \"echo \\$\\$ >$group/cgroup.procs && exec busyloop\" </dev/null >/dev/null 2>&1 &
+        done
+    done
+    cat a/cpuset.cpus.effective";
+
+/// Runs a command in the guest; its output. Findings make it end with 1.
+fn guest(name: &str, command: &str) -> String {
+    let output = testvm(&["exec", name, "--", "sh", "-c", command]);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command}: {out}{err}");
+    out.into_owned()
+}
+
+/// Siblings that are emulated do not slow each other down: what is checked is where the groups are, and that they do
+/// not wait for each other any more.
+#[test]
+fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
+    let dir = tempfile::tempdir().unwrap();
+    // Without what is for debuggers: guests unpack slowly.
+    let program = dir.path().join("corefit");
+    let strip = Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_corefit")).status();
+    if !strip.is_ok_and(|status| status.success()) {
+        std::fs::copy(env!("CARGO_BIN_EXE_corefit"), &program).unwrap();
+    }
+    let options = [
+        "--name",
+        "spread",
+        "--vcpus",
+        "8",
+        "--smt",
+        "2",
+        "--memory",
+        "768",
+        "--program",
+        program.to_str().unwrap(),
+    ];
+    let Some(vms) = or_skipped("placing groups in a guest", Vms::up(1, &options)) else { return };
+    let name = &vms.names[0];
+    let json = |command: &str| -> Value {
+        let text = guest(name, &format!("/workloads/corefit {command}"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command}: {error}: {text}"))
+    };
+    let shape = json("topology --json '--machine' cgroups:/");
+    assert_eq!(shape["summary"], "2 sockets, 2 NUMA nodes, 4 cores of 2 threads, 8 pCPUs", "{shape}");
+    assert_eq!(guest(name, GROUPS).trim(), "0-1");
+    let waiting = || {
+        let seen = json("explain --machine cgroups:/a,/b --interval 2s --json");
+        ["/a", "/b"].map(|group| of(&seen["vms"], group)["waiting"].as_f64().unwrap())
+    };
+    let before = waiting();
+    assert!(before.iter().all(|waiting| *waiting > 0.5), "four busy loops on two pCPUs: {before:?}");
+    let place = "topology --json --place corefit --machine cgroups:/a,/b";
+    let found = json(place);
+    let (now, then) = (&found["placement"]["now"]["cost"], &found["placement"]["then"]["cost"]);
+    assert!(
+        now["sharing_pairs"].as_f64().unwrap() > 0.5 && now["competing_pairs"].as_f64().unwrap() > 0.5,
+        "{now}"
+    );
+    assert_eq!((&then["sharing_pairs"], &then["competing_pairs"]), (&0.0.into(), &0.0.into()), "{then}");
+    for group in ["/a", "/b"] {
+        let set = of(&found["placement"]["vms"], group)["vcpus"][0]["affinity"].as_str().unwrap().to_owned();
+        guest(name, &format!("echo {set} >/sys/fs/cgroup{group}/cpuset.cpus"));
+        let back = guest(name, &format!("cat /sys/fs/cgroup{group}/cpuset.cpus.effective"));
+        assert_eq!(back.trim(), set);
+    }
+    let again = json(place);
+    let cost = &again["placement"]["now"]["cost"];
+    // A group may use both of its pCPUs, each of them for half a pair: none of them on one core.
+    assert_eq!(cost["competing_pairs"], 0.0, "{cost}");
+    let after: Vec<[f64; 2]> = (0..LOOKS).map(|_| waiting()).collect();
+    assert!(
+        after.iter().any(|both| both.iter().all(|waiting| *waiting < 0.3)),
+        "{before:?} before, {after:?}"
+    );
+}

@@ -1,0 +1,211 @@
+//! Which vCPU should run where.
+//!
+//! ```text
+//! check::Subject, machine::HostEstimate ──▶ Problem ──place──▶ Placement: homes, affinity sets, reasons
+//!
+//!   Problem ──▶ Ground (numbers only) ──▶ Seats + cost of each vCPU at each pCPU ──search──▶ homes
+//!   homes ──sets──▶ a pCPU each where nobody has to share, else pools
+//! ```
+//!
+//! Every vCPU is given a *home*, a pCPU, such that the [`Cost`] is as small as can be found: parts in their order,
+//! none of which is ever traded for a later one. What is written to the host follows from the homes: where no pCPU
+//! has two vCPUs, each may use its home only; where some have, the vCPUs of a NUMA node share the pCPUs there (a
+//! *pool*), for a pCPU that idles while the vCPU pinned to its neighbour waits is lost.
+//! `docs/model.md` ("Where vCPUs should run") has the mathematics.
+
+mod cost;
+mod ground;
+mod policies;
+mod present;
+mod problem;
+mod search;
+mod sets;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod throughput;
+
+use serde::Serialize;
+
+use crate::topology::Topology;
+use crate::{CpuId, CpuSet};
+
+pub use cost::Cost;
+pub use present::{Invalid, invalid};
+pub use spread::{Core, competing, spread};
+pub use throughput::{BESIDE_SIBLING, throughput};
+
+use ground::Ground;
+
+/// A host, and whom to place on it.
+#[derive(Clone, Debug, Default)]
+pub struct Problem {
+    /// The host's shape.
+    pub topology: Topology,
+    /// pCPUs that are kept for the host itself.
+    pub reserved: CpuSet,
+    /// Everybody who uses its pCPUs.
+    pub vms: Vec<Vm>,
+}
+
+/// A VM, or something else that uses pCPUs.
+#[derive(Clone, Debug, Default)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// Beside other VMs; any unit, above 0.
+    pub weight: f64,
+    /// Before the weight: of two VMs, the one with the higher number gets the better places.
+    pub priority: u32,
+    /// What its work is like.
+    pub class: Class,
+    /// Nodes that its memory comes from, if that is said.
+    pub memory: Option<CpuSet>,
+    /// Where its vCPUs are now stands: it is only counted.
+    pub stays: bool,
+    /// It has one affinity set for all (a control group).
+    pub one_set: bool,
+    /// Those that are online.
+    pub vcpus: Vec<Vcpu>,
+}
+
+/// A vCPU.
+#[derive(Clone, Debug, Default)]
+pub struct Vcpu {
+    /// Its number.
+    pub id: u32,
+    /// What it would use if it never waited, pCPUs from 0 to 1.
+    pub demand: f64,
+    /// pCPUs that it may use now; `None`: all.
+    pub now: Option<CpuSet>,
+    /// Where it was last seen.
+    pub on: Option<CpuId>,
+}
+
+/// What a VM's work is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Nobody knows: it is kept on as few nodes as that costs nothing more important.
+    #[default]
+    Unknown,
+    /// Each vCPU fills a cache: they are spread over caches.
+    CacheHungry,
+    /// Its vCPUs work on the same data: they are kept on one cache, one node, one socket.
+    Communicating,
+}
+
+/// How to place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Everything stays as it is.
+    None,
+    /// Underlying layout aware scheduling (P5.3): the lowest free pCPU that shares no L2 with the VM's others.
+    Ulas,
+    /// The same set for everybody, one pCPU of each core or module (P4.3).
+    OptimalAffinity,
+    /// The least [`Cost`].
+    #[default]
+    Corefit,
+}
+
+/// Where everybody should run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// Of each VM of the problem, in its order.
+    pub vms: Vec<Placed>,
+    /// What the homes cost.
+    pub cost: Cost,
+}
+
+/// Where a VM should run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// Of each of its vCPUs, in its order.
+    pub vcpus: Vec<Seat>,
+    /// The nodes of all these pCPUs: what its node affinity has to be, so that it conflicts with nothing (P4.2).
+    pub nodes: CpuSet,
+}
+
+/// Where a vCPU should run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seat {
+    /// Its number.
+    pub id: u32,
+    /// The pCPU that it is counted at; `None` if it may move in a larger set that nobody chose.
+    pub home: Option<CpuId>,
+    /// pCPUs that it should be allowed to use; `None`: all.
+    pub affinity: Option<CpuSet>,
+    /// Because of what.
+    pub why: Reason,
+}
+
+/// Why a vCPU should run where it should; its text is for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The policy leaves it, or its VM stays.
+    #[error("left as it is")]
+    Left,
+    /// There is no pCPU that it may use.
+    #[error("no pCPU is online, neither isolated nor kept for the host")]
+    Nowhere,
+    /// The unit is its own.
+    #[error("a {unit} of its own")]
+    Alone {
+        /// `core` or `module`.
+        unit: &'static str,
+    },
+    /// Somebody else is on the unit.
+    #[error("shares a {unit} with {with}: there are more busy vCPUs than {unit}s")]
+    Beside {
+        /// `core` or `module`.
+        unit: &'static str,
+        /// Who.
+        with: String,
+    },
+    /// It shares pCPUs with others.
+    #[error(
+        "{vcpus} vCPUs share these {pcpus} pCPUs: pinned one by one, some would idle while others have a queue"
+    )]
+    Pool {
+        /// How many may use them.
+        vcpus: usize,
+        /// How many there are.
+        pcpus: usize,
+    },
+    /// As the policy of the paper has it.
+    #[error("{0}")]
+    Policy(&'static str),
+}
+
+/// Where everybody should run by a policy. The same problem gives the same placement.
+#[must_use]
+pub fn place(problem: &Problem, policy: Policy) -> Placement {
+    let ground = Ground::new(problem);
+    match policy {
+        Policy::None => policies::none(problem, &ground),
+        Policy::Ulas => policies::ulas(problem, &ground),
+        Policy::OptimalAffinity => policies::optimal_affinity(problem, &ground),
+        Policy::Corefit => {
+            let homes = search::homes(&ground);
+            sets::placement(problem, &ground, &homes)
+        }
+    }
+}
+
+/// What the present affinities cost. Somebody who may use several pCPUs counts as being on all of them alike.
+#[must_use]
+pub fn present(problem: &Problem) -> Cost {
+    Ground::new(problem).present()
+}
+
+impl Policy {
+    /// All, with the names that they have in commands.
+    pub const NAMES: [(&'static str, Policy); 4] = [
+        ("none", Policy::None),
+        ("ulas", Policy::Ulas),
+        ("optimal-affinity", Policy::OptimalAffinity),
+        ("corefit", Policy::Corefit),
+    ];
+}

@@ -1,0 +1,84 @@
+//! Problems from what was read: configurations, and machines that are watched.
+
+use super::{Class, Problem, Vcpu, Vm};
+use crate::check::{Memory, Subject};
+use crate::machine::{HostEstimate, Role, State, VmEstimate};
+use crate::topology::Topology;
+use crate::{CpuSet, check, entitle};
+
+/// Where nothing says what a VM weighs.
+const USUAL: f64 = 1024.0;
+
+impl Problem {
+    /// The VMs of configurations. Who was not watched counts as busy. A control group whose set is everything is
+    /// left alone: a smaller one would be a limit that nobody asked for; so is what Kubernetes manages.
+    #[must_use]
+    pub fn of_subject(subject: &Subject) -> Problem {
+        let topology = subject.topology.clone().unwrap_or_default();
+        let online = topology.online();
+        let vms = subject.vms.iter().map(|vm| {
+            let narrow = vm.pcpus().is_some_and(|set| !online.is_within(&set));
+            let vcpus = vm.online().map(|(id, vcpu)| Vcpu {
+                id,
+                demand: vcpu.demand.map_or(1.0, |demand| demand.0),
+                now: vcpu.affinity.as_ref().map(|set| set.value.clone()),
+                on: vcpu.affinity.as_ref().and_then(|set| only(&set.value)),
+            });
+            Vm {
+                name: vm.name.clone(),
+                weight: vm.weight.as_ref().map_or(USUAL, |weight| weight.value.0),
+                memory: vm.memory.as_ref().and_then(|memory| match &memory.value {
+                    Memory::Nodes { nodes, .. } => Some(nodes.clone()),
+                    Memory::Automatic => None,
+                }),
+                stays: vm.manager == check::Manager::Kubernetes || !vm.is_guest() && !narrow,
+                one_set: !vm.is_guest(),
+                vcpus: vcpus.collect(),
+                ..Vm::default()
+            }
+        });
+        let reserved = subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        Problem { vms: vms.collect(), topology, reserved }
+    }
+
+    /// The VMs of a machine that is watched, and what else uses its pCPUs, which stays. Classes are by name of those
+    /// that are known.
+    #[must_use]
+    pub fn of_estimate(host: &HostEstimate, topology: &Topology, classes: &[(String, Class)]) -> Problem {
+        let online = topology.online();
+        let both = host.vms.iter().zip(host.host.all_vms());
+        let vms = both.filter(|(vm, _)| vm.seen.state == State::Running).map(|(vm, divided)| {
+            let class = classes.iter().find(|(name, _)| *name == vm.seen.name).map(|(_, class)| *class);
+            Vm { class: class.unwrap_or_default(), ..of_vm(vm, divided, &online) }
+        });
+        Problem { topology: topology.clone(), reserved: CpuSet::default(), vms: vms.collect() }
+    }
+}
+
+fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
+    let seen = &vm.seen;
+    let group = seen.whole.is_some();
+    let wide = seen.vcpus.iter().all(|v| v.affinity.as_ref().is_none_or(|set| online.is_within(set)));
+    // Helpers come after the vCPUs in what was divided.
+    let vcpus = (0..).zip(&seen.vcpus).zip(&divided.vcpus).filter(|((_, vcpu), _)| vcpu.online);
+    let vcpus = vcpus.map(|((id, vcpu), divided)| Vcpu {
+        id,
+        // Not measured counts as busy.
+        demand: divided.demand.map_or(1.0, |demand| demand.0),
+        now: vcpu.affinity.clone().filter(|set| !online.is_within(set)),
+        on: vcpu.on.or_else(|| vcpu.affinity.as_ref().and_then(only)),
+    });
+    Vm {
+        name: seen.name.clone(),
+        weight: seen.weight.map_or(USUAL, |weight| weight.0),
+        memory: seen.memory_nodes.clone(),
+        stays: seen.role == Role::Other || group && wide,
+        one_set: group,
+        vcpus: vcpus.collect(),
+        ..Vm::default()
+    }
+}
+
+fn only(set: &CpuSet) -> Option<crate::CpuId> {
+    if set.len() == 1 { set.iter().next() } else { None }
+}

@@ -1,0 +1,109 @@
+//! From homes to affinity sets: one pCPU where nobody has to share, else pools.
+
+use std::collections::BTreeSet;
+
+use super::ground::{Ground, Seats};
+use super::{Cost, Placed, Placement, Problem, Reason, Seat};
+use crate::{CpuId, CpuSet};
+
+/// The placement of these homes.
+pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usize>]) -> Placement {
+    let mut seats = ground.seats();
+    let mut cost = Cost::default();
+    for (guest, home) in homes.iter().enumerate() {
+        if let Some(spot) = *home {
+            cost += seats.cost(guest, spot);
+            seats.put(guest, spot);
+        }
+    }
+    let pools = pools(ground, &seats, homes);
+    let vms = problem.vms.iter().zip(&ground.vms).map(|(vm, facts)| {
+        let vcpus = vm.vcpus.iter().zip(facts.guests.clone()).map(|(vcpu, guest)| {
+            let Some(spot) = homes[guest] else {
+                let why = if facts.stays { Reason::Left } else { Reason::Nowhere };
+                return Seat { id: vcpu.id, home: None, affinity: vcpu.now.clone(), why };
+            };
+            let home = ground.spots[spot].id;
+            let pool = pools[ground.spots[spot].node].as_ref().filter(|pool| pool.spots.contains(home));
+            let (affinity, why) = match pool {
+                Some(pool) => {
+                    (pool.spots.clone(), Reason::Pool { vcpus: pool.guests, pcpus: pool.spots.len() })
+                }
+                None => (CpuSet::from_iter([home]), alone(problem, ground, &seats, guest, spot)),
+            };
+            Seat { id: vcpu.id, home: Some(home), affinity: Some(affinity), why }
+        });
+        placed(problem, vm, vcpus.collect())
+    });
+    Placement { vms: vms.collect(), cost }
+}
+
+/// A VM's seats with the nodes that follow from them; of a control group one set for all.
+pub(super) fn placed(problem: &Problem, vm: &super::Vm, mut vcpus: Vec<Seat>) -> Placed {
+    let all = |vcpus: &[Seat]| {
+        let sets = vcpus.iter().map(|seat| seat.affinity.as_ref());
+        sets.fold(Some(CpuSet::default()), |all, set| Some(all?.union(set?)))
+    };
+    let union = all(&vcpus);
+    if vm.one_set && !vm.stays {
+        vcpus.iter_mut().for_each(|seat| seat.affinity.clone_from(&union));
+    }
+    let nodes = match &union {
+        Some(pcpus) => problem.topology.nodes_of(pcpus),
+        None => problem.topology.node_ids(),
+    };
+    Placed { vcpus, nodes }
+}
+
+struct Pool {
+    spots: CpuSet,
+    guests: usize,
+}
+
+/// Of each node where some pCPU has several vCPUs: its pCPUs that VMs may share, without those of VMs that stay.
+fn pools(ground: &Ground, seats: &Seats<'_>, homes: &[Option<usize>]) -> Vec<Option<Pool>> {
+    let mut at: Vec<usize> = vec![0; ground.spots.len()];
+    homes.iter().flatten().for_each(|spot| at[*spot] += 1);
+    let everybody = |spot: usize| seats.on[spot].iter().map(|(_, count)| *count).sum::<i64>();
+    let nodes = 0..ground.nodes;
+    nodes
+        .map(|node| {
+            let here =
+                || (0..at.len()).filter(|spot| ground.spots[*spot].node == node && ground.common[*spot]);
+            if !here().any(|spot| at[spot] > 0 && everybody(spot) > 1) {
+                return None;
+            }
+            let spots =
+                here().filter(|spot| at[*spot] > 0 || seats.load[*spot] == 0 && everybody(*spot) == 0);
+            let spots: Vec<usize> = spots.collect();
+            let guests = spots.iter().map(|spot| at[*spot]).sum();
+            Some(Pool { spots: spots.iter().map(|spot| ground.spots[*spot].id).collect(), guests })
+        })
+        .collect()
+}
+
+/// Why it is good to have this pCPU.
+fn alone(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, spot: usize) -> Reason {
+    let unit = problem.topology.unit_name();
+    let spots = &ground.units[ground.spots[spot].unit].spots;
+    let own = ground.guests[guest].vm;
+    let mut with: BTreeSet<&str> = BTreeSet::new();
+    for other in spots.iter().filter(|other| **other != spot && seats.load[**other] > 0) {
+        let vms = seats.on[*other].iter().map(|(vm, _)| *vm);
+        with.extend(
+            vms.map(|vm| if vm == own { "another of its vCPUs" } else { problem.vms[vm].name.as_str() }),
+        );
+        if seats.on[*other].is_empty() {
+            with.insert("VMs that may run anywhere there");
+        }
+    }
+    if with.is_empty() {
+        return Reason::Alone { unit };
+    }
+    Reason::Beside { unit, with: with.into_iter().collect::<Vec<_>>().join(", ") }
+}
+
+/// The pCPUs of some spots.
+pub(super) fn ids(ground: &Ground, spots: &[usize]) -> CpuSet {
+    spots.iter().map(|spot| ground.spots[*spot].id).collect::<Vec<CpuId>>().into_iter().collect()
+}

@@ -1,0 +1,442 @@
+//! Against trying everything out, on small hosts; and what the policies do on known ones.
+
+use super::cost::WHOLE;
+use super::ground::{Seats, counted};
+use super::*;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[usize::try_from(self.below(list.len() as u64)).unwrap()]
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+fn set(list: &str) -> CpuSet {
+    list.parse().unwrap()
+}
+
+fn busy(name: &str, demands: &[f64]) -> Vm {
+    let one = |(id, demand): (u32, &f64)| Vcpu { id, demand: *demand, ..Vcpu::default() };
+    Vm { name: name.into(), weight: 1.0, vcpus: (0..).zip(demands).map(one).collect(), ..Vm::default() }
+}
+
+fn on(shape: &str, vms: Vec<Vm>) -> Problem {
+    Problem { topology: shape.parse().unwrap(), vms, ..Problem::default() }
+}
+
+fn pinned(mut vm: Vm, sets: &[&str]) -> Vm {
+    vm.vcpus.iter_mut().zip(sets).for_each(|(vcpu, list)| vcpu.now = Some(set(list)));
+    vm
+}
+
+/// Affinities of a placement: VM by VM.
+fn sets(placement: &Placement) -> Vec<String> {
+    let text = |seat: &Seat| seat.affinity.as_ref().map_or("-".into(), CpuSet::to_string);
+    placement.vms.iter().map(|vm| vm.vcpus.iter().map(text).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// A host of at most eight pCPUs with at most seven vCPUs.
+fn small(random: &mut Random) -> Problem {
+    let shape = random.of(&[
+        "1 socket x 2 cores x 2 threads",
+        "1 socket x 3 cores x 2 threads",
+        "2 sockets x 2 cores x 2 threads",
+        "2 sockets x 1 core x 2 threads",
+        "1 socket x 2 l3 x 2 cores x 2 threads",
+        "2 sockets x 3 cores",
+        "1 socket x 2 cores x 3 threads",
+        "1 socket x 2 cores x 4 threads",
+        "2 sockets x 2 modules x 2 cores",
+        "1 socket x 2 cores x 2 threads; offline 1",
+        "2 sockets x 2 cores x 2 threads; offline 2,5",
+        "1 socket x 4 cores x 2 threads; isolated 6-7",
+    ]);
+    let topology: Topology = shape.parse().unwrap();
+    let many = u32::try_from(topology.pcpus.len()).unwrap();
+    let reserved = if random.chance(15) { set("0") } else { CpuSet::default() };
+    let mut left = 1 + random.below(7);
+    let mut vms = Vec::new();
+    let even = random.chance(30);
+    let with_present = random.chance(40);
+    while left > 0 {
+        let width = 1 + random.below(left.min(4));
+        left -= width;
+        let vcpu = |random: &mut Random, id: u32| {
+            let cpu = CpuId(u32::try_from(random.below(u64::from(many))).unwrap());
+            let other = CpuId(u32::try_from(random.below(u64::from(many))).unwrap());
+            Vcpu {
+                id,
+                demand: if even { 1.0 } else { f64::from(u32::try_from(random.below(101)).unwrap()) / 100.0 },
+                now: (with_present && random.chance(70)).then(|| CpuSet::from_iter([cpu, other])),
+                on: None,
+            }
+        };
+        vms.push(Vm {
+            name: format!("vm{}", vms.len()),
+            weight: random.of(&[1.0, 1.0, 2.0]),
+            class: random.of(&[Class::Unknown, Class::CacheHungry, Class::Communicating]),
+            memory: random.chance(20).then(|| set("0")),
+            stays: vms.len() > 1 && random.chance(10),
+            vcpus: (0..u32::try_from(width).unwrap()).map(|id| vcpu(random, id)).collect(),
+            ..Vm::default()
+        });
+    }
+    Problem { topology, reserved, vms }
+}
+
+/// Tries all homes; keeps what is better than `best`.
+fn exhaust(seats: &mut Seats<'_>, free: &[usize], cost: Cost, best: &mut Cost) {
+    if cost >= *best {
+        return; // every part only grows
+    }
+    let Some((&guest, rest)) = free.split_first() else {
+        *best = cost;
+        return;
+    };
+    for spot in 0..seats.ground.spots.len() {
+        if seats.ground.may(guest, spot) {
+            let more = seats.cost(guest, spot);
+            seats.put(guest, spot);
+            exhaust(seats, rest, cost + more, best);
+            seats.take(guest);
+        }
+    }
+}
+
+fn free(ground: &Ground) -> Vec<usize> {
+    let free = |guest: &usize| {
+        let vm = &ground.vms[ground.guests[*guest].vm];
+        !vm.stays && vm.allowed.contains(&true)
+    };
+    (0..ground.guests.len()).filter(free).collect()
+}
+
+/// The issue asks for 99 % with the optimum's competing pairs; nothing here is random but the seed is arbitrary.
+#[test]
+fn corefit_is_the_optimum_on_nearly_all_small_hosts() {
+    let mut random = Random(20_260_728);
+    let (mut pairs, mut all, many) = (0, 0, 10_000);
+    for _ in 0..many {
+        let problem = small(&mut random);
+        let found = place(&problem, Policy::Corefit);
+        let ground = Ground::new(&problem);
+        let mut best = found.cost;
+        exhaust(&mut ground.seats(), &free(&ground), Cost::default(), &mut best);
+        assert_eq!(best.stacked(), found.cost.stacked(), "{problem:?}");
+        pairs += u32::from(best.0[..3] == found.cost.0[..3]);
+        all += u32::from(best == found.cost);
+    }
+    println!("of {many}: optimal in competing pairs {pairs}, in everything {all}");
+    assert!(pairs >= many * 99 / 100, "{pairs} of {many}");
+    assert!(all >= many * 95 / 100, "{all} of {many}");
+}
+
+/// What the search adds up step by step is what the definitions of docs/model.md give.
+#[test]
+fn costs_are_what_their_definitions_say() {
+    let mut random = Random(7);
+    for _ in 0..2_000 {
+        let problem = small(&mut random);
+        if problem.vms.iter().any(|vm| vm.stays) {
+            continue;
+        }
+        let found = place(&problem, Policy::Corefit);
+        let topology = &problem.topology;
+        let online = topology.online().difference(&problem.reserved).len();
+        let demand: f64 = problem.vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.demand).sum();
+        if f64::from(u32::try_from(online).unwrap()) < demand {
+            continue; // weights decide what counts
+        }
+        // (VM, class, home, demand in steps)
+        let mut all = Vec::new();
+        for (number, (vm, placed)) in problem.vms.iter().zip(&found.vms).enumerate() {
+            for (vcpu, seat) in vm.vcpus.iter().zip(&placed.vcpus) {
+                let Some(home) = seat.home else { continue };
+                all.push((number, vm.class, home, counted(vcpu.demand)));
+            }
+        }
+        let load = |cpu: CpuId| all.iter().filter(|v| v.2 == cpu).map(|v| v.3).sum::<i64>();
+        let mut stacked = 0;
+        let (mut sharing, mut spread) = (0, 0);
+        let of = |sets: Vec<&CpuSet>, cpu: CpuId| sets.iter().position(|set| set.contains(cpu));
+        let node = |cpu| of(topology.nodes.iter().map(|part| &part.pcpus).collect(), cpu);
+        let socket = |cpu| of(topology.sockets.iter().map(|part| &part.pcpus).collect(), cpu);
+        let caches: Vec<&CpuSet> = topology.caches.iter().map(|cache| &cache.pcpus).collect();
+        let cache = |cpu| if caches.is_empty() { node(cpu) } else { of(caches.clone(), cpu) };
+        for (at, a) in all.iter().enumerate() {
+            for b in &all[..at] {
+                let product = a.3 * b.3;
+                sharing += if a.2 == b.2 { product } else { 0 };
+                if a.0 == b.0 {
+                    stacked += i64::from(a.2 == b.2);
+                    let apart = |far: bool| if far { product } else { 0 };
+                    if a.1 != Class::CacheHungry {
+                        spread += apart(node(a.2) != node(b.2)) + apart(socket(a.2) != socket(b.2));
+                    }
+                    spread += apart(a.1 == Class::Communicating && cache(a.2) != cache(b.2));
+                }
+                if a.1 == Class::CacheHungry && b.1 == Class::CacheHungry && cache(a.2) == cache(b.2) {
+                    spread += product;
+                }
+            }
+            let memory = problem.vms[a.0].memory.as_ref();
+            let far = memory.is_some_and(|nodes| !topology.pcpus_of_nodes(nodes).contains(a.2));
+            spread += if far { WHOLE * a.3 } else { 0 };
+        }
+        let mut competing = 0;
+        for unit in topology.units() {
+            let cpus: Vec<CpuId> = unit.iter().collect();
+            for (at, a) in cpus.iter().enumerate() {
+                for b in &cpus[..at] {
+                    competing += load(*a).min(WHOLE) * load(*b).min(WHOLE);
+                }
+            }
+        }
+        let parts = [stacked, sharing, competing, 0];
+        assert_eq!(found.cost.0[..4], parts, "{problem:?}");
+        assert_eq!(found.cost.0[5], spread, "{problem:?}");
+    }
+}
+
+/// The best throughput of all homes that stack no more, by trying them.
+fn most(problem: &Problem, tried: &mut Placement, at: &[(usize, usize)], stacked: i64, best: &mut f64) {
+    let Some((&(vm, vcpu), rest)) = at.split_first() else {
+        *best = best.max(throughput(problem, tried));
+        return;
+    };
+    let usable =
+        problem.topology.online().difference(&problem.reserved).difference(&problem.topology.isolated);
+    for cpu in usable.iter() {
+        let there = tried.vms[vm].vcpus[..vcpu].iter().any(|seat| seat.home == Some(cpu));
+        if stacked >= i64::from(there) {
+            tried.vms[vm].vcpus[vcpu].home = Some(cpu);
+            most(problem, tried, rest, stacked - i64::from(there), best);
+        }
+    }
+}
+
+#[test]
+fn throughput_is_within_five_percent_of_the_best_there_is() {
+    let mut random = Random(99);
+    let (mut worst, mut cases, mut best_ones) = (1.0_f64, 0, 0);
+    while cases < 10_000 {
+        let mut problem = small(&mut random);
+        let vcpus: usize = problem.vms.iter().map(|vm| vm.vcpus.len()).sum();
+        let spots = problem.topology.online().len();
+        // What is isolated may be used only by who is there now, which is another matter.
+        if vcpus > 4 || spots > 6 && vcpus > 3 || !problem.topology.isolated.is_empty() {
+            continue;
+        }
+        problem.vms.iter_mut().for_each(|vm| vm.stays = false);
+        cases += 1;
+        let found = place(&problem, Policy::Corefit);
+        let mut all: Vec<(usize, usize)> = Vec::new();
+        for (number, vm) in problem.vms.iter().enumerate() {
+            all.extend((0..vm.vcpus.len()).map(|vcpu| (number, vcpu)));
+        }
+        let mut best = 0.0;
+        most(&problem, &mut found.clone(), &all, found.cost.stacked(), &mut best);
+        if best > 0.0 {
+            let ratio = throughput(&problem, &found) / best;
+            assert!(ratio >= 0.95, "{ratio}: {problem:?} {found:?}");
+            worst = worst.min(ratio);
+            best_ones += u32::from(ratio > 1.0 - 1e-9);
+        }
+    }
+    println!("of {cases}: {best_ones} with the best throughput, the worst {worst}");
+}
+
+#[test]
+fn busy_vcpus_get_a_core_each_and_vms_a_node_each() {
+    let problem = on("2 sockets x 4 cores x 2 threads", vec![busy("a", &[1.0; 4]), busy("b", &[1.0; 4])]);
+    let found = place(&problem, Policy::Corefit);
+    assert_eq!(sets(&found), ["0 2 4 6", "8 10 12 14"]);
+    assert_eq!(found.vms.iter().map(|vm| vm.nodes.to_string()).collect::<Vec<_>>(), ["0", "1"]);
+    assert_eq!(found.vms[0].vcpus[0].why, Reason::Alone { unit: "core" });
+    assert_eq!(found.cost, Cost::default());
+}
+
+#[test]
+fn idle_vcpus_share_cores_with_busy_ones_rather_than_busy_ones_with_each_other() {
+    let problem = on("1 socket x 2 cores x 2 threads", vec![busy("a", &[1.0, 0.05, 1.0, 0.05])]);
+    let found = place(&problem, Policy::Corefit);
+    assert_eq!(found.cost.stacked(), 0);
+    assert!((found.cost.competing() - 0.1).abs() < 1e-9, "{:?}", found.cost);
+}
+
+#[test]
+fn cache_hungry_vcpus_spread_over_caches_and_communicating_ones_stay_on_one() {
+    let with = |class| {
+        let vm = Vm { class, ..busy("a", &[1.0, 1.0]) };
+        sets(&place(&on("1 socket x 2 l3 x 2 cores x 2 threads", vec![vm]), Policy::Corefit))
+    };
+    assert_eq!(with(Class::CacheHungry), ["0 4"]);
+    assert_eq!(with(Class::Communicating), ["0 2"]);
+}
+
+#[test]
+fn more_vcpus_than_pcpus_share_a_pool_and_nobody_is_pinned_to_a_queue() {
+    let problem = on("1 socket x 2 cores x 2 threads", vec![busy("a", &[1.0; 4]), busy("b", &[0.5; 2])]);
+    let found = place(&problem, Policy::Corefit);
+    assert_eq!(sets(&found), ["0-3 0-3 0-3 0-3", "0-3 0-3"]);
+    assert_eq!(found.vms[1].vcpus[0].why, Reason::Pool { vcpus: 6, pcpus: 4 });
+}
+
+#[test]
+fn the_heavier_vm_and_the_one_of_higher_priority_compete_less() {
+    // Three busy vCPUs on two cores: somebody has to share.
+    let case = |weight: f64, priority: u32| {
+        let heavy = Vm { weight, priority, ..busy("heavy", &[1.0]) };
+        let found = place(
+            &on("1 socket x 2 cores x 2 threads", vec![busy("a", &[1.0]), heavy, busy("b", &[1.0])]),
+            Policy::Corefit,
+        );
+        found.vms[1].vcpus[0].why.clone()
+    };
+    assert_eq!(case(2.0, 0), Reason::Alone { unit: "core" });
+    assert_eq!(case(0.5, 1), Reason::Alone { unit: "core" });
+    assert!(matches!(case(0.5, 0), Reason::Beside { unit: "core", .. }));
+}
+
+#[test]
+fn weights_decide_what_counts_where_pcpus_are_short() {
+    // Eight vCPUs of weight 1 and four of weight 3 on two nodes of four pCPUs: the heavy ones get 0.75 each.
+    let heavy = Vm { weight: 6.0, ..busy("heavy", &[1.0; 4]) };
+    let light = |name| Vm { weight: 1.0, ..busy(name, &[1.0; 4]) };
+    let found = place(&on("2 sockets x 4 cores", vec![heavy, light("b"), light("c")]), Policy::Corefit);
+    // All of the heavy one is on one node, alone: it gets what its weight is worth.
+    assert_eq!(sets(&found)[0], "0 1 2 3", "{found:?}");
+    assert_eq!(sets(&found)[1..], ["4-7 4-7 4-7 4-7", "4-7 4-7 4-7 4-7"]);
+}
+
+#[test]
+fn who_is_well_where_it_is_stays_and_who_is_not_moves() {
+    let a = pinned(busy("a", &[1.0, 1.0]), &["6", "2"]);
+    let b = pinned(busy("b", &[1.0, 1.0]), &["4", "5"]);
+    let found = place(&on("1 socket x 4 cores x 2 threads", vec![a, b]), Policy::Corefit);
+    assert_eq!(sets(&found), ["6 2", "4 0"]);
+    assert_eq!(found.cost.moves(), 2);
+}
+
+#[test]
+fn one_vm_is_placed_anew_while_all_others_stay() {
+    let stays = |name, sets: &[&str]| Vm { stays: true, ..pinned(busy(name, &[1.0, 1.0]), sets) };
+    let problem = on(
+        "1 socket x 4 cores x 2 threads",
+        vec![stays("a", &["0", "2"]), pinned(busy("b", &[1.0, 1.0]), &["1", "3"])],
+    );
+    let found = place(&problem, Policy::Corefit);
+    assert_eq!(sets(&found), ["0 2", "4 6"]);
+    assert_eq!(found.vms[0].vcpus[0].why, Reason::Left);
+}
+
+/// P4, IV-A: "if a destination host has only one processor with 16 cores, the vCPU affinity to pCPUs 16-31 is invalid".
+#[test]
+fn pins_of_a_host_of_another_shape_are_found_and_replaced() {
+    let vm = pinned(busy("npb", &[1.0; 4]), &["16", "18", "20", "6"]);
+    let problem = on("1 socket x 2 nodes x 4 modules x 2 cores", vec![vm]);
+    let wrong = invalid(&problem);
+    assert_eq!(
+        wrong.iter().map(|w| (w.vcpu, w.absent.to_string(), w.runs)).collect::<Vec<_>>(),
+        [(0, "16".into(), false), (1, "18".into(), false), (2, "20".into(), false)]
+    );
+    let found = place(&problem, Policy::Corefit);
+    assert_eq!(sets(&found), ["0 2 4 6"]);
+    assert!(invalid(&applied(&problem, &found)).is_empty());
+}
+
+/// The problem once the placement is in force.
+fn applied(problem: &Problem, placement: &Placement) -> Problem {
+    let mut after = problem.clone();
+    for (vm, placed) in after.vms.iter_mut().zip(&placement.vms) {
+        for (vcpu, seat) in vm.vcpus.iter_mut().zip(&placed.vcpus) {
+            vcpu.now.clone_from(&seat.affinity);
+        }
+    }
+    after
+}
+
+#[test]
+fn what_is_placed_is_placed_so_again_and_nothing_moves() {
+    let mut random = Random(3);
+    for _ in 0..500 {
+        let problem = small(&mut random);
+        let first = place(&problem, Policy::Corefit);
+        let pooled = |seat: &Seat| matches!(seat.why, Reason::Pool { .. });
+        if first.vms.iter().flat_map(|vm| &vm.vcpus).any(pooled) {
+            continue; // nobody has a home there that would be known afterwards
+        }
+        let second = place(&applied(&problem, &first), Policy::Corefit);
+        // From another beginning the search may find something better, and then that is what moves are for.
+        assert!(second.cost.0[..6] <= first.cost.0[..6], "{problem:?}");
+        assert!(
+            second.cost.moves() == 0 || second.cost.0[..6] < first.cost.0[..6],
+            "{problem:?}\n{second:?}"
+        );
+    }
+}
+
+/// The Opteron of P4 with its VM of 16 vCPUs.
+#[test]
+fn optimal_affinity_is_one_core_per_module_and_corefit_competes_as_little() {
+    let problem = on(
+        "2 sockets x 2 nodes x 4 modules x 2 cores",
+        vec![pinned(busy("npb", &[1.0; 16]), &["16-31"; 16])],
+    );
+    assert!((present(&problem).competing() - 8.0).abs() < 1e-9);
+    let optimal = place(&problem, Policy::OptimalAffinity);
+    assert_eq!(sets(&optimal)[0].split(' ').next(), Some("0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30"));
+    assert_eq!(optimal.vms[0].nodes, set("0-3"));
+    assert_eq!(optimal.cost.competing(), 0.0);
+    let ours = place(&problem, Policy::Corefit);
+    assert_eq!((ours.cost.competing(), ours.cost.stacked()), (0.0, 0));
+    assert!((throughput(&problem, &ours) - 16.0).abs() < 1e-9);
+    let left = place(&problem, Policy::None);
+    assert_eq!(sets(&left)[0].split(' ').next(), Some("16-31"));
+    // No affinities: each of 32 pCPUs half busy, so 16 modules with a quarter each (a PM's own: 4.0, IV-C).
+    let free = on("2 sockets x 2 nodes x 4 modules x 2 cores", vec![busy("npb", &[1.0; 16])]);
+    assert!((present(&free).competing() - 4.0).abs() < 1e-9);
+}
+
+/// P5.3, its Table I: two threads on cores 0 and 1 share an L2, 0 and 2 do not.
+#[test]
+fn ulas_keeps_a_vms_vcpus_from_sharing_an_l2_and_takes_low_numbers() {
+    let problem =
+        on("2 sockets x 1 l2 x 2 cores", vec![busy("lu.A.2", &[1.0, 1.0]), busy("is.A.2", &[1.0, 1.0])]);
+    assert_eq!(sets(&place(&problem, Policy::Ulas)), ["0 2", "1 3"]);
+}
+
+#[test]
+fn a_control_group_gets_one_set_for_all() {
+    let group = Vm { one_set: true, ..pinned(busy("/batch", &[1.0, 1.0]), &["0-1", "0-1"]) };
+    let found = place(&on("1 socket x 4 cores x 2 threads", vec![group]), Policy::Corefit);
+    assert_eq!(sets(&found), ["0,2 0,2"]);
+}
+
+#[test]
+fn fast_cores_first_then_slow_ones_then_siblings() {
+    let shape = "2 cores x 2 threads + 2 cores at 600";
+    let found = place(&on(shape, vec![busy("a", &[1.0, 1.0, 1.0])]), Policy::Corefit);
+    assert_eq!(sets(&found), ["0 2 4"]);
+}
+
+#[test]
+fn a_host_without_a_pcpu_for_vms_leaves_them_and_says_so() {
+    let problem = Problem { reserved: set("0-3"), ..on("4 cores", vec![busy("a", &[1.0])]) };
+    for policy in [Policy::Ulas, Policy::OptimalAffinity, Policy::Corefit] {
+        assert_eq!(place(&problem, policy).vms[0].vcpus[0].why, Reason::Nowhere);
+    }
+    assert!(place(&Problem::default(), Policy::Corefit).vms.is_empty());
+}
