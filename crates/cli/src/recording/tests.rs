@@ -42,7 +42,7 @@ fn snapshot(second: u64) -> Snapshot {
             parent: None,
             weight: None,
             quota: None,
-            unread: Vec::new(),
+            unread: vec![What::Weight],
         }],
         vms: vec![vm("/customers/acme", Role::Vm), vm("/customers/backup", Role::Other)],
         unread: vec![Unread {
@@ -237,4 +237,30 @@ fn without_names_nothing_tells_whose_machine_it_was() {
     let host = corefit_core::machine::estimate(&first, &second).unwrap();
     let open = corefit_core::machine::estimate(&snapshot(1), &snapshot(2)).unwrap();
     assert_eq!(host.vms[0].entitled, open.vms[0].entitled, "numbers stay as they are");
+}
+
+#[test]
+fn numbers_that_no_scheduler_has_are_damage_with_its_line() {
+    type Damage = fn(&mut VmState);
+    let damages: [(Damage, &str); 4] = [
+        (|vm| vm.weight = Some(Weight(0.0)), "/customers/acme: weight 0, which no scheduler has"),
+        (|vm| vm.quota.iter_mut().for_each(|quota| quota.period_us = 0), "a quota with a period of 0"),
+        (|vm| vm.quota.iter_mut().for_each(|quota| quota.quota_us = Some(0)), "a quota of 0"),
+        (|vm| vm.vcpus[0].weight = Some(Weight(f64::MAX)), "/customers/acme, vCPU 0: weight "),
+    ];
+    for (damage, what) in damages {
+        let Recorded { dir: _dir, file } = file(b"");
+        std::fs::remove_file(&file).unwrap();
+        let mut recorder = Recorder::create(&file, "test").unwrap();
+        let mut bad = snapshot(2);
+        damage(&mut bad.vms[0]);
+        recorder.add(&snapshot(1)).unwrap();
+        recorder.add(&bad).unwrap();
+        recorder.finish().unwrap();
+        let (played, end) = play(&file);
+        let text = end.unwrap_err().to_string();
+        assert_eq!(played.len(), 1);
+        assert!(text.starts_with(&format!("{}, line 3: damaged: ", file.display())), "{text}");
+        assert!(text.contains(what), "{text}");
+    }
 }
