@@ -11,8 +11,8 @@ mod p3;
 mod p4;
 mod p5;
 mod sizing;
-mod ulas;
 mod testbed;
+mod ulas;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Paper::P2 => p2::items()?,
             Paper::P3 => p3::items()?,
             Paper::P4 => p4::items()?,
-            Paper::P5 => [p5::items(args.controllers)?, ulas::items()?].concat(),
+            Paper::P5 => p5::items(args.controllers)?.into_iter().chain(ulas::items()?).collect(),
         });
     }
     if let Some(file) = &args.svg {
