@@ -76,7 +76,7 @@ impl Controller {
     pub fn new(policy: Policy) -> Controller {
         Controller {
             arbiter: arbiter(policy.arbitrate),
-            placer: placer(policy.place),
+            placer: placer(&policy),
             shaper: shaper(policy.shape),
             policy,
             before: None,
@@ -93,7 +93,7 @@ impl Controller {
         if policy.demand != self.policy.demand {
             self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
         }
-        self.placer = placer(policy.place);
+        self.placer = placer(&policy);
         self.shaper = shaper(policy.shape);
         self.policy = policy;
     }

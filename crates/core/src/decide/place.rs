@@ -1,10 +1,13 @@
-//! On which pCPUs a VM's vCPUs run: the seam for placement.
+//! On which pCPUs a VM's vCPUs run: the stage that places.
 
 use std::fmt::Debug;
 
-use super::Action;
-use super::policy::Placer;
-use crate::machine::{HostEstimate, Snapshot};
+use super::policy::{Placer, Policy};
+use super::{Action, placement};
+use crate::Time;
+use crate::machine::{HostEstimate, LeverKind, Snapshot};
+use crate::place::{self, Problem};
+use crate::topology::Topology;
 
 /// A way to place vCPUs.
 pub trait Place: Debug {
@@ -12,10 +15,96 @@ pub trait Place: Debug {
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, excluded: &dyn Fn(&str) -> bool) -> Vec<Action>;
 }
 
-/// One by its name; `None`: the host's scheduler places.
+/// That of a policy; `None`: the host's scheduler places.
 #[must_use]
-pub fn placer(name: Placer) -> Option<Box<dyn Place + Send>> {
-    match name {
-        Placer::None => None,
+pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
+    let by = match policy.place {
+        Placer::None => return None,
+        Placer::Ulas => place::Policy::Ulas,
+        Placer::OptimalAffinity => place::Policy::OptimalAffinity,
+        Placer::Corefit => place::Policy::Corefit,
+    };
+    Some(Box::new(Placing { by, dwell: policy.dwell(), since: None }))
+}
+
+/// Places anew once another placement has been worth it for the dwell, and at most once in that time.
+#[derive(Debug)]
+struct Placing {
+    by: place::Policy,
+    dwell: std::time::Duration,
+    /// When another placement began to be worth it.
+    since: Option<Time>,
+}
+
+impl Place for Placing {
+    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, excluded: &dyn Fn(&str) -> bool) -> Vec<Action> {
+        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now), &[]);
+        for vm in &mut problem.vms {
+            let fixed = |vm: &crate::machine::VmState| vm.fixed(LeverKind::Affinity).is_some();
+            vm.stays |= excluded(&vm.name) || now.vms.iter().any(|seen| seen.name == vm.name && fixed(seen));
+        }
+        let actions = placement::actions(seen, &problem, self.by);
+        if actions.is_empty() {
+            self.since = None;
+            return actions;
+        }
+        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell {
+            return Vec::new();
+        }
+        self.since = None;
+        actions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Counters, Pcpu, VcpuState, VmId, VmState, estimate};
+    use crate::{CpuId, CpuSet};
+
+    /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
+    fn stacked(second: u64) -> Snapshot {
+        let on = |cpu: u32| std::iter::once(CpuId(cpu)).collect::<CpuSet>();
+        let half = Counters { run_ns: Some(second * 500_000_000), wait_ns: Some(second * 500_000_000) };
+        let vcpu =
+            || VcpuState { online: true, affinity: Some(on(0)), counters: half, ..VcpuState::default() };
+        let vm = VmState {
+            id: VmId("a".into()),
+            name: "a".into(),
+            vcpus: vec![vcpu(), vcpu()],
+            ..VmState::default()
+        };
+        let pcpu = |id| Pcpu {
+            id: CpuId(id),
+            online: true,
+            node: Some(0),
+            package: Some(0),
+            siblings: Some(on(id)),
+            idle_ns: None,
+            steal_ns: None,
+        };
+        let at = Time(second * 1_000_000_000);
+        Snapshot { at, pcpus: vec![pcpu(0), pcpu(1)], vms: vec![vm], ..Snapshot::default() }
+    }
+
+    fn acts(placing: &mut dyn Place, second: u64, excluded: bool) -> usize {
+        let seen = estimate(&stacked(second - 1), &stacked(second)).unwrap();
+        placing.place(&stacked(second), &seen, &|_| excluded).len()
+    }
+
+    #[test]
+    fn it_acts_after_the_dwell_and_then_waits_again() {
+        let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
+        let mut placing = placer(&policy).unwrap();
+        let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, false)).collect();
+        assert_eq!(each, [0, 0, 0, 1, 0, 0, 0, 1], "one vCPU goes to the other pCPU, if that lasts");
+    }
+
+    #[test]
+    fn who_is_excluded_stays() {
+        let policy = Policy { place: Placer::OptimalAffinity, dwell_ms: 0, ..Policy::default() };
+        let mut placing = placer(&policy).unwrap();
+        assert_eq!(acts(&mut *placing, 1, true), 0);
+        assert!(acts(&mut *placing, 2, false) > 0);
     }
 }

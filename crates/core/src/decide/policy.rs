@@ -106,6 +106,12 @@ pub enum Placer {
     /// Where the host's scheduler puts them.
     #[default]
     None,
+    /// P5.3: threads that share a cache apart.
+    Ulas,
+    /// P4.3: one to each core or module first.
+    OptimalAffinity,
+    /// `docs/model.md`, "Where vCPUs should run".
+    Corefit,
 }
 
 /// In which timeslices.
