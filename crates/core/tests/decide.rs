@@ -8,6 +8,9 @@ use corefit_core::machine::{
 };
 use corefit_core::{CpuId, CpuSet, Quota, Time, Weight};
 
+/// Something by the number of vCPUs.
+type ByCount = fn(u32) -> f64;
+
 /// A host of VMs whose work is a function of the number of vCPUs.
 struct Toy {
     at: u64,
@@ -18,9 +21,9 @@ struct Toy {
 struct ToyVm {
     state: VmState,
     /// Units per second by the number of vCPUs; `None`: nobody counts.
-    rate: Option<fn(u32) -> f64>,
+    rate: Option<ByCount>,
     /// pCPUs used by the number of vCPUs.
-    used: fn(u32) -> f64,
+    used: ByCount,
 }
 
 impl Toy {
@@ -52,7 +55,8 @@ impl Toy {
             let online = u32::try_from(vm.state.online().len()).unwrap();
             let each = (vm.used)(online) * time.as_secs_f64() * 1e9 / f64::from(online);
             for vcpu in vm.state.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
-                *vcpu.counters.run_ns.as_mut().unwrap() += each as u64;
+                let ran = Duration::from_secs_f64(each / 1e9).as_nanos();
+                *vcpu.counters.run_ns.as_mut().unwrap() += u64::try_from(ran).unwrap();
             }
             if let Some(rate) = vm.rate {
                 *vm.state.progress.get_or_insert(0.0) += rate(online) * time.as_secs_f64();
@@ -93,7 +97,7 @@ impl Toy {
     }
 }
 
-fn vm(name: &str, vcpus: usize, rate: Option<fn(u32) -> f64>, used: fn(u32) -> f64) -> ToyVm {
+fn vm(name: &str, vcpus: usize, rate: Option<ByCount>, used: ByCount) -> ToyVm {
     let counters = Counters { run_ns: Some(0), wait_ns: Some(0) };
     let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
     let state = VmState {
@@ -146,7 +150,7 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     fn above(n: u32) -> f64 {
         if n == 16 { 1000.0 } else { 100.0 + f64::from(n) }
     }
-    for (rate, wanted) in [(below as fn(u32) -> f64, 3), (above, 16)] {
+    for (rate, wanted) in [(below as ByCount, 3), (above, 16)] {
         let mut one = vm("a", 16, Some(rate), four);
         one.state.quota =
             Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
@@ -169,7 +173,8 @@ fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
     for seed in 0..64 {
         SEED.set(seed);
         let available = 1 + u32::try_from(seed % 16).unwrap();
-        let mut one = vm("a", 16, Some(rate), |n| f64::from(n.min(1 + (SEED.get() % 16) as u32)));
+        let mut one =
+            vm("a", 16, Some(rate), |n| f64::from(n.min(1 + u32::try_from(SEED.get() % 16).unwrap())));
         let quota_us = Some(u64::from(available) * 100_000);
         one.state.quota = Some(Quota { quota_us, period_us: 100_000, burst_us: 0, source: String::new() });
         let mut toy = Toy::new(16, vec![one]);
@@ -183,7 +188,7 @@ fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
 
 #[test]
 fn without_a_signal_vcpu_bals_count_is_taken_unless_the_shape_says_otherwise() {
-    let shapes: [(fn(u32) -> f64, usize); 3] = [
+    let shapes: [(ByCount, usize); 3] = [
         (|n| f64::from(n.min(4)), 4),
         (|n| 0.5 * f64::from(n.min(7)), 7),
         (|n| if n <= 4 { 4.0 } else { (4.0 - 0.8 * f64::from(n - 4)).max(2.0) }, 7),

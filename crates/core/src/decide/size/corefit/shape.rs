@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// Steps of utilisation smaller than this part are none.
 const SMALL: f64 = 0.03;
+/// From this part of what is available on, all is used.
+const FULL: f64 = 0.95;
 /// It falls much from this part on.
 const LARGE: f64 = 0.15;
 
@@ -83,11 +85,11 @@ impl Climb {
             }
         };
         if n < 2 {
-            // What uses all that it could has nothing to rise to; it may fall.
             return last.then_some((0, Form::First));
         }
         let falls = step(1) < -LARGE;
-        let rises = step(1) > 0.0;
+        // What uses nearly all that it could has nothing to rise to.
+        let rises = step(1) > 0.0 && self.seen[0].0 < FULL * available;
         let now = step(n - 1);
         match (rises, falls) {
             (true, _) if now < 0.0 => Some((0, Form::First)),
@@ -121,6 +123,7 @@ mod tests {
         assert_eq!(climb(&[3.9, 3.0, 2.0, 2.0, 2.1]), (6, Form::Third));
         assert_eq!(climb(&[3.0, 3.5, 2.0, 3.5]), (4, Form::First), "unsteady");
         assert_eq!(climb(&[3.9, 3.8, 3.7, 3.0]), (4, Form::First), "falls a little");
+        assert_eq!(climb(&[3.9, 4.1, 4.3]), (4, Form::First), "noise above what is available");
         assert_eq!(climb(&[3.0]), (4, Form::First));
     }
 }
