@@ -26,7 +26,7 @@ pub(super) const MOVES: usize = 6;
 pub struct Cost(pub(super) [i64; PARTS]);
 
 impl Cost {
-    /// vCPUs beyond the first of their VM on one pCPU.
+    /// Stacked pairs: vCPUs of one VM on one pCPU.
     #[must_use]
     pub fn stacked(&self) -> i64 {
         self.0[STACKED]

@@ -157,8 +157,8 @@ impl Ground {
         self.cost_of(&(0..self.guests.len()).map(|guest| self.now(guest)).collect::<Vec<_>>())
     }
 
-    /// What these sets cost, a guest being on all spots of its set alike. Moves are not counted, and of those who
-    /// share a set of several spots only those are stacked who are more than its spots.
+    /// What these sets cost, a guest being on all spots of its set alike. Moves are not counted, and those who
+    /// share a set of several spots are stacked as little as that can be.
     pub(super) fn cost_of(&self, sets: &[Vec<usize>]) -> Cost {
         let mut seats = Seats::empty(self);
         let mut cost = Cost::default();
@@ -167,8 +167,9 @@ impl Ground {
             cost += seats.float(guest, set);
             if set.len() > 1 {
                 let many = sharers.entry((self.guests[guest].vm, set)).or_default();
+                // As evenly as they can be.
+                cost.0[STACKED] += *many / i64::try_from(set.len()).unwrap_or(i64::MAX);
                 *many += 1;
-                cost.0[STACKED] += i64::from(usize::try_from(*many).is_ok_and(|many| many > set.len()));
             }
         }
         cost
