@@ -129,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         // What threads did between the last look at them and their end.
         series.voluntary = series.voluntary.max(usage.voluntary_switches);
         series.involuntary = series.involuntary.max(usage.involuntary_switches);
+        series.system_ns = usage.system.as_secs_f64() * 1e9;
     }
     let cpus = sample::affinity(std::process::id()).map_or(1, |cpus| cpus.len());
     let question = Question {

@@ -10,6 +10,9 @@ use super::steps::{Step, mixing, steps};
 /// What switching a vCPU out and in again takes from its VM, ns: halt 3,000, kick 1,500, interrupt 1,000 and switch
 /// 2,000 (`corefit_sim`'s costs: orders of magnitude of published ones, not measured here).
 const SWITCH_OUT_NS: f64 = 7_500.0;
+/// What blocking once and being woken costs the program itself at most, ns: CPU time in the kernel beyond it is other
+/// work. Measured here: 15,000 (cg S, 11,765 blocks and 0.18 s in the kernel).
+const BLOCK_NS: f64 = 50_000.0;
 /// A lane with less than this part of the busiest one's work is no working thread.
 const WORKS: f64 = 0.05;
 /// Contiguous parts of the run whose differences tell how certain a mean is.
@@ -77,7 +80,8 @@ pub struct OnVm {
     pub dedicated_cores: Range,
     /// Parts of the CPU time allocated, which are 1 in all: used for work,
     pub efficiency: f64,
-    /// used up by switching vCPUs out,
+    /// used up by blocking and waking (the program's time in the kernel, at most 50 us each), and on a VM by switching vCPUs
+    /// out,
     pub switching: f64,
     /// and not used.
     pub unused: f64,
@@ -163,6 +167,8 @@ struct Steps {
     voluntary: u64,
     took_ns: f64,
     kind: u8,
+    /// Part of the CPU time that blocking and waking took: it is no work.
+    lost: f64,
 }
 
 impl Steps {
@@ -172,7 +178,7 @@ impl Steps {
             let cores = vm.vcpus as f64 * vm.part();
             // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
             let took = outcome.took.max(outcome.work / cores) + overhead(&vm, switches) / cores;
-            if took > 0.0 { outcome.work / vm.part() / took } else { 0.0 }
+            if took > 0.0 { outcome.work * (1.0 - self.lost) / vm.part() / took } else { 0.0 }
         };
         let switches = self.voluntary as f64;
         let is = speedup(&self.is, switches);
@@ -186,13 +192,15 @@ impl Steps {
         let mut low = (least - spread).max(0.0);
         let delayed = DELAYED.iter().find(|(kind, _)| *kind == self.kind);
         if let Some((_, ratio)) = delayed.filter(|_| vm.share < 1.0 && vm.division == Division::PerVcpu) {
-            low =
-                low.min(replay(&self.is, &Vm::dedicated(vm.vcpus)).speedup(&Vm::dedicated(vm.vcpus)) * ratio);
+            let own = Vm::dedicated(vm.vcpus);
+            low = low.min(replay(&self.is, &own).speedup(&own) * (1.0 - self.lost) * ratio);
         }
         let speedup = Range { is, low, high: (most + spread).min(cores.max(is)) };
         let efficiency = is / cores;
         let work: f64 = self.is.iter().map(Step::total).sum();
-        let switching = if work > 0.0 { overhead(&vm, switches) * efficiency / work } else { 0.0 };
+        let no_work = overhead(&vm, switches) + work * self.lost;
+        let useful = work * (1.0 - self.lost);
+        let switching = if useful > 0.0 { no_work * efficiency / useful } else { 0.0 };
         OnVm {
             speedup,
             dedicated_cores: speedup.times(vm.part()),
@@ -245,12 +253,14 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
     let mixed = mixing(series, &lanes);
     let is = steps(series, &lanes, mixed.unwrap_or(0.5));
     let timeslice_ns = question.share * question.period_ns;
+    let lost = lost(series);
     let features = Features::of(&is, series.voluntary, question.period_ns, timeslice_ns);
     let prepared = Steps {
         extremes: [0.0, 1.0].map(|mixing| steps(series, &lanes, mixing)),
         voluntary: series.voluntary,
         took_ns: series.ns(),
         kind: features.kind.0,
+        lost,
         is,
     };
     let times = times(series, &lanes);
@@ -282,7 +292,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         by_runnable: question.machine.cpus < threads || wait > BY_RUNNABLE * (run + wait),
         mixing: mixed,
         spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside_one / run),
-        here: here(question.machine.cpus.min(threads), run, prepared.took_ns),
+        here: here(question.machine.cpus.min(threads), run, lost, prepared.took_ns),
         machines: counts.iter().map(|cores| prepared.on(Vm::dedicated(*cores))).collect(),
         limits: limits(&prepared, &features, &own, &asked),
         active: stretches(&prepared.is, threads as f64 / 16.0),
@@ -307,18 +317,26 @@ fn beside_one(step: &Step) -> f64 {
     step.phases.iter().map(|phase| phase.ns * (phase.active - 1.0).max(0.0)).sum()
 }
 
+/// The part of the CPU time that blocking and waking took, below 1.
+fn lost(series: &Series) -> f64 {
+    let run: f64 = series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum();
+    let kernel = series.system_ns.min(BLOCK_NS * series.voluntary as f64);
+    if run > 0.0 { (kernel / run).min(0.9) } else { 0.0 }
+}
+
 /// The efficiency on the machine as it was: what ran, of what the cores could have run.
-fn here(cores: usize, run: f64, took: f64) -> OnVm {
+fn here(cores: usize, run: f64, lost: f64, took: f64) -> OnVm {
     let vm = Vm::dedicated(cores.max(1));
-    let speedup = if took > 0.0 { run / took } else { 0.0 };
+    let speedup = if took > 0.0 { run * (1.0 - lost) / took } else { 0.0 };
     let speedup = Range { is: speedup, low: speedup, high: speedup };
     let efficiency = speedup.is / cores.max(1) as f64;
+    let switching = if lost < 1.0 { efficiency * lost / (1.0 - lost) } else { 0.0 };
     OnVm {
         speedup,
         dedicated_cores: speedup,
         efficiency,
-        switching: 0.0,
-        unused: (1.0 - efficiency).max(0.0),
+        switching,
+        unused: (1.0 - efficiency - switching).max(0.0),
         potential: efficiency.min(1.0),
         vm,
     }
@@ -390,9 +408,15 @@ fn limits(steps: &Steps, features: &Features, own: &OnVm, asked: &OnVm) -> Vec<S
         };
         told.push(format!("On a machine of its own {} of the CPU time is idle: {why}.", percent(own.unused)));
     }
+    if own.switching > WORTH {
+        told.push(format!(
+            "Blocking and waking takes {} of its CPU time on a machine of its own.",
+            percent(own.switching)
+        ));
+    }
     if asked.switching > WORTH {
         told.push(format!(
-            "On the VM {} of its CPU time goes to switching vCPUs out, at {:.0} blocking synchronisations per thread-second: \
+            "On the VM {} of its CPU time goes to blocking, waking and switching vCPUs out, at {:.0} blocking synchronisations per thread-second: \
              `corefit run --lock` if they are mutexes, fewer threads else (`corefit run --threads N`).",
             percent(asked.switching),
             features.switches_per_thread_s
@@ -474,7 +498,16 @@ mod tests {
     fn the_parts_of_allocated_time_are_one_and_equivalents_are_speedup_times_share() {
         let mut series = fork_join(2, 3);
         series.voluntary = 4000;
+        series.system_ns =
+            0.1 * series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum::<f64>();
         let profile = analyse(&series, &question(4)).unwrap();
+        // A tenth of the CPU time is no work: 14 of 20 units with four active, 6 with one.
+        let own = &profile.own;
+        assert!(
+            (own.speedup.is - 0.9 * 14.0 / 5.0).abs() < 1e-9
+                && (own.switching - 0.1 * 14.0 / 20.0).abs() < 1e-9,
+            "{own:?}"
+        );
         for on in profile.vms.iter().chain([&profile.asked]) {
             assert!((on.efficiency + on.switching + on.unused - 1.0).abs() < 1e-9, "{on:?}");
             assert!((on.dedicated_cores.is - on.speedup.is * on.vm.share).abs() < 1e-9);

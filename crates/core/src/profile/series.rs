@@ -71,6 +71,8 @@ pub struct Series {
     pub voluntary: u64,
     /// Times that threads were put off their CPUs.
     pub involuntary: u64,
+    /// CPU time in the kernel of the whole run, ns; 0 where it is not known.
+    pub system_ns: f64,
 }
 
 impl Series {
@@ -95,7 +97,7 @@ impl Series {
             lanes: runs.iter().map(lane).collect(),
             runnable: None,
         };
-        Series { slots: slots.iter().map(slot).collect(), voluntary: 0, involuntary: 0 }
+        Series { slots: slots.iter().map(slot).collect(), ..Series::default() }
     }
 }
 

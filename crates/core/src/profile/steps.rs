@@ -149,7 +149,7 @@ mod tests {
 
     fn slot(lanes: &[(f64, f64)]) -> Series {
         let lanes = lanes.iter().map(|&(run, wait)| Lane { run, wait, alive: true }).collect();
-        Series { slots: vec![Slot { ns: 100.0, lanes, runnable: None }], voluntary: 0, involuntary: 0 }
+        Series { slots: vec![Slot { ns: 100.0, lanes, runnable: None }], ..Series::default() }
     }
 
     fn one(lanes: &[(f64, f64)], mixing: f64) -> Step {
