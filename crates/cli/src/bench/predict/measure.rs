@@ -89,8 +89,7 @@ impl Bench<'_> {
                     self.time(case, self.cpus, &condition.name())?
                 }
             };
-            let predicted =
-                |at: usize| Some(predicted(profiles[at].1.profile.as_ref()?, condition, self.cpus)?);
+            let predicted = |at: usize| predicted(profiles[at].1.profile.as_ref()?, condition, self.cpus);
             points.push(Point {
                 program: case.name.clone(),
                 spins: case.spins,
@@ -162,7 +161,7 @@ impl Bench<'_> {
         let end = |pid| self.arena.end(pid);
         let done = job::run(command, self.limit, self.arena.scratch(), &mut Quiet, self.interrupt, &end)?;
         self.arena.sweep();
-        let took = (!done.cut_off()).then(|| done.wall.as_secs_f64());
+        let took = (!done.cut_off()).then_some(done.wall.as_secs_f64());
         self.progress.end(what, &took.map_or("cut off".into(), |s| format!("{s:.3} s")));
         if took.is_some() && !done.stdout.lines().any(|line| line == "verified: yes") {
             bail!("{what}: its result is wrong, or it failed: {}", done.stderr.trim_end());
