@@ -143,7 +143,7 @@ fn helpers_memory_and_what_the_guest_says_are_shown() {
         online,
         busy_ns: Some(1_500_000_000),
         idle_ns: Some(250_000_000),
-        steal_ns: None,
+        ..GuestVcpu::default()
     };
     vm.seen.guest = Some(GuestView { vcpus: vec![vcpu(0, true), vcpu(1, false)], runnable: Some(3) });
     let text = derivation::text(&view, number, 80);

@@ -79,7 +79,9 @@ mod tests {
             activity: Activity::default(),
             demand: None,
             vcpus: Vec::new(),
+            helpers: Vec::new(),
             binding: String::new(),
+            reasons: Vec::new(),
         };
         HostEstimate {
             at: Time(0),
