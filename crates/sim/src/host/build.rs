@@ -41,7 +41,8 @@ impl Sim {
             parts.add(vm, spec, &mut cpus);
         }
         let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
-        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus).map_err(|vm| SpecError {
+        let before = (spec.jitter_ns > 0).then_some(spec.seed);
+        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus, before).map_err(|vm| SpecError {
             path: format!("vm.{}.vcpus", spec.vms[vm as usize].name),
             what:
                 "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity"
@@ -91,7 +92,7 @@ impl Sim {
         self.queue.add(self.period_ns, Event::Period);
         self.timers = self.sched.timers();
         for (number, period) in (0..).zip(self.timers.clone()) {
-            self.queue.add(period, Event::Timer(number));
+            self.queue.add(self.sched.first(number, period), Event::Timer(number));
         }
         for (v, limit) in (0..).zip(self.limits.clone()) {
             if let Some(limit) = limit {

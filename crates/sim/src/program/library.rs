@@ -31,12 +31,15 @@ pub fn library(name: &str) -> Option<&'static str> {
         // SSOR: the right-hand side in loops, then two sweeps of a pipeline over planes, whose members
         // wait for each other by reading flags without pause.
         "lu" => {
-            "repeat 50 { parallel {
-            repeat 4 { compute 4ms split normal 3% barrier }
-            repeat 62 { wait low prev  compute 300us split normal 5%  post low }
+            "repeat 10 { parallel {
+            compute 8ms split normal 3% barrier
+            repeat 62 { compute 1300us split normal 5%  wait low prev  compute 1300us split normal 5%  put low next }
             barrier
-            repeat 62 { wait up next  compute 300us split normal 5%  post up }
-            barrier } }"
+            repeat 62 { compute 1300us split normal 5%  wait up prev  compute 1300us split normal 5%  put up next }
+            barrier
+            compute 8ms split normal 3% }
+            parallel { compute 50ms split normal 3% barrier compute 45ms split normal 3% barrier
+            compute 45ms split normal 3% } }"
         }
         // A cycle over grids from fine to coarse: loops get short.
         "mg" => {
@@ -49,10 +52,12 @@ pub fn library(name: &str) -> Option<&'static str> {
         "sp" => "repeat 200 { parallel { repeat 8 { compute 1500us split normal 3% barrier } } }",
         // Many small loops and locks of its own that spin.
         "ua" => {
-            "repeat 60 { parallel {
-            repeat 25 { compute 600us split normal 10% barrier }
-            repeat 10 { compute 100us split exp  userspin mesh { compute 1us } }
-            barrier } }"
+            "repeat 5 {
+            repeat 20 { parallel { compute 1500us split normal 10% } }
+            repeat 10 {
+            parallel { compute 8ms split normal 10% }
+            repeat 10 { parallel { compute 1ms split normal 10% } }
+            parallel { compute 1ms split barrier compute 3ms split normal 10% } } }"
         }
         // P1's types: parallelism high or low, blocking synchronisation low or high (P1 II-C). On 16 cores they keep
         // more or less than 12 busy, and block after more or less than the 6 ms of a quarter of 24 ms.
