@@ -15,6 +15,7 @@ mod inputs;
 mod lines;
 mod machine;
 mod parallel;
+mod picture;
 mod preload;
 mod printable;
 mod profile;

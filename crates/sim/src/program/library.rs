@@ -28,18 +28,21 @@ pub fn library(name: &str) -> Option<&'static str> {
         "ft" => "repeat 6 { parallel { repeat 4 { compute 80ms split normal 3% barrier } } }",
         // Short run, a few loops per iteration, a long serial part at the start.
         "is" => "compute 20ms repeat 10 { parallel { repeat 3 { compute 10ms split normal 5% barrier } } }",
-        // SSOR: the right-hand side in loops, then two sweeps of a pipeline over planes, whose members
-        // wait for each other by reading flags without pause.
+        // SSOR. Both sweeps are pipelines over 62 planes, in the same direction; a member waits for the one before it,
+        // and until the one after it has taken its flag, by reading flags without pause. Then the right-hand side.
         "lu" => {
-            "repeat 10 { parallel {
-            compute 8ms split normal 3% barrier
-            repeat 62 { compute 1300us split normal 5%  wait low prev  compute 1300us split normal 5%  put low next }
+            "repeat 10 {
+            parallel {
+            compute 2ms split normal 3% barrier
+            repeat 62 { compute 710us split normal 5%  wait low prev  compute 950us split normal 5%  put low next }
             barrier
-            repeat 62 { compute 1300us split normal 5%  wait up prev  compute 1300us split normal 5%  put up next }
+            repeat 62 { compute 670us split normal 5%  wait up prev  compute 890us split normal 5%  put up next }
             barrier
-            compute 8ms split normal 3% }
-            parallel { compute 50ms split normal 3% barrier compute 45ms split normal 3% barrier
-            compute 45ms split normal 3% } }"
+            compute 1ms split normal 3% }
+            parallel {
+            compute 16ms split normal 3% barrier
+            compute 32ms split normal 3% barrier
+            compute 41ms split normal 3% } }"
         }
         // A cycle over grids from fine to coarse: loops get short.
         "mg" => {
@@ -50,14 +53,19 @@ pub fn library(name: &str) -> Option<&'static str> {
         }
         // As bt, finer.
         "sp" => "repeat 200 { parallel { repeat 8 { compute 1500us split normal 3% barrier } } }",
-        // Many small loops and locks of its own that spin.
+        // Each step: convection, and ten conjugate gradient steps of twelve loops, most of them short, each a team of
+        // its own. (Its 92,700 locks, one for each point of the mortar, are hardly ever waited for: left out.)
         "ua" => {
             "repeat 5 {
-            repeat 20 { parallel { compute 1500us split normal 10% } }
+            parallel { compute 37ms split normal 5% }
+            parallel { compute 1ms split barrier compute 15ms split normal 5% }
+            parallel { compute 29ms split normal 5% }
+            repeat 17 { parallel { compute 300us split normal 10% } }
             repeat 10 {
-            parallel { compute 8ms split normal 10% }
-            repeat 10 { parallel { compute 1ms split normal 10% } }
-            parallel { compute 1ms split barrier compute 3ms split normal 10% } } }"
+            parallel { compute 3200us split normal 10% }
+            parallel { compute 6ms split normal 10% }
+            parallel { compute 500us split barrier compute 20500us split normal 5% }
+            repeat 9 { parallel { compute 500us split normal 10% } } } }"
         }
         // P1's types: parallelism high or low, blocking synchronisation low or high (P1 II-C). On 16 cores they keep
         // more or less than 12 busy, and block after more or less than the 6 ms of a quarter of 24 ms.
