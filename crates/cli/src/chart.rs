@@ -3,6 +3,7 @@
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 /// What is drawn.
@@ -26,7 +27,8 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64, Option<f64>)>,
 }
 
-/// As many lines as can be told apart: by colours (Okabe and Ito's, which colour-blind people can, too), then by dashes.
+/// As many lines as can be told apart: by colours (Okabe and Ito's, which colour-blind people can, too), then by dashes
+/// and marks.
 pub(crate) const MOST: usize = COLOURS.len() * DASHES.len();
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -82,12 +84,17 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
     root.fill(&WHITE)?;
     let style = |size: u32| (FONT, size).into_font().color(&INK);
     root.draw(&Text::new(shortened(&chart.title, width / 11), (20, 14), style(20)))?;
-    root.draw(&Text::new(shortened(&chart.note, width / LETTER), (20, i32::try_from(height)? - 24), style(13)))?;
+    root.draw(&Text::new(
+        shortened(&chart.note, width / LETTER),
+        (20, i32::try_from(height)? - 24),
+        style(13),
+    ))?;
     let left = i32::try_from(PLOT)? + 12;
-    for ((series, look), number) in chart.series.iter().zip(looks()).zip(0..) {
+    let named = chart.series.iter().zip(looks()).filter(|(series, _)| !series.name.is_empty());
+    for ((series, look), number) in named.zip(0..) {
         let y = 64 + i32::try_from(LINE)? * number;
         root.draw(&line_of(vec![(left, y + 6), (left + 30, y + 6)], look))?;
-        root.draw(&Circle::new((left + 15, y + 6), 4, look.0.filled()))?;
+        root.draw(&(EmptyElement::at((left + 15, y + 6)) + Polygon::new(corners(look), look.0.filled())))?;
         let name = shortened(&series.name, (legend_width - 54) / LETTER);
         root.draw(&Text::new(name, (left + 38, y), style(13)))?;
     }
@@ -153,9 +160,14 @@ where
         .axis_desc_style((FONT, 15).into_font().color(&INK))
         .label_style((FONT, 13).into_font().color(&INK))
         .draw()?;
-    for (series, look) in chart.series.iter().zip(looks()) {
+    for ((series, look), number) in chart.series.iter().zip(looks()).zip(0_u32..) {
         let colour = look.0;
         let mut points = series.points.clone();
+        if chart.categories.is_some() {
+            // Side by side, so that bars do not hide each other.
+            let all = f64::from(u32::try_from(chart.series.len()).unwrap_or(1));
+            points.iter_mut().for_each(|p| p.0 += (f64::from(number) + 0.5 - all / 2.0) * 0.8 / all);
+        }
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         if chart.categories.is_none() {
             context.draw_series([line_of(points.iter().map(|p| (p.0, p.1)).collect(), look)])?;
@@ -164,7 +176,11 @@ where
         context.draw_series(bars.map(|(x, y, half)| {
             ErrorBar::new_vertical(x, (y - half).max(floor), y, y + half, colour.filled(), 8)
         }))?;
-        context.draw_series(points.iter().map(|p| Circle::new((p.0, p.1), 4, colour.filled())))?;
+        context.draw_series(
+            points
+                .iter()
+                .map(|p| EmptyElement::at((p.0, p.1)) + Polygon::new(corners(look), colour.filled())),
+        )?;
     }
     Ok(())
 }
@@ -177,8 +193,21 @@ fn looks() -> impl Iterator<Item = Look> {
     DASHES.into_iter().flat_map(|dash| COLOURS.map(|colour| (colour, dash)))
 }
 
-fn line_of<P: Clone>(points: Vec<P>, (colour, (dash, gap)): Look) -> DashedPathElement<std::vec::IntoIter<P>, i32> {
+fn line_of<P: Clone>(
+    points: Vec<P>,
+    (colour, (dash, gap)): Look,
+) -> DashedPathElement<std::vec::IntoIter<P>, i32> {
     DashedPathElement::new(points, dash, gap, colour.stroke_width(2))
+}
+
+/// The corners of a mark, another one for each of the [`DASHES`]: a disc, a triangle, a diamond, a square.
+fn corners((_, dash): Look) -> Vec<(i32, i32)> {
+    match DASHES.iter().position(|d| *d == dash) {
+        Some(1) => vec![(0, -6), (6, 5), (-6, 5)],
+        Some(2) => vec![(0, -6), (6, 0), (0, 6), (-6, 0)],
+        Some(3) => vec![(-4, -4), (4, -4), (4, 4), (-4, 4)],
+        _ => vec![(0, -4), (3, -3), (4, 0), (3, 3), (0, 4), (-3, 3), (-4, 0), (-3, -3)],
+    }
 }
 
 /// So many letters at most; what is left out is in the middle, where lists of values differ least.

@@ -47,7 +47,8 @@ fn png_of(svg: &str) -> Result<Vec<u8>> {
     let options = Options { fontdb: std::sync::Arc::new(fonts()?), ..Options::default() };
     let tree = Tree::from_str(svg, &options).context("cannot draw")?;
     let size = tree.size().to_int_size().scale_by(SCALE).ok_or_else(|| anyhow!("cannot draw: no size"))?;
-    let mut pixels = Pixmap::new(size.width(), size.height()).ok_or_else(|| anyhow!("cannot draw: no size"))?;
+    let mut pixels =
+        Pixmap::new(size.width(), size.height()).ok_or_else(|| anyhow!("cannot draw: no size"))?;
     resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
     pixels.encode_png().context("cannot encode")
 }
@@ -58,10 +59,14 @@ fn fonts() -> Result<Database> {
     fonts.load_system_fonts();
     let plain = |wanted: &str| {
         let mut faces = fonts.faces().filter(|f| f.style == Style::Normal && !f.monospaced);
-        faces.find_map(|f| f.families.iter().map(|(name, _)| name).find(|name| name.contains(wanted)).cloned())
+        faces
+            .find_map(|f| f.families.iter().map(|(name, _)| name).find(|name| name.contains(wanted)).cloned())
     };
     let family = ["DejaVu Sans", "Sans", ""].into_iter().find_map(plain);
-    ensure!(family.is_some(), "a PNG needs a font, and there is none; install fonts-dejavu-core, or write .svg");
+    ensure!(
+        family.is_some(),
+        "a PNG needs a font, and there is none; install fonts-dejavu-core, or write .svg"
+    );
     fonts.set_sans_serif_family(family.unwrap_or_default());
     Ok(fonts)
 }

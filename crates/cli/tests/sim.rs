@@ -128,7 +128,10 @@ fn a_mistake_in_a_list_is_told_with_the_place_of_the_list() {
     let output = sim("s.toml", &SCENARIO.replace("[1, 2]", "[1, 0]"), &[]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(told, "corefit: s.toml, line 6, vm.a.vcpus: 0 is out of range; give 1 to 1024 (at vm.a.vcpus = 0)\n");
+    assert_eq!(
+        told,
+        "corefit: s.toml, line 6, vm.a.vcpus: 0 is out of range; give 1 to 1024 (at vm.a.vcpus = 0)\n"
+    );
 }
 
 #[test]

@@ -45,7 +45,9 @@ fn a_team_that_spins_collapses_under_a_cap_and_one_that_blocks_does_not() {
         let mut one = vm("a", (0..16).map(|_| vcpu("0-15")).collect(), vec![app("ua", 16)]);
         one.apps[0].spin_ns = spin_ns;
         one.cap = Some(Limit { quota_ns: cap * 100 * MS, period_ns: 100 * MS });
-        finish(&real(host(16, Policy::Credit(CreditSpec::default()), vec![one]))).vms[0].apps[0].took_ns.unwrap() as f64
+        finish(&real(host(16, Policy::Credit(CreditSpec::default()), vec![one]))).vms[0].apps[0]
+            .took_ns
+            .unwrap() as f64
     };
     let (free, spins, blocks) = (capped(u64::MAX, 16), capped(u64::MAX, 1), capped(0, 1));
     assert!(spins > 50.0 * 16.0 * free, "{spins} {free}");

@@ -156,7 +156,9 @@ const CONFIGURATIONS: [&str; 3] = ["1", "default", "passive"];
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let directory = match &args.recorded {
         Some(directory) => directory.clone(),
-        None => find_root().context("--recorded is not given")?.join("captures/overcommit-2cpus"),
+        None => find_root()
+            .map_err(|_| anyhow!("there is no repository above the executable or here; give --recorded DIR"))?
+            .join("captures/overcommit-2cpus"),
     };
     let recorded: Recorded = serde_json::from_str(&read(&directory, "bench.json")?)
         .with_context(|| format!("{}/bench.json", directory.display()))?;

@@ -39,7 +39,10 @@ impl Shortage {
         match self {
             Sharing(vms) => ("vm.npb.count", vms.to_string()),
             Limit(pcpus) => ("vm.npb.cap", pcpus.to_string()),
-            Reduction(pcpus) => ("vm.npb.affinity", format!("0-{}", pcpus - 1)),
+            Reduction(pcpus) => {
+                let first: Vec<String> = (0..pcpus).map(|module| (2 * module).to_string()).collect();
+                ("vm.npb.affinity", format!("{:?}", first.join(",")))
+            }
         }
     }
 

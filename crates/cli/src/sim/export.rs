@@ -28,7 +28,7 @@ pub(super) fn write(file: &Path, columns: &[Column], document: &str) -> Result<(
 /// # Errors
 /// If it is none of them, or there is no such directory: to be known before the sweep, not after it.
 pub(super) fn ending(file: &Path) -> Result<&str> {
-    picture::directory(file)?;
+    crate::picture::directory(file)?;
     let name = file.display();
     match file.extension().and_then(|e| e.to_str()) {
         Some(ending @ ("csv" | "parquet" | "json")) => Ok(ending),

@@ -250,7 +250,9 @@ fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
     let soft: Vec<u64> = mask(&vcpu.soft, words).iter().zip(&hard).map(|(a, b)| a & b).collect();
     let hard = number_of(cpus, hard);
     let soft = if soft.iter().all(|&w| w == 0) { hard } else { number_of(cpus, soft) };
-    let begin = crate::cpus::bits(&cpus.masks[hard as usize]).next().unwrap_or(0);
+    // One after the other, as hypervisors put them when they are made (Xen: `cpumask_cycle` over a domain's vCPUs).
+    let may: Vec<u32> = crate::cpus::bits(&cpus.masks[hard as usize]).collect();
+    let begin = may.get(cpus.vcpus.len() % may.len().max(1)).copied().unwrap_or(0);
     Vcpu {
         vm,
         state: VState::Halted,

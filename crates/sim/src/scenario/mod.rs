@@ -72,7 +72,8 @@ impl Scenario {
         put(&mut root, point)?;
         read::scenario(text, &root, sets).map_err(|mut error| {
             if !point.is_empty() {
-                let values: Vec<String> = point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+                let values: Vec<String> =
+                    point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
                 error.what += &format!(" (at {})", values.join(", "));
             }
             error

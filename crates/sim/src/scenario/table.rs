@@ -153,8 +153,10 @@ impl<'a> Table<'a> {
         let found = self.table.iter().find(|(k, _)| k.get_ref() == key);
         let place = match found {
             Some((_, value)) => self.place(key, value.span().start),
-            None => self.at.map_or(String::new(), |at| format!("line {}, ", line(self.text, at)))
-                + &format!("{}: ", self.full(key)),
+            None => {
+                self.at.map_or(String::new(), |at| format!("line {}, ", line(self.text, at)))
+                    + &format!("{}: ", self.full(key))
+            }
         };
         Err(ScenarioError { place, what: what.into() })
     }

@@ -47,9 +47,7 @@ impl Credit {
     pub(crate) fn new(spec: CreditSpec, cpus: &Cpus, before: Option<u64>) -> Credit {
         let vcpus = cpus.vcpus.len();
         let half = spec.slice_ns / 2;
-        let left = |v| {
-            before.map_or(0, |seed| half + Stream::new(seed, v, Purpose::Before).below(half))
-        };
+        let left = |v| before.map_or(0, |seed| half + Stream::new(seed, v, Purpose::Before).below(half));
         Credit {
             spec,
             queues: vec![vec![]; cpus.pcpus.len()],
