@@ -3,6 +3,7 @@
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 /// What is drawn.
@@ -26,9 +27,10 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64, Option<f64>)>,
 }
 
-/// As many lines as can be told apart (Okabe and Ito's colours, which colour-blind people can, too).
-pub(crate) const MOST: usize = 8;
-const COLOURS: [RGBColor; MOST] = [
+/// As many lines as can be told apart: by colours (Okabe and Ito's, which colour-blind people can, too), then by dashes
+/// and marks.
+pub(crate) const MOST: usize = COLOURS.len() * DASHES.len();
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -38,10 +40,18 @@ const COLOURS: [RGBColor; MOST] = [
     RGBColor(60, 60, 60),
     RGBColor(150, 150, 150),
 ];
+/// Length of a dash and of the gap after it.
+const DASHES: [(i32, i32); 4] = [(1_000_000, 0), (10, 5), (2, 4), (18, 4)];
 const INK: RGBColor = RGBColor(31, 41, 51);
 const GRID: RGBColor = RGBColor(228, 231, 235);
 
-const SIZE: (u32, u32) = (960, 560);
+/// Of the plot without its legend, and of the whole picture with a short one.
+const PLOT: u32 = 738;
+const HEIGHT: u32 = 560;
+/// Of the legend: between lines, of a letter on average, and at most in all.
+const LINE: u32 = 22;
+const LETTER: u32 = 7;
+const LEGEND: (u32, u32) = (222, 560);
 const FONT: &str = "sans-serif";
 
 /// Above this ratio of the greatest to the least y, the axis is logarithmic.
@@ -66,28 +76,39 @@ pub(crate) fn svg(chart: &Chart) -> Result<String> {
 
 fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let points = || chart.series.iter().flat_map(|s| &s.points);
-    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    let longest = chart.series.iter().map(|s| s.name.chars().count()).max().unwrap_or(0);
+    let legend_width = (u32::try_from(longest)? * LETTER + 54).clamp(LEGEND.0, LEGEND.1);
+    let width = PLOT + legend_width;
+    let height = HEIGHT.max(96 + LINE * u32::try_from(chart.series.len())?);
+    let root = SVGBackend::with_string(text, (width, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let style = |size: u32| (FONT, size).into_font().color(&INK);
-    root.draw(&Text::new(chart.title.clone(), (20, 14), style(20)))?;
-    root.draw(&Text::new(chart.note.clone(), (20, 536), style(13)))?;
-    let legend = i32::try_from(SIZE.0).unwrap_or(960) - 210;
-    for (number, series) in (0..).zip(&chart.series) {
-        let y = 64 + 22 * number;
-        let colour = COLOURS[usize::try_from(number).unwrap_or(0) % MOST];
-        root.draw(&PathElement::new([(legend, y + 6), (legend + 22, y + 6)], colour.stroke_width(2)))?;
-        root.draw(&Circle::new((legend + 11, y + 6), 4, colour.filled()))?;
-        root.draw(&Text::new(series.name.clone(), (legend + 30, y), style(13)))?;
+    root.draw(&Text::new(shortened(&chart.title, width / 11), (20, 14), style(20)))?;
+    root.draw(&Text::new(
+        shortened(&chart.note, width / LETTER),
+        (20, i32::try_from(height)? - 24),
+        style(13),
+    ))?;
+    let left = i32::try_from(PLOT)? + 12;
+    let named = chart.series.iter().zip(looks()).filter(|(series, _)| !series.name.is_empty());
+    for ((series, look), number) in named.zip(0..) {
+        let y = 64 + i32::try_from(LINE)? * number;
+        root.draw(&line_of(vec![(left, y + 6), (left + 30, y + 6)], look))?;
+        root.draw(&(EmptyElement::at((left + 15, y + 6)) + Polygon::new(corners(look), look.0.filled())))?;
+        let name = shortened(&series.name, (legend_width - 54) / LETTER);
+        root.draw(&Text::new(name, (left + 38, y), style(13)))?;
     }
-    let area = root.margin(48, 32, 12, 222);
+    let area = root.margin(48, 32, 12, legend_width);
     let ends = |values: &mut dyn Iterator<Item = f64>| {
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
     };
+    // What is never negative has no bars below 0 either.
+    let bottom = if points().all(|p| p.1 >= 0.0) { 0.0 } else { f64::NEG_INFINITY };
     let (left, right) = ends(&mut points().map(|p| p.0));
     let (least, _) = ends(&mut points().map(|p| p.1));
     let (low, high) = ends(&mut points().flat_map(|p| {
         let half = p.2.unwrap_or(0.0);
-        [p.1 - half, p.1 + half]
+        [(p.1 - half).max(bottom), p.1 + half]
     }));
     let edge = if chart.categories.is_some() { 0.5 } else { ((right - left) * 0.04).max(1e-9) };
     let x = left - edge..right + edge;
@@ -99,7 +120,7 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
         lines(chart, &mut builder.build_cartesian_2d(x, y)?, low / 1.5)?;
     } else {
         let y = low.min(0.0)..(high + (high - low.min(0.0)) * 0.05).max(1e-9);
-        lines(chart, &mut builder.build_cartesian_2d(x, y)?, f64::NEG_INFINITY)?;
+        lines(chart, &mut builder.build_cartesian_2d(x, y)?, bottom)?;
     }
     root.present()?;
     Ok(())
@@ -139,20 +160,64 @@ where
         .axis_desc_style((FONT, 15).into_font().color(&INK))
         .label_style((FONT, 13).into_font().color(&INK))
         .draw()?;
-    for (series, colour) in chart.series.iter().zip(COLOURS) {
+    for ((series, look), number) in chart.series.iter().zip(looks()).zip(0_u32..) {
+        let colour = look.0;
         let mut points = series.points.clone();
+        if chart.categories.is_some() {
+            // Side by side, so that bars do not hide each other.
+            let all = f64::from(u32::try_from(chart.series.len()).unwrap_or(1));
+            points.iter_mut().for_each(|p| p.0 += (f64::from(number) + 0.5 - all / 2.0) * 0.8 / all);
+        }
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         if chart.categories.is_none() {
-            context
-                .draw_series(LineSeries::new(points.iter().map(|p| (p.0, p.1)), colour.stroke_width(2)))?;
+            context.draw_series([line_of(points.iter().map(|p| (p.0, p.1)).collect(), look)])?;
         }
         let bars = points.iter().filter_map(|&(x, y, half)| Some((x, y, half?)));
         context.draw_series(bars.map(|(x, y, half)| {
             ErrorBar::new_vertical(x, (y - half).max(floor), y, y + half, colour.filled(), 8)
         }))?;
-        context.draw_series(points.iter().map(|p| Circle::new((p.0, p.1), 4, colour.filled())))?;
+        context.draw_series(
+            points
+                .iter()
+                .map(|p| EmptyElement::at((p.0, p.1)) + Polygon::new(corners(look), colour.filled())),
+        )?;
     }
     Ok(())
+}
+
+/// Colour and dashes.
+type Look = (RGBColor, (i32, i32));
+
+/// Of one line after the other.
+fn looks() -> impl Iterator<Item = Look> {
+    DASHES.into_iter().flat_map(|dash| COLOURS.map(|colour| (colour, dash)))
+}
+
+fn line_of<P: Clone>(
+    points: Vec<P>,
+    (colour, (dash, gap)): Look,
+) -> DashedPathElement<std::vec::IntoIter<P>, i32> {
+    DashedPathElement::new(points, dash, gap, colour.stroke_width(2))
+}
+
+/// The corners of a mark, another one for each of the [`DASHES`]: a disc, a triangle, a diamond, a square.
+fn corners((_, dash): Look) -> Vec<(i32, i32)> {
+    match DASHES.iter().position(|d| *d == dash) {
+        Some(1) => vec![(0, -6), (6, 5), (-6, 5)],
+        Some(2) => vec![(0, -6), (6, 0), (0, 6), (-6, 0)],
+        Some(3) => vec![(-4, -4), (4, -4), (4, 4), (-4, 4)],
+        _ => vec![(0, -4), (3, -3), (4, 0), (3, 3), (0, 4), (-3, 3), (-4, 0), (-3, -3)],
+    }
+}
+
+/// So many letters at most; what is left out is in the middle, where lists of values differ least.
+fn shortened(text: &str, most: u32) -> String {
+    let (letters, most) = (text.chars().count(), most as usize);
+    if letters <= most {
+        return text.to_owned();
+    }
+    let (head, tail) = (most * 2 / 3, most - most * 2 / 3 - 1);
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(letters - tail)).collect()
 }
 
 /// With about three digits that mean something.
@@ -198,9 +263,31 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_apart_is_not_drawn() {
-        let told = svg(&chart(9)).unwrap_err().to_string();
-        assert!(told.starts_with("9 lines cannot be told apart, 8 can"), "{told}");
+        assert!(svg(&chart(MOST)).is_ok());
+        let told = svg(&chart(MOST + 1)).unwrap_err().to_string();
+        assert!(told.starts_with("33 lines cannot be told apart, 32 can"), "{told}");
         assert_eq!(svg(&chart(0)).unwrap_err().to_string(), "there is nothing to draw");
+    }
+
+    #[test]
+    fn every_line_has_its_own_look() {
+        let all: std::collections::BTreeSet<String> = looks().map(|look| format!("{look:?}")).collect();
+        assert_eq!(all.len(), MOST);
+    }
+
+    #[test]
+    fn a_legend_has_room_for_its_names_and_shortens_the_longest() {
+        let with = |name: String| {
+            let mut chart = chart(1);
+            chart.series[0].name = name;
+            svg(&chart).unwrap()
+        };
+        let whole = "a-name-of-forty-letters-fits-into-it-whole";
+        assert!(with(whole.into()).contains(whole));
+        assert!(with("x".repeat(300)).contains("…x"));
+        assert_eq!(shortened("abcdefghij", 7), "abcd…ij");
+        let tall = svg(&chart(32)).unwrap();
+        assert!(tall.contains("height=\"800\""), "{}", &tall[..120]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod lines;
 mod machine;
 mod manage;
 mod parallel;
+mod picture;
 mod plan;
 mod preload;
 mod printable;

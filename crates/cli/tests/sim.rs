@@ -50,6 +50,17 @@ fn files_of_shards_one_after_the_other_are_the_file_of_the_whole_sweep() {
 }
 
 #[test]
+fn a_sweep_over_seeds_has_one_column_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("out.csv");
+    let output = sim("s.toml", SCENARIO, &["--set", "seed=[5,9]", "--out", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let csv = std::fs::read_to_string(file).unwrap();
+    let head = csv.lines().next().unwrap();
+    assert_eq!(head.split(',').filter(|name| *name == "seed").count(), 1, "{head}");
+}
+
+#[test]
 fn policies_are_compared_in_pairs_with_the_same_random_numbers() {
     let text = SCENARIO.replace("vcpus = [1, 2]", "vcpus = 2");
     let compared = |more: &[&str]| {
@@ -93,11 +104,34 @@ fn a_sweep_is_drawn() {
 }
 
 #[test]
+fn a_picture_that_cannot_be_drawn_is_told_before_the_sweep_or_after_its_results() {
+    let told = |text: &str, more: &[&str]| {
+        let output = sim("s.toml", text, &[&["--runs", "1", "--plot"], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        (output.stdout.is_empty(), String::from_utf8(output.stderr).unwrap())
+    };
+    let many: Vec<String> = (1..34).map(|n: u32| n.to_string()).collect();
+    let many = SCENARIO.replace("count = 2", &format!("weight = [{}]", many.join(", ")));
+    let (empty, said) = told(&many, &["p.svg", "--x", "vm.a.vcpus"]);
+    assert!(empty && said.contains("--plot: 33 lines cannot be told apart"), "{said}");
+    let (empty, said) = told(SCENARIO, &["p.svg", "--vm", "nosuch"]);
+    assert!(empty && said.contains("--vm nosuch: there is no such VM; there is a-0, a-1"), "{said}");
+    let (empty, said) = told(SCENARIO, &["nosuch/p.svg"]);
+    assert!(empty && said.contains("there is no directory nosuch"), "{said}");
+    let endless = SCENARIO.replace("forever", "repeat 1000000");
+    let (empty, said) = told(&endless, &["p.svg", "--y", "took_s"]);
+    assert!(!empty && said.contains("there is nothing to draw"), "{said}");
+}
+
+#[test]
 fn a_mistake_in_a_list_is_told_with_the_place_of_the_list() {
     let output = sim("s.toml", &SCENARIO.replace("[1, 2]", "[1, 0]"), &[]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(told, "corefit: s.toml, line 6, vm.a.vcpus: 0 is out of range; give 1 to 1024\n");
+    assert_eq!(
+        told,
+        "corefit: s.toml, line 6, vm.a.vcpus: 0 is out of range; give 1 to 1024 (at vm.a.vcpus = 0)\n"
+    );
 }
 
 #[test]

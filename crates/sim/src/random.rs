@@ -18,6 +18,8 @@ pub(crate) enum Purpose {
     Sleep = 2,
     /// Where a VM's vCPUs begin.
     Start = 3,
+    /// What a vCPU had left of what was before the simulation.
+    Before = 4,
 }
 
 /// The scrambling step of splitmix64.

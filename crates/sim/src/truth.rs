@@ -25,6 +25,8 @@ pub struct Truth {
 pub struct VmTruth {
     /// Its name.
     pub name: String,
+    /// Its vCPUs, offline ones included.
+    pub vcpus: u32,
     /// Where its time went, all vCPUs together.
     pub time: Account,
     /// Runnable, but not running, ns, over all vCPUs.
@@ -53,9 +55,8 @@ pub struct AppTruth {
 impl VmTruth {
     /// P1.1: N - N * (switching + unused) / allocated, for N vCPUs; `None` if nothing was allocated.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a number of vCPUs")]
-    pub fn speedup(&self, vcpus: usize) -> Option<f64> {
-        self.efficiency().map(|efficiency| vcpus as f64 * efficiency)
+    pub fn speedup(&self) -> Option<f64> {
+        self.efficiency().map(|efficiency| f64::from(self.vcpus) * efficiency)
     }
 
     /// P1.1, utilisation efficiency: 1 - (switching + unused) / allocated; `None` if nothing was allocated. Spinning is
@@ -93,6 +94,7 @@ impl Sim {
             });
             VmTruth {
                 name: guest.name.clone(),
+                vcpus: vm.count,
                 time: vcpus.clone().map(|v| self.account(v)).fold(Account::default(), |a, b| a.plus(&b)),
                 waited_ns: vcpus.map(|v| self.waited_ns(v)).sum(),
                 counts: guest.counts,

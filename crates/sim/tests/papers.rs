@@ -3,7 +3,7 @@
 mod support;
 
 use corefit_core::CpuSet;
-use corefit_sim::{Class, Costs, CreditSpec, Hardware, LockKind, Ple, Policy, Spec, Truth};
+use corefit_sim::{Class, Costs, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, Spec, Truth};
 use support::{MS, app, host, sim, vcpu, vm};
 
 fn real(mut spec: Spec) -> Spec {
@@ -36,6 +36,22 @@ fn a_pipeline_that_spins_on_flags_collapses_on_shared_pcpus_and_independent_work
     let (lu, ep) = (degradation("lu", 4), degradation("ep", 4));
     assert!(lu > 10.0, "lu {lu}");
     assert!(ep < 1.2, "ep {ep}");
+}
+
+#[test]
+fn a_team_that_spins_collapses_under_a_cap_and_one_that_blocks_does_not() {
+    // P2 3.1, CPU limit: vCPUs run out of credit one by one, and whoever spins for a parked one burns its own.
+    let capped = |spin_ns: u64, cap: u64| {
+        let mut one = vm("a", (0..16).map(|_| vcpu("0-15")).collect(), vec![app("ua", 16)]);
+        one.apps[0].spin_ns = spin_ns;
+        one.cap = Some(Limit { quota_ns: cap * 100 * MS, period_ns: 100 * MS });
+        finish(&real(host(16, Policy::Credit(CreditSpec::default()), vec![one]))).vms[0].apps[0]
+            .took_ns
+            .unwrap() as f64
+    };
+    let (free, spins, blocks) = (capped(u64::MAX, 16), capped(u64::MAX, 1), capped(0, 1));
+    assert!(spins > 50.0 * 16.0 * free, "{spins} {free}");
+    assert!(blocks < 2.0 * 16.0 * free, "{blocks} {free}");
 }
 
 /// Operations in 0.2 s with a lock of this kind, and halts in its slow path (P3 5.1, 5.2).

@@ -17,16 +17,18 @@ use anyhow::{Context, Result, anyhow};
 use corefit_sim::{Scenario, Sim};
 use serde::{Deserialize, Serialize};
 
-use super::stats::median;
-use super::table::{NONE, Table, factor, seconds};
+use super::overcommit::find_root;
+use super::stats::{Bound, Value, geomean, median};
+use super::table::{NONE, Table, bounded, factor, seconds};
 use crate::parallel;
 
 /// A recorded overcommitted run against its simulation
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Directory with bench.json of `corefit bench overcommit` and facts.toml
-    #[arg(long, default_value = "captures/overcommit-2cpus", value_name = "DIR")]
-    recorded: PathBuf,
+    /// [default: captures/overcommit-2cpus of the repository]
+    #[arg(long, value_name = "DIR")]
+    recorded: Option<PathBuf>,
     /// Runs that are simulated of each
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
@@ -81,10 +83,12 @@ struct Document {
     /// Fitted to the runs alone: what waking a CPU takes, us. Serial and parallel work are fitted for each program.
     wake_us: f64,
     rows: Vec<Row>,
-    /// Of the rows beside the neighbour: geometric mean and greatest factor by which the medians differ (lower
-    /// bounds where the median run was cut off), and rows whose ranges have something in common.
-    error: f64,
-    worst: f64,
+    /// Of the rows beside the neighbour: geometric mean and greatest factor by which the medians differ, and
+    /// rows whose ranges have something in common. `None`: not known, as a run too short to tell was cut off.
+    error: Option<f64>,
+    worst: Option<f64>,
+    /// Both are lower bounds: a median run was cut off.
+    at_least: bool,
     overlap: usize,
     predicted: usize,
 }
@@ -98,13 +102,50 @@ struct Row {
     recorded_s: f64,
     recorded_min_s: f64,
     recorded_max_s: f64,
+    /// The median; of runs of which some were cut off the lower one.
     simulated_s: f64,
+    /// The median is a lower bound.
+    at_least: bool,
     simulated_min_s: f64,
     simulated_max_s: f64,
-    /// Simulated runs that had not ended after [`UNTIL_S`], which they count as: times are lower bounds.
+    /// Simulated runs that had not ended after [`UNTIL_S`], which they count as.
     cut_off: usize,
     /// Went into the simulation.
     fitted: bool,
+}
+
+impl Row {
+    /// Simulated over recorded.
+    fn ratio(&self) -> Option<Value> {
+        self.simulated().over(Value::exact(self.recorded_s))
+    }
+
+    fn simulated(&self) -> Value {
+        bound(self.simulated_s, self.at_least)
+    }
+
+    /// The factor by which they differ.
+    fn off(&self) -> Option<Value> {
+        let ratio = self.ratio()?;
+        if ratio.number < 1.0 { Value::exact(1.0).over(ratio) } else { Some(ratio) }
+    }
+}
+
+fn bound(number: f64, at_least: bool) -> Value {
+    if at_least { Value::at_least(number) } else { Value::exact(number) }
+}
+
+/// The median of runs; where some were cut off the lower one, which is a lower bound if it was, too.
+fn middle(runs: &[f64]) -> Value {
+    let mut sorted = runs.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.last() {
+        Some(last) if *last >= UNTIL_S => {
+            let lower = sorted[(sorted.len() - 1) / 2];
+            bound(lower, lower >= UNTIL_S)
+        }
+        _ => Value::exact(median(sorted).unwrap_or(f64::NAN)),
+    }
 }
 
 /// When a simulated run is cut off.
@@ -113,10 +154,16 @@ const UNTIL_S: f64 = 20.0;
 const CONFIGURATIONS: [&str; 3] = ["1", "default", "passive"];
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let recorded: Recorded = serde_json::from_str(&read(&args.recorded, "bench.json")?)
-        .with_context(|| format!("{}/bench.json", args.recorded.display()))?;
-    let facts: Facts = toml::from_str(&read(&args.recorded, "facts.toml")?)
-        .with_context(|| format!("{}/facts.toml", args.recorded.display()))?;
+    let directory = match &args.recorded {
+        Some(directory) => directory.clone(),
+        None => find_root()
+            .map_err(|_| anyhow!("there is no repository above the executable or here; give --recorded DIR"))?
+            .join("captures/overcommit-2cpus"),
+    };
+    let recorded: Recorded = serde_json::from_str(&read(&directory, "bench.json")?)
+        .with_context(|| format!("{}/bench.json", directory.display()))?;
+    let facts: Facts = toml::from_str(&read(&directory, "facts.toml")?)
+        .with_context(|| format!("{}/facts.toml", directory.display()))?;
     let document = compare(&recorded, &facts, args.runs)?;
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
@@ -211,6 +258,7 @@ fn compare(recorded: &Recorded, facts: &Facts, runs: u32) -> Result<Document> {
         "simulations",
         |(program, condition, configuration, times, text)| {
             let simulated = simulate(text, runs)?;
+            let middle = middle(&simulated);
             Ok(Row {
                 program: program.clone(),
                 condition,
@@ -218,7 +266,8 @@ fn compare(recorded: &Recorded, facts: &Facts, runs: u32) -> Result<Document> {
                 recorded_s: times[0],
                 recorded_min_s: times[1],
                 recorded_max_s: times[2],
-                simulated_s: median(simulated.iter().copied()).unwrap_or(f64::NAN),
+                simulated_s: middle.number,
+                at_least: middle.bound == Bound::AtLeast,
                 simulated_min_s: simulated.iter().copied().fold(f64::INFINITY, f64::min),
                 simulated_max_s: simulated.iter().copied().fold(0.0, f64::max),
                 cut_off: simulated.iter().filter(|s| **s >= UNTIL_S).count(),
@@ -228,13 +277,14 @@ fn compare(recorded: &Recorded, facts: &Facts, runs: u32) -> Result<Document> {
     );
     let rows = rows.into_iter().collect::<Result<Vec<Row>>>()?;
     let predicted: Vec<&Row> = rows.iter().filter(|row| !row.fitted).collect();
-    let off: Vec<f64> = predicted.iter().map(|row| (row.simulated_s / row.recorded_s).ln().abs()).collect();
-    let count = f64::from(u32::try_from(off.len().max(1))?);
+    let off: Option<Vec<Value>> = predicted.iter().map(|row| row.off()).collect();
+    let error = off.clone().and_then(geomean);
     Ok(Document {
         bench: "model",
         wake_us,
-        error: (off.iter().sum::<f64>() / count).exp(),
-        worst: off.iter().copied().fold(0.0, f64::max).exp(),
+        error: error.map(|error| error.number),
+        worst: error.zip(off).map(|(_, off)| off.iter().map(|value| value.number).fold(1.0, f64::max)),
+        at_least: predicted.iter().any(|row| row.at_least),
         overlap: predicted
             .iter()
             .filter(|r| r.simulated_min_s <= r.recorded_max_s && r.recorded_min_s <= r.simulated_max_s)
@@ -277,19 +327,24 @@ fn text(document: &Document) -> String {
     for row in &document.rows {
         let mut cells = vec![row.program.clone(), row.condition.into(), row.configuration.into()];
         cells.extend([row.recorded_s, row.recorded_min_s, row.recorded_max_s].map(seconds));
-        cells.extend([row.simulated_s, row.simulated_min_s, row.simulated_max_s].map(seconds));
+        cells.push(bounded(Some(row.simulated()), seconds));
+        cells.extend(
+            [row.simulated_min_s, row.simulated_max_s]
+                .map(|s| bounded(Some(bound(s, s >= UNTIL_S)), seconds)),
+        );
         cells.push(if row.cut_off == 0 { NONE.into() } else { row.cut_off.to_string() });
-        cells.push(if row.fitted { NONE.into() } else { factor(row.simulated_s / row.recorded_s) });
+        cells.push(if row.fitted { NONE.into() } else { bounded(row.ratio(), factor) });
         table.row(cells);
     }
+    let known = |x: Option<f64>| bounded(x.map(|x| bound(x, document.at_least)), factor);
     format!(
         "{}\nFitted to the runs alone (nothing_short): serial and parallel work of each program, and {:.0} us to wake a CPU.\n\
          Beside the neighbour, predicted: off by a factor of {} on average (geometric mean), {} at worst; ranges meet in\n\
          {} of {} rows. Simulated runs are cut off after {UNTIL_S} s.\n",
         table.render(),
         document.wake_us,
-        factor(document.error),
-        factor(document.worst),
+        known(document.error),
+        known(document.worst),
         document.overlap,
         document.predicted,
     )
@@ -298,6 +353,13 @@ fn text(document: &Document) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_median_of_runs_that_were_cut_off_is_a_lower_bound() {
+        assert_eq!(middle(&[3.0, 1.0]), Value::exact(2.0));
+        assert_eq!(middle(&[UNTIL_S, 1.0]), Value::exact(1.0), "never a mean with what is not known");
+        assert_eq!(middle(&[UNTIL_S, 1.0, UNTIL_S]), Value::at_least(UNTIL_S));
+    }
 
     #[test]
     fn nothing_recorded_beside_the_neighbour_goes_into_the_simulation() {

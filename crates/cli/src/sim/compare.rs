@@ -35,15 +35,17 @@ pub(super) struct Comparison {
 pub(super) fn along(key: &str, points: &[Point<'_>], runs: &[Vec<Run>]) -> Vec<Comparison> {
     // The others of a sweep's point, in the order of the first one with the same other values.
     let mut families: Vec<(Vec<Set>, Vec<usize>)> = vec![];
+    let mut number_of: BTreeMap<Vec<Set>, usize> = BTreeMap::new();
     for (index, point) in points.iter().enumerate() {
         if !point.sets.iter().any(|(k, _)| k == key) {
             return vec![];
         }
         let others: Vec<_> = point.sets.iter().filter(|(k, _)| k != key).cloned().collect();
-        match families.iter_mut().find(|(known, _)| *known == others) {
-            Some((_, members)) => members.push(index),
-            None => families.push((others, vec![index])),
+        let family = *number_of.entry(others.clone()).or_insert(families.len());
+        if family == families.len() {
+            families.push((others, vec![]));
         }
+        families[family].1.push(index);
     }
     let value = |index: usize| points[index].sets.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
     let mut comparisons = vec![];

@@ -28,11 +28,8 @@ pub(super) fn write(file: &Path, columns: &[Column], document: &str) -> Result<(
 /// # Errors
 /// If it is none of them, or there is no such directory: to be known before the sweep, not after it.
 pub(super) fn ending(file: &Path) -> Result<&str> {
+    crate::picture::directory(file)?;
     let name = file.display();
-    let directory = file.parent().filter(|d| !d.as_os_str().is_empty());
-    if let Some(directory) = directory.filter(|d| !d.is_dir()) {
-        bail!("{name}: there is no directory {}", directory.display());
-    }
     match file.extension().and_then(|e| e.to_str()) {
         Some(ending @ ("csv" | "parquet" | "json")) => Ok(ending),
         _ => bail!("{name}: its name has to end with .csv, .parquet or .json"),

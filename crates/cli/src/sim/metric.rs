@@ -2,6 +2,8 @@
 
 use corefit_sim::{Truth, VmTruth};
 
+use super::replicate::Run;
+
 /// A number of one VM in one run.
 pub(super) struct Metric {
     /// In files and options.
@@ -26,7 +28,7 @@ pub(super) const MARKS: usize = 1;
 
 /// All of them; pCPUs and rates are means over the whole run.
 #[expect(clippy::cast_precision_loss, reason = "counts and ns of runs")]
-pub(super) const METRICS: [Metric; 15] = [
+pub(super) const METRICS: [Metric; 18] = [
     Metric {
         name: "took_s",
         meaning: "seconds from start to end",
@@ -52,6 +54,16 @@ pub(super) const METRICS: [Metric; 15] = [
         meaning: "pCPUs that switched",
         of: |vm, ran| Some(vm.time.switching as f64 / ran),
     },
+    Metric {
+        name: "allocated",
+        meaning: "pCPUs entitled to",
+        of: |vm, ran| Some(vm.time.allocated as f64 / ran),
+    },
+    Metric {
+        name: "surplus",
+        meaning: "pCPUs used beyond that",
+        of: |vm, ran| Some(vm.time.surplus as f64 / ran),
+    },
     Metric { name: "waiting", meaning: "vCPUs that waited", of: |vm, ran| Some(vm.waited_ns as f64 / ran) },
     Metric {
         name: "unused",
@@ -59,6 +71,7 @@ pub(super) const METRICS: [Metric; 15] = [
         of: |vm, ran| Some(vm.time.unused as f64 / ran),
     },
     Metric { name: "efficiency", meaning: "worked, of the time on pCPUs", of: |vm, _| vm.efficiency() },
+    Metric { name: "speedup", meaning: "vCPUs times efficiency (P1)", of: |vm, _| vm.speedup() },
     Metric {
         name: "holder_preemptions_per_s",
         meaning: "preemptions of vCPUs that held a spin lock, per second",
@@ -96,6 +109,29 @@ pub(super) const METRICS: [Metric; 15] = [
     },
 ];
 
+/// A number of the host in one run.
+pub(super) struct HostMetric {
+    pub(super) name: &'static str,
+    pub(super) meaning: &'static str,
+    pub(super) of: fn(&Run) -> f64,
+}
+
+/// All of them.
+pub(super) const HOST: [HostMetric; 3] = [
+    HostMetric { name: "host_simulated_s", meaning: "seconds simulated", of: |run| run.ran_s },
+    HostMetric {
+        name: "host_competing_cores",
+        meaning: "cores with two pCPUs or more busy",
+        of: |run| run.competing_cores,
+    },
+    HostMetric { name: "host_idle_pcpus", meaning: "pCPUs that were idle", of: |run| run.idle_pcpus },
+];
+
+/// The host's number of that name.
+pub(super) fn of_host(name: &str) -> Option<&'static HostMetric> {
+    HOST.iter().find(|metric| metric.name == name)
+}
+
 /// The metric of that name.
 pub(super) fn index(name: &str) -> Option<usize> {
     METRICS.iter().position(|metric| metric.name == name)
@@ -103,5 +139,5 @@ pub(super) fn index(name: &str) -> Option<usize> {
 
 /// All names, for messages.
 pub(super) fn names() -> String {
-    METRICS.map(|metric| metric.name).join(", ")
+    METRICS.iter().map(|m| m.name).chain(HOST.iter().map(|m| m.name)).collect::<Vec<_>>().join(", ")
 }

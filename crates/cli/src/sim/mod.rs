@@ -3,7 +3,7 @@
 //! ```text
 //! file, --set ─▶ points ─▶ replicate ─┬▶ summary, compare ─▶ text, --json
 //!               (a sweep)  (all cores) ├▶ rows ─▶ export     CSV, Parquet
-//!                                      └▶ plot               SVG
+//!                                      └▶ plot               SVG, PNG
 //! ```
 
 mod compare;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use corefit_sim::{Scenario, ScenarioError, Set};
 
-use crate::{machine, parallel};
+use crate::{machine, parallel, picture};
 
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Write every run to FILE.csv or FILE.parquet, or the means to FILE.json; may be repeated
     #[arg(long, value_name = "FILE")]
     out: Vec<PathBuf>,
-    /// Draw the sweep as SVG
+    /// Draw the sweep: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// The list that is x in the picture [default: the longest one of numbers]
@@ -112,12 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = keys(&args.compare, &axes)?;
     let wanted = plot::Wanted { x: args.x.as_deref(), y: args.y.as_deref(), vm: args.vm.as_deref() };
     if let Some(file) = &args.plot {
-        wanted.check(&axes)?;
-        ensure!(
-            file.extension().is_some_and(|e| e == "svg"),
-            "{}: its name has to end with .svg",
-            file.display()
-        );
+        wanted.check(&axes, &points)?;
+        picture::check(file)?;
+        some_vm(args.vm.as_deref(), &points).map_err(place)??;
     }
     for file in &args.out {
         export::ending(file)?;
@@ -137,18 +134,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for file in &args.out {
         export::write(file, &columns, &(json.clone() + "\n"))?;
     }
-    if let Some(file) = &args.plot {
-        let title = if document.about.is_empty() { &document.scenario } else { &document.about };
-        let picture = plot::draw(&wanted, &axes, (&points, &runs), title)?;
-        std::fs::write(file, picture).with_context(|| cannot(file))?;
-    }
     if args.json {
         show!("{json}");
     } else {
         show!("{}", text::render(&document).trim_end());
     }
     loudly(&document);
+    // Last: a picture that cannot be drawn takes nothing else with it.
+    if let Some(file) = &args.plot {
+        let title = if document.about.is_empty() { &document.scenario } else { &document.about };
+        let drawn = plot::draw(&wanted, &axes, (&points, &runs), title)
+            .with_context(|| format!("--plot {}", file.display()))?;
+        picture::write(file, &drawn)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A point has VMs whose names begin so.
+fn some_vm(prefix: Option<&str>, points: &[Point<'_>]) -> Result<Result<()>, ScenarioError> {
+    let (Some(prefix), Some(point)) = (prefix, points.first()) else { return Ok(Ok(())) };
+    let vms = point.scenario()?.spec.vms;
+    let known: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+    if known.iter().any(|name| name.starts_with(prefix)) {
+        return Ok(Ok(()));
+    }
+    Ok(Err(anyhow!("--vm {prefix}: there is no such VM; there is {}", known.join(", "))))
 }
 
 /// A run of its own: it is the same as the first one that is reported.
@@ -159,10 +169,6 @@ fn trace(file: &Path, points: &[Point<'_>]) -> Result<()> {
     let (mut sim, _, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
     let mut out = std::fs::File::create(file).context("cannot be written")?;
     sim.trace(length, &mut out).context("cannot be written")
-}
-
-fn cannot(file: &Path) -> String {
-    format!("{}: cannot be written", file.display())
 }
 
 /// On stderr, whatever becomes of stdout.

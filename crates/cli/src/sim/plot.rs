@@ -1,12 +1,14 @@
 //! A picture of a sweep: one number over one value, a line for each combination of the others.
 
-use anyhow::{Result, bail};
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail, ensure};
 
 use super::metric::{self, MARKS, METRICS, TOOK};
 use super::replicate::Run;
 use super::summary::Mean;
 use super::{Axis, Point};
-use crate::chart::{self, Chart, Series};
+use crate::chart::{self, Chart, MOST, Series};
 
 /// What is to be drawn; `None`: chosen.
 #[derive(Default)]
@@ -21,12 +23,21 @@ impl Wanted<'_> {
     /// Which axis is x, before anything runs.
     ///
     /// # Errors
-    /// If there is none, or no such axis or number.
-    pub(super) fn check(&self, axes: &[Axis]) -> Result<()> {
-        self.axis(axes)?;
+    /// If there is none, or no such axis or number, or there are too many lines.
+    pub(super) fn check(&self, axes: &[Axis], points: &[Point<'_>]) -> Result<()> {
+        let x = &self.axis(axes)?.0;
+        let names: BTreeSet<Vec<&str>> = points.iter().map(|point| line_of(point, x)).collect();
+        ensure!(
+            names.len() <= MOST,
+            "--plot: {} lines cannot be told apart, {MOST} can; take some values out of the lists",
+            names.len()
+        );
         match self.y {
-            Some(name) if metric::index(name).is_none() => {
+            Some(name) if metric::index(name).is_none() && metric::of_host(name).is_none() => {
                 bail!("--y {name}: there is no such number; give {}", metric::names())
+            }
+            Some(name) if self.vm.is_some() && metric::of_host(name).is_some() => {
+                bail!("--y {name}: this is the host's, not a VM's; leave out --vm")
             }
             _ => Ok(()),
         }
@@ -50,6 +61,11 @@ impl Wanted<'_> {
     }
 }
 
+/// The values that a line stands for: all but x.
+fn line_of<'p>(point: &'p Point<'_>, x: &str) -> Vec<&'p str> {
+    point.sets.iter().filter(|(key, _)| key != x).map(|(_, value)| value.as_str()).collect()
+}
+
 /// `8`, `0.5`, or the seconds of `10ms`.
 fn amount(value: &str) -> Option<f64> {
     let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
@@ -68,6 +84,7 @@ pub(super) fn draw(
     let runs_have = |metric: usize| {
         runs.iter().flatten().flat_map(|run| &run.vms).any(|vm| vm.values[metric].is_some_and(|v| v != 0.0))
     };
+    let host = wanted.y.and_then(metric::of_host);
     let metric = match wanted.y.and_then(metric::index) {
         Some(metric) => metric,
         None if runs_have(TOOK) => TOOK,
@@ -77,22 +94,26 @@ pub(super) fn draw(
     let mut series: Vec<Series> = vec![];
     let mut left_out = 0;
     for (point, runs) in points.iter().zip(runs) {
-        let mut name = vec![];
         let mut x = 0.0;
         for (k, value) in &point.sets {
             if k != key {
-                name.push(value.as_str());
-            } else if let Some(number) = values.iter().position(|v| v == value) {
+                continue;
+            }
+            if let Some(number) = values.iter().position(|v| v == value) {
                 let place = f64::from(u32::try_from(number).unwrap_or(0));
                 x = amounts.as_ref().map_or(place, |amounts| amounts[number]);
             }
         }
-        let name = name.join(", ");
+        let name = line_of(point, key).join(", ");
         let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
             series.push(Series { name, points: vec![] });
             series.len() - 1
         });
-        let each: Option<Vec<f64>> = runs.iter().map(|run| of_run(run, metric, wanted.vm)).collect();
+        let number = |run| match host {
+            Some(host) => Some((host.of)(run)),
+            None => of_run(run, metric, wanted.vm),
+        };
+        let each: Option<Vec<f64>> = runs.iter().map(number).collect();
         match each.and_then(Mean::of) {
             Some(mean) => series[at].points.push((x, mean.mean, mean.ci95)),
             None => left_out += 1,
@@ -106,7 +127,7 @@ pub(super) fn draw(
         title: title.into(),
         note,
         x: key.clone(),
-        y: METRICS[metric].meaning.into(),
+        y: host.map_or(METRICS[metric].meaning, |host| host.meaning).into(),
         categories: amounts.is_none().then(|| values.clone()),
         series,
     })
@@ -138,9 +159,9 @@ mod tests {
         assert_eq!(chosen(Some("lock")).unwrap(), "lock");
         let told = chosen(Some("locks")).unwrap_err().to_string();
         assert_eq!(told, "--x locks: the scenario has no list there; there is lock, vcpus, slice");
-        let none = Wanted::default().check(&[]).unwrap_err().to_string();
+        let none = Wanted::default().check(&[], &[]).unwrap_err().to_string();
         assert!(none.starts_with("--plot: the scenario is one point"), "{none}");
-        let y = Wanted { y: Some("speed"), ..Wanted::default() }.check(&axes).unwrap_err().to_string();
+        let y = Wanted { y: Some("speed"), ..Wanted::default() }.check(&axes, &[]).unwrap_err().to_string();
         assert!(y.starts_with("--y speed: there is no such number; give took_s,"), "{y}");
     }
 

@@ -2,7 +2,7 @@
 //! other, are the file of the whole sweep.
 
 use super::Point;
-use super::metric::METRICS;
+use super::metric::{HOST, METRICS};
 use super::replicate::{Run, VmRun};
 
 /// A column.
@@ -36,7 +36,8 @@ pub(super) fn table(axes: &[(String, Vec<String>)], points: &[Point<'_>], runs: 
     add("point", Values::Whole(rows.iter().map(|r| whole(r.0.number)).collect()));
     add("run", Values::Whole(rows.iter().map(|r| whole(r.1)).collect()));
     add("seed", Values::Whole(rows.iter().map(|r| i64::try_from(r.2.seed).unwrap_or(i64::MAX)).collect()));
-    for (key, all) in axes {
+    // A seed of the sweep is in the column above, with the run's number added.
+    for (key, all) in axes.iter().filter(|(key, _)| key != "seed") {
         let of = |point: &Point<'_>| {
             point.sets.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone()).unwrap_or_default()
         };
@@ -49,9 +50,9 @@ pub(super) fn table(axes: &[(String, Vec<String>)], points: &[Point<'_>], runs: 
     for (index, metric) in METRICS.iter().enumerate() {
         add(metric.name, Values::Real(rows.iter().map(|r| r.3.values[index]).collect()));
     }
-    add("host_simulated_s", Values::Real(rows.iter().map(|r| Some(r.2.ran_s)).collect()));
-    add("host_competing_cores", Values::Real(rows.iter().map(|r| Some(r.2.competing_cores)).collect()));
-    add("host_idle_pcpus", Values::Real(rows.iter().map(|r| Some(r.2.idle_pcpus)).collect()));
+    for host in &HOST {
+        add(host.name, Values::Real(rows.iter().map(|r| Some((host.of)(r.2))).collect()));
+    }
     columns
 }
 

@@ -41,7 +41,8 @@ impl Sim {
             parts.add(vm, spec, &mut cpus);
         }
         let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
-        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus).map_err(|vm| SpecError {
+        let before = (spec.jitter_ns > 0).then_some(spec.seed);
+        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus, before).map_err(|vm| SpecError {
             path: format!("vm.{}.vcpus", spec.vms[vm as usize].name),
             what:
                 "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity"
@@ -91,7 +92,7 @@ impl Sim {
         self.queue.add(self.period_ns, Event::Period);
         self.timers = self.sched.timers();
         for (number, period) in (0..).zip(self.timers.clone()) {
-            self.queue.add(period, Event::Timer(number));
+            self.queue.add(self.sched.first(number, period), Event::Timer(number));
         }
         for (v, limit) in (0..).zip(self.limits.clone()) {
             if let Some(limit) = limit {
@@ -265,7 +266,9 @@ pub(super) fn masks(vcpu: &VcpuSpec, cpus: &mut Cpus) -> (u32, u32) {
 
 fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
     let (hard, soft) = masks(vcpu, cpus);
-    let begin = crate::cpus::bits(&cpus.masks[hard as usize]).next().unwrap_or(0);
+    // One after the other, as hypervisors put them when they are made (Xen: `cpumask_cycle` over a domain's vCPUs).
+    let may: Vec<u32> = crate::cpus::bits(&cpus.masks[hard as usize]).collect();
+    let begin = may.get(cpus.vcpus.len() % may.len().max(1)).copied().unwrap_or(0);
     Vcpu {
         vm,
         state: VState::Halted,

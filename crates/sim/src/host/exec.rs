@@ -76,6 +76,12 @@ impl Sim {
                     thread.pc += 1;
                     self.post(t, channel);
                 }
+                Op::Put { channel, next } => {
+                    thread.pc += 1;
+                    if !self.put(t, channel, next) {
+                        return;
+                    }
+                }
                 Op::Wait { channel, next } => {
                     thread.pc += 1;
                     if !self.receive(t, channel, next) {

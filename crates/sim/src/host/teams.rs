@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Waiting for the team is spinning for `spin_ns`, then blocking (as libgomp does). A channel counts
-//! posts that the member before or after did not wait for yet; waiting for it spins without pause.
+//! posts that the member before or after did not wait for yet; waiting for it spins without pause. With `put`
+//! it has one place: who finds it full waits until it is emptied.
 
 use super::{Event, Line, Sim, TState, Wait};
 use crate::cpus::NONE;
@@ -56,10 +57,12 @@ pub(crate) struct App {
 pub(crate) struct Channel {
     posts: u32,
     waiter: u32,
+    /// Waits for room.
+    putter: u32,
 }
 
 impl Channel {
-    pub(super) const EMPTY: Channel = Channel { posts: 0, waiter: NONE };
+    pub(super) const EMPTY: Channel = Channel { posts: 0, waiter: NONE, putter: NONE };
 }
 
 impl App {
@@ -204,6 +207,31 @@ impl Sim {
         }
     }
 
+    /// A thread posts to one neighbour, if that took the last post; whether it goes on at once.
+    pub(super) fn put(&mut self, t: u32, channel: u16, to_next: bool) -> bool {
+        let thread = &self.threads[t as usize];
+        let (a, by) = (thread.app as usize, thread.vcpu);
+        let last = if to_next { self.apps[a].team - 1 } else { 0 };
+        if thread.member == last {
+            return true;
+        }
+        let index = self.apps[a].channel(channel, to_next, thread.member);
+        let channel = &mut self.apps[a].channels[index];
+        if channel.waiter != NONE {
+            let w = std::mem::replace(&mut channel.waiter, NONE);
+            self.grant(w, self.costs.line_ns, by);
+            return true;
+        }
+        if channel.posts == 0 {
+            channel.posts = 1;
+            return true;
+        }
+        channel.putter = t;
+        let index = u32::try_from(index).unwrap_or(NONE);
+        self.threads[t as usize].spin(Wait::Channel(index), NEVER, false);
+        false
+    }
+
     /// A thread waits for a post of a neighbour; whether it goes on at once. The ends do not wait.
     pub(super) fn receive(&mut self, t: u32, channel: u16, from_next: bool) -> bool {
         let thread = &self.threads[t as usize];
@@ -217,6 +245,12 @@ impl Sim {
         let state = &mut app.channels[index];
         if state.posts > 0 {
             state.posts -= 1;
+            if state.putter != NONE {
+                state.posts += 1;
+                let w = std::mem::replace(&mut state.putter, NONE);
+                let by = self.threads[t as usize].vcpu;
+                self.grant(w, self.costs.line_ns, by);
+            }
             return true;
         }
         state.waiter = t;

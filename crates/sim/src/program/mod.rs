@@ -24,6 +24,7 @@
 //! | `userspin L { }` | a spin lock of the program, without pause: unseen, unfair |
 //! | `mutex L { }` | a lock that blocks and lets others barge |
 //! | `post C`, `wait C prev`, `wait C next` | channels of a pipeline, waited for by spinning without pause |
+//! | `put C next`, `put C prev` | a post to one neighbour that first waits, likewise, until it took the last one: a flag |
 //! | `mark` | counts: what a run that never ends is measured by |
 //!
 //! DIST: `exp`, `uniform P%`, `normal P%` (P: half the width, the standard deviation). TIME: `10us`.
@@ -110,6 +111,11 @@ pub(crate) enum Op {
     Release(LockUse, u16),
     Barrier,
     Post(u16),
+    /// To the member before, or after, as soon as it took the last one.
+    Put {
+        channel: u16,
+        next: bool,
+    },
     /// From the member before, or after.
     Wait {
         channel: u16,

@@ -9,7 +9,7 @@ const MAX_OPS: usize = 60_000;
 /// The longest single length, s.
 const MAX_SECONDS: f64 = 3600.0;
 const OPERATIONS: &str = "compute, sleep, repeat, forever, parallel, single, barrier, kernel, userspin, mutex, \
-    post, wait or mark";
+    post, put, wait or mark";
 
 /// What is wrong with a program's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -158,14 +158,12 @@ impl Parser {
                 self.program.ops.push(Op::Post(channel));
             }
             "wait" => {
-                let channel = self.channel()?;
-                let next = match self.take().as_deref() {
-                    Some("prev") => false,
-                    Some("next") => true,
-                    other => return self.error(format!("{} is nobody; give prev or next", quoted(other))),
-                };
-                self.no_waiting("wait")?;
+                let (channel, next) = self.neighbour("wait")?;
                 self.program.ops.push(Op::Wait { channel, next });
+            }
+            "put" => {
+                let (channel, next) = self.neighbour("put")?;
+                self.program.ops.push(Op::Put { channel, next });
             }
             "mark" => self.program.ops.push(Op::Mark),
             other => return self.error(format!("{other:?} is no operation; give {OPERATIONS}")),
@@ -244,6 +242,18 @@ impl Parser {
         self.program.ops.push(Op::Release(kind, index));
         self.held.pop();
         Ok(())
+    }
+
+    /// A channel, and whether the neighbour is the member after.
+    fn neighbour(&mut self, what: &str) -> Result<(u16, bool), ProgramError> {
+        let channel = self.channel()?;
+        let next = match self.take().as_deref() {
+            Some("prev") => false,
+            Some("next") => true,
+            other => return self.error(format!("{} is nobody; give prev or next", quoted(other))),
+        };
+        self.no_waiting(what)?;
+        Ok((channel, next))
     }
 
     fn channel(&mut self) -> Result<u16, ProgramError> {

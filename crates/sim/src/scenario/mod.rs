@@ -70,7 +70,14 @@ impl Scenario {
     pub fn at(text: &str, sets: &[Set], point: &[Set]) -> Result<Scenario, ScenarioError> {
         let mut root = root(text, sets)?;
         put(&mut root, point)?;
-        read::scenario(text, &root, sets)
+        read::scenario(text, &root, sets).map_err(|mut error| {
+            if !point.is_empty() {
+                let values: Vec<String> =
+                    point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+                error.what += &format!(" (at {})", values.join(", "));
+            }
+            error
+        })
     }
 
     /// The lists of a sweep: where each stands (a path such as `vm.lu.vcpus`), and its values.
@@ -263,6 +270,9 @@ mod tests {
                 ("\"ep\"\n", "\"hog\"\n[[vm.change]]\nat = \"1s\"\nteam = 2\n"),
                 "line 8, vm.a.change.0.team: no program of this VM has `parallel`",
             ),
+            (("\"a\"", "\"a.b\""), "line 3, vm.a.b.name: \"a.b\" is no name that --set can tell"),
+            (("\"a\"", "\"0\""), "line 3, vm.0.name: \"0\" is no name"),
+            (("\"a\"", "\"\""), "line 3, vm..name: \"\" is no name"),
             (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
             (("name = \"a\"", "name = \"a"), "line 3: "),
         ] {
@@ -317,6 +327,27 @@ mod tests {
         let scenario = Scenario::parse(&text, &points[5]).unwrap();
         assert_eq!((scenario.spec.hardware.cores, scenario.spec.vms[0].vcpus.len()), (4, 4));
         assert_eq!(Scenario::points(SMALL, &[]).unwrap(), [vec![]]);
+    }
+
+    #[test]
+    fn a_table_of_settings_can_be_set_though_the_file_has_none() {
+        let set = |key: &str, value: &str| Scenario::parse(SMALL, &[(key.to_owned(), value.to_owned())]);
+        assert_eq!(set("costs.switch", "7us").unwrap().spec.costs.switch_ns, 7_000);
+        assert!(set("relaxed.skew", "5ms").unwrap().spec.relaxed.is_some());
+        let told = set("costs.swich", "7us").unwrap_err().to_string();
+        assert!(told.starts_with("--set costs.swich: no such key; give halt,"), "{told}");
+        let told = set("vn.a.vcpus", "1").unwrap_err().to_string();
+        assert_eq!(told, "--set vn.a.vcpus: there is no \"vn\"; there is hardware, vm");
+    }
+
+    #[test]
+    fn text_in_a_list_stays_text_even_if_it_looks_like_a_number() {
+        let text = SMALL.replace("vcpus = 2", "vcpus = 2\naffinity = [\"0\", \"0-1\"]");
+        let points = Scenario::points(&text, &[]).unwrap();
+        let cpus = |point: &Vec<Set>| {
+            Scenario::at(&text, &[], point).unwrap().spec.vms[0].vcpus[0].affinity.to_string()
+        };
+        assert_eq!(points.iter().map(cpus).collect::<Vec<_>>(), ["0", "0-1"]);
     }
 
     #[test]

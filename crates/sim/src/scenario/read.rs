@@ -23,7 +23,7 @@ pub(super) fn scenario<'a>(
     sets: &'a [Set],
 ) -> Result<Scenario, ScenarioError> {
     let lines = RefCell::new(BTreeMap::new());
-    let root = Table::new(text, "", root, sets, &lines);
+    let root = Table::new(text, "", root, None, sets, &lines);
     let hardware = hardware(&root)?;
     let policy = policy(&root)?;
     let relaxed = relaxed(&root, &policy)?;
@@ -155,6 +155,10 @@ fn vm(
     vms: &mut Vec<VmSpec>,
 ) -> Result<(), ScenarioError> {
     let Some(name) = table.text("name")? else { return table.error("name", "give the VM a name") };
+    if name.is_empty() || name.contains('.') || name.bytes().all(|b| b.is_ascii_digit()) {
+        let what = "is no name that --set can tell; give one without a dot that is not a number";
+        return table.error("name", format!("{name:?} {what}"));
+    }
     let count = table.whole("count", 1, 1, 4096)?;
     let (near, wake) = (table.whole("oticket_near", 18, 0, 64)?, table.whole("oticket_wake", 4, 1, 4096)?);
     let lock = match table.choice("lock", GuestSpec::default().lock, &LOCKS)? {

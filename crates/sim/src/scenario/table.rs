@@ -31,15 +31,22 @@ fn decimal(digits: &str, radix: u32) -> String {
     i128::from_str_radix(digits, radix).map_or_else(|_| digits.to_owned(), |number| number.to_string())
 }
 
+/// Tables of settings that all have defaults.
+const PARTS: [&str; 8] = ["cfs", "costs", "credit", "credit2", "hardware", "ple", "relaxed", "strict"];
+
 /// Puts a value at a path: TOML, or else a text.
 pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> Result<(), String> {
-    let value = typed(value);
     let mut table = root;
     let parts: Vec<&str> = path.split('.').collect();
     let Some((last, way)) = parts.split_last() else { return Err("give a key".into()) };
     let mut way = way.iter();
     while let Some(part) = way.next() {
         let known = keys(table);
+        if parts[0] == *part && PARTS.contains(part) && !table.iter().any(|(key, _)| key.get_ref() == part) {
+            // Everything in these has a default: they need not be in the file.
+            let empty = DeValue::Table(DeTable::new());
+            table.insert(Spanned::new(0..0, Cow::Borrowed(*part)), Spanned::new(0..0, empty));
+        }
         let entry = table.iter_mut().find(|(key, _)| key.get_ref() == part).map(|(_, value)| value.get_mut());
         match entry {
             Some(DeValue::Table(inner)) => table = inner,
@@ -52,6 +59,11 @@ pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> 
         }
     }
     let old = table.iter_mut().find(|(key, _)| key.get_ref() == last).map(|(_, value)| value);
+    // What is text in the list that stands there stays text, even if it looks like a number.
+    let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str() == Some(value);
+    let listed =
+        old.as_ref().and_then(|old| old.get_ref().as_array()).is_some_and(|items| items.iter().any(text));
+    let value = if listed { DeValue::String(Cow::Borrowed(value)) } else { typed(value) };
     if let Some(old) = old {
         *old.get_mut() = value;
     } else {
@@ -105,6 +117,8 @@ pub(super) struct Table<'a> {
     /// `vm.lu`, or empty for the root.
     pub(super) path: String,
     table: &'a DeTable<'a>,
+    /// Where it begins; `None`: it is the root, or was made by `--set`.
+    at: Option<usize>,
     sets: &'a [Set],
     asked: RefCell<Vec<&'static str>>,
     /// Where each value stands, by its path.
@@ -116,10 +130,11 @@ impl<'a> Table<'a> {
         text: &'a str,
         path: &str,
         table: &'a DeTable<'a>,
+        at: Option<usize>,
         sets: &'a [Set],
         lines: &'a RefCell<BTreeMap<String, String>>,
     ) -> Table<'a> {
-        Table { text, path: path.into(), table, sets, asked: RefCell::default(), lines }
+        Table { text, path: path.into(), table, at, sets, asked: RefCell::default(), lines }
     }
 
     fn full(&self, key: &str) -> String {
@@ -138,7 +153,10 @@ impl<'a> Table<'a> {
         let found = self.table.iter().find(|(k, _)| k.get_ref() == key);
         let place = match found {
             Some((_, value)) => self.place(key, value.span().start),
-            None => format!("{}: ", self.full(key)),
+            None => {
+                self.at.map_or(String::new(), |at| format!("line {}, ", line(self.text, at)))
+                    + &format!("{}: ", self.full(key))
+            }
         };
         Err(ScenarioError { place, what: what.into() })
     }
@@ -245,7 +263,9 @@ impl<'a> Table<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(DeValue::Table(inner)) => {
-                Ok(Some(Table::new(self.text, &self.full(key), inner, self.sets, self.lines)))
+                let value = self.table.iter().find(|(k, _)| k.get_ref() == key).map(|(_, value)| value);
+                let at = value.and_then(begin);
+                Ok(Some(Table::new(self.text, &self.full(key), inner, at, self.sets, self.lines)))
             }
             Some(_) => self.error(key, format!("give a table: [{}]", self.full(key))),
         }
@@ -266,12 +286,18 @@ impl<'a> Table<'a> {
                 self.text,
                 &format!("{}.{name}", self.full(key)),
                 inner,
+                begin(item),
                 self.sets,
                 self.lines,
             ));
         }
         Ok(tables)
     }
+}
+
+/// Where a value begins; `None`: it is not in the file.
+fn begin(value: &Spanned<DeValue<'_>>) -> Option<usize> {
+    Some(value.span()).filter(|span| !span.is_empty()).map(|span| span.start)
 }
 
 /// `10us` in ns.

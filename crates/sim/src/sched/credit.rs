@@ -6,14 +6,20 @@
 //! before both, until the next tick finds it running. A pCPU that would run one that is over takes one
 //! that is under from another's queue first. A VM over its cap is parked until it has credit again.
 //!
-//! vCPUs become active when a tick finds them running, and inactive when they hoard a slice's worth.
-//! Known gap: ticks of all pCPUs come at the same time.
+//! vCPUs become active when a tick finds them running. With more credit than a slice's worth they become inactive, and
+//! keep half of it. Who waits takes a running one's place only when it wakes up, else when the slice ends. The credit
+//! that is looked at when more is handed out is that of the pCPU's last tick; ticks are spread evenly over pCPUs
+//! (as they were started one after the other; at most [`PHASES`] different times).
 
 use crate::cpus::{Cpus, NONE, OVER_CAP, bits};
 use crate::queue::Ns;
+use crate::random::{Purpose, Stream};
 use crate::spec::CreditSpec;
 
 use super::{Order, Scheduler, signed, take_out};
+
+/// pCPUs tick at so many different times.
+const PHASES: u8 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
@@ -29,17 +35,26 @@ pub(crate) struct Credit {
     queues: Vec<Vec<u32>>,
     rank: Vec<Rank>,
     credit: Vec<i64>,
+    /// What was used since the last tick or switch.
+    used: Vec<i64>,
+    phases: u8,
     active: Vec<bool>,
 }
 
 impl Credit {
-    pub(crate) fn new(spec: CreditSpec, cpus: &Cpus) -> Credit {
+    /// vCPUs that idled `before` have something between half a slice's credit and a whole one: whoever gets beyond
+    /// is halved.
+    pub(crate) fn new(spec: CreditSpec, cpus: &Cpus, before: Option<u64>) -> Credit {
         let vcpus = cpus.vcpus.len();
+        let half = spec.slice_ns / 2;
+        let left = |v| before.map_or(0, |seed| half + Stream::new(seed, v, Purpose::Before).below(half));
         Credit {
             spec,
             queues: vec![vec![]; cpus.pcpus.len()],
             rank: vec![Rank::Under; vcpus],
-            credit: vec![0; vcpus],
+            credit: (0..).map(left).map(signed).take(vcpus).collect(),
+            used: vec![0; vcpus],
+            phases: u8::try_from(cpus.pcpus.len()).map_or(PHASES, |n| n.min(PHASES)),
             active: vec![false; vcpus],
         }
     }
@@ -73,12 +88,19 @@ impl Credit {
         first(true).or_else(|| first(false))
     }
 
-    fn tick(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
-        for p in 0..u32::try_from(cpus.pcpus.len()).unwrap_or(0) {
+    /// Credit is paid for what was used.
+    fn burn(&mut self, v: u32) {
+        self.credit[v as usize] -= std::mem::take(&mut self.used[v as usize]);
+    }
+
+    fn tick(&mut self, cpus: &mut Cpus, phase: u8, orders: &mut Vec<Order>) {
+        let all = u32::try_from(cpus.pcpus.len()).unwrap_or(0);
+        for p in (u32::from(phase)..all).step_by(usize::from(self.phases)) {
             let v = cpus.pcpus[p as usize].run;
             if v == NONE {
                 continue;
             }
+            self.burn(v);
             self.active[v as usize] = true;
             if self.rank[v as usize] == Rank::Boost {
                 self.rank[v as usize] = Rank::Under;
@@ -149,7 +171,7 @@ impl Credit {
                 orders.push(Order::Unpark(v, OVER_CAP));
             }
             if *have > slice {
-                *have = slice;
+                *have /= 2;
                 self.active[v as usize] = false;
             }
         }
@@ -191,10 +213,13 @@ impl Scheduler for Credit {
     }
 
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
+        self.burn(v);
         self.insert(cpus, p, v, yielded);
     }
 
-    fn halts(&mut self, _cpus: &mut Cpus, _v: u32) {}
+    fn halts(&mut self, _cpus: &mut Cpus, v: u32) {
+        self.burn(v);
+    }
 
     fn next(&mut self, cpus: &mut Cpus, p: u32) -> Option<u32> {
         let own = self.queues[p as usize].first().copied();
@@ -217,24 +242,30 @@ impl Scheduler for Credit {
     fn slice_end(&self, cpus: &Cpus, p: u32, now: Ns) -> Ns {
         let pcpu = &cpus.pcpus[p as usize];
         let head = self.queues[p as usize].first();
-        let waits = head.is_some_and(|&v| self.rank[v as usize] < self.rank[pcpu.run as usize]);
+        let waits = head.is_some_and(|&v| self.rank[v as usize] == Rank::Boost)
+            && self.rank[pcpu.run as usize] != Rank::Boost;
         let after = if waits { self.spec.ratelimit_ns } else { self.spec.slice_ns };
         (pcpu.dispatched + after).max(now + 1)
     }
 
     fn ran(&mut self, _cpus: &Cpus, v: u32, ns: Ns) {
-        self.credit[v as usize] -= signed(ns);
+        self.used[v as usize] += signed(ns);
     }
 
     fn timers(&self) -> Vec<Ns> {
-        vec![self.spec.tick_ns, self.spec.slice_ns]
+        let mut periods = vec![self.spec.slice_ns];
+        periods.resize(1 + usize::from(self.phases), self.spec.tick_ns);
+        periods
     }
 
     fn timer(&mut self, cpus: &mut Cpus, number: u8, _now: Ns, orders: &mut Vec<Order>) {
-        if number == 0 {
-            self.tick(cpus, orders);
-        } else {
-            self.hand_out(cpus, orders);
+        match number.checked_sub(1) {
+            Some(phase) => self.tick(cpus, phase, orders),
+            None => self.hand_out(cpus, orders),
         }
+    }
+
+    fn first(&self, number: u8, period: Ns) -> Ns {
+        period + number.checked_sub(1).map_or(0, |phase| period * u64::from(phase) / u64::from(self.phases))
     }
 }

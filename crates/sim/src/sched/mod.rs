@@ -67,6 +67,12 @@ pub(crate) trait Scheduler {
     /// Periods of its timers, by number.
     fn timers(&self) -> Vec<Ns>;
 
+    /// When timer `number` first goes off.
+    fn first(&self, number: u8, period: Ns) -> Ns {
+        let _ = number;
+        period
+    }
+
     /// Timer `number` goes off.
     fn timer(&mut self, cpus: &mut Cpus, number: u8, now: Ns, orders: &mut Vec<Order>);
 
@@ -125,16 +131,19 @@ macro_rules! each {
 }
 
 impl AnyScheduler {
+    /// `before`: seed of what was before the simulation; `None`: nothing.
+    ///
     /// # Errors
     /// The number of a VM whose vCPUs cannot all run at the same time, though they should.
     pub(crate) fn new(
         policy: &Policy,
         relaxed: Option<RelaxedSpec>,
         cpus: &Cpus,
+        before: Option<u64>,
     ) -> Result<AnyScheduler, u32> {
         let kind = match policy {
             Policy::Cfs(spec) => Kind::Cfs(Cfs::new(*spec, cpus)),
-            Policy::Credit(spec) => Kind::Credit(Credit::new(*spec, cpus)),
+            Policy::Credit(spec) => Kind::Credit(Credit::new(*spec, cpus, before)),
             Policy::Credit2(spec) => Kind::Credit2(Credit2::new(*spec, cpus)),
             Policy::Strict(spec) => Kind::Strict(Strict::new(*spec, cpus)?),
         };
@@ -181,6 +190,9 @@ impl Scheduler for AnyScheduler {
             Some(relaxed) if number == self.relaxed_timer => relaxed.look(cpus, now, orders),
             _ => each!(&mut self.kind, s => s.timer(cpus, number, now, orders)),
         }
+    }
+    fn first(&self, number: u8, period: Ns) -> Ns {
+        each!(&self.kind, s => s.first(number, period))
     }
     fn favour(&mut self, cpus: &Cpus, v: u32) -> bool {
         each!(&mut self.kind, s => s.favour(cpus, v))

@@ -15,6 +15,7 @@ use super::overcommit::find_root;
 use super::stats::{Bound, Value};
 use super::table::{Table, bounded, seconds};
 use crate::chart::{self, Chart, Series};
+use crate::picture;
 
 /// A program on the host and in VMs, over numbers of vCPUs
 ///
@@ -41,7 +42,7 @@ pub(super) struct Args {
     /// pCPUs of the simulated host
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pcpus: u32,
-    /// Draw it
+    /// Draw it: FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON document
@@ -97,8 +98,8 @@ impl Cell {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(file) = &args.svg {
-        // What cannot be written is to be known before, not afterwards.
-        std::fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
+        // To be known before, not afterwards; the file itself stays as it is until there is a picture.
+        picture::check(file).context("--svg")?;
     }
     let measured = if args.simulate { Err("--simulate".to_owned()) } else { real::cells(args)? };
     let (vms, why, pcpus, cells) = match measured {
@@ -107,14 +108,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     ensure!(!cells.is_empty(), "nothing was measured");
     let document = Document { bench: "scale", command: args.command.clone(), vms, why, pcpus, cells };
-    if let Some(file) = &args.svg {
-        std::fs::write(file, picture(&document)?)
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         show!("{}", text(&document).trim_end());
+    }
+    if let Some(file) = &args.svg {
+        picture::write(file, &drawing(&document)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -161,7 +161,7 @@ fn text(document: &Document) -> String {
     )
 }
 
-fn picture(document: &Document) -> Result<String> {
+fn drawing(document: &Document) -> Result<String> {
     let line = |vms: &u32| {
         let of = document.cells.iter().filter(|cell| cell.vms == *vms);
         let point = |cell: &Cell| {
@@ -213,7 +213,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("Simulated: no VMs.\n"), "{text}");
-        let picture = picture(&document).unwrap();
+        let picture = drawing(&document).unwrap();
         assert!(picture.contains("1 left out that were cut off") && picture.contains("2 VMs"));
     }
 }
