@@ -40,7 +40,7 @@ fn weight_quota_and_cpuset_of_a_group_are_set_read_back_and_put_back() {
         machine.set(&vm, lever, &original).unwrap();
         assert_eq!(machine.current(&vm, lever), Ok(original));
     }
-    assert_eq!(files.map(|file| of(file)), before[..], "the neighbour was touched");
+    assert_eq!(files.map(of), before[..], "the neighbour was touched");
     for lever in [Lever::Online, Lever::Told, Lever::Nodes] {
         assert!(matches!(machine.current(&vm, lever), Err(MachineError::Unsupported(_))), "{lever}");
     }
