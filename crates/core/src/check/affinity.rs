@@ -60,7 +60,7 @@ fn groups(
     }
     let mut sets: Vec<(CpuSet, Set<CpuSet>)> =
         sets.into_values().map(|(vcpus, set)| (set_of(vcpus), set)).collect();
-    sets.sort_by_key(|set| set.0.iter().next());
+    sets.sort_by_key(|(vcpus, _)| vcpus.iter().next());
     let vcpus = sets.into_iter().map(|(vcpus, set)| (named("vCPU", &vcpus), vcpus.len(), set));
     let helpers = report.vm.helpers.iter().filter(|helper| {
         // Where nothing else is said, helpers have the vCPUs' set, which is reported for these.

@@ -21,14 +21,14 @@ pub(super) fn homes(ground: &Ground) -> Vec<Option<usize>> {
     let fixed = ground.seats();
     let mut search =
         Search { ground, fixed: &fixed, small: free.len() <= SMALL && ground.spots.len() <= SMALL, free };
-    let mut best = search.begin_with_nothing();
+    let mut best = search.busiest_first();
     let mut consider = |found: (Cost, Vec<Option<usize>>)| {
         if found.0 < best.0 {
             best = found;
         }
     };
     if search.free.iter().any(|guest| ground.guests[*guest].now.is_some()) {
-        consider(search.begin_with_present());
+        consider(search.least_choice_first());
     }
     if search.small {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -51,7 +51,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// The busiest first; of places that cost the same, one on the node where the VM has room.
-    fn begin_with_nothing(&mut self) -> (Cost, Vec<Option<usize>>) {
+    fn busiest_first(&mut self) -> (Cost, Vec<Option<usize>>) {
         let ground = self.ground;
         let busiest = |guest: &usize| std::cmp::Reverse(ground.guests[*guest].load);
         self.free.sort_by_key(|guest| (busiest(guest), *guest));
@@ -62,7 +62,7 @@ impl Search<'_> {
     }
 
     /// From where everybody is: whoever may stay, stays.
-    fn begin_with_present(&mut self) -> (Cost, Vec<Option<usize>>) {
+    fn least_choice_first(&mut self) -> (Cost, Vec<Option<usize>>) {
         let ground = self.ground;
         // Those who have the least choice first.
         let choice =

@@ -40,11 +40,8 @@ pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usiz
 
 /// A VM's seats with the nodes that follow from them; of a control group one set for all.
 pub(super) fn placed(problem: &Problem, vm: &super::Vm, mut vcpus: Vec<Seat>) -> Placed {
-    let all = |vcpus: &[Seat]| {
-        let mut sets = vcpus.iter().map(|seat| seat.affinity.as_ref());
-        sets.try_fold(CpuSet::default(), |all, set| Some(all.union(set?)))
-    };
-    let union = all(&vcpus);
+    let sets: Option<Vec<&CpuSet>> = vcpus.iter().map(|seat| seat.affinity.as_ref()).collect();
+    let union = sets.map(|sets| sets.into_iter().fold(CpuSet::default(), |all, set| all.union(set)));
     if vm.one_set && !vm.stays {
         vcpus.iter_mut().for_each(|seat| seat.affinity.clone_from(&union));
     }
