@@ -39,6 +39,7 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
     assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-3"))));
     assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0,2"))), Value::Vcpus(set("0,2")));
     assert_eq!(vms.guest(name, "cat /sys/devices/system/cpu/online").trim(), "0,2");
+    assert_eq!(vm(&machine.observe().unwrap(), name).online(), set("0,2"), "the next look shows it");
     assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));
 
     assert_eq!(machine.current(&id, Lever::Told), Ok(Value::Told(None)));

@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const ANSWER: i32 = 2;
 /// A VM that did not answer in time is left alone for so long.
 const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
+const NEWS: Duration = Duration::from_secs(8);
 /// How long to wait for a guest to let go of a vCPU that is plugged out.
 const UNPLUG: Duration = Duration::from_secs(2);
 /// What the kernel of a guest prefers not to use, where it decides that by itself (Linux, 2026).
@@ -45,12 +47,14 @@ pub(super) struct Hand {
     silent: BTreeMap<VmId, Instant>,
     /// What turned out, when it was tried, not to be there.
     lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
+    /// The vCPUs that were online when that was read last.
+    online: BTreeMap<VmId, (Instant, CpuSet)>,
 }
 
 impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
-        let (silent, lacks) = Default::default();
-        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent, lacks }
+        let (silent, lacks, online) = Default::default();
+        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent, lacks, online }
     }
 
     /// What a VM cannot have changed, as far as is known.
@@ -70,6 +74,12 @@ impl Hand {
     /// Only these VMs are left.
     pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
         self.lacks.retain(|vm, _| is(vm));
+        self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
+    }
+
+    /// The vCPUs that were read to be online a moment ago, when they were set or looked at to be set.
+    pub(super) fn online(&self, vm: &VmId) -> Option<&CpuSet> {
+        self.online.get(vm).map(|(_, online)| online)
     }
 
     fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
@@ -156,6 +166,9 @@ impl Act for LibvirtMachine {
             Lever::VcpuQuota(_) | Lever::Nodes => Err(nodes_stay()),
         });
         self.hand.learn(vm, lever, &result);
+        if let Ok(Value::Vcpus(online)) = &result {
+            self.hand.online.insert(vm.clone(), (Instant::now(), online.clone()));
+        }
         result
     }
 

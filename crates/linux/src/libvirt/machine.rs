@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use corefit_core::machine::{Machine, MachineError, Snapshot, State, VmId, VmState};
-use corefit_core::{CpuSet, Unread, What};
+use corefit_core::{CpuId, CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
@@ -352,6 +352,16 @@ fn offline(vm: &mut VmState) {
     guest.vcpus.sort_by_key(|vcpu| vcpu.id);
 }
 
+/// What was read after the guest was asked counts instead of what it said.
+fn known_online(vm: &mut VmState, online: &CpuSet) {
+    for (number, vcpu) in (0..).zip(&mut vm.vcpus) {
+        vcpu.online = online.contains(CpuId(number));
+    }
+    for vcpu in vm.guest.iter_mut().flat_map(|guest| &mut guest.vcpus) {
+        vcpu.online = online.contains(CpuId(vcpu.id));
+    }
+}
+
 impl Machine for LibvirtMachine {
     fn name(&self) -> String {
         named(&self.uri)
@@ -370,6 +380,9 @@ impl Machine for LibvirtMachine {
         for (key, vm) in &mut vms {
             let Some(seen) = look.vms.iter().find(|seen| seen.key == *key) else { continue };
             vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
+            if let Some(online) = self.hand.online(&vm.id) {
+                known_online(vm, online);
+            }
         }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
         self.pcpus = snapshot.pcpus.iter().map(|pcpu| pcpu.id.0 as usize + 1).max().unwrap_or(0);
@@ -399,6 +412,17 @@ mod tests {
         assert_eq!(seen, [true, false, true, false]);
         let told: Vec<_> = vm.guest.unwrap().vcpus.iter().map(|v| (v.id, v.online)).collect();
         assert_eq!(told, [(0, true), (1, false), (2, true)]);
+    }
+
+    #[test]
+    fn what_was_read_later_counts_more_than_what_the_guest_said() {
+        let online = |online| VcpuState { online, ..VcpuState::default() };
+        let says = |id| GuestVcpu { id, online: true, ..GuestVcpu::default() };
+        let guest = Some(GuestView { vcpus: vec![says(0), says(1)], runnable: None });
+        let mut vm = VmState { vcpus: vec![online(true), online(true)], guest, ..VmState::default() };
+        known_online(&mut vm, &"0".parse().unwrap());
+        assert_eq!(vm.online(), "0".parse().unwrap());
+        assert!(!vm.guest.unwrap().vcpus[1].online);
     }
 
     #[test]
