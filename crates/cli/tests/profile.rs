@@ -3,6 +3,7 @@
 mod run_support;
 
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use run_support::{Place, REGIONS, stderr, stdout};
 use serde_json::Value;
@@ -62,12 +63,19 @@ fn json(place: &Place, command: &mut Command) -> (Output, Value) {
     (output, place.report())
 }
 
+/// Tests that measure come one after the other: a small machine has no CPUs for two of them.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn number(value: &Value, path: &str) -> f64 {
     value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {path}: {value}"))
 }
 
 #[test]
 fn threads_that_take_turns_have_a_parallelism_of_one_however_many_they_are() {
+    let _alone = alone();
     let place = Place::new();
     let program = place.compile("turns", &["-pthread"], TURNS);
     let mut command = place.corefit(&["profile", "--quiet", "--json=report.json", "--"]);
@@ -93,6 +101,7 @@ fn threads_that_take_turns_have_a_parallelism_of_one_however_many_they_are() {
 
 #[test]
 fn more_busy_threads_than_cpus_are_profiled_as_parallel_by_who_is_runnable() {
+    let _alone = alone();
     let place = Place::new();
     let program = place.compile("busy", &["-pthread"], BUSY);
     let mut command = Command::new("taskset");
@@ -112,6 +121,7 @@ fn more_busy_threads_than_cpus_are_profiled_as_parallel_by_who_is_runnable() {
 
 #[test]
 fn the_report_says_both_speedups_and_stdout_is_the_programs_own() {
+    let _alone = alone();
     let place = Place::new();
     let program = place.compile("busy", &["-pthread"], BUSY);
     let output = place
@@ -142,6 +152,7 @@ fn the_report_says_both_speedups_and_stdout_is_the_programs_own() {
 
 #[test]
 fn pages_and_scenarios_stand_alone() {
+    let _alone = alone();
     let place = Place::new();
     let program = place.compile("turns", &["-pthread"], TURNS);
     let output = place
@@ -181,6 +192,7 @@ fn pages_and_scenarios_stand_alone() {
 
 #[test]
 fn the_programs_signal_and_failures_to_start_are_as_without_corefit() {
+    let _alone = alone();
     let place = Place::new();
     let killed = place.corefit(&["profile", "--quiet", "--", "sh", "-c", "kill -TERM $$"]).output().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed.status), Some(15));
@@ -199,6 +211,7 @@ fn the_programs_signal_and_failures_to_start_are_as_without_corefit() {
 
 #[test]
 fn waiting_is_made_to_sleep_unless_the_user_says_how_and_openmp_is_told_its_threads() {
+    let _alone = alone();
     let place = Place::new();
     let program = place.compile("regions", &["-fopenmp"], REGIONS);
     let profile = ["profile", "--quiet", "--threads", "3", "--json=report.json", "--"];

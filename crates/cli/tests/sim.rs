@@ -139,7 +139,10 @@ fn a_mistake_is_one_line_with_file_line_and_key_and_exit_code_2() {
     let output = sim("s.toml", &SCENARIO.replace("cores = 2", "cores = 0"), &[]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(told, "corefit: s.toml, line 2, hardware.cores: 0 is out of range; give 1 to 4096\n");
+    assert_eq!(
+        told,
+        "corefit: s.toml, line 2, hardware.cores: 0 is out of range; give 1 to 4096 (at vm.a.vcpus = 1)\n"
+    );
 }
 
 #[test]

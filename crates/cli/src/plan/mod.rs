@@ -26,6 +26,9 @@ pub(crate) struct PlanArgs {
     /// Who is served first: none, fcfs, priority, max-min
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Arbiter>)]
     arbitrate: corefit_core::decide::Arbiter,
+    /// On which pCPUs: none, ulas, optimal-affinity, corefit
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Placer>)]
+    place: corefit_core::decide::Placer,
     /// What VMs are going to want: ewma, pid, ftds, aisd
     #[arg(long, value_name = "POLICY", default_value = "ftds", value_parser = named::<corefit_core::decide::Forecast>)]
     demand: corefit_core::decide::Forecast,
@@ -67,6 +70,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         size: args.size,
         arbitrate: args.arbitrate,
         demand: args.demand,
+        place: args.place,
         dwell_ms: 0,
         lever_ms: 0,
         ..Policy::default()

@@ -1,6 +1,6 @@
 //! A scenario for `corefit sim` that behaves as the program did: stretches of the run as fork-join loops with the
-//! measured parallelism, in as many iterations as give the measured rate of blocking. The loop count is calibrated with
-//! the simulation itself; what remains is written into the file.
+//! measured parallelism, in as many iterations as give the measured rate of blocking. Loop counts, and the time that
+//! blocking and waking take in the simulation, are calibrated with it; what remains is written into the file.
 
 use anyhow::{Context, Result};
 use corefit_core::profile::{Profile, Stretch};
@@ -27,10 +27,12 @@ pub(super) fn of(profile: &Profile, command: &str) -> Result<Made> {
     let threads = profile.features.threads;
     let stretches = few(&profile.active);
     let wanted = (profile.features.parallelism, profile.voluntary as f64);
-    let mut factor = 1.0;
+    let (mut factor, mut denser) = (1.0, 1.0);
     let mut best: Option<(f64, String, f64, f64)> = None;
     for _ in 0..ROUNDS {
-        let program = program(&stretches, threads, wanted.1 * factor);
+        let dense: Vec<Stretch> =
+            stretches.iter().map(|s| Stretch { ns: s.ns / denser, active: s.active * denser }).collect();
+        let program = program(&dense, threads, wanted.1 * factor);
         let text = text(profile, command, &program, None);
         let (parallelism, blocks) = simulated(&text, threads)?;
         let ratio = (parallelism / wanted.0, if wanted.1 > 0.0 { blocks / wanted.1 } else { 1.0 });
@@ -38,10 +40,11 @@ pub(super) fn of(profile: &Profile, command: &str) -> Result<Made> {
         if best.as_ref().is_none_or(|(least, ..)| off < *least) {
             best = Some((off, program, ratio.0, ratio.1));
         }
-        if ratio.1 <= 0.0 || (ratio.1 - 1.0).abs() < 0.02 {
+        if ratio.1 <= 0.0 || off < 0.02 {
             break;
         }
         factor /= ratio.1;
+        denser = (denser / ratio.0).clamp(1.0, 2.0);
     }
     let (_, program, parallelism, blocking) = best.context("nothing was simulated")?;
     let text = text(profile, command, &program, Some((parallelism, blocking)));

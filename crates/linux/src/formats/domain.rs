@@ -232,7 +232,13 @@ mod tests {
             (Some(300_000), 100_000, Some(28))
         );
         let helpers: Vec<_> = vm.helpers.iter().map(|h| (h.kind, h.affinity.value.to_string())).collect();
-        assert_eq!(helpers, [(HelperKind::Emulator, "0-1".into()), (HelperKind::Iothread(1), "2".into())]);
+        // What is not pinned has the affinity of <vcpu>.
+        let expected = [
+            (HelperKind::Emulator, "0-1"),
+            (HelperKind::Iothread(1), "2"),
+            (HelperKind::Iothread(4), "0-15"),
+        ];
+        assert_eq!(helpers, expected.map(|(kind, set)| (kind, set.to_owned())));
         let Memory::Nodes { nodes, mode } = &vm.memory.as_ref().unwrap().value else { panic!() };
         assert_eq!((nodes.to_string().as_str(), mode.as_str()), ("0", "strict"));
     }
