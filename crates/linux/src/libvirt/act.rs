@@ -283,12 +283,13 @@ fn set_online(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
         .filter(|(_, vcpu)| vcpu.hotpluggable)
         .map(|(number, _)| CpuId(number))
         .collect();
-    for (vcpus, state) in [(want.difference(&have), true), (have.difference(want), false)] {
-        let vcpus = vcpus.intersection(&hotpluggable);
-        if !vcpus.is_empty() {
-            domain.plug(&vcpus, state).map_err(|error| plain(&error))?;
-        }
-    }
+    // libvirt takes one at a time; the last that came goes first.
+    let plug = |vcpu: CpuId, state| {
+        domain.plug(&std::iter::once(vcpu).collect(), state).map_err(|error| plain(&error))
+    };
+    want.difference(&have).intersection(&hotpluggable).iter().try_for_each(|vcpu| plug(vcpu, true))?;
+    let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
+    out.into_iter().rev().try_for_each(|vcpu| plug(vcpu, false))?;
     // Guests let go in their own time, or not at all: what is so then is read by the caller.
     let until = Instant::now() + UNPLUG;
     while Instant::now() < until && online(domain)?.0 != *want {
