@@ -4,7 +4,7 @@
 //! two snapshots ──monitor──▶ utilisation U, parallel level P ──▶ asked(N, U, P) ──Predict──▶ pCPUs wanted
 //! ```
 //!
-//! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from [`BUSY`] on) as
+//! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from `BUSY` on) as
 //! many as there are threads to run (P x N), or one more where run queues cannot be seen; else those that are used.
 
 use std::collections::VecDeque;

@@ -40,7 +40,7 @@ pub struct PcpuEst {
 }
 
 impl PcpuEst {
-    /// Measures a count for [`WINDOW`] times `probe`.
+    /// Measures a count for `WINDOW` times `probe`.
     #[must_use]
     pub fn new(probe: Duration) -> PcpuEst {
         PcpuEst { window: probe * WINDOW, from: None, seen: Vec::new(), fresh: true, found: None }
