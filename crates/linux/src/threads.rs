@@ -138,8 +138,8 @@ mod tests {
         }
         let after = find(&sampler.look(true));
         let blocked = after.status.unwrap().voluntary - before.status.unwrap().voluntary;
-        // It may find a message there already, but hardly ever.
-        assert!((1..=60).contains(&blocked), "{blocked}");
+        // It may find a message there already, or block more than once for one (on a lock, on a wake-up too early).
+        assert!((1..=200).contains(&blocked), "{blocked}");
         assert!(after.run_ns > before.run_ns);
         assert_eq!(find(&sampler.look(false)).status, None);
         drop(tell);
