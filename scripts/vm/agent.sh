@@ -1,8 +1,19 @@
 # Commands inside a test VM, through its guest agent. Sourced by scripts/testvm.
 # shellcheck shell=bash
 
-# agent NAME JSON: the agent's answer.
-agent() { virsh qemu-agent-command --timeout 10 "$1" "$2"; }
+# agent NAME JSON: the agent's answer. A libvirtd that has just started is not connected to it for a moment; nothing
+# reached the guest then, so the call is repeated.
+agent() {
+    local answer tries status
+    for ((tries = 0; tries < 50; tries++)); do
+        status=0
+        answer=$(virsh qemu-agent-command --timeout 10 "$1" "$2" 2>&1) || status=$?
+        [[ $status -ne 0 && $answer == *"agent is not connected"* ]] || break
+        sleep 0.2
+    done
+    [[ $status -eq 0 ]] && printf '%s\n' "$answer" && return
+    printf '%s\n' "$answer" >&2 && return "$status"
+}
 
 has_agent() { [[ -e $VMS/$1/domain.xml ]] && grep -q guest_agent "$VMS/$1/domain.xml"; }
 
