@@ -32,6 +32,7 @@ mod verdicts;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use corefit_linux::launch::{FindError, LaunchError};
 
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -80,6 +81,13 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| {
         let lines: Vec<String> = format!("{error:#}").lines().map(printable::text).collect();
         tell!("corefit: {}", lines.join("\n"));
-        ExitCode::from(2)
+        status(&error)
     })
+}
+
+/// 126 or 127, as a shell ends, if there is no such program; else 2.
+fn status(error: &anyhow::Error) -> ExitCode {
+    let unfound = error.downcast_ref::<FindError>().map(FindError::exit_code);
+    let unstarted = error.downcast_ref::<LaunchError>().map(LaunchError::exit_code);
+    ExitCode::from(unfound.or(unstarted).unwrap_or(2))
 }

@@ -1,4 +1,4 @@
-//! Names that come from anybody, for a terminal: what would steer it is written out.
+//! Names that come from anybody, for a terminal or a page: what would steer it is written out.
 
 use corefit_core::machine::Snapshot;
 
@@ -13,6 +13,11 @@ pub(crate) fn text(text: &str) -> String {
         }
         out
     })
+}
+
+/// A text as the content of an element of SVG or HTML.
+pub(crate) fn markup(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn steers(c: char) -> bool {

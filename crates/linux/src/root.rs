@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corefit_core::Time;
+use corefit_core::machine::MachineError;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A shorter read than this is the end of a file: the kernel fills a page (4 KiB or more) line
@@ -66,6 +67,19 @@ pub enum ReadError {
         /// What the system says.
         why: String,
     },
+}
+
+/// The same for a whole machine: what could not be read at all counts as gone.
+impl From<ReadError> for MachineError {
+    fn from(error: ReadError) -> MachineError {
+        let text = error.to_string();
+        match error {
+            ReadError::Unsupported { .. } => MachineError::Unsupported(text),
+            ReadError::Gone { .. } | ReadError::Io { .. } => MachineError::Gone(text),
+            ReadError::Denied { .. } => MachineError::Denied(text),
+            ReadError::Malformed { .. } => MachineError::Malformed(text),
+        }
+    }
 }
 
 impl ReadError {

@@ -88,12 +88,6 @@ fn judge(root: &Root, age: Option<Duration>) -> Result<Option<Sourced<Cpus>>, Un
     Ok(Some(Sourced { value: cpus, source: PATH.into() }))
 }
 
-/// What this process is told by its host, if that counts now.
-#[must_use]
-pub fn now() -> Option<Cpus> {
-    read(&Root::live()).ok().flatten().map(|told| told.value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

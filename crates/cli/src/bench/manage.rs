@@ -12,7 +12,7 @@ use corefit_core::machine::{
 use corefit_core::{CpuId, CpuSet, Time, Weight};
 use serde::Serialize;
 
-use super::stats::Random;
+use super::stats::{Random, median};
 use super::table::Table;
 use crate::manage::{Journal, Keeper, step};
 
@@ -111,8 +111,8 @@ fn step_cost(steps: usize) -> Result<StepCost> {
     }
     drop(keeper);
     let _ = std::fs::remove_dir_all(&dir);
-    times.sort_by(f64::total_cmp);
-    let (median_ms, most_ms) = (times[times.len() / 2], times[times.len() - 1]);
+    let median_ms = median(times.iter().copied()).context("no step was made")?;
+    let most_ms = times.iter().copied().fold(0.0, f64::max);
     Ok(StepCost { vms: LARGE, vcpus: LARGE * VCPUS, steps, actions, median_ms, most_ms, target_ms: STEP_MS })
 }
 

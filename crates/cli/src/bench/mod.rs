@@ -8,6 +8,7 @@ pub(crate) mod interrupt;
 mod job;
 mod lock;
 mod manage;
+mod measured;
 mod model;
 mod overcommit;
 mod place;

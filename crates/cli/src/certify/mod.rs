@@ -49,13 +49,7 @@ const SLOWER: f64 = 10.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let program = match Program::find(&args.command[0]) {
-        Ok(program) => program,
-        Err(why) => {
-            tell!("corefit: {why}");
-            return Ok(ExitCode::from(why.exit_code()));
-        }
-    };
+    let program = Program::find(&args.command[0])?;
     let store = Store::open();
     store.prepare()?;
     let trial = Trial::prepare(args)?;

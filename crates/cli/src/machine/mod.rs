@@ -53,6 +53,11 @@ impl MachineArg {
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
         match (kind, rest) {
             ("host", "") => host(),
+            ("libvirt", "") if self.machine.ends_with(':') => {
+                bail!(
+                    "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
+                )
+            }
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
             ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?)),
             ("sim", file) if !file.is_empty() => simulated(Path::new(file)),
@@ -69,26 +74,16 @@ impl MachineArg {
     /// If there is no such machine; the text says which there are, or what is wrong with the file.
     pub(crate) fn open(&self) -> Result<Box<dyn Machine>> {
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
-        let groups =
-            |choice| -> Result<Box<dyn Machine>> { Ok(Box::new(Cgroups::open(Root::live(), choice)?)) };
         match (kind, rest) {
-            ("self", "") => groups(Choice::Own),
-            ("host", "") => Ok(host()?),
-            ("libvirt", "") if self.machine.ends_with(':') => {
-                bail!(
-                    "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
-                )
-            }
-            ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
-            ("cgroups", patterns) => groups(patterns.parse()?),
+            ("self", "") => Ok(Box::new(Cgroups::open(Root::live(), Choice::Own)?)),
             ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(Path::new(file))?)),
-            ("sim", file) if !file.is_empty() => Ok(simulated(Path::new(file))?),
             ("scenario", file) if !file.is_empty() => {
                 Ok(Box::new(Scenario::of(file.into(), &text_of(Path::new(file))?)?))
             }
             ("replay" | "sim" | "scenario", "") => {
                 bail!("--machine {kind}: lacks its file; give {kind}:FILE, such as {}", example(kind))
             }
+            ("host", "") | ("libvirt" | "cgroups" | "sim", _) => Ok(self.open_to_act()?),
             _ => bail!(
                 "no machine {:?}; there are host, self, libvirt, libvirt:URI, cgroups, cgroups:PATHS, replay:FILE, scenario:FILE and sim:FILE",
                 self.machine

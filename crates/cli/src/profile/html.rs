@@ -5,6 +5,7 @@ use corefit_core::profile::{Division, OnVm, PARALLEL, PROGRAMS, Profile};
 use super::document::Document;
 use super::text;
 use crate::chart::{self, Chart, Series};
+use crate::printable;
 
 /// Points of a line.
 const POINTS: usize = 160;
@@ -14,8 +15,8 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#1f2933;max-w
     font-size:.8rem;line-height:1.4}svg{max-width:100%;height:auto}p{max-width:46rem}";
 
 pub(super) fn page(document: &Document) -> String {
-    let title = escape(&document.command.join(" "));
-    let report = escape(text::render(document).trim_end());
+    let title = printable::markup(&document.command.join(" "));
+    let report = printable::markup(text::render(document).trim_end());
     let mut body = format!("<h1>How <code>{title}</code> scales</h1>\n<pre>{report}</pre>\n");
     if let Some(profile) = &document.profile {
         for (heading, said, picture) in [
@@ -28,8 +29,8 @@ pub(super) fn page(document: &Document) -> String {
             ("Speedup", SPEEDUP, speedups(profile)),
             ("The four types", TYPES, Ok(map(profile))),
         ] {
-            let picture =
-                picture.unwrap_or_else(|why| format!("<p>Not drawn: {}</p>", escape(&why.to_string())));
+            let picture = picture
+                .unwrap_or_else(|why| format!("<p>Not drawn: {}</p>", printable::markup(&why.to_string())));
             body += &format!("<h2>{heading}</h2>\n<p>{said}</p>\n{picture}\n");
         }
     }
@@ -222,8 +223,4 @@ fn map(profile: &Profile) -> String {
         BOTTOM + 46.0
     );
     svg
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -100,13 +100,7 @@ impl<'a> Output<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let program = match Program::find(&args.command[0]) {
-        Ok(program) => program,
-        Err(why) => {
-            tell!("corefit: {why}");
-            return Ok(ExitCode::from(why.exit_code()));
-        }
-    };
+    let program = Program::find(&args.command[0])?;
     let html = args.html.as_deref().map(Output::open).transpose()?;
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
@@ -116,10 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut child = match Supervised::spawn(&launch) {
         Ok(child) => child,
         Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
-        Err(why) => {
-            tell!("corefit: {why}");
-            return Ok(ExitCode::from(why.exit_code()));
-        }
+        Err(why) => return Err(why.into()),
     };
     let Watched { status, mut series, looks, interval, own_cpu } =
         watch::until_end(&mut child, began, args.period)?;

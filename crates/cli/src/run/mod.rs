@@ -91,13 +91,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let program = match Program::find(&args.command[0]) {
-        Ok(program) => program,
-        Err(why) => {
-            tell!("corefit: {why}");
-            return Ok(ExitCode::from(why.exit_code()));
-        }
-    };
+    let program = Program::find(&args.command[0])?;
     let mut notes = Notes::new(args.quiet);
     let report_file = args.report.as_ref().and_then(|path| {
         File::create(path)
@@ -116,10 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
         Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
-        Err(why) => {
-            tell!("corefit: {why}");
-            return Ok(ExitCode::from(why.exit_code()));
-        }
+        Err(why) => return Err(why.into()),
     };
     if let Some(why) = plan.not_entered.take() {
         notes.tell(why);

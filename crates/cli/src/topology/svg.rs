@@ -45,7 +45,7 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
     let (width, lines) =
         ((longest.min(200) as f64 * 7.2).max(body.size.0) + 2.0 * GAP, (rows.len() + words.len()) as f64);
     let top = if topology.about.is_empty() { 28.0 } else { 46.0 };
-    let about = escaped(&printable::text(&topology.about));
+    let about = printable::markup(&printable::text(&topology.about));
     let height = top + body.size.1 + GAP + LEGEND * lines + GAP;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" \
@@ -54,7 +54,7 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
          <text x=\"{GAP}\" y=\"{:.0}\">{}</text>\n\
          <g transform=\"translate({GAP},{top})\">\n{}</g>\n",
         top - 10.0,
-        escaped(&title),
+        printable::markup(&printable::text(&title)),
         body.svg
     );
     let mut y = top + body.size.1 + GAP + 14.0;
@@ -64,12 +64,12 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
             "<rect x=\"{GAP}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{:.0}\" y=\"{y:.0}\">{}</text>\n",
             y - 10.0,
             GAP + 18.0,
-            escaped(row)
+            printable::markup(row)
         );
         y += LEGEND;
     }
     for word in words {
-        out += &format!("<text x=\"{GAP}\" y=\"{y:.0}\" fill=\"#555\">{}</text>\n", escaped(word));
+        out += &format!("<text x=\"{GAP}\" y=\"{y:.0}\" fill=\"#555\">{}</text>\n", printable::markup(word));
         y += LEGEND;
     }
     out + "</svg>\n"
@@ -95,7 +95,7 @@ fn branch(topology: &Topology, tree: &Branch, guests: &Guests, depth: usize) -> 
         svg += &format!(
             "<rect width=\"{width:.1}\" height=\"{height:.1}\" rx=\"4\" fill=\"{fill}\" stroke=\"#8796a5\"/>\n\
              <text x=\"{GAP}\" y=\"15\" fill=\"#333\">{}</text>\n",
-            escaped(&title)
+            printable::markup(&printable::text(&title))
         );
     }
     svg += &format!("<g transform=\"translate({pad:.1},{head:.1})\">\n{}</g>\n", units.svg);
@@ -214,19 +214,4 @@ fn cell(topology: &Topology, cpu: CpuId, guests: &Guests) -> String {
         );
     }
     svg
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            // Not allowed in XML at all.
-            c if c.is_control() => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -50,7 +50,7 @@ pub(crate) fn check(limit: &Limit) -> Result<(), MachineError> {
 
 /// The bandwidth limit that is set; unsupported if the group has no such setting.
 pub(crate) fn limit(root: &Root, version: Version, dir: &str) -> Result<Limit, MachineError> {
-    let quota = files::quota(root, version, dir).map_err(failed)?;
+    let quota = files::quota(root, version, dir)?;
     let quota = quota.ok_or_else(|| none(dir, "bandwidth limit"))?;
     Ok(Limit { quota_us: quota.quota_us, period_us: quota.period_us, burst_us: quota.burst_us })
 }
@@ -94,7 +94,7 @@ pub(crate) fn set_limit(root: &Root, version: Version, dir: &str, to: Limit) -> 
 
 /// The weight that is set; unsupported if the group has none.
 pub(crate) fn weight(root: &Root, version: Version, dir: &str) -> Result<Weight, MachineError> {
-    let weight = files::weight(root, version, dir).map_err(failed)?;
+    let weight = files::weight(root, version, dir)?;
     Ok(weight.ok_or_else(|| none(dir, "weight"))?.value)
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn set_weight(root: &Root, version: Version, dir: &str, to: Weight) -
 pub(crate) fn cpuset(root: &Root, dir: &str) -> Result<CpuSet, MachineError> {
     let parse = |text: &str| if text.is_empty() { Some(CpuSet::default()) } else { text.parse().ok() };
     let found = optional(value(root, &format!("{dir}/cpuset.cpus"), "list of CPUs, as in 0-3,8", parse));
-    found.map_err(failed)?.ok_or_else(|| none(dir, "cpuset"))
+    found?.ok_or_else(|| none(dir, "cpuset"))
 }
 
 /// Sets them.
@@ -131,23 +131,13 @@ fn put(root: &Root, path: &str, text: &str) -> Result<(), MachineError> {
             io::ErrorKind::NotFound => MachineError::Gone(why),
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => MachineError::Denied(why),
             io::ErrorKind::InvalidInput => MachineError::Malformed(why),
-            _ => failed(ReadError::from_io(path, &error)),
+            _ => ReadError::from_io(path, &error).into(),
         }
     })
 }
 
 fn none(dir: &str, what: &str) -> MachineError {
     MachineError::Unsupported(format!("{dir}: this group has no {what}"))
-}
-
-fn failed(error: ReadError) -> MachineError {
-    let text = error.to_string();
-    match error {
-        ReadError::Unsupported { .. } => MachineError::Unsupported(text),
-        ReadError::Gone { .. } | ReadError::Io { .. } => MachineError::Gone(text),
-        ReadError::Denied { .. } => MachineError::Denied(text),
-        ReadError::Malformed { .. } => MachineError::Malformed(text),
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use corefit_core::machine::{Machine, MachineError, Snapshot};
 
 use super::choose::Choice;
 use super::{HostReader, VmCounters, VmGroup};
-use crate::root::{ReadError, Root};
+use crate::root::Root;
 
 /// Groups at the top that an error names.
 const NAMED: usize = 8;
@@ -25,7 +25,7 @@ impl Cgroups {
     /// # Errors
     /// If there are no control groups here.
     pub fn open(root: Root, choice: Choice) -> Result<Cgroups, MachineError> {
-        Ok(Cgroups { reader: HostReader::open(root).map_err(error)?, choice, later: Vec::new() })
+        Ok(Cgroups { reader: HostReader::open(root)?, choice, later: Vec::new() })
     }
 
     /// A captured host at several instants, one after the other.
@@ -81,11 +81,11 @@ impl Machine for Cgroups {
     }
 
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
-        let chosen = self.choice.find(&self.reader).map_err(error)?;
+        let chosen = self.choice.find(&self.reader)?;
         if chosen.paths.is_empty() {
             return Err(self.nothing());
         }
-        let view = self.reader.look(&chosen.paths, VmCounters::Read).map_err(error)?;
+        let view = self.reader.look(&chosen.paths, VmCounters::Read)?;
         let vms = view.vms.into_iter().map(VmGroup::into_vm).chain(view.others);
         Ok(Snapshot {
             at: view.at,
@@ -105,15 +105,5 @@ impl Machine for Cgroups {
         }
         let next = self.later.pop();
         Ok(next.map(|root| self.reader.turn_to(root)).is_some())
-    }
-}
-
-fn error(error: ReadError) -> MachineError {
-    let text = error.to_string();
-    match error {
-        ReadError::Unsupported { .. } => MachineError::Unsupported(text),
-        ReadError::Gone { .. } | ReadError::Io { .. } => MachineError::Gone(text),
-        ReadError::Denied { .. } => MachineError::Denied(text),
-        ReadError::Malformed { .. } => MachineError::Malformed(text),
     }
 }

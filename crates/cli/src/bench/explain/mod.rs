@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use corefit_core::entitle::{Host, Wants, available_to_all, entitled};
 use serde::Serialize;
 
+use super::measured::{Measured, ms};
 use super::stats::median;
 use super::table::Table;
 use generate::Shape;
@@ -63,40 +64,6 @@ struct Row {
     check_ms: f64,
     /// `available` of every VM; `None` if not measured.
     available: Option<Measured>,
-}
-
-/// Times over some hosts, and what is promised.
-#[derive(Serialize)]
-struct Measured {
-    median_ms: f64,
-    least_ms: f64,
-    most_ms: f64,
-    promised_ms: Option<f64>,
-    /// Whether the slowest is within the promise.
-    met: Option<bool>,
-}
-
-impl Measured {
-    fn of(times: &[f64], promised_ms: Option<f64>) -> Option<Measured> {
-        let most_ms = times.iter().copied().max_by(f64::total_cmp)?;
-        Some(Measured {
-            median_ms: median(times.iter().copied())?,
-            least_ms: times.iter().copied().min_by(f64::total_cmp)?,
-            most_ms,
-            promised_ms,
-            met: promised_ms.map(|promised| most_ms <= promised),
-        })
-    }
-
-    fn text(&self) -> [String; 3] {
-        let number = |x: f64| if x < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") };
-        let verdict = self.promised_ms.zip(self.met).map(|(most, met)| {
-            let word = if met { "met" } else { "NOT met" };
-            format!("{most}: {word}")
-        });
-        let spread = format!("{}-{}", number(self.least_ms), number(self.most_ms));
-        [number(self.median_ms), spread, verdict.unwrap_or("-".into())]
-    }
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -167,10 +134,6 @@ fn time(host: &Host, all: bool) -> Result<Timing> {
     let available_ms = available.map(|_| ms(start));
     let full_sets = u32::try_from(certificate.full.len()).map_or(f64::NAN, f64::from);
     Ok(Timing { entitled_ms, full_sets, check_ms, available_ms })
-}
-
-fn ms(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64() * 1e3
 }
 
 fn text(document: &Document) -> String {

@@ -7,6 +7,7 @@ use super::document::{ConditionPart, Machine, Row, Values, mean};
 use super::programs::Runtime;
 use crate::bench::stats::{Bound, Value};
 use crate::bench::table::{bounded, factor, seconds};
+use crate::printable;
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;
@@ -105,7 +106,7 @@ impl Svg {
     }
 
     fn text(&mut self, (x, y): (f64, f64), size: f64, fill: &str, more: &str, text: &str) {
-        let text = escaped(text);
+        let text = printable::markup(text);
         let _ = writeln!(
             self.0,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\"{more}>{text}</text>"
@@ -217,10 +218,6 @@ fn label(value: Value) -> String {
         Bound::AtLeast => format!("> {:.0} s", value.number),
         _ => format!("{} s", seconds(value.number)),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
