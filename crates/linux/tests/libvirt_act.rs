@@ -130,8 +130,10 @@ fn a_vm_without_agent_says_why_it_cannot_shrink_and_a_vm_that_ended_is_gone() {
     ));
 }
 
+/// Guests let go in their own time, or not at all. With emulated instructions QEMU 7.2 never says that they did
+/// (no `DEVICE_DELETED`, though the vCPU is gone for the guest and for `query-cpus-fast`), and libvirt waits 5 s for
+/// it: here that is a guest that does not let go.
 #[test]
-#[ignore = "a defect: plugging in works; plugging out keeps libvirt longer than the 4 s that a change may take"]
 fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
     let options = ["--name", "actplug", "--no-agent", "--vcpus", "4", "--plugged", "2"];
     let Some(vms) = or_skipped("sized_by_plugging", Vms::up(1, &options)) else { return };
@@ -147,10 +149,23 @@ fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
     let id = seen.id.clone();
     assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-1"))));
     assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));
-    // The guest may take its time, or not let go at all: then that is what is read.
-    let Value::Vcpus(left) = done(machine, &id, Lever::Online, Value::Vcpus(set("0-1"))) else { panic!() };
-    assert!(set("0-1").is_within(&left) && left.is_within(&set("0-3")), "{left}");
+
+    let result = machine.set(&id, Lever::Online, &Value::Vcpus(set("0-1")));
+    let read = machine.current(&id, Lever::Online);
+    let Ok(Value::Vcpus(left)) = &read else { panic!("it counts as silent: {read:?}") };
+    assert!(set("0-1").is_within(left) && left.is_within(&set("0-3")), "{left}");
+    match result {
+        Ok(()) => assert_ne!(*left, set("0-3")),
+        Err(MachineError::Unsupported(why)) => {
+            assert!(why.contains("did not let go of vCPU 3"), "{why}");
+            let snapshot = machine.observe().unwrap();
+            let fixed = vm(&snapshot, &vms.names[0]).fixed(LeverKind::Online);
+            assert!(fixed.is_some_and(|reason| reason == why), "{fixed:?}");
+        }
+        Err(error) => panic!("{error:?}"),
+    }
     // Those that were there at the start stay.
-    let Value::Vcpus(least) = done(machine, &id, Lever::Online, Value::Vcpus(set("0"))) else { panic!() };
+    _ = machine.set(&id, Lever::Online, &Value::Vcpus(set("0")));
+    let Ok(Value::Vcpus(least)) = machine.current(&id, Lever::Online) else { panic!() };
     assert!(set("0-1").is_within(&least), "{least}");
 }

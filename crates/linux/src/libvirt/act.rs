@@ -20,7 +20,7 @@ use corefit_core::{CpuId, CpuSet, Weight};
 use super::agent_calls::{self as agent, Ask};
 use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::command::Parameter;
-use super::definition::{Definition, KEPT};
+use super::definition::{Definition, KEPT, VcpuDefinition};
 use super::machine::LibvirtMachine;
 use super::worker::{Crew, NoAnswer, Worker};
 use crate::cgroup::write;
@@ -34,8 +34,11 @@ const ANSWER: i32 = 2;
 const LEFT_ALONE: Duration = Duration::from_secs(30);
 /// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
 const NEWS: Duration = Duration::from_secs(8);
-/// How long to wait for a guest to let go of a vCPU that is plugged out.
-const UNPLUG: Duration = Duration::from_secs(2);
+/// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
+/// (`qemuDomainWaitForDeviceRemoval`).
+const UNPLUG: Duration = Duration::from_secs(7);
+/// Plugging out begins with another vCPU only if this has not passed yet.
+const NEXT: Duration = Duration::from_millis(1500);
 /// What the kernel of a guest prefers not to use, where it decides that by itself (Linux, 2026).
 const PREFERRED: &str = "/sys/devices/system/cpu/preferred";
 
@@ -82,6 +85,25 @@ impl Hand {
         self.online.get(vm).map(|(_, online)| online)
     }
 
+    /// By the agent, or by plugging, which takes longer.
+    fn set_online(&mut self, vm: &VmId, want: CpuSet) -> Result<(), MachineError> {
+        if !want.contains(CpuId(0)) {
+            return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
+        }
+        let kept = want.clone();
+        let by = self.with(vm, move |domain| {
+            let (_, by) = online(domain)?;
+            if by == By::Agent {
+                agent::set_vcpus(&mut ask(domain)?, &kept)?;
+            }
+            Ok(by)
+        })?;
+        if by == By::Plugging {
+            self.within(UNPLUG, vm, move |domain| plug(domain, &want))?;
+        }
+        Ok(())
+    }
+
     fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
         if let Err(MachineError::Unsupported(why)) = result {
             self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
@@ -91,6 +113,15 @@ impl Hand {
     /// Has something done with a domain by the thread that may hang.
     fn with<R: Send + 'static>(
         &mut self,
+        vm: &VmId,
+        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
+    ) -> Result<R, MachineError> {
+        self.within(PATIENCE, vm, job)
+    }
+
+    fn within<R: Send + 'static>(
+        &mut self,
+        patience: Duration,
         vm: &VmId,
         job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
     ) -> Result<R, MachineError> {
@@ -108,7 +139,7 @@ impl Hand {
         let Some(worker) = &self.worker else {
             return Err(MachineError::Gone("libvirtd: all threads that change something hang".into()));
         };
-        let answer = worker.call(Instant::now() + PATIENCE, move |connection| {
+        let answer = worker.call(Instant::now() + patience, move |connection| {
             let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
             let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
             if domain.id() != Some(id) {
@@ -131,7 +162,7 @@ impl Hand {
             Err(NoAnswer::Late) => {
                 self.worker = None;
                 self.silent.insert(vm.clone(), Instant::now() + LEFT_ALONE);
-                let text = format!("no answer within {} s", PATIENCE.as_secs());
+                let text = format!("no answer within {} s", patience.as_secs());
                 Err(MachineError::Gone(text))
             }
         }
@@ -180,31 +211,10 @@ impl Act for LibvirtMachine {
             return done;
         }
         let value = value.clone();
-        let result = self.hand.with(vm, move |domain| match (lever, value) {
-            (Lever::Online, Value::Vcpus(want)) => set_online(domain, &want),
-            (Lever::Told, Value::Told(cpus)) => {
-                agent::write_file(&mut ask(domain)?, told::PATH, &told::text(cpus))
-            }
-            (Lever::Weight, Value::Weight(Weight(weight))) => {
-                let shares = write::whole(weight, 2..=262_144)?;
-                domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares)]).map_err(|e| plain(&e))
-            }
-            (Lever::Quota, Value::Limit(limit)) => {
-                write::check(&limit)?;
-                let quota = limit.quota_us.map_or(-1, |quota| i64::try_from(quota).unwrap_or(i64::MAX));
-                domain
-                    .set_scheduler(&[
-                        Parameter::Unsigned("global_period", limit.period_us),
-                        Parameter::Signed("global_quota", quota),
-                    ])
-                    .map_err(|e| plain(&e))
-            }
-            (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
-                domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
-            }
-            (Lever::Nodes, _) => Err(nodes_stay()),
-            (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
-        });
+        let result = match value {
+            Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
+            value => self.hand.with(vm, move |domain| set(domain, lever, value)),
+        };
         self.hand.learn(vm, lever, &result);
         if matches!(lever, Lever::Weight | Lever::Quota | Lever::Affinity(_)) {
             self.changed(vm);
@@ -217,6 +227,33 @@ impl Act for LibvirtMachine {
         self.hand.with(vm, move |domain| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
         })
+    }
+}
+
+fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineError> {
+    match (lever, value) {
+        (Lever::Told, Value::Told(cpus)) => {
+            agent::write_file(&mut ask(domain)?, told::PATH, &told::text(cpus))
+        }
+        (Lever::Weight, Value::Weight(Weight(weight))) => {
+            let shares = write::whole(weight, 2..=262_144)?;
+            domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares)]).map_err(|e| plain(&e))
+        }
+        (Lever::Quota, Value::Limit(limit)) => {
+            write::check(&limit)?;
+            let quota = limit.quota_us.map_or(-1, |quota| i64::try_from(quota).unwrap_or(i64::MAX));
+            domain
+                .set_scheduler(&[
+                    Parameter::Unsigned("global_period", limit.period_us),
+                    Parameter::Signed("global_quota", quota),
+                ])
+                .map_err(|e| plain(&e))
+        }
+        (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
+            domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
+        }
+        (Lever::Nodes, _) => Err(nodes_stay()),
+        (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
     }
 }
 
@@ -270,30 +307,31 @@ fn by_agent(domain: &Domain<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineErro
     Ok(guest.online.intersection(plugged))
 }
 
-fn set_online(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
-    if !want.contains(CpuId(0)) {
-        return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
-    }
-    let (have, by) = online(domain)?;
-    if by == By::Agent {
-        return agent::set_vcpus(&mut ask(domain)?, want).map(|_| ());
-    }
-    let hotpluggable: CpuSet = (0..)
-        .zip(define(domain)?.vcpus)
-        .filter(|(_, vcpu)| vcpu.hotpluggable)
-        .map(|(number, _)| CpuId(number))
-        .collect();
-    // libvirt takes one at a time; the last that came goes first.
-    let plug = |vcpu: CpuId, state| {
-        domain.plug(&std::iter::once(vcpu).collect(), state).map_err(|error| plain(&error))
+/// Plugs vCPUs in and out, those that were not there at the domain's start.
+fn plug(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
+    let begun = Instant::now();
+    let vcpus = define(domain)?.vcpus;
+    let numbers = |is: fn(&VcpuDefinition) -> bool| -> CpuSet {
+        (0..).zip(&vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
     };
-    want.difference(&have).intersection(&hotpluggable).iter().try_for_each(|vcpu| plug(vcpu, true))?;
+    let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
+    // libvirt takes one at a time; the last that came goes first.
+    let one = |vcpu: CpuId, state| domain.plug(&std::iter::once(vcpu).collect(), state);
+    want.difference(&have)
+        .intersection(&hotpluggable)
+        .iter()
+        .try_for_each(|vcpu| one(vcpu, true))
+        .map_err(|error| plain(&error))?;
     let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
-    out.into_iter().rev().try_for_each(|vcpu| plug(vcpu, false))?;
-    // Guests let go in their own time, or not at all: what is so then is read by the caller.
-    let until = Instant::now() + UNPLUG;
-    while Instant::now() < until && online(domain)?.0 != *want {
-        std::thread::sleep(Duration::from_millis(50));
+    for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
+        one(vcpu, false).map_err(|error| {
+            let text = format!("its guest did not let go of vCPU {} ({})", vcpu.0, error.text);
+            if error.kind == Kind::Late && error.text.contains("unplug") {
+                MachineError::Unsupported(text)
+            } else {
+                plain(&error)
+            }
+        })?;
     }
     Ok(())
 }
@@ -361,7 +399,7 @@ fn plain(error: &Failure) -> MachineError {
         Kind::Unsupported => MachineError::Unsupported(text),
         Kind::Denied => MachineError::Denied(text),
         Kind::Malformed => MachineError::Malformed(text),
-        Kind::Gone | Kind::NoDomain => MachineError::Gone(text),
+        Kind::Gone | Kind::NoDomain | Kind::Late => MachineError::Gone(text),
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Gone,
     /// No such domain (any more), or it does not run.
     NoDomain,
+    /// The hypervisor or the guest did not do it in libvirt's own time.
+    Late,
     /// Not allowed.
     Denied,
     /// The answer, or the URI, makes no sense.
@@ -69,7 +71,7 @@ impl Failure {
             Kind::Gone | Kind::NoDomain if self.text.contains("socket") => MachineError::Gone(format!(
                 "{text} (is libvirtd running? `systemctl start libvirtd`, or virtqemud.socket where it is modular)"
             )),
-            Kind::Gone | Kind::NoDomain => MachineError::Gone(text),
+            Kind::Gone | Kind::NoDomain | Kind::Late => MachineError::Gone(text),
         }
     }
 }
@@ -101,6 +103,7 @@ fn kind(code: sys::virErrorNumber, number: c_int, text: &str) -> Kind {
         sys::VIR_ERR_SYSTEM_ERROR if number == libc::EACCES || text.contains("Permission denied") => {
             Kind::Denied
         }
+        sys::VIR_ERR_OPERATION_TIMEOUT => Kind::Late,
         sys::VIR_ERR_INVALID_ARG | sys::VIR_ERR_XML_ERROR => Kind::Malformed,
         _ => Kind::Gone,
     }

@@ -81,6 +81,7 @@ pub(super) struct virDomainStatsRecord {
 
 pub(super) const VIR_ERR_SYSTEM_ERROR: c_uint = 38;
 pub(super) const VIR_ERR_NO_DOMAIN: c_uint = 42;
+pub(super) const VIR_ERR_OPERATION_TIMEOUT: c_uint = 68;
 pub(super) const VIR_ERR_NO_CONNECT: c_uint = 5;
 pub(super) const VIR_ERR_AUTH_FAILED: c_uint = 45;
 pub(super) const VIR_ERR_XML_ERROR: c_uint = 27;
