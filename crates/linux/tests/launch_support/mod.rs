@@ -23,6 +23,12 @@ pub(crate) fn signal_log() -> &'static Path {
 }
 
 fn example(name: &str) -> PathBuf {
+    // As from a terminal, also where the tests were started by nohup, or with & by a script: children inherit what
+    // is ignored.
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     // TARGET/PROFILE/deps/THIS_TEST
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
