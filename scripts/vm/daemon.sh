@@ -23,10 +23,13 @@ daemon_pid() {
 # daemon_up [OPTION...]: starts libvirtd if it does not run, and returns when it answers.
 daemon_up() {
     ! daemon_pid >/dev/null || return 0
+    local host_uuid=$STATE/host-uuid
     mkdir -p "$VMS" "$STATE"/{etc,lib,log,run} "$CACHE/libvirt" /{etc,run,var/lib,var/log,var/cache}/libvirt
     chmod 700 "$STATE"
-    # Where users are told apart by the group of the socket or by polkit, root needs neither.
-    printf '%s\n' 'auth_unix_rw = "none"' 'auth_unix_ro = "none"' >"$STATE/etc/libvirtd.conf"
+    [[ -e $host_uuid ]] || cp /proc/sys/kernel/random/uuid "$host_uuid"
+    # Where users are told apart by the group of the socket or by polkit, root needs neither. libvirt migrates between
+    # hosts only: each of ours has an identity and a name of its own.
+    printf '%s\n' 'auth_unix_rw = "none"' 'auth_unix_ro = "none"' "host_uuid = \"$(cat "$host_uuid")\"" >"$STATE/etc/libvirtd.conf"
     # Without virtlogd, without security labels, without a mount namespace per VM: nothing to clean up.
     cat >"$STATE/etc/qemu.conf" <<'CONF'
 user = "root"
@@ -40,7 +43,7 @@ cgroup_controllers = [ "cpu", "cpuset", "cpuacct" ]
 CONF
     # $0 of the inner shell is the state directory, $1 the cache.
     # shellcheck disable=SC2016
-    unshare --mount --propagation private sh -ec '
+    unshare --mount --uts --propagation private sh -ec '
         mount --bind "$0/etc" /etc/libvirt
         mount --bind "$0/lib" /var/lib/libvirt
         mount --bind "$0/log" /var/log/libvirt
@@ -48,6 +51,7 @@ CONF
         mount --bind "$1/libvirt" /var/cache/libvirt
         pid_file=$2
         shift 2
+        echo "host-$(cut -d- -f1 "$0/host-uuid")" >/proc/sys/kernel/hostname
         renice -n 0 -p $$ >/dev/null || true # the VMs inherit it
         exec libvirtd --daemon --pid-file "$pid_file" "$@"' \
         "$STATE" "$CACHE" "$pid_file" "$@" 8>&- >"$STATE/libvirtd.log" 2>&1 ||

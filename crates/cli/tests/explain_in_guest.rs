@@ -3,9 +3,9 @@
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
 
-use std::process::Command;
+use std::path::Path;
 
-use vm_support::{Vms, or_skipped, testvm};
+use vm_support::{Vms, or_skipped, stripped};
 
 /// The most that a group's use may differ from what it is entitled to, in CPUs, in the best of the looks.
 const NEAR: f64 = 0.1;
@@ -20,30 +20,18 @@ const GROUPS: &str = "cd /sys/fs/cgroup && echo '+cpu' >cgroup.subtree_control &
     done
     cat a/cgroup.controllers";
 
-/// Runs a command in the guest; its output.
-fn guest(name: &str, command: &str) -> String {
-    let output = testvm(&["exec", name, "--", "sh", "-c", command]);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command}: {out}{err}");
-    out.into_owned()
-}
-
 #[test]
 fn groups_of_a_guest_with_cgroup_v2_get_what_they_are_entitled_to() {
     let dir = tempfile::tempdir().unwrap();
-    // Without what is for debuggers: guests unpack slowly.
-    let program = dir.path().join("corefit");
-    let strip = Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_corefit")).status();
-    if !strip.is_ok_and(|status| status.success()) {
-        std::fs::copy(env!("CARGO_BIN_EXE_corefit"), &program).unwrap();
-    }
+    let program = stripped(Path::new(env!("CARGO_BIN_EXE_corefit")), dir.path());
     let options = ["--name", "v2", "--vcpus", "2", "--memory", "512", "--program", program.to_str().unwrap()];
     let Some(vms) = or_skipped("explain in a guest", Vms::up(1, &options)) else { return };
     let name = &vms.names[0];
-    assert!(guest(name, GROUPS).contains("cpu"), "the groups have no cpu controller");
+    assert!(vms.guest(name, GROUPS).contains("cpu"), "the groups have no cpu controller");
     let mut off = Vec::new();
     for _ in 0..LOOKS {
-        let json = guest(name, "/workloads/corefit explain --machine cgroups:/a,/b,/c --interval 2s --json");
+        let json =
+            vms.guest(name, "/workloads/corefit explain --machine cgroups:/a,/b,/c --interval 2s --json");
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["unread"].as_array().map(Vec::len), Some(0), "{json}");
         let mut worst: f64 = 0.0;

@@ -4,11 +4,12 @@
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use vm_support::{Vms, or_skipped, testvm};
+use vm_support::{Vms, or_skipped, stripped};
 
 /// Looks for a measured figure: other tests use the machine, too.
 const LOOKS: usize = 8;
@@ -83,26 +84,13 @@ const GROUPS: &str = "cd /sys/fs/cgroup && echo '+cpu +cpuset' >cgroup.subtree_c
     done
     cat a/cpuset.cpus.effective";
 
-/// Runs a command in the guest; its output. Findings make it end with 1.
-fn guest(name: &str, command: &str) -> String {
-    let output = testvm(&["exec", name, "--", "sh", "-c", command]);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command}: {out}{err}");
-    out.into_owned()
-}
-
 /// Siblings that are emulated do not slow each other down: what is checked is where the groups are, and that they do
 /// not wait for each other any more.
 #[test]
 fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    // Without what is for debuggers: guests unpack slowly.
-    let program = dir.path().join("corefit");
-    let strip = Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_corefit")).status();
-    if !strip.is_ok_and(|status| status.success()) {
-        std::fs::copy(env!("CARGO_BIN_EXE_corefit"), &program).unwrap();
-    }
+    let program = stripped(Path::new(env!("CARGO_BIN_EXE_corefit")), dir.path());
     let options = [
         "--name",
         "spread",
@@ -118,7 +106,7 @@ fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     let Some(vms) = or_skipped("placing groups in a guest", Vms::up(1, &options)) else { return };
     let name = &vms.names[0];
     let json = |command: &str| -> Value {
-        let text = guest(name, &format!("/workloads/corefit {command}"));
+        let text = vms.guest(name, &format!("/workloads/corefit {command}"));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command}: {error}: {text}"))
     };
     let shape = json("topology --json");
@@ -126,7 +114,7 @@ fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     let summary = shape["summary"].as_str().unwrap();
     assert!(summary.starts_with("2 sockets, 2 NUMA nodes"), "{shape}");
     assert!(summary.contains("4 modules of 2 cores") || summary.contains("4 cores of 2 threads"), "{shape}");
-    assert_eq!(guest(name, GROUPS).trim(), "0-1");
+    assert_eq!(vms.guest(name, GROUPS).trim(), "0-1");
     let waiting = || {
         let seen = json("explain --machine cgroups:/a,/b --interval 2s --json");
         ["/a", "/b"].map(|group| of(&seen["vms"], group)["waiting"].as_f64().unwrap())
@@ -143,8 +131,8 @@ fn busy_groups_of_a_guest_with_two_nodes_and_smt_are_spread_over_cores() {
     assert_eq!((&then["sharing_pairs"], &then["competing_pairs"]), (&0.0.into(), &0.0.into()), "{then}");
     for group in ["/a", "/b"] {
         let set = of(&found["placement"]["vms"], group)["vcpus"][0]["affinity"].as_str().unwrap().to_owned();
-        guest(name, &format!("echo {set} >/sys/fs/cgroup{group}/cpuset.cpus"));
-        let back = guest(name, &format!("cat /sys/fs/cgroup{group}/cpuset.cpus.effective"));
+        vms.guest(name, &format!("echo {set} >/sys/fs/cgroup{group}/cpuset.cpus"));
+        let back = vms.guest(name, &format!("cat /sys/fs/cgroup{group}/cpuset.cpus.effective"));
         assert_eq!(back.trim(), set);
     }
     let again = json(place);

@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::vm_support::Vms;
+use super::vm_support::{Vms, stripped};
 
 /// A crowded machine, and guests whose instructions are emulated.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,12 +29,7 @@ pub(crate) fn programs(dir: &Path) -> Vec<String> {
     let build =
         Command::new(env!("CARGO")).args(["build", "-q", "--release", "-p", "corefit-openmp"]).status();
     assert!(build.is_ok_and(|status| status.success()), "cannot build the preload library");
-    let strip = |name: &str| {
-        let (from, to) = (exe.with_file_name(name), dir.join(name));
-        let done = Command::new("strip").args(["--strip-debug", "-o"]).args([&to, &from]).status();
-        assert!(done.is_ok_and(|status| status.success()), "cannot strip {}", from.display());
-        to.to_str().unwrap().to_owned()
-    };
+    let strip = |name: &str| stripped(&exe.with_file_name(name), dir).to_str().unwrap().to_owned();
     ["corefit", "libcorefit_omp.so"].map(strip).into()
 }
 

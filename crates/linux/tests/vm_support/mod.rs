@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -16,6 +16,16 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Vms {
     pub(crate) uri: String,
     pub(crate) names: Vec<String>,
+    /// Of the host that they are on, if it is another than this checkout's own.
+    state: Option<PathBuf>,
+}
+
+/// A program without what is for debuggers, since guests unpack slowly.
+pub(crate) fn stripped(program: &Path, dir: &Path) -> PathBuf {
+    let to = dir.join(program.file_name().unwrap());
+    let done = Command::new("strip").args(["--strip-debug", "-o"]).args([&to, program]).status();
+    assert!(done.is_ok_and(|status| status.success()), "cannot strip {}", program.display());
+    to
 }
 
 /// What there is to test with; where there is nothing, says why on behalf of `test`.
@@ -26,20 +36,31 @@ pub(crate) fn or_skipped<T, W: std::fmt::Display>(test: &str, there: Result<T, W
 
 /// Calls the script.
 pub(crate) fn testvm(arguments: &[&str]) -> Output {
+    testvm_of(None, arguments)
+}
+
+/// The same, for the host whose state is there.
+fn testvm_of(state: Option<&Path>, arguments: &[&str]) -> Output {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/testvm");
-    Command::new(script).args(arguments).output().unwrap()
+    let state = state.map(|state| ("TESTVM_STATE", state));
+    Command::new(script).args(arguments).envs(state).output().unwrap()
 }
 
 impl Vms {
     /// Starts so many; `Err` says why that is impossible here.
     pub(crate) fn up(count: usize, options: &[&str]) -> Result<Vms, String> {
+        Vms::up_on(None, count, options)
+    }
+
+    /// The same on a host of its own, whose state is in `state`: a short path, below which sockets are.
+    pub(crate) fn up_on(state: Option<&Path>, count: usize, options: &[&str]) -> Result<Vms, String> {
         let (owner, count) = (std::process::id().to_string(), count.to_string());
         let arguments = [&["up", &count, "--owner", &owner][..], options].concat();
-        let mut output = testvm(&arguments);
+        let mut output = testvm_of(state, &arguments);
         if String::from_utf8_lossy(&output.stderr).contains("did not answer within") {
             // Seen once, beside four compilers: a guest that is not up after two minutes. `testvm` took it away.
             _ = writeln!(std::io::stderr(), "testvm {arguments:?}: not up in time, once more");
-            output = testvm(&arguments);
+            output = testvm_of(state, &arguments);
         }
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match output.status.code() {
@@ -48,8 +69,8 @@ impl Vms {
             _ => panic!("testvm {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr)),
         }
         let names = text.lines().filter_map(|line| Some(line.split_once(' ')?.0.into())).collect();
-        let uri = String::from_utf8(testvm(&["uri"]).stdout).unwrap().trim().to_owned();
-        Ok(Vms { uri, names })
+        let uri = String::from_utf8(testvm_of(state, &["uri"]).stdout).unwrap().trim().to_owned();
+        Ok(Vms { uri, names, state: state.map(Path::to_owned) })
     }
 
     pub(crate) fn machine(&self) -> Box<dyn Act> {
@@ -63,7 +84,7 @@ impl Vms {
 
     /// What a command in a guest prints; it has to succeed.
     pub(crate) fn guest(&self, name: &str, command: &str) -> String {
-        let output = testvm(&["exec", name, "--", "sh", "-c", command]);
+        let output = self.call(&["exec", name, "--", "sh", "-c", command]);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{command}: {out}{err}");
         out.into_owned()
@@ -71,14 +92,28 @@ impl Vms {
 
     /// A call of the script that has to succeed.
     pub(crate) fn testvm(&self, arguments: &[&str]) {
-        let output = testvm(arguments);
+        let output = self.call(arguments);
         assert!(output.status.success(), "testvm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Vms {
+    fn call(&self, arguments: &[&str]) -> Output {
+        testvm_of(self.state.as_deref(), arguments)
+    }
+
+    /// Moves a VM, live, to the host of `to`, where it is the last.
+    pub(crate) fn migrate(&mut self, name: &str, to: &mut Vms) {
+        let state = to.state.clone().expect("to another host");
+        self.testvm(&["migrate", name, state.to_str().unwrap()]);
+        self.names.retain(|kept| kept != name);
+        to.names.push(name.into());
     }
 }
 
 impl Drop for Vms {
     fn drop(&mut self) {
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        testvm(&[&["down"][..], &names].concat());
+        self.call(&[&["down"][..], &names].concat());
     }
 }
