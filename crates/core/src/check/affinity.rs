@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::matching::crowds;
+use super::matching::{Crowd, crowds};
 use super::{
     Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, cure, named, set_of,
 };
@@ -190,6 +190,31 @@ fn written(manager: Manager, set: &CpuSet) -> String {
     }
 }
 
+/// vCPUs and the fewer pCPUs that they may use; `stacked`: on one pCPU, or several such crowds together.
+struct Crowded {
+    guests: Vec<usize>,
+    seats: Vec<usize>,
+    stacked: bool,
+}
+
+/// Crowds one by one, or, where they are many, those of a kind together, as their cure is the same.
+fn together(crowds: Vec<Crowd>) -> Vec<Crowded> {
+    let many = crowds.len() > MANY;
+    let mut found: Vec<Crowded> = Vec::new();
+    for Crowd { guests, seats } in crowds {
+        let stacked = seats.len() == 1;
+        match found.iter_mut().find(|other| many && other.stacked == stacked) {
+            Some(other) => {
+                other.guests.extend(guests);
+                other.seats.extend(seats);
+            }
+            None => found.push(Crowded { guests, seats, stacked }),
+        }
+    }
+    found.iter_mut().for_each(|crowd| crowd.guests.sort_unstable());
+    found
+}
+
 /// More vCPUs than pCPUs that they may use.
 fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     if !report.vm.is_guest() {
@@ -206,7 +231,7 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         may.push(Rc::clone(list));
     }
     let seats = lists.values().flat_map(|list| list.last()).max().map_or(0, |seat| seat + 1);
-    for crowd in crowds(&may, seats) {
+    for crowd in together(crowds(&may, seats)) {
         let vcpus = set_of(crowd.guests.iter().map(|g| guests[*g].0));
         let pcpus: CpuSet = crowd.seats.iter().filter_map(|s| u32::try_from(*s).ok()).map(CpuId).collect();
         let first = crowd.guests.iter().find_map(|g| guests[*g].1.affinity.as_ref());
@@ -225,9 +250,13 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             }
             _ => cure::vcpus(report.vm, fewer),
         };
-        if pcpus.len() == 1 {
+        if crowd.stacked {
+            let where_ = match pcpus.len() {
+                1 => format!("can only run on pCPU {pcpus}"),
+                many => format!("can each only run on one of {many} pCPUs, and no one is alone there"),
+            };
             let text = format!(
-                "{} can only run on pCPU {pcpus}: while one runs, the {} though the guest takes all for running",
+                "{} {where_}: while one runs, the {} though the guest takes all for running",
                 named("vCPU", &vcpus),
                 if vcpus.len() == 2 { "other waits," } else { "others wait," }
             );

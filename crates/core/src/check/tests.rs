@@ -121,6 +121,16 @@ fn stacked_vcpus_are_found_through_their_sets_and_get_pcpus_of_their_own() {
 }
 
 #[test]
+fn many_crowds_of_one_vm_are_one_finding_with_one_cure() {
+    let pins: Vec<String> = (0..130).map(|vcpu| (vcpu / 2).to_string()).collect();
+    let pins: Vec<&str> = pins.iter().map(String::as_str).collect();
+    let (name, text, _) = only(&host("1 socket x 130 cores", vec![vm("a", &pins)]));
+    assert!(name.starts_with("stacked a"), "{name}");
+    assert!(text.starts_with("vCPUs 0-129 can each only run on one of 65 pCPUs"), "{text}");
+    assert_eq!(names(&host("1 socket x 130 cores", vec![vm("a", &pins[..128])])).len(), 64);
+}
+
+#[test]
 fn a_vcpu_that_was_measured_to_be_idle_stacks_nobody() {
     let mut idle = vm("a", &["0", "0"]);
     idle.vcpus[1].demand = Some(Cpus(0.02));
