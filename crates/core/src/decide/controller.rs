@@ -115,7 +115,8 @@ impl Controller {
         };
         let seen = estimate(&before, now)?;
         let mut step = Step { next: self.policy.interval(), ..Step::default() };
-        self.known.retain(|id, _| now.vms.iter().any(|vm| vm.id == *id));
+        let here: BTreeSet<&VmId> = now.vms.iter().map(|vm| &vm.id).collect();
+        self.known.retain(|id, _| here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let grants = self.arbitrate(&asked, &seen, &mut step);
         let sizes = self.size(&asked, &grants, &before, &seen, &mut step);
@@ -233,6 +234,8 @@ impl Controller {
         step: &mut Step,
     ) -> Vec<Action> {
         let available = hypothesis::available(seen);
+        let online: CpuSet = seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect();
+        let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
         let mut actions = Vec::new();
@@ -250,10 +253,10 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(seen, vm, weights),
+                share: share(&online, vm, weights),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
-                rate: rate(before, vm, seen.over),
+                rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),
                 wants: asked.wants,
                 granted: grants.as_ref().map(|grants| grants[index].pcpus),
                 period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
@@ -327,19 +330,22 @@ fn weight(vm: &VmEstimate) -> f64 {
 }
 
 /// The formula of VCPU-Bal: all pCPUs times its part of all weights, within its cap and its vCPUs' affinities.
-fn share(seen: &HostEstimate, vm: &VmEstimate, weights: f64) -> Option<f64> {
-    let online: CpuSet = seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect();
-    let assigned = vm.seen.vcpus.iter().map(|vcpu| vcpu.affinity.as_ref());
-    let assigned = assigned.fold(CpuSet::default(), |all, one| all.union(one.unwrap_or(&online)));
-    let assigned = crate::share::count(assigned.intersection(&online).len());
+fn share(online: &CpuSet, vm: &VmEstimate, weights: f64) -> Option<f64> {
+    let mut assigned = CpuSet::default();
+    for vcpu in &vm.seen.vcpus {
+        let affinity = vcpu.affinity.as_ref().unwrap_or(online);
+        if !affinity.is_within(&assigned) {
+            assigned = assigned.union(affinity);
+        }
+    }
+    let assigned = crate::share::count(assigned.intersection(online).len());
     let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
     let part = crate::share::count(online.len()) * weight(vm) / weights;
     (part > 0.0).then(|| part.min(assigned).min(cap))
 }
 
 /// Work per second; `None` if nobody counted, or the count began anew.
-fn rate(before: &Snapshot, vm: &VmEstimate, over: Duration) -> Option<f64> {
-    let earlier = before.vms.iter().find(|old| old.id == vm.seen.id)?;
-    let grown = vm.seen.progress? - earlier.progress?;
+fn rate(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<f64> {
+    let grown = vm.seen.progress? - before?.progress?;
     (grown >= 0.0 && !over.is_zero()).then(|| grown / over.as_secs_f64())
 }

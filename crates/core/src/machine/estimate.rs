@@ -318,28 +318,29 @@ fn cap(quota: Option<&Quota>) -> Option<Cpus> {
 }
 
 fn pcpus(before: &Snapshot, after: &Snapshot, over: Duration, vms: &[VmEstimate]) -> Vec<PcpuEstimate> {
+    let earlier: BTreeMap<CpuId, &super::Pcpu> = before.pcpus.iter().map(|p| (p.id, p)).collect();
+    let mut users: BTreeMap<CpuId, Vec<(usize, usize)>> = BTreeMap::new();
+    for (index, vm) in vms.iter().enumerate() {
+        for (number, vcpu) in vm.seen.vcpus.iter().enumerate().filter(|(_, vcpu)| vcpu.online) {
+            if let Some(on) = vcpu.on {
+                users.entry(on).or_default().push((index, number));
+            }
+        }
+    }
     let one = |pcpu: &super::Pcpu| {
-        let earlier = before.pcpus.iter().find(|p| p.id == pcpu.id);
+        let earlier = earlier.get(&pcpu.id);
         let rate = |from: Option<u64>, to: Option<u64>| {
             let nanos = to?.checked_sub(from?)?;
             (!over.is_zero()).then(|| Duration::from_nanos(nanos).as_secs_f64() / over.as_secs_f64())
         };
         let idle = rate(earlier.and_then(|p| p.idle_ns), pcpu.idle_ns);
         let steal = rate(earlier.and_then(|p| p.steal_ns), pcpu.steal_ns);
-        let on = |vm: &VmEstimate| -> Vec<usize> {
-            let here = vm.seen.vcpus.iter().enumerate().filter(|(_, v)| v.online && v.on == Some(pcpu.id));
-            here.map(|(number, _)| number).collect()
-        };
         PcpuEstimate {
             id: pcpu.id,
             online: pcpu.online,
             busy: idle.map(|idle| Cpus((1.0 - idle - steal.unwrap_or(0.0)).clamp(0.0, 1.0))),
             steal: steal.map(|steal| Cpus(steal.min(1.0))),
-            users: vms
-                .iter()
-                .enumerate()
-                .flat_map(|(i, vm)| on(vm).into_iter().map(move |v| (i, v)))
-                .collect(),
+            users: users.remove(&pcpu.id).unwrap_or_default(),
         }
     };
     after.pcpus.iter().map(one).collect()
