@@ -83,6 +83,17 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert_eq!(second.wait().code(), Some(2));
     assert!(second.log().contains("another corefit"), "{}", second.log());
 
+    // So is one with another directory.
+    let elsewhere = dir.path().join("elsewhere");
+    let elsewhere = elsewhere.to_str().unwrap();
+    let machine = format!("libvirt:{}", vms.uri);
+    let restore = corefit(&["restore", "--machine", &machine, "--state", elsewhere]);
+    let manage = corefit(&["manage", "--apply", "--machine", &machine, "--state", elsewhere]);
+    for refused in [restore, manage] {
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("another corefit"), "{refused:?}");
+    }
+
     // A bad configuration is refused, and it goes on.
     daemon.configure("[policy]\nsize = \"huge\"\n");
     until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));

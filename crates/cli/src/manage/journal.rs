@@ -196,7 +196,7 @@ fn parse(text: &str) -> Result<Content, String> {
     serde_json::from_str(body).map_err(|error| error.to_string())
 }
 
-fn checksum(text: &str) -> String {
+pub(super) fn checksum(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

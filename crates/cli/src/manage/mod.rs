@@ -6,6 +6,7 @@
 //!    └──── interval ◀── Daemon ◀─ signals     └──▶ status socket, metrics, log
 //! ```
 
+mod alone;
 mod config;
 mod daemon;
 mod failpoint;
@@ -30,6 +31,7 @@ use corefit_core::machine::Act;
 
 use crate::durations::duration;
 use crate::machine::MachineArg;
+use alone::Alone;
 use config::Config;
 use daemon::{Daemon, Signals};
 pub(crate) use journal::Journal;
@@ -76,6 +78,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         .then(|| Journal::open(&config.state, &name, &boot(live)))
         .transpose()?
         .map(|journal| Keeper::new(journal, budget(&config.policy)));
+    let _alone = (config.apply && live).then(|| Alone::with(&machine.name())).transpose()?;
     let mut daemon = Daemon::new(args, config, machine, keeper, live)?;
     daemon.run(&signals)
 }

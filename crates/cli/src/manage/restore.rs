@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use super::alone::Alone;
 use super::config::STATE;
 use super::keeper::Restored;
 use super::{Journal, Keeper, boot};
@@ -38,6 +39,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     }
     let journal = Journal::open(&args.state, &name, &boot(true))?;
     let mut machine = machine.open_to_act()?;
+    let _alone = Alone::with(&machine.name())?;
     let snapshot = machine.observe()?;
     let mut keeper = Keeper::new(journal, PATIENCE);
     let restored = keeper.restore(&mut *machine, &snapshot);
