@@ -40,7 +40,10 @@ pub(super) struct Cost {
     libvirtd: Option<Share>,
     /// All threads of QEMUs but the vCPUs.
     monitors: Option<Share>,
-    /// All of these, in percent of a core; of the others what they use more, if it is more.
+    /// How often QEMUs' monitors were woken, per second: by others while nobody looks, and more while somebody does.
+    asked: Option<Asked>,
+    /// All of these, in percent of a core; of the others what they use more, if it is more. QEMUs whose monitors are not
+    /// woken more often do nothing for us: what they use more then is chance, and is not counted.
     percent: f64,
     /// The first look, which connects, opens files and reads all settings. Not part of the promise.
     first_ms: f64,
@@ -51,6 +54,13 @@ pub(super) struct Cost {
     estimate_ms: f64,
     /// Whether the promises are kept; `None` on smaller hosts.
     met: Option<bool>,
+}
+
+/// Wake-ups of threads, per second.
+#[derive(Clone, Copy, Serialize)]
+struct Asked {
+    alone: f64,
+    looking: f64,
 }
 
 /// CPU time of somebody who is asked, ms a second.
@@ -158,8 +168,14 @@ impl Cost {
         let own_ms = ms(own) / count(looks);
         let libvirtd = served.then(|| Share::of(&quiet, &busy, |rates| rates.libvirtd_ms));
         let monitors = served.then(|| Share::of(&quiet, &busy, |rates| rates.monitors_ms));
+        let asked = served.then(|| {
+            let mean =
+                |rates: &[Rates]| rates.iter().map(|r| r.monitor_runs).sum::<f64>() / count(rates.len());
+            Asked { alone: mean(&quiet), looking: mean(&busy) }
+        });
         let more = |share: Option<Share>| share.map_or(0.0, |share| share.more_ms.max(0.0));
-        let percent = (own_ms + more(libvirtd) + more(monitors)) / 10.0;
+        let of_qemus = if asked.is_some_and(Asked::more) { more(monitors) } else { 0.0 };
+        let percent = (own_ms + more(libvirtd) + of_qemus) / 10.0;
         let longest_ms = took.iter().copied().fold(0.0, f64::max);
         let (vms, vcpus) = size(&before);
         let large = vms >= VMS && vcpus >= VMS * VCPUS;
@@ -171,6 +187,7 @@ impl Cost {
             own_ms,
             libvirtd,
             monitors,
+            asked,
             percent,
             first_ms,
             median_ms: median(took).unwrap_or(f64::NAN),
@@ -187,6 +204,18 @@ fn size(snapshot: &Snapshot) -> (usize, usize) {
     let groups = vms().any(|vm| vm.whole.is_some());
     let vcpus = vms().map(|vm| vm.vcpus.iter().filter(|vcpu| vcpu.online).count()).sum();
     (vms().count(), if groups { VCPUS * vms().count() } else { vcpus })
+}
+
+impl Asked {
+    /// Whether somebody who looks wakes monitors: more often than once in ten seconds.
+    fn more(self) -> bool {
+        self.looking > self.alone + 0.1
+    }
+
+    /// `0.0 (alone 0.0)`
+    fn text(self) -> String {
+        format!("{:.1} (alone {:.1})", self.looking, self.alone)
+    }
 }
 
 impl Share {
@@ -215,6 +244,11 @@ fn count(looks: usize) -> f64 {
     looks as f64
 }
 
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn count_of(runs: u64) -> f64 {
+    runs as f64
+}
+
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -230,6 +264,8 @@ fn cpu_time() -> Duration {
 struct Others {
     libvirtd_ns: u64,
     monitors_ns: u64,
+    /// How often threads that read commands to QEMUs ran.
+    monitor_runs: u64,
 }
 
 impl Others {
@@ -246,7 +282,12 @@ impl Others {
             for thread in directories(process.join("task")) {
                 let name = fs::read_to_string(thread.join("comm")).unwrap_or_default();
                 let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
-                let ns: u64 = text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+                // Run time, waiting time, and how often it ran.
+                let numbers: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap_or(0)).collect();
+                let [ns, _, runs] = numbers[..] else { continue };
+                if qemu && name.starts_with("IO mon_iothread") {
+                    others.monitor_runs += runs;
+                }
                 match () {
                     () if daemon => others.libvirtd_ns += ns,
                     () if name.starts_with("CPU ") => {}
@@ -262,6 +303,7 @@ impl Others {
         Rates {
             libvirtd_ms: rate(self.libvirtd_ns, later.libvirtd_ns),
             monitors_ms: rate(self.monitors_ns, later.monitors_ns),
+            monitor_runs: count_of(later.monitor_runs.saturating_sub(self.monitor_runs)) / count(seconds),
         }
     }
 }
@@ -270,6 +312,8 @@ impl Others {
 struct Rates {
     libvirtd_ms: f64,
     monitors_ms: f64,
+    /// Wake-ups per second.
+    monitor_runs: f64,
 }
 
 /// The numbered entries of a directory of `/proc`.
@@ -288,6 +332,7 @@ pub(super) fn text(costs: &[Cost], skipped: &[String]) -> String {
         "CPU ms/s",
         "libvirtd",
         "QEMUs",
+        "asked/s",
         "% of a core",
         "promised",
         "first ms",
@@ -310,6 +355,7 @@ pub(super) fn text(costs: &[Cost], skipped: &[String]) -> String {
             number(cost.own_ms),
             cost.libvirtd.map_or(NONE.into(), |share| share.text()),
             cost.monitors.map_or(NONE.into(), |share| share.text()),
+            cost.asked.map_or(NONE.into(), Asked::text),
             number(cost.percent),
             verdict(cost.percent < PERCENT, PERCENT),
             number(cost.first_ms),
@@ -322,7 +368,9 @@ pub(super) fn text(costs: &[Cost], skipped: &[String]) -> String {
     let mut text = String::new();
     if !costs.is_empty() {
         text += "CPU time of this process; libvirtd, QEMUs (all threads but the vCPUs): how much more they use \
-                 than when nobody looks, with its standard error, and what they use then. first: connects, and \
+                 than when nobody looks, with its standard error, and what they use then. asked/s: how often QEMUs' \
+                 monitors were woken; if not more often than when nobody looks, what QEMUs use more is chance and not \
+                 in the sum. first: connects, and \
                  reads all settings; no promise is made for it. estimate: what follows a look, not in the sum.\n\n";
         text += &table.render();
     }
@@ -347,7 +395,8 @@ mod tests {
 
     #[test]
     fn what_others_use_more_is_the_mean_of_pairs_of_spells() {
-        let rates = |ms: [f64; 3]| ms.map(|ms| Rates { libvirtd_ms: ms, monitors_ms: 0.0 });
+        let rates =
+            |ms: [f64; 3]| ms.map(|ms| Rates { libvirtd_ms: ms, monitors_ms: 0.0, monitor_runs: 0.0 });
         let share = Share::of(&rates([1.0, 2.0, 3.0]), &rates([2.0, 3.0, 5.5]), |rates| rates.libvirtd_ms);
         assert_eq!(share.text(), "+1.50 (± 0.50; alone 2.00)");
         let share = Share::of(&rates([1.0; 3])[..1], &rates([0.5; 3])[..1], |rates| rates.libvirtd_ms);
@@ -364,6 +413,7 @@ mod tests {
             own_ms: 2.0,
             libvirtd: None,
             monitors: None,
+            asked: None,
             percent: 0.3,
             first_ms: 1.0,
             median_ms: 1.0,
