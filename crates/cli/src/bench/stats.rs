@@ -1,5 +1,7 @@
 //! Medians, geometric means, ratios of lower bounds, and a seeded shuffle.
 
+use crate::sim::summary::Mean;
+
 /// A number of which possibly only a lower bound is known (a run that was cut off).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Value {
@@ -71,6 +73,15 @@ pub(super) fn geomean(values: impl IntoIterator<Item = Value>) -> Option<Value> 
     (count > 0.0).then(|| Value { number: f64::exp(sum / count), bound })
 }
 
+/// A 95 % interval of the ratio of what two lots of runs take, from their logarithms; `None` with less than two runs of
+/// either. The half-widths of the two means are added as squares.
+pub(super) fn ratio_interval(over: &[f64], under: &[f64]) -> Option<[f64; 2]> {
+    let log = |runs: &[f64]| Mean::of(runs.iter().map(|s| s.ln()));
+    let (over, under) = (log(over)?, log(under)?);
+    let (middle, half) = (over.mean - under.mean, over.ci95?.hypot(under.ci95?));
+    Some([(middle - half).exp(), (middle + half).exp()])
+}
+
 /// Seeded pseudo-random numbers: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub(crate) struct Random(u64);
 
@@ -124,6 +135,15 @@ mod tests {
         assert!((mean.number - 1.0).abs() < 1e-12);
         assert_eq!(mean.bound, Bound::Exact);
         assert_eq!(geomean([]), None);
+    }
+
+    #[test]
+    fn the_interval_of_a_ratio_is_as_wide_as_the_runs_scatter() {
+        let [low, high] = ratio_interval(&[2.0, 2.2, 1.8], &[1.0, 1.1, 0.9]).unwrap();
+        assert!(low < 1.7 && high > 2.4, "{low} {high}");
+        let [low, high] = ratio_interval(&[2.0, 2.001, 1.999], &[1.0, 1.001, 0.999]).unwrap();
+        assert!((low - 2.0).abs() < 0.01 && (high - 2.0).abs() < 0.01 && low < 2.0 && high > 2.0);
+        assert_eq!(ratio_interval(&[2.0, 2.0], &[1.0]), None);
     }
 
     #[test]

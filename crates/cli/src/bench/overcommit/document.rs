@@ -82,6 +82,8 @@ pub(super) struct Row {
     pub(super) passive_s: Option<f64>,
     pub(super) oracle_s: Option<f64>,
     pub(super) corefit_s: Option<f64>,
+    /// A 95 % interval of corefit over passive; null with less than two runs of either, or where one was cut off.
+    pub(super) corefit_vs_passive_95: Option<[f64; 2]>,
     /// Whether every run gave the right result.
     pub(super) verified: bool,
     /// Whether one of the four was cut off: which one is in `runs`.
@@ -300,6 +302,7 @@ pub(super) mod tests {
             passive_s: number(values.passive),
             oracle_s: number(values.oracle),
             corefit_s: number(values.corefit),
+            corefit_vs_passive_95: None,
             verified: true,
             cut_off: values.cut_off(),
             oracle_of: Some("1".into()),

@@ -17,7 +17,7 @@ use super::programs::{Case, Kind, Runtime};
 use super::step::Steps;
 use crate::bench::arena::Arena;
 use crate::bench::job::Quiet;
-use crate::bench::stats::{Bound, Value};
+use crate::bench::stats::{Bound, Value, ratio_interval};
 
 /// What was run of one program, by configuration.
 type Samples = BTreeMap<Config, Vec<Sample>>;
@@ -256,6 +256,10 @@ fn row(program: &Prepared<'_>, samples: &Samples, cpus: u32) -> Row {
         corefit: value(Config::Corefit),
     };
     let number = |value: Option<Value>| value.map(|v| v.number);
+    let exact = |config| -> Option<Vec<f64>> {
+        let times = samples.get(&config)?.iter().filter_map(|sample| sample.time);
+        times.map(|time| (time.bound == Bound::Exact).then_some(time.number)).collect()
+    };
     let reports = samples.get(&Config::Corefit).into_iter().flatten();
     let processes = reports.filter_map(|s| s.report.as_ref()).flat_map(|r| &r.processes);
     Row {
@@ -266,6 +270,9 @@ fn row(program: &Prepared<'_>, samples: &Samples, cpus: u32) -> Row {
         passive_s: number(values.passive),
         oracle_s: number(values.oracle),
         corefit_s: number(values.corefit),
+        corefit_vs_passive_95: exact(Config::Corefit)
+            .zip(exact(Config::Passive))
+            .and_then(|(corefit, passive)| ratio_interval(&corefit, &passive)),
         verified: runs.values().all(|r| r.wrong == 0),
         cut_off: values.cut_off(),
         oracle_of: oracle.map(|o| o.of),

@@ -1,5 +1,7 @@
 //! What is to be reached, and what was.
 
+use std::cmp::Ordering;
+
 use super::conditions::Condition;
 use super::document::{ConditionPart, Target, Values, mean};
 use super::programs::Runtime;
@@ -54,27 +56,54 @@ fn vs_oracle(part: &ConditionPart, runtime: Runtime) -> Target {
     at_most(name, VS_ORACLE, number(part, mean), String::new())
 }
 
+/// A program under a condition, against the passive policy.
+struct AgainstPassive {
+    ratio: Value,
+    interval: Option<[f64; 2]>,
+    place: String,
+}
+
+impl AgainstPassive {
+    fn is_slower(&self) -> bool {
+        self.ratio.number > VS_PASSIVE
+    }
+
+    /// By more than its runs scatter.
+    fn is_surely_slower(&self) -> bool {
+        self.is_slower() && self.interval.is_none_or(|[least, _]| least > VS_PASSIVE)
+    }
+}
+
 fn vs_passive(parts: &[ConditionPart]) -> Target {
     let name = "corefit/passive, worst program".to_owned();
-    let mut ratios = vec![];
-    for part in parts.iter().filter(|p| p.skipped.is_none()) {
-        for row in &part.programs {
-            if let Some(ratio) = row.values.corefit_vs_passive() {
-                let place = format!("{} {} in {}", row.name, row.runtime.name(), part.name.name());
-                ratios.push((ratio, place));
-            }
-        }
-    }
-    ratios.sort_by(|(a, _), (b, _)| b.number.total_cmp(&a.number));
-    let Some((worst, place)) = ratios.first() else {
+    let parts = parts.iter().filter(|p| p.skipped.is_none());
+    let rows = parts.flat_map(|part| part.programs.iter().map(move |row| (part, row)));
+    let mut all: Vec<AgainstPassive> = rows
+        .filter_map(|(part, row)| {
+            let place = format!("{} {} in {}", row.name, row.runtime.name(), part.name.name());
+            let ratio = row.values.corefit_vs_passive()?;
+            Some(AgainstPassive { ratio, interval: row.corefit_vs_passive_95, place })
+        })
+        .collect();
+    let key = |one: &AgainstPassive| (one.is_surely_slower(), one.ratio.number);
+    all.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal));
+    let Some(worst) = all.first() else {
         return at_most(name, VS_PASSIVE, Err("no program".into()), String::new());
     };
-    let slower = ratios.iter().filter(|(r, _)| r.number > VS_PASSIVE).count();
-    let note = match slower {
-        0 | 1 => place.clone(),
-        n => format!("{place}, and {} more above {VS_PASSIVE}", n - 1),
-    };
-    at_most(name, VS_PASSIVE, Ok(*worst), note)
+    let mut note = worst.place.clone();
+    if let Some([least, most]) = worst.interval {
+        note += &format!(" (95 %: {least:.2} to {most:.2})");
+    }
+    let slower = all.iter().filter(|one| one.is_slower()).count();
+    if slower > 1 {
+        note += &format!(", and {} more above {VS_PASSIVE}", slower - 1);
+    }
+    let mut target = at_most(name, VS_PASSIVE, Ok(worst.ratio), note);
+    if worst.is_slower() && !worst.is_surely_slower() {
+        target.pass = None;
+        target.note += "; their runs scatter too much to tell: raise --repeat";
+    }
+    target
 }
 
 /// `None` if lu was not asked for.
@@ -200,6 +229,34 @@ mod tests {
             assert_eq!((target.pass, target.measured.as_ref()), (None, None), "{name}");
             assert_eq!(target.note, "skipped", "the reason stands at the condition");
         }
+    }
+
+    #[test]
+    fn a_program_whose_runs_scatter_more_than_it_is_slower_is_not_judged() {
+        let scattered = |interval| {
+            let mut row = row("ep", Runtime::Gcc, [1.0, 1.0, 1.0, 1.10]);
+            row.corefit_vs_passive_95 = Some(interval);
+            row
+        };
+        let judged = |rows| {
+            let all = targets(&[part(Condition::Quota, rows)], &[Runtime::Gcc], 0);
+            let target = find(&all, "worst program");
+            (target.pass, target.note.clone())
+        };
+        let (pass, note) = judged(vec![scattered([0.9, 1.3])]);
+        assert_eq!(
+            (pass, note.contains("0.90 to 1.30"), note.contains("--repeat")),
+            (None, true, true),
+            "{note}"
+        );
+        assert_eq!(judged(vec![scattered([1.05, 1.15])]).0, Some(false));
+        let (pass, note) =
+            judged(vec![scattered([0.9, 1.3]), row("cg", Runtime::Gcc, [1.0, 1.0, 1.0, 1.05])]);
+        assert_eq!(
+            (pass, note.starts_with("cg")),
+            (Some(false), true),
+            "who is surely slower counts: {note}"
+        );
     }
 
     #[test]
