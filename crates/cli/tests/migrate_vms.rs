@@ -67,7 +67,13 @@ fn a_vm_that_migrates_is_seen_where_it_is_and_gets_back_there_what_was_changed_b
     assert_ne!(guest.online(), ALL, "nobody has touched it from there");
 
     // Its note has travelled with it.
-    let restored = corefit(&["restore", "--machine", &format!("libvirt:{}", there.uri), "--state", text(&state("other"))]);
+    let restored = corefit(&[
+        "restore",
+        "--machine",
+        &format!("libvirt:{}", there.uri),
+        "--state",
+        text(&state("other")),
+    ]);
     assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
     assert_eq!(guest.online(), ALL);
 }
