@@ -57,6 +57,10 @@ prove-lock:
 	scripts/shuttle
 	@scripts/miri || [ $$? -eq 77 ]
 
+# The lock in a guest kernel, against Linux's, in QEMU; a quarter of an hour the first time, then five minutes.
+test-kernel:
+	@scripts/test-kernel --all || [ $$? -eq 77 ]
+
 # Programs from the package registries, each run once.
 test-apps: build
 	scripts/install-apps
@@ -65,4 +69,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-lock prove-lock clean
+.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-lock prove-lock test-kernel clean
