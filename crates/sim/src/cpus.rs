@@ -127,6 +127,8 @@ pub(crate) struct VmCpus {
     pub(crate) runnable: u64,
     /// Weight over `runnable`, times 2^20.
     pub(crate) unit: u64,
+    /// That counts, not the weight of each vCPU by itself.
+    pub(crate) grouped: bool,
     /// The most it may use, in parts of 1024 pCPUs; `None`: everything.
     pub(crate) cap: Option<u64>,
 }

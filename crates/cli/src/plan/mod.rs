@@ -131,7 +131,13 @@ fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
             table.row(vec![name.into(), lever, from.unwrap_or_else(|| "?".into()), to]);
         }
         out = table.render();
+        let mut said: Option<(&str, String)> = None;
         for action in actions {
+            // Several settings of a VM may have one reason.
+            let why = (action.name.as_str(), action.why.to_string());
+            if said.replace(why.clone()) == Some(why) {
+                continue;
+            }
             lines::wrap(&mut out, &format!("{}: ", action.name), 2, &action.why.to_string(), width);
         }
     }

@@ -152,7 +152,9 @@ impl Parts {
         }
         let count = index(vm.vcpus.len());
         let cap = parts_of(vm.cap);
-        cpus.vms.push(VmCpus { first, count, weight: u64::from(vm.weight), runnable: 0, unit: 0, cap });
+        let grouped = !matches!(spec.policy, Policy::Cfs(cfs) if !cfs.groups);
+        let weight = u64::from(vm.weight);
+        cpus.vms.push(VmCpus { first, count, weight, runnable: 0, unit: 0, grouped, cap });
         self.vm_limits.push(pool);
         let guest_words = vm.vcpus.len().div_ceil(64);
         let mut idle = vec![0; guest_words];
