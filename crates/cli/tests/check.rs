@@ -104,6 +104,20 @@ fn each_case_gives_the_findings_that_are_written_down_with_their_reasons_and_no_
         assert_eq!(drawn.status.code(), Some(0), "{name}: {}", err(&drawn));
         expect(&case.join("topology.expected"), &out(&drawn));
     }
+    // What has to be measured stands in no file.
+    let scenario = concat!("sim:", env!("CARGO_MANIFEST_DIR"), "/../../scenarios/p1-figure6.toml");
+    let output = corefit(&captures(), &["check", "--json", "--machine", scenario]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let lost = &document["findings"][0];
+    assert_eq!(
+        (lost["rule"].as_str(), lost["text"].as_str(), output.status.code()),
+        (
+            Some("lost-timeslices"),
+            Some("25 % of its CPU time is left over on some vCPUs and missing on others"),
+            Some(1)
+        )
+    );
+    rules.extend(lost["rule"].as_str().map(Into::into));
     // Every rule is broken somewhere.
     let listed = corefit(&captures(), &["check", "--explain", "nonsense"]);
     assert_eq!(listed.status.code(), Some(2));

@@ -70,16 +70,22 @@ fn a_burst_is_set_with_its_quota_seen_with_what_was_stopped_and_put_back() {
     assert_eq!(unlimited.throttled, None, "without a quota there is nothing to count");
     let vm = unlimited.id;
     let original = machine.current(&vm, Lever::Quota).unwrap();
-    let to = |quota_us, period_us, burst_us| {
-        Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us })
-    };
+    let to =
+        |quota_us, period_us, burst_us| Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us });
     // Each step needs another order of writes: no burst may be above the quota at any time.
     for value in [to(50_000, 100_000, 50_000), to(20_000, 40_000, 20_000), to(90_000, 100_000, 60_000)] {
         machine.set(&vm, Lever::Quota, &value).unwrap();
         assert_eq!(machine.current(&vm, Lever::Quota), Ok(value.clone()));
         let now = seen(&mut machine);
         let quota = now.quota.unwrap();
-        assert_eq!(Value::Limit(Limit { quota_us: quota.quota_us, period_us: quota.period_us, burst_us: quota.burst_us }), value);
+        assert_eq!(
+            Value::Limit(Limit {
+                quota_us: quota.quota_us,
+                period_us: quota.period_us,
+                burst_us: quota.burst_us
+            }),
+            value
+        );
         assert!(now.throttled.is_some());
     }
     let wrong = machine.set(&vm, Lever::Quota, &to(20_000, 40_000, 20_001));

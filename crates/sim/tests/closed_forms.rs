@@ -137,8 +137,7 @@ fn what_is_saved_of_a_quota_is_used_later_and_no_more_than_the_burst() {
     // 20 ms: 130 to 170, 230 to 270, 330 to 370.
     let marks = |burst_ms: u64| {
         let mut one = vm("a", vec![vcpu("0")], vec![app("forever { compute 40ms mark sleep 60ms }", 1)]);
-        one.vcpus[0].limit =
-            Some(Limit { quota_ns: 10 * MS, period_ns: 20 * MS, burst_ns: burst_ms * MS });
+        one.vcpus[0].limit = Some(Limit { quota_ns: 10 * MS, period_ns: 20 * MS, burst_ns: burst_ms * MS });
         let mut machine = SimMachine::new(sim(&host(1, cfs(), vec![one])), "test", false);
         machine.pass(Duration::from_secs(12)).unwrap();
         let stopped = machine.observe().unwrap().vms[0].vcpus[0].throttled.unwrap();

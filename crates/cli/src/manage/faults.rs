@@ -156,14 +156,8 @@ impl Random {
 }
 
 fn levers(vm: u32) -> Vec<Lever> {
-    let all = [
-        Lever::Online,
-        Lever::Weight,
-        Lever::Quota,
-        Lever::VcpuQuota(1),
-        Lever::Affinity(1),
-        Lever::Told,
-    ];
+    let all =
+        [Lever::Online, Lever::Weight, Lever::Quota, Lever::VcpuQuota(1), Lever::Affinity(1), Lever::Told];
     all.into_iter().filter(|lever| *lever != Lever::Told || vm == 0).collect()
 }
 

@@ -98,7 +98,9 @@ impl LibvirtMachine {
         let host = self.host()?;
         let [outer, inner] = groups.map(|group| host.limit(&group).map(|limit| (group, limit)));
         match (outer, inner) {
-            (Ok((_, limit)), Ok(inner)) if limit.quota_us.is_none() && inner.1.quota_us.is_some() => Ok(inner),
+            (Ok((_, limit)), Ok(inner)) if limit.quota_us.is_none() && inner.1.quota_us.is_some() => {
+                Ok(inner)
+            }
             (outer, _) => outer,
         }
     }

@@ -32,7 +32,8 @@ impl Sim {
         let Some(pool) = build::pool(&self.spec.policy, cap) else {
             if self.vm_limits[vm].is_some() {
                 // Its periods go on, with all that there is.
-                self.vm_limits[vm] = self.vm_limits[vm].map(|limit| Limit { quota_ns: NEVER / 2, burst_ns: 0, ..limit });
+                self.vm_limits[vm] =
+                    self.vm_limits[vm].map(|limit| Limit { quota_ns: NEVER / 2, burst_ns: 0, ..limit });
                 self.fill(vm);
             } else if matches!(self.spec.policy, Policy::Credit(_)) && cap.is_none() {
                 self.unpark_all(vm);

@@ -209,10 +209,7 @@ fn changes(table: &Table<'_>) -> Result<Vec<Change>, ScenarioError> {
 }
 
 /// A limit in pCPUs, with the keys of its period and of what of it may be saved.
-fn limit(
-    table: &Table<'_>,
-    [key, period, burst]: [&'static str; 3],
-) -> Result<Option<Limit>, ScenarioError> {
+fn limit(table: &Table<'_>, [key, period, burst]: [&'static str; 3]) -> Result<Option<Limit>, ScenarioError> {
     let cpus = table.real(key, 0.0)?;
     let period_ns = table.time(period, 100 * MS)?;
     let burst_ns = table.time(burst, 0)?;

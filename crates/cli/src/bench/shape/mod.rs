@@ -106,12 +106,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Turns per second once the controllers have had their time, and the limits then.
-fn case(
-    groups: &mut Groups,
-    kind: Kind,
-    shape: Shaper,
-    interrupt: &Interrupt,
-) -> Result<(f64, Vec<Limit>)> {
+fn case(groups: &mut Groups, kind: Kind, shape: Shaper, interrupt: &Interrupt) -> Result<(f64, Vec<Limit>)> {
     groups.reset(BEGIN)?;
     let program = Running::start(kind, groups.dirs())?;
     let rule = Rule { name: "*".into(), latency_ms: Some(LATENCY_MS), ..Rule::default() };
@@ -160,7 +155,8 @@ fn row(index: usize, rates: &[Vec<f64>], limits: Vec<Limit>) -> Row {
 }
 
 fn text(document: &Document) -> String {
-    let mut table = Table::new(2, &["program", "timeslices", "turns/s", "ratio", "from", "to", "limits of the vCPUs"]);
+    let mut table =
+        Table::new(2, &["program", "timeslices", "turns/s", "ratio", "from", "to", "limits of the vCPUs"]);
     for row in &document.rows {
         let [ratio, least, most] = row.ratio.map(|ratio| format!("{ratio:.2}"));
         let mut limits = row.limits.clone();
@@ -170,5 +166,6 @@ fn text(document: &Document) -> String {
         table.row(vec![row.program.into(), row.shape.into(), turns, ratio, least, most, limits]);
     }
     let rounds = document.rounds;
-    table.render() + &format!("Medians of {rounds} rounds; ratios to the first line of a program in the same round.\n")
+    table.render()
+        + &format!("Medians of {rounds} rounds; ratios to the first line of a program in the same round.\n")
 }

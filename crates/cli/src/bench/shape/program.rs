@@ -81,7 +81,9 @@ impl Running {
         let running = Running { ends, turns, threads };
         if refused {
             let dir = groups.first().context("no groups")?.display();
-            bail!("{dir}/tasks: threads cannot be put into groups of their own here; run as root, with cgroups v1");
+            bail!(
+                "{dir}/tasks: threads cannot be put into groups of their own here; run as root, with cgroups v1"
+            );
         }
         Ok(running)
     }

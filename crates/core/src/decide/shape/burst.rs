@@ -38,8 +38,7 @@ mod tests {
 
     fn seen(used: f64, stopped: f64, hit: f64, burst_us: u64) -> Timeslices {
         let limit = Limit { quota_us: Some(20_000), period_us: 100_000, burst_us };
-        let slices =
-            Slices { lever: Lever::Quota, limit, quota_us: 20_000, vcpus: 1, used, stopped, hit };
+        let slices = Slices { lever: Lever::Quota, limit, quota_us: 20_000, vcpus: 1, used, stopped, hit };
         Timeslices { limits: vec![slices], ..Timeslices::default() }
     }
 
@@ -51,7 +50,11 @@ mod tests {
     fn what_a_period_missed_is_saved_for_it() {
         // A tenth of the periods were stopped for 10.4 ms each on average, 12 of 20 ms were used.
         assert_eq!(burst(&seen(12_000.0, 1_040.0, 0.1, 0)), Some(11_000));
-        assert_eq!(burst(&seen(12_000.0, 1_040.0, 0.1, 6_000)), Some(17_000), "and more if that was not enough");
+        assert_eq!(
+            burst(&seen(12_000.0, 1_040.0, 0.1, 6_000)),
+            Some(17_000),
+            "and more if that was not enough"
+        );
         assert_eq!(burst(&seen(12_000.0, 8_000.0, 0.1, 0)), Some(20_000), "no more than the quota");
         assert_eq!(burst(&seen(12_000.0, 8_000.0, 0.1, 20_000)), None);
         assert_eq!(burst(&seen(12_000.0, 1_500.0, 0.0, 0)), Some(20_000));

@@ -15,20 +15,18 @@
 //! vCPUs never grows. `docs/model.md`, "Lost timeslices", has the formulas.
 
 mod burst;
-mod measure;
 mod period;
 mod proportional;
 mod trial;
 
 pub use burst::saved;
-pub use measure::{Slices, Timeslices};
 pub use period::longer;
 pub use proportional::divided;
 pub use trial::Shaping;
 
 use super::policy::Shaper;
 use super::{Rule, Why};
-use crate::machine::{Lever, Limit};
+use crate::machine::{Lever, Limit, Slices, Timeslices};
 
 /// Another limit for one lever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::{Action, Outcome, Policy, Rule, Shaper, Why};
-use super::measure::limit_of;
 use super::{Timeslices, Tool, Wish, tools};
+use crate::machine::timeslices::limit_of;
 use crate::machine::{Lever, Limit, MachineError, Role, Snapshot, State, Value, VmId, VmState};
 use crate::{CpuId, CpuSet, Time};
 

@@ -1,6 +1,6 @@
 //! What became of a VM's timeslices between two looks.
 
-use crate::machine::{Lever, LeverKind, Limit, VmState};
+use super::{Counters, Lever, LeverKind, Limit, VcpuState, VmState};
 use crate::{Quota, Throttled, Time};
 
 /// The timeslices of one limit: means over the periods between two looks, µs per period.
@@ -56,7 +56,7 @@ impl Timeslices {
             return Timeslices::default();
         }
         let online = u32::try_from(after.online().len().max(1)).unwrap_or(u32::MAX);
-        
+
         let used_ns = run_ns(before).zip(run_ns(after)).and_then(|(a, b)| b.checked_sub(a));
         let mut limits = Vec::new();
         if after.fixed(LeverKind::Quota).is_none() {
@@ -67,7 +67,7 @@ impl Timeslices {
             let pairs = (0..).zip(before.vcpus.iter().zip(&after.vcpus));
             for (number, (a, b)) in pairs.filter(|(_, (a, b))| a.online && b.online) {
                 let used = grown(&a.counters, &b.counters);
-                let of = |vcpu: &crate::machine::VcpuState| (vcpu.quota.clone(), vcpu.throttled);
+                let of = |vcpu: &VcpuState| (vcpu.quota.clone(), vcpu.throttled);
                 limits.extend(slices(Lever::VcpuQuota(number), 1, of(a), of(b), used, over));
             }
         }
@@ -135,11 +135,11 @@ fn slices(
 }
 
 /// A limit as it is written.
-pub(super) fn limit_of(quota: &Quota) -> Limit {
+pub(crate) fn limit_of(quota: &Quota) -> Limit {
     Limit { quota_us: quota.quota_us, period_us: quota.period_us, burst_us: quota.burst_us }
 }
 
-fn grown(before: &crate::machine::Counters, after: &crate::machine::Counters) -> Option<u64> {
+fn grown(before: &Counters, after: &Counters) -> Option<u64> {
     after.run_ns?.checked_sub(before.run_ns?)
 }
 
