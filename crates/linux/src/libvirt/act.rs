@@ -177,7 +177,10 @@ impl Act for LibvirtMachine {
         }
         let pcpus = self.pcpu_count();
         // libvirt does not know of bursts.
-        let saved = self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us);
+        let saved = match lever {
+            Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
+            _ => 0,
+        };
         let result = self.hand.with(vm, move |domain| match lever {
             Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
