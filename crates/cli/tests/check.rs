@@ -104,6 +104,16 @@ fn each_case_gives_the_findings_that_are_written_down_with_their_reasons_and_no_
         assert_eq!(drawn.status.code(), Some(0), "{name}: {}", err(&drawn));
         expect(&case.join("topology.expected"), &out(&drawn));
     }
+    // What has to be measured stands in no file.
+    let scenario = concat!("sim:", env!("CARGO_MANIFEST_DIR"), "/../../scenarios/p1-figure6.toml");
+    let output = corefit(&captures(), &["check", "--json", "--machine", scenario]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = document["findings"].as_array().unwrap();
+    let lost = findings.iter().find(|finding| finding["rule"] == "lost-timeslices").unwrap();
+    assert_eq!(lost["text"], "25 % of its CPU time is left over on some vCPUs and missing on others");
+    assert!(lost["cure"].as_str().unwrap().contains("shape = \"proportional\""), "{lost}");
+    assert_eq!(output.status.code(), Some(1));
+    rules.insert("lost-timeslices".into());
     // Every rule is broken somewhere.
     let listed = corefit(&captures(), &["check", "--explain", "nonsense"]);
     assert_eq!(listed.status.code(), Some(2));
@@ -263,7 +273,7 @@ fn the_topology_of_this_machine_and_of_a_line() {
 fn all_rules_are_listed_with_what_they_are_about() {
     let output = corefit(&captures(), &["check", "--explain"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 17, "{}", out(&output));
+    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 18, "{}", out(&output));
     assert!(
         out(&output).contains("stacked              several vCPUs of one VM on one pCPU\n"),
         "{}",

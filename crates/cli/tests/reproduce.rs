@@ -15,8 +15,8 @@ fn reproduce(args: &[&str]) -> (Output, Vec<serde_json::Value>) {
 
 #[test]
 fn figure_6_of_p1_comes_out_exactly_with_nothing_fitted() {
-    let (output, items) = reproduce(&["P1"]);
-    assert_eq!(output.status.code(), Some(0));
+    let (_, items) = reproduce(&["P1"]);
+    let items: Vec<_> = items.into_iter().filter(|item| item["figure"] == "Figure 6").collect();
     let theirs: Vec<f64> = items.iter().map(|item| item["theirs"].as_f64().unwrap()).collect();
     assert_eq!(theirs, [2.0, 4.0, 4.0]);
     for item in &items {
@@ -52,7 +52,7 @@ fn modules_compete_as_p4_counts_them() {
 fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
     let (output, items) = reproduce(&["P1", "P2", "P3", "P4", "P5"]);
     let papers = |name: &str| items.iter().filter(|item| item["paper"] == name).count();
-    assert!(papers("P1") == 3 && papers("P2") > 8 && papers("P3") == 2 && papers("P4") == 47);
+    assert!(papers("P1") == 17 && papers("P2") > 8 && papers("P3") == 2 && papers("P4") == 47);
     assert_eq!(papers("P5"), 5);
     let missed = items.iter().any(|item| item["ok"] == false);
     assert_eq!(output.status.code(), Some(i32::from(missed)));
@@ -60,7 +60,10 @@ fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
         // Times depend on how much work loses beside a sibling or in a full cache; counts do not.
         let times = ["time in", "time without", "NPB programs", "gain by"];
         let what = item["what"].as_str().unwrap();
-        let settings = item["paper"] == "P2" || item["paper"] == "P3" || item["figure"] == "Figure 4";
+        let lengths =
+            item["paper"] == "P1" && item["figure"] != "Figure 6" && !what.starts_with("with quotas");
+        let settings =
+            lengths || item["paper"] == "P2" || item["paper"] == "P3" || item["figure"] == "Figure 4";
         let ours_alone = settings || times.iter().any(|word| what.contains(word));
         assert_eq!(item["fitted"].as_array().unwrap().is_empty(), !ours_alone, "{item}");
         // Nobody claims a number as theirs that is not compared with ours.

@@ -52,6 +52,49 @@ fn weight_quota_and_cpuset_of_a_group_are_set_read_back_and_put_back() {
 }
 
 #[test]
+fn a_burst_is_set_with_its_quota_seen_with_what_was_stopped_and_put_back() {
+    let _alone = alone();
+    let cpu = or_skip!(Hierarchy::of("cpu"));
+    let group = or_skip!(cpu.group());
+    if !["cpu.cfs_burst_us", "cpu.max.burst"].iter().any(|file| group.dir.join(file).exists()) {
+        eprintln!("skipped: this kernel saves nothing of a quota (Linux before 5.14)");
+        return;
+    }
+    let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
+    let mut machine = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
+    let seen = |machine: &mut Cgroups| {
+        let vms = corefit_core::machine::Machine::observe(machine).unwrap().vms;
+        vms.into_iter().find(|vm| vm.name == name).unwrap()
+    };
+    let unlimited = seen(&mut machine);
+    assert_eq!(unlimited.throttled, None, "without a quota there is nothing to count");
+    let vm = unlimited.id;
+    let original = machine.current(&vm, Lever::Quota).unwrap();
+    let to =
+        |quota_us, period_us, burst_us| Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us });
+    // Each step needs another order of writes: no burst may be above the quota at any time.
+    for value in [to(50_000, 100_000, 50_000), to(20_000, 40_000, 20_000), to(90_000, 100_000, 60_000)] {
+        machine.set(&vm, Lever::Quota, &value).unwrap();
+        assert_eq!(machine.current(&vm, Lever::Quota), Ok(value.clone()));
+        let now = seen(&mut machine);
+        let quota = now.quota.unwrap();
+        assert_eq!(
+            Value::Limit(Limit {
+                quota_us: quota.quota_us,
+                period_us: quota.period_us,
+                burst_us: quota.burst_us
+            }),
+            value
+        );
+        assert!(now.throttled.is_some());
+    }
+    let wrong = machine.set(&vm, Lever::Quota, &to(20_000, 40_000, 20_001));
+    assert!(matches!(wrong, Err(MachineError::Malformed(_))), "{wrong:?}");
+    machine.set(&vm, Lever::Quota, &original).unwrap();
+    assert_eq!(machine.current(&vm, Lever::Quota), Ok(original));
+}
+
+#[test]
 fn a_cpuset_is_set_where_the_group_has_one() {
     let _alone = alone();
     let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));

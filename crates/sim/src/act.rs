@@ -20,17 +20,11 @@ impl Act for SimMachine {
                 Value::Vcpus(online.map(|(v, _)| corefit_core::CpuId(v)).collect())
             }
             Lever::Weight => Value::Weight(Weight(f64::from(spec.weight))),
-            Lever::Quota => Value::Limit(spec.cap.map_or(
-                Limit { quota_us: None, period_us: PERIOD_US, burst_us: 0 },
-                |cap| Limit {
-                    quota_us: Some(cap.quota_ns.div_ceil(1000)),
-                    period_us: cap.period_ns / 1000,
-                    burst_us: 0,
-                },
-            )),
+            Lever::Quota => Value::Limit(shown(spec.cap)),
+            Lever::VcpuQuota(vcpu) => Value::Limit(shown(spec.vcpus[vcpu as usize].limit)),
             Lever::Affinity(vcpu) => Value::Pcpus(spec.vcpus[vcpu as usize].affinity.clone()),
             Lever::Told => Value::Told(self.told(number)),
-            Lever::VcpuQuota(_) | Lever::Nodes => return Err(refused(lever)),
+            Lever::Nodes => return Err(refused(lever)),
         })
     }
 
@@ -54,15 +48,11 @@ impl Act for SimMachine {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked below")]
                 self.sim_mut().set_weight(number, weight.round() as u32).map_err(malformed)
             }
-            (Lever::Quota, Value::Limit(Limit { burst_us: 0, quota_us, period_us })) => {
-                let cap = quota_us.map(|quota| spec::Limit {
-                    quota_ns: quota.saturating_mul(1000),
-                    period_ns: period_us.saturating_mul(1000),
-                });
-                self.sim_mut().set_cap(number, cap).map_err(malformed)
+            (Lever::Quota, Value::Limit(limit)) => {
+                self.sim_mut().set_cap(number, meant(limit)).map_err(malformed)
             }
-            (Lever::Quota, Value::Limit(_)) => {
-                Err(MachineError::Unsupported("a simulated quota cannot be saved for later periods".into()))
+            (Lever::VcpuQuota(vcpu), Value::Limit(limit)) => {
+                self.sim_mut().set_quota(number, vcpu, meant(limit)).map_err(malformed)
             }
             (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) => {
                 self.sim_mut().set_affinity(number, vcpu, pcpus).map_err(malformed)
@@ -82,13 +72,14 @@ impl SimMachine {
     /// Levers that a VM does not have.
     pub(crate) fn fixed_of(&self, number: usize) -> Vec<Fixed> {
         let sim = self.sim();
-        let mut fixed = vec![
-            Fixed {
-                lever: LeverKind::VcpuQuota,
-                reason: "quotas of single vCPUs cannot be changed while a simulation runs".into(),
-            },
-            Fixed { lever: LeverKind::Nodes, reason: "memory of a simulated VM stays where it is".into() },
-        ];
+        let mut fixed = vec![Fixed {
+            lever: LeverKind::Nodes,
+            reason: "memory of a simulated VM stays where it is".into(),
+        }];
+        if sim.spec.policy.is_xen() {
+            let reason = "Xen's schedulers know no quota of a vCPU".into();
+            fixed.push(Fixed { lever: LeverKind::VcpuQuota, reason });
+        }
         if !sim.spec.vms[number].apps.iter().any(|app| app.program.has_teams()) {
             let reason = "no program of it has teams that could follow".into();
             fixed.push(Fixed { lever: LeverKind::Told, reason });
@@ -106,12 +97,30 @@ impl SimMachine {
         }
         let vcpus = self.sim().spec.vms[number].vcpus.len();
         match lever {
-            Lever::Affinity(vcpu) if vcpu as usize >= vcpus => {
+            Lever::Affinity(vcpu) | Lever::VcpuQuota(vcpu) if vcpu as usize >= vcpus => {
                 Err(MachineError::Malformed(format!("there is no vCPU {vcpu}; it has {vcpus}")))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// A limit as a kernel shows it.
+fn shown(limit: Option<spec::Limit>) -> Limit {
+    let Some(limit) = limit else { return Limit { quota_us: None, period_us: PERIOD_US, burst_us: 0 } };
+    Limit {
+        quota_us: Some(limit.quota_ns.div_ceil(1000)),
+        period_us: limit.period_ns / 1000,
+        burst_us: limit.burst_ns.div_ceil(1000),
+    }
+}
+
+fn meant(limit: &Limit) -> Option<spec::Limit> {
+    limit.quota_us.map(|quota| spec::Limit {
+        quota_ns: quota.saturating_mul(1000),
+        period_ns: limit.period_us.saturating_mul(1000),
+        burst_ns: limit.burst_us.saturating_mul(1000),
+    })
 }
 
 fn refused(lever: Lever) -> MachineError {

@@ -102,8 +102,13 @@ pub(crate) struct Vcpu {
     pub(crate) wait_since: Ns,
     pub(crate) run_ns: Ns,
     pub(crate) wait_ns: Ns,
-    /// Left of its own quota in this period; [`NEVER`] without one.
+    /// Left of its own quota in this period, with what was saved; [`NEVER`] without one.
     pub(crate) quota_left: Ns,
+    /// Since when a quota keeps it from running, its own or else its VM's; [`NEVER`] if none does.
+    pub(crate) stopped_since: Ns,
+    pub(crate) stopped_by_own: bool,
+    /// How often its own quota did that.
+    pub(crate) throttled: corefit_core::Throttled,
     /// Left of what it took from its VM's quota; [`NEVER`] without one.
     pub(crate) pool_left: Ns,
     /// The guest lets a thread that is alone here go on elsewhere after its slice.
@@ -122,6 +127,8 @@ pub(crate) struct VmCpus {
     pub(crate) runnable: u64,
     /// Weight over `runnable`, times 2^20.
     pub(crate) unit: u64,
+    /// That counts, not the weight of each vCPU by itself.
+    pub(crate) grouped: bool,
     /// The most it may use, in parts of 1024 pCPUs; `None`: everything.
     pub(crate) cap: Option<u64>,
 }

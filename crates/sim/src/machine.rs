@@ -97,6 +97,7 @@ impl SimMachine {
                 online: self.sim.cpus.vcpus[v as usize].online,
                 weight: linux.then(|| Weight(f64::from(vcpu.weight))),
                 quota: vcpu.limit.filter(|_| linux).map(|limit| quota(&limit)),
+                throttled: vcpu.limit.and_then(|_| self.sim.throttled(v)).filter(|_| linux),
                 affinity: Some(vcpu.affinity.clone()),
                 counters: Counters { run_ns: Some(self.sim.run_ns(v)), wait_ns: Some(self.sim.waited_ns(v)) },
                 on: (ran_on != NONE).then_some(CpuId(ran_on)),
@@ -109,6 +110,7 @@ impl SimMachine {
             state: State::Running,
             weight: Some(Weight(f64::from(spec.weight))),
             quota: spec.cap.as_ref().map(quota),
+            throttled: spec.cap.and_then(|_| self.sim.throttled_vm(number)),
             vcpus: vcpus.collect(),
             memory_nodes: (!spec.memory_nodes.is_empty()).then(|| spec.memory_nodes.clone()),
             guest: self.agent.then(|| self.guest(number)),
@@ -155,7 +157,7 @@ fn quota(limit: &Limit) -> Quota {
     Quota {
         quota_us: Some(limit.quota_ns.div_ceil(1000)),
         period_us: (limit.period_ns / 1000).max(1),
-        burst_us: 0,
+        burst_us: limit.burst_ns.div_ceil(1000),
         source: "scenario".into(),
     }
 }

@@ -42,6 +42,9 @@ pub struct CfsSpec {
     pub deadlines: bool,
     /// The slice of which a deadline is the end (`base_slice_ns`); only with `deadlines`.
     pub base_slice_ns: u64,
+    /// A VM's weight is divided among its vCPUs that want to run, as with a control group for each VM. Without, each
+    /// vCPU weighs by itself, whatever its siblings do: QEMU that nobody put into groups.
+    pub groups: bool,
 }
 
 impl Default for CfsSpec {
@@ -55,6 +58,7 @@ impl Default for CfsSpec {
             bandwidth_slice_ns: 5_000_000,
             deadlines: false,
             base_slice_ns: 3_000_000,
+            groups: true,
         }
     }
 }

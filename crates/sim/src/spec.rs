@@ -201,6 +201,9 @@ pub struct Limit {
     pub quota_ns: u64,
     /// Of so long a period.
     pub period_ns: u64,
+    /// What of it may be saved for later periods, at most the quota (Linux only; kernel/sched/fair.c,
+    /// `__refill_cfs_bandwidth_runtime`).
+    pub burst_ns: u64,
 }
 
 impl Limit {
@@ -209,6 +212,11 @@ impl Limit {
     #[expect(clippy::cast_precision_loss, reason = "exact to 2^53 ns")]
     pub fn cpus(&self) -> f64 {
         self.quota_ns as f64 / self.period_ns as f64
+    }
+
+    /// What is there when a period begins with so much left.
+    pub(crate) fn refilled(&self, left_ns: u64) -> u64 {
+        left_ns.saturating_add(self.quota_ns).min(self.quota_ns.saturating_add(self.burst_ns))
     }
 }
 

@@ -2,7 +2,10 @@
 
 mod support;
 
-use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy, StrictSpec};
+use std::time::Duration;
+
+use corefit_core::machine::Machine;
+use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Limit, Policy, SimMachine, StrictSpec};
 use support::{MS, app, host, limit, pinned, seconds, shares, sim, vcpu, vm};
 
 fn cfs() -> Policy {
@@ -125,6 +128,28 @@ fn unused_quota_is_not_rolled_over() {
     one.vcpus[0].limit = limit(20, 100);
     // From 1 s on: 20 ms, 20 ms of the next period, 20 ms of the one after it.
     near(seconds(&host(1, cfs(), vec![one]), 0), 1.22, 1e-3);
+}
+
+#[test]
+fn what_is_saved_of_a_quota_is_used_later_and_no_more_than_the_burst() {
+    // 40 ms of work, 60 ms of sleep, 10 ms of quota in each 20 ms. Without a burst, the work ends after 70 ms, and
+    // after 60 where it begins in the middle of a period (130 to 190, 250 to 310). With one of 10 ms it begins with
+    // 20 ms: 130 to 170, 230 to 270, 330 to 370.
+    let marks = |burst_ms: u64| {
+        let mut one = vm("a", vec![vcpu("0")], vec![app("forever { compute 40ms mark sleep 60ms }", 1)]);
+        one.vcpus[0].limit = Some(Limit { quota_ns: 10 * MS, period_ns: 20 * MS, burst_ns: burst_ms * MS });
+        let mut machine = SimMachine::new(sim(&host(1, cfs(), vec![one])), "test", false);
+        machine.pass(Duration::from_secs(12)).unwrap();
+        let stopped = machine.observe().unwrap().vms[0].vcpus[0].throttled.unwrap();
+        assert_eq!(stopped.periods, 600);
+        (machine.sim().truth().vms[0].apps[0].marks, stopped.throttled_periods, stopped.throttled_ns / MS)
+    };
+    // Stopped three times at first. Then twice each time, or not at all.
+    assert_eq!(marks(0), (100, 3 + 2 * 99, 30 + 20 * 99));
+    assert_eq!(marks(10), (120, 3, 30));
+    // With 5 ms it is done at 185 once (stopped 155 to 160 and 170 to 180), then begins 5 ms later in its period, with
+    // 15 ms of quota: 245 to 260, to 270, 280 to 290, 300 to 305, every 120 ms.
+    assert_eq!(marks(5), (100, 3 + 2 + 2 * 98, 30 + 15 + 20 * 98));
 }
 
 #[test]

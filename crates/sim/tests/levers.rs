@@ -84,6 +84,36 @@ fn a_quota_comes_changes_and_goes() {
 }
 
 #[test]
+fn a_quota_of_one_vcpu_comes_changes_and_goes() {
+    let quota = |quota_us, burst_us| Value::Limit(Limit { quota_us, period_us: 100_000, burst_us });
+    let mut machine = machine(Policy::Cfs(CfsSpec::default()));
+    let each = |machine: &SimMachine| {
+        let seen = machine.sim().account_of(0, 0).unwrap();
+        seen.utilised as f64 / 1e9
+    };
+    for (us, burst, used) in [(Some(30_000), 10_000, 0.3), (Some(10_000), 0, 0.1), (None, 0, 0.5)] {
+        machine.set(&id(0), Lever::VcpuQuota(0), &quota(us, burst)).unwrap();
+        assert_eq!(machine.current(&id(0), Lever::VcpuQuota(0)).unwrap(), quota(us, burst));
+        machine.pass(SECOND).unwrap();
+        let before = each(&machine);
+        machine.pass(20 * SECOND).unwrap();
+        let found = (each(&machine) - before) / 20.0;
+        assert!((found - used).abs() < 0.06, "{us:?}: {found}, not {used}");
+    }
+    let shown = machine.observe().unwrap().vms[0].vcpus[0].clone();
+    assert_eq!((shown.quota, shown.throttled), (None, None));
+    let too_much = machine.set(&id(0), Lever::VcpuQuota(0), &quota(Some(5_000), 6_000));
+    assert!(matches!(too_much, Err(MachineError::Malformed(_))), "{too_much:?}");
+    let nobody = machine.set(&id(0), Lever::VcpuQuota(2), &quota(None, 0));
+    assert!(matches!(nobody, Err(MachineError::Malformed(_))), "{nobody:?}");
+    let mut xen = self::machine(Policy::Credit(CreditSpec::default()));
+    let nothing = xen.current(&id(0), Lever::VcpuQuota(0));
+    assert!(matches!(nothing, Err(MachineError::Unsupported(_))), "{nothing:?}");
+    let saved = xen.set(&id(0), Lever::Quota, &quota(Some(50_000), 10_000));
+    assert!(matches!(saved, Err(MachineError::Malformed(_))), "{saved:?}");
+}
+
+#[test]
 fn a_vcpu_leaves_pcpus_that_it_may_not_use_any_more() {
     for policy in schedulers() {
         let mut machine = machine(policy);

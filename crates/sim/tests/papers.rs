@@ -44,7 +44,7 @@ fn a_team_that_spins_collapses_under_a_cap_and_one_that_blocks_does_not() {
     let capped = |spin_ns: u64, cap: u64| {
         let mut one = vm("a", (0..16).map(|_| vcpu("0-15")).collect(), vec![app("ua", 16)]);
         one.apps[0].spin_ns = spin_ns;
-        one.cap = Some(Limit { quota_ns: cap * 100 * MS, period_ns: 100 * MS });
+        one.cap = Some(Limit { quota_ns: cap * 100 * MS, period_ns: 100 * MS, burst_ns: 0 });
         finish(&real(host(16, Policy::Credit(CreditSpec::default()), vec![one]))).vms[0].apps[0]
             .took_ns
             .unwrap() as f64

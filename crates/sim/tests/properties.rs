@@ -36,6 +36,18 @@ const PROGRAMS: [&str; 7] = [
     "repeat 20 { parallel { repeat 3 { compute 200us exp barrier } } sleep 1ms exp }",
 ];
 
+fn random_limit(r: &mut Random, most_ms: u64, period_ns: u64, linux: bool) -> Limit {
+    let quota_ns = (1 + r.below(most_ms)) * MS;
+    let burst_ns = if linux { r.pick(&[0, quota_ns / 3, quota_ns]) } else { 0 };
+    Limit { quota_ns, period_ns, burst_ns }
+}
+
+/// What a limit allows between two times, at most.
+fn allows(limit: &Limit, from_ns: u64, to_ns: u64) -> u64 {
+    let periods = to_ns.div_ceil(limit.period_ns) - from_ns / limit.period_ns;
+    periods * limit.quota_ns + limit.burst_ns
+}
+
 /// A host with everything that the model has, at random.
 fn random_host(seed: u64) -> Spec {
     let r = &mut Random(seed);
@@ -61,6 +73,7 @@ fn random_host(seed: u64) -> Spec {
         _ => Policy::Strict(StrictSpec::default()),
     };
     let strict = matches!(policy, Policy::Strict(_));
+    let linux = !policy.is_xen();
     let vms = (0..1 + r.below(4)).map(|i| {
         let most = if strict { n.min(5) } else { 5 };
         let vcpus: Vec<VcpuSpec> = (0..1 + r.below(most))
@@ -69,8 +82,7 @@ fn random_host(seed: u64) -> Spec {
                 let high = if strict { n - 1 } else { low + r.below(n - low) };
                 let mut vcpu = vcpu(&format!("{low}-{high}"));
                 vcpu.weight = r.pick(&[512, 1024]);
-                vcpu.limit =
-                    (r.below(4) == 0).then(|| Limit { quota_ns: (1 + r.below(20)) * MS, period_ns: 20 * MS });
+                vcpu.limit = (r.below(4) == 0).then(|| random_limit(r, 20, 20 * MS, linux));
                 vcpu
             })
             .collect();
@@ -93,7 +105,7 @@ fn random_host(seed: u64) -> Spec {
             })
             .collect();
         vm.weight = r.pick(&[256, 1024, 2048]);
-        vm.cap = (r.below(4) == 0).then(|| Limit { quota_ns: (1 + r.below(40)) * MS, period_ns: 30 * MS });
+        vm.cap = (r.below(4) == 0).then(|| random_limit(r, 40, 30 * MS, linux));
         vm.guest.lock = r.pick(&[
             LockKind::TestAndSet,
             LockKind::Ticket,
@@ -138,6 +150,40 @@ fn time_is_conserved_and_the_terms_of_p1_add_up_per_vcpu_on_random_hosts() {
             sim.check().unwrap_or_else(|e| panic!("host {seed}: {e}\n{spec:#?}"));
         }
     }
+}
+
+#[test]
+fn nobody_gets_more_than_quota_and_burst_in_any_time() {
+    let mut limited = 0;
+    for seed in 1000..1200 {
+        let spec = random_host(seed);
+        if spec.policy.is_xen() {
+            continue; // it allows some more for a while, and takes it back
+        }
+        let mut sim = Sim::new(&spec).unwrap();
+        let ran = |sim: &Sim, vm: usize| -> Vec<u64> {
+            let vcpus = 0..u32::try_from(spec.vms[vm].vcpus.len()).unwrap();
+            let accounts = vcpus.map(|vcpu| sim.account_of(vm, vcpu).unwrap());
+            accounts.map(|a| a.utilised + a.spinning + a.switching).collect()
+        };
+        for _ in 0..9 {
+            let (before, from) =
+                ((0..spec.vms.len()).map(|vm| ran(&sim, vm)).collect::<Vec<_>>(), sim.now_ns());
+            sim.run_for(23 * MS);
+            for (vm, spec) in spec.vms.iter().enumerate() {
+                let used: Vec<u64> =
+                    ran(&sim, vm).iter().zip(&before[vm]).map(|(now, then)| now - then).collect();
+                let limits = spec.vcpus.iter().zip(&used).map(|(vcpu, used)| (vcpu.limit, *used));
+                for (limit, used) in limits.chain([(spec.cap, used.iter().sum())]) {
+                    let Some(limit) = limit else { continue };
+                    let most = allows(&limit, from, sim.now_ns());
+                    assert!(used <= most, "host {seed}, VM {vm}: {used} ns, {limit:?} allow {most}");
+                    limited += 1;
+                }
+            }
+        }
+    }
+    assert!(limited > 1000, "{limited}");
 }
 
 #[test]

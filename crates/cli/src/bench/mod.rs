@@ -15,6 +15,7 @@ mod place;
 mod predict;
 pub(crate) mod progress;
 mod scale;
+mod shape;
 mod sim;
 pub(crate) mod stats;
 pub(crate) mod table;
@@ -42,6 +43,7 @@ enum Name {
     Predict(predict::Args),
     Manage(manage::Args),
     Place(place::Args),
+    Shape(shape::Args),
     #[command(hide = true)]
     Enter(helper::EnterArgs),
     #[command(hide = true)]
@@ -61,6 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Predict(args) => predict::run(args),
         Name::Manage(args) => manage::run(args),
         Name::Place(args) => place::run(args),
+        Name::Shape(args) => shape::run(args),
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),

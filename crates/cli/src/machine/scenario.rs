@@ -67,6 +67,7 @@ impl Scenario {
                 online: vcpu.online,
                 weight: Some(vcpu.weight),
                 quota: self.quota(vcpu.quota),
+                throttled: None,
                 affinity: Some(self.affinity(vcpu)),
                 counters: self.counters(*rate),
                 on: None,

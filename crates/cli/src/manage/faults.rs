@@ -156,7 +156,8 @@ impl Random {
 }
 
 fn levers(vm: u32) -> Vec<Lever> {
-    let all = [Lever::Online, Lever::Weight, Lever::Quota, Lever::Affinity(1), Lever::Told];
+    let all =
+        [Lever::Online, Lever::Weight, Lever::Quota, Lever::VcpuQuota(1), Lever::Affinity(1), Lever::Told];
     all.into_iter().filter(|lever| *lever != Lever::Told || vm == 0).collect()
 }
 
@@ -164,12 +165,23 @@ fn limit(quota_us: u32) -> Value {
     Value::Limit(Limit { quota_us: Some(quota_us.into()), period_us: 100_000, burst_us: 0 })
 }
 
+/// Quota, period and burst, as shaping changes them.
+fn shaped(random: &mut Random) -> Value {
+    let (quota_us, longer) = (10_000 + random.below(5) * 10_000, 1 + random.below(3));
+    let burst_us = quota_us / (1 + random.below(3));
+    Value::Limit(Limit {
+        quota_us: Some((quota_us * longer).into()),
+        period_us: (100_000 * longer).into(),
+        burst_us: burst_us.into(),
+    })
+}
+
 /// A value that a plan would write.
 fn wanted(random: &mut Random, lever: Lever) -> Value {
     match lever {
         Lever::Online => Value::Vcpus(CpuSet::first(2 + random.below(VCPUS - 1))),
         Lever::Weight => Value::Weight(Weight(f64::from(100 + random.below(5) * 100))),
-        Lever::Quota => limit(10_000 + random.below(5) * 10_000),
+        Lever::Quota | Lever::VcpuQuota(_) => shaped(random),
         Lever::Affinity(_) => Value::Pcpus(random.below(2).to_string().parse().unwrap()),
         _ => Value::Told(Some(Cpus(f64::from(1 + random.below(3))))),
     }
@@ -180,7 +192,7 @@ fn administrators(count: u32, lever: Lever) -> Option<Value> {
     match lever {
         Lever::Online => Some(Value::Vcpus(CpuSet::first(1))),
         Lever::Weight => Some(Value::Weight(Weight(f64::from(3000 + count)))),
-        Lever::Quota => Some(limit(60_001 + count)),
+        Lever::Quota | Lever::VcpuQuota(_) => Some(limit(60_001 + count)),
         _ => None,
     }
 }

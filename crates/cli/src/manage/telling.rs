@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use corefit_core::Time;
     use corefit_core::entitle::Host;
-    use corefit_core::machine::{Activity, GuestView, VmEstimate, VmState};
+    use corefit_core::machine::{Activity, GuestView, Timeslices, VmEstimate, VmState};
 
     fn host(available: f64) -> HostEstimate {
         let guest = Some(GuestView::default());
@@ -79,6 +79,7 @@ mod tests {
             activity: Activity::default(),
             demand: None,
             vcpus: Vec::new(),
+            timeslices: Timeslices::default(),
             helpers: Vec::new(),
             binding: String::new(),
             reasons: Vec::new(),

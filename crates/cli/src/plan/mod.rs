@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use corefit_core::decide::{Action, Controller, Plan, Policy, Step};
+use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Step};
 use corefit_core::machine::{Role, Snapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,12 @@ pub(crate) struct PlanArgs {
     /// On which pCPUs: none, ulas, optimal-affinity, corefit
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Placer>)]
     place: corefit_core::decide::Placer,
+    /// In which timeslices: none, burst, long-period, proportional, corefit
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Shaper>)]
+    shape: corefit_core::decide::Shaper,
+    /// How long any VM may stand still because of its quota, 1ms to 1s; for longer periods
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    latency: Option<Duration>,
     /// What VMs are going to want: ewma, pid, ftds, aisd
     #[arg(long, value_name = "POLICY", default_value = "ftds", value_parser = named::<corefit_core::decide::Forecast>)]
     demand: corefit_core::decide::Forecast,
@@ -66,15 +72,21 @@ struct Line<'a> {
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut machine = args.machine.open()?;
     // One look is all there is: what a daemon would wait for is not waited for.
-    let mut controller = Controller::new(Policy {
+    let latency_ms = args.latency.map(|latency| u64::try_from(latency.as_millis()).unwrap_or(u64::MAX));
+    let vm = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
+    let policy = Policy {
         size: args.size,
         arbitrate: args.arbitrate,
         demand: args.demand,
         place: args.place,
+        shape: args.shape,
+        vm: vm.into_iter().collect(),
         dwell_ms: 0,
         lever_ms: 0,
         ..Policy::default()
-    });
+    };
+    policy.check().map_err(|error| anyhow!("--latency: {}", error.what))?;
+    let mut controller = Controller::new(policy);
     let look = |seen: Snapshot| if args.json { seen } else { printable::names(seen) };
     controller.step(&look(machine.observe()?))?;
     if !machine.pass(args.interval)? {
@@ -119,7 +131,13 @@ fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
             table.row(vec![name.into(), lever, from.unwrap_or_else(|| "?".into()), to]);
         }
         out = table.render();
+        let mut said: Option<(&str, String)> = None;
         for action in actions {
+            // Several settings of a VM may have one reason.
+            let why = (action.name.as_str(), action.why.to_string());
+            if said.replace(why.clone()) == Some(why) {
+                continue;
+            }
             lines::wrap(&mut out, &format!("{}: ", action.name), 2, &action.why.to_string(), width);
         }
     }

@@ -1,4 +1,7 @@
-//! P1, Figure 6: sequential work on one vCPU wastes what the others are given.
+//! P1, Figure 6: sequential work on one vCPU wastes what the others are given. Figure 5 and 7: `figure5.rs`, `figure7.rs`.
+
+mod figure5;
+mod figure7;
 
 use anyhow::{Context, Result};
 use corefit_sim::{Limit, Program, Spec};
@@ -33,17 +36,20 @@ pub(super) fn items() -> Result<Vec<Item>> {
         let ours = Some(speeds[index] / speeds[0]);
         Item::new((Paper::P1, "Figure 6"), what, Some(theirs), ours, &Rule::Within(1.0))
     };
-    Ok(vec![
+    let mut items = vec![
         item("speedup, 4 vCPUs at half a pCPU, sequential work on one", 2.0, 1),
         item("speedup, sequential work on all in turn", 4.0, 2),
         item("speedup, timeslices of 12, 4, 4 and 4 units", 4.0, 3),
-    ])
+    ];
+    items.extend(figure5::items()?);
+    items.extend(figure7::items()?);
+    Ok(items)
 }
 
 /// What each vCPU gets of a period.
 fn units(spec: &mut Spec, units: &[u64]) {
     for (vcpu, &units) in spec.vms.iter_mut().flat_map(|vm| &mut vm.vcpus).zip(units) {
-        let limit = Limit { quota_ns: units * UNIT_NS, period_ns: PERIOD * UNIT_NS };
+        let limit = Limit { quota_ns: units * UNIT_NS, period_ns: PERIOD * UNIT_NS, burst_ns: 0 };
         vcpu.limit = (units < PERIOD).then_some(limit);
     }
 }

@@ -11,6 +11,8 @@ const LONG_US: u64 = 250_000;
 const USUAL_US: u64 = 100_000;
 /// The kernel takes no smaller quota (`min_cfs_quota_period`, kernel/sched/core.c), libvirt neither.
 const LEAST_QUOTA_US: u64 = 1000;
+/// Less of what is allotted is not worth a word. Ours.
+const LOST: f64 = 0.05;
 /// Quotas are rarely exact; what lies so close is meant to be equal.
 const SLACK: f64 = 0.005;
 
@@ -32,6 +34,26 @@ pub(super) fn check(vm: &Vm, report: &mut Report<'_, '_>) {
         }
         period(vm, quota, each.0 < 1.0 - SLACK, "vcpu_period", report);
     }
+    lost(vm, report);
+}
+
+/// What is left over of a quota while it is missing elsewhere.
+fn lost(vm: &Vm, report: &mut Report<'_, '_>) {
+    let Some(set) = vm.vcpu_quota.as_ref().or(vm.cap.as_ref()) else { return };
+    let (within, across) = (vm.timeslices.lost_within(), vm.timeslices.lost_across());
+    if within.max(across) < LOST {
+        return;
+    }
+    let (lost, where_from, where_to, shape, by_hand) = if within >= across {
+        let by_hand = "or write the quota to cpu.max.burst (v1: cpu.cfs_burst_us) of its control group";
+        (within, "in some periods", "in others", "burst", by_hand)
+    } else {
+        (across, "on some vCPUs", "on others", "proportional", "or give it fewer vCPUs")
+    };
+    let text =
+        format!("{:.0} % of its CPU time is left over {where_from} and missing {where_to}", 100.0 * lost);
+    let cure = format!("corefit manage --apply with shape = \"{shape}\" in [policy], {by_hand}");
+    report.add(Rule::LostTimeslices, Severity::Warning, &set.place, text, cure);
 }
 
 fn limit(set: Option<&Set<Quota>>) -> Option<(&Set<Quota>, Cpus)> {

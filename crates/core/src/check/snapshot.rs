@@ -72,6 +72,7 @@ fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
         helpers: vm.helpers.iter().filter_map(helper).collect(),
         cap: quota(vm.quota.as_ref(), "quota"),
         vcpu_quota: quota(vm.vcpus.first().and_then(|vcpu| vcpu.quota.as_ref()), "vCPU quota"),
+        timeslices: measured.map(|vm| vm.timeslices.clone()).unwrap_or_default(),
         memory: vm.memory_nodes.clone().map(|nodes| Set {
             value: Memory::Nodes { nodes, mode: "strict".into() },
             place: at("memory nodes"),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::Timeslices;
 use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Quota, Weight};
 
@@ -73,6 +74,8 @@ pub struct Vm {
     pub cap: Option<Set<Quota>>,
     /// Limit of each vCPU.
     pub vcpu_quota: Option<Set<Quota>>,
+    /// What became of the timeslices of these limits, where that was seen.
+    pub timeslices: Timeslices,
     /// If it is set.
     pub weight: Option<Set<Weight>>,
     /// Where its memory comes from, if that is said.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::place::{Place, placer};
-use super::shape::{Shape, shaper};
+use super::shape::Shaping;
 use super::size::{Choice, Size, Subject, sizer, whole};
 use super::{Action, Outcome, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
@@ -27,7 +27,7 @@ pub struct Controller {
     known: BTreeMap<VmId, Known>,
     arbiter: Option<Box<dyn Arbitrate + Send>>,
     placer: Option<Box<dyn Place + Send>>,
-    shaper: Option<Box<dyn Shape + Send>>,
+    shaping: Shaping,
     said: BTreeSet<String>,
 }
 
@@ -77,7 +77,7 @@ impl Controller {
         Controller {
             arbiter: arbiter(policy.arbitrate),
             placer: placer(&policy),
-            shaper: shaper(policy.shape),
+            shaping: Shaping::default(),
             policy,
             before: None,
             known: BTreeMap::new(),
@@ -94,7 +94,6 @@ impl Controller {
             self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
         }
         self.placer = placer(&policy);
-        self.shaper = shaper(policy.shape);
         self.policy = policy;
     }
 
@@ -111,6 +110,8 @@ impl Controller {
     pub fn step(&mut self, now: &Snapshot) -> Result<Step, HostError> {
         let before = self.before.replace(now.clone());
         let Some(before) = before.filter(|before| before.at < now.at) else {
+            // Nothing comes of it yet, but a window begins.
+            self.shaping.step(now, &self.policy);
             return Ok(Step { next: self.policy.probe(), ..Step::default() });
         };
         let seen = estimate(&before, now)?;
@@ -126,9 +127,7 @@ impl Controller {
         if let Some(placer) = &mut self.placer {
             step.plan.actions.extend(placer.place(now, &seen, &excluded));
         }
-        if let Some(shaper) = &mut self.shaper {
-            step.plan.actions.extend(shaper.shape(now, &seen, &excluded));
-        }
+        step.plan.actions.extend(self.shaping.step(now, policy));
         step.notes.retain(|note| self.said.insert(note.clone()));
         step.estimate = Some(seen);
         Ok(step)
@@ -138,11 +137,15 @@ impl Controller {
     pub fn told(&mut self, outcomes: &[Outcome]) {
         let at = self.before.as_ref().map_or(Time(0), |before| before.at);
         for outcome in outcomes {
+            self.shaping.told(outcome, at);
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
+            if outcome.action.lever != Lever::Online {
+                continue;
+            }
             match &outcome.result {
                 Ok(_) => known.changed = Some(at),
                 Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
-                Err(_) => known.refused |= outcome.action.lever == Lever::Online,
+                Err(_) => known.refused = true,
             }
         }
     }

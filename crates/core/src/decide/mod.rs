@@ -102,9 +102,45 @@ pub enum Why {
     /// Where it is better off.
     #[error("{0}")]
     Placed(crate::place::Reason),
+    /// A burst saves it.
+    #[error("{} of its CPU time is left over in some periods and missing in others; a burst saves it", part(*.lost))]
+    Saved {
+        /// Of what is allotted, from 0 to 1.
+        lost: f64,
+    },
+    /// A longer period evens it out.
+    #[error(
+        "{} of its CPU time is left over in some periods and missing in others; it may stand still for {latency_ms} ms",
+        part(*.lost)
+    )]
+    Longer {
+        /// Of what is allotted, from 0 to 1.
+        lost: f64,
+        /// What its rule allows.
+        latency_ms: u64,
+    },
+    /// Quotas follow the load.
+    #[error("{} of its CPU time is left over on some vCPUs and missing on others", part(*.lost))]
+    Proportional {
+        /// Of what is allotted, from 0 to 1.
+        lost: f64,
+    },
+    /// A shape is undone.
+    #[error("what was tried brought nothing, and is undone")]
+    NoGain,
+    /// It is not shaped any more.
+    #[error("its timeslices are not to be shaped any more")]
+    Unshaped,
+    /// What was found out does not hold any more.
+    #[error("its vCPUs changed, or not all limits could be set: as before, to begin anew")]
+    Anew,
     /// The nodes of the pCPUs that its vCPUs are given.
     #[error("its vCPUs are on these nodes")]
     Nodes,
+}
+
+fn part(lost: f64) -> String {
+    format!("{:.0} %", 100.0 * lost)
 }
 
 fn over(ratio: Option<f64>) -> String {

@@ -48,6 +48,11 @@ pub struct Rule {
     pub min: Option<u32>,
     /// vCPUs that it never has more of.
     pub max: Option<u32>,
+    /// As [`Policy::shape`].
+    pub shape: Option<Shaper>,
+    /// How long its vCPUs may stand still because of a quota, ms, from 1 to 1,000; only with it, allocation periods are
+    /// made longer. Without, it is sensitive to latency.
+    pub latency_ms: Option<u64>,
     /// Leave it alone.
     pub exclude: Option<bool>,
 }
@@ -118,9 +123,17 @@ pub enum Placer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shaper {
-    /// As the host's scheduler does it.
+    /// As they are.
     #[default]
     None,
+    /// What is left of a quota is saved for later periods.
+    Burst,
+    /// Longer allocation periods for VMs whose rule has `latency_ms` (P1, IV-B).
+    LongPeriod,
+    /// Quotas of vCPUs in proportion to their load, the VM's total unchanged (P1, IV-B).
+    Proportional,
+    /// Ours: each of these where it brings something.
+    Corefit,
 }
 
 /// A setting that cannot be.
@@ -173,6 +186,9 @@ impl Policy {
             if rule.name.is_empty() {
                 return refuse(key("name"), "is missing; give a name, or a pattern such as \"web*\"");
             }
+            if rule.latency_ms.is_some_and(|latency| !(1..=1000).contains(&latency)) {
+                return refuse(key("latency_ms"), "give 1 to 1000, or leave it out");
+            }
             if rule.min == Some(0) {
                 return refuse(key("min"), "is 0; a VM keeps at least 1 vCPU");
             }
@@ -195,6 +211,8 @@ impl Policy {
             found.priority = rule.priority.or(found.priority);
             found.min = rule.min.or(found.min);
             found.max = rule.max.or(found.max);
+            found.shape = rule.shape.or(found.shape);
+            found.latency_ms = rule.latency_ms.or(found.latency_ms);
             found.exclude = rule.exclude.or(found.exclude);
         }
         found
@@ -265,6 +283,8 @@ mod tests {
             ("deadband = 1.5", "deadband"),
             ("[[vm]]\nmin = 1", "vm[0].name"),
             ("[[vm]]\nname = \"a\"\nmin = 0", "vm[0].min"),
+            ("[[vm]]\nname = \"a\"\nlatency_ms = 0", "vm[0].latency_ms"),
+            ("[[vm]]\nname = \"a\"\nlatency_ms = 1001", "vm[0].latency_ms"),
             ("[[vm]]\nname = \"a\"\nmin = 3\nmax = 2", "vm[0].min"),
         ] {
             assert_eq!(toml::from_str::<Policy>(text).unwrap().check().unwrap_err().key, key);

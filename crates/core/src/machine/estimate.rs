@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState};
+use super::timeslices::Timeslices;
 use super::unsure::unsure;
 use crate::entitle::{Cause, Division, Host, HostError, Share, Slice, Vcpu, Vm, available_to_all, entitled};
 use crate::{CpuId, Cpus, Quota, Time, Unread, Weight, What};
@@ -86,6 +87,8 @@ pub struct VmEstimate {
     pub demand: Option<Cpus>,
     /// What each vCPU did; nothing where the machine counts only the whole.
     pub vcpus: Vec<Activity>,
+    /// What became of the timeslices of its limits.
+    pub timeslices: Timeslices,
     /// What each helper did.
     pub helpers: Vec<Activity>,
     /// What holds its entitlement, in words: `reasons`, one after the other.
@@ -131,6 +134,10 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
             demand: change.demand_of_all(&seen),
             vcpus: change.vcpus.clone(),
             helpers: change.helpers.clone(),
+            timeslices: earlier
+                .get(&seen.id)
+                .map(|old| Timeslices::between(old, before.at, &seen, after.at))
+                .unwrap_or_default(),
             binding: reasons.join("; "),
             reasons,
             seen,

@@ -15,6 +15,7 @@ mod act;
 pub mod contract;
 mod estimate;
 mod snapshot;
+pub(crate) mod timeslices;
 mod unsure;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
     Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,
 };
+pub use timeslices::{Slices, Timeslices};
 
 /// A host that can be observed.
 pub trait Machine {

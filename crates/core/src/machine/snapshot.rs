@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fixed, LeverKind};
 use crate::entitle::WeightRule;
-use crate::{CpuId, CpuSet, Quota, Time, Unread, Weight, What};
+use crate::{CpuId, CpuSet, Quota, Throttled, Time, Unread, Weight, What};
 
 /// A host at one instant.
 ///
@@ -111,6 +111,9 @@ pub struct VmState {
     /// Its bandwidth limit for everything in it (libvirt: `global_quota` over `global_period`);
     /// `None` if there is no such setting, or unread.
     pub quota: Option<Quota>,
+    /// How often that limit stopped it; `None` where it has none, or nobody counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled: Option<Throttled>,
     /// Which of its settings, or those of its vCPUs and helpers, could not be read: [`What::Weight`],
     /// [`What::Quota`]. Where they would be stands in [`Snapshot::unread`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -176,6 +179,9 @@ pub struct VcpuState {
     pub weight: Option<Weight>,
     /// Its own bandwidth limit (libvirt: `vcpu_quota` over `vcpu_period`).
     pub quota: Option<Quota>,
+    /// How often that limit stopped it; `None` where it has none, or nobody counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled: Option<Throttled>,
     /// The pCPUs it may use; `None` if unread.
     pub affinity: Option<CpuSet>,
     /// What it did.

@@ -67,6 +67,10 @@ pub(crate) fn set_limit(root: &Root, version: Version, dir: &str, to: Limit) -> 
         Version::V1 => "cpu.cfs_burst_us",
         Version::V2 => "cpu.max.burst",
     };
+    if to.burst_us != from.burst_us && !root.has(&format!("{dir}/{burst_file}")) {
+        let text = format!("{dir}: nothing of its quota can be saved: no {burst_file} (Linux before 5.14)");
+        return Err(MachineError::Unsupported(text));
+    }
     // What is saved has to fit the quota at any time, so a smaller one comes first.
     if to.burst_us < from.burst_us {
         write(burst_file, to.burst_us.to_string())?;
@@ -167,6 +171,15 @@ mod tests {
         let (_dir, root) = group(&[("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "100000")]);
         set_limit(&root, Version::V1, "", to).unwrap();
         assert_eq!(limit(&root, Version::V1, "").unwrap(), to);
+    }
+
+    #[test]
+    fn a_burst_is_refused_where_the_kernel_has_none_before_anything_is_written() {
+        let (_dir, root) = group(&[("cpu.max", "50000 100000\n")]);
+        let to = Limit { quota_us: Some(40_000), period_us: 100_000, burst_us: 10_000 };
+        let refused = set_limit(&root, Version::V2, "", to).unwrap_err();
+        assert!(matches!(&refused, MachineError::Unsupported(why) if why.contains("5.14")), "{refused:?}");
+        assert_eq!(first_line(&root, "/cpu.max"), "50000 100000");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::machine::{Counters, Group, Pcpu, Role, VcpuState, VmId, VmState};
-use corefit_core::{CpuSet, Quota, Time, Unread, Weight, What};
+use corefit_core::{CpuSet, Quota, Throttled, Time, Unread, Weight, What};
 
 use crate::cgroup::{files, mounts::Version};
 use crate::notes::Notes;
@@ -89,6 +89,8 @@ pub struct VmGroup {
     pub weight: Option<Weight>,
     /// Its bandwidth limit; `None` if it has no such setting.
     pub quota: Option<Quota>,
+    /// How often that limit stopped it; `None` without one.
+    pub throttled: Option<Throttled>,
     /// Which of these could not be read.
     pub unread: Vec<What>,
     /// The pCPUs that it may use.
@@ -112,6 +114,7 @@ impl VmGroup {
             parent: self.parent,
             weight: self.weight,
             quota: self.quota,
+            throttled: self.throttled,
             unread: self.unread,
             whole: Some(self.counters),
             began: self.began,
@@ -237,6 +240,11 @@ impl HostReader {
         if let Some(known) = self.groups.get_mut(path) {
             (known.settings, known.unread) = self.tree.settings(&self.kept.root, path);
         }
+    }
+
+    /// How often its bandwidth limit stopped a group; `None` where that is not counted, or the group is gone.
+    pub(crate) fn throttled(&self, path: &str) -> Option<Throttled> {
+        self.tree.throttled(self.root(), path).ok().flatten()
     }
 
     /// The path of a group that may be given by its directory.
@@ -367,6 +375,9 @@ impl HostReader {
             self.usage(path, g);
         }
         let Some(known) = self.groups.get(path) else { return 0 };
+        let limited = known.settings.quota.as_ref().is_some_and(|quota| quota.quota_us.is_some());
+        let throttled =
+            if limited { g.notes.ask(What::Quota, self.tree.throttled(&self.kept.root, path)) } else { None };
         let mut unread = known.settings_unread();
         if known.settings.weight.is_none() && !unread.contains(&What::Weight) {
             let why = "the cpu controller is not enabled here: its threads compete one by one";
@@ -379,6 +390,7 @@ impl HostReader {
             parent: parent.map(Into::into),
             weight: known.settings.weight,
             quota: known.settings.quota.clone(),
+            throttled,
             unread,
             cpus: known.cpus(&g.all),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },

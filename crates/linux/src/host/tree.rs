@@ -1,7 +1,7 @@
 //! Where a host's groups are: the hierarchy that divides CPU time, and those that count it and
 //! confine it.
 
-use corefit_core::{CpuSet, Quota, Weight, What};
+use corefit_core::{CpuSet, Quota, Throttled, Weight, What};
 
 use crate::cgroup::files;
 use crate::cgroup::mounts::{self, Found, Mount, Mounted, Version};
@@ -110,6 +110,11 @@ impl Tree {
         let settings =
             Settings { weight: weight.map(|w| w.value), quota, cpuset: cpuset.map(|set| set.value) };
         (settings, errors)
+    }
+
+    /// How often its bandwidth limit stopped a group; `None` where it is not counted.
+    pub(crate) fn throttled(&self, root: &Root, path: &str) -> Result<Option<Throttled>, ReadError> {
+        files::throttled(root, self.version, &self.dir(path))
     }
 
     /// The directory that holds a group's cpuset, and its version.

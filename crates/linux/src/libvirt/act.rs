@@ -6,7 +6,7 @@
 //! | what it is told | a file in the guest, written by the agent |
 //! | weight, quota | `virDomainSetSchedulerParametersFlags`, live |
 //! | affinity | `virDomainPinVcpuFlags`, live |
-//! | quota of one vCPU | its control group: libvirt has one for all vCPUs only |
+//! | quota of one vCPU, and what of a quota may be saved | control groups: libvirt has one quota for all vCPUs, and no burst |
 //!
 //! All calls are made by a thread of its own, since each may hang; who does not answer in time is left alone
 //! for a while. vCPU 0 stays online, and so the last one does.
@@ -176,6 +176,11 @@ impl Act for LibvirtMachine {
             return self.host()?.limit(&group).map(Value::Limit);
         }
         let pcpus = self.pcpu_count();
+        // libvirt does not know of bursts.
+        let saved = match lever {
+            Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
+            _ => 0,
+        };
         let result = self.hand.with(vm, move |domain| match lever {
             Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
@@ -191,7 +196,7 @@ impl Act for LibvirtMachine {
             Lever::Quota => {
                 let numbers = domain.scheduler().map_err(|e| plain(&e))?;
                 let period_us = number(&numbers, "global_period")?;
-                Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: 0 }))
+                Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: saved }))
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
             Lever::VcpuQuota(_) | Lever::Nodes => Err(nodes_stay()),
@@ -210,12 +215,26 @@ impl Act for LibvirtMachine {
             self.changed(vm);
             return done;
         }
+        let burst_us = match (lever, value) {
+            (Lever::Quota, Value::Limit(limit)) => {
+                write::check(limit)?;
+                Some(limit.burst_us)
+            }
+            _ => None,
+        };
+        if let Some(burst_us) = burst_us {
+            self.save(vm, burst_us, |burst, limit| burst < limit.burst_us)?;
+        }
         let value = value.clone();
         let result = match value {
             Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
             value => self.hand.with(vm, move |domain| set(domain, lever, value)),
         };
         self.hand.learn(vm, lever, &result);
+        let result = match burst_us {
+            Some(burst_us) => result.and_then(|()| self.save(vm, burst_us, |b, limit| b != limit.burst_us)),
+            None => result,
+        };
         if matches!(lever, Lever::Weight | Lever::Quota | Lever::Affinity(_)) {
             self.changed(vm);
         }
@@ -254,6 +273,24 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineErr
         }
         (Lever::Nodes, _) => Err(nodes_stay()),
         (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
+    }
+}
+
+impl LibvirtMachine {
+    /// Sets what may be saved of a VM's quota in its control group, if that is `due`.
+    fn save(
+        &mut self,
+        vm: &VmId,
+        burst_us: u64,
+        due: impl Fn(u64, &Limit) -> bool,
+    ) -> Result<(), MachineError> {
+        match self.limited_group(vm) {
+            Ok((group, limit)) if due(burst_us, &limit) => {
+                self.host()?.set_limit(&group, Limit { burst_us, ..limit })
+            }
+            Err(error) if burst_us > 0 => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -188,6 +188,13 @@ impl Local {
         Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
     }
 
+    /// The control groups of a VM, of which one has its limit: that of everything in it, and what libvirt made in it.
+    pub(super) fn vm_groups(&self, vm: &VmId) -> Option<[String; 2]> {
+        let (uuid, id) = vm.0.rsplit_once('#')?;
+        let qemu = self.qemus.get(&(uuid.to_owned(), id.parse().ok()?))?;
+        Some([qemu.group.clone()?, qemu.base.clone()?])
+    }
+
     /// What holds a VM's threads was changed: it is read anew at the next look. Hands back its control group.
     pub(super) fn changed(&mut self, vm: &VmId) -> Option<String> {
         let (uuid, id) = vm.0.rsplit_once('#')?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{Machine, MachineError, Snapshot, State, VmId, VmState};
+use corefit_core::machine::{Limit, Machine, MachineError, Snapshot, State, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -89,6 +89,20 @@ impl LibvirtMachine {
         let none =
             || MachineError::Unsupported(format!("vCPU {vcpu} has no control group that can be seen here"));
         self.local.vcpu_group(vm, vcpu).ok_or_else(none)
+    }
+
+    /// The control group of a VM that has its limit, as the last look found it, and the limit.
+    pub(super) fn limited_group(&mut self, vm: &VmId) -> Result<(String, Limit), MachineError> {
+        let none = || MachineError::Unsupported("it has no control group that can be seen here".into());
+        let groups = self.local.vm_groups(vm).ok_or_else(none)?;
+        let host = self.host()?;
+        let [outer, inner] = groups.map(|group| host.limit(&group).map(|limit| (group, limit)));
+        match (outer, inner) {
+            (Ok((_, limit)), Ok(inner)) if limit.quota_us.is_none() && inner.1.quota_us.is_some() => {
+                Ok(inner)
+            }
+            (outer, _) => outer,
+        }
     }
 
     /// What is set for a VM was changed.
@@ -234,11 +248,18 @@ impl LibvirtMachine {
             if !self.local.fill(&seen.key, &mut vm, &pcpus, &mut snapshot.unread, &mut snapshot.notes) {
                 continue; // Its process ended after libvirtd was asked.
             }
+            let limited =
+                |vcpu: &VcpuState| vcpu.quota.as_ref().is_some_and(|quota| quota.quota_us.is_some());
+            for (number, vcpu) in (0..).zip(&mut vm.vcpus).filter(|(_, vcpu)| limited(vcpu)) {
+                let group = self.local.vcpu_group(&vm.id, number);
+                vcpu.throttled = group.and_then(|group| host.throttled(&group));
+            }
             match path.as_ref().and_then(|path| by_path.get(path.as_str())) {
                 Some(group) => {
                     vm.parent = group.parent.clone();
                     vm.weight = group.weight.or(vm.weight);
                     vm.quota = group.quota.clone().or(vm.quota);
+                    vm.throttled = group.throttled;
                     vm.unread.extend(&group.unread);
                 }
                 None if seen.pid.is_some() => snapshot.unread.push(Unread {

@@ -1,7 +1,7 @@
 //! From a description to a host at time 0.
 
 use corefit_core::entitle::{self, WeightRule, entitled};
-use corefit_core::{CpuSet, Cpus as Amount, Weight};
+use corefit_core::{CpuSet, Cpus as Amount, Throttled, Weight};
 
 use super::account::{Book, Part};
 use super::check::{SpecError, check};
@@ -152,7 +152,9 @@ impl Parts {
         }
         let count = index(vm.vcpus.len());
         let cap = parts_of(vm.cap);
-        cpus.vms.push(VmCpus { first, count, weight: u64::from(vm.weight), runnable: 0, unit: 0, cap });
+        let grouped = !matches!(spec.policy, Policy::Cfs(cfs) if !cfs.groups);
+        let weight = u64::from(vm.weight);
+        cpus.vms.push(VmCpus { first, count, weight, runnable: 0, unit: 0, grouped, cap });
         self.vm_limits.push(pool);
         let guest_words = vm.vcpus.len().div_ceil(64);
         let mut idle = vec![0; guest_words];
@@ -170,6 +172,7 @@ impl Parts {
             crowded: vec![0; guest_words],
             memory_nodes: (!vm.memory_nodes.is_empty()).then(|| mask(&vm.memory_nodes, nodes)),
             pool: pool.map_or(NEVER, |limit| limit.quota_ns),
+            throttled: Throttled::default(),
             counts: Counts::default(),
         });
         for app in &vm.apps {
@@ -283,6 +286,9 @@ fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
         wait_ns: 0,
         debt: 0,
         quota_left: vcpu.limit.map_or(NEVER, |limit| limit.quota_ns),
+        stopped_since: NEVER,
+        stopped_by_own: false,
+        throttled: Throttled::default(),
         pool_left: if pool { 0 } else { NEVER },
         parked: 0,
         used: Use::default(),
@@ -335,7 +341,7 @@ pub fn division(spec: &Spec) -> entitle::Host {
 fn budget(cap: Limit) -> Limit {
     const PERIOD_NS: u64 = 10_000_000;
     let quota = u128::from(cap.quota_ns) * u128::from(PERIOD_NS) / u128::from(cap.period_ns.max(1));
-    Limit { quota_ns: u64::try_from(quota).unwrap_or(NEVER).max(1), period_ns: PERIOD_NS }
+    Limit { quota_ns: u64::try_from(quota).unwrap_or(NEVER).max(1), period_ns: PERIOD_NS, burst_ns: 0 }
 }
 
 /// What each vCPU is entitled to.

@@ -104,10 +104,10 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
     if !vm.memory_nodes.difference(&nodes).is_empty() {
         return refuse(path("memory_nodes"), format!("the host has nodes {nodes} only"));
     }
-    check_limit(&path("cap"), vm.cap)?;
+    check_limit(&path("cap"), vm.cap, spec.policy.is_xen())?;
     for (number, vcpu) in vm.vcpus.iter().enumerate() {
         between(&path("vcpu_weights"), vcpu.weight, 1, MAX_WEIGHT)?;
-        check_limit(&path("quota"), vcpu.limit)?;
+        check_limit(&path("quota"), vcpu.limit, spec.policy.is_xen())?;
         let outside = vcpu.affinity.difference(pcpus);
         if !outside.is_empty() {
             return refuse(path("affinity"), format!("pCPUs {outside} do not exist; the host has {pcpus}"));
@@ -150,8 +150,16 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
     Ok(())
 }
 
-fn check_limit(path: &str, limit: Option<Limit>) -> Result<(), SpecError> {
-    let Some(Limit { quota_ns, period_ns }) = limit else { return Ok(()) };
-    let fine = quota_ns > 0 && (100_000..=10_000_000_000).contains(&period_ns);
-    if fine { Ok(()) } else { refuse(path, "give a quota above 0 and a period of 100us to 10s") }
+fn check_limit(path: &str, limit: Option<Limit>, xen: bool) -> Result<(), SpecError> {
+    let Some(Limit { quota_ns, period_ns, burst_ns }) = limit else { return Ok(()) };
+    if quota_ns == 0 || !(100_000..=10_000_000_000).contains(&period_ns) {
+        return refuse(path, "give a quota above 0 and a period of 100us to 10s");
+    }
+    if burst_ns > quota_ns {
+        return refuse(format!("{path}_burst"), "no more than the quota of a period can be saved");
+    }
+    if burst_ns > 0 && xen {
+        return refuse(format!("{path}_burst"), "Xen saves nothing for later periods; leave it out");
+    }
+    Ok(())
 }

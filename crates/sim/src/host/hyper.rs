@@ -54,8 +54,10 @@ impl Sim {
 
     /// A vCPU that does not run wants to.
     pub(super) fn enter(&mut self, v: u32) {
+        self.goes_on(v);
         if !self.has_quota(v) {
             self.cpus.vcpus[v as usize].state = VState::Throttled;
+            self.stopped(v);
             return;
         }
         self.cpus.vcpus[v as usize].state = VState::Waiting;
@@ -162,6 +164,7 @@ impl Sim {
         let vcpu = &mut self.cpus.vcpus[v as usize];
         vcpu.state = VState::Throttled;
         vcpu.wait_since = self.now;
+        self.stopped(v);
         self.sched.halts(&mut self.cpus, v);
         self.count_runnable(v, false);
         self.dispatch(p);
@@ -187,6 +190,7 @@ impl Sim {
 
     /// A vCPU that waits has nothing to do any more: its thread was ended by another.
     pub(crate) fn halt_waiting(&mut self, v: u32) {
+        self.goes_on(v);
         let vcpu = &mut self.cpus.vcpus[v as usize];
         vcpu.wait_ns += self.now - vcpu.wait_since;
         let waited = std::mem::replace(&mut vcpu.state, VState::Halted) == VState::Waiting;

@@ -32,7 +32,8 @@ impl Sim {
         let Some(pool) = build::pool(&self.spec.policy, cap) else {
             if self.vm_limits[vm].is_some() {
                 // Its periods go on, with all that there is.
-                self.vm_limits[vm] = self.vm_limits[vm].map(|limit| Limit { quota_ns: NEVER / 2, ..limit });
+                self.vm_limits[vm] =
+                    self.vm_limits[vm].map(|limit| Limit { quota_ns: NEVER / 2, burst_ns: 0, ..limit });
                 self.fill(vm);
             } else if matches!(self.spec.policy, Policy::Credit(_)) && cap.is_none() {
                 self.unpark_all(vm);
@@ -51,16 +52,48 @@ impl Sim {
         Ok(())
     }
 
+    /// The most that a vCPU of a VM, by its number there, may use from now on; `None`: everything (Linux only).
+    ///
+    /// # Errors
+    /// If there is no such vCPU, or no such limit.
+    pub fn set_quota(&mut self, vm: usize, vcpu: u32, limit: Option<Limit>) -> Result<(), SpecError> {
+        self.known(vm, vcpu, "quota")?;
+        if self.spec.policy.is_xen() {
+            let what = "Xen's schedulers know no quota of a vCPU".into();
+            return Err(SpecError { path: "quota".into(), what });
+        }
+        self.try_spec(vm, |spec| spec.vcpus[vcpu as usize].limit = limit)?;
+        let v = self.cpus.vms[vm].first + vcpu;
+        self.charge_of(v);
+        let known = &mut self.limits[v as usize];
+        if let Some(limit) = limit {
+            if known.replace(limit).is_none() {
+                self.queue.add(self.now + limit.period_ns, Event::Refill(v));
+            }
+        } else {
+            // Its periods go on, with all that there is.
+            *known = known.map(|limit| Limit { quota_ns: NEVER / 2, burst_ns: 0, ..limit });
+        }
+        self.cpus.vcpus[v as usize].quota_left = known.map_or(NEVER, |limit| limit.quota_ns);
+        self.after_refill(v);
+        Ok(())
+    }
+
+    fn known(&self, vm: usize, vcpu: u32, path: &str) -> Result<(), SpecError> {
+        let count = self.cpus.vms.get(vm).map_or(0, |vm| vm.count);
+        if vcpu < count {
+            return Ok(());
+        }
+        let what = format!("there is no vCPU {vcpu}; give 0 to {}", count.saturating_sub(1));
+        Err(SpecError { path: path.into(), what })
+    }
+
     /// pCPUs that a vCPU of a VM, by its number there, may use from now on.
     ///
     /// # Errors
     /// If there is no such vCPU, or no such pCPU.
     pub fn set_affinity(&mut self, vm: usize, vcpu: u32, pcpus: &CpuSet) -> Result<(), SpecError> {
-        let count = self.cpus.vms.get(vm).map_or(0, |vm| vm.count);
-        if vcpu >= count {
-            let what = format!("there is no vCPU {vcpu}; give 0 to {}", count.saturating_sub(1));
-            return Err(SpecError { path: "affinity".into(), what });
-        }
+        self.known(vm, vcpu, "affinity")?;
         self.try_spec(vm, |spec| spec.vcpus[vcpu as usize].affinity = pcpus.clone())?;
         let v = self.cpus.vms[vm].first + vcpu;
         let (mask, soft) = build::masks(&self.spec.vms[vm].vcpus[vcpu as usize], &mut self.cpus);

@@ -69,6 +69,8 @@ pub(crate) struct Guest {
     pub(crate) memory_nodes: Option<Vec<u64>>,
     /// Left of the VM's quota in this period; [`NEVER`] without one.
     pub(crate) pool: Ns,
+    /// How often that quota stopped a vCPU.
+    pub(crate) throttled: corefit_core::Throttled,
     pub(crate) counts: Counts,
 }
 

@@ -1,7 +1,10 @@
 //! Quotas of vCPUs and VMs, and vCPUs that may not run for other reasons.
 
+use corefit_core::Throttled;
+
 use super::Sim;
-use crate::cpus::VState;
+use crate::cpus::{VState, VmCpus};
+use crate::queue::NEVER;
 use crate::sched::Scheduler;
 
 impl Sim {
@@ -22,25 +25,74 @@ impl Sim {
         let Some(limit) = self.limits[v as usize] else { return };
         self.queue.add(self.now + limit.period_ns, super::Event::Refill(v));
         self.charge_of(v);
-        self.cpus.vcpus[v as usize].quota_left = limit.quota_ns;
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        vcpu.throttled.periods += 1;
+        vcpu.throttled.throttled_periods += u64::from(vcpu.stopped_since != NEVER && vcpu.stopped_by_own);
+        vcpu.quota_left = limit.refilled(vcpu.quota_left);
         self.after_refill(v);
     }
 
-    /// A VM's quota begins anew; nothing is left of the old one.
+    /// A VM's quota begins anew; of the old one, what may be saved is left.
     pub(crate) fn refill_vm(&mut self, vm: u32) {
         let Some(limit) = self.vm_limits[vm as usize] else { return };
         self.queue.add(self.now + limit.period_ns, super::Event::RefillVm(vm));
-        self.guests[vm as usize].pool = limit.quota_ns;
         let first = self.cpus.vms[vm as usize].first;
         let all = first..first + self.cpus.vms[vm as usize].count;
+        let (mut left, mut stopped) = (self.guests[vm as usize].pool, false);
         for v in all.clone() {
             self.charge_of(v);
-            self.cpus.vcpus[v as usize].pool_left = 0;
+            let vcpu = &mut self.cpus.vcpus[v as usize];
+            left = left.saturating_add(std::mem::take(&mut vcpu.pool_left));
+            stopped |= vcpu.stopped_since != NEVER && !vcpu.stopped_by_own;
         }
+        let guest = &mut self.guests[vm as usize];
+        guest.pool = limit.refilled(left);
+        guest.throttled.periods += 1;
+        guest.throttled.throttled_periods += u64::from(stopped);
         // Those that were throttled first: the others have something left to run on until their next look.
         for v in all {
             self.after_refill(v);
         }
+    }
+
+    /// A vCPU that wants to run may not: since when and by which quota, if it is a quota.
+    pub(super) fn stopped(&mut self, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        if vcpu.stopped_since == NEVER && (vcpu.quota_left == 0 || vcpu.pool_left == 0) {
+            vcpu.stopped_since = self.now;
+            vcpu.stopped_by_own = vcpu.quota_left == 0;
+        }
+    }
+
+    /// No quota keeps it any more, or it does not want to run any more.
+    pub(super) fn goes_on(&mut self, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        let since = std::mem::replace(&mut vcpu.stopped_since, NEVER);
+        let ns = self.now.saturating_sub(since);
+        if vcpu.stopped_by_own {
+            vcpu.throttled.throttled_ns += ns;
+        } else {
+            self.guests[vcpu.vm as usize].throttled.throttled_ns += ns;
+        }
+    }
+
+    /// How often a vCPU's own quota stopped it until now; `None` if it has none.
+    pub(crate) fn throttled(&self, v: u32) -> Option<Throttled> {
+        self.limits[v as usize]?;
+        let vcpu = &self.cpus.vcpus[v as usize];
+        let now = if vcpu.stopped_by_own { self.now.saturating_sub(vcpu.stopped_since) } else { 0 };
+        Some(Throttled { throttled_ns: vcpu.throttled.throttled_ns + now, ..vcpu.throttled })
+    }
+
+    /// How often a VM's quota stopped a vCPU until now; `None` if it has none.
+    pub(crate) fn throttled_vm(&self, vm: usize) -> Option<Throttled> {
+        self.vm_limits[vm]?;
+        let VmCpus { first, count, .. } = self.cpus.vms[vm];
+        let stopped = self.cpus.vcpus[first as usize..(first + count) as usize].iter();
+        let stopped = stopped.filter(|vcpu| !vcpu.stopped_by_own);
+        let now: u64 = stopped.map(|vcpu| self.now.saturating_sub(vcpu.stopped_since)).sum();
+        let counted = self.guests[vm].throttled;
+        Some(Throttled { throttled_ns: counted.throttled_ns + now, ..counted })
     }
 
     pub(super) fn charge_of(&mut self, v: u32) {

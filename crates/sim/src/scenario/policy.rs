@@ -77,6 +77,7 @@ fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
         bandwidth_slice_ns: table.time("bandwidth_slice", usual.bandwidth_slice_ns)?.max(1000),
         deadlines: false,
         base_slice_ns: table.time("base_slice", usual.base_slice_ns)?.max(100_000),
+        groups: table.boolean("groups", usual.groups)?,
     };
     table.finish()?;
     Ok(spec)

@@ -175,7 +175,7 @@ fn vm(
     let apps = app(table, &vcpus, classes)?.into_iter().collect::<Vec<_>>();
     let vm = VmSpec {
         weight: table.whole("weight", 1024, 1, 262_144)?,
-        cap: limit(table, "cap", "cap_period")?,
+        cap: limit(table, ["cap", "cap_period", "cap_burst"])?,
         memory_nodes: table.cpus("memory_nodes")?.unwrap_or_default(),
         name: name.clone(),
         changes: changes(table)?,
@@ -208,10 +208,11 @@ fn changes(table: &Table<'_>) -> Result<Vec<Change>, ScenarioError> {
     Ok(changes)
 }
 
-/// A limit in pCPUs, and its period.
-fn limit(table: &Table<'_>, key: &'static str, period: &'static str) -> Result<Option<Limit>, ScenarioError> {
+/// A limit in pCPUs, with the keys of its period and of what of it may be saved.
+fn limit(table: &Table<'_>, [key, period, burst]: [&'static str; 3]) -> Result<Option<Limit>, ScenarioError> {
     let cpus = table.real(key, 0.0)?;
     let period_ns = table.time(period, 100 * MS)?;
+    let burst_ns = table.time(burst, 0)?;
     if cpus == 0.0 {
         return Ok(None);
     }
@@ -225,7 +226,7 @@ fn limit(table: &Table<'_>, key: &'static str, period: &'static str) -> Result<O
         reason = "bounded"
     )]
     let quota_ns = (cpus * period_ns as f64).round() as u64;
-    Ok(Some(Limit { quota_ns, period_ns }))
+    Ok(Some(Limit { quota_ns, period_ns, burst_ns }))
 }
 
 fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, ScenarioError> {
@@ -235,7 +236,7 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
     let affinity = table.cpus("affinity")?;
     let soft = soft(table, hardware)?;
     let pins: Option<Vec<_>> = table.cpus("pin")?.map(|set| set.iter().collect());
-    let quota = limit(table, "quota", "quota_period")?;
+    let quota = limit(table, ["quota", "quota_period", "quota_burst"])?;
     if pins.as_ref().is_some_and(|pins| pins.len() < count as usize) {
         return table.error("pin", format!("there are fewer than {count} pCPUs in it, one for each vCPU"));
     }

@@ -77,7 +77,9 @@ impl Cfs {
 
     fn weight(cpus: &Cpus, v: u32) -> u64 {
         let vcpu = &cpus.vcpus[v as usize];
-        ((cpus.vms[vcpu.vm as usize].unit * vcpu.weight) >> 10).max(1)
+        let vm = &cpus.vms[vcpu.vm as usize];
+        let unit = if vm.grouped { vm.unit } else { vm.weight << 10 };
+        ((unit * vcpu.weight) >> 10).max(1)
     }
 
     fn virtual_time(cpus: &Cpus, v: u32, ns: Ns) -> i64 {

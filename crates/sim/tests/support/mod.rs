@@ -73,7 +73,7 @@ pub(crate) fn host(pcpus: u32, policy: Policy, vms: Vec<VmSpec>) -> Spec {
 }
 
 pub(crate) fn limit(quota_ms: u64, period_ms: u64) -> Option<Limit> {
-    Some(Limit { quota_ns: quota_ms * MS, period_ns: period_ms * MS })
+    Some(Limit { quota_ns: quota_ms * MS, period_ns: period_ms * MS, burst_ns: 0 })
 }
 
 pub(crate) fn sim(spec: &Spec) -> Sim {

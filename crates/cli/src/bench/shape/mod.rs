@@ -1,0 +1,171 @@
+//! `corefit bench shape`: what shaping timeslices brings on this machine's own control groups, decided by the daemon's
+//! controllers. The quotas of four groups, a thread in each, stand for those of a VM's vCPUs.
+
+mod machine;
+mod program;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer};
+use corefit_core::machine::{Act, Limit, Machine};
+use serde::Serialize;
+
+use super::arena::Arena;
+use super::interrupt::Interrupt;
+use super::progress::Progress;
+use super::stats::median;
+use super::table::{NONE, Table};
+use machine::Groups;
+use program::{Kind, Running};
+
+/// Measure what bursts, longer periods and proportional timeslices bring, on control groups of this machine
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// One round
+    #[arg(long)]
+    quick: bool,
+    /// Rounds, each with all cases
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+const VCPUS: usize = 4;
+/// A quarter of a CPU for each, one in all.
+const BEGIN: Limit = Limit { quota_us: Some(5000), period_us: 20_000, burst_us: 0 };
+/// The controllers look so often, and have so long; then nothing changes while turns are counted.
+const LOOK: Duration = Duration::from_millis(250);
+const SETTLE: Duration = Duration::from_secs(6);
+const COUNT: Duration = Duration::from_secs(3);
+/// How long a "VM" here may stand still, ms.
+const LATENCY_MS: u64 = 200;
+
+/// Program, shape, and its name; the first of each program is what the others are compared with.
+const CASES: [(Kind, Shaper, &str, &str); 8] = [
+    (Kind::ForkJoin, Shaper::None, "fork-join", "5 of 20 ms each"),
+    (Kind::ForkJoin, Shaper::Burst, "fork-join", "burst"),
+    (Kind::ForkJoin, Shaper::Proportional, "fork-join", "proportional"),
+    (Kind::Balanced, Shaper::None, "fork-join", "balanced by the program"),
+    (Kind::Fluctuating, Shaper::None, "fluctuating", "5 of 20 ms each"),
+    (Kind::Fluctuating, Shaper::Burst, "fluctuating", "burst"),
+    (Kind::Fluctuating, Shaper::LongPeriod, "fluctuating", "longer period"),
+    (Kind::Fluctuating, Shaper::Proportional, "fluctuating", "proportional"),
+];
+
+#[derive(Serialize)]
+struct Document {
+    bench: &'static str,
+    vcpus: usize,
+    rounds: u32,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    program: &'static str,
+    shape: &'static str,
+    /// Median over the rounds.
+    turns_per_s: f64,
+    /// Turns over those of the first case of the program in the same round: median, least and most.
+    ratio: [f64; 3],
+    /// What the controllers made of the limits in the last round.
+    limits: Vec<String>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let interrupt = Interrupt::install()?;
+    let arena = Arena::open()?;
+    let dirs = (0..VCPUS).map(|vcpu| arena.nest(&format!("vcpu{vcpu}"))).collect::<Result<Vec<_>>>()?;
+    let mut groups = Groups::open(dirs)?;
+    let rounds = if args.quick { 1 } else { args.rounds.max(1) };
+    let mut progress = Progress::new(CASES.len() * rounds as usize, false);
+    let mut rates = vec![vec![]; CASES.len()];
+    let mut limits = vec![vec![]; CASES.len()];
+    for _ in 0..rounds {
+        for (index, (kind, shaper, program, shape)) in CASES.into_iter().enumerate() {
+            let what = format!("{program}, {shape}");
+            progress.begin(&what);
+            let (rate, set) = case(&mut groups, kind, shaper, &interrupt)?;
+            progress.end(&what, &format!("{rate:.1} turns a second"));
+            rates[index].push(rate);
+            limits[index] = set;
+        }
+    }
+    let rows = (0..CASES.len()).map(|index| row(index, &rates, limits[index].clone())).collect();
+    let document = Document { bench: "shape", vcpus: VCPUS, rounds, rows };
+    if args.json {
+        show!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        show!("{}", text(&document).trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Turns per second once the controllers have had their time, and the limits then.
+fn case(groups: &mut Groups, kind: Kind, shape: Shaper, interrupt: &Interrupt) -> Result<(f64, Vec<Limit>)> {
+    groups.reset(BEGIN)?;
+    let program = Running::start(kind, groups.dirs())?;
+    let rule = Rule { name: "*".into(), latency_ms: Some(LATENCY_MS), ..Rule::default() };
+    let mut controller = Controller::new(Policy {
+        size: Sizer::None,
+        shape,
+        dwell_ms: 500,
+        lever_ms: 200,
+        vm: vec![rule],
+        ..Policy::default()
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < SETTLE {
+        interrupt.check()?;
+        let step = controller.step(&groups.observe()?)?;
+        let apply = |action: &Action| {
+            let set = groups.set(&action.vm, action.lever, &action.to);
+            let result = set.and_then(|()| groups.current(&action.vm, action.lever));
+            Outcome { action: action.clone(), result }
+        };
+        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
+        controller.told(&outcomes);
+        std::thread::sleep(LOOK);
+    }
+    let (before, begun) = (program.turns(), Instant::now());
+    std::thread::sleep(COUNT);
+    let turns = program.turns() - before;
+    #[expect(clippy::cast_precision_loss, reason = "turns of a few seconds")]
+    let rate = turns as f64 / begun.elapsed().as_secs_f64();
+    Ok((rate, groups.limits()?))
+}
+
+fn row(index: usize, rates: &[Vec<f64>], limits: Vec<Limit>) -> Row {
+    let (_, _, program, shape) = CASES[index];
+    let first = CASES.iter().position(|case| case.2 == program).unwrap_or(index);
+    let ratios: Vec<f64> = rates[index].iter().zip(&rates[first]).map(|(rate, plain)| rate / plain).collect();
+    let bound = |better: fn(f64, f64) -> f64| ratios.iter().copied().reduce(better).unwrap_or(f64::NAN);
+    let mean = median(ratios.iter().copied()).unwrap_or(f64::NAN);
+    Row {
+        program,
+        shape,
+        turns_per_s: median(rates[index].iter().copied()).unwrap_or(f64::NAN),
+        ratio: [mean, bound(f64::min), bound(f64::max)],
+        limits: limits.iter().map(|limit| corefit_core::machine::Value::Limit(*limit).to_string()).collect(),
+    }
+}
+
+fn text(document: &Document) -> String {
+    let mut table =
+        Table::new(2, &["program", "timeslices", "turns/s", "ratio", "from", "to", "limits of the vCPUs"]);
+    for row in &document.rows {
+        let [ratio, least, most] = row.ratio.map(|ratio| format!("{ratio:.2}"));
+        let mut limits = row.limits.clone();
+        limits.dedup();
+        let limits = if row.shape.starts_with("balanced") { NONE.into() } else { limits.join("; ") };
+        let turns = format!("{:.1}", row.turns_per_s);
+        table.row(vec![row.program.into(), row.shape.into(), turns, ratio, least, most, limits]);
+    }
+    let rounds = document.rounds;
+    table.render()
+        + &format!("Medians of {rounds} rounds; ratios to the first line of a program in the same round.\n")
+}

@@ -1,0 +1,264 @@
+//! Trying a shape, and judging it by what it brought.
+//!
+//! ```text
+//!            a tool wishes           applied            window over
+//! Watching ──────────────▶ (told?) ─────────▶ Trying ─────────────────▶ gained: Watching, with what is set
+//!    ▲                                           │
+//!    └──── the tool rests, twice as long ◀── undone: no gain, or a part of it failed
+//! ```
+//!
+//! A window is as long as the dwell, as ten periods, and as the time between two changes of a lever. Gained is: work
+//! grew by half the deadband or, where nobody counts work, that CPU time did or half of what was lost is saved.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::{Action, Outcome, Policy, Rule, Shaper, Why};
+use super::{Timeslices, Tool, Wish, tools};
+use crate::machine::timeslices::limit_of;
+use crate::machine::{Lever, Limit, MachineError, Role, Snapshot, State, Value, VmId, VmState};
+use crate::{CpuId, CpuSet, Time};
+
+/// Fewer periods tell little. Ours.
+const LEAST_PERIODS: u64 = 10;
+/// How long a tool rests that brought nothing, at first and at most. Ours.
+const REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// One that did not answer is left alone for so long.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// The stage that shapes timeslices: what it remembers of each VM.
+#[derive(Debug, Default)]
+pub struct Shaping {
+    vms: BTreeMap<VmId, Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// What the limits were before they were ours, and what they were made.
+    base: BTreeMap<Lever, Limit>,
+    wrote: BTreeMap<Lever, Limit>,
+    /// Its vCPUs that were online then.
+    online: CpuSet,
+    /// Begin of the window.
+    mark: Option<(Time, VmState)>,
+    trying: Option<Trial>,
+    /// What was wished at the last step.
+    asked: Option<Trial>,
+    rests: BTreeMap<Tool, (Duration, Time)>,
+    not_before: Time,
+    failed: bool,
+    refused: bool,
+}
+
+/// A tool in use.
+#[derive(Clone, Debug)]
+struct Trial {
+    /// `None`: something is put back.
+    tool: Option<Tool>,
+    before: Score,
+    wishes: Vec<Wish>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Score {
+    lost: f64,
+    used: f64,
+    progress: Option<f64>,
+}
+
+impl Score {
+    fn of(seen: &Timeslices) -> Score {
+        let lost = seen.lost_within() + seen.lost_across();
+        Score { lost, used: seen.used, progress: seen.progress }
+    }
+
+    fn gained(&self, before: &Score, deadband: f64) -> bool {
+        let more = |now: f64, then: f64| now > 0.0 && now >= then * (1.0 + deadband / 2.0);
+        match self.progress.zip(before.progress) {
+            Some((now, then)) => more(now, then),
+            None => more(self.used, before.used) || self.lost <= before.lost / 2.0,
+        }
+    }
+}
+
+impl Shaping {
+    /// Which limits to change, by what was seen until now.
+    pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
+        self.vms.retain(|id, _| now.vms.iter().any(|vm| vm.id == *id));
+        let mut actions = Vec::new();
+        for vm in now.vms.iter().filter(|vm| vm.role == Role::Vm && vm.state == State::Running) {
+            let rule = policy.of(&vm.name);
+            let excluded = rule.exclude == Some(true);
+            let shaper = if excluded { Shaper::None } else { rule.shape.unwrap_or(policy.shape) };
+            if shaper == Shaper::None && !self.vms.contains_key(&vm.id) {
+                continue;
+            }
+            let known = self.vms.entry(vm.id.clone()).or_default();
+            let (wishes, why) = known.step(now.at, vm, shaper, &rule, policy);
+            actions.extend(wishes.iter().map(|wish| action(vm, wish, why.clone())));
+        }
+        actions
+    }
+
+    /// What became of an action of the last step.
+    pub fn told(&mut self, outcome: &Outcome, at: Time) {
+        let Action { vm, lever, .. } = &outcome.action;
+        let Some(known) = self.vms.get_mut(vm) else { return };
+        let Some(asked) = known.asked.as_ref().filter(|asked| asked.wishes.iter().any(|w| w.lever == *lever))
+        else {
+            return;
+        };
+        match &outcome.result {
+            Ok(Value::Limit(limit)) => {
+                known.trying = Some(asked.clone());
+                known.mark = None;
+                known.wrote.insert(*lever, *limit);
+            }
+            Ok(_) => {}
+            Err(MachineError::Gone(_)) => {
+                known.failed = true;
+                known.not_before = at + AFTER_FAILURE;
+            }
+            Err(_) => {
+                (known.failed, known.refused) = (true, true);
+                // What it is now is not known, nor can it be put back from here.
+                known.wrote.remove(lever);
+            }
+        }
+    }
+}
+
+impl Known {
+    fn step(
+        &mut self,
+        at: Time,
+        vm: &VmState,
+        shaper: Shaper,
+        rule: &Rule,
+        policy: &Policy,
+    ) -> (Vec<Wish>, Why) {
+        let nothing = (Vec::new(), Why::Unknown);
+        self.asked = None;
+        if at < self.not_before {
+            return nothing;
+        }
+        let limits = limits(vm);
+        self.settle(&limits, vm);
+        let vcpus_changed = self.online != vm.online();
+        if shaper == Shaper::None || vcpus_changed || std::mem::take(&mut self.failed) {
+            // What was measured is of another VM, so to speak.
+            let why = if shaper == Shaper::None { Why::Unshaped } else { Why::Anew };
+            return (self.put_back(&limits, vm), why);
+        }
+        let tools = if self.refused { &[] } else { tools(shaper) };
+        let Some((then, before)) = self.mark.clone() else {
+            self.mark = Some((at, vm.clone()));
+            return nothing;
+        };
+        if at.since(then) < window(&limits, policy) {
+            return nothing;
+        }
+        self.mark = Some((at, vm.clone()));
+        let seen = Timeslices::between(&before, then, vm, at);
+        if seen.limits.is_empty() {
+            return nothing;
+        }
+        if let Some(trial) = self.trying.take()
+            && let Some(tool) = trial.tool
+            && !Score::of(&seen).gained(&trial.before, policy.deadband)
+        {
+            let rest = self.rests.get(&tool).map_or(REST, |(rest, _)| (*rest * 2).min(LONGEST_REST));
+            self.rests.insert(tool, (rest, at + rest));
+            let back: Vec<Wish> = trial
+                .wishes
+                .iter()
+                .rev()
+                .filter(|wish| limits.get(&wish.lever).is_some_and(|now| *now != wish.from))
+                .map(|wish| Wish { from: limits[&wish.lever], to: wish.from, ..*wish })
+                .collect();
+            return (self.ask(None, &seen, back), Why::NoGain);
+        }
+        let rests = |tool: &Tool| self.rests.get(tool).is_some_and(|(_, until)| at < *until);
+        for tool in tools.iter().copied().filter(|tool| !rests(tool)) {
+            let wishes = tool.wishes(&seen, self.total(), rule, policy.deadband);
+            if !wishes.is_empty() {
+                let why = tool.why(&seen, rule);
+                return (self.ask(Some(tool), &seen, wishes), why);
+            }
+        }
+        nothing
+    }
+
+    fn ask(&mut self, tool: Option<Tool>, seen: &Timeslices, wishes: Vec<Wish>) -> Vec<Wish> {
+        self.asked = Some(Trial { tool, before: Score::of(seen), wishes: wishes.clone() });
+        wishes
+    }
+
+    /// Whose the limits are: what is not as we made it is somebody else's, and what we begin with.
+    fn settle(&mut self, limits: &BTreeMap<Lever, Limit>, vm: &VmState) {
+        let theirs = |lever: &Lever, limit: &Limit| {
+            self.wrote.get(lever).or_else(|| self.base.get(lever)).is_some_and(|known| known != limit)
+        };
+        let other = self.base.keys().ne(limits.keys());
+        if other || limits.iter().any(|(lever, limit)| theirs(lever, limit)) {
+            *self = Known {
+                base: limits.clone(),
+                online: vm.online(),
+                refused: self.refused,
+                rests: std::mem::take(&mut self.rests),
+                not_before: self.not_before,
+                ..Known::default()
+            };
+        }
+    }
+
+    /// Everything as it was before it was ours.
+    fn put_back(&mut self, limits: &BTreeMap<Lever, Limit>, vm: &VmState) -> Vec<Wish> {
+        let back = |(lever, limit): (&Lever, &Limit)| {
+            let to = self.base.get(lever).filter(|base| *base != limit && self.wrote.contains_key(lever))?;
+            Some(Wish { lever: *lever, from: *limit, to: *to })
+        };
+        let mut wishes: Vec<Wish> = limits.iter().filter_map(back).collect();
+        wishes.sort_by_key(|wish| wish.to.quota_us > wish.from.quota_us);
+        (self.trying, self.mark) = (None, None);
+        if wishes.is_empty() {
+            // They are as they were.
+            (self.base, self.wrote, self.online) = (limits.clone(), BTreeMap::new(), vm.online());
+        }
+        self.ask(None, &Timeslices::default(), wishes)
+    }
+
+    /// CPUs that the quotas of vCPUs that are online allow together, before they are ours.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of a period")]
+    fn total(&self) -> f64 {
+        let cpus = |limit: &Limit| limit.quota_us.map_or(0.0, |quota| quota as f64 / limit.period_us as f64);
+        let online = |lever: &Lever| matches!(lever, Lever::VcpuQuota(v) if self.online.contains(CpuId(*v)));
+        self.base.iter().filter(|(lever, _)| online(lever)).map(|(_, limit)| cpus(limit)).sum()
+    }
+}
+
+/// The limits that are set, of the VM and of its vCPUs.
+fn limits(vm: &VmState) -> BTreeMap<Lever, Limit> {
+    let whole = vm.quota.iter().map(|quota| (Lever::Quota, limit_of(quota)));
+    let vcpus = (0..).zip(&vm.vcpus);
+    let vcpus = vcpus.filter_map(|(n, vcpu)| Some((Lever::VcpuQuota(n), limit_of(vcpu.quota.as_ref()?))));
+    whole.chain(vcpus).filter(|(_, limit)| limit.quota_us.is_some()).collect()
+}
+
+fn window(limits: &BTreeMap<Lever, Limit>, policy: &Policy) -> Duration {
+    let period_us = limits.values().map(|limit| limit.period_us).max().unwrap_or(0);
+    let periods = Duration::from_micros(period_us.saturating_mul(LEAST_PERIODS));
+    policy.dwell().max(Duration::from_millis(policy.lever_ms)).max(periods)
+}
+
+fn action(vm: &VmState, wish: &Wish, why: Why) -> Action {
+    Action {
+        vm: vm.id.clone(),
+        name: vm.name.clone(),
+        lever: wish.lever,
+        from: Some(Value::Limit(wish.from)),
+        to: Value::Limit(wish.to),
+        why,
+    }
+}

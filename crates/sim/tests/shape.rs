@@ -1,0 +1,196 @@
+//! Timeslices shaped by the controllers of a real daemon, on simulated hosts: what is lost is saved, and nobody gets
+//! more in the long run than before.
+
+mod support;
+
+use std::time::Duration;
+
+use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer, Why};
+use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, Value};
+use corefit_sim::{CfsSpec, Policy as Hypervisor, Sim, SimMachine};
+use support::{app, host, limit, pinned, vcpu, vm};
+
+/// Controllers that look once a second for so long; what they did, and marks per second in the last third.
+fn managed(machine: &mut SimMachine, policy: Policy, secs: u64) -> (Vec<Action>, f64) {
+    let mut controller = Controller::new(Policy { size: Sizer::None, ..policy });
+    let mut done = Vec::new();
+    let mut marks = 0;
+    for second in 0..secs {
+        if second == secs - secs / 3 {
+            marks = machine.sim().truth().vms[0].apps[0].marks;
+        }
+        let step = controller.step(&machine.observe().unwrap()).unwrap();
+        let apply = |action: &Action| {
+            machine.set(&action.vm, action.lever, &action.to).unwrap();
+            let read = machine.current(&action.vm, action.lever);
+            Outcome { action: action.clone(), result: read }
+        };
+        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
+        done.extend(step.plan.actions);
+        controller.told(&outcomes);
+        machine.pass(Duration::from_secs(1)).unwrap();
+    }
+    machine.sim().check().unwrap();
+    let more = machine.sim().truth().vms[0].apps[0].marks - marks;
+    (done, more as f64 / (secs / 3) as f64)
+}
+
+fn shape(shape: Shaper) -> Policy {
+    Policy { shape, ..Policy::default() }
+}
+
+fn tolerates(policy: Policy, latency_ms: u64) -> Policy {
+    let rule = Rule { name: "*".into(), latency_ms: Some(latency_ms), ..Rule::default() };
+    Policy { vm: vec![rule], ..policy }
+}
+
+/// One vCPU that works for 40 ms and sleeps for 60, with half a pCPU in periods of 20 ms: 40 % would do, but a quota in
+/// each period lets it work at half its speed.
+fn fluctuating() -> SimMachine {
+    let mut one = vm("a", vec![vcpu("0")], vec![app("forever { compute 40ms mark sleep 60ms }", 1)]);
+    one.vcpus[0].limit = limit(10, 20);
+    SimMachine::new(Sim::new(&host(1, Hypervisor::Cfs(CfsSpec::default()), vec![one])).unwrap(), "t", false)
+}
+
+/// P1 Figure 6: 2 sequential and 4 parallel units, 4 vCPUs of which each gets 6 of 12 ms.
+fn fork_join() -> SimMachine {
+    let program = "forever { single { compute 2ms } barrier compute 4ms split barrier single { mark } }";
+    let mut app = pinned(program, 4);
+    app.spin_ns = 0;
+    let mut one = vm("a", (0..4).map(|v| vcpu(&v.to_string())).collect(), vec![app]);
+    one.vcpus.iter_mut().for_each(|vcpu| vcpu.limit = limit(6, 12));
+    SimMachine::new(Sim::new(&host(4, Hypervisor::Cfs(CfsSpec::default()), vec![one])).unwrap(), "t", false)
+}
+
+fn limits(machine: &mut SimMachine) -> Vec<Limit> {
+    let seen = machine.observe().unwrap().vms.remove(0);
+    let of = |number: u32| match machine.current(&seen.id, Lever::VcpuQuota(number)).unwrap() {
+        Value::Limit(limit) => limit,
+        other => panic!("{other}"),
+    };
+    (0..u32::try_from(seen.vcpus.len()).unwrap()).map(of).collect()
+}
+
+#[test]
+fn what_fluctuates_within_two_periods_is_saved_by_a_burst() {
+    let (_, plain) = managed(&mut fluctuating(), shape(Shaper::None), 30);
+    let mut machine = fluctuating();
+    let (done, saved) = managed(&mut machine, shape(Shaper::Burst), 30);
+    assert!((plain - 1.0 / 0.12).abs() < 0.2 && (saved - 10.0).abs() < 0.2, "{plain} {saved}");
+    assert!(done.iter().all(|action| matches!(action.why, Why::Saved { .. })), "{done:?}");
+    let limits = limits(&mut machine);
+    assert_eq!((limits[0].quota_us, limits[0].period_us), (Some(10_000), 20_000));
+    assert!(limits[0].burst_us >= 10_000 - 1000, "{limits:?}");
+}
+
+#[test]
+fn longer_periods_are_for_those_that_tolerate_them_and_no_longer_than_that() {
+    // As `fluctuating`, at random and ten times as fast: 100 turns a second if it never had to stop.
+    let machine = || {
+        let program = "forever { compute 4ms exp mark sleep 6ms exp }";
+        let mut one = vm("a", vec![vcpu("0")], vec![app(program, 1)]);
+        one.vcpus[0].limit = limit(2, 4);
+        let spec = host(1, Hypervisor::Cfs(CfsSpec::default()), vec![one]);
+        SimMachine::new(Sim::new(&spec).unwrap(), "t", false)
+    };
+    let policy = |latency_ms| tolerates(Policy { dwell_ms: 10_000, ..shape(Shaper::LongPeriod) }, latency_ms);
+    let (done, plain) = managed(&mut machine(), shape(Shaper::LongPeriod), 40);
+    assert!(done.is_empty(), "nobody said that it may stand still: {done:?}");
+    let mut rates = vec![plain];
+    for (latency_ms, longest_us) in [(4, 8_000), (8, 16_000), (1000, 1_000_000)] {
+        let mut machine = machine();
+        let (done, rate) = managed(&mut machine, policy(latency_ms), 300);
+        rates.push(rate);
+        let limit = limits(&mut machine)[0];
+        assert!(limit.period_us <= longest_us, "{limit:?}: {done:?}");
+        assert!(limit.period_us >= longest_us.min(32_000), "{limit:?}: {done:?}");
+        assert_eq!(limit.quota_us.unwrap() * 2, limit.period_us, "the same part of a pCPU");
+    }
+    assert!(rates.is_sorted() && rates[3] > 1.15 * rates[0], "{rates:?}");
+}
+
+#[test]
+fn figure_6_gets_proportional_timeslices_and_runs_twice_as_fast() {
+    let (_, even) = managed(&mut fork_join(), shape(Shaper::None), 30);
+    for shaper in [Shaper::Proportional, Shaper::Corefit] {
+        let mut machine = fork_join();
+        let (done, proportional) = managed(&mut machine, shape(shaper), 60);
+        assert!(proportional > 1.9 * even, "{proportional}, {even} before: {done:?}");
+        let quotas: Vec<u64> = limits(&mut machine).iter().map(|limit| limit.quota_us.unwrap()).collect();
+        assert!(quotas.iter().sum::<u64>() <= 24_000 && quotas[0] > 10_000, "{quotas:?}");
+    }
+}
+
+#[test]
+fn what_brings_nothing_is_undone_and_not_tried_again_at_once() {
+    // 160 ms of work after a second of sleep: with quotas of 2 of 100 ms, a burst of 2 ms is nothing.
+    let mut one = vm("a", vec![vcpu("0")], vec![app("forever { compute 160ms mark sleep 20s }", 1)]);
+    one.vcpus[0].limit = limit(2, 100);
+    one.progress = true;
+    let spec = host(1, Hypervisor::Cfs(CfsSpec::default()), vec![one]);
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "t", false);
+    let (done, _) = managed(&mut machine, shape(Shaper::Burst), 100);
+    let tried = done.iter().filter(|action| matches!(action.why, Why::Saved { .. })).count();
+    let undone = done.iter().filter(|action| action.why == Why::NoGain).count();
+    assert!((1..=3).contains(&tried) && undone + 1 >= tried, "{done:?}");
+}
+
+#[test]
+fn a_rule_that_asks_for_nothing_any_more_gives_everything_back() {
+    let mut machine = fork_join();
+    let mut controller = Controller::new(Policy { size: Sizer::None, ..shape(Shaper::Proportional) });
+    for second in 0..20 {
+        if second == 12 {
+            assert_ne!(limits(&mut machine)[0].quota_us, Some(6000));
+            controller.reconfigure(Policy { size: Sizer::None, ..shape(Shaper::None) });
+        }
+        let step = controller.step(&machine.observe().unwrap()).unwrap();
+        for action in &step.plan.actions {
+            machine.set(&action.vm, action.lever, &action.to).unwrap();
+            let sum: u64 = limits(&mut machine).iter().map(|limit| limit.quota_us.unwrap()).sum();
+            assert!(sum <= 24_000, "never more than before, not even between two writes");
+        }
+        let told = |action: &Action| Outcome { action: action.clone(), result: Ok(action.to.clone()) };
+        controller.told(&step.plan.actions.iter().map(told).collect::<Vec<_>>());
+        machine.pass(Duration::from_secs(1)).unwrap();
+    }
+    assert!(limits(&mut machine).iter().all(|limit| limit.quota_us == Some(6000)));
+}
+
+#[test]
+fn a_vm_of_which_a_part_cannot_be_set_is_as_before_and_left_alone() {
+    let mut machine = fork_join();
+    let mut controller = Controller::new(Policy { size: Sizer::None, ..shape(Shaper::Proportional) });
+    let mut last = 0;
+    for second in 0..120 {
+        let step = controller.step(&machine.observe().unwrap()).unwrap();
+        let apply = |action: &Action| {
+            let refused = action.lever == Lever::VcpuQuota(2);
+            if !refused {
+                machine.set(&action.vm, action.lever, &action.to).unwrap();
+            }
+            let result = if refused { Err(MachineError::Denied("no".into())) } else { Ok(action.to.clone()) };
+            Outcome { action: action.clone(), result }
+        };
+        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
+        last = if outcomes.is_empty() { last } else { second };
+        controller.told(&outcomes);
+        machine.pass(Duration::from_secs(1)).unwrap();
+    }
+    assert!(last > 0 && last < 10, "it was tried once, not again and again: {last}");
+    assert!(limits(&mut machine).iter().all(|limit| limit.quota_us == Some(6000)));
+}
+
+#[test]
+fn what_somebody_else_set_is_where_shaping_begins_anew() {
+    let mut machine = fork_join();
+    let (_, fast) = managed(&mut machine, shape(Shaper::Proportional), 20);
+    let id = machine.observe().unwrap().vms[0].id.clone();
+    let theirs = Limit { quota_us: Some(3000), period_us: 12_000, burst_us: 0 };
+    for vcpu in 0..4 {
+        machine.set(&id, Lever::VcpuQuota(vcpu), &Value::Limit(theirs)).unwrap();
+    }
+    let (_, slow) = managed(&mut machine, shape(Shaper::Proportional), 20);
+    let quotas: u64 = limits(&mut machine).iter().map(|limit| limit.quota_us.unwrap()).sum();
+    assert!(quotas <= 12_000 && slow < 0.6 * fast, "{quotas} {slow} {fast}");
+}
