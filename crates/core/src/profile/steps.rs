@@ -264,7 +264,9 @@ mod tests {
         for mixing in [0.0, 0.5, 1.0] {
             let step = one(&turn, mixing);
             assert!((step.length(4.0) - 90.0).abs() < 1e-9, "{step:?}");
-            assert!((step.total() - 90.3).abs() < 1e-9 && (step.work.iter().sum::<f64>() - 90.3).abs() < 1e-9);
+            assert!(
+                (step.total() - 90.3).abs() < 1e-9 && (step.work.iter().sum::<f64>() - 90.3).abs() < 1e-9
+            );
         }
     }
 
