@@ -557,7 +557,7 @@ mod tests {
         let all = [&slowed.vms, &slowed.beside, &slowed.machines].into_iter().flatten();
         for on in profile.vms.iter().chain([&profile.asked]).chain(all) {
             assert!((on.efficiency + on.switching + on.slowed + on.unused - 1.0).abs() < 1e-9, "{on:?}");
-            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.share).abs() < 1e-9);
+            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.part()).abs() < 1e-9);
             let by_terms = on.vm.vcpus as f64 * (1.0 - on.switching - on.slowed - on.unused);
             assert!((on.speedup.is - by_terms).abs() < 1e-9);
             assert!(on.speedup.low <= on.speedup.is && on.speedup.is <= on.speedup.high, "{on:?}");
