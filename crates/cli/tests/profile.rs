@@ -74,7 +74,6 @@ fn number(value: &Value, path: &str) -> f64 {
 }
 
 #[test]
-#[ignore = "a defect: 1.4 instead of 1 on two CPUs, since the time that blocking takes is taken off the work"]
 fn threads_that_take_turns_have_a_parallelism_of_one_however_many_they_are() {
     let _alone = alone();
     let place = Place::new();

@@ -6,6 +6,7 @@ pub mod identity;
 pub mod launch;
 pub mod libvirt;
 pub mod page;
+pub mod reporter;
 pub mod sample;
 pub mod threads;
 pub mod told;

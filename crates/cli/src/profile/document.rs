@@ -20,7 +20,7 @@ pub(crate) struct Document {
     pub(crate) seen_s: f64,
     /// Looks at its threads.
     pub(crate) looks: u64,
-    /// Time between two looks, in the end.
+    /// Time between two looks, on average.
     pub(crate) interval_ms: f64,
     /// CPU time that looking took.
     pub(crate) own_cpu_s: f64,
@@ -74,6 +74,22 @@ impl Document {
                 profile.slot_ns / 1e6,
                 profile.question.period_ns / 1e6
             ));
+        }
+        let machine = &profile.question.machine;
+        match machine.contention {
+            Some(seen) => notes.push(format!(
+                "a thread beside others is taken to need {:.2} times the CPU time that it needs alone ({:.2} to {:.2}): so much a \
+                 reporter did beside this program",
+                seen.is, seen.low, seen.high
+            )),
+            None if machine.cpus < 2 => notes.push(
+                "on one CPU it is not seen how threads slow each other (shared cores): taken as not at all".into(),
+            ),
+            None => notes.push(
+                "too few looks found two threads runnable to see how they slow each other (shared cores): \
+                 taken as not at all"
+                    .into(),
+            ),
         }
         if !self.kept.is_empty() {
             notes.push(format!("your own wait policy was kept: {}", self.kept.join(", ")));

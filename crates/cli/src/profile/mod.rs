@@ -21,10 +21,11 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use corefit_core::profile::{Machine, Question, Spin, analyse};
+use corefit_core::profile::{Contention, Machine, Question, Spin, analyse};
 use corefit_linux::launch::{
     Counts, Environment, Launch, LaunchError, Program, Supervised, Waiting, end_like, passive, plan,
 };
+use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
 use document::Document;
@@ -99,12 +100,17 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Probes of the reporter before the program begins, and after it: some milliseconds.
+const ALONE: usize = 10;
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(&args.command[0])?;
     let html = args.html.as_deref().map(Output::open).transpose()?;
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
     let (launch, waiting, set) = plan_launch(args, &program);
+    let mut reporter = Reporter::new();
+    let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
     let start = Instant::now();
     let began = sample::now();
     let mut child = match Supervised::spawn(&launch) {
@@ -112,9 +118,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => return Err(why.into()),
     };
-    let Watched { status, mut series, looks, interval, own_cpu } =
-        watch::until_end(&mut child, began, args.period)?;
+    let Watched { status, mut series, probes, looks, interval, own_cpu } =
+        watch::until_end(&mut child, began, args.period, &mut reporter)?;
     let wall = start.elapsed();
+    alone.extend((0..ALONE).map(|_| reporter.probe()));
     let usage = child.usage();
     if let Some(usage) = usage {
         // What threads did between the last look at them and their end.
@@ -124,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let cpus = sample::affinity(std::process::id()).map_or(1, |cpus| cpus.len());
     let question = Question {
-        machine: Machine { cpus },
+        machine: Machine { cpus, contention: Contention::of(&alone, &probes, cpus) },
         spin: if waiting.sleeps { Spin::Passive } else { Spin::Unknown },
         period_ns: args.period.as_secs_f64() * 1e9,
         share: args.share,

@@ -62,6 +62,7 @@ fn predictions(profile: &Profile) -> String {
             "dedicated cores",
             "used",
             "switching",
+            "slowed",
             "unused",
             "potential",
         ],
@@ -113,6 +114,7 @@ fn row(name: &str, on: &OnVm) -> Vec<String> {
         format!("{:.2}", on.dedicated_cores.is),
         percent(on.efficiency),
         percent(on.switching),
+        percent(on.slowed),
         percent(on.unused),
         percent(on.potential),
     ]

@@ -4,10 +4,11 @@
 //! looks ─▶ Recorder ─▶ Series ─▶ steps ─┬─▶ features   parallelism, synchronisation, type, imbalance
 //!  (counters of       (slots of  (what  ├─▶ replay     how long the same work takes on another machine or VM
 //!   each thread)       a few ms)  each  └─▶ predict    speedups with their terms and ranges, what limits them
-//!                                 slot takes with a core for each thread)
+//!                                 slot takes with a core for each thread)     ▲
+//!  probes of a reporter, alone and beside the program ─▶ contention ──────────┘  how much threads slow each other
 //! ```
 //!
-//! **Work is what threads ran**, spinning left out where it is known. A slot in which threads waited for CPUs would
+//! **Work is what threads ran**, spinning left out where it is known, and less what they slow each other (`contention`). A slot in which threads waited for CPUs would
 //! have been shorter with a core for each thread: `steps` works that out, so that a program can be profiled on
 //! fewer cores than it has threads. A VM is then replayed: each vCPU may run `share x period` in each allocation
 //! period, what it leaves is lost (P1 II-A), and a thread that had stopped waits for those it waited for.
@@ -19,6 +20,7 @@
 //!
 //! Mathematics: docs/model.md, "What `corefit profile` computes".
 
+mod contention;
 mod features;
 mod paper;
 mod predict;
@@ -27,6 +29,7 @@ mod series;
 mod steps;
 mod usl;
 
+pub use contention::{Contention, Probe};
 pub use features::{Features, PARALLEL, Stretch, Type, potential};
 pub use paper::PROGRAMS;
 pub use predict::{Machine, OnVm, Profile, Question, Range, Spin, analyse};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::contention::{Contention, Slowing};
 use super::features::{Features, Stretch, potential, stretches, windows};
 use super::replay::{Division, Vm, replay};
 use super::series::Series;
@@ -22,10 +23,12 @@ const BLOCKS: usize = 5;
 const DELAYED: [(u8, f64); 2] = [(2, 3.0 / 6.5), (3, 5.0 / 8.7)];
 
 /// The machine that the program ran on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Cores that it might use.
     pub cpus: usize,
+    /// How threads slow each other there, where that was seen.
+    pub contention: Option<Contention>,
 }
 
 /// How spinning was told from work.
@@ -69,7 +72,8 @@ impl Range {
     }
 }
 
-/// A prediction (P1 II-B). `speedup = N - N (switching + unused)`, both as parts of the timeslices allocated.
+/// A prediction (P1 II-B). `speedup = N - N (switching + slowed + unused)`, as parts of the timeslices allocated; P1 has no
+/// `slowed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OnVm {
     /// Where.
@@ -83,6 +87,8 @@ pub struct OnVm {
     /// used up by blocking and waking (the program's time in the kernel, at most 50 us each), and on a VM by switching vCPUs
     /// out,
     pub switching: f64,
+    /// taken more than by one thread alone, because threads slow each other (what switching takes is not slowed),
+    pub slowed: f64,
     /// and not used.
     pub unused: f64,
     /// P1's potential: the efficiency, if all that is to be done in a period could be done by any vCPU.
@@ -169,22 +175,21 @@ struct Steps {
     kind: u8,
     /// Part of the CPU time that blocking and waking took: it is no work.
     lost: f64,
+    /// How threads slow each other: the estimate, least and most.
+    slowing: [Slowing; 3],
 }
 
 impl Steps {
     fn on(&self, vm: Vm) -> OnVm {
-        let speedup = |steps: &[Step], switches: f64| {
-            let outcome = replay(steps, &vm);
-            let cores = vm.vcpus as f64 * vm.part();
-            // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
-            let took = outcome.took.max(outcome.work / cores) + overhead(&vm, switches) / cores;
-            if took > 0.0 { outcome.work * (1.0 - self.lost) / vm.part() / took } else { 0.0 }
-        };
         let switches = self.voluntary as f64;
-        let is = speedup(&self.is, switches);
+        let estimate = self.slowing[0];
+        let speedup =
+            |steps: &[Step], part: f64| self.speedup(steps, &vm, overhead(&vm, switches * part), estimate);
+        let is = speedup(&self.is, 1.0);
         let mut all = vec![is];
-        all.extend(self.extremes.iter().map(|steps| speedup(steps, switches)));
-        let blocks: Vec<f64> = self.blocks().map(|(steps, part)| speedup(steps, switches * part)).collect();
+        all.extend(self.extremes.iter().map(|steps| speedup(steps, 1.0)));
+        all.extend(self.slowing.map(|by| self.speedup(&self.is, &vm, overhead(&vm, switches), by)));
+        let blocks: Vec<f64> = self.blocks().map(|(steps, part)| speedup(steps, part)).collect();
         let spread = 2.0 * standard_error(&blocks);
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
         let most = all.iter().copied().fold(0.0, f64::max);
@@ -192,24 +197,35 @@ impl Steps {
         let mut low = (least - spread).max(0.0);
         let delayed = DELAYED.iter().find(|(kind, _)| *kind == self.kind);
         if let Some((_, ratio)) = delayed.filter(|_| vm.share < 1.0 && vm.division == Division::PerVcpu) {
-            let own = Vm::dedicated(vm.vcpus);
-            low = low.min(replay(&self.is, &own).speedup(&own) * (1.0 - self.lost) * ratio);
+            low = low.min(self.speedup(&self.is, &Vm::dedicated(vm.vcpus), 0.0, estimate) * ratio);
         }
         let speedup = Range { is, low, high: (most + spread).min(cores.max(is)) };
         let efficiency = is / cores;
-        let work: f64 = self.is.iter().map(Step::total).sum();
-        let no_work = overhead(&vm, switches) + work * self.lost;
-        let useful = work * (1.0 - self.lost);
-        let switching = if useful > 0.0 { no_work * efficiency / useful } else { 0.0 };
+        let work: f64 = estimate.on(&self.is, &vm).iter().map(Step::total).sum();
+        let alone = estimate.alone(&self.is);
+        let useful = alone * (1.0 - self.lost);
+        let part = |time: f64| if useful > 0.0 { time * efficiency / useful } else { 0.0 };
+        let switching = part(overhead(&vm, switches) + work * self.lost);
+        let slowed = part((work - alone) * (1.0 - self.lost));
         OnVm {
             speedup,
             dedicated_cores: speedup.times(vm.part()),
             efficiency,
             switching,
-            unused: (1.0 - efficiency - switching).max(0.0),
+            slowed,
+            unused: (1.0 - efficiency - switching - slowed).max(0.0),
             potential: potential_on(&self.is, &vm),
             vm,
         }
+    }
+
+    /// Of some steps, which switching vCPUs out takes so much CPU time beside.
+    fn speedup(&self, steps: &[Step], vm: &Vm, overhead: f64, slowing: Slowing) -> f64 {
+        let outcome = replay(&slowing.on(steps, vm), vm);
+        let cores = vm.vcpus as f64 * vm.part();
+        // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
+        let took = outcome.took.max(outcome.work / cores) + overhead / cores;
+        if took > 0.0 { slowing.alone(steps) * (1.0 - self.lost) / vm.part() / took } else { 0.0 }
     }
 
     fn blocks(&self) -> impl Iterator<Item = (&[Step], f64)> {
@@ -261,6 +277,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         took_ns: series.ns(),
         kind: features.kind.0,
         lost,
+        slowing: Contention::slowing(question.machine.contention),
         is,
     };
     let times = times(series, &lanes);
@@ -292,7 +309,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         by_runnable: question.machine.cpus < threads || wait > BY_RUNNABLE * (run + wait),
         mixing: mixed,
         spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside_one / run),
-        here: here(question.machine.cpus.min(threads), run, lost, prepared.took_ns),
+        here: here(&prepared, question.machine.cpus.min(threads), run),
         machines: counts.iter().map(|cores| prepared.on(Vm::dedicated(*cores))).collect(),
         limits: limits(&prepared, &features, &own, &asked),
         active: stretches(&prepared.is, threads as f64 / 16.0),
@@ -325,18 +342,24 @@ fn lost(series: &Series) -> f64 {
 }
 
 /// The efficiency on the machine as it was: what ran, of what the cores could have run.
-fn here(cores: usize, run: f64, lost: f64, took: f64) -> OnVm {
+fn here(steps: &Steps, cores: usize, run: f64) -> OnVm {
+    let Steps { took_ns: took, lost, slowing: [slowing, ..], is, .. } = steps;
+    let (took, lost) = (*took, *lost);
     let vm = Vm::dedicated(cores.max(1));
-    let speedup = if took > 0.0 { run * (1.0 - lost) / took } else { 0.0 };
+    let work: f64 = is.iter().map(Step::total).sum();
+    let alone = if work > 0.0 { slowing.alone(is) / work } else { 1.0 };
+    let speedup = if took > 0.0 { run * (1.0 - lost) * alone / took } else { 0.0 };
     let speedup = Range { is: speedup, low: speedup, high: speedup };
     let efficiency = speedup.is / cores.max(1) as f64;
-    let switching = if lost < 1.0 { efficiency * lost / (1.0 - lost) } else { 0.0 };
+    let switching = if lost < 1.0 { efficiency / alone * lost / (1.0 - lost) } else { 0.0 };
+    let slowed = efficiency * (1.0 / alone - 1.0);
     OnVm {
         speedup,
         dedicated_cores: speedup,
         efficiency,
         switching,
-        unused: (1.0 - efficiency - switching).max(0.0),
+        slowed,
+        unused: (1.0 - efficiency - switching - slowed).max(0.0),
         potential: efficiency.min(1.0),
         vm,
     }
@@ -414,6 +437,13 @@ fn limits(steps: &Steps, features: &Features, own: &OnVm, asked: &OnVm) -> Vec<S
             percent(own.switching)
         ));
     }
+    if own.slowed > WORTH {
+        told.push(format!(
+            "Threads slow each other: {} of the CPU time on a machine like this one is lost to cores that they \
+             share (as a reporter beside them saw it).",
+            percent(own.slowed)
+        ));
+    }
     if asked.switching > WORTH {
         told.push(format!(
             "On the VM {} of its CPU time goes to blocking, waking and switching vCPUs out, at {:.0} blocking synchronisations per thread-second: \
@@ -445,7 +475,7 @@ fn limits(steps: &Steps, features: &Features, own: &OnVm, asked: &OnVm) -> Vec<S
             percent(short)
         ));
     }
-    let apart = asked.potential - asked.efficiency - asked.switching;
+    let apart = asked.potential - asked.efficiency - asked.switching - asked.slowed;
     if apart > WORTH {
         told.push(format!(
             "{} of its timeslices are lost because work sits on other vCPUs than they do ({} more than the mean on the busiest \
@@ -468,7 +498,12 @@ mod tests {
     const MS: f64 = 1e6;
 
     fn question(cpus: usize) -> Question {
-        Question { machine: Machine { cpus }, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 }
+        Question {
+            machine: Machine { cpus, contention: None },
+            spin: Spin::Passive,
+            period_ns: 24.0 * MS,
+            share: 0.25,
+        }
     }
 
     /// One thread alone for `alone` slots of 4 ms, then four for `all`, 25 times.
@@ -500,7 +535,8 @@ mod tests {
         series.voluntary = 4000;
         series.system_ns =
             0.1 * series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum::<f64>();
-        let profile = analyse(&series, &question(4)).unwrap();
+        let mut asked = question(4);
+        let profile = analyse(&series, &asked).unwrap();
         // A tenth of the CPU time is no work: 14 of 20 units with four active, 6 with one.
         let own = &profile.own;
         assert!(
@@ -508,10 +544,21 @@ mod tests {
                 && (own.switching - 0.1 * 14.0 / 20.0).abs() < 1e-9,
             "{own:?}"
         );
-        for on in profile.vms.iter().chain([&profile.asked]) {
-            assert!((on.efficiency + on.switching + on.unused - 1.0).abs() < 1e-9, "{on:?}");
-            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.share).abs() < 1e-9);
-            let by_terms = on.vm.vcpus as f64 * (1.0 - on.switching - on.unused);
+        asked.machine.contention = Some(Contention { cpus: 4, is: 1.5, low: 1.2, high: 2.0 });
+        let slowed = analyse(&series, &asked).unwrap();
+        // With all four active a thread does 2/3 of what it does alone; 12 of 14 units are of all four.
+        let alone = (2.0 + 12.0 / 1.5) / 14.0;
+        assert!((slowed.own.speedup.is / own.speedup.is - alone).abs() < 1e-9 && slowed.own.slowed > 0.1);
+        assert!((slowed.here.speedup.is / profile.here.speedup.is - alone).abs() < 1e-9);
+        assert!(
+            (slowed.machines[0].speedup.is - profile.machines[0].speedup.is).abs() < 1e-9,
+            "one core does not slow itself"
+        );
+        let all = [&slowed.vms, &slowed.beside, &slowed.machines].into_iter().flatten();
+        for on in profile.vms.iter().chain([&profile.asked]).chain(all) {
+            assert!((on.efficiency + on.switching + on.slowed + on.unused - 1.0).abs() < 1e-9, "{on:?}");
+            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.part()).abs() < 1e-9);
+            let by_terms = on.vm.vcpus as f64 * (1.0 - on.switching - on.slowed - on.unused);
             assert!((on.speedup.is - by_terms).abs() < 1e-9);
             assert!(on.speedup.low <= on.speedup.is && on.speedup.is <= on.speedup.high, "{on:?}");
         }

@@ -12,6 +12,11 @@
 //! barrier, the first blocks while the second still runs, so R is 1.5 though with two cores both would run. From n on
 //! C cores down to none, R is (n + C) / 2 on average, so n = R + (R - U). Where runs end by preemption all go on to the end,
 //! and n = R. The switches tell which it is: waiting counts 1 + v-fold, with v the voluntary part of all switches.
+//!
+//! Waiting is no work, and a wait may be followed by a run of microseconds (threads that take turns wake each other, wait
+//! behind the one whose turn it is, and sleep again). A thread that waits for w and then runs for x would have been
+//! done at most min(w, x) sooner with a core of its own. So no slot becomes shorter than min(1, U) t, the time in which at
+//! least so much ran, less the sum of that ([`sooner`]); what is too short is taken from the parallel parts.
 
 use super::series::{Lane, Series, Slot};
 
@@ -59,7 +64,57 @@ const ACTIVE: f64 = 0.02;
 pub fn steps(series: &Series, lanes: &[usize], mixing: f64) -> Vec<Step> {
     let switches = series.voluntary + series.involuntary;
     let blocking = if switches > 0 { series.voluntary as f64 / switches as f64 } else { 0.0 };
-    series.slots.iter().map(|slot| step(&Demand::of(slot, lanes, blocking), slot.ns, mixing)).collect()
+    let step = |(slot, sooner): (&Slot, f64)| {
+        let demand = Demand::of(slot, lanes, blocking);
+        let least = demand.run.min(1.0) * slot.ns - sooner;
+        at_least(step(&demand, slot.ns, mixing), least, &demand, slot.ns)
+    };
+    series.slots.iter().zip(sooner(series, lanes)).map(step).collect()
+}
+
+/// Runnable for so much of a slot, a thread did not sleep in it.
+const AWAKE: f64 = 0.9;
+
+/// For each slot: by how much sooner its runs could have been done at most, had no thread waited, ns. A wait may end slots
+/// before the run after it does; while a thread does not sleep, what it waited is not forgotten.
+fn sooner(series: &Series, lanes: &[usize]) -> Vec<f64> {
+    let mut waited = vec![0.0_f64; lanes.len()];
+    let mut of = |slot: &Slot| {
+        let one = |(waited, lane): (&mut f64, &usize)| {
+            let Lane { run, wait, .. } = slot.lanes.get(*lane).copied().unwrap_or_default();
+            *waited += wait;
+            let sooner = waited.min(run);
+            *waited -= sooner;
+            // Who waited and did not run still waits at the end.
+            if run + wait < AWAKE * slot.ns && (run > 0.0 || wait <= 0.0) {
+                *waited = 0.0;
+            }
+            sooner
+        };
+        waited.iter_mut().zip(lanes).map(one).sum()
+    };
+    series.slots.iter().map(&mut of).collect()
+}
+
+/// The step, made `least` ns long by taking work from the parallel parts to that of one thread.
+fn at_least(mut step: Step, least: f64, demand: &Demand, ns: f64) -> Step {
+    let is: f64 = step.phases.iter().map(|phase| phase.ns).sum();
+    let most: f64 = step.phases.iter().map(|phase| phase.ns * (phase.active - 1.0).max(0.0)).sum();
+    if is >= least || most <= 0.0 {
+        return step;
+    }
+    let part = ((least - is) / most).min(1.0);
+    let [alone, together @ ..] = &mut step.phases;
+    alone.active = 1.0;
+    for phase in together.iter_mut() {
+        alone.ns += part * phase.ns * phase.active;
+        phase.ns *= 1.0 - part;
+    }
+    // That work is of those who ran.
+    for (work, run) in step.work.iter_mut().zip(&demand.runs) {
+        *work += part * (run * ns - *work);
+    }
+    step
 }
 
 /// How much of the spread within slots is that of fork-join: from the numbers of runnable threads at the ends of
@@ -200,6 +255,31 @@ mod tests {
         assert!((length(&fair) - 50.0).abs() < 1e-9);
         fair.involuntary = 1_000_000;
         assert!((length(&fair) - 75.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn waiting_before_runs_of_no_length_makes_nothing_parallel() {
+        // One has its turn, three are woken, wait behind it, and sleep again.
+        let turn = [(90.0, 0.0), (0.1, 40.0), (0.1, 40.0), (0.1, 40.0)];
+        for mixing in [0.0, 0.5, 1.0] {
+            let step = one(&turn, mixing);
+            assert!((step.length(4.0) - 90.0).abs() < 1e-9, "{step:?}");
+            assert!(
+                (step.total() - 90.3).abs() < 1e-9 && (step.work.iter().sum::<f64>() - 90.3).abs() < 1e-9
+            );
+        }
+    }
+
+    #[test]
+    fn waits_that_end_slots_before_their_runs_count() {
+        // Two share a core in timeslices as long as slots; then one sleeps, and wakes up in the middle of a slot.
+        let lane = |run, wait| Lane { run, wait, alive: true };
+        let of = |lanes: [Lane; 2]| Slot { ns: 100.0, lanes: lanes.to_vec(), runnable: None };
+        let (runs, waits) = (lane(100.0, 0.0), lane(0.0, 100.0));
+        let shared = [of([runs, waits]), of([waits, runs]), of([runs, waits])];
+        let asleep = [of([runs, lane(0.0, 0.0)]), of([runs, lane(0.0, 50.0)]), of([waits, runs])];
+        let series = Series { slots: [shared, asleep].concat(), ..Series::default() };
+        assert_eq!(sooner(&series, &[0, 1]), [0.0, 100.0, 100.0, 0.0, 0.0, 50.0]);
     }
 
     #[test]

@@ -64,31 +64,29 @@ impl Bench<'_> {
         for (what, cpus) in PROFILES.iter().zip([&all, &first]) {
             profiles.push((*what, self.profile(case, cpus, what)?));
         }
-        let mut times = vec![];
+        let mut usl = vec![];
         for threads in USL {
-            times.extend(
-                self.time(case, threads, &format!("{threads} threads"))?.map(|s| (threads as f64, s)),
-            );
+            let took = self.time(case, threads, &format!("{threads} threads"))?;
+            usl.extend(took.map(|s| (threads as f64, s)));
         }
-        let at = |n: f64| times.iter().find(|(threads, _)| *threads == n).map(|(_, s)| *s);
-        let one = at(1.0).with_context(|| format!("{}: one thread takes longer than --limit", case.name))?;
-        let usl = Usl::fit(&times);
-        let mut points = vec![];
-        for &condition in conditions {
-            let took = match condition {
-                Condition::Machine => at(self.cpus as f64),
-                Condition::Quota { share, period_ms } => {
-                    let period_us = u64::from(period_ms) * 1000;
-                    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 1e12")]
-                    let quota_us = (share * self.cpus as f64 * period_us as f64).round() as u64;
-                    let _quota = self.arena.quota_in(quota_us, period_us)?;
-                    self.time(case, self.cpus, &condition.name())?
-                }
-                Condition::Neighbour { weight } => {
-                    let _neighbour = self.arena.heavy_neighbour(u64::from(weight))?;
-                    self.time(case, self.cpus, &condition.name())?
-                }
+        // The machine is faster now than a minute later: each speedup is of two runs of the same round.
+        let mut rounds = vec![vec![]; conditions.len()];
+        for round in 0..self.repeat {
+            // The first of them is one of the six.
+            let one = match usl.first().filter(|(threads, _)| round == 0 && *threads == 1.0) {
+                Some((_, first)) => Some(*first),
+                None => self.time(case, 1, "1 thread")?,
             };
+            let one = one.with_context(|| format!("{}: one thread takes longer than --limit", case.name))?;
+            for (speedups, condition) in rounds.iter_mut().zip(conditions) {
+                speedups.push(self.condition(case, *condition)?.map(|took| one / took));
+            }
+        }
+        let usl = Usl::fit(&usl);
+        let mut points = vec![];
+        for (&condition, speedups) in conditions.iter().zip(rounds) {
+            // Cut off once is not measured.
+            let speedups: Vec<f64> = speedups.into_iter().collect::<Option<_>>().unwrap_or_default();
             let predicted = |at: usize| predicted(profiles[at].1.profile.as_ref()?, condition, self.cpus);
             points.push(Point {
                 program: case.name.clone(),
@@ -99,7 +97,8 @@ impl Bench<'_> {
                     Condition::Quota { .. } => "quota",
                     Condition::Neighbour { .. } => "neighbour",
                 },
-                measured: took.map(|took| one / took),
+                measured: median(speedups.iter().copied()),
+                spread: spread(&speedups),
                 share: condition.share(),
                 predicted: predicted(0),
                 from_one_cpu: predicted(1),
@@ -108,6 +107,24 @@ impl Bench<'_> {
         }
         let costs = profiles.iter().filter(|(_, seen)| seen.cpu_s > 0.0);
         Ok((points, costs.map(|(_, seen)| seen.own_cpu_s / seen.cpu_s).collect()))
+    }
+
+    /// One run in a condition, seconds.
+    fn condition(&mut self, case: &Case, condition: Condition) -> Result<Option<f64>> {
+        match condition {
+            Condition::Machine => self.time(case, self.cpus, &condition.name()),
+            Condition::Quota { share, period_ms } => {
+                let period_us = u64::from(period_ms) * 1000;
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 1e12")]
+                let quota_us = (share * self.cpus as f64 * period_us as f64).round() as u64;
+                let _quota = self.arena.quota_in(quota_us, period_us)?;
+                self.time(case, self.cpus, &condition.name())
+            }
+            Condition::Neighbour { weight } => {
+                let _neighbour = self.arena.heavy_neighbour(u64::from(weight))?;
+                self.time(case, self.cpus, &condition.name())
+            }
+        }
     }
 
     fn profile(&mut self, case: &Case, cpus: &CpuSet, what: &str) -> Result<Seen> {
@@ -127,20 +144,13 @@ impl Bench<'_> {
         serde_json::from_str(&text).with_context(|| format!("{what}: its document"))
     }
 
-    /// The median of some runs on all CPUs, of one thread on one CPU (some programs have other threads beside), seconds;
-    /// `None` if one was cut off.
+    /// A run on all CPUs, of one thread on one CPU (some programs have other threads beside), seconds; `None` if it was cut
+    /// off.
     fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<f64>> {
         let argv = self.argv(case, threads);
         let some = if threads == 1 { 1 } else { self.cpus };
         let cpus: CpuSet = self.arena.cpus().iter().take(some).collect();
-        let mut times = vec![];
-        for _ in 0..self.repeat {
-            let Some(took) = self.run(&argv, &cpus, threads, &format!("{} {what}", case.name))? else {
-                return Ok(None);
-            };
-            times.push(took);
-        }
-        Ok(median(times))
+        self.run(&argv, &cpus, threads, &format!("{} {what}", case.name))
     }
 
     fn argv(&self, case: &Case, threads: usize) -> Vec<OsString> {
@@ -168,6 +178,12 @@ impl Bench<'_> {
         }
         Ok(took)
     }
+}
+
+/// Half of the range over the median; `None` of one.
+fn spread(values: &[f64]) -> Option<f64> {
+    let (low, high) = values.iter().fold((f64::INFINITY, 0.0_f64), |(l, h), v| (l.min(*v), h.max(*v)));
+    Some((high - low) / 2.0 / median(values.iter().copied())?).filter(|_| values.len() > 1)
 }
 
 /// The prediction for a condition, in dedicated cores.

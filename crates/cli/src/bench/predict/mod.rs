@@ -3,7 +3,7 @@
 //! ```text
 //!   one profile on all CPUs, one on a single CPU ─▶ predictions ┐
 //!   six runs of 1 to 8 threads ─▶ USL ──────────────────────────┼─▶ errors, per condition and in all
-//!   each condition measured: quotas x periods, neighbours ──────┘
+//!   rounds: one thread, then each condition (quotas, neighbours) ┘
 //! ```
 //!
 //! Everything runs with the passive wait policy, as the profile does. Compared are *dedicated cores*: how fast the program
@@ -36,13 +36,13 @@ pub(super) struct Args {
     /// Their size: T, S, W, A or W*N; below W the profile has few looks
     #[arg(long, default_value = "W")]
     size: String,
-    /// Runs of each, of which the median counts
+    /// Rounds of one thread and each condition; the median of their speedups counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: Option<u32>,
     /// Cut a run off after so many seconds; what is cut off is not compared
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Four programs, three conditions, one run of each
+    /// Four programs, four conditions, one round
     #[arg(long)]
     quick: bool,
     /// Print one JSON document
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         tell!("corefit bench: quotas and neighbours are left out: {}", arena.refusal());
     }
     let repeat = args.repeat.unwrap_or(if args.quick { 1 } else { 3 });
-    let runs = conditions.len() + measure::USL.len() + measure::PROFILES.len() - 1;
+    let runs = measure::USL.len() + measure::PROFILES.len() + (conditions.len() + 1) * repeat as usize - 1;
     let mut bench = Bench {
         arena: &arena,
         interrupt: &interrupt,

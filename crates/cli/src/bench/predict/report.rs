@@ -16,6 +16,8 @@ pub(super) struct Point {
     pub(super) share: f64,
     /// Null if cut off.
     pub(super) measured: Option<f64>,
+    /// Half of the range of the rounds, a part of it: what no prediction can be better than. Null with one round.
+    pub(super) spread: Option<f64>,
     /// From the profile on all CPUs, with its lower and upper end; null if it has none.
     pub(super) predicted: Option<[f64; 3]>,
     /// From the profile with as many threads on one CPU.
@@ -37,6 +39,8 @@ pub(super) struct Errors {
     points: usize,
     median: Option<f64>,
     worst: Option<f64>,
+    /// Median spread of what was measured.
+    spread: Option<f64>,
     /// Programs that spin by themselves: the worst factor.
     spinning_worst: Option<f64>,
     /// Of the points, those within the predicted range.
@@ -80,7 +84,7 @@ impl Document {
     pub(super) fn text(&self) -> String {
         let mut table = Table::new(
             2,
-            &["program", "condition", "measured", "all CPUs", "range", "one CPU", "USL", "share"],
+            &["program", "condition", "measured", "+- %", "all CPUs", "range", "one CPU", "USL", "share"],
         );
         let number = |x: Option<f64>| x.map_or(NONE.to_owned(), |x| format!("{x:.2}"));
         for point in &self.points {
@@ -88,6 +92,7 @@ impl Document {
                 point.program.clone() + if point.spins { " (spins)" } else { "" },
                 point.condition.clone(),
                 number(point.measured),
+                point.spread.map_or(NONE.into(), |x| format!("{:.0}", 100.0 * x)),
                 number(point.predicted.map(|p| p[0])),
                 point.predicted.map_or(NONE.into(), |p| format!("{:.2}-{:.2}", p[1], p[2])),
                 number(point.from_one_cpu.map(|p| p[0])),
@@ -96,7 +101,7 @@ impl Document {
             ]);
         }
         let mut text = format!(
-            "Dedicated cores (speedup at equal share x share), {} CPUs, size {}, medians of {} run{}:\n{}",
+            "Dedicated cores (speedup at equal share x share), {} CPUs, size {}, medians of {} round{}:\n{}",
             self.cpus,
             self.size,
             self.repeat,
@@ -105,7 +110,16 @@ impl Document {
         );
         let mut table = Table::new(
             2,
-            &["errors", "predicted from", "points", "median %", "worst %", "in range", "spinning, factor"],
+            &[
+                "errors",
+                "predicted from",
+                "points",
+                "median %",
+                "worst %",
+                "spread %",
+                "in range",
+                "spinning, factor",
+            ],
         );
         let percent = |x: Option<f64>| x.map_or(NONE.to_owned(), |x| format!("{:.1}", 100.0 * x));
         for e in &self.errors {
@@ -115,6 +129,7 @@ impl Document {
                 e.points.to_string(),
                 percent(e.median),
                 percent(e.worst),
+                percent(e.spread),
                 e.within.map_or(NONE.into(), |n| n.to_string()),
                 e.spinning_worst.map_or(NONE.into(), |x| format!("{x:.2}")),
             ]);
@@ -147,6 +162,7 @@ fn errors_of(group: &'static str, (by, of): By, points: &[&Point]) -> Errors {
         points: errors.len(),
         worst: errors.iter().copied().reduce(f64::max),
         median: median(errors.iter().copied()),
+        spread: median(points.iter().filter(|p| !p.spins).filter_map(|point| point.spread)),
         spinning_worst: factors.map(|f| f.max(1.0 / f)).reduce(f64::max),
         within: (by != "USL").then(|| points.iter().filter(|p| !p.spins).filter(inside).count()),
     }
@@ -164,6 +180,7 @@ mod tests {
             group: "quota",
             share: 0.5,
             measured: Some(measured),
+            spread: Some(0.1),
             predicted: Some([predicted, predicted * 0.95, predicted * 1.05]),
             from_one_cpu: None,
             usl: Some(2.0 * measured),
