@@ -1,5 +1,7 @@
 //! The result: what each vCPU gets, why not more, and the proof of it.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::bits;
@@ -126,10 +128,24 @@ impl Division {
     /// is the same whatever timetable was found.
     #[must_use]
     pub fn crowd(&self, vm: usize, vcpu: usize) -> FullSet {
+        Arc::unwrap_or_clone(self.crowd_of(vm, vcpu, &mut Vec::new()))
+    }
+
+    /// The same, remembered among others by their members.
+    pub(super) fn crowd_of(
+        &self,
+        vm: usize,
+        vcpu: usize,
+        known: &mut Vec<(Vec<usize>, Arc<FullSet>)>,
+    ) -> Arc<FullSet> {
         let Some(leaf) = self.leaf(vm, vcpu) else {
-            return FullSet { pcpus: CpuSet::default(), vms: Vec::new() };
+            return Arc::new(FullSet { pcpus: CpuSet::default(), vms: Vec::new() });
         };
-        let closure = self.compiled.filling.network.closure(leaf);
+        let mut closure = self.compiled.filling.network.closure(leaf);
+        closure.leaves.sort_unstable();
+        if let Some((_, full)) = known.iter().find(|(leaves, _)| *leaves == closure.leaves) {
+            return Arc::clone(full);
+        }
         let mut member = vec![false; self.compiled.counts.len()];
         closure.leaves.iter().for_each(|&leaf| member[leaf] = true);
         let mut vms = Vec::new();
@@ -142,7 +158,9 @@ impl Division {
                 vms.push((vm, inside));
             }
         }
-        FullSet { pcpus: self.pcpus(&closure.pcpus), vms }
+        let full = Arc::new(FullSet { pcpus: self.pcpus(&closure.pcpus), vms });
+        known.push((closure.leaves, Arc::clone(&full)));
+        full
     }
 
     /// Everything that somebody who does not trust the solver needs to check the result.

@@ -61,7 +61,7 @@ pub use division::{Cause, Division, FullSet, Share, TOLERANCE};
 pub use grouping::{EqualGroup, Grouping, group};
 pub(crate) use host::WEIGHTS;
 pub use host::{Host, HostError, Slice, Vcpu, Vm, WeightRule};
-pub use words::{Binding, quoted};
+pub use words::{Binding, Crowds, quoted};
 
 /// What each VM gets when everybody wants everything.
 ///

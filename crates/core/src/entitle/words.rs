@@ -1,5 +1,7 @@
 //! Why a VM gets what it gets, grouped and in words.
 
+use std::sync::Arc;
+
 use super::division::{Cause, Division, FullSet, Share};
 use crate::{CpuId, CpuSet, Cpus};
 
@@ -16,17 +18,26 @@ pub struct Binding {
     /// What holds them.
     pub cause: Cause,
     /// The full pCPUs and all who use them, if that is the cause.
-    pub full: Option<FullSet>,
+    pub full: Option<Arc<FullSet>>,
 }
+
+/// Full sets that were found already, by what they are made of: on a crowded host most VMs share one, and to write it
+/// down costs a walk over the host.
+#[derive(Debug, Default)]
+pub struct Crowds(Vec<(Vec<usize>, Arc<FullSet>)>);
 
 impl Division {
     /// What holds the vCPUs of a VM, in the order of the first vCPU that each thing holds. Leaves
     /// [`fixed`](Share::fixed) ones out: nobody asks what they could get.
     #[must_use]
     pub fn bindings(&self, vm: usize) -> Vec<Binding> {
+        self.bindings_of(vm, &mut Crowds::default())
+    }
+
+    fn bindings_of(&self, vm: usize, crowds: &mut Crowds) -> Vec<Binding> {
         let mut found: Vec<(Vec<u32>, Binding)> = Vec::new();
-        // Equal vCPUs are held by the same; to find out by what costs a walk over the host.
-        let mut walked: Vec<(Option<usize>, FullSet)> = Vec::new();
+        // Equal vCPUs are held by the same.
+        let mut walked: Vec<(Option<usize>, Arc<FullSet>)> = Vec::new();
         for (vcpu, Share { cpus, cause, fixed }) in self.vcpus(vm).iter().enumerate() {
             if *fixed {
                 continue;
@@ -35,13 +46,17 @@ impl Division {
             let full = (*cause == Cause::Crowded).then(|| {
                 let leaf = self.leaf(vm, vcpu);
                 if let Some((_, full)) = walked.iter().find(|(known, _)| *known == leaf) {
-                    return full.clone();
+                    return Arc::clone(full);
                 }
-                let full = self.crowd(vm, vcpu);
-                walked.push((leaf, full.clone()));
+                let full = self.crowd_of(vm, vcpu, &mut crowds.0);
+                walked.push((leaf, Arc::clone(&full)));
                 full
             });
-            let same = |b: &Binding| b.cause == *cause && b.full == full;
+            let same_full = |other: &Option<Arc<FullSet>>| match (other, &full) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+                (a, b) => a.is_none() && b.is_none(),
+            };
+            let same = |b: &Binding| b.cause == *cause && same_full(&b.full);
             match found.iter_mut().find(|(_, binding)| same(binding)) {
                 Some((numbers, binding)) => {
                     numbers.push(number);
@@ -70,11 +85,17 @@ impl Division {
     /// The same, one text for each binding.
     #[must_use]
     pub fn sentences(&self, vm: usize) -> Vec<String> {
+        self.sentences_of(vm, &mut Crowds::default())
+    }
+
+    /// The same, of many VMs one after the other.
+    #[must_use]
+    pub fn sentences_of(&self, vm: usize, crowds: &mut Crowds) -> Vec<String> {
         let sentence = |binding: Binding| {
             let subject = format!("{} of {}", binding.cpus, plural("vCPU", &binding.vcpus));
             format!("{subject}: {}", self.reason(vm, &binding))
         };
-        let sentences: Vec<String> = self.bindings(vm).into_iter().map(sentence).collect();
+        let sentences: Vec<String> = self.bindings_of(vm, crowds).into_iter().map(sentence).collect();
         if sentences.is_empty() { vec!["it has no vCPUs".into()] } else { sentences }
     }
 
@@ -100,8 +121,12 @@ impl Division {
     /// `, shared with b, c and 7 more`, who wants most first.
     fn company(&self, vm: usize, full: &FullSet) -> String {
         let mut others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
-        others.sort_by(|&a, &b| self.wanted(b).total_cmp(&self.wanted(a)));
+        let most_first = |a: &usize, b: &usize| self.wanted(*b).total_cmp(&self.wanted(*a)).then(a.cmp(b));
         let named = if others.len() <= NAMED + 1 { others.len() } else { NAMED };
+        if named < others.len() {
+            others.select_nth_unstable_by(named, most_first);
+        }
+        others[..named].sort_by(most_first);
         let names: Vec<String> = others[..named].iter().map(|&other| quoted(self.name(other))).collect();
         let last = match (others.len() - named, names.as_slice()) {
             (_, []) => return ", with the VM's own vCPUs only".into(),

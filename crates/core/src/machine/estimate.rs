@@ -20,7 +20,9 @@ use std::time::Duration;
 use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState};
 use super::timeslices::Timeslices;
 use super::unsure::unsure;
-use crate::entitle::{Cause, Division, Host, HostError, Share, Slice, Vcpu, Vm, available_to_all, entitled};
+use crate::entitle::{
+    Cause, Crowds, Division, Host, HostError, Share, Slice, Vcpu, Vm, available_to_all, entitled,
+};
 use crate::{CpuId, Cpus, Quota, Time, Unread, Weight, What};
 
 /// What helpers have is not said below this, in CPUs.
@@ -111,6 +113,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
     let division = entitled(&host)?;
     let unsure = unsure(after, &order, &division, &host.usable());
     let available = available_to_all(&host)?;
+    let mut crowds = Crowds::default();
     let vms = order.iter().enumerate().map(|(number, &index)| {
         let seen = after.vms[index].clone();
         let change = &changes[index];
@@ -122,7 +125,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
             (.., true, _) => vec!["unknown: not all who compete can be seen".into()],
             (.., Some(why)) => vec![format!("unknown: {why}")],
             _ => division
-                .sentences(number)
+                .sentences_of(number, &mut crowds)
                 .into_iter()
                 .chain(of_helpers(&seen, division.vcpus(number)))
                 .collect(),
