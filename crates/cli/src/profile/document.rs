@@ -20,7 +20,7 @@ pub(crate) struct Document {
     pub(crate) seen_s: f64,
     /// Looks at its threads.
     pub(crate) looks: u64,
-    /// Time between two looks, on average.
+    /// Time between two looks, in the end.
     pub(crate) interval_ms: f64,
     /// CPU time that looking took.
     pub(crate) own_cpu_s: f64,

@@ -18,7 +18,7 @@ pub(super) struct Watched {
     /// Of the reporter, each with the number of threads that were runnable.
     pub(super) probes: Vec<(Probe, usize)>,
     pub(super) looks: u64,
-    /// Time between looks, on average.
+    /// Time between looks, in the end.
     pub(super) interval: Duration,
     /// What looking cost.
     pub(super) own_cpu: Duration,
@@ -36,9 +36,12 @@ const FIRST: u64 = 24;
 const EVERY: u64 = 12;
 /// Probes of the reporter, one with each of those: about 0.1 ms each. More do not make their mean better.
 const PROBES: usize = 2_000;
-/// Part of the program's CPU time so far, or of the time if that is more, that looking may cost (2 % are promised): what
-/// costs more has to wait. Here a look at three threads took 60 to 160 us of CPU time, waking up with cold caches included.
-const COST: f64 = 0.016;
+/// Looks between two checks of what they cost.
+const CHECK: u64 = 32;
+/// Part of the program's CPU time, or of the time if that is more, that looking may cost (2 % are promised), and
+/// below which it may be done more often again. Here a look at three threads took 60 to 160 us of CPU time, waking up
+/// with cold caches included.
+const COST: [f64; 2] = [0.008, 0.016];
 /// Once the memory is used up, only switches are counted.
 const RARELY: Duration = Duration::from_millis(500);
 
@@ -52,11 +55,12 @@ pub(super) fn until_end(
     let mut recorder = Recorder::new(began);
     let mut sampler = ThreadSampler::new(child.pid());
     let wanted = (period / PER_PERIOD).clamp(SHORTEST, LONGEST);
+    let mut interval = wanted;
     let cost_before = own_cpu();
     let mut looks = 0;
     let mut probes = vec![];
-    let start = Instant::now();
-    let mut next = start + wanted;
+    let mut last = (Instant::now(), cost_before, 0);
+    let mut next = last.0 + interval;
     let status = loop {
         match child.wait_until(next).context("lost the program")? {
             Event::Exited(status) => break status,
@@ -75,14 +79,22 @@ pub(super) fn until_end(
                     probes.push((reporter.probe(), count));
                 }
                 looks += 1;
-                let had = start.elapsed().max(Duration::from_nanos(run));
-                let owed = (own_cpu() - cost_before).div_f64(COST).saturating_sub(had);
-                let pause = if recorder.full() { RARELY } else { owed.clamp(wanted, STRETCHED) };
+                if looks.is_multiple_of(CHECK) {
+                    let now = (Instant::now(), own_cpu(), run);
+                    let ran = Duration::from_nanos(run.saturating_sub(last.2));
+                    let cost = (now.1 - last.1).div_duration_f64((now.0 - last.0).max(ran));
+                    if cost > COST[1] {
+                        interval = interval.mul_f64(1.5).min(STRETCHED);
+                    } else if cost < COST[0] {
+                        interval = interval.div_f64(1.5).max(wanted);
+                    }
+                    last = now;
+                }
+                let pause = if recorder.full() { RARELY } else { interval };
                 next = (next + pause).max(Instant::now() + pause / 2);
             }
         }
     };
-    let own_cpu = own_cpu() - cost_before;
-    let interval = start.elapsed().div_f64(looks.max(1) as f64);
-    Ok(Watched { status, series: recorder.finish(), probes, looks, interval, own_cpu })
+    let cost = own_cpu() - cost_before;
+    Ok(Watched { status, series: recorder.finish(), probes, looks, interval, own_cpu: cost })
 }
