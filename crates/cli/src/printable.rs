@@ -17,7 +17,7 @@ pub(crate) fn text(text: &str) -> String {
 
 /// A text as the content of an element of SVG or HTML.
 pub(crate) fn markup(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn steers(c: char) -> bool {
