@@ -1,5 +1,6 @@
 //! The corridor, in one place: a snapshot in, a plan out, and what became of it.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -265,8 +266,12 @@ impl Controller {
                 period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
                 may_search: known.trying || searching < self.policy.searches,
             };
-            let choice =
-                known.sizer.1.choose(&subject, &|online| hypothesis::with(seen, asked.number, online));
+            let asked_before = RefCell::new(BTreeMap::new());
+            let entitled = |online| {
+                let mut before = asked_before.borrow_mut();
+                *before.entry(online).or_insert_with(|| hypothesis::with(seen, asked.number, online))
+            };
+            let choice = known.sizer.1.choose(&subject, &entitled);
             let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
             searching += usize::from(known.trying && !was_trying);
             step.next = choice.next.map_or(step.next, |next| next.min(step.next));

@@ -24,8 +24,13 @@ pub(super) fn available(seen: &HostEstimate) -> Option<Vec<Cpus>> {
     available_to_all(&host).ok()
 }
 
-/// What a VM would be entitled to with so many vCPUs online, by the host's own rule.
+/// What a VM would be entitled to with so many vCPUs online, by the host's own rule. A division of the whole host, each
+/// time but where it has those online now.
 pub(super) fn with(seen: &HostEstimate, number: usize, online: u32) -> Option<f64> {
+    let now = (0..).zip(&seen.vms[number].seen.vcpus).all(|(v, vcpu)| vcpu.online == (v < online));
+    if let Some(division) = seen.division.as_ref().filter(|_| now) {
+        return Some(division.cpus(number).0);
+    }
     let mut host = seen.host.clone();
     let vcpus = seen.vms[number].seen.vcpus.len();
     each(&mut host, |this, vm| {
