@@ -54,9 +54,9 @@ fn a_vm_that_migrates_is_seen_where_it_is_and_gets_back_there_what_was_changed_b
         moving.join()
     });
     moved.unwrap();
-    until("it is seen there", || seen(look(&there).as_mut()).contains(&name));
-    assert!(!seen(from.as_mut()).contains(&name) && seen(from.as_mut()).contains(&here.names[0]));
-    assert!(seen(to.as_mut()).contains(&name));
+    until("it is seen there", || seen(to.as_mut()).contains(&name));
+    until("it is not seen here", || !seen(from.as_mut()).contains(&name));
+    assert!(seen(from.as_mut()).contains(&here.names[0]));
     let guest = Guest::new(&there, &name);
     assert_ne!(guest.online(), ALL, "it has moved as it was");
 

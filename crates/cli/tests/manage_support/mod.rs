@@ -11,7 +11,7 @@ use super::vm_support::{Vms, stripped};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until something is so.
-pub(crate) fn until(what: &str, is: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is() {
         assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");

@@ -243,9 +243,11 @@ impl Act for LibvirtMachine {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
-        self.hand.with(vm, move |domain| {
+        let result = self.hand.with(vm, move |domain| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
-        })
+        });
+        self.changed(vm);
+        result
     }
 }
 

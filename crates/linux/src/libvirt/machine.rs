@@ -13,6 +13,7 @@ use super::act::Hand;
 use super::agent::Agents;
 use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
+use super::events::Changed;
 use super::local::Local;
 use super::session::{Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
@@ -31,6 +32,8 @@ pub(super) struct LibvirtMachine {
     crew: Crew,
     worker: Option<Worker<Result<Session, MachineError>>>,
     subject: Subject,
+    /// Domains whose definitions are to be asked for again.
+    changed: Changed,
     /// A look that libvirtd has not answered yet, and since when.
     pending: Option<(Instant, Receiver<Result<Look, MachineError>>)>,
     /// What the latest look found, where the host is this machine.
@@ -57,6 +60,7 @@ impl LibvirtMachine {
             crew: Crew::default(),
             worker: None,
             subject: Subject::default(),
+            changed: Changed::default(),
             pending: None,
             last: None,
             bell: None,
@@ -105,8 +109,11 @@ impl LibvirtMachine {
         }
     }
 
-    /// What is set for a VM was changed.
+    /// What is set for a VM was changed: the next look asks for it, though libvirt may not have said so yet.
     pub(super) fn changed(&mut self, vm: &VmId) {
+        if let Some((uuid, _)) = vm.0.rsplit_once('#') {
+            self.changed.add(uuid.into());
+        }
         if let (Some(group), Some(host)) = (self.local.changed(vm), &mut self.host) {
             host.reread(&group);
         }
@@ -150,8 +157,9 @@ impl LibvirtMachine {
         if self.worker.is_none() {
             let seconds = i32::try_from(self.options.timeout.as_secs()).unwrap_or(i32::MAX).max(2);
             self.subject = Subject::default();
-            let (uri, subject) = (self.uri.clone(), self.subject.clone());
-            let open = move || Some(Session::open(&uri, seconds, subject));
+            self.changed = Changed::default();
+            let (uri, subject, changed) = (self.uri.clone(), self.subject.clone(), self.changed.clone());
+            let open = move || Some(Session::open(&uri, seconds, subject, changed));
             self.worker = self.crew.start("libvirt", open);
         }
         let Some(worker) = &self.worker else { return Err(None) };

@@ -32,6 +32,11 @@ pub(super) fn find(socket_dir: Option<&str>, wanted: &[(String, String)]) -> BTr
     found
 }
 
+/// Whether a process has not ended.
+pub(super) fn exists(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok()
+}
+
 fn is_of(pid: u32, uuid: &str) -> bool {
     uuid_of(pid).is_some_and(|found| found == uuid)
 }

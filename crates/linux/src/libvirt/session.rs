@@ -79,7 +79,12 @@ pub(super) struct Seen {
 
 impl Session {
     /// Connects; to ask, not to command.
-    pub(super) fn open(uri: &str, keepalive: i32, subject: Subject) -> Result<Session, MachineError> {
+    pub(super) fn open(
+        uri: &str,
+        keepalive: i32,
+        subject: Subject,
+        changed: Changed,
+    ) -> Result<Session, MachineError> {
         let fail = |error: Failure| error.machine(uri);
         let connection = match Connection::open(uri, Access::Read, keepalive) {
             // Sessions of users have no socket for those who may only ask.
@@ -103,7 +108,6 @@ impl Session {
             let text = connection.capabilities().map_err(fail)?;
             asked::topology(&text)
         };
-        let changed = Changed::default();
         let told = events::subscribe(&connection, &changed);
         Ok(Session {
             local,
@@ -143,7 +147,8 @@ impl Session {
             if due.contains(key) && Instant::now() < until {
                 *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
                 let version = self.known.get(key).map_or(0, |known| known.version) + 1;
-                let pid = self.known.get(key).and_then(|known| known.pid);
+                // While it moves between two libvirtds of this machine, another's QEMU has its UUID, too.
+                let pid = None;
                 let known = Known { definition: self.define(domain), read: Instant::now(), version, pid };
                 self.known.insert(key.clone(), known);
             }
@@ -210,6 +215,9 @@ impl Session {
 
     fn find_processes(&mut self, domains: &[(Key, &Domain<'_>)]) {
         let mut wanted = Vec::new();
+        for known in self.known.values_mut() {
+            known.pid = known.pid.filter(|pid| process::exists(*pid));
+        }
         for (key, domain) in domains {
             if self.known.get(key).is_some_and(|known| known.definition.is_ok() && known.pid.is_none()) {
                 wanted.push((key.0.clone(), domain.name()));
