@@ -341,14 +341,17 @@ fn classes_priorities_and_reserved_pcpus_of_a_configuration_decide_where_vms_are
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let vm = document["placement"]["vms"][0].clone();
         let homes = [0, 1].map(|vcpu| vm["vcpus"][vcpu]["home"].as_u64());
-        (vm["class"].as_str().unwrap().to_owned(), homes, vm["commands"].as_array().unwrap().len())
+        (vm["class"].as_str().unwrap().to_owned(), homes, vm["commands"].as_array().unwrap().is_empty())
     };
     let rule = |what: &str| format!("[[policy.vm]]\nname = \"a\"\n{what}");
-    assert_eq!(placed(&rule("class = \"communicating\"")), ("communicating".into(), [Some(0), Some(1)], 2));
+    assert_eq!(
+        placed(&rule("class = \"communicating\"")),
+        ("communicating".into(), [Some(0), Some(1)], false)
+    );
     let hungry = placed(&rule("class = \"cache-hungry\""));
-    assert_eq!(hungry, ("cache-hungry".into(), [Some(0), Some(2)], 2));
+    assert_eq!(hungry, ("cache-hungry".into(), [Some(0), Some(2)], false));
     assert_eq!(placed("reserved = \"0,2\"").1, [Some(1), Some(3)]);
-    assert_eq!(placed(&rule("exclude = true")), ("unknown".into(), [None, None], 0));
+    assert_eq!(placed(&rule("exclude = true")), ("unknown".into(), [None, None], true));
 
     put("corefit.toml", "[policy]\n[[policy.vm]]\nname = \"a\"\nclass = \"hungry\"\n");
     for args in [&["topology", "--place", "corefit", shape, "a.xml"][..], &["plan", "--place", "corefit"]] {

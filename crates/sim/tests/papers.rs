@@ -2,8 +2,13 @@
 
 mod support;
 
-use corefit_core::CpuSet;
-use corefit_sim::{Class, Costs, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, Spec, Truth};
+use std::time::Duration;
+
+use corefit_core::machine::{Act as _, Lever, Machine as _, Value, VmId};
+use corefit_core::{CpuId, CpuSet};
+use corefit_sim::{
+    AppSpec, Class, Costs, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, Sim, SimMachine, Spec, Truth,
+};
 use support::{MS, app, host, sim, vcpu, vm};
 
 fn real(mut spec: Spec) -> Spec {
@@ -116,6 +121,29 @@ fn a_node_affinity_beside_the_vcpu_affinity_fills_one_node_first() {
     let (optimal, best) = opteron(&evens.to_string(), &evens.to_string(), 16);
     let (all, worst) = opteron("16-31", "16-31", 16);
     assert!(optimal < 0.01 && (all - 8.0).abs() < 0.1 && best < worst, "{optimal} {all}");
+}
+
+/// P4 IV-B: without affinities, 16 busy vCPUs on 16 modules. Xen 4.4 moves one to the other socket only if that is twice
+/// as idle, so what an uneven beginning leaves competing stays: from one socket, five go and three modules compete.
+#[test]
+fn without_affinities_an_uneven_division_between_sockets_stays() {
+    let vcpus = (0..16).map(|_| vcpu("0-15")).collect();
+    let one = AppSpec { class: 1, ..app("hog", 16) };
+    let mut spec = real(host(32, Policy::Credit(CreditSpec::default()), vec![vm("a", vcpus, vec![one])]));
+    spec.hardware = Hardware { sockets: 2, nodes: 2, cores: 4, threads: 2, adjacent: true, cache_kib: 6144 };
+    spec.classes.push(Class { beside_sibling: 0.6, ..Class::plain("decoder") });
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "P4", true);
+    machine.pass(Duration::from_secs(1)).unwrap();
+    for number in 0..16 {
+        let everywhere = Value::Pcpus(CpuSet::first(32));
+        machine.set(&VmId("sim-0".into()), Lever::Affinity(number), &everywhere).unwrap();
+    }
+    machine.pass(Duration::from_secs(10)).unwrap();
+    let seen = machine.observe().unwrap();
+    let on: CpuSet = seen.vms[0].vcpus.iter().filter_map(|vcpu| vcpu.on).collect();
+    let first = on.intersection(&CpuSet::first(16)).len();
+    let modules = (0..16).filter(|&m| (0..2).all(|half| on.contains(CpuId(2 * m + half)))).count();
+    assert_eq!((on.len(), first, modules), (16, 11, 3), "{on}");
 }
 
 /// P4 V, Figures 15 and 16, 8 threads: how much longer a program takes in 0-16, where the node affinity puts them on

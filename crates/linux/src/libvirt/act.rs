@@ -509,22 +509,24 @@ mod tests {
     #[test]
     fn the_memory_of_a_domain_is_moved_where_its_definition_allows_that() {
         let file = tempfile::NamedTempFile::new().unwrap();
+        // Each connection has a copy of the file.
         let domain = |name: &str, mode: &str| {
             format!(
-                "<domain type='test'><name>{name}</name><memory>1024</memory><vcpu>2</vcpu><numatune>\
+                "<domain type='test'><name>{name}</name>\
+                 <uuid>00000000-0000-4000-8000-0000000{name}</uuid><memory>1024</memory><vcpu>2</vcpu><numatune>\
                  <memory mode='{mode}' nodeset='0'/></numatune><os><type>hvm</type></os></domain>"
             )
         };
-        let text = domain("moves", "strict") + &domain("stays", "interleave");
+        let text = domain("aaaaa", "strict") + &domain("bbbbb", "interleave");
         std::fs::write(file.path(), format!("<node>{text}</node>")).unwrap();
         let mut machine = open(&format!("test://{}", file.path().display()), Options::default());
         let seen = machine.observe().unwrap().vms;
         let of = |name: &str| seen.iter().find(|vm| vm.name == name).unwrap();
         assert_eq!(
-            (of("moves").fixed(LeverKind::Nodes), of("moves").memory_nodes.clone()),
+            (of("aaaaa").fixed(LeverKind::Nodes), of("aaaaa").memory_nodes.clone()),
             (None, "0".parse().ok())
         );
-        let moves = &of("moves").id;
+        let moves = &of("aaaaa").id;
         assert_eq!(machine.current(moves, Lever::Nodes), Ok(Value::Nodes("0".parse().ok())));
         machine.set(moves, Lever::Nodes, &Value::Nodes("1".parse().ok())).unwrap();
         assert_eq!(machine.current(moves, Lever::Nodes), Ok(Value::Nodes("1".parse().ok())));
@@ -532,8 +534,8 @@ mod tests {
             machine.set(moves, Lever::Nodes, &Value::Nodes(None)),
             Err(MachineError::Malformed(_))
         ));
-        assert!(of("stays").fixed(LeverKind::Nodes).is_some_and(|why| why.contains("modes strict")));
-        let refused = machine.set(&of("stays").id, Lever::Nodes, &Value::Nodes("1".parse().ok()));
+        assert!(of("bbbbb").fixed(LeverKind::Nodes).is_some_and(|why| why.contains("modes strict")));
+        let refused = machine.set(&of("bbbbb").id, Lever::Nodes, &Value::Nodes("1".parse().ok()));
         assert!(matches!(refused, Err(MachineError::Unsupported(_))), "{refused:?}");
     }
 
