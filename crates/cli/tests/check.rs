@@ -326,6 +326,45 @@ fn a_placement_is_drawn_with_its_reasons_and_the_commands_that_make_it() {
     assert!(err(&error).contains("there are none, ulas, optimal-affinity, corefit"), "{}", err(&error));
 }
 
+/// What an administrator says of VMs counts where they are placed, and is shown.
+#[test]
+fn classes_priorities_and_reserved_pcpus_of_a_configuration_decide_where_vms_are_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    put("a.xml", "<domain><name>a</name><vcpu>2</vcpu></domain>");
+    let shape = "1 socket x 2 l3 x 2 cores";
+    let placed = |config: &str| {
+        put("corefit.toml", &format!("[policy]\n{config}"));
+        let args = ["topology", "--json", "--place", "corefit", "--config", "corefit.toml", shape, "a.xml"];
+        let output = corefit(dir.path(), &args);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let vm = document["placement"]["vms"][0].clone();
+        let homes = [0, 1].map(|vcpu| vm["vcpus"][vcpu]["home"].as_u64());
+        (vm["class"].as_str().unwrap().to_owned(), homes, vm["commands"].as_array().unwrap().is_empty())
+    };
+    let rule = |what: &str| format!("[[policy.vm]]\nname = \"a\"\n{what}");
+    assert_eq!(
+        placed(&rule("class = \"communicating\"")),
+        ("communicating".into(), [Some(0), Some(1)], false)
+    );
+    let hungry = placed(&rule("class = \"cache-hungry\""));
+    assert_eq!(hungry, ("cache-hungry".into(), [Some(0), Some(2)], false));
+    assert_eq!(placed("reserved = \"0,2\"").1, [Some(1), Some(3)]);
+    assert_eq!(placed(&rule("exclude = true")), ("unknown".into(), [None, None], true));
+
+    put("corefit.toml", "[policy]\n[[policy.vm]]\nname = \"a\"\nclass = \"hungry\"\n");
+    for args in [&["topology", "--place", "corefit", shape, "a.xml"][..], &["plan", "--place", "corefit"]] {
+        let output = corefit(dir.path(), &[args, &["--config", "corefit.toml"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let line = "corefit.toml, line 4, key class: unknown variant `hungry`";
+        assert!(err(&output).contains(line), "{}", err(&output));
+    }
+    put("corefit.toml", &rule("class = \"communicating\""));
+    let args = ["topology", "--place", "corefit", "--config", "corefit.toml", shape, "a.xml"];
+    assert!(out(&corefit(dir.path(), &args)).contains("VM a, communicating\n"));
+}
+
 /// A recording and a scenario are checked as what they show.
 #[test]
 fn machines_without_configuration_are_checked() {

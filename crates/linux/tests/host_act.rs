@@ -116,4 +116,15 @@ fn a_cpuset_is_set_where_the_group_has_one() {
     assert_eq!(machine.current(&vm, Lever::Affinity(0)), Ok(Value::Pcpus(one)));
     machine.set(&vm, Lever::Affinity(0), &original).unwrap();
     assert_eq!(machine.current(&vm, Lever::Affinity(0)), Ok(original));
+    // Of v1, memory moves only if that is asked for.
+    let Some(set) = set else { return };
+    assert!(matches!(machine.current(&vm, Lever::Nodes), Err(MachineError::Unsupported(_))));
+    set.set("cpuset.memory_migrate", "1");
+    let nodes = std::fs::read_to_string(cpuset.point.join(&name).join("cpuset.mems")).unwrap();
+    let nodes = Value::Nodes(nodes.trim().parse().ok());
+    assert_eq!(machine.current(&vm, Lever::Nodes), Ok(nodes.clone()));
+    machine.set(&vm, Lever::Nodes, &nodes).unwrap();
+    let nowhere = machine.set(&vm, Lever::Nodes, &Value::Nodes("1000".parse().ok()));
+    assert!(matches!(nowhere, Err(MachineError::Malformed(_))), "{nowhere:?}");
+    assert_eq!(machine.current(&vm, Lever::Nodes), Ok(nodes));
 }

@@ -231,12 +231,19 @@ impl Cpus {
 
     /// Where a vCPU that runs beside a busy sibling would have a core to itself.
     pub(crate) fn better_core(&self, v: u32) -> Option<u32> {
+        self.better_core_among(v, |_| true)
+    }
+
+    /// The same among some pCPUs: the first from its own on.
+    pub(crate) fn better_core_among(&self, v: u32, among: impl Fn(u32) -> bool) -> Option<u32> {
         let vcpu = &self.vcpus[v as usize];
         let core = self.topology.places[vcpu.pcpu as usize].core as usize;
         if self.topology.busy[core] < 2 {
             return None;
         }
-        self.common(&self.idle_cores, &self.masks[vcpu.soft as usize], vcpu.pcpu)
+        let mask = &self.masks[vcpu.soft as usize];
+        let good = bits(&self.idle_cores).filter(|&p| has(mask, p) && among(p));
+        good.min_by_key(|&p| (p < vcpu.pcpu, p))
     }
 
     /// Where a vCPU waits if nothing is idle: where it was, or what it may use and has the fewest

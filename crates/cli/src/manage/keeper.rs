@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome};
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuSet, Cpus, Time, Weight, What};
+use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight, What};
 use serde::{Deserialize, Serialize};
 
 use super::failpoint::reach;
@@ -217,7 +217,8 @@ impl Keeper {
     /// and forgets VMs that have ended. What people should know of it.
     pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
         let before = self.journal.entries().len();
-        let (pcpus, _) = snapshot.pcpu_sets();
+        let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
+        let here = (snapshot.pcpu_sets().0, nodes);
         let mut notes = Vec::new();
         let known: BTreeSet<VmId> = self.journal.entries().iter().map(|entry| entry.vm.clone()).collect();
         for vm in snapshot.vms.iter().filter(|vm| !known.contains(&vm.id)) {
@@ -229,7 +230,7 @@ impl Keeper {
             match serde_json::from_str::<Note>(text) {
                 Ok(note) if note.corefit == 1 => {
                     for setting in note.settings {
-                        notes.extend(self.take_over(machine, vm, setting, &pcpus));
+                        notes.extend(self.take_over(machine, vm, setting, &here));
                     }
                 }
                 _ => notes
@@ -272,7 +273,7 @@ impl Keeper {
         machine: &mut dyn Act,
         vm: &VmState,
         setting: Setting,
-        pcpus: &CpuSet,
+        (pcpus, nodes): &(CpuSet, CpuSet),
     ) -> Option<String> {
         let Setting { lever, original, wrote } = setting;
         let (id, name) = (vm.id.clone(), vm.name.clone());
@@ -285,12 +286,18 @@ impl Keeper {
         let now = current.map_or("not known yet".into(), |current| current.to_string());
         let mut note =
             format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
-        if let Value::Pcpus(set) = &entry.original
-            && !set.is_within(pcpus)
-        {
-            let inside = set.intersection(pcpus);
-            entry.original = Value::Pcpus(if inside.is_empty() { pcpus.clone() } else { inside });
-            note += &format!("; this host has no such pCPUs, so it is going to be {}", entry.original);
+        let inside = |set: &CpuSet, here: &CpuSet| {
+            let inside = set.intersection(here);
+            if inside.is_empty() { here.clone() } else { inside }
+        };
+        let (what, original) = match &entry.original {
+            Value::Pcpus(set) => ("pCPUs", Value::Pcpus(inside(set, pcpus))),
+            Value::Nodes(Some(set)) if !nodes.is_empty() => ("nodes", Value::Nodes(Some(inside(set, nodes)))),
+            other => ("", other.clone()),
+        };
+        if original != entry.original {
+            entry.original = original;
+            note += &format!("; this host has no such {what}, so it is going to be {}", entry.original);
         }
         self.journal.add(entry);
         Some(note)

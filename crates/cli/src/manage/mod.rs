@@ -32,7 +32,7 @@ use corefit_core::machine::Act;
 use crate::durations::duration;
 use crate::machine::MachineArg;
 use alone::Alone;
-use config::Config;
+pub(crate) use config::Config;
 use daemon::{Daemon, Signals};
 pub(crate) use journal::Journal;
 pub(crate) use keeper::Keeper;

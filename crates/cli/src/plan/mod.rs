@@ -1,5 +1,6 @@
 //! `corefit plan`: what the controllers would change on a host now, and why. Nothing is changed.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::bench::table::Table;
 use crate::durations::duration;
 use crate::machine::MachineArg;
+use crate::manage::Config;
 use crate::{lines, printable};
 
 /// What the controllers would change on a host now, and why
@@ -38,6 +40,10 @@ pub(crate) struct PlanArgs {
     /// What VMs are going to want: ewma, pid, ftds, aisd
     #[arg(long, value_name = "POLICY", default_value = "ftds", value_parser = named::<corefit_core::decide::Forecast>)]
     demand: corefit_core::decide::Forecast,
+    /// What an administrator says of VMs (class, priority, limits, exclusion) and of pCPUs that are the host's: the
+    /// `[policy]` of a configuration. Policies are those of the options, unless a rule names another
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Time between the two looks
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     interval: Duration,
@@ -73,6 +79,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut machine = args.machine.open()?;
     // One look is all there is: what a daemon would wait for is not waited for.
     let latency_ms = args.latency.map(|latency| u64::try_from(latency.as_millis()).unwrap_or(u64::MAX));
+    let given = Config::read(args.config.as_deref())?.policy;
     let vm = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
     let policy = Policy {
         size: args.size,
@@ -80,7 +87,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         demand: args.demand,
         place: args.place,
         shape: args.shape,
-        vm: vm.into_iter().collect(),
+        vm: vm.into_iter().chain(given.vm).collect(),
+        reserved: given.reserved,
         dwell_ms: 0,
         lever_ms: 0,
         ..Policy::default()

@@ -5,6 +5,7 @@ mod proposal;
 mod svg;
 mod text;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -14,6 +15,7 @@ use serde_json::json;
 
 use crate::inputs::{gather, reserved};
 use crate::lines::{LEAST, print, width};
+use crate::manage::Config;
 use guests::Guests;
 use proposal::Proposal;
 
@@ -39,6 +41,10 @@ pub(crate) struct TopologyArgs {
     /// With --place: pCPUs that are kept for the host, as in 0-1,16
     #[arg(long, value_name = "LIST", requires = "place", value_parser = |text: &str| text.parse::<CpuSet>())]
     reserved: Option<CpuSet>,
+    /// With --place: what an administrator says of VMs (class, priority, exclusion) and of pCPUs that are the host's: the
+    /// `[policy]` of a configuration
+    #[arg(long, value_name = "FILE", requires = "place")]
+    config: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -52,7 +58,8 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         (machine, _) => gather(&args.files, machine.as_deref())?,
     };
     inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
-    let proposal = args.place.map(|policy| Proposal::of(&inputs.subject, policy));
+    let given = Config::read(args.config.as_deref())?.policy;
+    let proposal = args.place.map(|policy| Proposal::of(&inputs.subject, policy, &given));
     if let Some(proposal) = &proposal {
         inputs.subject = proposal.applied(&inputs.subject);
     }

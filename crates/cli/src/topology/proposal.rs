@@ -1,9 +1,9 @@
 //! `corefit topology --place POLICY`: where VMs should run, why, and the commands that put them there.
 
 use corefit_core::check::{Set, Subject, Vm, commands};
-use corefit_core::place::{Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
+use corefit_core::place::{Class, Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
 use corefit_core::place::{invalid, place, present, throughput};
-use corefit_core::{CpuId, CpuSet};
+use corefit_core::{CpuId, CpuSet, decide};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -20,8 +20,8 @@ pub(super) struct Proposal {
 }
 
 impl Proposal {
-    pub(super) fn of(subject: &Subject, policy: Policy) -> Proposal {
-        let problem = Problem::of_subject(subject);
+    pub(super) fn of(subject: &Subject, policy: Policy, given: &decide::Policy) -> Proposal {
+        let problem = Problem::of_subject(subject).with(given);
         let placement = place(&problem, policy);
         let one = |(vm, placed): (&Vm, &Placed)| {
             let pins: Vec<(u32, CpuSet)> =
@@ -67,7 +67,8 @@ impl Proposal {
         }
         for ((vm, placed), commands) in self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands) {
             out.push('\n');
-            wrap(&mut out, "", 2, &format!("VM {}", printable::text(&vm.name)), width);
+            let class = if vm.class == Class::Unknown { String::new() } else { format!(", {}", vm.class) };
+            wrap(&mut out, "", 2, &format!("VM {}{class}", printable::text(&vm.name)), width);
             for (vcpus, seat) in groups(&placed.vcpus) {
                 let set = seat.affinity.as_ref().map_or("any pCPU".into(), |set| named("pCPU", set));
                 let text = format!("{} on {set}: {}", named("vCPU", &vcpus), seat.why);
@@ -84,7 +85,7 @@ impl Proposal {
         let seat = |seat: &Seat| json!({ "vcpu": seat.id, "home": seat.home, "affinity": seat.affinity, "why": seat.why.to_string() });
         let vms = self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands);
         let vms = vms.map(|((vm, placed), commands)| {
-            json!({ "name": vm.name, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
+            json!({ "name": vm.name, "class": vm.class, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
                 "nodes": placed.nodes, "commands": commands })
         });
         #[derive(Serialize)]

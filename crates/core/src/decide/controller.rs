@@ -124,9 +124,12 @@ impl Controller {
         let sizes = self.size(&asked, &grants, &before, &seen, &mut step);
         step.plan.actions = sizes;
         let policy = &self.policy;
-        let excluded = |name: &str| policy.of(name).exclude == Some(true);
         if let Some(placer) = &mut self.placer {
-            step.plan.actions.extend(placer.place(now, &seen, &excluded));
+            step.plan.actions.extend(placer.place(now, &seen, policy));
+            let classed = seen.vms.iter().filter_map(|vm| Some((vm, policy.of(&vm.seen.name).class?)));
+            step.notes.extend(
+                classed.map(|(vm, class)| format!("{}: placed as {class}, as its rule says", vm.seen.name)),
+            );
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
         step.notes.retain(|note| self.said.insert(note.clone()));

@@ -1,18 +1,19 @@
 //! On which pCPUs a VM's vCPUs run: the stage that places.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use super::policy::{Placer, Policy};
 use super::{Action, placement};
 use crate::Time;
-use crate::machine::{HostEstimate, LeverKind, Snapshot};
+use crate::machine::{HostEstimate, LeverKind, Snapshot, VmState};
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
 /// A way to place vCPUs.
 pub trait Place: Debug {
-    /// What to pin where, by what was seen of the host. `excluded`: left alone, by its owner's wish.
-    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, excluded: &dyn Fn(&str) -> bool) -> Vec<Action>;
+    /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
+    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action>;
 }
 
 /// That of a policy; `None`: the host's scheduler places.
@@ -37,11 +38,12 @@ struct Placing {
 }
 
 impl Place for Placing {
-    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, excluded: &dyn Fn(&str) -> bool) -> Vec<Action> {
-        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now), &[]);
+    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
+        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now)).with(policy);
+        let fixed = |vm: &&VmState| vm.fixed(LeverKind::Affinity).is_some();
+        let fixed: BTreeSet<&str> = now.vms.iter().filter(fixed).map(|vm| vm.name.as_str()).collect();
         for vm in &mut problem.vms {
-            let fixed = |vm: &crate::machine::VmState| vm.fixed(LeverKind::Affinity).is_some();
-            vm.stays |= excluded(&vm.name) || now.vms.iter().any(|seen| seen.name == vm.name && fixed(seen));
+            vm.stays |= fixed.contains(vm.name.as_str());
         }
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
@@ -59,6 +61,7 @@ impl Place for Placing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::Rule;
     use crate::machine::{Counters, Pcpu, VcpuState, VmId, VmState, estimate};
     use crate::{CpuId, CpuSet};
 
@@ -87,24 +90,26 @@ mod tests {
         Snapshot { at, pcpus: vec![pcpu(0), pcpu(1)], vms: vec![vm], ..Snapshot::default() }
     }
 
-    fn acts(placing: &mut dyn Place, second: u64, excluded: bool) -> usize {
+    fn acts(placing: &mut dyn Place, second: u64, policy: &Policy) -> usize {
         let seen = estimate(&stacked(second - 1), &stacked(second)).unwrap();
-        placing.place(&stacked(second), &seen, &|_| excluded).len()
+        placing.place(&stacked(second), &seen, policy).len()
     }
 
     #[test]
     fn it_acts_after_the_dwell_and_then_waits_again() {
         let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
         let mut placing = placer(&policy).unwrap();
-        let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, false)).collect();
+        let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, &policy)).collect();
         assert_eq!(each, [0, 0, 0, 1, 0, 0, 0, 1], "one vCPU goes to the other pCPU, if that lasts");
     }
 
     #[test]
     fn who_is_excluded_stays() {
         let policy = Policy { place: Placer::OptimalAffinity, dwell_ms: 0, ..Policy::default() };
+        let rule = Rule { name: "a".into(), exclude: Some(true), ..Rule::default() };
+        let excluding = Policy { vm: vec![rule], ..policy.clone() };
         let mut placing = placer(&policy).unwrap();
-        assert_eq!(acts(&mut *placing, 1, true), 0);
-        assert!(acts(&mut *placing, 2, false) > 0);
+        assert_eq!(acts(&mut *placing, 1, &excluding), 0);
+        assert!(acts(&mut *placing, 2, &policy) > 0);
     }
 }

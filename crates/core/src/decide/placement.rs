@@ -1,12 +1,17 @@
 //! The stage that says where vCPUs run: from a placement to actions.
 
 use super::{Action, Why};
+use crate::CpuSet;
 use crate::machine::{HostEstimate, Lever, Value, VmEstimate};
-use crate::place::{Placed, Placement, Policy, Problem, invalid, place, present, throughput};
-use crate::{CpuSet, place as placing};
+use crate::place::{
+    Placed, Placement, Policy, Problem, far_from_memory, invalid, place, present, spread_of_given, throughput,
+};
 
 /// A placement is worth being written if the predicted throughput grows by this part of it. Moving costs caches; ours.
 pub const WORTH: f64 = 0.02;
+/// Or if so many pairs of busy vCPUs of VMs whose class is given get nearer to each other, or farther from each other
+/// (caches and nodes, which that prediction leaves out); ours.
+pub const WORTH_PAIRS: f64 = 0.5;
 
 /// What to change so that VMs run where a policy wants them: affinities, and the nodes where those of the memory would
 /// conflict with them (P4.2). Nothing if that is not worth it: see [`worthwhile`].
@@ -33,13 +38,14 @@ pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Ac
             let (from, to) = (from.map(Value::Pcpus), Value::Pcpus(to));
             actions.push(action(seen, lever, from, to, Why::Placed(seat.why.clone())));
         }
-        actions.extend(nodes(seen, placed));
+        actions.extend(nodes(seen, placed).filter(|_| vm.memory_moves));
     }
     actions
 }
 
-/// Whether a placement is better by enough: fewer are stacked, pins that cannot work go, or the predicted
-/// throughput grows by more than [`WORTH`]; and never if more are stacked.
+/// Whether a placement is better by enough: fewer are stacked, pins that cannot work go, fewer vCPUs are far from their
+/// memory, the predicted throughput grows by more than [`WORTH`], or who is to be together or apart is, by
+/// [`WORTH_PAIRS`]; and never if more are stacked.
 #[must_use]
 pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     let now = place(problem, Policy::None);
@@ -47,8 +53,11 @@ pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     if stacked.0 != stacked.1 {
         return stacked.0 < stacked.1;
     }
+    let (before, after) = (throughput(problem, &now), throughput(problem, found));
     !invalid(problem).is_empty()
-        || throughput(problem, found) > (1.0 + WORTH) * placing::throughput(problem, &now)
+        || far_from_memory(problem, found, true) < far_from_memory(problem, &now, false)
+        || after > (1.0 + WORTH) * before
+        || after >= before && spread_of_given(problem, &now) - spread_of_given(problem, found) >= WORTH_PAIRS
 }
 
 /// The node affinity, if there is one and it does not name the nodes of the vCPUs.
@@ -68,7 +77,7 @@ fn action(seen: &VmEstimate, lever: Lever, from: Option<Value>, to: Value, why: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
+    use crate::machine::{Fixed, LeverKind, Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
     use crate::topology::Topology;
     use crate::{CpuId, Time};
 
@@ -85,7 +94,11 @@ mod tests {
     }
 
     fn planned(vms: Vec<VmState>) -> Vec<String> {
-        let topology: Topology = "2 sockets x 2 cores x 2 threads".parse().unwrap();
+        planned_on("2 sockets x 2 cores x 2 threads", vms, "")
+    }
+
+    fn planned_on(shape: &str, vms: Vec<VmState>, policy: &str) -> Vec<String> {
+        let topology: Topology = shape.parse().unwrap();
         let pcpu = |id| Pcpu {
             id,
             online: true,
@@ -98,7 +111,7 @@ mod tests {
         let first = Snapshot { pcpus: (0..8).map(CpuId).map(pcpu).collect(), vms, ..Snapshot::default() };
         let later = Snapshot { at: Time(1_000_000_000), ..first.clone() };
         let host = estimate(&first, &later).unwrap();
-        let problem = Problem::of_estimate(&host, &topology, &[]);
+        let problem = Problem::of_estimate(&host, &topology).with(&toml::from_str(policy).unwrap());
         let found = actions(&host, &problem, Policy::Corefit);
         let text = |a: &Action| {
             let from = a.from.as_ref().map_or("?".into(), Value::to_string);
@@ -123,6 +136,61 @@ mod tests {
         assert_eq!(found[0], "a affinity of vCPU 0: 0 -> 4, a core of its own");
         assert_eq!(found[1], "a affinity of vCPU 1: 0 -> 6, a core of its own");
         assert_eq!(found[2], "a NUMA nodes: 0 -> 1, its vCPUs are on these nodes");
+    }
+
+    #[test]
+    fn vcpus_far_from_their_memory_go_there_or_their_memory_comes_to_them_or_they_stay() {
+        // Alone on the host: they go.
+        assert_eq!(
+            planned(vec![vm("a", &["0", "2"], Some("1"))]),
+            [
+                "a affinity of vCPU 0: 0 -> 4, a core of its own",
+                "a affinity of vCPU 1: 2 -> 6, a core of its own"
+            ]
+        );
+        // Others are there: their memory comes.
+        let others = || vm("b", &["4", "6"], Some("1"));
+        assert_eq!(
+            planned(vec![others(), vm("a", &["0", "2"], Some("1"))]),
+            ["a NUMA nodes: 1 -> 0, its vCPUs are on these nodes"]
+        );
+        // It cannot: nothing is better.
+        let fixed = Fixed { lever: LeverKind::Nodes, reason: "is fixed".into() };
+        let stays = VmState { fixed: vec![fixed], ..vm("a", &["0", "2"], Some("1")) };
+        assert!(planned(vec![others(), stays]).is_empty());
+    }
+
+    #[test]
+    fn what_an_administrator_says_of_vms_and_pcpus_decides() {
+        let rule = |what: &str| format!("[[vm]]\nname = \"a\"\n{what}");
+        let near =
+            |policy: &str| planned_on("1 socket x 2 l3 x 4 cores", vec![vm("a", &["0", "2"], None)], policy);
+        let far =
+            |policy: &str| planned_on("1 socket x 2 l3 x 4 cores", vec![vm("a", &["0", "6"], None)], policy);
+        let (hungry, talks) = (rule("class = \"cache-hungry\""), rule("class = \"communicating\""));
+        assert_eq!(near(&hungry), ["a affinity of vCPU 1: 2 -> 4, a core of its own"]);
+        assert_eq!(far(&talks), ["a affinity of vCPU 1: 6 -> 1, a core of its own"]);
+        for kept in [near(&talks), far(&hungry), near(""), far("")] {
+            assert!(kept.is_empty(), "{kept:?}");
+        }
+        let stacked = |policy: &str| {
+            planned(vec![vm("a", &["0", "0"], None)]).len()
+                - planned_on("2 sockets x 2 cores x 2 threads", vec![vm("a", &["0", "0"], None)], policy)
+                    .len()
+        };
+        assert_eq!(stacked(&rule("exclude = true")), 1);
+        let reserved = planned_on("4 cores", vec![vm("a", &["0", "0"], None)], "reserved = \"0,2\"");
+        assert_eq!(
+            reserved,
+            [
+                "a affinity of vCPU 0: 0 -> 1, a core of its own",
+                "a affinity of vCPU 1: 0 -> 3, a core of its own"
+            ]
+        );
+        // Three busy vCPUs on two cores: the more important one has its own.
+        let three = ["a", "b", "c"].map(|name| vm(name, &["0-3"], None));
+        let found = planned_on("2 cores x 2 threads", three.into(), &rule("priority = 1"));
+        assert!(found.iter().any(|text| text.starts_with("a ") && text.ends_with("of its own")), "{found:?}");
     }
 
     #[test]

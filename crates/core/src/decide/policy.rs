@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::CpuSet;
+use crate::place::Class;
+
 /// Which controllers decide, and how quickly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -18,6 +21,8 @@ pub struct Policy {
     pub size: Sizer,
     /// On which pCPUs.
     pub place: Placer,
+    /// pCPUs that are the host's: no VM is placed there.
+    pub reserved: CpuSet,
     /// In which timeslices.
     pub shape: Shaper,
     /// How long something has to be wanted before a VM gets less, ms.
@@ -48,6 +53,8 @@ pub struct Rule {
     pub min: Option<u32>,
     /// vCPUs that it never has more of.
     pub max: Option<u32>,
+    /// What its work is like, for the stage that places; nothing measures it.
+    pub class: Option<Class>,
     /// As [`Policy::shape`].
     pub shape: Option<Shaper>,
     /// How long its vCPUs may stand still because of a quota, ms, from 1 to 1,000; only with it, allocation periods are
@@ -154,6 +161,7 @@ impl Default for Policy {
             arbitrate: Arbiter::default(),
             size: Sizer::default(),
             place: Placer::default(),
+            reserved: CpuSet::default(),
             shape: Shaper::default(),
             dwell_ms: 3000,
             deadband: 0.05,
@@ -211,6 +219,7 @@ impl Policy {
             found.priority = rule.priority.or(found.priority);
             found.min = rule.min.or(found.min);
             found.max = rule.max.or(found.max);
+            found.class = rule.class.or(found.class);
             found.shape = rule.shape.or(found.shape);
             found.latency_ms = rule.latency_ms.or(found.latency_ms);
             found.exclude = rule.exclude.or(found.exclude);

@@ -81,7 +81,7 @@ impl Ground {
             units.push(Unit { spots: members, kind: *kinds.entry(kind).or_insert(next) });
         }
         let loads = loads(problem);
-        let mut ranks: Vec<(u32, f64)> = vms.iter().map(|vm| (vm.priority, vm.weight)).collect();
+        let mut ranks: Vec<(i32, f64)> = vms.iter().map(|vm| (vm.priority, vm.weight)).collect();
         ranks.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         ranks.dedup();
         let mut guests = Vec::new();

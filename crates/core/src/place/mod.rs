@@ -25,13 +25,13 @@ mod spread;
 mod tests;
 mod throughput;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
 pub use cost::Cost;
-pub use present::{Invalid, invalid};
+pub use present::{Invalid, far_from_memory, invalid};
 pub use spread::{Core, competing, spread};
 pub use throughput::{BESIDE_SIBLING, throughput};
 
@@ -56,11 +56,13 @@ pub struct Vm {
     /// Beside other VMs; any unit, above 0.
     pub weight: f64,
     /// Before the weight: of two VMs, the one with the higher number gets the better places.
-    pub priority: u32,
+    pub priority: i32,
     /// What its work is like.
     pub class: Class,
     /// Nodes that its memory comes from, if that is said.
     pub memory: Option<CpuSet>,
+    /// Whether its memory can be moved to other nodes while it runs.
+    pub memory_moves: bool,
     /// Where its vCPUs are now stands: it is only counted.
     pub stays: bool,
     /// It has one affinity set for all (a control group).
@@ -83,7 +85,7 @@ pub struct Vcpu {
 }
 
 /// What a VM's work is like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Nobody knows: it is kept on as few nodes as that costs nothing more important.
@@ -93,6 +95,16 @@ pub enum Class {
     CacheHungry,
     /// Its vCPUs work on the same data: they are kept on one cache, one node, one socket.
     Communicating,
+}
+
+impl std::fmt::Display for Class {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Class::Unknown => "unknown",
+            Class::CacheHungry => "cache-hungry",
+            Class::Communicating => "communicating",
+        })
+    }
 }
 
 /// How to place.
@@ -198,6 +210,19 @@ pub fn place(problem: &Problem, policy: Policy) -> Placement {
 #[must_use]
 pub fn present(problem: &Problem) -> Cost {
     Ground::new(problem).present()
+}
+
+/// What caches and nodes cost the VMs whose class is given, in pairs as [`Cost::spread`] counts them.
+#[must_use]
+pub fn spread_of_given(problem: &Problem, placement: &Placement) -> f64 {
+    let given = || problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| vm.class != Class::Unknown);
+    let vms = given().map(|(vm, placed)| {
+        let now = vm.vcpus.iter().zip(&placed.vcpus);
+        let now = now.map(|(vcpu, seat)| Vcpu { now: seat.affinity.clone(), ..vcpu.clone() });
+        Vm { vcpus: now.collect(), ..vm.clone() }
+    });
+    let (topology, reserved) = (problem.topology.clone(), problem.reserved.clone());
+    present(&Problem { topology, reserved, vms: vms.collect() }).spread()
 }
 
 impl Policy {

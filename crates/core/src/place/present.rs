@@ -1,6 +1,8 @@
-//! Pinning that cannot work any more: written for a host of another shape.
+//! Pinning that cannot work any more, as it was written for a host of another shape; or that keeps vCPUs away from
+//! their memory.
 
-use super::Problem;
+use super::ground::counted;
+use super::{Placement, Problem};
 use crate::CpuSet;
 
 /// A pin to pCPUs that a vCPU cannot use.
@@ -39,4 +41,21 @@ pub fn invalid(problem: &Problem) -> Vec<Invalid> {
         }
     }
     found
+}
+
+/// vCPUs that want to run, and none of whose pCPUs is on a node of their VM's memory: the conflict of P4.2. Those of VMs
+/// whose memory moves to its vCPUs are left out with `moved`.
+#[must_use]
+pub fn far_from_memory(problem: &Problem, placement: &Placement, moved: bool) -> usize {
+    let topology = &problem.topology;
+    let vms =
+        problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| !(vm.stays || moved && vm.memory_moves));
+    let far = vms.map(|(vm, placed)| {
+        let Some(nodes) = &vm.memory else { return 0 };
+        let near = topology.pcpus_of_nodes(nodes);
+        let far = |set: &CpuSet| !near.is_empty() && !set.meets(&near);
+        let seats = placed.vcpus.iter().zip(&vm.vcpus).filter(|(_, vcpu)| counted(vcpu.demand) > 0);
+        seats.filter(|(seat, _)| seat.affinity.as_ref().is_some_and(far)).count()
+    });
+    far.sum()
 }

@@ -1,8 +1,9 @@
 //! Problems from what was read: configurations, and machines that are watched.
 
-use super::{Class, Problem, Vcpu, Vm};
+use super::{Problem, Vcpu, Vm};
 use crate::check::{Memory, Subject};
-use crate::machine::{HostEstimate, Role, State, VmEstimate};
+use crate::decide::Policy;
+use crate::machine::{HostEstimate, LeverKind, Role, State, VmEstimate};
 use crate::topology::Topology;
 use crate::{CpuSet, check, entitle};
 
@@ -41,17 +42,28 @@ impl Problem {
         Problem { vms: vms.collect(), topology, reserved }
     }
 
-    /// The VMs of a machine that is watched, and what else uses its pCPUs, which stays. Classes are by name of those
-    /// that are known.
+    /// The VMs of a machine that is watched, and what else uses its pCPUs, which stays.
     #[must_use]
-    pub fn of_estimate(host: &HostEstimate, topology: &Topology, classes: &[(String, Class)]) -> Problem {
+    pub fn of_estimate(host: &HostEstimate, topology: &Topology) -> Problem {
         let online = topology.online();
         let both = host.vms.iter().zip(host.host.all_vms());
-        let vms = both.filter(|(vm, _)| vm.seen.state == State::Running).map(|(vm, divided)| {
-            let class = classes.iter().find(|(name, _)| *name == vm.seen.name).map(|(_, class)| *class);
-            Vm { class: class.unwrap_or_default(), ..of_vm(vm, divided, &online) }
-        });
+        let running = both.filter(|(vm, _)| vm.seen.state == State::Running);
+        let vms = running.map(|(vm, divided)| of_vm(vm, divided, &online));
         Problem { topology: topology.clone(), reserved: CpuSet::default(), vms: vms.collect() }
+    }
+
+    /// The same with what an administrator says of its VMs (class, priority, to be left alone), and of pCPUs that are
+    /// the host's.
+    #[must_use]
+    pub fn with(mut self, policy: &Policy) -> Problem {
+        for vm in &mut self.vms {
+            let rule = policy.of(&vm.name);
+            vm.class = rule.class.unwrap_or(vm.class);
+            vm.priority = rule.priority.unwrap_or(vm.priority);
+            vm.stays |= rule.exclude == Some(true);
+        }
+        self.reserved = self.reserved.union(&policy.reserved);
+        self
     }
 }
 
@@ -72,6 +84,7 @@ fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
         name: seen.name.clone(),
         weight: seen.weight.map_or(USUAL, |weight| weight.0),
         memory: seen.memory_nodes.clone(),
+        memory_moves: seen.fixed(LeverKind::Nodes).is_none(),
         stays: seen.role == Role::Other || group && wide,
         one_set: group,
         vcpus: vcpus.collect(),

@@ -297,7 +297,7 @@ fn more_vcpus_than_pcpus_share_a_pool_and_nobody_is_pinned_to_a_queue() {
 #[test]
 fn the_heavier_vm_and_the_one_of_higher_priority_compete_less() {
     // Three busy vCPUs on two cores: somebody has to share.
-    let case = |weight: f64, priority: u32| {
+    let case = |weight: f64, priority: i32| {
         let heavy = Vm { weight, priority, ..busy("heavy", &[1.0]) };
         let found = place(
             &on("1 socket x 2 cores x 2 threads", vec![busy("a", &[1.0]), heavy, busy("b", &[1.0])]),

@@ -140,6 +140,19 @@ pub(crate) fn cpuset(root: &Root, version: Version, dir: &str) -> Result<Option<
     Ok(None)
 }
 
+/// The NUMA nodes that are set for the memory of a group, and whether what is there moves with a change; `None` where
+/// nothing is set. Of v1 memory moves only with `cpuset.memory_migrate`, of v2 always.
+pub(crate) fn mems(root: &Root, version: Version, dir: &str) -> Result<Option<(CpuSet, bool)>, ReadError> {
+    let parse = |text: &str| if text.is_empty() { Some(CpuSet::default()) } else { text.parse().ok() };
+    let nodes = optional(value(root, &format!("{dir}/cpuset.mems"), "list of nodes, as in 0-1", parse))?;
+    let Some(nodes) = nodes.filter(|nodes| !nodes.is_empty()) else { return Ok(None) };
+    let migrate = || {
+        let file = format!("{dir}/cpuset.memory_migrate");
+        optional(value(root, &file, "0 or 1", |text| text.parse::<u8>().ok()))
+    };
+    Ok(Some((nodes, version == Version::V2 || migrate()? == Some(1))))
+}
+
 /// Whether `dir` is the root of its hierarchy, not merely the topmost group that is visible:
 /// the kernel gives some files only to roots (v1) or only to others (v2).
 pub(crate) fn is_root(root: &Root, version: Version, dir: &str) -> bool {

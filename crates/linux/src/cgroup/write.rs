@@ -128,6 +128,11 @@ pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) 
     put(root, &format!("{dir}/cpuset.cpus"), &text)
 }
 
+/// Sets the nodes of a group's memory, which the kernel moves there.
+pub(crate) fn set_mems(root: &Root, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
+    put(root, &format!("{dir}/cpuset.mems"), &to.to_string())
+}
+
 fn put(root: &Root, path: &str, text: &str) -> Result<(), MachineError> {
     root.write(path, text).map_err(|error| {
         let why = format!("{path}: {}: {error}", text.trim());

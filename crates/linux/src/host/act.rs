@@ -1,9 +1,9 @@
-//! What corefit can change of a control group that plays a VM: weight, quota and cpuset.
+//! What corefit can change of a control group that plays a VM: weight, quota, cpuset and the nodes of its memory.
 
 use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
 
 use super::{Cgroups, HostReader};
-use crate::cgroup::write;
+use crate::cgroup::{files, write};
 
 impl HostReader {
     /// The bandwidth limit that is set for a group.
@@ -38,6 +38,13 @@ impl HostReader {
                 let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
                 write::cpuset(root, &dir).map(Value::Pcpus)
             }
+            Lever::Nodes => {
+                let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
+                match files::mems(root, version, &dir)? {
+                    Some((nodes, true)) => Ok(Value::Nodes(Some(nodes))),
+                    mems => Err(MachineError::Unsupported(memory_stays(mems.is_some()).into())),
+                }
+            }
             _ => Err(no_lever(lever)),
         }
     }
@@ -52,7 +59,12 @@ impl HostReader {
                 let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
                 write::set_cpuset(root, version, &dir, pcpus)
             }
-            (Lever::Weight | Lever::Quota | Lever::Affinity(0), value) => {
+            (Lever::Nodes, Value::Nodes(Some(nodes))) if !nodes.is_empty() => {
+                self.current(vm, lever)?;
+                let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
+                write::set_mems(root, &dir, nodes)
+            }
+            (Lever::Weight | Lever::Quota | Lever::Affinity(0) | Lever::Nodes, value) => {
                 Err(MachineError::Malformed(format!("the {lever} cannot be {value}")))
             }
             _ => Err(no_lever(lever)),
@@ -64,11 +76,23 @@ fn no_cpuset() -> MachineError {
     MachineError::Unsupported("there is no cpuset controller here".into())
 }
 
-/// What no group has.
-pub(super) fn fixed() -> Vec<Fixed> {
+/// What no group has; and the nodes of its memory, where they are not said or it does not move with them.
+pub(super) fn fixed(nodes: bool, moves: bool) -> Vec<Fixed> {
     let reason = "it is a control group, which has only weight, quota and cpuset";
-    let kinds = [LeverKind::Online, LeverKind::VcpuQuota, LeverKind::Nodes, LeverKind::Told];
-    kinds.map(|lever| Fixed { lever, reason: reason.into() }).into()
+    let kinds = [LeverKind::Online, LeverKind::VcpuQuota, LeverKind::Told];
+    let mut fixed: Vec<Fixed> = kinds.map(|lever| Fixed { lever, reason: reason.into() }).into();
+    if !moves {
+        fixed.push(Fixed { lever: LeverKind::Nodes, reason: memory_stays(nodes).into() });
+    }
+    fixed
+}
+
+fn memory_stays(nodes: bool) -> &'static str {
+    if nodes {
+        "its memory does not move with its cpuset.mems (cpuset.memory_migrate is not set)"
+    } else {
+        "nothing says which nodes its memory is on (cpuset.mems)"
+    }
 }
 
 fn no_lever(lever: Lever) -> MachineError {

@@ -95,6 +95,10 @@ pub struct VmGroup {
     pub unread: Vec<What>,
     /// The pCPUs that it may use.
     pub cpus: CpuSet,
+    /// The NUMA nodes that are set for its memory; `None` if nothing is set.
+    pub memory_nodes: Option<CpuSet>,
+    /// Whether memory moves when these are changed.
+    pub memory_moves: bool,
     /// What everything in it used and waited for; `None` each if unread or not asked for.
     pub counters: Counters,
     /// Where its threads were seen to run last.
@@ -118,7 +122,8 @@ impl VmGroup {
             unread: self.unread,
             whole: Some(self.counters),
             began: self.began,
-            fixed: act::fixed(),
+            fixed: act::fixed(self.memory_nodes.is_some(), self.memory_moves),
+            memory_nodes: self.memory_nodes,
             ..VmState::default()
         }
     }
@@ -393,6 +398,8 @@ impl HostReader {
             throttled,
             unread,
             cpus: known.cpus(&g.all),
+            memory_nodes: known.settings.mems.as_ref().map(|(nodes, _)| nodes.clone()),
+            memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },
             on: known.tally.on.clone(),
             began: known.began,

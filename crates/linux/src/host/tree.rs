@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) weight: Option<Weight>,
     pub(crate) quota: Option<Quota>,
     pub(crate) cpuset: Option<CpuSet>,
+    /// The nodes that are set for its memory, and whether that moves with them.
+    pub(crate) mems: Option<(CpuSet, bool)>,
 }
 
 impl Tree {
@@ -90,7 +92,7 @@ impl Tree {
         files.into_iter().find(|(_, file)| root.has(file))
     }
 
-    /// Weight, quota and effective cpuset of a group, each with the error that kept it from being read.
+    /// Weight, quota, effective cpuset and memory nodes of a group, each with the error that kept it from being read.
     pub(crate) fn settings(&self, root: &Root, path: &str) -> (Settings, Vec<(What, ReadError)>) {
         let dir = self.dir(path);
         let mut errors = Vec::new();
@@ -107,8 +109,10 @@ impl Tree {
             Err(ReadError::Malformed { text, .. }) if text.is_empty() && self.version == Version::V1 => None,
             other => other.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
         };
-        let settings =
-            Settings { weight: weight.map(|w| w.value), quota, cpuset: cpuset.map(|set| set.value) };
+        let mems = self.cpuset_dir(path).map_or(Ok(None), |(version, dir)| files::mems(root, version, &dir));
+        let mems = mems.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
+        let (weight, cpuset) = (weight.map(|w| w.value), cpuset.map(|set| set.value));
+        let settings = Settings { weight, quota, cpuset, mems };
         (settings, errors)
     }
 

@@ -6,6 +6,7 @@
 //! | what it is told | a file in the guest, written by the agent |
 //! | weight, quota | `virDomainSetSchedulerParametersFlags`, live |
 //! | affinity | `virDomainPinVcpuFlags`, live |
+//! | nodes of the memory | `virDomainSetNumaParameters`, live; the kernel moves it, which takes as long as copying it |
 //! | quota of one vCPU, and what of a quota may be saved | control groups: libvirt has one quota for all vCPUs, and no burst |
 //!
 //! All calls are made by a thread of its own, since each may hang; who does not answer in time is left alone
@@ -63,7 +64,9 @@ impl Hand {
     /// What a VM cannot have changed, as far as is known.
     pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
         let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
-        fixed.insert(LeverKind::Nodes, nodes_stay().to_string());
+        if let Some(why) = definition.memory_stays {
+            fixed.insert(LeverKind::Nodes, why.into());
+        }
         if definition.agent.is_none() {
             fixed.insert(LeverKind::Told, "it has no guest agent".into());
             let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
@@ -199,7 +202,8 @@ impl Act for LibvirtMachine {
                 Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: saved }))
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
-            Lever::VcpuQuota(_) | Lever::Nodes => Err(nodes_stay()),
+            Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
+            Lever::VcpuQuota(_) => Err(MachineError::Unsupported("it is that of a control group".into())),
         });
         self.hand.learn(vm, lever, &result);
         if let Ok(Value::Vcpus(online)) = &result {
@@ -235,7 +239,7 @@ impl Act for LibvirtMachine {
             Some(burst_us) => result.and_then(|()| self.save(vm, burst_us, |b, limit| b != limit.burst_us)),
             None => result,
         };
-        if matches!(lever, Lever::Weight | Lever::Quota | Lever::Affinity(_)) {
+        if matches!(lever, Lever::Weight | Lever::Quota | Lever::Affinity(_) | Lever::Nodes) {
             self.changed(vm);
         }
         result
@@ -273,7 +277,10 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineErr
         (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
             domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
         }
-        (Lever::Nodes, _) => Err(nodes_stay()),
+        (Lever::Nodes, Value::Nodes(Some(to))) if !to.is_empty() => {
+            nodes(domain)?;
+            domain.move_memory(&to).map_err(|e| plain(&e))
+        }
         (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
     }
 }
@@ -384,6 +391,15 @@ fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: usize) -> Result<CpuSet, Mach
     Ok(allowed.map(|(pcpu, _)| CpuId(pcpu)).collect())
 }
 
+/// The nodes that its memory is on, if they can be changed.
+fn nodes(domain: &Domain<'_>) -> Result<CpuSet, MachineError> {
+    let Definition { memory_nodes, memory_stays, .. } = define(domain)?;
+    match (memory_nodes, memory_stays) {
+        (Some(nodes), None) => Ok(nodes),
+        (_, why) => Err(MachineError::Unsupported(why.unwrap_or("its memory may be on any node").into())),
+    }
+}
+
 fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
     let xml = domain.xml().map_err(|error| plain(&error))?;
     Definition::parse(&xml).map_err(MachineError::Malformed)
@@ -426,10 +442,6 @@ fn weight(shares: u64) -> Weight {
 fn stays(why: &str) -> MachineError {
     let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
     MachineError::Unsupported(text)
-}
-
-fn nodes_stay() -> MachineError {
-    MachineError::Unsupported("the memory of a domain is not moved while it runs".into())
 }
 
 fn plain(error: &Failure) -> MachineError {
@@ -492,6 +504,39 @@ mod tests {
             let refused = machine.set(&vm, lever, &value);
             assert!(matches!(refused, Err(MachineError::Malformed(_))), "{lever}: {value:?}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_domain_is_moved_where_its_definition_allows_that() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // Each connection has a copy of the file.
+        let domain = |name: &str, mode: &str| {
+            format!(
+                "<domain type='test'><name>{name}</name>\
+                 <uuid>00000000-0000-4000-8000-0000000{name}</uuid><memory>1024</memory><vcpu>2</vcpu><numatune>\
+                 <memory mode='{mode}' nodeset='0'/></numatune><os><type>hvm</type></os></domain>"
+            )
+        };
+        let text = domain("aaaaa", "strict") + &domain("bbbbb", "interleave");
+        std::fs::write(file.path(), format!("<node>{text}</node>")).unwrap();
+        let mut machine = open(&format!("test://{}", file.path().display()), Options::default());
+        let seen = machine.observe().unwrap().vms;
+        let of = |name: &str| seen.iter().find(|vm| vm.name == name).unwrap();
+        assert_eq!(
+            (of("aaaaa").fixed(LeverKind::Nodes), of("aaaaa").memory_nodes.clone()),
+            (None, "0".parse().ok())
+        );
+        let moves = &of("aaaaa").id;
+        assert_eq!(machine.current(moves, Lever::Nodes), Ok(Value::Nodes("0".parse().ok())));
+        machine.set(moves, Lever::Nodes, &Value::Nodes("1".parse().ok())).unwrap();
+        assert_eq!(machine.current(moves, Lever::Nodes), Ok(Value::Nodes("1".parse().ok())));
+        assert!(matches!(
+            machine.set(moves, Lever::Nodes, &Value::Nodes(None)),
+            Err(MachineError::Malformed(_))
+        ));
+        assert!(of("bbbbb").fixed(LeverKind::Nodes).is_some_and(|why| why.contains("modes strict")));
+        let refused = machine.set(&of("bbbbb").id, Lever::Nodes, &Value::Nodes("1".parse().ok()));
+        assert!(matches!(refused, Err(MachineError::Unsupported(_))), "{refused:?}");
     }
 
     #[test]

@@ -41,6 +41,18 @@ impl Domain<'_> {
         done(unsafe { sys::virDomainPinVcpu(self.raw, vcpu, map.as_mut_ptr(), length) })
     }
 
+    /// Moves its memory to these NUMA nodes; only domains in mode strict or restrictive can.
+    pub(super) fn move_memory(&self, nodes: &CpuSet) -> Result<(), Failure> {
+        let list = CString::new(nodes.to_string()).unwrap_or_default();
+        let type_ = c_int::try_from(sys::VIR_TYPED_PARAM_STRING).unwrap_or(0);
+        let value = sys::virTypedValue { s: list.as_ptr().cast_mut() };
+        let mut raw = [sys::virTypedParameter { field: field("numa_nodeset"), type_, value }];
+        // SAFETY: a domain, and one filled parameter whose text outlives the call; libvirt only reads it.
+        done(unsafe {
+            sys::virDomainSetNumaParameters(self.raw, raw.as_mut_ptr(), 1, sys::VIR_DOMAIN_AFFECT_LIVE)
+        })
+    }
+
     /// Plugs vCPUs in or out; taking one out is a request that the guest may not follow.
     pub(super) fn plug(&self, vcpus: &CpuSet, state: bool) -> Result<(), Failure> {
         let list = CString::new(vcpus.to_string()).unwrap_or_default();
@@ -79,12 +91,17 @@ impl Parameter {
                 (name, sys::VIR_TYPED_PARAM_LLONG, sys::virTypedValue { l: value })
             }
         };
-        let mut field = [0; 80];
-        for (to, from) in field.iter_mut().zip(name.bytes().take(79)) {
-            *to = std::ffi::c_char::from_ne_bytes([from]);
-        }
-        sys::virTypedParameter { field, type_: c_int::try_from(type_).unwrap_or(0), value }
+        sys::virTypedParameter { field: field(name), type_: c_int::try_from(type_).unwrap_or(0), value }
     }
+}
+
+/// A name in a field of fixed length.
+fn field(name: &str) -> [std::ffi::c_char; 80] {
+    let mut field = [0; 80];
+    for (to, from) in field.iter_mut().zip(name.bytes().take(79)) {
+        *to = std::ffi::c_char::from_ne_bytes([from]);
+    }
+    field
 }
 
 /// A bit for each pCPU, as many bytes as the last one needs.

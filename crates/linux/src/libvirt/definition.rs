@@ -40,6 +40,8 @@ pub(super) struct Definition {
     pub(super) iothreads: Vec<(u32, Option<CpuSet>)>,
     /// Where its memory may be; `None` if anywhere.
     pub(super) memory_nodes: Option<CpuSet>,
+    /// Why its memory stays where it is; `None` if libvirt can move it.
+    pub(super) memory_stays: Option<&'static str>,
     /// Whether its guest agent is connected; `None` if it is to have none, or libvirt does not say.
     pub(super) agent: Option<bool>,
     /// The owner asked that nothing be changed.
@@ -94,6 +96,7 @@ impl Definition {
             found.tune(tune)?;
         }
         found.memory_nodes = memory_nodes(domain)?;
+        found.memory_stays = memory_stays(domain);
         found.agent = children(child(domain, "devices"), "channel")
             .filter_map(|channel| child(channel, "target"))
             .find(|target| target.attribute("name") == Some(AGENT))
@@ -187,6 +190,23 @@ fn memory_nodes(domain: Node<'_, '_>) -> Result<Option<CpuSet>, String> {
     Ok((!nodes.is_empty()).then(|| nodes.into_iter().collect()))
 }
 
+/// Why the nodes of its memory cannot be changed while it runs (`qemuDomainSetNumaParameters`).
+fn memory_stays(domain: Node<'_, '_>) -> Option<&'static str> {
+    let tune = child(domain, "numatune");
+    let Some(memory) = tune.and_then(|tune| child(tune, "memory")) else {
+        return Some("nothing says which nodes its memory is on");
+    };
+    if children(tune, "memnode").next().is_some() {
+        return Some("each of its guest's nodes has nodes of its own (memnode)");
+    }
+    match (memory.attribute("mode"), memory.attribute("nodeset")) {
+        (_, None) => Some("the nodes of its memory are chosen at its start"),
+        // What is usual.
+        (None | Some("strict" | "restrictive"), _) => None,
+        _ => Some("libvirt moves the memory of a running domain only in the modes strict and restrictive"),
+    }
+}
+
 fn attribute<T: std::str::FromStr>(node: Node<'_, '_>, name: &str, want: &str) -> Result<Option<T>, String> {
     node.attribute(name).map(|text| number(node, text, want)).transpose()
 }
@@ -265,6 +285,29 @@ mod tests {
         let xml =
             "<domain><vcpu>1</vcpu><numatune><memory mode='preferred' nodeset='1'/></numatune></domain>";
         assert_eq!(Definition::parse(xml).unwrap().memory_nodes, None);
+    }
+
+    #[test]
+    fn memory_stays_where_libvirt_cannot_move_it_and_the_reason_is_named() {
+        for (tune, why) in [
+            ("", Some("nothing says")),
+            ("<numatune><memory mode='strict' nodeset='0'/></numatune>", None),
+            ("<numatune><memory mode='restrictive' nodeset='0'/></numatune>", None),
+            ("<numatune><memory mode='strict' placement='auto'/></numatune>", Some("chosen at its start")),
+            ("<numatune><memory mode='interleave' nodeset='0-1'/></numatune>", Some("modes strict")),
+            (
+                "<numatune><memory mode='strict' nodeset='0-1'/>\
+                 <memnode cellid='0' mode='strict' nodeset='0'/></numatune>",
+                Some("memnode"),
+            ),
+        ] {
+            let found = Definition::parse(&format!("<domain><vcpu>1</vcpu>{tune}</domain>")).unwrap();
+            let same = match (found.memory_stays, why) {
+                (Some(found), Some(why)) => found.contains(why),
+                (found, why) => found.is_none() && why.is_none(),
+            };
+            assert!(same, "{tune}: {:?}", found.memory_stays);
+        }
     }
 
     #[test]

@@ -56,16 +56,17 @@ mod tests {
 
     #[test]
     fn a_process_is_found_by_the_uuid_in_its_command_line_or_not_at_all() {
-        let uuid = "00000000-1111-2222-3333-444444444444";
+        // The same test may run in another checkout.
+        let uuid = &format!("00000000-1111-2222-3333-{:012}", std::process::id());
         let script = ["-c", "sleep 60; :", "qemu", "-uuid", uuid];
         let mut child = Command::new("sh").args(script).spawn().unwrap();
         // The kernel lets the parent go on a moment before the new command line is there.
         while uuid_of(child.id()).is_none() && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
-        let wanted = [(uuid.into(), "a".into()), ("f".repeat(36), "b".into())];
+        let wanted = [(uuid.clone(), "a".into()), ("f".repeat(36), "b".into())];
         let found = find(None, &wanted);
-        assert_eq!(found, BTreeMap::from([(uuid.to_owned(), child.id())]));
+        assert_eq!(found, BTreeMap::from([(uuid.clone(), child.id())]));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(find(None, &wanted).is_empty());

@@ -64,6 +64,7 @@ pub(super) union virTypedValue {
     pub(super) ui: c_uint,
     pub(super) l: i64,
     pub(super) ul: u64,
+    pub(super) s: *mut c_char,
 }
 
 #[repr(C)]
@@ -105,6 +106,7 @@ pub(super) const VIR_TYPED_PARAM_INT: c_uint = 1;
 pub(super) const VIR_TYPED_PARAM_UINT: c_uint = 2;
 pub(super) const VIR_TYPED_PARAM_LLONG: c_uint = 3;
 pub(super) const VIR_TYPED_PARAM_ULLONG: c_uint = 4;
+pub(super) const VIR_TYPED_PARAM_STRING: c_uint = 7;
 pub(super) const VIR_DOMAIN_STATS_VCPU: c_uint = 8;
 pub(super) const VIR_DOMAIN_PAUSED: c_uint = 3;
 pub(super) const VIR_DOMAIN_PMSUSPENDED: c_uint = 7;
@@ -184,6 +186,9 @@ functions! {
         fn virDomainPinVcpu(domain: virDomainPtr, vcpu: c_uint, map: *mut u8, length: c_int) -> c_int;
         fn virDomainSetMetadata(
             domain: virDomainPtr, kind: c_int, text: Text, key: Text, uri: Text, flags: c_uint
+        ) -> c_int;
+        fn virDomainSetNumaParameters(
+            domain: virDomainPtr, params: *mut virTypedParameter, count: c_int, flags: c_uint
         ) -> c_int;
         fn virDomainSetSchedulerParametersFlags(
             domain: virDomainPtr, params: *mut virTypedParameter, count: c_int, flags: c_uint

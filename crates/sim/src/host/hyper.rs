@@ -376,9 +376,10 @@ impl Sim {
         }
         self.settle(from);
         let v = self.off(from);
-        self.return_to_queue(to, v, false);
+        // First, or it would take back at once what it gives away.
         self.dispatch(from);
         self.arm(from);
+        self.return_to_queue(to, v, false);
         self.poke(to, v);
     }
 

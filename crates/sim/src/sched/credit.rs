@@ -10,6 +10,9 @@
 //! keep half of it. Who waits takes a running one's place only when it wakes up, else when the slice ends. The credit
 //! that is looked at when more is handed out is that of the pCPU's last tick; ticks are spread evenly over pCPUs
 //! (as they were started one after the other; at most [`PHASES`] different times).
+//!
+//! A tick moves a vCPU that runs beside a busy sibling to an idle core of its socket; to one of another socket only if
+//! that has more than twice as many idle pCPUs as its own, the vCPU's counted as idle (`_csched_cpu_pick`).
 
 use crate::cpus::{Cpus, NONE, OVER_CAP, bits};
 use crate::queue::Ns;
@@ -106,7 +109,7 @@ impl Credit {
                 self.rank[v as usize] = Rank::Under;
             }
             let taken = |to: u32| orders.iter().any(|o| matches!(o, Order::Move(_, t) if *t == to));
-            if let Some(to) = cpus.better_core(v).filter(|&to| !taken(to)) {
+            if let Some(to) = better_core(cpus, v).filter(|&to| !taken(to)) {
                 let core = cpus.topology.places[p as usize].core;
                 let same = |o: &Order| matches!(o, Order::Move(q, _) if cpus.topology.places[*q as usize].core == core);
                 if !orders.iter().any(same) {
@@ -192,6 +195,17 @@ impl Credit {
             self.insert(cpus, p, v, false);
         }
     }
+}
+
+/// Where a vCPU that runs beside a busy sibling would have a core to itself.
+fn better_core(cpus: &Cpus, v: u32) -> Option<u32> {
+    let socket = |p: u32| cpus.topology.places[p as usize].socket;
+    let own = socket(cpus.vcpus[v as usize].pcpu);
+    let idle = |of: u32| bits(&cpus.idle).filter(|&p| socket(p) == of).count();
+    cpus.better_core_among(v, |p| socket(p) == own).or_else(|| {
+        let crowd = 2 * (idle(own) + 1);
+        cpus.better_core_among(v, |p| crowd < idle(socket(p)))
+    })
 }
 
 impl Scheduler for Credit {

@@ -1,0 +1,185 @@
+//! `corefit manage --apply` with `place = "corefit"` on real VMs (`scripts/testvm`): conflicting pinning is corrected,
+//! which is read back and measured, and put back at the end.
+
+#[path = "../../linux/tests/vm_support/mod.rs"]
+mod vm_support;
+
+#[expect(dead_code, reason = "the rest is for tests of sizes")]
+mod manage_support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use manage_support::{Daemon, corefit, until};
+use serde_json::Value;
+use vm_support::{Vms, or_skipped, stripped};
+
+const CONFIG: &str = "metrics = \"off\"\ntell = false\n\
+    [policy]\ninterval_ms = 500\ndwell_ms = 1000\nsize = \"none\"\nplace = \"corefit\"\n";
+/// Looks for a measured figure: other tests use the machine, too.
+const LOOKS: usize = 8;
+/// Two busy vCPUs that wait for less than this, pCPUs, are not on one.
+const APART: f64 = 0.9;
+
+/// One VM at a time: another keeps all CPUs of a small machine busy.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn json(args: &[&str]) -> Value {
+    let output = corefit(args);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{args:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"))
+}
+
+fn of<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let found = list.as_array().unwrap().iter().find(|vm| vm["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {list}"))
+}
+
+/// The affinity of each vCPU, as virsh says it.
+fn pins(vms: &Vms, name: &str) -> Vec<String> {
+    let output = Command::new("virsh").args(["-c", &vms.uri, "vcpupin", name, "--live"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = text.lines().skip(2).filter(|line| !line.trim().is_empty());
+    rows.map(|line| line.split_whitespace().nth(1).unwrap_or("").to_owned()).collect()
+}
+
+/// `corefit check` finds both vCPUs on one pCPU.
+fn stacked(vms: &Vms, name: &str) -> bool {
+    let found = json(&["check", "--json", "--machine", &format!("libvirt:{}", vms.uri)]);
+    found["findings"].as_array().unwrap().iter().any(|f| f["vm"] == *name && f["rule"] == "stacked")
+}
+
+/// pCPUs that its vCPUs wait for, in one look.
+fn waiting(vms: &Vms, name: &str) -> f64 {
+    let machine = format!("libvirt:{}", vms.uri);
+    let look = |_| {
+        let seen = json(&["explain", "--json", "--interval", "1s", "--machine", &machine]);
+        of(&seen["vms"], name)["waiting"].as_f64() // none while libvirtd is busy
+    };
+    (0..LOOKS).find_map(look).expect("its waiting was never seen")
+}
+
+#[test]
+fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_daemon() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: one pCPU is not enough to place two vCPUs");
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = ["--name", "corrected", "--vcpus", "2", "--pin", "0=0", "--pin", "1=0"];
+    let Some(vms) = or_skipped("correcting a libvirt VM", Vms::up(1, &options)) else { return };
+    let name = &vms.names[0];
+    vms.testvm(&["busy", name, "2"]);
+    assert_eq!(pins(&vms, name), ["0", "0"]);
+    assert!(stacked(&vms, name));
+    // Of two busy vCPUs on one pCPU one waits at any time, whatever else the machine does.
+    let before = (0..LOOKS / 2).map(|_| waiting(&vms, name)).fold(f64::INFINITY, f64::min);
+    assert!(before > APART, "two busy vCPUs on one pCPU waited for {before} pCPUs");
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let state = state.to_str().unwrap();
+
+    // Without --apply it says so and changes nothing.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &[], None);
+    until("it says what it would do", || daemon.log().contains("would set"));
+    assert!(daemon.end().success());
+    assert_eq!(pins(&vms, name), ["0", "0"]);
+
+    // With it, each has a pCPU, and they do not wait for each other any more.
+    let apart = || {
+        let pins = pins(&vms, name);
+        pins.len() == 2 && pins[0] != pins[1]
+    };
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    until("each vCPU has a pCPU", apart);
+    assert!(!stacked(&vms, name));
+    let status = json(&["status", "--json", "--state", state]);
+    let changed = of(&status["vms"], name)["changed"].to_string();
+    assert!(changed.contains("affinity of vCPU") && changed.contains("before 0"), "{status}");
+    let after: Vec<f64> =
+        (0..4 * LOOKS).map(|_| waiting(&vms, name)).take_while(|waiting| *waiting > APART).collect();
+    assert!(after.len() < 4 * LOOKS, "waited {before} before and {after:?} afterwards");
+    assert!(apart(), "it stays so: {:?}, {}", pins(&vms, name), daemon.log());
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!(pins(&vms, name), ["0", "0"], "{}", daemon.log());
+    assert!(stacked(&vms, name));
+
+    // A kill -9 leaves it; restore puts it back.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some("written"));
+    assert_eq!(daemon.wait().signal(), Some(9), "{}", daemon.log());
+    assert!(apart());
+    assert!(corefit(&["restore", "--state", state]).status.success());
+    assert_eq!(pins(&vms, name), ["0", "0"]);
+
+    // What an administrator pins meanwhile stands, at the end as well.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
+    until("each vCPU has a pCPU", apart);
+    let moved = pins(&vms, name).iter().position(|pin| pin != "0").unwrap();
+    vms.virsh(&["vcpupin", name, &moved.to_string(), "0-1", "--live"]);
+    until("it notices", || daemon.log().contains("somebody else changed"));
+    assert!(daemon.end().success(), "{}", daemon.log());
+    let pins = pins(&vms, name);
+    assert_eq!((pins[moved].as_str(), pins[1 - moved].as_str()), ("0-1", "0"), "{}", daemon.log());
+}
+
+/// In the guest: two busy loops on the threads of one core of node 0, whose memory is on node 1; and two on the cores of
+/// node 1.
+const GROUPS: &str = "cd /sys/fs/cgroup && echo '+cpu +cpuset' >cgroup.subtree_control && mkdir a b || exit
+    echo 0-1 >a/cpuset.cpus && echo 4,6 >b/cpuset.cpus && echo 1 >a/cpuset.mems && echo 1 >b/cpuset.mems || exit
+    for group in a b; do
+        for i in 1 2; do
+            setsid sh -c \"echo \\$\\$ >$group/cgroup.procs && exec busyloop\" </dev/null >/dev/null 2>&1 &
+        done
+    done";
+
+#[test]
+fn the_memory_of_a_group_follows_its_vcpus_on_a_host_of_two_nodes_and_is_put_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let program = stripped(Path::new(env!("CARGO_BIN_EXE_corefit")), dir.path());
+    let options = ["--name", "nodes", "--vcpus", "8", "--smt", "2", "--memory", "768", "--program"];
+    let options = [&options[..], &[program.to_str().unwrap()]].concat();
+    let Some(vms) = or_skipped("moving memory in a guest", Vms::up(1, &options)) else { return };
+    let guest = |command: &str| vms.guest(&vms.names[0], command).trim().to_owned();
+    guest(GROUPS);
+    let settings = |group: &str| {
+        let cat = format!("cd /sys/fs/cgroup/{group} && cat cpuset.cpus cpuset.mems");
+        guest(&cat).split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (settings("a"), settings("b")),
+        (vec!["0-1".into(), "1".into()], vec!["4,6".into(), "1".into()])
+    );
+    // Pages of a process of the group on node 0, and on node 1.
+    let pages = || {
+        let stack = guest("grep stack /proc/$(head -n 1 /sys/fs/cgroup/a/cgroup.procs)/numa_maps");
+        ["N0=", "N1="].map(|node| stack.contains(node))
+    };
+    until("its loops run with their memory on node 1", || pages() == [false, true]);
+
+    // Else the two may change places.
+    let config = format!("{CONFIG}[[policy.vm]]\nname = \"/b\"\nexclude = true\n");
+    guest(&format!("printf '%s' '{config}' >/run/corefit.toml"));
+    guest(
+        "setsid sh -c 'echo $$ >/run/pid; exec /workloads/corefit manage --apply --machine cgroups:/a,/b \
+         --config /run/corefit.toml --state /run/corefit' </dev/null >/run/log 2>&1 &",
+    );
+    let log = || guest("cat /run/log");
+    let cores = ["0,2", "0,3", "1-2", "1,3"];
+    let moved = |now: &[String]| cores.contains(&now[0].as_str()) && now[1] == "0";
+    let begun = Instant::now();
+    while !moved(&settings("a")) {
+        let late = begun.elapsed() > Duration::from_secs(120);
+        assert!(!late, "a: {:?}, b: {:?}, {}", settings("a"), settings("b"), log());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    until("its pages are there", || pages() == [true, false]);
+    assert_eq!(settings("b"), ["4,6", "1"], "{}", log());
+
+    guest("kill -TERM $(cat /run/pid); while kill -0 $(cat /run/pid) 2>/dev/null; do sleep 0.1; done");
+    assert_eq!(settings("a"), ["0-1", "1"], "{}", log());
+    until("its pages are where they were", || pages() == [false, true]);
+}
