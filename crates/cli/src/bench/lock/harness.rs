@@ -203,7 +203,7 @@ fn part(buckets: &Buckets, order: &Order, section: Section, phase: &AtomicU8, me
                 part.timed += 1;
             }
             WATCHED => {
-                let check = (random >> 33) % CHECK_ONE_OF == 0;
+                let check = (random >> 33).is_multiple_of(CHECK_ONE_OF);
                 let from = usize::try_from(random >> 40).unwrap_or(0);
                 let seen = if check { order.in_line(number, from) } else { None };
                 order.arrives(me, number, part.watched);
