@@ -2,7 +2,6 @@
 
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
-use plotters::coord::types::RangedCoordf64;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
@@ -16,6 +15,8 @@ pub(crate) struct Chart {
     pub(crate) y: String,
     /// x is the number of one of these, not an amount.
     pub(crate) categories: Option<Vec<String>>,
+    /// The axis of amounts, all above 0, is logarithmic.
+    pub(crate) logarithmic_x: bool,
     pub(crate) series: Vec<Series>,
 }
 
@@ -111,29 +112,32 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
         [(p.1 - half).max(bottom), p.1 + half]
     }));
     let edge = if chart.categories.is_some() { 0.5 } else { ((right - left) * 0.04).max(1e-9) };
-    let x = left - edge..right + edge;
     let mut builder = ChartBuilder::on(&area);
     builder.x_label_area_size(48).y_label_area_size(76);
-    if least > 0.0 && high > least * LOGARITHMIC {
-        let low = if low > 0.0 { low } else { least };
-        let y = (low / 1.5..high * 1.5).log_scale();
-        lines(chart, &mut builder.build_cartesian_2d(x, y)?, low / 1.5)?;
-    } else {
-        let y = low.min(0.0)..(high + (high - low.min(0.0)) * 0.05).max(1e-9);
-        lines(chart, &mut builder.build_cartesian_2d(x, y)?, bottom)?;
+    let logarithmic = least > 0.0 && high > least * LOGARITHMIC;
+    let floor = if low > 0.0 { low } else { least } / 1.5;
+    let amounts = low.min(0.0)..(high + (high - low.min(0.0)) * 0.05).max(1e-9);
+    let (x, y) = (left - edge..right + edge, (floor..high * 1.5).log_scale());
+    let log_x = (left / 1.5..right * 1.5).log_scale();
+    match (chart.logarithmic_x && left > 0.0, logarithmic) {
+        (false, false) => lines(chart, &mut builder.build_cartesian_2d(x, amounts)?, bottom)?,
+        (false, true) => lines(chart, &mut builder.build_cartesian_2d(x, y)?, floor)?,
+        (true, false) => lines(chart, &mut builder.build_cartesian_2d(log_x, amounts)?, bottom)?,
+        (true, true) => lines(chart, &mut builder.build_cartesian_2d(log_x, y)?, floor)?,
     }
     root.present()?;
     Ok(())
 }
 
-type Context<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
+type Context<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
 
-fn lines<Y>(
+fn lines<X, Y>(
     chart: &Chart,
-    context: &mut Context<'_, '_, Y>,
+    context: &mut Context<'_, '_, X, Y>,
     floor: f64,
 ) -> Result<(), Box<dyn std::error::Error>>
 where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     let whole = chart.series.iter().flat_map(|s| &s.points).all(|p| p.0.fract() == 0.0);
@@ -247,6 +251,7 @@ mod tests {
             x: "vCPUs".into(),
             y: "s".into(),
             categories: None,
+            logarithmic_x: false,
             series: (0..lines).map(series).collect(),
         }
     }
@@ -259,6 +264,32 @@ mod tests {
         }
         assert!(picture.matches("<polyline").count() >= 2, "{picture}");
         assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"), "{picture}");
+    }
+
+    #[test]
+    fn a_logarithmic_axis_puts_factors_at_equal_steps() {
+        let mut chart = chart(1);
+        chart.series[0].points = [1.0, 10.0, 100.0].map(|x| (x, 1.0, None)).to_vec();
+        let line = |chart: &Chart| {
+            let picture = svg(chart).unwrap();
+            let points = picture.split("points=\"").map(|p| p.split('"').next().unwrap_or_default());
+            let steps = |line: &str| -> Vec<i32> {
+                let xs: Vec<i32> =
+                    line.split_whitespace().filter_map(|xy| xy.split(',').next()?.parse().ok()).collect();
+                xs.windows(2).map(|pair| pair[1] - pair[0]).collect()
+            };
+            points
+                .map(steps)
+                .filter(|steps| steps.len() == 2)
+                .last()
+                .map(|steps| (steps[1], steps[0]))
+                .unwrap()
+        };
+        let (second, first) = line(&chart);
+        assert!(second > 5 * first, "{first} {second}");
+        chart.logarithmic_x = true;
+        let (second, first) = line(&chart);
+        assert!((second - first).abs() <= 1, "{first} {second}");
     }
 
     #[test]

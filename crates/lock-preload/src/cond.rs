@@ -6,7 +6,6 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::Ordering;
 
 use corefit_lock::stats::{self, Event};
 
@@ -29,7 +28,6 @@ unsafe extern "C-unwind" {
 }
 
 unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn _pthread_cleanup_push(
         buffer: *mut CleanupBuffer,
         routine: unsafe extern "C" fn(*mut c_void),
@@ -37,8 +35,6 @@ unsafe extern "C" {
     );
     fn _pthread_cleanup_pop(buffer: *mut CleanupBuffer, execute: c_int);
 }
-
-const CANCEL_DISABLE: c_int = 1;
 
 /// glibc's `struct _pthread_cleanup_buffer`: a handler that runs when its thread is cancelled.
 #[repr(C)]
@@ -65,9 +61,7 @@ pub(crate) unsafe extern "C-unwind" fn pthread_cond_destroy(cond: *mut Cond) -> 
     if this.is_shared() {
         return real!(pthread_cond_destroy(cond => *mut Cond) @ c"GLIBC_2.3.2");
     }
-    if this.waiting.load(Ordering::Relaxed) > 0 {
-        queue::abandon_all(this);
-    }
+    queue::destroy(this);
     0
 }
 
@@ -80,10 +74,7 @@ pub(crate) unsafe extern "C-unwind" fn pthread_cond_signal(cond: *mut Cond) -> c
     if this.is_shared() {
         return real!(pthread_cond_signal(cond => *mut Cond) @ c"GLIBC_2.3.2");
     }
-    // Who has released the mutex before the signaller took it is counted.
-    if this.waiting.load(Ordering::Relaxed) > 0 && !queue::choose_one(cond) {
-        queue::correct_number(this);
-    }
+    queue::signal(this);
     0
 }
 
@@ -96,9 +87,7 @@ pub(crate) unsafe extern "C-unwind" fn pthread_cond_broadcast(cond: *mut Cond) -
     if this.is_shared() {
         return real!(pthread_cond_broadcast(cond => *mut Cond) @ c"GLIBC_2.3.2");
     }
-    if this.waiting.load(Ordering::Relaxed) > 0 {
-        queue::choose_all(this);
-    }
+    queue::broadcast(this);
     0
 }
 
@@ -194,10 +183,7 @@ unsafe fn wait(cond: *mut Cond, mutex: *mut Mutex, until: Until) -> c_int {
         queue::enter(waiter);
         let error = pthread_mutex_unlock(mutex);
         if error != 0 {
-            if !queue::leave(waiter) {
-                take_token(waiter);
-                queue::choose_one(cond);
-            }
+            queue::give_up(waiter);
             return error;
         }
         let errno = *libc::__errno_location();
@@ -205,10 +191,7 @@ unsafe fn wait(cond: *mut Cond, mutex: *mut Mutex, until: Until) -> c_int {
         _pthread_cleanup_push(&raw mut buffer, cancelled, stay.cast());
         let woken = sleep(waiter, until);
         _pthread_cleanup_pop(&raw mut buffer, 0);
-        let late = !woken && queue::leave(waiter);
-        if !woken && !late {
-            take_token(waiter);
-        }
+        let late = queue::sleep_over(waiter, woken);
         *libc::__errno_location() = errno;
         let error = pthread_mutex_lock(mutex);
         if error == 0 && late { libc::ETIMEDOUT } else { error }
@@ -226,11 +209,7 @@ unsafe extern "C" fn cancelled(stay: *mut c_void) {
     // SAFETY: `wait` has passed a pointer into its frame, which is still there.
     unsafe {
         let stay = stay.cast::<Stay>();
-        let waiter = &raw mut (*stay).waiter;
-        if !queue::leave(waiter) {
-            take_token(waiter);
-            queue::choose_one((*waiter).cond);
-        }
+        queue::give_up(&raw mut (*stay).waiter);
         pthread_mutex_lock((*stay).mutex);
     }
 }
@@ -242,7 +221,7 @@ unsafe extern "C" fn cancelled(stay: *mut c_void) {
 unsafe fn sleep(waiter: *mut Waiter, until: Until) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let token = (*waiter).token.get();
+        let token = (*waiter).token.semaphore();
         loop {
             let result = match until {
                 None => sem_wait(token),
@@ -253,20 +232,6 @@ unsafe fn sleep(waiter: *mut Waiter, until: Until) -> bool {
                 return result == 0;
             }
         }
-    }
-}
-
-/// Waits for a token that is on its way.
-///
-/// # Safety
-/// The waiter has been chosen, and its token not been taken.
-unsafe fn take_token(waiter: *mut Waiter) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut state = 0;
-        pthread_setcancelstate(CANCEL_DISABLE, &raw mut state);
-        while sem_wait((*waiter).token.get()) != 0 {}
-        pthread_setcancelstate(state, ptr::null_mut());
     }
 }
 

@@ -13,7 +13,8 @@
 //! with a process without this library stays the C library's.
 //!
 //! * `mutex.rs`, `spin.rs`, `cond.rs`: the functions, with the results of glibc's.
-//! * `queue.rs`: who waits for which condition variable.
+//! * `queue.rs`: who waits for which condition variable. `sys.rs`: the switch to loom; `bug.rs`: the bugs that its
+//!   tests plant.
 //! * `kind.rs`: whose an object is. `real.rs`: the C library's functions.
 //!
 //! All definitions are unversioned, so that they answer for every version that a program may ask for:
@@ -31,20 +32,33 @@
 #[cfg(not(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")))]
 compile_error!("libcorefit_lock.so knows the objects of glibc on x86-64 only");
 
+mod bug;
+#[cfg(not(modelled))]
 mod cond;
+#[cfg(not(modelled))]
 mod kind;
+#[cfg(all(test, modelled))]
+mod model_tests;
+#[cfg(not(modelled))]
 mod mutex;
+#[cfg(any(test, not(modelled)))]
 mod queue;
+#[cfg(not(modelled))]
 mod real;
+#[cfg(not(modelled))]
 mod spin;
+#[cfg(any(test, not(modelled)))]
+mod sys;
 
+#[cfg(not(modelled))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 /// Runs when the library is loaded; other libraries may have locked before.
+#[cfg(not(modelled))]
 extern "C" fn start() {
     corefit_lock::prepare_for_fork();
-    queue::prepare_for_fork();
+    sys::prepare_for_fork();
     corefit_lock::shared::attach();
 }

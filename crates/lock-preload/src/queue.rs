@@ -8,13 +8,10 @@
 //! Who is taken out of its line by a signal gets exactly one token, and waits for it whatever else
 //! happens to it: the signaller gives it outside of the bucket's lock, and it lies on the waiter's stack.
 
-use core::cell::UnsafeCell;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, Ordering};
 
-use corefit_lock::face::Face;
-
-use crate::kind::Cond;
+use crate::bug::{Bug, planted};
+use crate::sys::{Cond, Ordering, Token, bucket};
 
 /// A thread that waits; it lies on that thread's stack. All but the token belongs to the bucket's lock.
 pub(crate) struct Waiter {
@@ -26,7 +23,7 @@ pub(crate) struct Waiter {
     /// Of the first in a line: its last, and the first of another line of the same bucket.
     last: *mut Waiter,
     other: *mut Waiter,
-    pub(crate) token: UnsafeCell<libc::sem_t>,
+    pub(crate) token: Token,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,20 +37,19 @@ enum State {
 
 impl Waiter {
     pub(crate) fn new(cond: *const Cond) -> Waiter {
-        // SAFETY: an all-zero semaphore is one to be overwritten by `sem_init`, which cannot fail for 0.
-        let mut token = unsafe { core::mem::zeroed() };
-        // SAFETY: valid for writing; a semaphore without waiters may be moved.
-        unsafe { libc::sem_init(&raw mut token, 0, 0) };
         let none = ptr::null_mut();
-        let token = UnsafeCell::new(token);
+        let token = Token::new();
         Waiter { cond, state: State::Waiting, next: none, previous: none, last: none, other: none, token }
     }
 }
 
 /// The lines of one bucket: the first waiters of each, linked by `other`.
-struct Lines(*mut Waiter);
+pub(crate) struct Lines(*mut Waiter);
 
 impl Lines {
+    /// Nobody waits.
+    pub(crate) const NONE: Lines = Lines(ptr::null_mut());
+
     /// Where the first one for this condition variable is noted; the noted one is null if nobody waits.
     ///
     /// # Safety
@@ -141,35 +137,61 @@ impl Lines {
     }
 }
 
-#[repr(align(64))]
-struct Bucket {
-    lock: AtomicU32,
-    lines: UnsafeCell<Lines>,
-}
-
-// SAFETY: `lines` is only used with the lock.
-unsafe impl Sync for Bucket {}
-
-/// A power of two.
-const BUCKETS: usize = 1024;
-
-static TABLE: [Bucket; BUCKETS] =
-    [const { Bucket { lock: AtomicU32::new(0), lines: UnsafeCell::new(Lines(ptr::null_mut())) } }; BUCKETS];
-
-/// Works on the lines of a condition variable's bucket.
+/// Works on the lines of a condition variable's bucket. Nothing in it calls back into this function.
 fn locked<R>(cond: *const Cond, work: impl FnOnce(&mut Lines) -> R) -> R {
-    let hash = (cond.addr() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-    let bucket = &TABLE[hash as usize % BUCKETS];
-    let lock: Face = Face(&bucket.lock);
-    lock.lock();
-    // SAFETY: with the lock, and nothing below calls back into this function.
-    let result = work(unsafe { &mut *bucket.lines.get() });
-    lock.unlock();
-    result
+    bucket(cond.addr()).with(work)
 }
 
 fn add(cond: &Cond, n: u32) {
     cond.waiting.store(cond.waiting.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// Chooses the first in line, if anybody waits. Who has released the mutex before the signaller took it is counted.
+pub(crate) fn signal(cond: &Cond) {
+    if cond.waiting.load(Ordering::Relaxed) > 0 && !choose_one(cond) {
+        correct_number(cond);
+    }
+}
+
+/// Chooses all in line, as `signal` does one.
+pub(crate) fn broadcast(cond: &Cond) {
+    if cond.waiting.load(Ordering::Relaxed) > 0 {
+        choose_all(cond);
+    }
+}
+
+/// The sleep of a waiter has ended, by its token (`woken`) or not. Whether its time was over before a signal chose it.
+///
+/// # Safety
+/// As for `enter`; if woken it has taken its token.
+pub(crate) unsafe fn sleep_over(waiter: *mut Waiter, woken: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let late = !woken && leave(waiter);
+        if !woken && !late && !planted(Bug::TokenNotTaken) {
+            (*waiter).token.take();
+        }
+        if planted(Bug::WaiterTouchesCond) && !late {
+            add(&*(*waiter).cond, u32::MAX);
+        }
+        late
+    }
+}
+
+/// A waiter that has not had its token goes; a signal that has chosen it is passed on.
+///
+/// # Safety
+/// As for `enter`.
+pub(crate) unsafe fn give_up(waiter: *mut Waiter) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !leave(waiter) {
+            (*waiter).token.take();
+            if !planted(Bug::NotPassedOn) {
+                choose_one((*waiter).cond);
+            }
+        }
+    }
 }
 
 /// Puts a waiter at the end of its line.
@@ -190,11 +212,11 @@ pub(crate) unsafe fn enter(waiter: *mut Waiter) {
 ///
 /// # Safety
 /// As for `enter`.
-pub(crate) unsafe fn leave(waiter: *mut Waiter) -> bool {
+unsafe fn leave(waiter: *mut Waiter) -> bool {
     // SAFETY: the caller's promise; a condition variable for which somebody stands in line is there.
     unsafe {
         locked((*waiter).cond, |lines| {
-            if (*waiter).state == State::Waiting {
+            if (*waiter).state == State::Waiting || planted(Bug::LeaveWithoutLook) {
                 add(&*(*waiter).cond, u32::MAX);
                 lines.remove(waiter);
             }
@@ -204,44 +226,48 @@ pub(crate) unsafe fn leave(waiter: *mut Waiter) -> bool {
 }
 
 /// Chooses the first in line. Whether there was one. Does not touch the condition variable if not.
-pub(crate) fn choose_one(cond: *const Cond) -> bool {
+fn choose_one(cond: *const Cond) -> bool {
     // SAFETY: in the bucket's lock waiters stay; a condition variable for which somebody stands in line is
     // there.
     let first = locked(cond, |lines| unsafe {
         let first = lines.pop(cond);
         if !first.is_null() {
             (*first).state = State::Chosen;
-            add(&*cond, u32::MAX);
+            if !planted(Bug::WaiterTouchesCond) {
+                add(&*cond, u32::MAX);
+            }
         }
         first
     });
     if !first.is_null() {
         // SAFETY: chosen just now, so it waits for its token.
-        unsafe { give_token(first) };
+        unsafe { (*first).token.give() };
     }
     !first.is_null()
 }
 
 /// Chooses all in line.
-pub(crate) fn choose_all(cond: &Cond) {
+fn choose_all(cond: &Cond) {
     let mut first = take_line(cond, State::Chosen);
     while !first.is_null() {
         // SAFETY: chosen just now, so it waits for its token, and is not touched after that.
         unsafe {
             let next = (*first).next;
-            give_token(first);
+            (*first).token.give();
             first = next;
         }
     }
 }
 
 /// The condition variable goes: who still waits for it waits for nothing.
-pub(crate) fn abandon_all(cond: &Cond) {
-    take_line(cond, State::Orphan);
+pub(crate) fn destroy(cond: &Cond) {
+    if cond.waiting.load(Ordering::Relaxed) > 0 {
+        take_line(cond, State::Orphan);
+    }
 }
 
 /// In a forked child the number in the condition variable may be its parent's.
-pub(crate) fn correct_number(cond: &Cond) {
+fn correct_number(cond: &Cond) {
     // SAFETY: in the bucket's lock.
     locked(cond, |lines| unsafe {
         if (*lines.find(cond)).is_null() {
@@ -264,29 +290,7 @@ fn take_line(cond: &Cond, state: State) -> *mut Waiter {
     })
 }
 
-/// # Safety
-/// The waiter has been chosen and has had no token yet.
-unsafe fn give_token(waiter: *mut Waiter) {
-    // SAFETY: the caller's promise. glibc's sem_post does not touch a semaphore after it has been raised.
-    unsafe { libc::sem_post((*waiter).token.get()) };
-}
-
-/// Sees to it that children are told.
-pub(crate) fn prepare_for_fork() {
-    // SAFETY: the handler is a function of this library, which is never unloaded while it is used.
-    unsafe { libc::pthread_atfork(None, None, Some(child)) };
-}
-
-/// The child has one thread, which does not wait.
-extern "C" fn child() {
-    for bucket in &TABLE {
-        bucket.lock.store(0, Ordering::Relaxed);
-        // SAFETY: the only thread.
-        unsafe { (*bucket.lines.get()).0 = ptr::null_mut() };
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(modelled)))]
 mod tests {
     use super::*;
 

@@ -41,6 +41,12 @@ pub(crate) enum Bug {
     TurnThoughPassed,
     /// The releaser's look at the missing is not ordered after the fall of the flag.
     LookRelaxed,
+    /// The waiter judges whether it is its turn by what it read before it set the slow-path flag.
+    RereadBeforeFlag,
+    /// A woken waiter takes the lock without looking whether it is its turn.
+    TrustTheKick,
+    /// A release that was interrupted by another change of the word does not look again whether somebody gave up.
+    ReapLookedOnce,
 }
 
 /// Whether this bug is in.

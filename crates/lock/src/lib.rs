@@ -32,6 +32,9 @@
 //!
 //! A program's processes cannot share such a lock: its waiters sleep in memory of their own process.
 
+// Under loom the faces are left out, and only the tests use the rest.
+#![cfg_attr(all(modelled, not(test)), allow(dead_code, unused_imports))]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("corefit-lock sleeps on Linux futexes");
 

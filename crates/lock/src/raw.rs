@@ -84,8 +84,10 @@ impl Raw<'_> {
     /// Lets go of the lock, and sees to it that somebody goes on.
     pub(crate) fn unlock(self) {
         let mut word = self.load();
+        let first = word;
         let next = loop {
-            if word.given_up() && !planted(Bug::NoReap) {
+            let looks = word == first || !planted(Bug::ReapLookedOnce);
+            if word.given_up() && looks && !planted(Bug::NoReap) {
                 break self.release_past_given_up(word);
             }
             let next = word.release();
@@ -158,6 +160,12 @@ impl Raw<'_> {
             if self.spin(ticket) {
                 return Ok(slept);
             }
+            if woken && planted(Bug::TrustTheKick) {
+                let word = self.load();
+                if self.exchange(word, word.grant(), Ordering::Acquire).is_ok() {
+                    return Ok(slept);
+                }
+            }
             if woken {
                 stats::count(Event::Wasted);
             }
@@ -174,7 +182,8 @@ impl Raw<'_> {
             }
             let mut word = self.load();
             if !word.parked() && !planted(Bug::NoParkedFlag) {
-                word = Word((self.word.fetch_or(PARKED, Ordering::Relaxed) ^ self.free) | PARKED);
+                let before = Word((self.word.fetch_or(PARKED, Ordering::Relaxed) ^ self.free) | PARKED);
+                word = if planted(Bug::RereadBeforeFlag) { word } else { before };
             }
             if word.turn(ticket) && !planted(Bug::NoReread) {
                 woken = false;

@@ -311,6 +311,14 @@ pub enum LockKind {
     LongerSpin,
     /// As [`LockKind::PvTicket`], but waiters do not disturb each other's cache lines (qspinlock).
     Queue,
+    /// Ours (`crates/lock`, `kernel/`): waiters halt soon, a release kicks the first one, and while that one is not
+    /// yet there others may take the lock.
+    Corefit {
+        /// How often the first in line may be passed; 0: strictly first come, first served.
+        bypasses: u32,
+        /// CPUs that it thinks there are: behind as many, holder included, nobody spins. 0: the VM's vCPUs.
+        cpus: u32,
+    },
 }
 
 /// A program and its threads.

@@ -94,6 +94,34 @@ fn waiters_that_halt_make_a_saturated_lock_collapse_and_oticket_keeps_them_awake
     );
 }
 
+/// Sections in the second half of 0.4 s, of 16 vCPUs on 2 pCPUs that do nothing else; halts for each of them.
+fn overcommitted(lock: LockKind) -> (f64, f64) {
+    let program = "forever { compute 40ns exp kernel l { compute 20ns } mark }";
+    let mut one = vm("a", vec![vcpu("0-1"); 16], vec![support::pinned(program, 16)]);
+    one.guest.lock = lock;
+    let mut spec = real(host(2, Policy::Cfs(corefit_sim::CfsSpec::default()), vec![one]));
+    spec.ple.on = false;
+    let mut sim = sim(&spec);
+    let mut half = || {
+        sim.run_for(200 * MS);
+        let vm = &sim.truth().vms[0];
+        (vm.apps[0].marks as f64, vm.counts.lock_halts as f64)
+    };
+    let (before, after) = (half(), half());
+    (after.0 - before.0, (after.1 - before.1) / (after.0 - before.0))
+}
+
+#[test]
+fn a_lock_that_may_be_passed_hides_its_wake_ups_and_strict_order_pays_each() {
+    let ours = |bypasses| overcommitted(LockKind::Corefit { bypasses, cpus: 2 });
+    let ((fifo, halts), (once, _), (passed, few)) = (ours(0), ours(1), ours(127));
+    assert!(halts > 0.3 && few < 0.1, "{halts} {few}");
+    assert!(once > fifo && once < 3.0 * fifo, "one may pass: {once} {fifo}");
+    assert!(passed > 10.0 * fifo, "{passed} {fifo}");
+    let (paper, _) = overcommitted(LockKind::OTicket { near: 18, wake: 4 });
+    assert!(fifo > 10.0 * paper, "who spins keeps others from their pCPUs: {fifo} {paper}");
+}
+
 /// P4's machine with a VM whose work of class 1 minds its siblings.
 fn opterons(one: VmSpec) -> Spec {
     let mut spec = real(host(32, Policy::Credit(CreditSpec::default()), vec![one]));

@@ -114,6 +114,8 @@ fn random_host(seed: u64) -> Spec {
             LockKind::ITicket,
             LockKind::LongerSpin,
             LockKind::Queue,
+            LockKind::Corefit { bypasses: 3, cpus: 2 },
+            LockKind::Corefit { bypasses: 0, cpus: 0 },
         ]);
         vm
     });

@@ -74,6 +74,7 @@ fn active(profile: &Profile) -> anyhow::Result<String> {
         x: "s".into(),
         y: "active cores".into(),
         categories: None,
+        logarithmic_x: false,
         series: vec![
             Series { name: "active cores".into(), points: sums.iter().enumerate().map(points).collect() },
             line(format!("mean {:.1}", f.parallelism), f.parallelism),
@@ -109,6 +110,7 @@ fn used(profile: &Profile) -> anyhow::Result<String> {
         x: "s".into(),
         y: "work over timeslices".into(),
         categories: None,
+        logarithmic_x: false,
         series: vec![
             Series { name: "work there is".into(), points },
             Series { name: "all timeslices".into(), points: vec![(0.0, 1.0, None), (end, 1.0, None)] },
@@ -141,6 +143,7 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
         x: "vCPUs, or cores".into(),
         y: "speedup".into(),
         categories: None,
+        logarithmic_x: false,
         series: vec![
             Series {
                 name: "machine of its own".into(),

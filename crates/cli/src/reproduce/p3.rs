@@ -1,4 +1,8 @@
-//! P3, Figure 1: vCPUs that are hyperthreads add little to as many that are cores.
+//! P3, Figure 1: vCPUs that are hyperthreads add little to as many that are cores. What was measured here: `measured.rs`;
+//! Figures 2, 4, 6, 7 and 8: `build.rs`.
+
+mod build;
+mod measured;
 
 use anyhow::Result;
 
@@ -21,8 +25,11 @@ pub(super) fn items() -> Result<Vec<Item>> {
         let item = Item::new((Paper::P3, "Figure 1"), what, None, Some(ours), &Rule::AtLeast(1.01));
         item.fitted("class.compiler.beside_sibling")
     };
-    Ok(vec![
+    let mut items = vec![
         order("16 cores: gain of 8 to 16 vCPUs over that of 16 to 32", faster(0, 1) / plateau),
         order("gain of 16 to 32 vCPUs, 28 cores over 16 cores", faster(3, 4) / plateau),
-    ])
+    ];
+    items.extend(measured::items()?);
+    items.extend(build::items()?);
+    Ok(items)
 }

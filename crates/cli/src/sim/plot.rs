@@ -129,6 +129,7 @@ pub(super) fn draw(
         x: key.clone(),
         y: host.map_or(METRICS[metric].meaning, |host| host.meaning).into(),
         categories: amounts.is_none().then(|| values.clone()),
+        logarithmic_x: false,
         series,
     })
 }

@@ -61,3 +61,6 @@ caught!(entering_the_missing_after_the_flag, EnterAfterFlag, LOST, late(FIFO, 1,
 caught!(looking_at_the_head_with_the_flag_set, ReapWithFlagSet, LOST, late(FIFO, 1, 1));
 caught!(flagging_without_release, FlagRelaxed, LOST, late(FIFO, 1, 1));
 caught!(looking_at_the_missing_too_early, LookRelaxed, LOST, late(FIFO, 1, 1));
+caught!(a_re_read_that_came_before_the_flag, RereadBeforeFlag, LOST, turns(FIFO, &[1, 1]));
+caught!(a_kick_that_is_taken_for_a_turn, TrustTheKick, RACE, turns(EARLY, &[1, 1, 1]));
+caught!(a_release_that_looks_for_the_missing_once, ReapLookedOnce, LOST, late(FIFO, 1, 1));

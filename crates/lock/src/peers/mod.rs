@@ -1,11 +1,11 @@
-//! The locks that ours is measured against, all behind `lock_api::RawMutex`, so that one harness serves
-//! them alike. They are here to be compared with, not to be used.
+//! The locks that ours is measured against, and one face for all of them (`face.rs`), so that one harness
+//! serves them alike. They are here to be compared with, not to be used.
 
-mod glibc;
+mod face;
 mod mcs;
 mod ticket;
 
-pub use glibc::{Adaptive, Glibc};
+pub use face::{Face, Guarded, Window};
 pub use mcs::McsPark;
 pub use ticket::{PvTicket, Ticket, TicketFutex};
 

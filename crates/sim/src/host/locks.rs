@@ -4,7 +4,8 @@
 //!                 free ──acquire──▶ held ──release, nobody waits──▶ free
 //!                                   │  ▲
 //!            acquire: waits (spins) │  │ release: the first in line owns it at once (fair kinds),
-//!                                   ▼  │ or whoever spins on a vCPU that runs (unfair kinds)
+//!                                   ▼  │ or whoever spins on a vCPU that runs (unfair kinds); ours is
+//!                                   │  │ free until the first in line runs, and may be taken meanwhile
 //!                                  in line ──patience over──▶ its vCPU halts (PV kinds) ──kick──▶ in line
 //! ```
 //!
@@ -25,6 +26,9 @@ use super::thread::Line;
 const PATIENCE: u64 = 1 << 15;
 /// The most (P3's `SPIN_MAX_THRESHOLD`).
 const LONG_PATIENCE: u64 = 1 << 34;
+/// The least and the most that the first in line spins for a lock of ours, ns, in between as long as waking an idle
+/// pCPU takes; those behind it half as long as who is before them (`FIRST_NS`, `MOST_NS` of `crates/lock`'s `tune.rs`).
+const WAKE_NS: (u64, u64) = (5_000, 60_000);
 
 /// A lock.
 #[derive(Clone, Debug)]
@@ -33,11 +37,13 @@ pub(crate) struct Lock {
     line: Line,
     /// Of its own, for [`LockKind::ITicket`].
     patience: u64,
+    /// How often the first in line was passed, for [`LockKind::Corefit`].
+    bypassed: u32,
 }
 
 impl Lock {
     pub(super) fn new() -> Lock {
-        Lock { owner: NONE, line: Line::EMPTY, patience: PATIENCE }
+        Lock { owner: NONE, line: Line::EMPTY, patience: PATIENCE, bypassed: 0 }
     }
 }
 
@@ -59,11 +65,17 @@ impl Sim {
     /// A thread wants a lock; whether it has it. If not, it waits, and goes on at its `pc`.
     pub(super) fn acquire(&mut self, t: u32, kind: LockUse, number: u16) -> bool {
         let l = self.lock_of(t, number);
+        let lock_kind = self.kind(t, kind);
         let lock = &mut self.locks[l as usize];
         let thread = &mut self.threads[t as usize];
         let counts = &mut self.guests[self.cpus.vcpus[thread.vcpu as usize].vm as usize].counts;
-        if lock.owner == NONE {
+        let closed = match lock_kind {
+            LockKind::Corefit { bypasses, .. } => lock.line.len > 0 && lock.bypassed >= bypasses,
+            _ => false,
+        };
+        if lock.owner == NONE && !closed {
             lock.owner = t;
+            lock.bypassed = lock.bypassed.saturating_add(u32::from(lock.line.len > 0));
             counts.acquired += 1;
             thread.pc += 1;
             match kind {
@@ -89,8 +101,7 @@ impl Sim {
                 thread.spin(Wait::User(l), NEVER, false);
             }
             LockUse::Kernel => {
-                let patience = self.patience(self.kind(t, kind), l, distance);
-                let ns = patience.map_or(NEVER, |turns| turns.saturating_mul(self.costs.spin_turn_ns));
+                let ns = self.patience(lock_kind, l, t, distance);
                 let seen = self.ple.on;
                 let thread = &mut self.threads[t as usize];
                 thread.pc += 1;
@@ -103,16 +114,28 @@ impl Sim {
         false
     }
 
-    /// Turns before a waiter at this distance from the holder halts; `None`: it does not.
-    fn patience(&self, kind: LockKind, l: u32, distance: u32) -> Option<u64> {
-        match kind {
-            LockKind::TestAndSet | LockKind::Ticket => None,
-            LockKind::PvTicket | LockKind::Queue => Some(PATIENCE),
-            LockKind::OTicket { near, .. } if distance < near => Some(LONG_PATIENCE >> (distance - 1)),
-            LockKind::OTicket { .. } => Some(PATIENCE),
-            LockKind::ITicket => Some(self.locks[l as usize].patience),
-            LockKind::LongerSpin => Some(LONG_PATIENCE),
-        }
+    /// How long a waiter at this distance from the holder spins before it halts, ns.
+    fn patience(&self, kind: LockKind, l: u32, t: u32, distance: u32) -> u64 {
+        let turns = match kind {
+            LockKind::TestAndSet | LockKind::Ticket => return NEVER,
+            LockKind::PvTicket | LockKind::Queue => PATIENCE,
+            LockKind::OTicket { near, .. } if distance < near => LONG_PATIENCE >> (distance - 1),
+            LockKind::OTicket { .. } => PATIENCE,
+            LockKind::ITicket => self.locks[l as usize].patience,
+            LockKind::LongerSpin => LONG_PATIENCE,
+            LockKind::Corefit { cpus, .. } => {
+                let vm = self.cpus.vcpus[self.threads[t as usize].vcpu as usize].vm;
+                let vcpus = || self.cpus.vcpus.iter().filter(|v| v.vm == vm && v.online).count();
+                let cpus = if cpus > 0 { cpus } else { u32::try_from(vcpus()).unwrap_or(u32::MAX) };
+                return if distance >= cpus { 0 } else { self.wake_ns() >> (distance - 1).min(63) };
+            }
+        };
+        turns.saturating_mul(self.costs.spin_turn_ns)
+    }
+
+    fn wake_ns(&self) -> u64 {
+        let costs = &self.costs;
+        (costs.ipi_ns + costs.halt_ns + costs.switch_ns).clamp(WAKE_NS.0, WAKE_NS.1)
     }
 
     /// A thread gives a lock back.
@@ -148,6 +171,13 @@ impl Sim {
             }
             return;
         }
+        if matches!(lock_kind, LockKind::Corefit { bypasses: 1.., .. }) && !self.first_spins(l) {
+            // Free, and the first one's as soon as it runs, unless others pass it.
+            let first = self.locks[l as usize].line.head;
+            self.threads[first as usize].patience = self.wake_ns();
+            self.wake_ahead(l, 2, by);
+            return;
+        }
         let waiters = u64::from(self.locks[l as usize].line.len);
         let shared = if lock_kind == LockKind::Queue { 0 } else { self.costs.line_ns * (waiters - 1) / 2 };
         let next = self.locks[l as usize].line.head;
@@ -157,11 +187,23 @@ impl Sim {
         }
     }
 
+    /// Whether the first in line is there to see that the lock is free: it spins, and is through with waking up.
+    fn first_spins(&mut self, l: u32) -> bool {
+        let thread = &self.threads[self.locks[l as usize].line.head as usize];
+        let (current, v) = (thread.state == TState::Current, thread.vcpu as usize);
+        let runs = current && self.cpus.vcpus[v].state == VState::Running;
+        if runs {
+            self.settle(self.cpus.vcpus[v].pcpu);
+        }
+        runs && self.cpus.vcpus[v].debt == 0
+    }
+
     /// A waiter becomes the owner.
     fn hand_over(&mut self, l: u32, next: u32, by: u32, delay: u64) {
         let lock = &mut self.locks[l as usize];
         lock.line.remove(&mut self.threads, next);
         lock.owner = next;
+        lock.bypassed = 0;
         let vm = self.cpus.vcpus[self.threads[next as usize].vcpu as usize].vm;
         self.guests[vm as usize].counts.acquired += 1;
         self.grant(next, delay, by);
@@ -185,6 +227,9 @@ impl Sim {
     pub(super) fn lock_halt(&mut self, t: u32, l: u32) {
         let v = self.threads[t as usize].vcpu;
         let vm = self.cpus.vcpus[v as usize].vm as usize;
+        if matches!(self.guests[vm].lock, LockKind::Corefit { .. }) && self.looks_again(t, l) {
+            return;
+        }
         if self.guests[vm].lock == LockKind::ITicket {
             let patience = &mut self.locks[l as usize].patience;
             *patience = (*patience * 2).min(LONG_PATIENCE);
@@ -194,6 +239,19 @@ impl Sim {
         thread.left = thread.patience;
         self.guests[vm].counts.lock_halts += 1;
         self.halt(v);
+    }
+
+    /// The last look before a waiter for a lock of ours halts, and its first one when it runs again: it takes the lock
+    /// in its turn, or spins for the rest of its patience. False: it halts.
+    fn looks_again(&mut self, t: u32, l: u32) -> bool {
+        let lock = &self.locks[l as usize];
+        if lock.owner == NONE && lock.line.head == t {
+            self.hand_over(l, t, NONE, self.costs.line_ns);
+            return true;
+        }
+        let thread = &mut self.threads[t as usize];
+        thread.left = std::mem::take(&mut thread.patience);
+        thread.left > 0
     }
 
     /// A vCPU gets to run, or a thread gets onto it: if the thread spins for an unfair lock that became
@@ -206,6 +264,14 @@ impl Sim {
             return;
         }
         let (Wait::Kernel(l) | Wait::User(l)) = thread.wait else { return };
+        let vm = self.cpus.vcpus[v as usize].vm as usize;
+        if matches!((thread.wait, self.guests[vm].lock), (Wait::Kernel(_), LockKind::Corefit { .. })) {
+            // It looks when it has paid for waking up; until then others may pass it.
+            let thread = &mut self.threads[t as usize];
+            thread.patience = thread.patience.max(thread.left);
+            thread.left = self.costs.line_ns;
+            return;
+        }
         let lock = &mut self.locks[l as usize];
         // A fair lock is never free while somebody waits.
         if lock.owner == NONE && lock.line.remove(&mut self.threads, t) {
@@ -213,7 +279,7 @@ impl Sim {
             let thread = &mut self.threads[t as usize];
             thread.granted = true;
             thread.left = self.costs.line_ns;
-            self.guests[self.cpus.vcpus[v as usize].vm as usize].counts.acquired += 1;
+            self.guests[vm].counts.acquired += 1;
         }
     }
 }

@@ -138,7 +138,7 @@ fn class(table: &Table<'_>) -> Result<Class, ScenarioError> {
     Ok(class)
 }
 
-const LOCKS: [(&str, LockKind); 7] = [
+const LOCKS: [(&str, LockKind); 9] = [
     ("test-and-set", LockKind::TestAndSet),
     ("ticket", LockKind::Ticket),
     ("pv-ticket", LockKind::PvTicket),
@@ -146,6 +146,8 @@ const LOCKS: [(&str, LockKind); 7] = [
     ("iticket", LockKind::ITicket),
     ("longer-spin", LockKind::LongerSpin),
     ("queue", LockKind::Queue),
+    ("corefit", LockKind::Corefit { bypasses: 127, cpus: 0 }),
+    ("corefit-fifo", LockKind::Corefit { bypasses: 0, cpus: 0 }),
 ];
 
 fn vm(
@@ -161,8 +163,10 @@ fn vm(
     }
     let count = table.whole("count", 1, 1, 4096)?;
     let (near, wake) = (table.whole("oticket_near", 18, 0, 64)?, table.whole("oticket_wake", 4, 1, 4096)?);
+    let cpus = table.whole("corefit_cpus", 0, 0, 4096)?;
     let lock = match table.choice("lock", GuestSpec::default().lock, &LOCKS)? {
         LockKind::OTicket { .. } => LockKind::OTicket { near, wake },
+        LockKind::Corefit { bypasses, .. } => LockKind::Corefit { bypasses, cpus },
         other => other,
     };
     let guest = GuestSpec {

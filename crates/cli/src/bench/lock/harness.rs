@@ -6,9 +6,9 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use corefit_lock::peers::{ticks, ticks_per_us};
-use lock_api::{Mutex, RawMutex};
+use corefit_lock::peers::{Face, Guarded, ticks, ticks_per_us};
 
+use super::order::Order;
 use super::waits::Waits;
 
 /// What threads do with the lock and between.
@@ -50,6 +50,9 @@ pub(super) struct Outcome {
     pub(super) cpus: f64,
     /// Context switches per second.
     pub(super) switches_s: f64,
+    /// Arrivals with somebody seen in line, and how many of them were served before that one.
+    pub(super) order_checks: u64,
+    pub(super) overtakings: u64,
 }
 
 /// What the lock protects; a lost update shows that it does not.
@@ -59,18 +62,14 @@ struct Protected {
     work: u64,
 }
 
-/// A lock with what it protects, on cache lines of its own.
-#[repr(align(128))]
-struct Bucket<R: RawMutex>(Mutex<R, Protected>);
-
-struct Buckets<R: RawMutex> {
-    locks: Vec<Bucket<R>>,
+struct Buckets {
+    locks: Vec<Guarded<Protected>>,
     /// For each lock but the last, the random number of 32 bits below which it or one before it is chosen.
     below: Vec<u64>,
 }
 
-impl<R: RawMutex> Buckets<R> {
-    fn new(count: usize) -> Buckets<R> {
+impl Buckets {
+    fn new(face: Face, count: usize) -> Buckets {
         let weights = (1..=count.max(1)).map(|k| 1.0 / number(k as u64));
         let whole: f64 = weights.clone().sum();
         let mut sum = 0.0;
@@ -81,59 +80,80 @@ impl<R: RawMutex> Buckets<R> {
             below
         });
         let below = below.collect();
-        let bucket = || Bucket(Mutex::new(Protected::default()));
-        Buckets { locks: (0..count.max(1)).map(|_| bucket()).collect(), below }
+        Buckets {
+            locks: (0..count.max(1)).map(|_| Guarded::new(face, Protected::default())).collect(),
+            below,
+        }
     }
 
-    fn choose(&self, random: u64) -> &Mutex<R, Protected> {
-        // The upper bits choose how long to stay outside.
-        &self.locks[self.below.partition_point(|below| *below <= random & 0xffff_ffff)].0
+    /// The number of a lock; the upper bits choose how long to stay outside.
+    fn choose(&self, random: u64) -> usize {
+        self.below.partition_point(|below| *below <= random & 0xffff_ffff)
     }
 }
 
 /// One thread's part.
+#[derive(Default)]
 struct Part {
+    uncounted: u64,
     untimed: u64,
     timed: u64,
+    watched: u64,
     waits: Waits,
+    order_checks: u64,
+    overtakings: u64,
 }
 
+const WARM_UP: u8 = 0;
 const UNTIMED: u8 = 1;
 const TIMED: u8 = 2;
-const STOP: u8 = 3;
+const WATCHED: u8 = 3;
+const STOP: u8 = 4;
 
-/// Runs the lock for twice `half`: once without clocks for the throughput, once timing every wait.
-pub(super) fn run<R: RawMutex + Send + Sync + 'static>(
-    threads: usize,
-    section: Section,
-    half: Duration,
-) -> Result<Outcome> {
-    let buckets: Arc<Buckets<R>> = Arc::new(Buckets::new(section.locks));
-    let phase = Arc::new(AtomicU8::new(0));
+/// Until something is counted, so that every thread has had its first time slice, 64 on 2 CPUs too: before that fewer
+/// of them compete.
+const WARM_UP_TIME: Duration = Duration::from_millis(500);
+
+/// The part of a run in which the order is watched, of the half before it.
+pub(super) const WATCH: u32 = 8;
+/// One arrival of so many is checked: looking at another thread takes some us.
+const CHECK_ONE_OF: u64 = 64;
+
+/// Runs the lock for twice `half`, without clocks for the throughput, then timing every wait; and for a little longer,
+/// to see who overtakes whom.
+pub(super) fn run(face: Face, threads: usize, section: Section, half: Duration) -> Result<Outcome> {
+    let buckets = Arc::new(Buckets::new(face, section.locks));
+    let order = Arc::new(Order::new(threads));
+    let phase = Arc::new(AtomicU8::new(WARM_UP));
     let ready = Arc::new(Barrier::new(threads + 1));
     let handles: Vec<_> = (0..threads)
         .map(|n| {
-            let (buckets, phase, ready) = (Arc::clone(&buckets), Arc::clone(&phase), Arc::clone(&ready));
+            let (buckets, order) = (Arc::clone(&buckets), Arc::clone(&order));
+            let (phase, ready) = (Arc::clone(&phase), Arc::clone(&ready));
             std::thread::spawn(move || {
+                order.enter(n);
                 ready.wait();
-                part(&buckets, section, &phase, n as u64)
+                part(&buckets, &order, section, &phase, n)
             })
         })
         .collect();
+    ready.wait();
+    std::thread::sleep(WARM_UP_TIME);
     let before = usage();
     phase.store(UNTIMED, Ordering::Relaxed);
-    ready.wait();
     let start = Instant::now();
     std::thread::sleep(half);
     phase.store(TIMED, Ordering::Relaxed);
     let untimed_s = start.elapsed().as_secs_f64();
     std::thread::sleep(half);
-    phase.store(STOP, Ordering::Relaxed);
+    phase.store(WATCHED, Ordering::Relaxed);
     let after = usage();
     let wall_s = start.elapsed().as_secs_f64();
+    std::thread::sleep(half / WATCH);
+    phase.store(STOP, Ordering::Relaxed);
     let parts: Vec<Part> = handles.into_iter().filter_map(|h| h.join().ok()).collect();
-    let total: u64 = parts.iter().map(|p| p.untimed + p.timed).sum();
-    let counted: u64 = buckets.locks.iter().map(|bucket| bucket.0.lock().count).sum();
+    let total: u64 = parts.iter().map(|p| p.uncounted + p.untimed + p.timed + p.watched).sum();
+    let counted: u64 = buckets.locks.iter().map(|lock| lock.with(|protected| protected.count)).sum();
     if counted != total || parts.len() != threads {
         bail!("the lock does not exclude: {total} acquisitions left {counted} counted");
     }
@@ -152,27 +172,48 @@ pub(super) fn run<R: RawMutex + Send + Sync + 'static>(
         max_us: waits.longest() / scale,
         cpus: (after.0 - before.0) / wall_s,
         switches_s: (after.1 - before.1) / wall_s,
+        order_checks: parts.iter().map(|p| p.order_checks).sum(),
+        overtakings: parts.iter().map(|p| p.overtakings).sum(),
     })
 }
 
-fn part<R: RawMutex>(buckets: &Buckets<R>, section: Section, phase: &AtomicU8, seed: u64) -> Part {
-    let mut part = Part { untimed: 0, timed: 0, waits: Waits::default() };
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+fn part(buckets: &Buckets, order: &Order, section: Section, phase: &AtomicU8, me: usize) -> Part {
+    let mut part = Part::default();
+    let mut random = (me as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     loop {
-        let lock = buckets.choose(random);
+        let number = buckets.choose(random);
+        let lock = &buckets.locks[number];
         match phase.load(Ordering::Relaxed) {
+            WARM_UP => {
+                lock.with(|protected| inside(protected, section));
+                part.uncounted += 1;
+            }
             UNTIMED => {
-                inside(&mut lock.lock(), section);
+                lock.with(|protected| inside(protected, section));
                 part.untimed += 1;
             }
             TIMED => {
                 let before = ticks();
-                let mut guard = lock.lock();
-                let after = ticks();
-                inside(&mut guard, section);
-                drop(guard);
+                let after = lock.with(|protected| {
+                    let after = ticks();
+                    inside(protected, section);
+                    after
+                });
                 part.waits.note(after.saturating_sub(before));
                 part.timed += 1;
+            }
+            WATCHED => {
+                let check = (random >> 33).is_multiple_of(CHECK_ONE_OF);
+                let from = usize::try_from(random >> 40).unwrap_or(0);
+                let seen = if check { order.in_line(number, from) } else { None };
+                order.arrives(me, number, part.watched);
+                let overtook = lock.with(|protected| {
+                    inside(protected, section);
+                    order.served(me, seen)
+                });
+                part.order_checks += u64::from(seen.is_some());
+                part.overtakings += u64::from(overtook);
+                part.watched += 1;
             }
             _ => return part,
         }
@@ -231,23 +272,32 @@ mod tests {
     fn a_run_counts_every_acquisition() {
         let half = Duration::from_millis(20);
         for section in [SECTIONS[0], SECTIONS[3]] {
-            let outcome = run::<parking_lot::RawMutex>(3, section, half).unwrap();
+            let outcome = run(Face::of::<parking_lot::RawMutex>(), 3, section, half).unwrap();
             assert!(outcome.ops_s > 0.0 && outcome.max_us >= outcome.p50_us, "{outcome:?}");
         }
     }
 
     #[test]
+    fn a_lock_that_serves_in_order_is_seen_to_do_so() {
+        let fifo = Face::of::<corefit_lock::RawMutex<corefit_lock::Fifo>>();
+        let mut checks = 0;
+        while checks == 0 {
+            let outcome = run(fifo, 12, SECTIONS[0], Duration::from_millis(200)).unwrap();
+            assert_eq!(outcome.overtakings, 0, "{outcome:?}");
+            checks = outcome.order_checks;
+        }
+    }
+
+    #[test]
     fn a_lock_is_chosen_in_proportion_to_one_over_its_rank() {
-        let buckets: Buckets<parking_lot::RawMutex> = Buckets::new(4); // 12/25, 6/25, 4/25, 3/25
-        let of = |random: u64| {
-            let chosen = std::ptr::from_ref(buckets.choose(random));
-            buckets.locks.iter().position(|bucket| std::ptr::eq(&raw const bucket.0, chosen)).unwrap()
-        };
+        let face = Face::of::<parking_lot::RawMutex>();
+        let buckets = Buckets::new(face, 4); // 12/25, 6/25, 4/25, 3/25
         let share = |twenty_fifths: u64| twenty_fifths * (1 << 32) / 25;
         for (rank, (from, to)) in [(0, 12), (12, 18), (18, 22), (22, 25)].into_iter().enumerate() {
-            assert_eq!((of(share(from) + 1), of(share(to) - 1)), (rank, rank));
+            let chosen = (buckets.choose(share(from) + 1), buckets.choose(share(to) - 1));
+            assert_eq!(chosen, (rank, rank));
         }
-        let one: Buckets<parking_lot::RawMutex> = Buckets::new(1);
+        let one = Buckets::new(face, 1);
         assert_eq!((one.locks.len(), one.below.len()), (1, 0));
     }
 }

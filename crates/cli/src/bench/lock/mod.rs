@@ -1,27 +1,32 @@
 //! `corefit bench lock`: the opportunistic ticket lock beside glibc's mutex, `parking_lot`'s, and the
-//! locks that wait in order, all through one harness, in turns within each round.
+//! locks that wait in order, all through one harness and one face, that of a pthread mutex, in turns within each round.
 
+mod frontier;
 mod harness;
 mod judge;
+mod order;
 mod waits;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
-use corefit_lock::{RawMutex, peers};
+use anyhow::{Context, Result, bail};
+use corefit_lock::peers::{self, Face, Window};
+use corefit_lock::{Default, Fifo, Paper, RawMutex};
 use serde::Serialize;
 
 use super::progress::Progress;
 use super::stats::{Random, median};
 use super::table::{NONE, Table};
+use crate::{parallel, picture, preload};
 use harness::{Outcome, SECTIONS, Section};
 use judge::Verdict;
 
 /// Compare locks: throughput, fairness and waits, with fewer and with more threads than CPUs
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Short sections only, 1, 2 and 64 threads, 3 rounds; about a minute and a half
+    /// Short sections only, 1, 2 and 64 threads, 3 rounds; about two minutes
     #[arg(long)]
     quick: bool,
     /// Print one JSON document
@@ -33,7 +38,7 @@ pub(super) struct Args {
     /// Only these sections
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", value_parser = ["short", "medium", "long", "zipf"])]
     sections: Vec<String>,
-    /// Only these locks
+    /// Only these locks; bypass-N is the default with another bound, N of 1, 4, 16 or 64
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     locks: Vec<String>,
     /// Rounds; in each every lock runs once, in a new random order
@@ -42,22 +47,33 @@ pub(super) struct Args {
     /// Time of one run, without and then with clocks, s
     #[arg(long)]
     seconds: Option<f64>,
+    /// Draw throughput against waits, with the most threads: FILE.svg or FILE.png, with several sections FILE-SECTION.
+    /// Measures the bypass-N, too
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
-type Run = fn(usize, Section, Duration) -> Result<Outcome>;
-
-/// A lock with its name.
-const LOCKS: [(&str, Run); 10] = [
-    ("glibc", harness::run::<peers::Glibc>),
-    ("glibc-adaptive", harness::run::<peers::Adaptive>),
-    ("parking_lot", harness::run::<parking_lot::RawMutex>),
-    ("ticket", harness::run::<peers::Ticket>),
-    ("pv-ticket", harness::run::<peers::PvTicket>),
-    ("ticket-futex", harness::run::<peers::TicketFutex>),
-    ("mcs-park", harness::run::<peers::McsPark>),
-    ("paper", harness::run::<RawMutex<corefit_lock::Paper>>),
-    ("fifo", harness::run::<RawMutex<corefit_lock::Fifo>>),
-    ("default", harness::run::<RawMutex<corefit_lock::Default>>),
+/// Locks by name.
+const LOCKS: [(&str, Face); 10] = [
+    ("glibc", Face::GLIBC),
+    ("glibc-adaptive", Face::ADAPTIVE),
+    ("parking_lot", Face::of::<parking_lot::RawMutex>()),
+    ("ticket", Face::of::<peers::Ticket>()),
+    ("pv-ticket", Face::of::<peers::PvTicket>()),
+    ("ticket-futex", Face::of::<peers::TicketFutex>()),
+    ("mcs-park", Face::of::<peers::McsPark>()),
+    ("paper", Face::of::<RawMutex<Paper>>()),
+    ("fifo", Face::of::<RawMutex<Fifo>>()),
+    ("default", Face::of::<RawMutex<Default>>()),
+];
+/// The default in the library that `corefit run --lock` preloads.
+const PRELOADED: &str = "preloaded";
+/// Between fifo and default: so many times may the head be passed.
+const WINDOWS: [(&str, Face); 4] = [
+    ("bypass-1", Face::of::<RawMutex<Window<1>>>()),
+    ("bypass-4", Face::of::<RawMutex<Window<4>>>()),
+    ("bypass-16", Face::of::<RawMutex<Window<16>>>()),
+    ("bypass-64", Face::of::<RawMutex<Window<64>>>()),
 ];
 
 #[derive(Serialize)]
@@ -66,7 +82,16 @@ struct Document {
     rounds: usize,
     seconds: f64,
     cells: Vec<Cell>,
+    /// With the most threads: locks that no other beats in throughput and wait, shortest wait first.
+    frontiers: Vec<Frontier>,
     verdicts: Vec<Verdict>,
+}
+
+#[derive(Serialize)]
+struct Frontier {
+    section: &'static str,
+    threads: usize,
+    locks: Vec<&'static str>,
 }
 
 /// One lock under one load: medians over the rounds, and the range of the throughput.
@@ -87,19 +112,25 @@ struct Cell {
     wait_max_us: f64,
     cpus: f64,
     switches_s: f64,
+    /// Of all rounds: arrivals with somebody seen in line, and how many of them were served before that one.
+    order_checks: u64,
+    overtakings: u64,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(file) = &args.plot {
+        // To be known before, not afterwards.
+        picture::check(file).context("--plot")?;
+    }
     let quick_threads: &[usize] = if args.quick { &[1, 2, 64] } else { &[1, 2, 4, 16, 64] };
     let threads = if args.threads.is_empty() { quick_threads } else { &args.threads };
     let rounds = args.rounds.unwrap_or(if args.quick { 3 } else { 10 }).max(1);
     let seconds = args.seconds.unwrap_or(if args.quick { 0.5 } else { 10.0 });
-    let wanted = |names: &[String], name: &str| names.is_empty() || names.iter().any(|n| n == name);
     let sections: Vec<Section> = SECTIONS
         .into_iter()
         .filter(|s| wanted(&args.sections, s.name) && (!args.quick || s.name == "short"))
         .collect();
-    let locks: Vec<_> = LOCKS.into_iter().filter(|(name, _)| wanted(&args.locks, name)).collect();
+    let locks = locks(args)?;
     let mut progress = Progress::new(sections.len() * threads.len() * rounds * locks.len(), false);
     let mut random = Random::new(1);
     let mut cells = Vec::new();
@@ -110,9 +141,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 let mut order: Vec<usize> = (0..locks.len()).collect();
                 random.shuffle(&mut order);
                 for i in order {
-                    progress.begin(&format!("{} {} {n}", locks[i].0, section.name));
-                    outcomes[i].push((locks[i].1)(*n, *section, Duration::from_secs_f64(seconds / 2.0))?);
-                    progress.end(locks[i].0, "");
+                    let (name, face) = locks[i];
+                    progress.begin(&format!("{name} {} {n}", section.name));
+                    let half = Duration::from_secs_f64(seconds / 2.0);
+                    outcomes[i].push(harness::run(face, *n, *section, half)?);
+                    progress.end(name, "");
                 }
             }
             let row = |(i, runs): (usize, &Vec<Outcome>)| cell(locks[i].0, *n, section.name, runs);
@@ -120,14 +153,55 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     drop(progress);
-    let verdicts = judge::judge(&cells);
-    let document = Document { bench: "lock", rounds, seconds, cells, verdicts };
+    let verdicts = judge::judge(&cells, parallel::cpus());
+    let frontiers = frontier::most_threads(&cells).into_iter().filter_map(|load| {
+        let (section, threads) = load.first().map(|c| (c.section, c.threads))?;
+        let locks = frontier::frontier(&load).iter().map(|c| c.lock).collect();
+        Some(Frontier { section, threads, locks })
+    });
+    let frontiers = frontiers.collect();
+    let document = Document { bench: "lock", rounds, seconds, cells, frontiers, verdicts };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
-        print!("{}", text(&document));
+        show!("{}", text(&document).trim_end());
+    }
+    if let Some(plot) = &args.plot {
+        let loads = frontier::most_threads(&document.cells);
+        for load in &loads {
+            let note = format!("medians of {rounds} rounds of {seconds} s");
+            let section = load.first().map_or("", |c| c.section);
+            picture::write(
+                &frontier::file(plot, section, loads.len() > 1),
+                &frontier::drawing(load, &note)?,
+            )?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn wanted(names: &[String], name: &str) -> bool {
+    names.is_empty() || names.iter().any(|n| n == name)
+}
+
+/// The locks to be measured; what is not there is said.
+fn locks(args: &Args) -> Result<Vec<(&'static str, Face)>> {
+    let known = || LOCKS.into_iter().chain(WINDOWS).map(|(name, _)| name).chain([PRELOADED]);
+    if let Some(unknown) = args.locks.iter().find(|lock| known().all(|name| name != lock.as_str())) {
+        bail!("--locks: {unknown} is no lock; there are {}", known().collect::<Vec<_>>().join(", "));
+    }
+    let named = |(name, _): &(&'static str, Face)| wanted(&args.locks, name);
+    let mut locks: Vec<_> = LOCKS.into_iter().filter(named).collect();
+    if wanted(&args.locks, PRELOADED) {
+        match preload::find(&preload::LOCK).and_then(|path| Face::of_library(&path)) {
+            Ok(face) => locks.push((PRELOADED, face)),
+            Err(why) => eprintln!("corefit: bench lock: {PRELOADED}: skipped: {why}"),
+        }
+    }
+    if args.plot.is_some() || !args.locks.is_empty() {
+        locks.extend(WINDOWS.into_iter().filter(named));
+    }
+    Ok(locks)
 }
 
 fn cell(lock: &'static str, threads: usize, section: &'static str, runs: &[Outcome]) -> Cell {
@@ -149,6 +223,8 @@ fn cell(lock: &'static str, threads: usize, section: &'static str, runs: &[Outco
         wait_max_us: of(|o| o.max_us),
         cpus: of(|o| o.cpus),
         switches_s: of(|o| o.switches_s),
+        order_checks: runs.iter().map(|o| o.order_checks).sum(),
+        overtakings: runs.iter().map(|o| o.overtakings).sum(),
     }
 }
 
@@ -168,6 +244,7 @@ fn text(document: &Document) -> String {
         "max",
         "CPUs",
         "switches/s",
+        "overtaken",
     ];
     let mut table = Table::new(2, &headings);
     let us = |x: f64| if x < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") };
@@ -187,15 +264,52 @@ fn text(document: &Document) -> String {
             us(c.wait_max_us),
             format!("{:.2}", c.cpus),
             format!("{:.0}", c.switches_s),
+            if c.order_checks == 0 { NONE.into() } else { format!("{}/{}", c.overtakings, c.order_checks) },
         ]);
     }
     let mut text = table.render();
     text += &format!(
-        "\nMedians of {} rounds of {} s; M/s without clocks in the loop, waits with.\n",
-        document.rounds, document.seconds
+        "\nMedians of {} rounds of {} s; M/s without clocks in the loop, waits with. Overtaken: of so many arrivals that\n\
+         saw somebody asleep in line, how many had the lock before that one, in {:.1} s more of each run.\n",
+        document.rounds,
+        document.seconds,
+        document.seconds / 2.0 / f64::from(harness::WATCH),
     );
+    for frontier in &document.frontiers {
+        text += &format!(
+            "{}, {} threads: no other lock beats, in throughput and p99.99 of waits, {}.\n",
+            frontier.section,
+            frontier.threads,
+            frontier.locks.join(", ")
+        );
+    }
     for verdict in &document.verdicts {
         text += &format!("{verdict}\n");
     }
     text
+}
+
+#[cfg(test)]
+impl Cell {
+    /// Of short sections, with this throughput and these waits.
+    fn sample(lock: &'static str, threads: usize, ops_s: f64, wait_ms: f64) -> Cell {
+        Cell {
+            lock,
+            threads,
+            section: "short",
+            ops_s,
+            least_ops_s: ops_s,
+            most_ops_s: ops_s,
+            jain: 1.0,
+            max_over_min: Some(1.0),
+            wait_p50_us: 0.0,
+            wait_p999_us: wait_ms * 1e3,
+            wait_p9999_us: wait_ms * 1e3,
+            wait_max_us: wait_ms * 1e3,
+            cpus: 2.0,
+            switches_s: 0.0,
+            order_checks: 0,
+            overtakings: 0,
+        }
+    }
 }

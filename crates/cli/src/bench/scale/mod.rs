@@ -177,6 +177,7 @@ fn drawing(document: &Document) -> Result<String> {
         x: "vCPUs and threads".into(),
         y: "seconds".into(),
         categories: None,
+        logarithmic_x: false,
         series: columns(document).iter().map(line).collect(),
     })
 }

@@ -332,5 +332,6 @@ pub(super) fn chart(rows: &[Row]) -> Chart {
         y: "time / best".into(),
         series: series.collect(),
         categories: Some(names),
+        logarithmic_x: false,
     }
 }
