@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Outcome, Policy, Rule, Sizer, Step, Why};
+use corefit_core::decide::{Arbiter, Controller, Outcome, Policy, Rule, Sizer, Step, Weigher, Why};
 use corefit_core::machine::{
     Counters, Fixed, Lever, LeverKind, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
 };
@@ -68,11 +68,16 @@ impl Toy {
     fn obey(&mut self, controller: &mut Controller, step: &Step) {
         let mut outcomes = vec![];
         for action in &step.plan.actions {
-            let Value::Vcpus(set) = &action.to else { panic!("{action:?}") };
-            assert!(set.contains(CpuId(0)), "vCPU 0 stays: {action:?}");
             let vm = self.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
-            for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
-                vcpu.online = set.contains(CpuId(number));
+            match &action.to {
+                Value::Vcpus(set) => {
+                    assert!(set.contains(CpuId(0)), "vCPU 0 stays: {action:?}");
+                    for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
+                        vcpu.online = set.contains(CpuId(number));
+                    }
+                }
+                Value::Weight(weight) => vm.state.weight = Some(*weight),
+                _ => panic!("{action:?}"),
             }
             outcomes.push(Outcome { action: action.clone(), result: Ok(action.to.clone()) });
         }
@@ -94,6 +99,10 @@ impl Toy {
 
     fn online(&self, vm: usize) -> usize {
         self.vms[vm].state.online().len()
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.vms.iter().map(|vm| vm.state.weight.unwrap().0).collect()
     }
 }
 
@@ -291,6 +300,99 @@ fn arbitration_comes_before_size_and_preempts() {
     toy.vms[1].used = busy;
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1)), (1, 4));
+}
+
+/// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
+fn contest() -> (Toy, Policy) {
+    let mut toy = Toy::new(2, vec![vm("low", 2, None, |n| f64::from(n)), vm("high", 2, None, |_| 0.05)]);
+    toy.vms[0].state.weight = Some(Weight(1000.0));
+    toy.vms[1].state.weight = Some(Weight(2000.0));
+    let rule = |name: &str, priority| Rule {
+        name: name.into(),
+        priority: Some(priority),
+        guaranteed: Some(0.25),
+        ..Rule::default()
+    };
+    let vm = vec![rule("low", 0), rule("high", 1)];
+    let (size, arbitrate, weigh) = (Sizer::None, Arbiter::Priority, Weigher::Grants);
+    (toy, Policy { size, arbitrate, weigh, vm, ..Policy::default() })
+}
+
+#[test]
+fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short() {
+    fn busy(n: u32) -> f64 {
+        f64::from(n)
+    }
+    let (mut toy, policy) = contest();
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!(
+        (toy.online(0), toy.online(1)),
+        (2, 1),
+        "who wants no more than it is guaranteed asks for nothing"
+    );
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+    toy.vms[1].used = busy;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (1, 2));
+    assert_eq!(toy.weights(), [375.0, 2625.0], "a quarter of a pCPU of two; the sum stays");
+    toy.vms[1].used = |_| 0.05;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (2, 1));
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "as before");
+    assert_eq!(toy.rule(&mut controller, 20), 0);
+
+    // Not asked for: whole pCPUs are guaranteed, and weights stay.
+    let mut controller = Controller::new(Policy { weigh: Weigher::None, ..policy });
+    toy.vms[1].used = busy;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1), toy.weights()), (1, 1, vec![1000.0, 2000.0]));
+}
+
+#[test]
+fn one_that_cannot_shrink_is_preempted_by_weight_and_its_owners_weight_stands() {
+    fn busy(n: u32) -> f64 {
+        f64::from(n)
+    }
+    let (mut toy, policy) = contest();
+    let fixed = |lever, reason: &str| Fixed { lever, reason: reason.into() };
+    toy.vms[0].state.fixed = vec![fixed(LeverKind::Online, "no agent answers")];
+    toy.vms[1].used = busy;
+    // Of these only the weight of the one that is left alone is no matter.
+    toy.vms.push(vm("apart", 2, None, busy));
+    toy.vms[2].state.fixed =
+        vec![fixed(LeverKind::Online, "hands off"), fixed(LeverKind::Weight, "hands off")];
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.weights()), (2, vec![375.0, 2625.0, 1024.0]));
+    // Somebody changes one: that is what it is from then on.
+    toy.vms[0].state.weight = Some(Weight(500.0));
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [313.0, 2188.0, 1024.0], "of 2500");
+    controller.reconfigure(Policy { weigh: Weigher::None, ..policy });
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.weights(), [500.0, 2000.0, 1024.0]);
+}
+
+#[test]
+fn weights_change_not_too_often_and_not_for_little() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = |n| f64::from(n);
+    let mut controller = Controller::new(Policy { lever_ms: 10_000, ..policy.clone() });
+    toy.rule(&mut controller, 3);
+    assert_eq!(toy.weights(), [375.0, 2625.0]);
+    toy.vms[1].used = |_| 0.05;
+    toy.rule(&mut controller, 6);
+    assert_eq!(toy.weights(), [375.0, 2625.0], "not within ten seconds");
+    toy.rule(&mut controller, 6);
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
+
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = |n| f64::from(n);
+    (toy.vms[0].state.weight, toy.vms[1].state.weight) = (Some(Weight(390.0)), Some(Weight(2610.0)));
+    let mut controller = Controller::new(Policy { deadband: 0.05, ..policy });
+    toy.rule(&mut controller, 10);
+    assert_eq!(toy.weights(), [390.0, 2610.0], "4 % are not worth it");
 }
 
 #[test]
