@@ -39,9 +39,10 @@ differential:
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
-# What `corefit manage` and `corefit run` bring in an overcommitted VM; hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS).
+# What `corefit manage` and `corefit run` bring in an overcommitted VM, hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS); and
+# what priorities bring two VMs (PRIORITY_SIZE).
 manage-vms: vms build
-	cargo test -p corefit --release --locked --test manage_vms -- --ignored --nocapture measure
+	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 
 # QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails.
 vms:

@@ -374,6 +374,53 @@ fn one_that_cannot_shrink_is_preempted_by_weight_and_its_owners_weight_stands() 
     assert_eq!(toy.weights(), [500.0, 2000.0, 1024.0]);
 }
 
+/// libvirt's agents are asked every five seconds; what they said is seen until they say something else.
+#[test]
+fn a_guest_that_is_not_asked_at_each_look_wants_what_it_did() {
+    use corefit_core::machine::{GuestVcpu, GuestView};
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = |n| f64::from(n);
+    let mut controller = Controller::new(Policy { dwell_ms: 0, ..policy });
+    let mut actions = 0;
+    for look in 0..60 {
+        if look % 5 == 0 {
+            let at = toy.at;
+            let vcpu = |id| GuestVcpu {
+                id,
+                online: true,
+                busy_ns: Some(at),
+                idle_ns: Some(0),
+                ..GuestVcpu::default()
+            };
+            for vm in &mut toy.vms {
+                vm.state.guest = Some(GuestView { vcpus: vec![vcpu(0), vcpu(1)], runnable: Some(2) });
+            }
+        }
+        let step = controller.step(&toy.observe()).unwrap();
+        actions += step.plan.actions.len();
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+    }
+    assert_eq!((toy.online(0), toy.online(1)), (1, 2));
+    assert_eq!(actions, 3, "one vCPU and two weights, once");
+}
+
+#[test]
+fn who_gets_no_more_than_its_guarantee_for_long_is_said_to_starve() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = |n| f64::from(n);
+    let mut controller = Controller::new(policy);
+    let mut notes = vec![];
+    for _ in 0..40 {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+        notes.extend(step.notes);
+    }
+    let said = "low: has wanted 2 pCPUs for half a minute and more, and gets 0.25";
+    assert!(notes.iter().any(|note| note == said), "{notes:#?}");
+}
+
 #[test]
 fn weights_change_not_too_often_and_not_for_little() {
     let (mut toy, policy) = contest();

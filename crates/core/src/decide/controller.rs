@@ -52,6 +52,7 @@ pub struct Step {
 struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
+    wants: Option<f64>,
     /// It was tried with other counts at the last look.
     trying: bool,
     changed: Option<Time>,
@@ -178,6 +179,7 @@ impl Controller {
             let known = self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
+                wants: None,
                 trying: false,
                 changed: None,
                 fewer: None,
@@ -201,7 +203,9 @@ impl Controller {
             let least = rule.min.unwrap_or(1).min(most);
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
             let count = u32::try_from(online.len()).unwrap_or(all);
-            let wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at));
+            // Who was not measured this time wants what it wanted before.
+            known.wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at)).or(known.wants);
+            let wants = known.wants;
             let sizable = stays.is_none();
             asked.push(Asked { number, rule, sizable, online, least, most, seen: monitored, wants });
         }
@@ -218,14 +222,15 @@ impl Controller {
         let grants = arbiter.grant(&requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
         for ((grant, request), asked) in grants.iter().zip(&requests).zip(asked) {
             if grant.starves {
-                let (name, wants) = (&seen.vms[asked.number].seen.name, request.wants);
+                let (name, wants) = (&seen.vms[asked.number].seen.name, request.wants.min(request.most));
                 let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
                 step.notes.push(format!(
                     "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}"
                 ));
             }
         }
-        if asked.iter().any(|asked| asked.seen.is_some_and(|seen| !seen.exact)) {
+        let blind = |asked: &&Asked| seen.vms[asked.number].seen.guest.is_none();
+        if asked.iter().filter(blind).any(|asked| asked.seen.is_some_and(|seen| !seen.exact)) {
             let text = "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting \
                         for input and output as idle, run queues are not seen";
             step.notes.push(text.into());

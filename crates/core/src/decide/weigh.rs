@@ -120,15 +120,15 @@ impl Weighing {
     }
 
     /// What VMs are to weigh, of those whose weight can be changed and who have siblings to share with.
-    fn targets(&self, seen: &HostEstimate, parts: &BTreeMap<VmId, (usize, f64)>) -> BTreeMap<VmId, f64> {
+    fn targets(&self, seen: &HostEstimate, parts: &BTreeMap<VmId, (Granted, f64)>) -> BTreeMap<VmId, f64> {
         let mut siblings: BTreeMap<Option<&str>, Vec<(&VmId, f64, f64, f64)>> = BTreeMap::new();
-        for (id, (number, part)) in parts {
-            let vm = &seen.vms[*number].seen;
+        for (id, (granted, part)) in parts {
+            let vm = &seen.vms[granted.number].seen;
             let Some(known) = self.vms.get(id).filter(|known| known.usable(vm, seen.at)) else { continue };
             // Under Xen's credit scheduler a VM weighs its weight times its vCPUs.
             let times = match seen.host.rule {
                 WeightRule::Linux => 1.0,
-                WeightRule::XenCredit => count(vm.online().len()).max(1.0),
+                WeightRule::XenCredit => f64::from(granted.vcpus.max(1)),
                 WeightRule::EqualPerVcpu => continue,
             };
             siblings.entry(vm.parent.as_deref()).or_default().push((id, known.base, *part, times));
@@ -167,19 +167,15 @@ fn contended(seen: &HostEstimate, granted: &[Granted]) -> bool {
 }
 
 /// What each VM's part is, in pCPUs.
-fn parts(seen: &HostEstimate, granted: &[Granted]) -> BTreeMap<VmId, (usize, f64)> {
+fn parts(seen: &HostEstimate, granted: &[Granted]) -> BTreeMap<VmId, (Granted, f64)> {
     let beyond = |granted: &Granted| (f64::from(granted.pcpus) - granted.guaranteed).max(0.0);
     let guaranteed: f64 = granted.iter().map(|granted| granted.guaranteed).sum();
     let wanted: f64 = granted.iter().map(beyond).sum();
     let left = (count(pcpus(seen)) - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
-    let part = |granted: &Granted| {
-        (
-            seen.vms[granted.number].seen.id.clone(),
-            (granted.number, granted.guaranteed + factor * beyond(granted)),
-        )
-    };
-    granted.iter().map(part).collect()
+    let id = |granted: &Granted| seen.vms[granted.number].seen.id.clone();
+    let part = |granted: &Granted| granted.guaranteed + factor * beyond(granted);
+    granted.iter().map(|granted| (id(granted), (*granted, part(granted)))).collect()
 }
 
 /// Whether two weights are the same: they are whole numbers.
