@@ -94,22 +94,20 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
     until("the other is back", || low.online() == ALL && high.online() == ONE);
     until("weights are as before", || scales.read() == before);
 
-    // Killed, or ended, in the middle of it.
-    for killed in [true, false] {
-        busy(&high, "2");
-        until("the other is preempted again", || low.online() == ONE && scales.read() == wanted);
-        if killed {
-            drop(daemon);
-            assert!(corefit(&["restore", "--state", state.to_str().unwrap()]).status.success());
-        } else {
-            assert!(daemon.end().success(), "{}", daemon.log());
-        }
+    // Killed in the middle of it, or ended.
+    let put_back = |scales: &mut Scales| {
         assert_eq!((low.online().as_str(), high.online().as_str()), (ALL, ALL));
         assert_eq!(scales.read(), before);
-        busy(&high, "0");
-        daemon = start(dir.path());
-    }
+    };
+    busy(&high, "2");
+    until("the other is preempted again", || low.online() == ONE && scales.read() == wanted);
+    drop(daemon);
+    assert!(corefit(&["restore", "--state", state.to_str().unwrap()]).status.success());
+    put_back(&mut scales);
+    let mut daemon = start(dir.path());
+    until("the other is preempted anew", || low.online() == ONE && scales.read() == wanted);
     assert!(daemon.end().success(), "{}", daemon.log());
+    put_back(&mut scales);
 }
 
 /// What priorities bring: seconds that two jobs take, by the guests' clocks, the second begun a while after the first.

@@ -231,6 +231,37 @@ fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     assert!(again < 12, "remembered: {again} changes are no full search");
 }
 
+/// What a count that is not in use could do does not show: it is looked for again, rarely.
+#[test]
+fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {
+    thread_local!(static EIGHT: std::cell::Cell<f64> = const { std::cell::Cell::new(500.0) });
+    fn rate(n: u32) -> f64 {
+        match n {
+            4 => 1000.0,
+            8 => EIGHT.get(),
+            _ => 300.0,
+        }
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), f64::from)]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+    let before = toy.vms[0].state.progress.unwrap();
+    let actions = toy.rule(&mut controller, 4 * 3600);
+    let done = (toy.vms[0].state.progress.unwrap() - before) / (4.0 * 3600.0 * 1000.0);
+    assert_eq!(toy.online(0), 4);
+    assert!((2..100).contains(&actions) && done > 0.998, "{actions} changes, {done} of the best");
+    EIGHT.set(2000.0);
+    toy.rule(&mut controller, 3700);
+    assert_eq!(toy.online(0), 8);
+    EIGHT.set(500.0);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4, "what shows is found at once");
+    EIGHT.set(2000.0);
+    toy.rule(&mut controller, 700);
+    assert_eq!(toy.online(0), 8, "ten minutes after a change");
+}
+
 #[test]
 fn who_cannot_shrink_is_said_once_and_left_alone() {
     let mut one = vm("a", 16, Some(four), four);
