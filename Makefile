@@ -19,6 +19,7 @@ test: build vms
 	cargo test --workspace --release --locked
 	workloads/check
 	@scripts/test-testvm || [ $$? -eq 77 ]
+	@scripts/test-unit || [ $$? -eq 77 ]
 
 # Formatting, lints, documentation.
 lint:
