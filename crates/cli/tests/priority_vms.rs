@@ -74,7 +74,7 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
 
     // Alone, the less important one has all; who is idle keeps a vCPU.
     busy(&low, "2");
-    let mut daemon = start(dir.path());
+    let daemon = start(dir.path());
     until("the idle one is at its least", || high.online() == ONE && low.online() == ALL);
     assert_eq!(scales.read(), before, "nobody is short: {}", daemon.log());
 
