@@ -9,7 +9,7 @@
 //! pCPUs, and they know no priorities. Here each gets what it is guaranteed, and of the rest a part in proportion to
 //! what it was granted beyond. Among siblings the sum of weights stays, so whoever takes no part in it is not concerned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Action, Outcome, Policy, Why};
@@ -57,8 +57,12 @@ struct Known {
 }
 
 impl Weighing {
-    /// Which weights to change. Without grants: all as they were.
+    /// Which weights to change, by what was granted, in the order of numbers. Without grants: all as they were.
     pub fn step(&mut self, seen: &HostEstimate, granted: &[Granted], policy: &Policy) -> Vec<Action> {
+        if granted.is_empty() && self.vms.values().all(|known| known.wrote.is_none()) {
+            self.vms.clear();
+            return Vec::new();
+        }
         self.settle(seen);
         if self.changed.is_some_and(|at| seen.at.since(at) < Duration::from_millis(policy.lever_ms)) {
             return Vec::new();
@@ -103,7 +107,8 @@ impl Weighing {
 
     /// Whose the weights are: what is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, seen: &HostEstimate) {
-        self.vms.retain(|id, _| seen.vms.iter().any(|vm| vm.seen.id == *id));
+        let here: BTreeSet<&VmId> = seen.vms.iter().map(|vm| &vm.seen.id).collect();
+        self.vms.retain(|id, _| here.contains(id));
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
             let Some(Weight(now)) = vm.seen.weight else { continue };
             let known = self.vms.entry(vm.seen.id.clone()).or_insert(Known {
@@ -159,8 +164,8 @@ fn contended(seen: &HostEstimate, granted: &[Granted]) -> bool {
         vm.role == Role::Vm && vm.state == State::Running
     };
     let stays = |number: usize| {
-        let sized = granted.iter().find(|granted| granted.number == number);
-        sized.map_or(seen.vms[number].seen.online().len(), |granted| granted.vcpus as usize)
+        let found = granted.binary_search_by_key(&number, |granted| granted.number);
+        found.map_or_else(|_| seen.vms[number].seen.online().len(), |at| granted[at].vcpus as usize)
     };
     let vcpus: usize = (0..seen.vms.len()).filter(|n| running(*n)).map(stays).sum();
     granted.iter().any(|granted| granted.short) && vcpus > pcpus(seen)
