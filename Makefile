@@ -41,7 +41,7 @@ vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
 # What `corefit manage` and `corefit run` bring in an overcommitted VM, hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS); and
-# what priorities bring two VMs (PRIORITY_SIZE).
+# what priorities bring two VMs (PRIORITY_SIZES).
 manage-vms: vms build
 	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 

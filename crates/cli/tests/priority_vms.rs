@@ -114,22 +114,25 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
 #[test]
 #[ignore = "a measurement: make manage-vms"]
 fn measure() {
-    let size = std::env::var("PRIORITY_SIZE").unwrap_or_else(|_| "S*8".into());
+    let sizes = std::env::var("PRIORITY_SIZES").unwrap_or_else(|_| "S*12 S*6".into());
+    let (less, more) = sizes.split_once(' ').expect("PRIORITY_SIZES: of the less and of the more important");
     let options = ["--name", "jobs", "--vcpus", "2", "--cpuset", "0-1"];
     let Some(vms) = or_skipped("measure", Vms::up(2, &options)) else { return };
     let (low, high) = (Guest::new(&vms, &vms.names[0]), Guest::new(&vms, &vms.names[1]));
     let dir = tempfile::tempdir().unwrap();
-    let job =
-        |guest: &Guest<'_>| guest.time("ep", &size, "1200", "env OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive");
+    let job = |guest: &Guest<'_>, size: &str| {
+        guest.time("ep", size, "1200", "env OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive")
+    };
     println!(
-        "seconds of ep {size} with 2 threads in 2-vCPU VMs on 2 pCPUs, the important one's begun 5 s later"
+        "seconds of ep with 2 threads in 2-vCPU VMs on 2 pCPUs; the important one ({more}) begins 5 s after the"
     );
-    println!("alone: less important {:.1}, important {:.1}", job(&low), job(&high));
+    println!("less important ({less})");
+    println!("alone: less important {:.1}, important {:.1}", job(&low, less), job(&high, more));
     let overlapping = || {
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| job(&low));
+            let first = scope.spawn(|| job(&low, less));
             std::thread::sleep(Duration::from_secs(5));
-            let second = job(&high);
+            let second = job(&high, more);
             (first.join().unwrap(), second)
         })
     };

@@ -56,6 +56,16 @@ struct Known {
     refused: bool,
 }
 
+/// One of those whose weights are compared.
+struct Sibling<'a> {
+    id: &'a VmId,
+    base: f64,
+    /// pCPUs.
+    part: f64,
+    /// As how many it counts.
+    times: f64,
+}
+
 impl Weighing {
     /// Which weights to change, by what was granted, in the order of numbers. Without grants: all as they were.
     pub fn step(&mut self, seen: &HostEstimate, granted: &[Granted], policy: &Policy) -> Vec<Action> {
@@ -126,7 +136,7 @@ impl Weighing {
 
     /// What VMs are to weigh, of those whose weight can be changed and who have siblings to share with.
     fn targets(&self, seen: &HostEstimate, parts: &BTreeMap<VmId, (Granted, f64)>) -> BTreeMap<VmId, f64> {
-        let mut siblings: BTreeMap<Option<&str>, Vec<(&VmId, f64, f64, f64)>> = BTreeMap::new();
+        let mut siblings: BTreeMap<Option<&str>, Vec<Sibling<'_>>> = BTreeMap::new();
         for (id, (granted, part)) in parts {
             let vm = &seen.vms[granted.number].seen;
             let Some(known) = self.vms.get(id).filter(|known| known.usable(vm, seen.at)) else { continue };
@@ -136,15 +146,20 @@ impl Weighing {
                 WeightRule::XenCredit => f64::from(granted.vcpus.max(1)),
                 WeightRule::EqualPerVcpu => continue,
             };
-            siblings.entry(vm.parent.as_deref()).or_default().push((id, known.base, *part, times));
+            siblings.entry(vm.parent.as_deref()).or_default().push(Sibling {
+                id,
+                base: known.base,
+                part: *part,
+                times,
+            });
         }
         let mut targets = BTreeMap::new();
         for vms in siblings.into_values().filter(|vms| vms.len() > 1) {
-            let weight: f64 = vms.iter().map(|(_, base, _, times)| base * times).sum();
-            let whole: f64 = vms.iter().map(|(_, _, part, _)| part).sum();
-            for (id, base, part, times) in vms {
-                let target = (weight * part / whole / times).round();
-                targets.insert(id.clone(), target.clamp(LEAST, MOST.max(base)));
+            let weight: f64 = vms.iter().map(|vm| vm.base * vm.times).sum();
+            let whole: f64 = vms.iter().map(|vm| vm.part).sum();
+            for vm in vms {
+                let target = (weight * vm.part / whole / vm.times).round();
+                targets.insert(vm.id.clone(), target.clamp(LEAST, MOST.max(vm.base)));
             }
         }
         targets
