@@ -5,6 +5,7 @@
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
 
+#[expect(dead_code, reason = "the rest is for sizing and telling")]
 mod manage_support;
 
 use std::path::Path;

@@ -335,7 +335,7 @@ fn arbitration_comes_before_size_and_preempts() {
 
 /// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
 fn contest() -> (Toy, Policy) {
-    let mut toy = Toy::new(2, vec![vm("low", 2, None, |n| f64::from(n)), vm("high", 2, None, |_| 0.05)]);
+    let mut toy = Toy::new(2, vec![vm("low", 2, None, f64::from), vm("high", 2, None, |_| 0.05)]);
     toy.vms[0].state.weight = Some(Weight(1000.0));
     toy.vms[1].state.weight = Some(Weight(2000.0));
     let rule = |name: &str, priority| Rule {
@@ -410,7 +410,7 @@ fn one_that_cannot_shrink_is_preempted_by_weight_and_its_owners_weight_stands() 
 fn a_guest_that_is_not_asked_at_each_look_wants_what_it_did() {
     use corefit_core::machine::{GuestVcpu, GuestView};
     let (mut toy, policy) = contest();
-    toy.vms[1].used = |n| f64::from(n);
+    toy.vms[1].used = f64::from;
     let mut controller = Controller::new(Policy { dwell_ms: 0, ..policy });
     let mut actions = 0;
     for look in 0..60 {
@@ -439,7 +439,7 @@ fn a_guest_that_is_not_asked_at_each_look_wants_what_it_did() {
 #[test]
 fn who_gets_no_more_than_its_guarantee_for_long_is_said_to_starve() {
     let (mut toy, policy) = contest();
-    toy.vms[1].used = |n| f64::from(n);
+    toy.vms[1].used = f64::from;
     let mut controller = Controller::new(policy);
     let mut notes = vec![];
     for _ in 0..40 {
@@ -455,7 +455,7 @@ fn who_gets_no_more_than_its_guarantee_for_long_is_said_to_starve() {
 #[test]
 fn weights_change_not_too_often_and_not_for_little() {
     let (mut toy, policy) = contest();
-    toy.vms[1].used = |n| f64::from(n);
+    toy.vms[1].used = f64::from;
     let mut controller = Controller::new(Policy { lever_ms: 10_000, ..policy.clone() });
     toy.rule(&mut controller, 3);
     assert_eq!(toy.weights(), [375.0, 2625.0]);
@@ -466,7 +466,7 @@ fn weights_change_not_too_often_and_not_for_little() {
     assert_eq!(toy.weights(), [1000.0, 2000.0]);
 
     let (mut toy, policy) = contest();
-    toy.vms[1].used = |n| f64::from(n);
+    toy.vms[1].used = f64::from;
     (toy.vms[0].state.weight, toy.vms[1].state.weight) = (Some(Weight(390.0)), Some(Weight(2610.0)));
     let mut controller = Controller::new(Policy { deadband: 0.05, ..policy });
     toy.rule(&mut controller, 10);

@@ -1,5 +1,4 @@
 //! Daemons and guests for the tests of `corefit manage`.
-#![allow(dead_code, reason = "every test file uses a part of this")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
