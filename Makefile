@@ -39,9 +39,10 @@ differential:
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
-# What `corefit manage` and `corefit run` bring in an overcommitted VM; hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS).
+# What `corefit manage` and `corefit run` bring in an overcommitted VM, hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS); and
+# what priorities bring two VMs (PRIORITY_SIZES).
 manage-vms: vms build
-	cargo test -p corefit --release --locked --test manage_vms -- --ignored --nocapture measure
+	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 
 # QEMU, libvirt and a kernel for the tests with real VMs; they are skipped, and say so, where that fails.
 vms:
@@ -50,6 +51,10 @@ vms:
 # The threaded tests of SQLite, zstd and Python with the C library's locks and with ours; some minutes.
 test-lock: build
 	scripts/test-lock
+
+# The systemd unit, started under a systemd of its own (systemd-nspawn); some seconds.
+test-unit: build
+	@scripts/test-unit || [ $$? -eq 77 ]
 
 # The lock's algorithm under loom, shuttle and Miri, with seeded bugs; some minutes, most of them building.
 prove-lock:
@@ -69,4 +74,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-lock prove-lock test-kernel clean
+.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-unit test-lock prove-lock test-kernel clean

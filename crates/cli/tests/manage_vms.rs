@@ -184,15 +184,13 @@ fn measure() {
         let reference = time("env OMP_NUM_THREADS=2");
         guest.set_online(8);
         let whole = with("corefit", true, "env OMP_NUM_THREADS=8 OMP_DYNAMIC=true /workloads/corefit run --");
-        println!(
-            "{program} {unmanaged:.2} {:.2} {:.2} {:.2} {:.2}({} of {counts:.2?}) {whole:.2} {reference:.2} D={:.3}",
-            sized[0],
-            sized[1],
-            sized[2],
-            best.1,
-            best.0,
-            whole / reference
-        );
+        let cut = limit.parse::<f64>().unwrap();
+        let shown = |time: f64| if time < cut { format!("{time:.2}") } else { format!(">{cut}") };
+        let sized = sized.map(shown).join(" ");
+        let d = if reference < cut { format!("{:.3}", whole / reference) } else { "?".into() };
+        let (unmanaged, whole, reference) = (shown(unmanaged), shown(whole), shown(reference));
+        let (best, count) = (shown(best.1), best.0);
+        println!("{program} {unmanaged} {sized} {best}({count} of {counts:.2?}) {whole} {reference} D={d}");
     }
     drop(testvm(&["list"]));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Outcome, Policy, Rule, Sizer, Step, Why};
+use corefit_core::decide::{Arbiter, Controller, Outcome, Policy, Rule, Sizer, Step, Weigher, Why};
 use corefit_core::machine::{
     Counters, Fixed, Lever, LeverKind, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
 };
@@ -68,11 +68,16 @@ impl Toy {
     fn obey(&mut self, controller: &mut Controller, step: &Step) {
         let mut outcomes = vec![];
         for action in &step.plan.actions {
-            let Value::Vcpus(set) = &action.to else { panic!("{action:?}") };
-            assert!(set.contains(CpuId(0)), "vCPU 0 stays: {action:?}");
             let vm = self.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
-            for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
-                vcpu.online = set.contains(CpuId(number));
+            match &action.to {
+                Value::Vcpus(set) => {
+                    assert!(set.contains(CpuId(0)), "vCPU 0 stays: {action:?}");
+                    for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
+                        vcpu.online = set.contains(CpuId(number));
+                    }
+                }
+                Value::Weight(weight) => vm.state.weight = Some(*weight),
+                _ => panic!("{action:?}"),
             }
             outcomes.push(Outcome { action: action.clone(), result: Ok(action.to.clone()) });
         }
@@ -94,6 +99,10 @@ impl Toy {
 
     fn online(&self, vm: usize) -> usize {
         self.vms[vm].state.online().len()
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.vms.iter().map(|vm| vm.state.weight.unwrap().0).collect()
     }
 }
 
@@ -222,6 +231,37 @@ fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     assert!(again < 12, "remembered: {again} changes are no full search");
 }
 
+/// What a count that is not in use could do does not show: it is looked for again, rarely.
+#[test]
+fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {
+    thread_local!(static EIGHT: std::cell::Cell<f64> = const { std::cell::Cell::new(500.0) });
+    fn rate(n: u32) -> f64 {
+        match n {
+            4 => 1000.0,
+            8 => EIGHT.get(),
+            _ => 300.0,
+        }
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), f64::from)]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+    let before = toy.vms[0].state.progress.unwrap();
+    let actions = toy.rule(&mut controller, 4 * 3600);
+    let done = (toy.vms[0].state.progress.unwrap() - before) / (4.0 * 3600.0 * 1000.0);
+    assert_eq!(toy.online(0), 4);
+    assert!((2..100).contains(&actions) && done > 0.998, "{actions} changes, {done} of the best");
+    EIGHT.set(2000.0);
+    toy.rule(&mut controller, 3700);
+    assert_eq!(toy.online(0), 8);
+    EIGHT.set(500.0);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4, "what shows is found at once");
+    EIGHT.set(2000.0);
+    toy.rule(&mut controller, 700);
+    assert_eq!(toy.online(0), 8, "ten minutes after a change");
+}
+
 #[test]
 fn who_cannot_shrink_is_said_once_and_left_alone() {
     let mut one = vm("a", 16, Some(four), four);
@@ -291,6 +331,146 @@ fn arbitration_comes_before_size_and_preempts() {
     toy.vms[1].used = busy;
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1)), (1, 4));
+}
+
+/// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
+fn contest() -> (Toy, Policy) {
+    let mut toy = Toy::new(2, vec![vm("low", 2, None, f64::from), vm("high", 2, None, |_| 0.05)]);
+    toy.vms[0].state.weight = Some(Weight(1000.0));
+    toy.vms[1].state.weight = Some(Weight(2000.0));
+    let rule = |name: &str, priority| Rule {
+        name: name.into(),
+        priority: Some(priority),
+        guaranteed: Some(0.25),
+        ..Rule::default()
+    };
+    let vm = vec![rule("low", 0), rule("high", 1)];
+    let (size, arbitrate, weigh) = (Sizer::None, Arbiter::Priority, Weigher::Grants);
+    (toy, Policy { size, arbitrate, weigh, vm, ..Policy::default() })
+}
+
+#[test]
+fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short() {
+    fn busy(n: u32) -> f64 {
+        f64::from(n)
+    }
+    let (mut toy, policy) = contest();
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!(
+        (toy.online(0), toy.online(1)),
+        (2, 1),
+        "who wants no more than it is guaranteed asks for nothing"
+    );
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+    toy.vms[1].used = busy;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (1, 2));
+    assert_eq!(toy.weights(), [375.0, 2625.0], "a quarter of a pCPU of two; the sum stays");
+    toy.vms[1].used = |_| 0.05;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (2, 1));
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "as before");
+    assert_eq!(toy.rule(&mut controller, 20), 0);
+
+    // Not asked for: whole pCPUs are guaranteed, and weights stay.
+    let mut controller = Controller::new(Policy { weigh: Weigher::None, ..policy });
+    toy.vms[1].used = busy;
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1), toy.weights()), (1, 1, vec![1000.0, 2000.0]));
+}
+
+#[test]
+fn one_that_cannot_shrink_is_preempted_by_weight_and_its_owners_weight_stands() {
+    fn busy(n: u32) -> f64 {
+        f64::from(n)
+    }
+    let (mut toy, policy) = contest();
+    let fixed = |lever, reason: &str| Fixed { lever, reason: reason.into() };
+    toy.vms[0].state.fixed = vec![fixed(LeverKind::Online, "no agent answers")];
+    toy.vms[1].used = busy;
+    // Of these only the weight of the one that is left alone is no matter.
+    toy.vms.push(vm("apart", 2, None, busy));
+    toy.vms[2].state.fixed =
+        vec![fixed(LeverKind::Online, "hands off"), fixed(LeverKind::Weight, "hands off")];
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.weights()), (2, vec![375.0, 2625.0, 1024.0]));
+    // Somebody changes one: that is what it is from then on.
+    toy.vms[0].state.weight = Some(Weight(500.0));
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [313.0, 2188.0, 1024.0], "of 2500");
+    controller.reconfigure(Policy { weigh: Weigher::None, ..policy });
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.weights(), [500.0, 2000.0, 1024.0]);
+}
+
+/// libvirt's agents are asked every five seconds; what they said is seen until they say something else.
+#[test]
+fn a_guest_that_is_not_asked_at_each_look_wants_what_it_did() {
+    use corefit_core::machine::{GuestVcpu, GuestView};
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(Policy { dwell_ms: 0, ..policy });
+    let mut actions = 0;
+    for look in 0..60 {
+        if look % 5 == 0 {
+            let at = toy.at;
+            let vcpu = |id| GuestVcpu {
+                id,
+                online: true,
+                busy_ns: Some(at),
+                idle_ns: Some(0),
+                ..GuestVcpu::default()
+            };
+            for vm in &mut toy.vms {
+                vm.state.guest = Some(GuestView { vcpus: vec![vcpu(0), vcpu(1)], runnable: Some(2) });
+            }
+        }
+        let step = controller.step(&toy.observe()).unwrap();
+        actions += step.plan.actions.len();
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+    }
+    assert_eq!((toy.online(0), toy.online(1)), (1, 2));
+    assert_eq!(actions, 3, "one vCPU and two weights, once");
+}
+
+#[test]
+fn who_gets_no_more_than_its_guarantee_for_long_is_said_to_starve() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(policy);
+    let mut notes = vec![];
+    for _ in 0..40 {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+        notes.extend(step.notes);
+    }
+    let said = "low: has wanted 2 pCPUs for half a minute and more, and gets 0.25";
+    assert!(notes.iter().any(|note| note == said), "{notes:#?}");
+}
+
+#[test]
+fn weights_change_not_too_often_and_not_for_little() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(Policy { lever_ms: 10_000, ..policy.clone() });
+    toy.rule(&mut controller, 3);
+    assert_eq!(toy.weights(), [375.0, 2625.0]);
+    toy.vms[1].used = |_| 0.05;
+    toy.rule(&mut controller, 6);
+    assert_eq!(toy.weights(), [375.0, 2625.0], "not within ten seconds");
+    toy.rule(&mut controller, 6);
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
+
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    (toy.vms[0].state.weight, toy.vms[1].state.weight) = (Some(Weight(390.0)), Some(Weight(2610.0)));
+    let mut controller = Controller::new(Policy { deadband: 0.05, ..policy });
+    toy.rule(&mut controller, 10);
+    assert_eq!(toy.weights(), [390.0, 2610.0], "4 % are not worth it");
 }
 
 #[test]

@@ -28,6 +28,9 @@ pub(crate) struct PlanArgs {
     /// Who is served first: none, fcfs, priority, max-min
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Arbiter>)]
     arbitrate: corefit_core::decide::Arbiter,
+    /// What VMs weigh: none, grants
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Weigher>)]
+    weigh: corefit_core::decide::Weigher,
     /// On which pCPUs: none, ulas, optimal-affinity, corefit
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Placer>)]
     place: corefit_core::decide::Placer,
@@ -85,6 +88,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         size: args.size,
         arbitrate: args.arbitrate,
         demand: args.demand,
+        weigh: args.weigh,
         place: args.place,
         shape: args.shape,
         vm: vm.into_iter().chain(given.vm).collect(),

@@ -9,6 +9,7 @@ use super::demand::{Monitored, Predict, monitor, predictor};
 use super::place::{Place, placer};
 use super::shape::Shaping;
 use super::size::{Choice, Size, Subject, sizer, whole};
+use super::weigh::{Granted, Weighing};
 use super::{Action, Outcome, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
@@ -27,6 +28,7 @@ pub struct Controller {
     before: Option<Snapshot>,
     known: BTreeMap<VmId, Known>,
     arbiter: Option<Box<dyn Arbitrate + Send>>,
+    weighing: Weighing,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
     said: BTreeSet<String>,
@@ -50,6 +52,7 @@ pub struct Step {
 struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
+    wants: Option<f64>,
     /// It was tried with other counts at the last look.
     trying: bool,
     changed: Option<Time>,
@@ -64,6 +67,8 @@ struct Known {
 struct Asked {
     number: usize,
     rule: Rule,
+    /// Its vCPUs can be taken offline.
+    sizable: bool,
     online: CpuSet,
     least: u32,
     most: u32,
@@ -77,6 +82,7 @@ impl Controller {
     pub fn new(policy: Policy) -> Controller {
         Controller {
             arbiter: arbiter(policy.arbitrate),
+            weighing: Weighing::default(),
             placer: placer(&policy),
             shaping: Shaping::default(),
             policy,
@@ -123,6 +129,8 @@ impl Controller {
         let grants = self.arbitrate(&asked, &seen, &mut step);
         let sizes = self.size(&asked, &grants, &before, &seen, &mut step);
         step.plan.actions = sizes;
+        let granted = self.granted(&asked, grants.as_deref());
+        step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
             step.plan.actions.extend(placer.place(now, &seen, policy));
@@ -142,6 +150,7 @@ impl Controller {
         let at = self.before.as_ref().map_or(Time(0), |before| before.at);
         for outcome in outcomes {
             self.shaping.told(outcome, at);
+            self.weighing.told(outcome, at);
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
             if outcome.action.lever != Lever::Online {
                 continue;
@@ -157,6 +166,7 @@ impl Controller {
     /// Demand: who may be sized, and what they want.
     fn ask(&mut self, before: &Snapshot, seen: &HostEstimate, step: &mut Step) -> Vec<Asked> {
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
+        let weighs = self.policy.weighs();
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
             if vm.seen.role != Role::Vm || vm.seen.state != State::Running || vm.seen.vcpus.is_empty() {
@@ -172,6 +182,7 @@ impl Controller {
             let known = self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
+                wants: None,
                 trying: false,
                 changed: None,
                 fewer: None,
@@ -181,14 +192,13 @@ impl Controller {
             if known.sizer.0 != name {
                 known.sizer = (name, sizer(name, policy));
             }
-            if let Some(reason) = vm.seen.fixed(LeverKind::Online) {
+            let refused = known.refused.then_some("its machine refused to change them");
+            let stays = vm.seen.fixed(LeverKind::Online).or(refused);
+            if let Some(reason) = stays {
                 step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
-                continue;
-            }
-            if known.refused {
-                step.notes
-                    .push(format!("{}: keeps its vCPUs: its machine refused to change them", vm.seen.name));
-                continue;
+                if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
+                    continue;
+                }
             }
             let online = vm.seen.online();
             let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
@@ -196,8 +206,11 @@ impl Controller {
             let least = rule.min.unwrap_or(1).min(most);
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
             let count = u32::try_from(online.len()).unwrap_or(all);
-            let wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at));
-            asked.push(Asked { number, rule, online, least, most, seen: monitored, wants });
+            // Who was not measured this time wants what it wanted before.
+            known.wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at)).or(known.wants);
+            let wants = known.wants;
+            let sizable = stays.is_none();
+            asked.push(Asked { number, rule, sizable, online, least, most, seen: monitored, wants });
         }
         asked
     }
@@ -205,30 +218,44 @@ impl Controller {
     /// Arbitration: what each may have; nothing if nobody arbitrates.
     fn arbitrate(&mut self, asked: &[Asked], seen: &HostEstimate, step: &mut Step) -> Option<Vec<Grant>> {
         let arbiter = self.arbiter.as_mut()?;
-        let request = |asked: &Asked| Request {
-            id: seen.vms[asked.number].seen.id.clone(),
-            wants: asked.wants.map_or(asked.least, whole),
-            least: asked.least,
-            most: asked.most,
-            priority: asked.rule.priority.unwrap_or(0),
-        };
-        let requests: Vec<Request> = asked.iter().map(request).collect();
+        let weighs = self.policy.weighs();
+        let requests: Vec<Request> =
+            asked.iter().map(|asked| asked.request(&seen.vms[asked.number].seen.id, weighs)).collect();
         let pcpus = seen.pcpus.iter().filter(|pcpu| pcpu.online).count();
         let grants = arbiter.grant(&requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
         for ((grant, request), asked) in grants.iter().zip(&requests).zip(asked) {
             if grant.starves {
+                let (name, wants) = (&seen.vms[asked.number].seen.name, request.wants.min(request.most));
+                let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
                 step.notes.push(format!(
-                    "{}: has wanted {} pCPUs for half a minute and more, and gets {}",
-                    seen.vms[asked.number].seen.name, request.wants, grant.pcpus
+                    "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}"
                 ));
             }
         }
-        if asked.iter().any(|asked| asked.seen.is_some_and(|seen| !seen.exact)) {
+        let blind = |asked: &&Asked| seen.vms[asked.number].seen.guest.is_none();
+        if asked.iter().filter(blind).any(|asked| asked.seen.is_some_and(|seen| !seen.exact)) {
             let text = "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting \
                         for input and output as idle, run queues are not seen";
             step.notes.push(text.into());
         }
         Some(grants)
+    }
+
+    /// What was granted, for weights; nothing if they are not to follow it.
+    fn granted(&self, asked: &[Asked], grants: Option<&[Grant]>) -> Vec<Granted> {
+        let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
+        let granted = |(asked, grant): (&Asked, &Grant)| Granted {
+            number: asked.number,
+            pcpus: grant.pcpus,
+            short: asked.request(&VmId::default(), true).wants.min(asked.most) > grant.pcpus,
+            guaranteed: asked.guaranteed(true),
+            vcpus: if asked.sizable {
+                grant.pcpus.max(asked.least)
+            } else {
+                u32::try_from(asked.online.len()).unwrap_or(u32::MAX)
+            },
+        };
+        asked.iter().zip(grants).map(granted).collect()
     }
 
     /// Sizes: how many vCPUs each has online.
@@ -249,7 +276,7 @@ impl Controller {
         for (index, asked) in asked.iter().enumerate() {
             let vm = &seen.vms[asked.number];
             let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
-            if seen.at < known.not_before {
+            if !asked.sizable || seen.at < known.not_before {
                 continue;
             }
             let subject = Subject {
@@ -285,6 +312,28 @@ impl Controller {
             }
         }
         actions
+    }
+}
+
+impl Asked {
+    /// pCPUs that it is guaranteed: whole ones where numbers of vCPUs are all there is to see to it.
+    fn guaranteed(&self, weighs: bool) -> f64 {
+        let least = f64::from(self.least);
+        if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least }
+    }
+
+    /// What it asks the arbiter for: whole pCPUs, none beyond its guarantee if that is enough for it.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of vCPUs")]
+    fn request(&self, id: &VmId, weighs: bool) -> Request {
+        let guaranteed = self.guaranteed(weighs);
+        let least = guaranteed.floor() as u32;
+        Request {
+            id: id.clone(),
+            wants: self.wants.filter(|wants| *wants > guaranteed).map_or(least, whole),
+            least,
+            most: self.most,
+            priority: self.rule.priority.unwrap_or(0),
+        }
     }
 }
 

@@ -49,6 +49,7 @@ fn guest(before: Option<&VmState>, after: &VmState) -> Option<Monitored> {
     let mut sum = 0.0;
     let mut count = 0.0;
     let mut exact = new.runnable.is_some();
+    let mut passed = false;
     for now in new.vcpus.iter().filter(|vcpu| vcpu.online) {
         let then = old.vcpus.iter().find(|vcpu| vcpu.id == now.id)?;
         let grown = |of: fn(&GuestVcpu) -> Option<u64>| of(now)?.checked_sub(of(then)?);
@@ -58,17 +59,20 @@ fn guest(before: Option<&VmState>, after: &VmState) -> Option<Monitored> {
         let (nice, wait) = (nice.unwrap_or(0), wait.unwrap_or(0));
         let used = busy.saturating_sub(nice).saturating_add(wait);
         let all = used.saturating_add(idle.saturating_sub(wait));
+        passed |= all > 0;
         sum += Duration::from_nanos(used).as_secs_f64() / Duration::from_nanos(all.max(1)).as_secs_f64();
         count += 1.0;
     }
-    (count > 0.0).then(|| Monitored {
+    // Agents are asked less often than hosts: no time passed means that this is what they said before.
+    (count > 0.0 && passed).then(|| Monitored {
         utilisation: (sum / count).min(1.0),
         parallel: new.runnable.map(|n| f64::from(n) / count),
         exact,
     })
 }
 
-/// With what the host counts: steal is left out as the paper does, by leaving out what was waited for.
+/// With what the host counts: steal is left out as the paper does, by leaving out what was waited for. The run queue is
+/// what the guest said last.
 fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
     let count = crate::share::count(vm.seen.vcpus.iter().filter(|vcpu| vcpu.online).count());
     if over.is_zero() || count == 0.0 {
@@ -77,7 +81,9 @@ fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
     let used = vm.activity.used?.0;
     let waited = vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
     let utilisation = used / (count - waited).max(used).max(1e-9);
-    Some(Monitored { utilisation: utilisation.min(1.0), parallel: None, exact: false })
+    let runnable = vm.seen.guest.as_ref().and_then(|guest| guest.runnable);
+    let parallel = runnable.map(|n| f64::from(n) / count);
+    Some(Monitored { utilisation: utilisation.min(1.0), parallel, exact: false })
 }
 
 /// vCPUs asked for by one look, of a VM with `online` of them.
@@ -235,6 +241,7 @@ mod tests {
         blind.guest.as_mut().unwrap().vcpus[0].nice_ns = None;
         assert!(!guest(Some(&before), &blind).unwrap().exact);
         assert!(guest(None, &after).is_none());
+        assert!(guest(Some(&after), &after).is_none(), "it was not asked again");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What to change on a host, and why: the corridor from an estimate to a plan.
 //!
 //! ```text
-//! Snapshot ──estimate──▶ arbitrate ──▶ size ──▶ place ──▶ shape ──▶ Plan ──▶ who applies it
-//!                                        ▲                                        │
-//!                                        └──────────────── Outcome ◀──────────────┘
+//! Snapshot ──estimate──▶ arbitrate ──▶ size ──▶ weigh ──▶ place ──▶ shape ──▶ Plan ──▶ who applies it
+//!                                        ▲                                                  │
+//!                                        └───────────────────── Outcome ◀───────────────────┘
 //! ```
 
 pub mod arbitrate;
@@ -15,9 +15,10 @@ pub mod placement;
 mod policy;
 pub mod shape;
 pub mod size;
+pub mod weigh;
 
 pub use controller::{Controller, Step};
-pub use policy::{Arbiter, Forecast, Placer, Policy, PolicyError, Rule, Shaper, Sizer};
+pub use policy::{Arbiter, Forecast, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
 use crate::machine::{Lever, MachineError, Value, VmId};
@@ -76,6 +77,17 @@ pub enum Why {
         /// pCPUs.
         granted: u32,
     },
+    /// Its weight is to give it what it was granted.
+    #[error(
+        "{part} pCPUs are its part by what was granted and guaranteed, and more vCPUs stay than there are pCPUs"
+    )]
+    Weighed {
+        /// pCPUs.
+        part: Cpus,
+    },
+    /// Its weight goes back.
+    #[error("everybody has what it was granted without it: as before")]
+    Unweighed,
     /// A number is measured.
     #[error("trying {count}: nobody knows yet what it would do")]
     Trying {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use super::policy::{Placer, Policy};
 use super::{Action, placement};
@@ -25,16 +26,20 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         Placer::OptimalAffinity => place::Policy::OptimalAffinity,
         Placer::Corefit => place::Policy::Corefit,
     };
-    Some(Box::new(Placing { by, dwell: policy.dwell(), since: None }))
+    let lever = Duration::from_millis(policy.lever_ms);
+    Some(Box::new(Placing { by, dwell: policy.dwell(), lever, since: None, acted: None }))
 }
 
-/// Places anew once another placement has been worth it for the dwell, and at most once in that time.
+/// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
+/// lever may change again.
 #[derive(Debug)]
 struct Placing {
     by: place::Policy,
-    dwell: std::time::Duration,
+    dwell: Duration,
+    lever: Duration,
     /// When another placement began to be worth it.
     since: Option<Time>,
+    acted: Option<Time>,
 }
 
 impl Place for Placing {
@@ -50,10 +55,11 @@ impl Place for Placing {
             self.since = None;
             return actions;
         }
-        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell {
+        let lately = self.acted.is_some_and(|at| now.at.since(at) < self.lever);
+        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately {
             return Vec::new();
         }
-        self.since = None;
+        (self.since, self.acted) = (None, Some(now.at));
         actions
     }
 }
@@ -101,6 +107,14 @@ mod tests {
         let mut placing = placer(&policy).unwrap();
         let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, &policy)).collect();
         assert_eq!(each, [0, 0, 0, 1, 0, 0, 0, 1], "one vCPU goes to the other pCPU, if that lasts");
+    }
+
+    #[test]
+    fn without_a_dwell_it_waits_as_long_as_a_lever_does() {
+        let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 3000, ..Policy::default() };
+        let mut placing = placer(&policy).unwrap();
+        let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, &policy)).collect();
+        assert_eq!(each, [1, 0, 0, 1, 0, 0, 1, 0]);
     }
 
     #[test]

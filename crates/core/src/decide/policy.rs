@@ -19,6 +19,8 @@ pub struct Policy {
     pub arbitrate: Arbiter,
     /// How many vCPUs a VM has online.
     pub size: Sizer,
+    /// What VMs weigh.
+    pub weigh: Weigher,
     /// On which pCPUs.
     pub place: Placer,
     /// pCPUs that are the host's: no VM is placed there.
@@ -55,6 +57,9 @@ pub struct Rule {
     pub max: Option<u32>,
     /// What its work is like, for the stage that places; nothing measures it.
     pub class: Option<Class>,
+    /// pCPUs that it is guaranteed by weight, from 0.05 to `min`, which counts where nothing is said; only with
+    /// [`Weigher::Grants`], for less than a pCPU is no number of vCPUs.
+    pub guaranteed: Option<f64>,
     /// As [`Policy::shape`].
     pub shape: Option<Shaper>,
     /// How long its vCPUs may stand still because of a quota, ms, from 1 to 1,000; only with it, allocation periods are
@@ -111,6 +116,17 @@ pub enum Sizer {
     Corefit,
 }
 
+/// What VMs weigh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weigher {
+    /// What they do.
+    #[default]
+    None,
+    /// As [`Arbiter`] grants, while somebody is short and more vCPUs stay than there are pCPUs.
+    Grants,
+}
+
 /// On which pCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -160,6 +176,7 @@ impl Default for Policy {
             demand: Forecast::default(),
             arbitrate: Arbiter::default(),
             size: Sizer::default(),
+            weigh: Weigher::default(),
             place: Placer::default(),
             reserved: CpuSet::default(),
             shape: Shaper::default(),
@@ -206,6 +223,10 @@ impl Policy {
             if rule.min.zip(rule.max).is_some_and(|(min, max)| min > max) {
                 return refuse(key("min"), "is larger than max");
             }
+            let most = f64::from(rule.min.unwrap_or(1));
+            if rule.guaranteed.is_some_and(|guaranteed| !(0.05..=most).contains(&guaranteed)) {
+                return refuse(key("guaranteed"), "give 0.05 to min, or to 1 where the same rule has no min");
+            }
         }
         Ok(())
     }
@@ -220,11 +241,17 @@ impl Policy {
             found.min = rule.min.or(found.min);
             found.max = rule.max.or(found.max);
             found.class = rule.class.or(found.class);
+            found.guaranteed = rule.guaranteed.or(found.guaranteed);
             found.shape = rule.shape.or(found.shape);
             found.latency_ms = rule.latency_ms.or(found.latency_ms);
             found.exclude = rule.exclude.or(found.exclude);
         }
         found
+    }
+
+    /// Whether weights are to follow what is granted.
+    pub(super) fn weighs(&self) -> bool {
+        self.weigh == Weigher::Grants && self.arbitrate != Arbiter::None
     }
 
     /// Between two looks.
@@ -295,6 +322,9 @@ mod tests {
             ("[[vm]]\nname = \"a\"\nlatency_ms = 0", "vm[0].latency_ms"),
             ("[[vm]]\nname = \"a\"\nlatency_ms = 1001", "vm[0].latency_ms"),
             ("[[vm]]\nname = \"a\"\nmin = 3\nmax = 2", "vm[0].min"),
+            ("[[vm]]\nname = \"a\"\nguaranteed = 0.0", "vm[0].guaranteed"),
+            ("[[vm]]\nname = \"a\"\nguaranteed = 1.5", "vm[0].guaranteed"),
+            ("[[vm]]\nname = \"a\"\nguaranteed = nan", "vm[0].guaranteed"),
         ] {
             assert_eq!(toml::from_str::<Policy>(text).unwrap().check().unwrap_err().key, key);
         }

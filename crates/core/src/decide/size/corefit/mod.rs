@@ -6,7 +6,8 @@
 //! Watch                                                             Watch at the best count
 //!   └──────▶ no signal ──────────▶ Climb ── shape known ───────────▶│
 //!   ▲                                                               │
-//!   └── other pCPUs available, or another phase, for a dwell ◀──────┘
+//!   └── other pCPUs available, or another phase, for a dwell; ◀─────┘
+//!       with a signal also after a long time
 //! ```
 //!
 //! **With a signal** all counts that may be best race each other ([`race`]), VCPU-Bal's among them: where it ends is
@@ -37,6 +38,9 @@ const START: f64 = 2.0;
 const REST: Duration = Duration::from_secs(20);
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(3600);
+/// With a signal it is looked again whether another count is better after this time, and after twice as long each time
+/// that none was, up to [`LONGEST`]: a load may have changed so that it does what it did, but could do more elsewhere.
+const AGAIN: Duration = Duration::from_secs(600);
 /// What a race found is proven for so long, s: just after a change a guest may do better or worse than later.
 const PROOF: f64 = 2.0;
 /// Another count is tried in its place if it was worth so many times more.
@@ -60,6 +64,8 @@ pub struct Corefit {
     memory: Memory,
     searches: u32,
     not_before: Time,
+    /// When to look again though nothing changed.
+    again: Time,
 }
 
 #[derive(Clone, Debug)]
@@ -106,6 +112,7 @@ impl Corefit {
             memory: Memory::default(),
             searches: 0,
             not_before: Time(0),
+            again: Time(0),
         }
     }
 
@@ -135,14 +142,15 @@ impl Corefit {
                     found.mark.value += 0.1 * (mark.value - found.mark.value);
                     found.mark.used += 0.1 * (mark.used - found.mark.used);
                 }
-                return self.stay(subject);
+                let due = there && subject.rate.is_some() && subject.at >= self.again;
+                return if due { self.begin(subject, available, None, entitled) } else { self.stay(subject) };
             }
             let since = *self.otherwise.get_or_insert(subject.at);
             if subject.at.since(since) < self.dwell || subject.at < self.not_before {
                 return self.stay(subject);
             }
         }
-        self.begin(subject, available, mark, entitled)
+        self.begin(subject, available, Some(mark), entitled)
     }
 
     /// Looks whether what was found is as good as it seemed; if not, at the next one.
@@ -180,12 +188,12 @@ impl Corefit {
         Choice { next: Some(Duration::from_secs(1)), ..self.stay(subject) }
     }
 
-    /// Searches, or remembers.
+    /// Searches, or remembers the phase with this mark.
     fn begin(
         &mut self,
         subject: &Subject<'_>,
         available: u32,
-        mark: Mark,
+        mark: Option<Mark>,
         entitled: &dyn Fn(u32) -> Option<f64>,
     ) -> Choice {
         self.otherwise = None;
@@ -197,7 +205,7 @@ impl Corefit {
             return self.stay(subject);
         }
         self.mode = if subject.rate.is_some() {
-            let known = self.memory.recall(available, subject.online, mark);
+            let known = mark.and_then(|mark| self.memory.recall(available, subject.online, mark));
             let counts = match known {
                 Some(phase) => distinct([subject.online, phase.best, available].map(|n| subject.clamp(n))),
                 None => candidates(subject, available, entitled),
@@ -275,8 +283,9 @@ impl Corefit {
     fn settle(&mut self, subject: &Subject<'_>, found: Found) -> Choice {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         self.searches = if changed { 0 } else { self.searches + 1 };
-        let rest = REST.saturating_mul(1 << self.searches.min(16)).min(LONGEST);
-        self.not_before = subject.at + if changed { self.dwell } else { rest };
+        let rest = |first: Duration| first.saturating_mul(1 << self.searches.min(16)).min(LONGEST);
+        self.not_before = subject.at + if changed { self.dwell } else { rest(REST) };
+        self.again = subject.at + rest(AGAIN);
         self.found = Some(found);
         self.stay(subject)
     }

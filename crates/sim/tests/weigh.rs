@@ -1,0 +1,94 @@
+//! Priorities where numbers of vCPUs alone cannot give them, on simulated hosts: weights follow what was granted.
+
+mod support;
+
+use std::time::Duration;
+
+use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Policy, Rule, Sizer, Weigher};
+use corefit_core::machine::{Act, Lever, Machine, Value, VmId};
+use corefit_core::{CpuSet, Weight};
+use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy as Hypervisor, Sim, SimMachine};
+use support::{app, host, vcpu, vm};
+
+/// Seconds for which the important one sleeps, works, and sleeps again.
+const TURNS: [u64; 3] = [20, 30, 40];
+
+fn policy(weigh: Weigher) -> Policy {
+    let rule = |name: &str, priority| Rule {
+        name: name.into(),
+        priority: Some(priority),
+        guaranteed: Some(0.25),
+        ..Rule::default()
+    };
+    let vm = vec![rule("low", 0), rule("high", 1)];
+    Policy { size: Sizer::None, arbitrate: Arbiter::Priority, weigh, vm, ..Policy::default() }
+}
+
+/// pCPU seconds that each VM ran.
+fn ran(machine: &SimMachine) -> [f64; 2] {
+    [0, 1].map(|vm| (0..2).map(|v| machine.sim().account_of(vm, v).unwrap().utilised as f64 / 1e9).sum())
+}
+
+/// Two VMs of two busy loops each on two pCPUs: pCPUs that each gets in the last ten seconds of each turn, and all that
+/// was changed.
+fn managed(hypervisor: Hypervisor, policy: Policy) -> (SimMachine, Vec<[f64; 2]>, Vec<Action>) {
+    let high = "sleep 20000ms parallel { compute 70s split } sleep 3600s";
+    let vms = [("low", "hog"), ("high", high)]
+        .map(|(name, program)| vm(name, vec![vcpu("0-1"), vcpu("0-1")], vec![app(program, 2)]));
+    let spec = host(2, hypervisor, vms.to_vec());
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+    let mut controller = Controller::new(policy);
+    let (mut got, mut done) = (Vec::new(), Vec::new());
+    for turn in TURNS {
+        let mut before = [0.0; 2];
+        for second in 0..turn {
+            if second + 10 == turn {
+                before = ran(&machine);
+            }
+            let step = controller.step(&machine.observe().unwrap()).unwrap();
+            let apply = |action: &Action| {
+                machine.set(&action.vm, action.lever, &action.to).unwrap();
+                Outcome { action: action.clone(), result: machine.current(&action.vm, action.lever) }
+            };
+            let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
+            done.extend(step.plan.actions);
+            controller.told(&outcomes);
+            machine.pass(Duration::from_secs(1)).unwrap();
+        }
+        machine.sim().check().unwrap();
+        let after = ran(&machine);
+        got.push([0, 1].map(|vm| (after[vm] - before[vm]) / 10.0));
+    }
+    (machine, got, done)
+}
+
+#[test]
+fn the_important_one_gets_what_the_other_is_not_guaranteed_and_all_goes_back() {
+    let hypervisors = [
+        Hypervisor::Cfs(CfsSpec::default()),
+        Hypervisor::Credit(CreditSpec::default()),
+        Hypervisor::Credit2(Credit2Spec::default()),
+    ];
+    for hypervisor in hypervisors {
+        let (mut machine, got, done) = managed(hypervisor, policy(Weigher::Grants));
+        let [alone, contest, after] = [got[0], got[1], got[2]];
+        assert!(alone[0] > 1.9, "{hypervisor:?}: {got:?}");
+        // Three loops of unequal weights on two pCPUs: the fair scheduler moves whole ones, and 0.45 and 1.55 come out.
+        assert!(contest[0] > 0.2 && contest[1] > 1.5, "{hypervisor:?}: {got:?}");
+        assert!(after[0] > 1.9, "{hypervisor:?}: {got:?}");
+        let of = |lever| done.iter().filter(|action| action.lever == lever).count();
+        assert_eq!(of(Lever::Weight), 4, "there and back: {done:#?}");
+        for vm in ["sim-0", "sim-1"].map(|id| VmId(id.into())) {
+            assert_eq!(machine.current(&vm, Lever::Weight), Ok(Value::Weight(Weight(1024.0))));
+        }
+        let low = machine.current(&VmId("sim-0".into()), Lever::Online);
+        assert_eq!(low, Ok(Value::Vcpus(CpuSet::first(2))));
+    }
+}
+
+#[test]
+fn numbers_of_vcpus_alone_cannot() {
+    let (_, got, done) = managed(Hypervisor::Cfs(CfsSpec::default()), policy(Weigher::None));
+    assert!(got[1][1] < 1.1, "{got:?}");
+    assert!(done.iter().all(|action| action.lever != Lever::Weight));
+}
