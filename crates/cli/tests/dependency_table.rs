@@ -18,7 +18,7 @@ const TABLE: &[(&str, &[&str])] = &[
 const CORE_USES: &[&str] = &["serde", "thiserror"];
 const OPENMP_USES: &[&str] = &["libc"];
 const LOCK_USES: &[&str] = &["libc", "lock_api", "loom", "shuttle"];
-const LOCK_PRELOAD_USES: &[&str] = &["libc", "corefit-lock"];
+const LOCK_PRELOAD_USES: &[&str] = &["libc", "corefit-lock", "loom"];
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))

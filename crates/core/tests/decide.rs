@@ -380,6 +380,18 @@ fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short(
     assert_eq!((toy.online(0), toy.online(1), toy.weights()), (1, 1, vec![1000.0, 2000.0]));
 }
 
+/// After a kill -9, a migration, or a look without it, a VM's weight does not tell what it was.
+#[test]
+fn weights_that_were_changed_before_go_back_to_what_the_journal_has() {
+    let (mut toy, policy) = contest();
+    (toy.vms[0].state.weight, toy.vms[1].state.weight) = (Some(Weight(375.0)), Some(Weight(2625.0)));
+    let mut controller = Controller::new(policy);
+    let before = [("low", 1000.0), ("high", 2000.0)];
+    controller.weighed_before(before.map(|(name, weight)| (VmId(name.into()), Weight(weight))).into());
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+}
+
 #[test]
 fn one_that_cannot_shrink_is_preempted_by_weight_and_its_owners_weight_stands() {
     fn busy(n: u32) -> f64 {

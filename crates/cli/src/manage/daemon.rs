@@ -197,6 +197,9 @@ impl<'a> Daemon<'a> {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
             }
         }
+        if let Some(keeper) = &self.keeper {
+            self.controller.weighed_before(keeper.weights());
+        }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
             step.plan.actions.extend(self.telling.step(host, &self.config.policy));

@@ -79,6 +79,15 @@ impl Keeper {
         self.journal.entries()
     }
 
+    /// What VMs weighed whose weight is ours.
+    pub(crate) fn weights(&self) -> BTreeMap<VmId, Weight> {
+        let weight = |entry: &Entry| match entry.original {
+            Value::Weight(weight) => Some((entry.vm.clone(), weight)),
+            _ => None,
+        };
+        self.entries().iter().filter_map(weight).collect()
+    }
+
     /// Does what a plan says, as far as it can be done.
     pub(crate) fn apply(&mut self, machine: &mut dyn Act, actions: &[Action], now: Time) -> Vec<Outcome> {
         let begun = Instant::now();
@@ -279,7 +288,11 @@ impl Keeper {
         let (id, name) = (vm.id.clone(), vm.name.clone());
         let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
         // Whoever does not answer now is asked when it is put back.
-        let current = machine.current(&vm.id, lever).ok();
+        let current = match machine.current(&vm.id, lever) {
+            // It came with another definition.
+            Err(MachineError::Unsupported(_)) if lever == Lever::Nodes => return None,
+            current => current.ok(),
+        };
         if current.as_ref().is_some_and(|current| !is_ours(&entry, current)) {
             return None; // As it was, or somebody else's.
         }
@@ -313,8 +326,10 @@ impl Keeper {
         let guests = |entry: &&mut Entry| entry.lever == Lever::Online;
         self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
         let unwritten = self.journal.write().err();
-        // Last changed, first put back.
-        for entry in self.journal.entries().to_vec().into_iter().rev() {
+        // Last changed, first put back; but memory last, which may take its time.
+        let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
+        entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
+        for entry in entries {
             let place = format!("{} of {}", entry.lever, entry.name);
             let here = snapshot.vms.iter().any(|vm| vm.id == entry.vm);
             let current = match machine.current(&entry.vm, entry.lever) {

@@ -16,7 +16,7 @@ use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Role, Snapshot, State, Value, VmEstimate, VmId, VmState,
     estimate,
 };
-use crate::{CpuId, CpuSet, Time};
+use crate::{CpuId, CpuSet, Time, Weight};
 
 /// One whose action failed is left alone for so long.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -134,7 +134,12 @@ impl Controller {
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
             step.plan.actions.extend(placer.place(now, &seen, policy));
-            let classed = seen.vms.iter().filter_map(|vm| Some((vm, policy.of(&vm.seen.name).class?)));
+            let classed = seen.vms.iter().filter_map(|vm| {
+                let rule = policy.of(&vm.seen.name);
+                let placed = vm.seen.role == Role::Vm && rule.exclude != Some(true);
+                let free = vm.seen.fixed(LeverKind::Affinity).is_none();
+                Some((vm, rule.class.filter(|_| placed && free)?))
+            });
             step.notes.extend(
                 classed.map(|(vm, class)| format!("{}: placed as {class}, as its rule says", vm.seen.name)),
             );
@@ -151,6 +156,9 @@ impl Controller {
         for outcome in outcomes {
             self.shaping.told(outcome, at);
             self.weighing.told(outcome, at);
+            if let Some(placer) = &mut self.placer {
+                placer.told(outcome);
+            }
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
             if outcome.action.lever != Lever::Online {
                 continue;
@@ -161,6 +169,11 @@ impl Controller {
                 Err(_) => known.refused = true,
             }
         }
+    }
+
+    /// What VMs weighed before this daemon, or an earlier one, changed it: all of them, each time before a step.
+    pub fn weighed_before(&mut self, weights: BTreeMap<VmId, Weight>) {
+        self.weighing.before(weights);
     }
 
     /// Demand: who may be sized, and what they want.

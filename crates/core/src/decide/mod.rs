@@ -86,7 +86,7 @@ pub enum Why {
         part: Cpus,
     },
     /// Its weight goes back.
-    #[error("everybody has what it was granted without it: as before")]
+    #[error("it does not follow what was granted any more: as before")]
     Unweighed,
     /// A number is measured.
     #[error("trying {count}: nobody knows yet what it would do")]

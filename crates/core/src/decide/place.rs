@@ -5,9 +5,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::policy::{Placer, Policy};
-use super::{Action, placement};
+use super::{Action, Outcome, placement};
 use crate::Time;
-use crate::machine::{HostEstimate, LeverKind, Snapshot, VmState};
+use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, VmId, VmState};
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
@@ -15,6 +15,9 @@ use crate::topology::Topology;
 pub trait Place: Debug {
     /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action>;
+
+    /// What became of an action: memory that could not be moved counts as memory that stays.
+    fn told(&mut self, outcome: &Outcome);
 }
 
 /// That of a policy; `None`: the host's scheduler places.
@@ -27,7 +30,14 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         Placer::Corefit => place::Policy::Corefit,
     };
     let lever = Duration::from_millis(policy.lever_ms);
-    Some(Box::new(Placing { by, dwell: policy.dwell(), lever, since: None, acted: None }))
+    Some(Box::new(Placing {
+        by,
+        dwell: policy.dwell(),
+        lever,
+        since: None,
+        acted: None,
+        unmoved: BTreeSet::new(),
+    }))
 }
 
 /// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
@@ -40,6 +50,8 @@ struct Placing {
     /// When another placement began to be worth it.
     since: Option<Time>,
     acted: Option<Time>,
+    /// Whose memory could not be moved.
+    unmoved: BTreeSet<VmId>,
 }
 
 impl Place for Placing {
@@ -47,8 +59,12 @@ impl Place for Placing {
         let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now)).with(policy);
         let fixed = |vm: &&VmState| vm.fixed(LeverKind::Affinity).is_some();
         let fixed: BTreeSet<&str> = now.vms.iter().filter(fixed).map(|vm| vm.name.as_str()).collect();
+        self.unmoved.retain(|id| now.vms.iter().any(|vm| vm.id == *id));
+        let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
+        let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
         for vm in &mut problem.vms {
             vm.stays |= fixed.contains(vm.name.as_str());
+            vm.memory_moves &= !unmoved.contains(vm.name.as_str());
         }
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
@@ -62,13 +78,19 @@ impl Place for Placing {
         (self.since, self.acted) = (None, Some(now.at));
         actions
     }
+
+    fn told(&mut self, outcome: &Outcome) {
+        if outcome.action.lever == Lever::Nodes && outcome.result.is_err() {
+            self.unmoved.insert(outcome.action.vm.clone());
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decide::Rule;
-    use crate::machine::{Counters, Pcpu, VcpuState, VmId, VmState, estimate};
+    use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
     use crate::{CpuId, CpuSet};
 
     /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
@@ -115,6 +137,27 @@ mod tests {
         let mut placing = placer(&policy).unwrap();
         let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, &policy)).collect();
         assert_eq!(each, [1, 0, 0, 1, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn memory_that_could_not_be_moved_is_not_moved_again() {
+        let on_two_nodes = |second| {
+            let mut seen = stacked(second);
+            (seen.pcpus[1].node, seen.pcpus[1].package) = (Some(1), Some(1));
+            seen.vms[0].memory_nodes = "0".parse().ok();
+            seen
+        };
+        let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 0, ..Policy::default() };
+        let mut placing = placer(&policy).unwrap();
+        let moved = |placing: &mut dyn Place, second| {
+            let (before, now) = (on_two_nodes(second - 1), on_two_nodes(second));
+            let actions = placing.place(&now, &estimate(&before, &now).unwrap(), &policy);
+            actions.into_iter().find(|action| action.lever == Lever::Nodes)
+        };
+        let action = moved(&mut *placing, 1).expect("its second vCPU goes to the other node");
+        let refused = MachineError::Unsupported("its pages are locked".into());
+        placing.told(&Outcome { action, result: Err(refused) });
+        assert_eq!(moved(&mut *placing, 2), None);
     }
 
     #[test]

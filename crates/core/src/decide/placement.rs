@@ -38,7 +38,7 @@ pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Ac
             let (from, to) = (from.map(Value::Pcpus), Value::Pcpus(to));
             actions.push(action(seen, lever, from, to, Why::Placed(seat.why.clone())));
         }
-        actions.extend(nodes(seen, placed).filter(|_| vm.memory_moves));
+        actions.extend(nodes(problem, seen, placed).filter(|_| vm.memory_moves));
     }
     actions
 }
@@ -54,16 +54,19 @@ pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
         return stacked.0 < stacked.1;
     }
     let (before, after) = (throughput(problem, &now), throughput(problem, found));
-    !invalid(problem).is_empty()
+    invalid(problem).iter().any(|found| !problem.vms[found.vm].stays)
         || far_from_memory(problem, found, true) < far_from_memory(problem, &now, false)
         || after > (1.0 + WORTH) * before
         || after >= before && spread_of_given(problem, &now) - spread_of_given(problem, found) >= WORTH_PAIRS
 }
 
-/// The node affinity, if there is one and it does not name the nodes of the vCPUs.
-fn nodes(seen: &VmEstimate, placed: &Placed) -> Option<Action> {
+/// The node affinity, if there is one, it names nodes with pCPUs, and not those of the vCPUs.
+fn nodes(problem: &Problem, seen: &VmEstimate, placed: &Placed) -> Option<Action> {
     let now: &CpuSet = seen.seen.memory_nodes.as_ref()?;
-    if placed.nodes.is_empty() || placed.nodes.is_within(now) {
+    if problem.topology.pcpus_of_nodes(now).is_empty()
+        || placed.nodes.is_empty()
+        || placed.nodes.is_within(now)
+    {
         return None;
     }
     let to = Value::Nodes(Some(placed.nodes.clone()));

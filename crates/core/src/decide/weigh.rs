@@ -44,6 +44,8 @@ pub struct Granted {
 #[derive(Debug, Default)]
 pub struct Weighing {
     vms: BTreeMap<VmId, Known>,
+    /// What those weighed whose weight is ours, as the journal has it.
+    before: BTreeMap<VmId, Weight>,
     changed: Option<Time>,
 }
 
@@ -101,6 +103,12 @@ impl Weighing {
         seen.vms.iter().filter_map(|vm| Some(action(&vm.seen, due(&vm.seen)?))).collect()
     }
 
+    /// What VMs weighed before it was changed: of one that was not seen for a while, came from another host, or was
+    /// left by an earlier run, its weight does not tell.
+    pub fn before(&mut self, weights: BTreeMap<VmId, Weight>) {
+        self.before = weights;
+    }
+
     /// What became of an action of the last step.
     pub fn told(&mut self, outcome: &Outcome, at: Time) {
         let Some(known) = self.vms.get_mut(&outcome.action.vm) else { return };
@@ -121,9 +129,10 @@ impl Weighing {
         self.vms.retain(|id, _| here.contains(id));
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
             let Some(Weight(now)) = vm.seen.weight else { continue };
+            let before = self.before.get(&vm.seen.id);
             let known = self.vms.entry(vm.seen.id.clone()).or_insert(Known {
-                base: now,
-                wrote: None,
+                base: before.map_or(now, |before| before.0),
+                wrote: before.map(|_| now),
                 not_before: Time(0),
                 refused: false,
             });

@@ -40,10 +40,7 @@ impl HostReader {
             }
             Lever::Nodes => {
                 let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
-                match files::mems(root, version, &dir)? {
-                    Some((nodes, true)) => Ok(Value::Nodes(Some(nodes))),
-                    mems => Err(MachineError::Unsupported(memory_stays(mems.is_some()).into())),
-                }
+                Ok(Value::Nodes(files::mems(root, version, &dir)?.map(|(nodes, _)| nodes)))
             }
             _ => Err(no_lever(lever)),
         }
@@ -60,7 +57,6 @@ impl HostReader {
                 write::set_cpuset(root, version, &dir, pcpus)
             }
             (Lever::Nodes, Value::Nodes(Some(nodes))) if !nodes.is_empty() => {
-                self.current(vm, lever)?;
                 let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
                 write::set_mems(root, &dir, nodes)
             }

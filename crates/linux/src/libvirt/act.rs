@@ -517,7 +517,7 @@ mod tests {
                  <memory mode='{mode}' nodeset='0'/></numatune><os><type>hvm</type></os></domain>"
             )
         };
-        let text = domain("aaaaa", "strict") + &domain("bbbbb", "interleave");
+        let text = domain("aaaaa", "restrictive") + &domain("bbbbb", "strict");
         std::fs::write(file.path(), format!("<node>{text}</node>")).unwrap();
         let mut machine = open(&format!("test://{}", file.path().display()), Options::default());
         let seen = machine.observe().unwrap().vms;
@@ -534,7 +534,7 @@ mod tests {
             machine.set(moves, Lever::Nodes, &Value::Nodes(None)),
             Err(MachineError::Malformed(_))
         ));
-        assert!(of("bbbbb").fixed(LeverKind::Nodes).is_some_and(|why| why.contains("modes strict")));
+        assert!(of("bbbbb").fixed(LeverKind::Nodes).is_some_and(|why| why.contains("mode restrictive")));
         let refused = machine.set(&of("bbbbb").id, Lever::Nodes, &Value::Nodes("1".parse().ok()));
         assert!(matches!(refused, Err(MachineError::Unsupported(_))), "{refused:?}");
     }

@@ -41,7 +41,7 @@ impl Domain<'_> {
         done(unsafe { sys::virDomainPinVcpu(self.raw, vcpu, map.as_mut_ptr(), length) })
     }
 
-    /// Moves its memory to these NUMA nodes; only domains in mode strict or restrictive can.
+    /// Moves its memory to these NUMA nodes; only domains in mode restrictive can.
     pub(super) fn move_memory(&self, nodes: &CpuSet) -> Result<(), Failure> {
         let list = CString::new(nodes.to_string()).unwrap_or_default();
         let type_ = c_int::try_from(sys::VIR_TYPED_PARAM_STRING).unwrap_or(0);

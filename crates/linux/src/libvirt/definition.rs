@@ -201,9 +201,9 @@ fn memory_stays(domain: Node<'_, '_>) -> Option<&'static str> {
     }
     match (memory.attribute("mode"), memory.attribute("nodeset")) {
         (_, None) => Some("the nodes of its memory are chosen at its start"),
-        // What is usual.
-        (None | Some("strict" | "restrictive"), _) => None,
-        _ => Some("libvirt moves the memory of a running domain only in the modes strict and restrictive"),
+        (Some("restrictive"), _) => None,
+        // What is usual, strict, too, since libvirt 8.0.
+        _ => Some("libvirt moves the memory of a running domain only in the mode restrictive"),
     }
 }
 
@@ -291,10 +291,11 @@ mod tests {
     fn memory_stays_where_libvirt_cannot_move_it_and_the_reason_is_named() {
         for (tune, why) in [
             ("", Some("nothing says")),
-            ("<numatune><memory mode='strict' nodeset='0'/></numatune>", None),
+            ("<numatune><memory mode='strict' nodeset='0'/></numatune>", Some("mode restrictive")),
+            ("<numatune><memory nodeset='0'/></numatune>", Some("mode restrictive")),
             ("<numatune><memory mode='restrictive' nodeset='0'/></numatune>", None),
             ("<numatune><memory mode='strict' placement='auto'/></numatune>", Some("chosen at its start")),
-            ("<numatune><memory mode='interleave' nodeset='0-1'/></numatune>", Some("modes strict")),
+            ("<numatune><memory mode='interleave' nodeset='0-1'/></numatune>", Some("mode restrictive")),
             (
                 "<numatune><memory mode='strict' nodeset='0-1'/>\
                  <memnode cellid='0' mode='strict' nodeset='0'/></numatune>",

@@ -62,7 +62,11 @@ pub struct Corefit {
     /// Since when things are otherwise.
     otherwise: Option<Time>,
     memory: Memory,
+    /// Searches in a row, after changes, that found what was there.
     searches: u32,
+    /// The same of those without a change, and whether the one that goes on is such.
+    checks: u32,
+    checking: bool,
     not_before: Time,
     /// When to look again though nothing changed.
     again: Time,
@@ -111,6 +115,8 @@ impl Corefit {
             otherwise: None,
             memory: Memory::default(),
             searches: 0,
+            checks: 0,
+            checking: false,
             not_before: Time(0),
             again: Time(0),
         }
@@ -204,6 +210,7 @@ impl Corefit {
         if allowed <= 0.0 || !subject.may_search {
             return self.stay(subject);
         }
+        self.checking = mark.is_none();
         self.mode = if subject.rate.is_some() {
             let known = mark.and_then(|mark| self.memory.recall(available, subject.online, mark));
             let counts = match known {
@@ -282,10 +289,18 @@ impl Corefit {
     /// A search is over.
     fn settle(&mut self, subject: &Subject<'_>, found: Found) -> Choice {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
-        self.searches = if changed { 0 } else { self.searches + 1 };
-        let rest = |first: Duration| first.saturating_mul(1 << self.searches.min(16)).min(LONGEST);
-        self.not_before = subject.at + if changed { self.dwell } else { rest(REST) };
-        self.again = subject.at + rest(AGAIN);
+        let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
+        if changed {
+            (self.searches, self.checks) = (0, 0);
+        } else if self.checking {
+            self.checks += 1;
+        } else {
+            self.searches += 1;
+        }
+        // Looking without a change says nothing of whether changes are worth a search.
+        let wait = if changed || self.checking { self.dwell } else { rest(REST, self.searches) };
+        self.not_before = subject.at + wait;
+        self.again = subject.at + rest(AGAIN, self.checks);
         self.found = Some(found);
         self.stay(subject)
     }
