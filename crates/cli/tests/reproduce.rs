@@ -52,7 +52,7 @@ fn modules_compete_as_p4_counts_them() {
 fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
     let (output, items) = reproduce(&["P1", "P2", "P3", "P4", "P5"]);
     let papers = |name: &str| items.iter().filter(|item| item["paper"] == name).count();
-    assert!(papers("P1") == 17 && papers("P2") > 8 && papers("P3") == 2 && papers("P4") == 47);
+    assert!(papers("P1") == 17 && papers("P2") > 8 && papers("P3") == 29 && papers("P4") == 47);
     assert_eq!(papers("P5"), 5);
     let missed = items.iter().any(|item| item["ok"] == false);
     assert_eq!(output.status.code(), Some(i32::from(missed)));
@@ -62,8 +62,9 @@ fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
         let what = item["what"].as_str().unwrap();
         let lengths =
             item["paper"] == "P1" && item["figure"] != "Figure 6" && !what.starts_with("with quotas");
-        let settings =
-            lengths || item["paper"] == "P2" || item["paper"] == "P3" || item["figure"] == "Figure 4";
+        // What was measured here with 64 threads is predicted from its program alone.
+        let sections = item["paper"] == "P3" && item["figure"] != "64 threads, 2 CPUs";
+        let settings = lengths || sections || item["paper"] == "P2" || item["figure"] == "Figure 4";
         let ours_alone = settings || times.iter().any(|word| what.contains(word));
         assert_eq!(item["fitted"].as_array().unwrap().is_empty(), !ours_alone, "{item}");
         // Nobody claims a number as theirs that is not compared with ours.
