@@ -1,6 +1,13 @@
 //! Seeded bugs: what the lines of condition variables depend on can be left out, to show that the tests under loom
 //! (`model_tests.rs`) notice. In a normal build `planted` is the constant `false`.
 
+#[path = "../../lock/src/planted.rs"]
+mod planted;
+
+#[cfg(all(test, modelled))]
+pub(crate) use planted::catches;
+pub(crate) use planted::planted;
+
 /// What can be left out or done wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -17,20 +24,3 @@ pub(crate) enum Bug {
     /// A waiter is counted only after it has released the mutex.
     CountAfterRelease,
 }
-
-/// Whether this bug is in.
-#[cfg(not(modelled))]
-#[inline(always)]
-pub(crate) const fn planted(_: Bug) -> bool {
-    false
-}
-
-/// Whether this bug is in.
-#[cfg(modelled)]
-pub(crate) fn planted(bug: Bug) -> bool {
-    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u32
-}
-
-/// The bug that is in, 0 for none; std's atomic, since it is no part of what is checked.
-#[cfg(modelled)]
-pub(crate) static PLANTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

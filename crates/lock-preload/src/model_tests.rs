@@ -5,7 +5,7 @@ use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use crate::bug::{Bug, PLANTED, planted};
+use crate::bug::{Bug, catches, planted};
 use crate::queue::{self, Waiter};
 use crate::sys::{Cond, Ordering};
 
@@ -195,7 +195,7 @@ macro_rules! caught {
         #[test]
         fn $test() {
             let name = concat!(module_path!(), "::", stringify!($test));
-            catches(Bug::$bug, &$how, name.split_once("::").unwrap().1, $scenario);
+            catches(Bug::$bug, &$how, name.split_once("::").unwrap().1, || explore($scenario, 2));
         }
     };
 }
@@ -205,25 +205,3 @@ caught!(a_signal_that_is_not_passed_on, NotPassedOn, [LOST], one_of_two_is_cance
 caught!(leaving_a_line_without_a_look, LeaveWithoutLook, [LOST, GONE, "assertion"], one_of_two_is_late);
 caught!(touching_what_may_be_gone, WaiterTouchesCond, [GONE], destroyed_at_once);
 caught!(counting_after_the_release, CountAfterRelease, [LOST], one_waits);
-
-fn catches(bug: Bug, how: &[&str], test: &str, scenario: fn()) {
-    const ROLE: &str = "COREFIT_LOCK_BUG";
-    let name = format!("{bug:?}");
-    match std::env::var(ROLE) {
-        Ok(role) if role == name => {
-            PLANTED.store(bug as u32, std::sync::atomic::Ordering::Relaxed);
-            explore(scenario, 2);
-        }
-        Ok(_) => {}
-        Err(_) => {
-            let output = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "--nocapture", test])
-                .env(ROLE, &name)
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert!(!output.status.success(), "{name} went unnoticed");
-            assert!(how.iter().any(|how| text.contains(how)), "{name} was found, but not as {how:?}: {text}");
-        }
-    }
-}

@@ -214,9 +214,11 @@ fn supervise(
 }
 
 /// A single thread cannot be too many, threads that never wait for each other lose nothing by sharing CPUs, and
-/// who has no team takes no orders, so they are looked at less often: each look of ours wakes a thread beside them, which makes the kernel move threads between CPUs
-/// (measured here beside two busy loops on 2 CPUs, cg W, medians of 12 runs: 2.04 s at 50 ms, 1.60 s at
-/// 200 ms; ep W, clang, independent, means of 14 runs: 2.08 ± 0.05 s at 50 ms, 2.01 ± 0.04 s at 10 s). A first region is answered at once (`Grants::serve`), and followed from the next look on.
+/// who has no team takes no orders, so they are looked at less often: each look of ours wakes a thread beside
+/// them, which makes the kernel move threads between CPUs (measured here beside two busy loops on 2 CPUs, cg W,
+/// medians of 12 runs: 2.04 s at 50 ms, 1.60 s at 200 ms; ep W, clang, independent, means of 14 runs: 2.08 ± 0.05 s
+/// at 50 ms, 2.01 ± 0.04 s at 10 s). A first region is answered at once (`Grants::serve`), and followed from the
+/// next look on.
 const CALM_FACTOR: u32 = 4;
 /// Intervals from this on are long enough.
 const CALM: Duration = Duration::from_millis(200);

@@ -260,7 +260,7 @@ impl Controller {
         let granted = |(asked, grant): (&Asked, &Grant)| Granted {
             number: asked.number,
             pcpus: grant.pcpus,
-            short: asked.request(&VmId::default(), true).wants.min(asked.most) > grant.pcpus,
+            short: asked.wanted(true).min(asked.most) > grant.pcpus,
             guaranteed: asked.guaranteed(true),
             vcpus: if asked.sizable {
                 grant.pcpus.max(asked.least)
@@ -335,15 +335,24 @@ impl Asked {
         if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least }
     }
 
-    /// What it asks the arbiter for: whole pCPUs, none beyond its guarantee if that is enough for it.
+    /// Whole pCPUs of what it is guaranteed.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of vCPUs")]
-    fn request(&self, id: &VmId, weighs: bool) -> Request {
+    fn floor(&self, weighs: bool) -> u32 {
+        self.guaranteed(weighs).floor() as u32
+    }
+
+    /// Whole pCPUs that it asks for: none beyond its guarantee if that is enough for it.
+    fn wanted(&self, weighs: bool) -> u32 {
         let guaranteed = self.guaranteed(weighs);
-        let least = guaranteed.floor() as u32;
+        self.wants.filter(|wants| *wants > guaranteed).map_or(self.floor(weighs), whole)
+    }
+
+    /// What it asks the arbiter for.
+    fn request(&self, id: &VmId, weighs: bool) -> Request {
         Request {
             id: id.clone(),
-            wants: self.wants.filter(|wants| *wants > guaranteed).map_or(least, whole),
-            least,
+            wants: self.wanted(weighs),
+            least: self.floor(weighs),
             most: self.most,
             priority: self.rule.priority.unwrap_or(0),
         }

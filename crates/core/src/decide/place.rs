@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::policy::{Placer, Policy};
 use super::{Action, Outcome, placement};
 use crate::Time;
-use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, VmId, VmState};
+use crate::machine::{HostEstimate, Lever, Snapshot, VmId, VmState};
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
@@ -57,13 +57,10 @@ struct Placing {
 impl Place for Placing {
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
         let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now)).with(policy);
-        let fixed = |vm: &&VmState| vm.fixed(LeverKind::Affinity).is_some();
-        let fixed: BTreeSet<&str> = now.vms.iter().filter(fixed).map(|vm| vm.name.as_str()).collect();
         self.unmoved.retain(|id| now.vms.iter().any(|vm| vm.id == *id));
         let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
         let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
         for vm in &mut problem.vms {
-            vm.stays |= fixed.contains(vm.name.as_str());
             vm.memory_moves &= !unmoved.contains(vm.name.as_str());
         }
         let actions = placement::actions(seen, &problem, self.by);

@@ -85,7 +85,7 @@ fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
         weight: seen.weight.map_or(USUAL, |weight| weight.0),
         memory: seen.memory_nodes.clone(),
         memory_moves: seen.fixed(LeverKind::Nodes).is_none(),
-        stays: seen.role == Role::Other || group && wide,
+        stays: seen.role == Role::Other || group && wide || seen.fixed(LeverKind::Affinity).is_some(),
         one_set: group,
         vcpus: vcpus.collect(),
         ..Vm::default()

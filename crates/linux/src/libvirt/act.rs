@@ -23,6 +23,7 @@ use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::command::Parameter;
 use super::definition::{Definition, KEPT, VcpuDefinition};
 use super::machine::LibvirtMachine;
+use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
 use crate::cgroup::write;
 use crate::told;
@@ -416,10 +417,8 @@ fn ask<'a>(domain: &'a Domain<'_>) -> Result<Box<Ask<'a>>, MachineError> {
     }
 }
 
-/// UUID and number.
-fn key(vm: &VmId) -> Result<(String, u32), MachineError> {
-    let parts = vm.0.rsplit_once('#').and_then(|(uuid, id)| Some((uuid.to_owned(), id.parse().ok()?)));
-    parts.ok_or_else(|| MachineError::Malformed(format!("{:?} names no libvirt domain", vm.0)))
+fn key(vm: &VmId) -> Result<Key, MachineError> {
+    session::key(vm).ok_or_else(|| MachineError::Malformed(format!("{:?} names no libvirt domain", vm.0)))
 }
 
 fn number(numbers: &[(String, u64)], name: &str) -> Result<u64, MachineError> {

@@ -11,7 +11,7 @@
 //! but for its main loop, a look reads the group's counter and one thread.) Where the group has no counter, all are read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use corefit_core::machine::{Counters, Helper, VcpuState, VmId, VmState};
@@ -19,7 +19,8 @@ use corefit_core::{CpuId, CpuSet, Time, Unread, What};
 use rustix::process::Pid;
 use rustix::thread::sched_getaffinity;
 
-use super::session::{Key, Seen};
+use super::process;
+use super::session::{self, Key, Seen};
 use super::thread::{self, Part, Places, Thread};
 use crate::cgroup::files;
 use crate::cgroup::mounts::Version;
@@ -172,7 +173,7 @@ impl Local {
         unread.extend(qemu.unread.iter().cloned());
         let whats = qemu.unread.iter().map(|unread| unread.what);
         vm.unread.extend(whats.filter(|what| matches!(what, What::Weight | What::Quota)));
-        let there = || fs::metadata(format!("/proc/{}/task", qemu.pid)).is_ok();
+        let there = || process::exists(qemu.pid);
         if missing > 0 && (alive || there()) {
             unread.push(lacks(
                 "some of its vCPUs have no thread named \"CPU N/KVM\" or \"CPU N/TCG\" to be measured",
@@ -183,22 +184,19 @@ impl Local {
 
     /// The control group of a vCPU of a VM.
     pub(super) fn vcpu_group(&self, vm: &VmId, vcpu: u32) -> Option<String> {
-        let (uuid, id) = vm.0.rsplit_once('#')?;
-        let qemu = self.qemus.get(&(uuid.to_owned(), id.parse().ok()?))?;
+        let qemu = self.qemus.get(&session::key(vm)?)?;
         Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
     }
 
     /// The control groups of a VM, of which one has its limit: that of everything in it, and what libvirt made in it.
     pub(super) fn vm_groups(&self, vm: &VmId) -> Option<[String; 2]> {
-        let (uuid, id) = vm.0.rsplit_once('#')?;
-        let qemu = self.qemus.get(&(uuid.to_owned(), id.parse().ok()?))?;
+        let qemu = self.qemus.get(&session::key(vm)?)?;
         Some([qemu.group.clone()?, qemu.base.clone()?])
     }
 
     /// What holds a VM's threads was changed: it is read anew at the next look. Hands back its control group.
     pub(super) fn changed(&mut self, vm: &VmId) -> Option<String> {
-        let (uuid, id) = vm.0.rsplit_once('#')?;
-        let qemu = self.qemus.get_mut(&(uuid.to_owned(), id.parse().ok()?))?;
+        let qemu = self.qemus.get_mut(&session::key(vm)?)?;
         qemu.version = 0; // none that there is
         qemu.group.clone()
     }

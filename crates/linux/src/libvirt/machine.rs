@@ -15,7 +15,7 @@ use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
 use super::events::Changed;
 use super::local::Local;
-use super::session::{Key, Look, Seen, Session, Subject};
+use super::session::{self, Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
 use crate::host::{HostReader, VmCounters, VmGroup};
 use crate::root::{ReadError, Root};
@@ -111,8 +111,8 @@ impl LibvirtMachine {
 
     /// What is set for a VM was changed: the next look asks for it, though libvirt may not have said so yet.
     pub(super) fn changed(&mut self, vm: &VmId) {
-        if let Some((uuid, _)) = vm.0.rsplit_once('#') {
-            self.changed.add(uuid.into());
+        if let Some((uuid, _)) = session::key(vm) {
+            self.changed.add(uuid);
         }
         if let (Some(group), Some(host)) = (self.local.changed(vm), &mut self.host) {
             host.reread(&group);

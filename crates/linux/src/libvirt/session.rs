@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{MachineError, Pcpu};
+use corefit_core::machine::{MachineError, Pcpu, VmId};
 use corefit_core::{Unread, What};
 
 use super::api::{Access, Connection, Domain, Failure, Kind, named};
@@ -45,6 +45,12 @@ pub(super) struct Session {
 
 /// UUID and number.
 pub(super) type Key = (String, u32);
+
+/// Those of a VM, if it is one of libvirt's.
+pub(super) fn key(vm: &VmId) -> Option<Key> {
+    let (uuid, number) = vm.0.rsplit_once('#')?;
+    Some((uuid.to_owned(), number.parse().ok()?))
+}
 
 struct Known {
     definition: Result<Arc<Definition>, Failure>,
@@ -147,9 +153,10 @@ impl Session {
             if due.contains(key) && Instant::now() < until {
                 *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
                 let version = self.known.get(key).map_or(0, |known| known.version) + 1;
-                // While it moves between two libvirtds of this machine, another's QEMU has its UUID, too.
-                let pid = None;
-                let known = Known { definition: self.define(domain), read: Instant::now(), version, pid };
+                // Its QEMU is looked for again: while it moves between two libvirtds of this machine, the other
+                // one's has its UUID, too.
+                let (definition, read) = (self.define(domain), Instant::now());
+                let known = Known { definition, read, version, pid: None };
                 self.known.insert(key.clone(), known);
             }
         }
