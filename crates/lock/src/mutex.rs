@@ -44,7 +44,7 @@ pub struct RawMutex<P: Preset = Default> {
     policy: PhantomData<P>,
 }
 
-/// A mutex that a running thread may take at most 127 times before the waiter at the head gets it.
+/// A mutex that a running thread may take at most 192 times before the waiter at the head gets it.
 pub type Mutex<T> = lock_api::Mutex<RawMutex<Default>, T>;
 /// Its guard.
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex<Default>, T>;

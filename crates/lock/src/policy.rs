@@ -1,12 +1,10 @@
 //! The lock's settings, and its presets.
 
-use crate::word::MOST_BYPASSES;
-
 /// How a lock treats its waiters. Locks of different policies never share a word.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// B: how often the waiter at the head may be passed by running threads; 0 is strict FIFO. At
-    /// most `MOST_BYPASSES`.
+    /// most [`MOST_BYPASSES`](crate::word::MOST_BYPASSES).
     pub bypasses: u32,
     /// How long waiters spin.
     pub spin: Spin,
@@ -35,9 +33,9 @@ pub enum Wake {
 }
 
 impl Policy {
-    /// A settled middle: short waits for everybody, and nearly the throughput of unfair locks.
-    pub const DEFAULT: Policy =
-        Policy { bypasses: MOST_BYPASSES, spin: Spin::Measured, wake: Wake::Measured(4) };
+    /// A settled middle: short waits for everybody, and about the throughput of unfair locks. Fewer bypasses are slower,
+    /// more make waits longer and nothing faster (docs/model.md has the figures).
+    pub const DEFAULT: Policy = Policy { bypasses: 192, spin: Spin::Measured, wake: Wake::Measured(4) };
 
     /// Strict first come, first served.
     pub const FIFO: Policy = Policy { bypasses: 0, spin: Spin::Measured, wake: Wake::Measured(4) };

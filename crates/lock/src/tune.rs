@@ -30,7 +30,7 @@ pub(crate) struct Stay {
 const STEPS: u32 = 4;
 /// Most pauses (25 ns each here) in a step of a waiter in line, and of one without a ticket.
 const NEAR_PAUSES: u32 = 2;
-pub(crate) const ARRIVAL_PAUSES: u32 = 32;
+pub(crate) const ARRIVAL_PAUSES: u32 = 8;
 
 impl Stay {
     /// So many ns from now on.

@@ -1,8 +1,8 @@
 //! The lock's word: its bits, and every step that it can take, as pure functions.
 //!
 //! ```text
-//!  bit   31 ... 21   20 ... 10   9 ... 3    2          1        0
-//!       [  tail    |   head    | bypassed | GIVEN_UP | PARKED | HELD ]      (T = 11)
+//!  bit   31 ... 22   21 ... 12   11 ... 3   2          1        0
+//!       [  tail    |   head    | bypassed | GIVEN_UP | PARKED | HELD ]      (T = 10)
 //!
 //!  HELD  queue     what it means                            who goes on
 //!  ----  --------  ---------------------------------------  ------------------------------------
@@ -30,16 +30,16 @@ pub const PARKED: u32 = 2;
 pub const GIVEN_UP: u32 = 4;
 
 const COUNT_SHIFT: u32 = 3;
-const COUNT_MASK: u32 = 0x7f;
-const HEAD_SHIFT: u32 = 10;
+const COUNT_MASK: u32 = 0x1ff;
+const HEAD_SHIFT: u32 = 12;
 
 /// The largest number of bypasses that the word can count.
 pub const MOST_BYPASSES: u32 = COUNT_MASK;
 
-/// Ticket bits of the real lock: 2047 waiters in line.
-pub const TICKET_BITS: u32 = 11;
+/// Ticket bits of the real lock: 1023 waiters in line.
+pub const TICKET_BITS: u32 = 10;
 
-/// A value of the lock's word with `T` bits per ticket, 1 to 11.
+/// A value of the lock's word with `T` bits per ticket, 1 to 10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Word<const T: u32 = TICKET_BITS>(pub u32);
 
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn an_empty_queue_leaves_only_the_held_bit() {
-        let word = Word::<11>(HELD).enqueue().unwrap().0;
-        let word = Word::<11>(word.0 | PARKED | GIVEN_UP).release();
+        let word = Word::<10>(HELD).enqueue().unwrap().0;
+        let word = Word::<10>(word.0 | PARKED | GIVEN_UP).release();
         assert!(word.turn(0));
         assert_eq!(word.grant(), Word(HELD));
         assert_eq!(word.retreat(0), Some(Word(0)));

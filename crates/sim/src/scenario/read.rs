@@ -146,7 +146,7 @@ const LOCKS: [(&str, LockKind); 9] = [
     ("iticket", LockKind::ITicket),
     ("longer-spin", LockKind::LongerSpin),
     ("queue", LockKind::Queue),
-    ("corefit", LockKind::Corefit { bypasses: 127, cpus: 0 }),
+    ("corefit", LockKind::Corefit { bypasses: 192, cpus: 0 }),
     ("corefit-fifo", LockKind::Corefit { bypasses: 0, cpus: 0 }),
 ];
 

@@ -38,7 +38,7 @@ pub(super) struct Args {
     /// Only these sections
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", value_parser = ["short", "medium", "long", "zipf"])]
     sections: Vec<String>,
-    /// Only these locks; bypass-N is the default with another bound, N of 1, 4, 16 or 64
+    /// Only these locks; bypass-N is the default with another bound, N of 1, 4, 16, 64, 128 or 511
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     locks: Vec<String>,
     /// Rounds; in each every lock runs once, in a new random order
@@ -68,12 +68,14 @@ const LOCKS: [(&str, Face); 10] = [
 ];
 /// The default in the library that `corefit run --lock` preloads.
 const PRELOADED: &str = "preloaded";
-/// Between fifo and default: so many times may the head be passed.
-const WINDOWS: [(&str, Face); 4] = [
+/// Beside fifo and default: so many times may the head be passed.
+const WINDOWS: [(&str, Face); 6] = [
     ("bypass-1", Face::of::<RawMutex<Window<1>>>()),
     ("bypass-4", Face::of::<RawMutex<Window<4>>>()),
     ("bypass-16", Face::of::<RawMutex<Window<16>>>()),
     ("bypass-64", Face::of::<RawMutex<Window<64>>>()),
+    ("bypass-128", Face::of::<RawMutex<Window<128>>>()),
+    ("bypass-511", Face::of::<RawMutex<Window<511>>>()),
 ];
 
 #[derive(Serialize)]
