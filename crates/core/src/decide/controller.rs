@@ -13,8 +13,8 @@ use super::weigh::{Granted, Weighing};
 use super::{Action, Outcome, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Role, Snapshot, State, Value, VmEstimate, VmId, VmState,
-    estimate,
+    HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, State, Value, VmEstimate, VmId,
+    VmState, estimate,
 };
 use crate::{CpuId, CpuSet, Time, Weight};
 
@@ -138,11 +138,23 @@ impl Controller {
                 let rule = policy.of(&vm.seen.name);
                 let placed = vm.seen.role == Role::Vm && rule.exclude != Some(true);
                 let free = vm.seen.fixed(LeverKind::Affinity).is_none();
-                Some((vm, rule.class.filter(|_| placed && free)?))
+                (placed && free).then_some((vm, rule.class))
             });
-            step.notes.extend(
-                classed.map(|(vm, class)| format!("{}: placed as {class}, as its rule says", vm.seen.name)),
-            );
+            step.notes.extend(classed.filter_map(|(vm, given)| {
+                match (given, vm.class.origin, &seen.uncounted) {
+                    (Some(class), ..) => {
+                        Some(format!("{}: placed as {class}, as its rule says", vm.seen.name))
+                    }
+                    (None, Origin::Measured, _) => Some(format!(
+                        "{}: placed as {}, as its counters of caches show",
+                        vm.seen.name, vm.class.class
+                    )),
+                    (None, _, Some(why)) => {
+                        Some(format!("classes of VMs are unknown where no rule gives one: {why}"))
+                    }
+                    (None, _, None) => None,
+                }
+            }));
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
         step.notes.retain(|note| self.said.insert(note.clone()));
