@@ -2,7 +2,7 @@
 #
 # Parts are the same for any number of threads, and all sums are of whole numbers, so the checksum is, too.
 
-const ROUNDS_AT_SCALE_ONE = 120
+const ROUNDS_AT_SCALE_ONE = 40
 const NUMBERS = 200_000
 const PARTS = 16
 

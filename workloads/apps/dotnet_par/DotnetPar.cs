@@ -9,7 +9,7 @@ using System.Threading.Tasks;
 /// </summary>
 public static class DotnetPar
 {
-    private const int RoundsAtScaleOne = 120;
+    private const int RoundsAtScaleOne = 40;
     private const int Numbers = 200_000;
     private const int Parts = 16;
 
