@@ -362,7 +362,7 @@ fn classes_priorities_and_reserved_pcpus_of_a_configuration_decide_where_vms_are
     }
     put("corefit.toml", &rule("class = \"communicating\""));
     let args = ["topology", "--place", "corefit", "--config", "corefit.toml", shape, "a.xml"];
-    assert!(out(&corefit(dir.path(), &args)).contains("VM a, communicating\n"));
+    assert!(out(&corefit(dir.path(), &args)).contains("VM a, communicating, given: as its rule says\n"));
 }
 
 /// A recording and a scenario are checked as what they show.

@@ -43,7 +43,9 @@ pub(crate) struct Pcpu {
     /// All that happened until then is accounted.
     pub(crate) since: Ns,
     /// Work per ns, in parts of 1024.
-    pub(crate) rate: u64,
+    pub(crate) rate: u32,
+    /// Part of its time in which what it works at waits for lines that its cache has not, in parts of 1024.
+    pub(crate) missing: u32,
     /// Slice or quota end.
     pub(crate) limit: Ns,
     /// When it is to look for something better to run.
@@ -160,6 +162,7 @@ impl Pcpu {
             waiting: 0,
             since: 0,
             rate: 1024,
+            missing: 0,
             limit: NEVER,
             resched: NEVER,
             dispatched: 0,

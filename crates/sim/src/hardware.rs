@@ -119,24 +119,43 @@ impl Topology {
     }
 
     /// How fast a pCPU does work of a class, in parts of 1024; it is counted as busy already.
-    pub(crate) fn rate(&self, pcpu: u32, class: usize, remote: bool) -> u64 {
+    pub(crate) fn rate(&self, pcpu: u32, class: usize, remote: bool) -> u32 {
         let place = &self.places[pcpu as usize];
         let class = &self.classes[class];
         let busy = self.busy[place.core as usize].clamp(1, self.threads) - 1;
         let floating = self.floating[place.core as usize].clamp(1, self.threads) - 1;
         let mut speed = class.beside[busy as usize][if class.floats { floating as usize } else { 0 }];
-        let filled = self.footprints[place.node as usize];
-        if filled > u64::from(self.cache_kib) {
-            #[expect(clippy::cast_precision_loss, reason = "KiB")]
-            let lost = 1.0 - f64::from(self.cache_kib) / filled as f64;
-            speed *= 1.0 - (1.0 - class.without_cache) * lost;
-        }
+        speed *= 1.0 - (1.0 - class.without_cache) * (1.0 - self.kept(place.node));
         if remote {
             speed *= class.remote;
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1024")]
-        let rate = (speed * 1024.0).round() as u64;
+        let rate = (speed * 1024.0).round() as u32;
         rate.max(1)
+    }
+
+    /// What of their footprints those that run on a node have in its cache, 0 to 1.
+    fn kept(&self, node: u32) -> f64 {
+        let filled = self.footprints[node as usize];
+        #[expect(clippy::cast_precision_loss, reason = "KiB")]
+        let kept = f64::from(self.cache_kib) / filled as f64;
+        if filled > u64::from(self.cache_kib) { kept } else { 1.0 }
+    }
+
+    /// What of its time work of a class waits on a pCPU for lines that are not in the cache, in parts of 1024.
+    pub(crate) fn missing(&self, pcpu: u32, class: usize) -> u32 {
+        let lost = 1.0 - self.kept(self.places[pcpu as usize].node);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1024")]
+        let parts = ((1.0 - self.classes[class].without_cache) * lost * 1024.0).round() as u32;
+        parts
+    }
+
+    /// What work of a class that runs on a pCPU holds of its cache, bytes.
+    pub(crate) fn held(&self, pcpu: u32, class: usize) -> u64 {
+        let kept = self.kept(self.places[pcpu as usize].node);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
+        let bytes = (f64::from(self.classes[class].footprint_kib) * 1024.0 * kept).round() as u64;
+        bytes
     }
 
     /// How far two pCPUs are apart: 0 itself, 1 same cache, 2 another.

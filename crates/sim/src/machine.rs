@@ -4,14 +4,22 @@ use std::time::Duration;
 
 use corefit_core::entitle::WeightRule;
 use corefit_core::machine::{
-    Counters, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State, VcpuState, VmId,
-    VmState,
+    CacheUse, Counters, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State, VcpuState,
+    VmId, VmState,
 };
+use corefit_core::topology::Cache;
 use corefit_core::{CpuId, Quota, Time, Weight};
 
 use crate::cpus::{NONE, VState};
 use crate::host::{Sim, TState};
 use crate::spec::Limit;
+
+/// What a line that is not in the cache takes, as `corefit_core::machine::TRAFFIC` has it.
+const MISS_NS: u64 = 80;
+const LINE_BYTES: u64 = 64;
+/// Why nothing is counted.
+const UNCOUNTED: &str =
+    "this simulated host has no counters of caches (cache_counters of its scenario is off)";
 
 /// A simulated host that passes for a real one.
 #[derive(Debug)]
@@ -19,6 +27,7 @@ pub struct SimMachine {
     sim: Sim,
     name: String,
     agent: bool,
+    cache_counters: bool,
     /// What each VM was told that it gets.
     told: Vec<Option<corefit_core::Cpus>>,
 }
@@ -28,7 +37,14 @@ impl SimMachine {
     #[must_use]
     pub fn new(sim: Sim, name: &str, agent: bool) -> SimMachine {
         let told = vec![None; sim.spec.vms.len()];
-        SimMachine { sim, name: name.into(), agent, told }
+        SimMachine { sim, name: name.into(), agent, cache_counters: false, told }
+    }
+
+    /// The same with hardware that counts what VMs do to caches.
+    #[must_use]
+    pub fn counting_caches(mut self, counting: bool) -> SimMachine {
+        self.cache_counters = counting;
+        self
     }
 
     /// What really happened: for tests and reports.
@@ -115,6 +131,7 @@ impl SimMachine {
             memory_nodes: (!spec.memory_nodes.is_empty()).then(|| spec.memory_nodes.clone()),
             guest: self.agent.then(|| self.guest(number)),
             progress: spec.progress.then(|| self.progress(number)),
+            cache: self.cache_counters.then(|| self.cache(number)),
             fixed: self.fixed_of(number),
             ..VmState::default()
         }
@@ -125,6 +142,30 @@ impl SimMachine {
     fn progress(&self, number: usize) -> f64 {
         let apps = self.sim.apps.iter().filter(|app| app.vm as usize == number);
         apps.map(|app| (app.marks + app.steps) as f64).sum()
+    }
+
+    /// What counters of the hardware would show: those of its vCPUs that run hold what of their footprints fits; each
+    /// time that work waits for a line that is not in the cache, one moves.
+    fn cache(&self, number: usize) -> CacheUse {
+        let vm = &self.sim.cpus.vms[number];
+        let running = (0..self.sim.pcpus()).filter_map(|p| {
+            let pcpu = &self.sim.cpus.pcpus[p as usize];
+            let here = pcpu.run != NONE && (vm.first..vm.first + vm.count).contains(&pcpu.run);
+            (here && pcpu.counted > 0).then(|| self.sim.cpus.topology.held(p, pcpu.counted as usize - 1))
+        });
+        CacheUse {
+            occupancy_bytes: Some(running.sum()),
+            traffic_bytes: Some(self.sim.missed_ns(number) / MISS_NS * LINE_BYTES),
+        }
+    }
+
+    /// A node's cache.
+    fn caches(&self) -> Vec<Cache> {
+        let topology = &self.sim.cpus.topology;
+        let nodes = topology.places.iter().map(|place| place.node).max().map_or(0, |node| node + 1);
+        let size_kib = Some(u64::from(self.sim.spec.hardware.cache_kib));
+        let of = |node| (0..self.sim.pcpus()).filter(move |p| topology.places[*p as usize].node == node);
+        (0..nodes).map(|node| Cache { level: 3, size_kib, pcpus: of(node).map(CpuId).collect() }).collect()
     }
 
     /// A guest's clock counts what is stolen as what it waited for; idle is the rest.
@@ -172,7 +213,9 @@ impl Machine for SimMachine {
             at: Time(self.sim.now),
             rule: if self.sim.spec.policy.is_xen() { WeightRule::XenCredit } else { WeightRule::Linux },
             pcpus: (0..self.sim.pcpus()).map(|p| self.pcpu(p)).collect(),
+            caches: self.caches(),
             vms: (0..self.sim.spec.vms.len()).map(|vm| self.vm(vm)).collect(),
+            uncounted: (!self.cache_counters).then(|| UNCOUNTED.into()),
             ..Snapshot::default()
         })
     }

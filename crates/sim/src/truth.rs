@@ -132,6 +132,20 @@ impl Sim {
         vcpu.run_ns + if running { self.now - self.cpus.pcpus[vcpu.pcpu as usize].dispatched } else { 0 }
     }
 
+    /// How long a VM's threads waited for lines that a cache had not, all together.
+    pub(crate) fn missed_ns(&self, vm: usize) -> u64 {
+        let since_settled = self.cpus.pcpus.iter().map(|pcpu| {
+            let Some(vcpu) = self.cpus.vcpus.get(pcpu.run as usize).filter(|vcpu| vcpu.vm as usize == vm)
+            else {
+                return 0;
+            };
+            let works = self.threads[vcpu.cur as usize].act == crate::host::Act::Work;
+            let ns = (self.now - pcpu.since).saturating_sub(vcpu.debt);
+            if works { ns * u64::from(pcpu.missing) } else { 0 }
+        });
+        (self.guests[vm].missed + since_settled.sum::<u64>()) / 1024
+    }
+
     /// How long a vCPU wanted to run and did not; under its quota, too, as the host's statistics count.
     pub(crate) fn waited_ns(&self, v: u32) -> u64 {
         use crate::cpus::VState::{Throttled, Waiting};

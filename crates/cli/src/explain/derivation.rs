@@ -40,6 +40,7 @@ pub(super) fn text(view: &View, number: usize, width: usize) -> String {
     limits(view, vm, width, &mut out);
     vcpus(view, number, width, &mut out);
     memory(vm, width, &mut out);
+    class(vm, width, &mut out);
     guest(vm, width, &mut out);
     demand(vm, width, &mut out);
     tables::remarks(view, width, &mut out);
@@ -237,6 +238,12 @@ fn memory(vm: &VmEstimate, width: usize, out: &mut String) {
     let Some(nodes) = &vm.seen.memory_nodes else { return };
     out.push_str("\nMemory\n");
     wrap(out, "  ", &format!("from {} only (numatune)", numbered("NUMA node", nodes)), width);
+}
+
+/// What its work is like, for who places it; that of a rule in `corefit.toml` counts more.
+fn class(vm: &VmEstimate, width: usize, out: &mut String) {
+    out.push_str("\nClass of its work\n");
+    wrap(out, "  ", &vm.class.to_string(), width);
 }
 
 /// What the guest's agent said last. Its counters begin at its boot.

@@ -2,7 +2,8 @@
 
 use anyhow::{Context as _, Result};
 use corefit_core::entitle::{Cause, Division};
-use corefit_core::machine::{Activity, GuestView, PcpuEstimate, Role, State, VmEstimate};
+use corefit_core::machine::{Activity, GuestView, Origin, PcpuEstimate, Role, State, VmEstimate};
+use corefit_core::place::Class;
 use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
 use serde::Serialize;
 
@@ -43,6 +44,10 @@ struct Vm<'a> {
     helpers: Vec<Helper<'a>>,
     /// NUMA nodes that its memory may come from; null if nothing is said.
     memory_nodes: Option<&'a CpuSet>,
+    /// What its work is like by the host's counters, and how that is known.
+    class: Class,
+    class_origin: Origin,
+    class_why: &'a str,
     /// What its guest agent said last; null if nothing.
     guest: Option<&'a GuestView>,
 }
@@ -197,6 +202,9 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
         vcpus: (0..seen.vcpus.len()).map(vcpu).collect(),
         helpers: seen.helpers.iter().enumerate().map(helper).collect(),
         memory_nodes: seen.memory_nodes.as_ref(),
+        class: vm.class.class,
+        class_origin: vm.class.origin,
+        class_why: &vm.class.why,
         guest: seen.guest.as_ref(),
     }
 }

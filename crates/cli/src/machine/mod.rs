@@ -187,5 +187,7 @@ fn simulated(file: &Path) -> Result<Box<dyn Act>> {
     let scenario =
         corefit_sim::Scenario::parse(&text, first.first().map_or(&[], Vec::as_slice)).map_err(place)?;
     let sim = corefit_sim::Sim::new(&scenario.spec).map_err(|error| anyhow!("{name}: {error}"))?;
-    Ok(Box::new(corefit_sim::SimMachine::new(sim, &name, scenario.agent)))
+    Ok(Box::new(
+        corefit_sim::SimMachine::new(sim, &name, scenario.agent).counting_caches(scenario.cache_counters),
+    ))
 }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use corefit_core::Time;
     use corefit_core::entitle::Host;
-    use corefit_core::machine::{Activity, GuestView, Timeslices, VmEstimate, VmState};
+    use corefit_core::machine::{Activity, Classed, GuestView, Timeslices, VmEstimate, VmState};
 
     fn host(available: f64) -> HostEstimate {
         let guest = Some(GuestView::default());
@@ -81,6 +81,8 @@ mod tests {
             vcpus: Vec::new(),
             timeslices: Timeslices::default(),
             helpers: Vec::new(),
+            cache: None,
+            class: Classed::default(),
             binding: String::new(),
             reasons: Vec::new(),
         };
@@ -93,6 +95,7 @@ mod tests {
             division: None,
             unread: Vec::new(),
             notes: Vec::new(),
+            uncounted: None,
         }
     }
 

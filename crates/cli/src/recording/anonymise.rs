@@ -39,7 +39,7 @@ impl Names {
             self.name("path", &mut unread.path);
             unread.why = self.text(&unread.why);
         }
-        for note in &mut snapshot.notes {
+        for note in snapshot.notes.iter_mut().chain(&mut snapshot.uncounted) {
             *note = self.text(note);
         }
     }

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corefit_core::machine::{
-    Counters, Group, Machine, MachineError, Pcpu, Role, Snapshot, VcpuState, VmId, VmState, contract,
+    CacheUse, Counters, Group, Machine, MachineError, Origin, Pcpu, Role, Snapshot, VcpuState, VmId, VmState,
+    contract,
 };
-use corefit_core::{CpuId, Quota, Time, Unread, Weight, What};
+use corefit_core::topology::Cache;
+use corefit_core::{CpuId, CpuSet, Quota, Time, Unread, Weight, What};
 
 use super::*;
 
@@ -32,11 +34,13 @@ fn snapshot(second: u64) -> Snapshot {
         quota: Some(quota(&format!("/sys/fs/cgroup{name}/cpu.max"))),
         vcpus: vec![VcpuState { online: true, affinity: "0-1".parse().ok(), ..VcpuState::default() }],
         whole: Some(Counters { run_ns: Some(ns / 3), wait_ns: None }),
+        cache: Some(CacheUse { occupancy_bytes: Some(3 << 20), traffic_bytes: Some(second * 100_000_000) }),
         ..VmState::default()
     };
     Snapshot {
         at: Time(ns),
         pcpus: vec![pcpu(0), pcpu(1)],
+        caches: vec![Cache { level: 3, size_kib: Some(8192), pcpus: CpuSet::first(2) }],
         groups: vec![Group {
             name: "/customers".into(),
             parent: None,
@@ -118,6 +122,16 @@ fn what_is_written_is_what_is_played() {
     assert_eq!(replay.pass(Duration::from_secs(5)), Ok(false));
     assert_eq!(replay.observe().unwrap(), snapshot(5), "the last one stays");
     contract::observing(&mut Replay::open(&file).unwrap(), Duration::from_secs(1)).unwrap();
+}
+
+#[test]
+fn a_class_is_measured_in_a_recording_as_it_was_on_the_host() {
+    let Recorded { dir: _dir, file } = file(&record(2, true));
+    let (played, _) = play(&file);
+    let host = corefit_core::machine::estimate(&played[0], &played[1]).unwrap();
+    assert_eq!(host.vms[0].class.origin, Origin::Measured, "{}", host.vms[0].class);
+    let live = corefit_core::machine::estimate(&snapshot(1), &snapshot(2)).unwrap();
+    assert_eq!(host.vms[0].class, live.vms[0].class);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! `corefit topology --place POLICY`: where VMs should run, why, and the commands that put them there.
 
 use corefit_core::check::{Set, Subject, Vm, commands};
-use corefit_core::place::{Class, Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
+use corefit_core::machine::Origin;
+use corefit_core::place::{self, Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
 use corefit_core::place::{invalid, place, present, throughput};
 use corefit_core::{CpuId, CpuSet, decide};
 use serde::Serialize;
@@ -10,9 +11,14 @@ use serde_json::{Value, json};
 use crate::lines::wrap;
 use crate::printable;
 
+/// Why a class is unknown where no host was watched.
+const UNSEEN: &str = "configurations do not tell (`class` of a rule in --config does)";
+
 /// A placement of a subject's VMs.
 pub(super) struct Proposal {
     policy: Policy,
+    /// Why nobody counted what VMs do to caches.
+    uncounted: Option<String>,
     problem: Problem,
     placement: Placement,
     /// Of each VM.
@@ -29,7 +35,7 @@ impl Proposal {
             commands(vm, &pins, &placed.nodes)
         };
         let commands = subject.vms.iter().zip(&placement.vms).map(one).collect();
-        Proposal { policy, problem, placement, commands }
+        Proposal { policy, uncounted: subject.uncounted.clone(), problem, placement, commands }
     }
 
     /// The subject as it would be.
@@ -65,9 +71,19 @@ impl Proposal {
         for wrong in invalid(&self.problem) {
             wrap(&mut out, "", 4, &self.wrong(&wrong), width);
         }
+        let told_once = |vm: &place::Vm| self.uncounted.is_some() || vm.class.why.is_empty();
+        let unknown = |vm: &place::Vm| !vm.stays && vm.class.origin == Origin::Unknown;
+        if self.problem.vms.iter().any(|vm| unknown(vm) && told_once(vm)) {
+            let why = self.uncounted.as_deref().unwrap_or(UNSEEN);
+            wrap(&mut out, "", 4, &format!("classes of VMs are unknown where none is named: {why}"), width);
+        }
         for ((vm, placed), commands) in self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands) {
             out.push('\n');
-            let class = if vm.class == Class::Unknown { String::new() } else { format!(", {}", vm.class) };
+            let class = match vm.class.origin {
+                Origin::Unknown if told_once(vm) || vm.stays => String::new(),
+                Origin::Unknown => format!(", class {}", vm.class),
+                _ => format!(", {}", vm.class),
+            };
             wrap(&mut out, "", 2, &format!("VM {}{class}", printable::text(&vm.name)), width);
             for (vcpus, seat) in groups(&placed.vcpus) {
                 let set = seat.affinity.as_ref().map_or("any pCPU".into(), |set| named("pCPU", set));
@@ -85,7 +101,8 @@ impl Proposal {
         let seat = |seat: &Seat| json!({ "vcpu": seat.id, "home": seat.home, "affinity": seat.affinity, "why": seat.why.to_string() });
         let vms = self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands);
         let vms = vms.map(|((vm, placed), commands)| {
-            json!({ "name": vm.name, "class": vm.class, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
+            json!({ "name": vm.name, "class": vm.class.class, "class_origin": vm.class.origin,
+                "class_why": vm.class.why, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
                 "nodes": placed.nodes, "commands": commands })
         });
         #[derive(Serialize)]

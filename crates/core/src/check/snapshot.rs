@@ -11,7 +11,8 @@ impl Subject {
     #[must_use]
     pub fn of_snapshot(snapshot: &Snapshot, host: &HostEstimate, topology: Topology, file: &str) -> Subject {
         let vms = || snapshot.vms.iter().filter(|vm| vm.role == Role::Vm);
-        let mut subject = Subject { topology: Some(topology), ..Subject::default() };
+        let uncounted = snapshot.uncounted.clone();
+        let mut subject = Subject { topology: Some(topology), uncounted, ..Subject::default() };
         let all = snapshot.pcpu_sets().0;
         for vm in vms() {
             let set = pcpus(vm);
@@ -72,6 +73,7 @@ fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
         helpers: vm.helpers.iter().filter_map(helper).collect(),
         cap: quota(vm.quota.as_ref(), "quota"),
         vcpu_quota: quota(vm.vcpus.first().and_then(|vcpu| vcpu.quota.as_ref()), "vCPU quota"),
+        class: measured.map(|vm| vm.class.clone()).unwrap_or_default(),
         timeslices: measured.map(|vm| vm.timeslices.clone()).unwrap_or_default(),
         memory: vm.memory_nodes.clone().map(|nodes| Set {
             value: Memory::Nodes { nodes, mode: "strict".into() },
@@ -85,11 +87,12 @@ fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
 }
 
 impl Topology {
-    /// What a snapshot shows of its host's shape: no caches.
+    /// What a snapshot shows of its host's shape: of caches the last level, where it shows any.
     #[must_use]
     pub fn of_snapshot(snapshot: &Snapshot) -> Topology {
         let (pcpus, offline) = snapshot.pcpu_sets();
-        let mut found = Topology { pcpus, offline, ..Topology::default() };
+        let caches = snapshot.caches.clone();
+        let mut found = Topology { pcpus, offline, caches, ..Topology::default() };
         for pcpu in &snapshot.pcpus {
             found.cores.extend(pcpu.siblings.clone().filter(|core| !found.cores.contains(core)));
             join(&mut found.sockets, pcpu.package, pcpu.id);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Timeslices;
+use crate::machine::{Classed, Timeslices};
 use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Quota, Weight};
 
@@ -51,6 +51,8 @@ pub struct Subject {
     pub shared: Option<Set<CpuSet>>,
     /// The VMs, in the order given.
     pub vms: Vec<Vm>,
+    /// Why nobody counted what VMs do to caches, where somebody looked.
+    pub uncounted: Option<String>,
 }
 
 /// A VM, as configured.
@@ -76,6 +78,8 @@ pub struct Vm {
     pub vcpu_quota: Option<Set<Quota>>,
     /// What became of the timeslices of these limits, where that was seen.
     pub timeslices: Timeslices,
+    /// What its work is like, where that was seen.
+    pub class: Classed,
     /// If it is set.
     pub weight: Option<Set<Weight>>,
     /// Where its memory comes from, if that is said.

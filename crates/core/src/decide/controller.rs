@@ -10,11 +10,11 @@ use super::place::{Place, placer};
 use super::shape::Shaping;
 use super::size::{Choice, Size, Subject, sizer, whole};
 use super::weigh::{Granted, Weighing};
-use super::{Action, Outcome, Plan, Policy, Rule, Sizer, hypothesis};
+use super::{Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Role, Snapshot, State, Value, VmEstimate, VmId, VmState,
-    estimate,
+    HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, State, Value, VmEstimate, VmId,
+    VmState, estimate,
 };
 use crate::{CpuId, CpuSet, Time, Weight};
 
@@ -134,15 +134,7 @@ impl Controller {
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
             step.plan.actions.extend(placer.place(now, &seen, policy));
-            let classed = seen.vms.iter().filter_map(|vm| {
-                let rule = policy.of(&vm.seen.name);
-                let placed = vm.seen.role == Role::Vm && rule.exclude != Some(true);
-                let free = vm.seen.fixed(LeverKind::Affinity).is_none();
-                Some((vm, rule.class.filter(|_| placed && free)?))
-            });
-            step.notes.extend(
-                classed.map(|(vm, class)| format!("{}: placed as {class}, as its rule says", vm.seen.name)),
-            );
+            step.notes.extend(classes(policy, &seen));
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
         step.notes.retain(|note| self.said.insert(note.clone()));
@@ -379,6 +371,29 @@ impl Known {
         }
         self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms))
     }
+}
+
+/// What VMs are placed as, or why nobody knows that.
+fn classes(policy: &Policy, seen: &HostEstimate) -> Vec<String> {
+    let placed = seen.vms.iter().filter(|vm| {
+        let stays =
+            policy.of(&vm.seen.name).exclude == Some(true) || vm.seen.fixed(LeverKind::Affinity).is_some();
+        vm.seen.role == Role::Vm && !stays
+    });
+    let note = |vm: &VmEstimate| {
+        let name = &vm.seen.name;
+        match (policy.of(name).class, vm.class.origin, &seen.uncounted) {
+            (Some(class), ..) => Some(format!("{name}: placed as {class}, as its rule says")),
+            (None, Origin::Measured, _) => {
+                Some(format!("{name}: placed as {}, as its counters of caches show", vm.class.class))
+            }
+            (None, _, Some(why)) if policy.place == Placer::Corefit => {
+                Some(format!("classes of VMs are unknown where no rule gives one: {why}"))
+            }
+            _ => None,
+        }
+    };
+    placed.filter_map(note).collect()
 }
 
 /// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.

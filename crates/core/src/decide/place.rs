@@ -1,13 +1,13 @@
 //! On which pCPUs a VM's vCPUs run: the stage that places.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
 use super::policy::{Placer, Policy};
 use super::{Action, Outcome, placement};
 use crate::Time;
-use crate::machine::{HostEstimate, Lever, Snapshot, VmId, VmState};
+use crate::machine::{Classed, HOLDS, HostEstimate, Lever, Origin, Snapshot, VmId, VmState};
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
@@ -37,6 +37,7 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         since: None,
         acted: None,
         unmoved: BTreeSet::new(),
+        hungry: BTreeMap::new(),
     }))
 }
 
@@ -52,11 +53,21 @@ struct Placing {
     acted: Option<Time>,
     /// Whose memory could not be moved.
     unmoved: BTreeSet<VmId>,
+    /// Who was measured as cache-hungry, and how: where its data fits, it shows no more traffic.
+    hungry: BTreeMap<VmId, Classed>,
 }
 
 impl Place for Placing {
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
-        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now)).with(policy);
+        self.remember(seen);
+        let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now));
+        let ids: BTreeMap<&str, &VmId> =
+            seen.vms.iter().map(|vm| (vm.seen.name.as_str(), &vm.seen.id)).collect();
+        for vm in &mut problem.vms {
+            let known = ids.get(vm.name.as_str()).and_then(|id| self.hungry.get(id));
+            vm.class = known.unwrap_or(&vm.class).clone();
+        }
+        problem = problem.with(policy);
         self.unmoved.retain(|id| now.vms.iter().any(|vm| vm.id == *id));
         let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
         let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
@@ -79,6 +90,21 @@ impl Place for Placing {
     fn told(&mut self, outcome: &Outcome) {
         if outcome.action.lever == Lever::Nodes && outcome.result.is_err() {
             self.unmoved.insert(outcome.action.vm.clone());
+        }
+    }
+}
+
+impl Placing {
+    /// Who was measured as cache-hungry stays so while it fills what it got: once apart, its data may fit, and traffic that
+    /// is gone is no reason to be put together again.
+    fn remember(&mut self, seen: &HostEstimate) {
+        self.hungry.retain(|id, _| seen.vms.iter().any(|vm| vm.seen.id == *id));
+        for vm in &seen.vms {
+            if vm.class.origin == Origin::Measured {
+                self.hungry.insert(vm.seen.id.clone(), vm.class.clone());
+            } else if vm.cache.and_then(|rate| rate.held).is_some_and(|held| held < HOLDS) {
+                self.hungry.remove(&vm.seen.id);
+            }
         }
     }
 }

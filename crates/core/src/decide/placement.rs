@@ -4,12 +4,13 @@ use super::{Action, Why};
 use crate::CpuSet;
 use crate::machine::{HostEstimate, Lever, Value, VmEstimate};
 use crate::place::{
-    Placed, Placement, Policy, Problem, far_from_memory, invalid, place, present, spread_of_given, throughput,
+    Placed, Placement, Policy, Problem, far_from_memory, invalid, place, present, spread_of_classed,
+    throughput,
 };
 
 /// A placement is worth being written if the predicted throughput grows by this part of it. Moving costs caches; ours.
 pub const WORTH: f64 = 0.02;
-/// Or if so many pairs of busy vCPUs of VMs whose class is given get nearer to each other, or farther from each other
+/// Or if so many pairs of busy vCPUs of VMs whose class is known get nearer to each other, or farther from each other
 /// (caches and nodes, which that prediction leaves out); ours.
 pub const WORTH_PAIRS: f64 = 0.5;
 
@@ -57,7 +58,8 @@ pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     invalid(problem).iter().any(|found| !problem.vms[found.vm].stays)
         || far_from_memory(problem, found, true) < far_from_memory(problem, &now, false)
         || after > (1.0 + WORTH) * before
-        || after >= before && spread_of_given(problem, &now) - spread_of_given(problem, found) >= WORTH_PAIRS
+        || after >= before
+            && spread_of_classed(problem, &now) - spread_of_classed(problem, found) >= WORTH_PAIRS
 }
 
 /// The node affinity, if there is one, it names nodes with pCPUs, and not those of the vCPUs.

@@ -55,7 +55,7 @@ pub struct Rule {
     pub min: Option<u32>,
     /// vCPUs that it never has more of.
     pub max: Option<u32>,
-    /// What its work is like, for the stage that places; nothing measures it.
+    /// What its work is like, for the stage that places; counts more than what is measured.
     pub class: Option<Class>,
     /// pCPUs that it is guaranteed by weight, from 0.05 to `min`, which counts where nothing is said; only with
     /// [`Weigher::Grants`], for less than a pCPU is no number of vCPUs.

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::cache::{CacheRate, Classed, classify, rate};
 use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState};
 use super::timeslices::Timeslices;
 use super::unsure::unsure;
@@ -47,6 +48,8 @@ pub struct HostEstimate {
     pub unread: Vec<Unread>,
     /// What readers of the result should know.
     pub notes: Vec<String>,
+    /// Why nobody counts here what VMs do to caches; `None` where that can be counted.
+    pub uncounted: Option<String>,
 }
 
 /// A pCPU between two snapshots.
@@ -93,6 +96,10 @@ pub struct VmEstimate {
     pub timeslices: Timeslices,
     /// What each helper did.
     pub helpers: Vec<Activity>,
+    /// What it did to the last-level caches; `None` where that is not known.
+    pub cache: Option<CacheRate>,
+    /// What its work is like, by that.
+    pub class: Classed,
     /// What holds its entitlement, in words: `reasons`, one after the other.
     pub binding: String,
     /// What holds each part of its entitlement; the amounts in them add up to it.
@@ -130,7 +137,10 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
                 .chain(of_helpers(&seen, division.vcpus(number)))
                 .collect(),
         };
+        let cache = rate(earlier.get(&seen.id).copied(), &seen, after, change.whole.used, over);
         VmEstimate {
+            class: classify(cache, &seen, after),
+            cache,
             entitled: known(division.cpus(number)),
             available: known(available[number]),
             activity: change.whole,
@@ -156,6 +166,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
         division: (!blind).then_some(division),
         unread: after.unread.clone(),
         notes: after.notes.clone(),
+        uncounted: after.uncounted.clone(),
     })
 }
 

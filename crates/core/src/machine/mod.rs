@@ -12,6 +12,7 @@
 //! else from two of them. Nothing but an implementation of `Machine` knows which one it is.
 
 mod act;
+mod cache;
 pub mod contract;
 mod estimate;
 mod snapshot;
@@ -21,6 +22,7 @@ mod unsure;
 use std::time::Duration;
 
 pub use act::{Act, Fixed, Lever, LeverKind, Limit, Value};
+pub use cache::{CacheRate, CacheUse, Classed, HOLDS, Origin, TRAFFIC};
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
     Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,

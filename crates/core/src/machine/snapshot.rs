@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fixed, LeverKind};
+use super::{CacheUse, Fixed, LeverKind};
 use crate::entitle::WeightRule;
+use crate::topology::Cache;
 use crate::{CpuId, CpuSet, Quota, Throttled, Time, Unread, Weight, What};
 
 /// A host at one instant.
@@ -19,6 +20,9 @@ pub struct Snapshot {
     pub rule: WeightRule,
     /// All pCPUs, by number.
     pub pcpus: Vec<Pcpu>,
+    /// Last-level caches, as far as the host shows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<Cache>,
     /// Slices: groups that hold VMs or other groups. A parent stands before its children.
     pub groups: Vec<Group>,
     /// VMs, and whatever else uses pCPUs.
@@ -27,6 +31,9 @@ pub struct Snapshot {
     pub unread: Vec<Unread>,
     /// What readers of the result should know, such as that the host's own processes are not seen.
     pub notes: Vec<String>,
+    /// Why nobody counts here what VMs do to caches ([`VmState::cache`]); `None` where that can be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncounted: Option<String>,
 }
 
 /// A pCPU.
@@ -141,6 +148,9 @@ pub struct VmState {
     /// program); only its growth means something. `None` where nobody counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<f64>,
+    /// What it does to the last-level caches; `None` where nobody counts that for it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUse>,
     /// Levers that it does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fixed: Vec<Fixed>,

@@ -109,7 +109,7 @@ impl Ground {
             let rank = ranks.iter().position(|rank| *rank == (known.priority, known.weight)).unwrap_or(0);
             facts.push(VmFacts {
                 stays: known.stays,
-                class: known.class,
+                class: known.class.class,
                 rank: i64::try_from(rank).unwrap_or(0),
                 allowed: spots.iter().map(may).collect(),
                 far,

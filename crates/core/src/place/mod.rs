@@ -27,6 +27,7 @@ mod throughput;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::Classed;
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
@@ -57,8 +58,8 @@ pub struct Vm {
     pub weight: f64,
     /// Before the weight: of two VMs, the one with the higher number gets the better places.
     pub priority: i32,
-    /// What its work is like.
-    pub class: Class,
+    /// What its work is like, and who says so: given beats measured beats unknown.
+    pub class: Classed,
     /// Nodes that its memory comes from, if that is said.
     pub memory: Option<CpuSet>,
     /// Whether its memory can be moved to other nodes while it runs.
@@ -212,11 +213,12 @@ pub fn present(problem: &Problem) -> Cost {
     Ground::new(problem).present()
 }
 
-/// What caches and nodes cost the VMs whose class is given, in pairs as [`Cost::spread`] counts them.
+/// What caches and nodes cost the VMs whose class is given or measured, in pairs as [`Cost::spread`] counts them.
 #[must_use]
-pub fn spread_of_given(problem: &Problem, placement: &Placement) -> f64 {
-    let given = || problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| vm.class != Class::Unknown);
-    let vms = given().map(|(vm, placed)| {
+pub fn spread_of_classed(problem: &Problem, placement: &Placement) -> f64 {
+    let classed =
+        || problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| vm.class.class != Class::Unknown);
+    let vms = classed().map(|(vm, placed)| {
         let now = vm.vcpus.iter().zip(&placed.vcpus);
         let now = now.map(|(vcpu, seat)| Vcpu { now: seat.affinity.clone(), ..vcpu.clone() });
         Vm { vcpus: now.collect(), ..vm.clone() }

@@ -3,7 +3,7 @@
 use super::{Problem, Vcpu, Vm};
 use crate::check::{Memory, Subject};
 use crate::decide::Policy;
-use crate::machine::{HostEstimate, LeverKind, Role, State, VmEstimate};
+use crate::machine::{Classed, HostEstimate, LeverKind, Role, State, VmEstimate};
 use crate::topology::Topology;
 use crate::{CpuSet, check, entitle};
 
@@ -27,6 +27,7 @@ impl Problem {
             });
             Vm {
                 name: vm.name.clone(),
+                class: vm.class.clone(),
                 weight: vm.weight.as_ref().map_or(USUAL, |weight| weight.value.0),
                 memory: vm.memory.as_ref().and_then(|memory| match &memory.value {
                     Memory::Nodes { nodes, .. } => Some(nodes.clone()),
@@ -58,7 +59,9 @@ impl Problem {
     pub fn with(mut self, policy: &Policy) -> Problem {
         for vm in &mut self.vms {
             let rule = policy.of(&vm.name);
-            vm.class = rule.class.unwrap_or(vm.class);
+            if let Some(class) = rule.class {
+                vm.class = Classed::given(class);
+            }
             vm.priority = rule.priority.unwrap_or(vm.priority);
             vm.stays |= rule.exclude == Some(true);
         }
@@ -82,6 +85,7 @@ fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
     });
     Vm {
         name: seen.name.clone(),
+        class: vm.class.clone(),
         weight: seen.weight.map_or(USUAL, |weight| weight.0),
         memory: seen.memory_nodes.clone(),
         memory_moves: seen.fixed(LeverKind::Nodes).is_none(),

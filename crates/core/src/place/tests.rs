@@ -86,7 +86,7 @@ fn small(random: &mut Random) -> Problem {
         vms.push(Vm {
             name: format!("vm{}", vms.len()),
             weight: random.of(&[1.0, 1.0, 2.0]),
-            class: random.of(&[Class::Unknown, Class::CacheHungry, Class::Communicating]),
+            class: Classed::given(random.of(&[Class::Unknown, Class::CacheHungry, Class::Communicating])),
             memory: random.chance(20).then(|| set("0")),
             stays: vms.len() > 1 && random.chance(10),
             vcpus: (0..u32::try_from(width).unwrap()).map(|id| vcpu(random, id)).collect(),
@@ -164,7 +164,7 @@ fn costs_are_what_their_definitions_say() {
         for (number, (vm, placed)) in problem.vms.iter().zip(&found.vms).enumerate() {
             for (vcpu, seat) in vm.vcpus.iter().zip(&placed.vcpus) {
                 let Some(home) = seat.home else { continue };
-                all.push((number, vm.class, home, counted(vcpu.demand)));
+                all.push((number, vm.class.class, home, counted(vcpu.demand)));
             }
         }
         let load = |cpu: CpuId| all.iter().filter(|v| v.2 == cpu).map(|v| v.3).sum::<i64>();
@@ -279,7 +279,7 @@ fn idle_vcpus_share_cores_with_busy_ones_rather_than_busy_ones_with_each_other()
 #[test]
 fn cache_hungry_vcpus_spread_over_caches_and_communicating_ones_stay_on_one() {
     let with = |class| {
-        let vm = Vm { class, ..busy("a", &[1.0, 1.0]) };
+        let vm = Vm { class: Classed::given(class), ..busy("a", &[1.0, 1.0]) };
         sets(&place(&on("1 socket x 2 l3 x 2 cores x 2 threads", vec![vm]), Policy::Corefit))
     };
     assert_eq!(with(Class::CacheHungry), ["0 4"]);

@@ -1,7 +1,7 @@
 //! libvirt's domain XML (`virsh dumpxml`, `/etc/libvirt/qemu/*.xml`), with the line of each setting.
 //!
-//! Source: "Domain XML format": `vcpu`, `vcpus`, `iothreadids`, `cputune`, `numatune`, `cpu`. What a running
-//! domain gets is read by [`crate::libvirt`]; this is for what somebody wrote, and says where.
+//! Source: "Domain XML format": `vcpu`, `vcpus`, `iothreadids`, `cputune`, `numatune`, `cpu`. [`crate::libvirt`] reads the
+//! live XML of running domains with it, and adds what only concerns those (`libvirt/definition.rs`).
 
 use std::collections::BTreeSet;
 
@@ -23,15 +23,54 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
     let domain = document.root_element();
     let name = child(domain, "name").and_then(|name| name.text()).map(|name| name.trim().to_owned());
     let name = name.ok_or_else(|| xml::at(domain, "<domain>: no <name>"))?;
+    Ok(Vms { vms: vec![Vm { name, ..settings(domain, file)? }], shared: None })
+}
+
+/// What is set for a domain, whatever its name.
+pub(crate) fn settings(domain: Node<'_, '_>, file: &str) -> Result<Vm, FormatError> {
     let vcpu = child(domain, "vcpu").ok_or_else(|| xml::at(domain, "<domain>: no <vcpu>"))?;
     let place = Place { file: file.into(), ..Place::default() };
+    let text = domain.document().input_text();
     let reader = Reader { place, ends: text.match_indices('\n').map(|(at, _)| at).collect() };
-    let mut vm = Vm { name, manager: Manager::Libvirt, place: reader.at(vcpu), ..Vm::default() };
+    let mut vm = Vm { manager: Manager::Libvirt, place: reader.at(vcpu), ..Vm::default() };
     reader.vcpus(domain, vcpu, &mut vm)?;
     reader.tune(domain, vcpu, &mut vm)?;
     reader.memory(domain, vcpu, &mut vm)?;
     reader.guest(domain, &mut vm)?;
-    Ok(Vms { vms: vec![vm], shared: None })
+    Ok(vm)
+}
+
+/// The numbers of a domain's I/O threads.
+pub(crate) fn iothreads(domain: Node<'_, '_>) -> Result<BTreeSet<u32>, FormatError> {
+    let mut ids: BTreeSet<u32> = BTreeSet::new();
+    for thread in children(child(domain, "iothreadids"), "iothread") {
+        ids.extend(attribute::<u32>(thread, "id")?);
+    }
+    if let Some(node) = child(domain, "iothreads") {
+        let many: u32 = xml::number(node)?;
+        if many > MAX_VCPUS {
+            return Err(xml::wrong(node, &many.to_string(), "number of I/O threads"));
+        }
+        // Those without an id have the lowest free ones.
+        let mut next = 1;
+        while u32::try_from(ids.len()).is_ok_and(|known| known < many) {
+            ids.insert(next);
+            next += 1;
+        }
+    }
+    Ok(ids)
+}
+
+/// A limit of `<cputune>` by the names of its elements; `None` if it is not set.
+pub(crate) fn quota(tune: Node<'_, '_>, period: &str, quota: &str) -> Result<Option<Quota>, FormatError> {
+    let Some(node) = child(tune, quota) else { return Ok(None) };
+    let quota_us: i128 = xml::number(node)?;
+    // Negative, and what libvirt writes for it as unsigned: no limit. Zero: not set, so no limit either.
+    let quota_us = u64::try_from(quota_us).ok().filter(|us| *us > 0 && *us < u64::MAX / 2000);
+    let period_us = child(tune, period).map(xml::number::<i128>).transpose()?;
+    let period_us = period_us.and_then(|us| u64::try_from(us).ok()).filter(|us| *us > 0);
+    let period_us = period_us.unwrap_or(USUAL_PERIOD_US);
+    Ok(Some(Quota { quota_us, period_us, burst_us: 0, source: format!("cputune/{quota}") }))
 }
 
 struct Reader {
@@ -103,8 +142,8 @@ impl Reader {
         }
         self.inherited(domain, vcpu, vm)?;
         let Some(tune) = tune else { return Ok(()) };
-        vm.vcpu_quota = self.quota(tune, "period", "quota")?;
-        vm.cap = self.quota(tune, "global_period", "global_quota")?;
+        vm.vcpu_quota = self.limit(tune, "period", "quota")?;
+        vm.cap = self.limit(tune, "global_period", "global_quota")?;
         if let Some(shares) = child(tune, "shares") {
             let value: u32 = xml::number(shares)?;
             vm.weight = (value > 0).then(|| self.set(shares, Weight(f64::from(value))));
@@ -115,22 +154,7 @@ impl Reader {
     /// I/O threads without a set of their own: like the emulator, they have that of `<vcpu>`.
     fn inherited(&self, domain: Node<'_, '_>, vcpu: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {
         let Some(set) = self.everywhere(vcpu)? else { return Ok(()) };
-        let mut ids: BTreeSet<u32> = BTreeSet::new();
-        for thread in children(child(domain, "iothreadids"), "iothread") {
-            ids.extend(attribute::<u32>(thread, "id")?);
-        }
-        if let Some(node) = child(domain, "iothreads") {
-            let many: u32 = xml::number(node)?;
-            if many > MAX_VCPUS {
-                return Err(xml::wrong(node, &many.to_string(), "number of I/O threads"));
-            }
-            // Those without an id have the lowest free ones.
-            let mut next = 1;
-            while u32::try_from(ids.len()).is_ok_and(|known| known < many) {
-                ids.insert(next);
-                next += 1;
-            }
-        }
+        let ids = iothreads(domain)?;
         let pinned = |id: u32| vm.helpers.iter().any(|helper| helper.kind == HelperKind::Iothread(id));
         let more: Vec<Helper> = ids
             .into_iter()
@@ -141,25 +165,10 @@ impl Reader {
         Ok(())
     }
 
-    fn quota(
-        &self,
-        tune: Node<'_, '_>,
-        period: &str,
-        quota: &str,
-    ) -> Result<Option<Set<Quota>>, FormatError> {
-        let Some(node) = child(tune, quota) else { return Ok(None) };
-        let quota_us: i128 = xml::number(node)?;
-        let period_us = match child(tune, period) {
-            Some(period) => xml::number::<u64>(period)?,
-            None => USUAL_PERIOD_US,
-        };
-        // Negative, and what libvirt writes for it as unsigned: no limit. Zero: not set.
-        let limit = u64::try_from(quota_us).ok().filter(|us| *us > 0 && *us < u64::MAX / 2000);
-        Ok(limit.map(|us| {
-            let period_us = if period_us == 0 { USUAL_PERIOD_US } else { period_us };
-            let source = format!("cputune/{quota}");
-            self.set(node, Quota { quota_us: Some(us), period_us, burst_us: 0, source })
-        }))
+    /// A limit that limits.
+    fn limit(&self, tune: Node<'_, '_>, period: &str, name: &str) -> Result<Option<Set<Quota>>, FormatError> {
+        let found = quota(tune, period, name)?.filter(|found| found.quota_us.is_some());
+        Ok(child(tune, name).zip(found).map(|(node, found)| self.set(node, found)))
     }
 
     fn memory(&self, domain: Node<'_, '_>, vcpu: Node<'_, '_>, vm: &mut Vm) -> Result<(), FormatError> {

@@ -10,7 +10,7 @@
 
 mod capabilities;
 mod cpu_list;
-mod domain;
+pub(crate) mod domain;
 mod hwloc;
 mod kubelet;
 #[cfg(test)]

@@ -90,6 +90,8 @@ impl Machine for Cgroups {
         Ok(Snapshot {
             at: view.at,
             pcpus: view.pcpus,
+            caches: view.caches,
+            uncounted: view.uncounted,
             groups: view.groups,
             vms: vms.collect(),
             unread: view.unread,

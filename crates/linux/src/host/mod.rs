@@ -18,6 +18,7 @@ mod choose;
 mod kept;
 mod machine;
 mod pcpus;
+mod resctrl;
 mod tally;
 mod tasks;
 mod tree;
@@ -25,7 +26,8 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use corefit_core::machine::{Counters, Group, Pcpu, Role, VcpuState, VmId, VmState};
+use corefit_core::machine::{CacheUse, Counters, Group, Pcpu, Role, VcpuState, VmId, VmState};
+use corefit_core::topology::Cache;
 use corefit_core::{CpuSet, Quota, Throttled, Time, Unread, Weight, What};
 
 use crate::cgroup::{files, mounts::Version};
@@ -36,6 +38,8 @@ pub use choose::{Choice, NoPattern};
 use kept::Kept;
 pub use machine::Cgroups;
 use pcpus::Pcpus;
+pub(crate) use resctrl::Monitors;
+use resctrl::Resctrl;
 use tally::{Look, Tally};
 use tasks::{Direct, Scene};
 use tree::{Settings, Tree};
@@ -66,6 +70,12 @@ pub struct HostView {
     pub at: Time,
     /// All pCPUs.
     pub pcpus: Vec<Pcpu>,
+    /// Last-level caches.
+    pub caches: Vec<Cache>,
+    /// Why nobody counts what VMs do to caches; `None` where somebody does.
+    pub uncounted: Option<String>,
+    /// Who counts it.
+    pub(crate) monitors: Monitors,
     /// Slices on the way to VMs, parents first, each named by its path. The top itself is none of them.
     pub groups: Vec<Group>,
     /// Everything else that competes, as [`Role::Other`].
@@ -101,6 +111,8 @@ pub struct VmGroup {
     pub memory_moves: bool,
     /// What everything in it used and waited for; `None` each if unread or not asked for.
     pub counters: Counters,
+    /// What it did to the last-level caches; `None` where nobody counts that, or nobody asks.
+    pub cache: Option<CacheUse>,
     /// Where its threads were seen to run last.
     pub on: CpuSet,
     /// An instant before it was made, after the look before, if it is new.
@@ -121,6 +133,7 @@ impl VmGroup {
             throttled: self.throttled,
             unread: self.unread,
             whole: Some(self.counters),
+            cache: self.cache,
             began: self.began,
             fixed: act::fixed(self.memory_nodes.is_some(), self.memory_moves),
             memory_nodes: self.memory_nodes,
@@ -145,6 +158,7 @@ pub struct HostReader {
     kept: Kept,
     tree: Tree,
     pcpus: Pcpus,
+    resctrl: Resctrl,
     /// Whether all processes can be seen: this is the first PID namespace.
     sees_all: bool,
     groups: BTreeMap<String, Known>,
@@ -206,6 +220,7 @@ impl HostReader {
             kept: Kept::new(root),
             tree,
             pcpus: Pcpus::default(),
+            resctrl: Resctrl::default(),
             sees_all,
             groups: BTreeMap::new(),
             direct: BTreeMap::new(),
@@ -289,7 +304,9 @@ impl HostReader {
         let switch = "/proc/sys/kernel/sched_autogroup_enabled";
         let switch = optional(value(self.root(), switch, "0 or 1", |text| text.parse::<u8>().ok()));
         let sessions = notes.ask(What::Siblings, switch) == Some(1);
-        let view = HostView { at: now, pcpus, ..HostView::default() };
+        let monitors = self.resctrl.read(&self.kept.root);
+        let (caches, uncounted) = (self.pcpus.caches.clone(), monitors.none.clone());
+        let view = HostView { at: now, pcpus, caches, uncounted, monitors, ..HostView::default() };
         let (seen, walked) = (BTreeSet::new(), BTreeSet::new());
         let mut gathering = Gathering {
             vms: &chosen,
@@ -401,6 +418,7 @@ impl HostReader {
             memory_nodes: known.settings.mems.as_ref().map(|(nodes, _)| nodes.clone()),
             memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },
+            cache: g.view.monitors.of(&self.kept.root, || known.tally.threads(), BTreeSet::new),
             on: known.tally.on.clone(),
             began: known.began,
         });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use corefit_core::machine::Pcpu;
+use corefit_core::topology::Cache;
 use corefit_core::{CpuId, CpuSet, What};
 
 use crate::cgroup::mounts::Mount;
@@ -20,7 +21,11 @@ struct Where {
 
 /// Reads pCPUs; where they are in the machine is read once for each.
 #[derive(Default)]
-pub(crate) struct Pcpus(BTreeMap<CpuId, Where>);
+pub(crate) struct Pcpus {
+    known: BTreeMap<CpuId, Where>,
+    /// Last-level caches.
+    pub(crate) caches: Vec<Cache>,
+}
 
 impl Pcpus {
     /// All pCPUs that are plugged in, or all that are online where the machine does not say. What is mounted
@@ -38,13 +43,14 @@ impl Pcpus {
         let online = self_view::online(root, &times, notes)?.value;
         let present = self_view::cpu_list(root, "present").map_or_else(|_| online.clone(), |set| set.value);
         let all: CpuSet = present.iter().chain(online.iter()).collect();
-        if all.iter().any(|cpu| !self.0.contains_key(&cpu)) {
+        if all.iter().any(|cpu| !self.known.contains_key(&cpu)) {
             let nodes = nodes(root);
-            self.0 = all.iter().map(|cpu| (cpu, locate(root, cpu, &nodes))).collect();
+            self.known = all.iter().map(|cpu| (cpu, locate(root, cpu, &nodes))).collect();
+            self.caches = topology::last_level(root, &online);
         }
         let pcpus = all.iter().map(|id| {
             let times = times.iter().find(|t| t.cpu == id);
-            let Where { node, package, siblings } = self.0.get(&id).cloned().unwrap_or_default();
+            let Where { node, package, siblings } = self.known.get(&id).cloned().unwrap_or_default();
             let (idle_ns, steal_ns) = (times.map(|t| t.idle_ns), times.map(|t| t.steal_ns));
             Pcpu { id, online: online.contains(id), node, package, siblings, idle_ns, steal_ns }
         });

@@ -1,6 +1,6 @@
 //! Sums over threads that come and go, which never run backwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet, Time};
@@ -74,6 +74,11 @@ impl Tally {
     pub(crate) fn sums(&self) -> Counters {
         let sum = |ns| (!self.blind).then_some(ns);
         Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns) }
+    }
+
+    /// The threads themselves, as they were counted last.
+    pub(crate) fn threads(&self) -> BTreeSet<u32> {
+        self.known.keys().copied().collect()
     }
 
     pub(crate) fn is_blind(&self) -> bool {

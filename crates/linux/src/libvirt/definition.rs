@@ -1,15 +1,18 @@
-//! A domain's definition, as far as it decides what the domain gets.
+//! A domain's definition, as far as it decides what the domain gets: the live XML holds what is in force, changes by API
+//! included.
 //!
-//! Source: libvirt's "Domain XML format", elements `vcpu`, `cputune`, `numatune`, `iothreadids` and
-//! `channel`; the live XML of a domain holds what is in force, changes by API included.
+//! What anybody can write is read by [`crate::formats`]; here is what concerns running domains only: what can be plugged and
+//! moved, the agent, our metadata. Source: libvirt's "Domain XML format".
 
+use std::collections::BTreeMap;
+
+use corefit_core::check::{self, HelperKind};
 use corefit_core::{CpuSet, Quota, Weight};
 use roxmltree::Node;
 
-use crate::formats::xml::{self, child, children};
+use crate::formats::xml::{self, attribute, child, children};
+use crate::formats::{FormatError, domain};
 
-/// libvirt's (and the kernel's) period where only a quota is given, us.
-const USUAL_PERIOD_US: u64 = 100_000;
 /// The channel of the guest agent.
 const AGENT: &str = "org.qemu.guest_agent.0";
 
@@ -67,41 +70,47 @@ impl Definition {
     /// # Errors
     /// What is wrong, and in which line.
     pub(super) fn parse(xml: &str) -> Result<Definition, String> {
-        let document = xml::open(xml).map_err(|error| format!("definition, {error}"))?;
-        let domain = document.root_element();
-        let vcpu = child(domain, "vcpu").ok_or("definition has no <vcpu>")?;
-        let most: usize = number(vcpu, vcpu.text().unwrap_or("").trim(), "count of vCPUs")?;
-        if most > 65_536 {
-            return Err(wrong(vcpu, &most.to_string(), "count of vCPUs"));
+        Definition::read(xml).map_err(|error| format!("definition, {error}"))
+    }
+
+    fn read(xml: &str) -> Result<Definition, FormatError> {
+        let document = xml::open(xml)?;
+        let root = document.root_element();
+        let vm = domain::settings(root, "")?;
+        let mut pluggable = BTreeMap::new();
+        for vcpu in children(child(root, "vcpus"), "vcpu") {
+            let hot = vcpu.attribute("hotpluggable") == Some("yes");
+            pluggable.extend(attribute::<usize>(vcpu, "id")?.map(|id| (id, hot)));
         }
-        let current = attribute(vcpu, "current", "count of vCPUs")?.unwrap_or(most);
-        let everywhere = cpus(vcpu, "cpuset")?;
-        let one =
-            |i| VcpuDefinition { plugged: i < current, hotpluggable: i >= current, pin: everywhere.clone() };
+        let vcpu = |(id, vcpu): (usize, &check::Vcpu)| VcpuDefinition {
+            plugged: vcpu.online,
+            // Where they are not listed, those that are not there at the start are.
+            hotpluggable: pluggable.get(&id).copied().unwrap_or(!vcpu.online),
+            pin: vcpu.affinity.as_ref().map(|set| set.value.clone()),
+        };
+        let pin = |kind| vm.helpers.iter().find(|h| h.kind == kind).map(|h| h.affinity.value.clone());
+        let tune = child(root, "cputune");
+        let quota = |period, quota| tune.map_or(Ok(None), |tune| domain::quota(tune, period, quota));
+        let iothread = |id| (id, pin(HelperKind::Iothread(id)));
         let mut found = Definition {
-            emulated: domain.attribute("type") == Some("qemu"),
-            vcpus: (0..most).map(one).collect(),
-            emulator_pin: everywhere.clone(),
+            emulated: root.attribute("type") == Some("qemu"),
+            vcpus: vm.vcpus.iter().enumerate().map(vcpu).collect(),
+            shares: vm.weight.as_ref().map(|weight| weight.value),
+            global_quota: quota("global_period", "global_quota")?,
+            vcpu_quota: quota("period", "quota")?,
+            emulator_quota: quota("emulator_period", "emulator_quota")?,
+            emulator_pin: pin(HelperKind::Emulator),
+            iothread_quota: quota("iothread_period", "iothread_quota")?,
+            iothreads: domain::iothreads(root)?.into_iter().map(iothread).collect(),
+            memory_nodes: memory_nodes(root)?,
+            memory_stays: memory_stays(root),
+            agent: children(child(root, "devices"), "channel")
+                .filter_map(|channel| child(channel, "target"))
+                .find(|target| target.attribute("name") == Some(AGENT))
+                .and_then(|target| target.attribute("state").map(|state| state == "connected")),
             ..Definition::default()
         };
-        for vcpu in children(child(domain, "vcpus"), "vcpu") {
-            let id: usize = attribute(vcpu, "id", "number of a vCPU")?.unwrap_or(usize::MAX);
-            if let Some(known) = found.vcpus.get_mut(id) {
-                known.plugged = vcpu.attribute("enabled") == Some("yes");
-                known.hotpluggable = vcpu.attribute("hotpluggable") == Some("yes");
-            }
-        }
-        found.iothreads(domain, everywhere.as_ref())?;
-        if let Some(tune) = child(domain, "cputune") {
-            found.tune(tune)?;
-        }
-        found.memory_nodes = memory_nodes(domain)?;
-        found.memory_stays = memory_stays(domain);
-        found.agent = children(child(domain, "devices"), "channel")
-            .filter_map(|channel| child(channel, "target"))
-            .find(|target| target.attribute("name") == Some(AGENT))
-            .and_then(|target| target.attribute("state").map(|state| state == "connected"));
-        found.metadata(domain);
+        found.metadata(root);
         Ok(found)
     }
 
@@ -116,74 +125,17 @@ impl Definition {
             }
         }
     }
-
-    fn iothreads(&mut self, domain: Node<'_, '_>, everywhere: Option<&CpuSet>) -> Result<(), String> {
-        for iothread in children(child(domain, "iothreadids"), "iothread") {
-            if let Some(id) = attribute(iothread, "id", "number of an iothread")? {
-                self.iothreads.push((id, everywhere.cloned()));
-            }
-        }
-        if let Some(count) = child(domain, "iothreads").filter(|_| self.iothreads.is_empty()) {
-            let count: u32 = number(count, count.text().unwrap_or("").trim(), "count of iothreads")?;
-            self.iothreads = (1..=count.min(65_536)).map(|id| (id, everywhere.cloned())).collect();
-        }
-        Ok(())
-    }
-
-    fn tune(&mut self, tune: Node<'_, '_>) -> Result<(), String> {
-        let value = |name: &str| -> Result<Option<u64>, String> {
-            let Some(node) = child(tune, name) else { return Ok(None) };
-            // Negative: no limit. So are numbers that libvirt keeps as unsigned.
-            let value: i128 = number(node, node.text().unwrap_or("").trim(), "number")?;
-            Ok(Some(u64::try_from(value).unwrap_or(0)))
-        };
-        let quota = |period: &str, quota: &str| -> Result<Option<Quota>, String> {
-            let Some(quota_us) = value(quota)? else { return Ok(None) };
-            let most = u64::MAX / 1000; // of the kernel, in us: what libvirt writes for "no limit"
-            Ok(Some(Quota {
-                quota_us: (quota_us > 0 && quota_us < most / 2).then_some(quota_us),
-                period_us: value(period)?.filter(|period| *period > 0).unwrap_or(USUAL_PERIOD_US),
-                burst_us: 0,
-                source: format!("cputune/{quota}"),
-            }))
-        };
-        #[expect(clippy::cast_precision_loss, reason = "at most 262144")]
-        let weight = |shares: u64| Weight(shares as f64);
-        self.shares = value("shares")?.filter(|shares| *shares > 0).map(weight);
-        self.vcpu_quota = quota("period", "quota")?;
-        self.global_quota = quota("global_period", "global_quota")?;
-        self.emulator_quota = quota("emulator_period", "emulator_quota")?;
-        self.iothread_quota = quota("iothread_period", "iothread_quota")?;
-        for pin in children(Some(tune), "vcpupin") {
-            let id: usize = attribute(pin, "vcpu", "number of a vCPU")?.unwrap_or(usize::MAX);
-            if let Some(vcpu) = self.vcpus.get_mut(id) {
-                vcpu.pin = cpus(pin, "cpuset")?;
-            }
-        }
-        if let Some(pin) = child(tune, "emulatorpin") {
-            self.emulator_pin = cpus(pin, "cpuset")?;
-        }
-        for pin in children(Some(tune), "iothreadpin") {
-            let id: Option<u32> = attribute(pin, "iothread", "number of an iothread")?;
-            let set = cpus(pin, "cpuset")?;
-            self.iothreads
-                .iter_mut()
-                .filter(|(known, _)| Some(*known) == id)
-                .for_each(|(_, p)| *p = set.clone());
-        }
-        Ok(())
-    }
 }
 
 /// The nodes of `<memory>` and of all `<memnode>`; `None` where one of them is only preferred.
-fn memory_nodes(domain: Node<'_, '_>) -> Result<Option<CpuSet>, String> {
+fn memory_nodes(domain: Node<'_, '_>) -> Result<Option<CpuSet>, FormatError> {
     let Some(tune) = child(domain, "numatune") else { return Ok(None) };
     let mut nodes = Vec::new();
     for part in tune.children().filter(|n| n.has_tag_name("memory") || n.has_tag_name("memnode")) {
         if part.attribute("mode") == Some("preferred") {
             return Ok(None);
         }
-        if let Some(set) = cpus(part, "nodeset")? {
+        if let Some(set) = xml::cpus(part, "nodeset")? {
             nodes.extend(set.iter());
         }
     }
@@ -205,22 +157,6 @@ fn memory_stays(domain: Node<'_, '_>) -> Option<&'static str> {
         // What is usual, strict, too, since libvirt 8.0.
         _ => Some("libvirt moves the memory of a running domain only in the mode restrictive"),
     }
-}
-
-fn attribute<T: std::str::FromStr>(node: Node<'_, '_>, name: &str, want: &str) -> Result<Option<T>, String> {
-    node.attribute(name).map(|text| number(node, text, want)).transpose()
-}
-
-fn cpus(node: Node<'_, '_>, name: &str) -> Result<Option<CpuSet>, String> {
-    xml::cpus(node, name).map_err(|error| format!("definition, {error}"))
-}
-
-fn number<T: std::str::FromStr>(node: Node<'_, '_>, text: &str, want: &str) -> Result<T, String> {
-    text.parse().map_err(|_| wrong(node, text, want))
-}
-
-fn wrong(node: Node<'_, '_>, text: &str, want: &str) -> String {
-    format!("definition, {}", xml::wrong(node, text, want))
 }
 
 #[cfg(test)]
@@ -329,8 +265,8 @@ mod tests {
         let cases = [
             ("<domain", "definition, line 1: is no XML"),
             ("<!DOCTYPE d [<!ENTITY a 'a'>]><domain/>", "definition, line 1: declares entities"),
-            ("<domain/>", "definition has no <vcpu>"),
-            ("<domain>\n<vcpu>many</vcpu></domain>", "definition, line 2: <vcpu>: \"many\" is no count"),
+            ("<domain/>", "definition, line 1: <domain>: no <vcpu>"),
+            ("<domain>\n<vcpu>many</vcpu></domain>", "definition, line 2: <vcpu>: \"many\" is no number"),
             ("<domain><vcpu>99999999</vcpu></domain>", "definition, line 1: <vcpu>"),
             ("<domain><vcpu cpuset='x'>1</vcpu></domain>", "definition, line 1: <vcpu>: \"x\" is no list"),
             (

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use corefit_core::machine::{Counters, Helper, VcpuState, VmId, VmState};
+use corefit_core::machine::{CacheUse, Counters, Helper, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Time, Unread, What};
 use rustix::process::Pid;
 use rustix::thread::sched_getaffinity;
@@ -24,7 +24,8 @@ use super::session::{self, Key, Seen};
 use super::thread::{self, Part, Places, Thread};
 use crate::cgroup::files;
 use crate::cgroup::mounts::Version;
-use crate::host::HostReader;
+use crate::host::{HostReader, Monitors};
+use crate::root::Root;
 
 /// Settings and lists of threads are read anew after so long, ns, even where nothing was said to have
 /// changed: the groups of single vCPUs can be written by anybody. That costs a millisecond for a VM of 10 vCPUs.
@@ -180,6 +181,13 @@ impl Local {
             ));
         }
         alive || there()
+    }
+
+    /// What a VM's vCPUs did to the last-level caches, where somebody counts that for this VM alone.
+    pub(super) fn cache(&self, key: &Key, monitors: &Monitors) -> Option<CacheUse> {
+        let qemu = self.qemus.get(key)?;
+        let others = || qemu.iothreads.values().chain(&qemu.others).map(|thread| thread.tid).collect();
+        monitors.of(&Root::live(), || qemu.vcpus.values().map(|thread| thread.tid).collect(), others)
     }
 
     /// The control group of a vCPU of a VM.

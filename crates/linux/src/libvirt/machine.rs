@@ -246,6 +246,7 @@ impl LibvirtMachine {
         let paths: Vec<String> = groups.iter().flatten().cloned().collect();
         let view = host.look(&paths, VmCounters::Skip).map_err(malformed)?;
         (snapshot.at, snapshot.pcpus, snapshot.groups) = (view.at, view.pcpus, view.groups);
+        (snapshot.caches, snapshot.uncounted) = (view.caches, view.uncounted);
         snapshot.vms = view.others;
         snapshot.unread.extend(view.unread);
         let (pcpus, _) = snapshot.pcpu_sets();
@@ -256,6 +257,7 @@ impl LibvirtMachine {
             if !self.local.fill(&seen.key, &mut vm, &pcpus, &mut snapshot.unread, &mut snapshot.notes) {
                 continue; // Its process ended after libvirtd was asked.
             }
+            vm.cache = self.local.cache(&seen.key, &view.monitors);
             let limited =
                 |vcpu: &VcpuState| vcpu.quota.as_ref().is_some_and(|quota| quota.quota_us.is_some());
             for (number, vcpu) in (0..).zip(&mut vm.vcpus).filter(|(_, vcpu)| limited(vcpu)) {
@@ -342,6 +344,8 @@ fn elsewhere(
 ) -> Result<Vec<(Key, VmState)>, MachineError> {
     snapshot.at = Root::live().now().map_err(malformed)?;
     snapshot.pcpus = asked.pcpus.clone();
+    snapshot.uncounted =
+        Some("counters of caches of a host whose files cannot be read here are not asked for".into());
     let (pcpus, _) = snapshot.pcpu_sets();
     let note = "the host's files cannot be read here: VMs count as if all were at the top of its tree, \
                 and what else runs there is not seen";

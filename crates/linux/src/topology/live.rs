@@ -54,6 +54,17 @@ pub fn read(root: &Root) -> Result<Topology, ReadError> {
     found.settle().map_err(|error| ReadError::Io { path: CPUS.into(), why: error.to_string() })
 }
 
+/// The caches of the highest level that these CPUs have.
+pub(crate) fn last_level(root: &Root, online: &CpuSet) -> Vec<Cache> {
+    let mut found = Topology::default();
+    for cpu in online.iter() {
+        caches(root, &format!("{CPUS}/cpu{}", cpu.0), &mut found);
+    }
+    let last = found.caches.iter().map(|cache| cache.level).max();
+    found.caches.retain(|cache| Some(cache.level) == last);
+    found.caches
+}
+
 /// A core; or a module, where each of the siblings has a data cache of its own (AMD family 15h: the kernel
 /// calls the two cores of a module thread siblings).
 fn add(root: &Root, dir: &str, siblings: CpuSet, found: &mut Topology) {

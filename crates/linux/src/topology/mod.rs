@@ -8,6 +8,7 @@ use corefit_core::{CpuSet, place::Core};
 
 use crate::root::Root;
 
+pub(crate) use live::last_level;
 pub use live::read;
 
 const CPUS: &str = "/sys/devices/system/cpu";

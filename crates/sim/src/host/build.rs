@@ -173,6 +173,7 @@ impl Parts {
             memory_nodes: (!vm.memory_nodes.is_empty()).then(|| mask(&vm.memory_nodes, nodes)),
             pool: pool.map_or(NEVER, |limit| limit.quota_ns),
             throttled: Throttled::default(),
+            missed: 0,
             counts: Counts::default(),
         });
         for app in &vm.apps {

@@ -292,11 +292,14 @@ impl Sim {
         }
         let (counted, remote) = self.class_of(v, q);
         let rate = self.cpus.topology.rate(q, counted as usize - 1, remote);
-        if rate == self.cpus.pcpus[q as usize].rate {
+        let missing = self.cpus.topology.missing(q, counted as usize - 1);
+        let pcpu = &self.cpus.pcpus[q as usize];
+        if (rate, missing) == (pcpu.rate, pcpu.missing) {
             return;
         }
         self.settle(q);
-        self.cpus.pcpus[q as usize].rate = rate;
+        let pcpu = &mut self.cpus.pcpus[q as usize];
+        (pcpu.rate, pcpu.missing) = (rate, missing);
         if q != changed {
             self.arm(q);
         }

@@ -71,6 +71,8 @@ pub(crate) struct Guest {
     pub(crate) pool: Ns,
     /// How often that quota stopped a vCPU.
     pub(crate) throttled: corefit_core::Throttled,
+    /// Time in which its threads waited for lines that a cache had not, in 1/1024 ns.
+    pub(crate) missed: u64,
     pub(crate) counts: Counts,
 }
 
@@ -334,7 +336,8 @@ impl Sim {
         match thread.act {
             Act::Work => {
                 vcpu.used.utilised += ns;
-                thread.left = thread.left.saturating_sub(ns * pcpu.rate);
+                self.guests[vcpu.vm as usize].missed += ns * u64::from(pcpu.missing);
+                thread.left = thread.left.saturating_sub(ns * u64::from(pcpu.rate));
             }
             Act::Spin => {
                 vcpu.used.spinning += ns;
@@ -357,7 +360,7 @@ impl Sim {
             let thread = &self.threads[vcpu.cur as usize];
             let mut left = match thread.act {
                 Act::Work if pcpu.rate == 1024 => thread.left.div_ceil(1024),
-                Act::Work => thread.left.div_ceil(pcpu.rate),
+                Act::Work => thread.left.div_ceil(u64::from(pcpu.rate)),
                 Act::Spin if thread.seen && pcpu.waiting > 0 && !thread.granted => {
                     thread.left.min(vcpu.ple_left)
                 }

@@ -37,6 +37,8 @@ pub struct Scenario {
     pub runs: u32,
     /// Whether guests have agents that answer.
     pub agent: bool,
+    /// Whether its hardware counts what VMs do to caches.
+    pub cache_counters: bool,
     /// The host.
     pub spec: Spec,
 }

@@ -53,6 +53,7 @@ pub(super) fn scenario<'a>(
         about: root.text("about")?.unwrap_or_default(),
         runs: root.whole("runs", 5, 1, 100_000)?,
         agent: root.boolean("agent", true)?,
+        cache_counters: root.boolean("cache_counters", false)?,
         spec,
     };
     root.finish()?;

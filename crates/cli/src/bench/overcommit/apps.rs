@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::conditions::{Condition, half_quota_us};
@@ -44,6 +44,18 @@ pub(super) fn read(root: &Path) -> Result<Option<Vec<App>>> {
     };
     let apps = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     Ok(Some(apps))
+}
+
+/// The apps of these names; all if none is named.
+///
+/// # Errors
+/// If there is no such app.
+pub(super) fn chosen(apps: Vec<App>, names: &[String]) -> Result<Vec<App>> {
+    if let Some(unknown) = names.iter().find(|name| apps.iter().all(|app| app.name != **name)) {
+        let known: Vec<&str> = apps.iter().map(|app| app.name.as_str()).collect();
+        bail!("--apps: there is no app {unknown:?}; there are {}", known.join(", "));
+    }
+    Ok(apps.into_iter().filter(|app| names.is_empty() || names.contains(&app.name)).collect())
 }
 
 /// How many steps of progress the apps take.
@@ -241,6 +253,19 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("apps.json"), "[{}]").unwrap();
         assert!(format!("{:#}", read(root.path()).unwrap_err()).contains("apps.json"));
+    }
+
+    #[test]
+    fn apps_are_chosen_by_name_and_unknown_ones_are_refused() {
+        let app =
+            |name: &str| App { name: name.into(), command: vec![], runtime: String::new(), needs: vec![] };
+        let all = || vec![app("a"), app("b")];
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        assert_eq!(chosen(all(), &[]).unwrap().len(), 2);
+        let some = chosen(all(), &names(&["b"])).unwrap();
+        assert_eq!((some.len(), some[0].name.as_str()), (1, "b"));
+        let error = chosen(all(), &names(&["c"])).unwrap_err().to_string();
+        assert_eq!(error, "--apps: there is no app \"c\"; there are a, b");
     }
 
     #[test]

@@ -89,6 +89,9 @@ pub(super) struct Args {
     /// Seed of the order of runs
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Apps [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "no_apps")]
+    apps: Vec<String>,
     /// Do not measure apps
     #[arg(long)]
     no_apps: bool,
@@ -140,6 +143,8 @@ struct Settings {
     seed: u64,
     reports: Option<PathBuf>,
     verbose: bool,
+    /// Those measured; none: all.
+    apps: Vec<String>,
     /// Why apps are not measured, if they are not.
     apps_skipped: Option<&'static str>,
 }
@@ -198,7 +203,7 @@ fn measured(settings: &Settings, interrupt: &Interrupt) -> Result<Document> {
     let (apps, apps_skipped) = match (settings.apps_skipped, apps::read(&settings.root)?) {
         (Some(why), _) => (vec![], Some(why.to_owned())),
         (None, None) => (vec![], Some("workloads/apps/apps.json is missing".into())),
-        (None, Some(apps)) => (apps, None),
+        (None, Some(apps)) => (apps::chosen(apps, &settings.apps)?, None),
     };
     let arena = Arena::open()?;
     let mut machine = machine::describe(&arena, settings);
@@ -274,7 +279,8 @@ impl Args {
                 None => None,
             },
             verbose: self.verbose,
-            apps_skipped: match (self.no_apps, self.quick) {
+            apps: self.apps.clone(),
+            apps_skipped: match (self.no_apps, self.quick && self.apps.is_empty()) {
                 (true, _) => Some("--no-apps"),
                 (false, true) => Some("--quick measures no apps"),
                 (false, false) => None,

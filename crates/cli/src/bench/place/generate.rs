@@ -1,6 +1,7 @@
 //! Hosts of 512 pCPUs with VMs of all widths and classes; the same seed gives the same host.
 
 use anyhow::{Result, anyhow};
+use corefit_core::machine::Classed;
 use corefit_core::place::{Class, Problem, Vcpu, Vm};
 use corefit_core::topology::Topology;
 use corefit_core::{CpuId, CpuSet};
@@ -59,7 +60,7 @@ pub(super) fn problem(kind: Kind, seed: u64) -> Result<Problem> {
         vms.push(Vm {
             name: format!("vm{}", vms.len()),
             weight: [1024.0, 1024.0, 1024.0, 2048.0, 512.0][random.index(5)],
-            class,
+            class: Classed::given(class),
             vcpus: (0..width).map(|id| vcpu(id, &mut random)).collect(),
             ..Vm::default()
         });
