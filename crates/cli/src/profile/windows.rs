@@ -1,0 +1,136 @@
+//! Windows: for some milliseconds now and then, all threads of the program on one CPU, and what its parallel regions take
+//! there (`corefit_core::profile::Turns`).
+//!
+//! The OpenMP preload library notes when regions begin, in the page that it shares with us. A program without OpenMP, one that
+//! binds its threads, and one that begins regions from several threads are left alone.
+
+use std::time::Duration;
+
+use corefit_core::profile::{Look, OneCpu, Turns};
+use corefit_core::{CpuSet, Time};
+use corefit_linux::handoff::handoff;
+use corefit_linux::page::TeamPage;
+use corefit_linux::sample::{affinity, set_affinity};
+use corefit_linux::threads::cpu_of;
+
+/// A window's length is this many turns, within bounds.
+const TURNS: f64 = 3.0;
+const SHORTEST: Duration = Duration::from_millis(6);
+const LONGEST: Duration = Duration::from_millis(60);
+/// After so many windows enough is known.
+const ENOUGH: usize = 500;
+/// The part of the time that windows may cost the program.
+const COST: f64 = 0.01;
+
+/// Opens windows and follows turns.
+pub(super) struct Windows {
+    page: TeamPage,
+    read: u64,
+    turns: Turns,
+    began: Time,
+    /// The CPUs of the program.
+    all: CpuSet,
+    /// Since when, on which CPU, and the program's CPU time then.
+    open: Option<(Time, CpuSet, Duration)>,
+    count: usize,
+    shut: Duration,
+    off: bool,
+}
+
+impl Windows {
+    /// `all`: the CPUs that the program may use.
+    pub(super) fn new(page: TeamPage, began: Time, all: CpuSet) -> Windows {
+        let off = all.len() < 2;
+        Windows {
+            page,
+            read: 0,
+            turns: Turns::default(),
+            began,
+            all,
+            open: None,
+            count: 0,
+            shut: Duration::ZERO,
+            off,
+        }
+    }
+
+    /// Whether there are regions to follow.
+    pub(super) fn active(&self) -> bool {
+        !self.off && self.read > 0
+    }
+
+    /// What windows cost the program: with n CPUs, at most 1 - 1/n of their time.
+    pub(super) fn cost(&self) -> Duration {
+        self.shut.mul_f64(1.0 - 1.0 / self.all.len().max(1) as f64)
+    }
+
+    /// Opens or closes a window if it is time; after each look.
+    pub(super) fn after(&mut self, look: &Look) {
+        if self.off && self.open.is_none() {
+            return;
+        }
+        match self.page.begun(&mut self.read) {
+            Some(begun) => self.turns.take(&begun),
+            None => self.off = true,
+        }
+        match self.open.take() {
+            Some(open) if look.at.since(open.0) < self.length() && !self.off => self.open = Some(open),
+            Some((since, one, cpu)) => self.close(look, since, &one, cpu),
+            None if self.turns.typical_ns() > 0.0 && self.is_due(look.at) => self.open(look),
+            None => {}
+        }
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        let length = self.length();
+        // The first one is due when it would cost twice that, so that short runs have one, too.
+        let cost = self.cost() + length.mul_f64(1.0 - 1.0 / self.all.len() as f64) / 2;
+        length < LONGEST && self.count < ENOUGH && cost <= now.since(self.began).mul_f64(COST)
+    }
+
+    fn length(&self) -> Duration {
+        Duration::from_secs_f64(TURNS * self.turns.typical_ns() / 1e9).clamp(SHORTEST, LONGEST)
+    }
+
+    fn open(&mut self, look: &Look) {
+        if look.threads.iter().any(|thread| affinity(thread.tid).as_ref() != Some(&self.all)) {
+            // It has ended just now, or it is bound: then it is not ours to move.
+            self.off |= look.threads.iter().any(|t| affinity(t.tid).is_some_and(|cpus| cpus != self.all));
+            return;
+        }
+        let one: CpuSet = self.all.iter().skip(self.count % self.all.len()).take(1).collect();
+        self.count += 1;
+        look.threads.iter().for_each(|thread| set_affinity(thread.tid, &one));
+        let now = corefit_linux::sample::now();
+        self.turns.open(now);
+        self.open = Some((now, one, self.cpu()));
+    }
+
+    fn close(&mut self, look: &Look, since: Time, one: &CpuSet, cpu: Duration) {
+        // Threads that began in the window inherited its CPU.
+        for thread in &look.threads {
+            if affinity(thread.tid).as_ref() == Some(one) {
+                set_affinity(thread.tid, &self.all);
+            }
+        }
+        let now = corefit_linux::sample::now();
+        self.turns.close(now, self.cpu().saturating_sub(cpu).as_nanos() as f64);
+        self.shut += now.since(since);
+    }
+
+    /// CPU time of the program whose regions these are.
+    fn cpu(&self) -> Duration {
+        self.page.processes().first().and_then(|process| cpu_of(process.pid)).unwrap_or_default()
+    }
+
+    /// What they tell of a run of this length and this CPU time, in which threads blocked so often, at its end.
+    pub(super) fn one_cpu(mut self, took: Duration, cpu: Duration, blocked: u64) -> Option<OneCpu> {
+        if self.off {
+            return None;
+        }
+        self.turns.take(&self.page.begun(&mut self.read)?);
+        let one: CpuSet = self.all.iter().take(1).collect();
+        let each = if self.count > 0 { handoff(&one)?.as_nanos() as f64 } else { 0.0 };
+        self.turns.one_cpu(took.as_nanos() as f64, cpu.as_nanos() as f64, each * blocked as f64)
+    }
+}
