@@ -90,8 +90,8 @@ pub(super) fn until_end(
                     let now = (Instant::now(), own_cpu(), run);
                     let ran = Duration::from_nanos(run.saturating_sub(last.2));
                     let cost = (now.1 - last.1).div_duration_f64((now.0 - last.0).max(ran));
-                    // Windows cost as much.
-                    let part = if windows.as_ref().is_some_and(Windows::active) { 0.5 } else { 1.0 };
+                    // Windows cost the rest of what is promised.
+                    let part = if windows.as_ref().is_some_and(Windows::active) { 0.6 } else { 1.0 };
                     if cost > part * COST[1] {
                         interval = interval.mul_f64(1.5).min(STRETCHED);
                     } else if cost < part * COST[0] {

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_millis(60);
 /// After so many windows enough is known.
 const ENOUGH: usize = 500;
 /// The part of the time that windows may cost the program.
-const COST: f64 = 0.01;
+const COST: f64 = 0.008;
 
 /// Opens windows and follows turns.
 pub(super) struct Windows {

@@ -224,9 +224,9 @@ mod tests {
         steps(&mut turns, &mut at, 100 * MS, [MS, 2 * MS]);
         turns.open(Time(at));
         let from = at;
-        // At first everything is slower.
+        // At first it is slower.
         let settled = at + MS;
-        steps(&mut turns, &mut at, settled, [20 * MS, 20 * MS]);
+        steps(&mut turns, &mut at, settled, [20 * MS, 4 * MS]);
         let until = at + 60 * MS;
         steps(&mut turns, &mut at, until, [MS + MS / 2, 4 * MS]);
         // The program has the CPU for four fifths of it.
