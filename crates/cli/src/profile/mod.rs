@@ -114,7 +114,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
-    let page = share_page(&program, &mut launch);
+    // Threads that spin would stand in each other's way on one CPU.
+    let page = if waiting.sleeps { share_page(&program, &mut launch).ok() } else { None };
     let mut reporter = Reporter::new();
     let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
     let start = Instant::now();
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let all = sample::affinity(std::process::id()).unwrap_or_default();
     let cpus = all.len().max(1);
-    let windows = page.ok().map(|page| Windows::new(page, began, all));
+    let windows = page.map(|page| Windows::new(page, began, all));
     let Watched { status, mut series, probes, looks, interval, own_cpu, windows } =
         watch::until_end(&mut child, began, args.period, &mut reporter, windows)?;
     let wall = start.elapsed();

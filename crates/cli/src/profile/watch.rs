@@ -69,7 +69,12 @@ pub(super) fn until_end(
         match child.wait_until(next).context("lost the program")? {
             Event::Exited(status) => break status,
             Event::Stopped(_) => {}
-            Event::Continued => recorder.skip(sample::now()),
+            Event::Continued => {
+                recorder.skip(sample::now());
+                if let Some(windows) = &mut windows {
+                    windows.skip();
+                }
+            }
             Event::Undelivered { signal, why } => {
                 tell!("corefit: signal {signal} could not be passed on: {why}");
             }

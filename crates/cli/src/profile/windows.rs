@@ -2,7 +2,8 @@
 //! there (`corefit_core::profile::Turns`).
 //!
 //! The OpenMP preload library notes when regions begin, in the page that it shares with us. A program without OpenMP, one that
-//! binds its threads, and one that begins regions from several threads are left alone.
+//! binds its threads, and one that begins regions from several threads are left alone. Who kills corefit
+//! with SIGKILL in a window leaves the program on that CPU.
 
 use std::time::Duration;
 
@@ -30,11 +31,26 @@ pub(super) struct Windows {
     began: Time,
     /// The CPUs of the program.
     all: CpuSet,
-    /// Since when, on which CPU, and the program's CPU time then.
-    open: Option<(Time, CpuSet, Duration)>,
+    open: Option<Open>,
     count: usize,
     shut: Duration,
     off: bool,
+}
+
+/// An open window.
+struct Open {
+    since: Time,
+    one: CpuSet,
+    /// The program's CPU time then.
+    cpu: Duration,
+    /// The last look's.
+    threads: Vec<u32>,
+}
+
+impl Drop for Windows {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 impl Windows {
@@ -69,15 +85,28 @@ impl Windows {
         if self.off && self.open.is_none() {
             return;
         }
+        self.follow();
+        if let Some(open) = &mut self.open {
+            open.threads = look.threads.iter().map(|thread| thread.tid).collect();
+            if self.off || look.at.since(open.since) >= self.length() {
+                self.close();
+            }
+        } else if self.turns.typical_ns() > 0.0 && self.is_due(look.at) {
+            self.open(look);
+        }
+    }
+
+    /// The program was stopped.
+    pub(super) fn skip(&mut self) {
+        self.follow();
+        self.release();
+        self.turns.skip();
+    }
+
+    fn follow(&mut self) {
         match self.page.begun(&mut self.read) {
             Some(begun) => self.turns.take(&begun),
             None => self.off = true,
-        }
-        match self.open.take() {
-            Some(open) if look.at.since(open.0) < self.length() && !self.off => self.open = Some(open),
-            Some((since, one, cpu)) => self.close(look, since, &one, cpu),
-            None if self.turns.typical_ns() > 0.0 && self.is_due(look.at) => self.open(look),
-            None => {}
         }
     }
 
@@ -103,19 +132,27 @@ impl Windows {
         look.threads.iter().for_each(|thread| set_affinity(thread.tid, &one));
         let now = corefit_linux::sample::now();
         self.turns.open(now);
-        self.open = Some((now, one, self.cpu()));
+        let threads = look.threads.iter().map(|thread| thread.tid).collect();
+        self.open = Some(Open { since: now, one, cpu: self.cpu(), threads });
     }
 
-    fn close(&mut self, look: &Look, since: Time, one: &CpuSet, cpu: Duration) {
-        // Threads that began in the window inherited its CPU.
-        for thread in &look.threads {
-            if affinity(thread.tid).as_ref() == Some(one) {
-                set_affinity(thread.tid, &self.all);
+    fn close(&mut self) {
+        if let Some(Open { since, cpu, .. }) = self.release() {
+            let now = corefit_linux::sample::now();
+            self.turns.close(now, self.cpu().saturating_sub(cpu).as_nanos() as f64);
+            self.shut += now.since(since);
+        }
+    }
+
+    /// Lets threads run everywhere again, those that began in the window and inherited its CPU as well.
+    fn release(&mut self) -> Option<Open> {
+        let open = self.open.take()?;
+        for thread in &open.threads {
+            if affinity(*thread).as_ref() == Some(&open.one) {
+                set_affinity(*thread, &self.all);
             }
         }
-        let now = corefit_linux::sample::now();
-        self.turns.close(now, self.cpu().saturating_sub(cpu).as_nanos() as f64);
-        self.shut += now.since(since);
+        Some(open)
     }
 
     /// CPU time of the program whose regions these are.
@@ -125,10 +162,10 @@ impl Windows {
 
     /// What they tell of a run of this length and this CPU time, in which threads blocked so often, at its end.
     pub(super) fn one_cpu(mut self, took: Duration, cpu: Duration, blocked: u64) -> Option<OneCpu> {
+        self.follow();
         if self.off {
             return None;
         }
-        self.turns.take(&self.page.begun(&mut self.read)?);
         let one: CpuSet = self.all.iter().take(1).collect();
         let each = if self.count > 0 { handoff(&one)?.as_nanos() as f64 } else { 0.0 };
         self.turns.one_cpu(took.as_nanos() as f64, cpu.as_nanos() as f64, each * blocked as f64)

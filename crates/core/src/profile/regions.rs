@@ -110,6 +110,12 @@ impl Turns {
         }
     }
 
+    /// The program was stopped: neither this turn nor a window that is open tells anything.
+    pub fn skip(&mut self) {
+        self.last = None;
+        self.windows.pop_if(|window| window.end.is_none());
+    }
+
     /// Beginnings of regions, and which they are: all that came before the last change of the window's state, too.
     pub fn take(&mut self, begun: &[(Time, u64)]) {
         for &(at, key) in begun {
@@ -252,6 +258,19 @@ mod tests {
         // Half of the run lies outside of turns.
         let half = turns.one_cpu(2.0 * took, cpu + 2.0 * took, 0.0).unwrap();
         assert!((half.part - f64::midpoint(1.0, seen.part)).abs() < 0.03, "{half:?}");
+    }
+
+    #[test]
+    fn what_a_stop_fell_into_is_left_out() {
+        let (mut turns, took, cpu) = turns();
+        let before = turns.one_cpu(took, cpu, 0.0).unwrap();
+        let end = took as u64;
+        turns.open(Time(end));
+        turns.take(&[(Time(end + 2 * MS), 1), (Time(end + 4 * MS), 1)]);
+        turns.skip();
+        turns.take(&[(Time(end + 9_000 * MS), 1), (Time(end + 9_001 * MS), 2)]);
+        let after = turns.one_cpu(took, cpu, 0.0).unwrap();
+        assert!(after.windows == before.windows && (after.part - before.part).abs() < 0.01, "{after:?}");
     }
 
     #[test]
