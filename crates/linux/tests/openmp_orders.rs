@@ -345,6 +345,8 @@ fn the_beginnings_of_regions_are_noted_where_that_is_ordered_and_only_there() {
             );
             assert_eq!(timed.begun(&mut read).unwrap(), [], "{omp:?}: read once");
         }
+        assert_eq!(program.ask("pthreads 2"), "right", "{omp:?}");
+        assert_eq!(timed.begun(&mut read), None, "{omp:?}: turns of several threads cannot be told apart");
         program.end();
         let counting = page(count());
         let mut program = Talk::driver(omp, &counting);
