@@ -231,3 +231,40 @@ fn waiting_is_made_to_sleep_unless_the_user_says_how_and_openmp_is_told_its_thre
     );
     assert!(number(&seen["profile"], "/spinning_at_most") > 0.0);
 }
+
+/// Regions of some hundred microseconds with work for each thread, `argv[1]` of them.
+const MANY: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    double sum = 0;
+    for (long turn = atol(argv[1]); turn > 0; turn--) {
+#pragma omp parallel reduction(+ : sum)
+        for (volatile long i = 0; i < 200000; i++) sum += 1;
+    }
+    printf("%.0f\n", sum);
+}
+"#;
+
+#[test]
+fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_were() {
+    let _alone = alone();
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return eprintln!("skipped: there is one CPU only, so there are no windows");
+    }
+    let place = Place::new();
+    let program = place.compile("many", &["-fopenmp"], MANY);
+    let profile = ["profile", "--quiet", "--threads", "2", "--json=report.json", "--"];
+    let (output, seen) = json(&place, place.corefit(&profile).arg(&program).arg("6000"));
+    assert_eq!(stdout(&output), "2400000000\n", "{}", stderr(&output));
+    let one = &seen["profile"]["question"]["machine"]["one_cpu"];
+    assert!(number(one, "/windows") >= 1.0, "{}", seen["profile"]["question"]);
+    assert!(number(&seen, "/windows_s") > 0.0);
+    // Two threads that share nothing need as much in turns as at once, but for noise and what vCPUs share.
+    assert!((0.3..1.5).contains(&number(one, "/part")), "{one}");
+    // It sleeps for itself or not at all: no windows in which threads spin for each other.
+    let mut active = place.corefit(&profile);
+    let (_, seen) = json(&place, active.env("OMP_WAIT_POLICY", "active").arg(&program).arg("300"));
+    assert_eq!(seen["profile"]["question"]["machine"]["one_cpu"], Value::Null);
+    assert_eq!(seen["windows_s"], 0.0);
+}

@@ -1,6 +1,7 @@
 //! Real machines for corefit: what proc, sys and the cgroup file systems say, and how programs are launched.
 
 pub mod formats;
+pub mod handoff;
 pub mod host;
 pub mod identity;
 pub mod launch;

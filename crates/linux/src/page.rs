@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use corefit_core::Time;
 use layout::{MAGIC, Page, SLOTS, Slot, VERSION, word};
 
 use crate::sample::has_ended;
@@ -35,6 +36,8 @@ pub struct Orders {
     pub random: bool,
     /// Count regions even if nothing else is ordered.
     pub count: bool,
+    /// Note when each outermost region begins.
+    pub time: bool,
 }
 
 impl Orders {
@@ -43,7 +46,8 @@ impl Orders {
         let act = u32::from(self.team.unwrap_or(0))
             | flag(self.quiet, word::QUIET)
             | flag(self.random, word::RANDOM)
-            | flag(self.count, word::COUNT);
+            | flag(self.count, word::COUNT)
+            | flag(self.time, word::TIME);
         if act == 0 {
             return 0; // nothing is short: the region's fast path
         }
@@ -174,6 +178,26 @@ impl TeamPage {
         let slot = &self.page().slots[process.slot];
         let pid = slot.pid.load(Ordering::Acquire);
         (pid, slot.serial.load(Ordering::Acquire)) == (process.pid, process.serial)
+    }
+
+    /// Regions begun since the one of number `from`, in order, when (`CLOCK_BOOTTIME`) and which, of the first thread that
+    /// began one; `from` moves on. `None` if more than one thread of the program begins outermost regions: then
+    /// what lies between two of them is not one region's.
+    pub fn begun(&self, from: &mut u64) -> Option<Vec<(Time, u64)>> {
+        let page = self.page();
+        if page.several.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let length = page.begun.len() as u64;
+        let end = page.noted.load(Ordering::Acquire);
+        // What may be overwritten while it is read is left out.
+        let first = (*from).max(end.saturating_sub(length / 2));
+        *from = end;
+        let read = |number: u64| {
+            let begun = &page.begun[usize::try_from(number % length).unwrap_or(0)];
+            (Time(begun.at.load(Ordering::Relaxed)), begun.key.load(Ordering::Relaxed))
+        };
+        Some((first..end).map(read).collect())
     }
 
     /// Gives orders to the process in `slot`; wakes those that wait for a change.

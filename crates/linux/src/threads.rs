@@ -13,6 +13,7 @@ use std::time::Duration;
 use corefit_core::profile::{Look, Status, ThreadLook};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::launch::Usage;
 use crate::sample::{now, schedstat, tasks, tree};
 
 /// New processes are searched every so many looks.
@@ -103,6 +104,31 @@ fn status(text: &str) -> Option<Status> {
         involuntary: value("nonvoluntary_ctxt_switches")?.parse().ok()?,
         runnable: value("State")?.starts_with('R'),
     })
+}
+
+/// What children of this process used that it has waited for, so far (getrusage(2)).
+#[must_use]
+pub fn ended_children() -> Usage {
+    // SAFETY: rusage is plain data for which zero is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer leads to a writable value of the right type.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    Usage::from(&usage)
+}
+
+/// CPU time of a process so far, up to this moment; `None` if there is none or it is not ours to ask.
+#[must_use]
+pub fn cpu_of(pid: u32) -> Option<Duration> {
+    let mut clock = 0;
+    // SAFETY: the pointer leads to a writable value of the right type.
+    if unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as above.
+    let read = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let nanos = u32::try_from(time.tv_nsec).ok()?;
+    (read == 0).then(|| Duration::new(time.tv_sec.unsigned_abs(), nanos))
 }
 
 /// CPU time of this process, which is what looking costs.

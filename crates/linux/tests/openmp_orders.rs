@@ -327,3 +327,31 @@ fn libomp_in_the_mode_thread_limit_takes_the_order_with_dynamic_adjustment() {
     assert_eq!(program.number("region 0"), 1);
     program.end();
 }
+
+#[test]
+fn the_beginnings_of_regions_are_noted_where_that_is_ordered_and_only_there() {
+    for &omp in Omp::all() {
+        let timed = page(Orders { time: true, ..Orders::default() });
+        let mut program = Talk::driver(omp, &timed);
+        let mut read = 0;
+        for turn in 0..3 {
+            let before = corefit_linux::sample::now();
+            assert_eq!(program.number("region 0"), 4, "{omp:?}: sizes stay");
+            let begun = timed.begun(&mut read).unwrap();
+            assert!(!begun.is_empty(), "{omp:?}, region {turn}");
+            assert!(
+                begun.iter().all(|(at, key)| *at >= before && *key != 0),
+                "{omp:?}: {begun:?} after {before:?}"
+            );
+            assert_eq!(timed.begun(&mut read).unwrap(), [], "{omp:?}: read once");
+        }
+        assert_eq!(program.ask("pthreads 2"), "right", "{omp:?}");
+        assert_eq!(timed.begun(&mut read), None, "{omp:?}: turns of several threads cannot be told apart");
+        program.end();
+        let counting = page(count());
+        let mut program = Talk::driver(omp, &counting);
+        program.number("region 0");
+        assert_eq!(counting.begun(&mut 0).unwrap(), [], "{omp:?}");
+        program.end();
+    }
+}

@@ -210,7 +210,11 @@ fn missing(number: usize) -> ! {
 extern "C" fn enter(number: usize, threads: u32, caller: usize, body: *const c_void) -> Jump {
     let (target, runtime) = real(number, body, caller);
     let word = session::current_word();
-    let threads = if word == 0 { threads } else { region::size(runtime, threads, word).unwrap_or(threads) };
+    let threads = if word == 0 {
+        threads
+    } else {
+        region::size(runtime, threads, word, body.addr()).unwrap_or(threads)
+    };
     Jump { target, threads: threads.into() }
 }
 
@@ -233,7 +237,7 @@ fn fork(runtime: &'static Runtime, location: *const c_void, word: u32) {
     };
     if let Some(clause) = clause
         && word != 0
-        && let Some(threads) = region::size(runtime, clause, word)
+        && let Some(threads) = region::size(runtime, clause, word, location.addr())
     {
         runtime.push_threads(location, threads);
     }

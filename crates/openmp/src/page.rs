@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// First word of a page that is ours.
 pub(crate) const MAGIC: u64 = 0x636f_7265_6669_7401;
 /// Layout version; a library that meets another version stays inert.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Programs (processes) that can follow the page at once; more run at their launch size.
 pub(crate) const SLOTS: usize = 63;
 /// Environment variable that names the page: `PATH:NONCE`, the nonce in hexadecimal.
@@ -51,6 +51,8 @@ pub(crate) mod word {
     pub(crate) const COUNT: u32 = 1 << 20;
     /// Wait for the answer when claiming a slot (only in [`super::Header::policy`]).
     pub(crate) const ASK: u32 = 1 << 21;
+    /// `corefit profile`: note when each outermost region begins.
+    pub(crate) const TIME: u32 = 1 << 22;
     /// Not yet registered (never in shared memory).
     pub(crate) const REGISTER: u32 = 1 << 31;
 }
@@ -80,10 +82,30 @@ pub(crate) struct Page {
     pub(crate) registrations: AtomicU32,
     /// Seed of the random team sizes of `corefit certify`.
     pub(crate) seed: AtomicU64,
+    /// Regions noted in [`Page::begun`] so far.
+    pub(crate) noted: AtomicU64,
+    /// The thread that notes them, as its address; 0: none yet.
+    pub(crate) noter: AtomicU64,
+    /// 1 once another thread has begun an outermost region, too.
+    pub(crate) several: AtomicU32,
     /// Fills the header to one cache line.
-    pub(crate) reserved: [u64; 3],
+    pub(crate) reserved: u32,
     /// One per process.
     pub(crate) slots: [Slot; SLOTS],
+    /// The last [`BEGUN`] regions noted: number n stands at n modulo that. Untouched memory costs nothing.
+    pub(crate) begun: [Begun; BEGUN],
+}
+
+/// Regions that are kept for corefit to read.
+pub(crate) const BEGUN: usize = 1 << 14;
+
+/// A region that has begun; written by one thread only.
+#[repr(C)]
+pub(crate) struct Begun {
+    /// When, `CLOCK_BOOTTIME` in ns.
+    pub(crate) at: AtomicU64,
+    /// Tells regions of the program apart.
+    pub(crate) key: AtomicU64,
 }
 
 /// What one process and corefit tell each other.
@@ -116,4 +138,4 @@ pub(crate) struct Slot {
 }
 
 const _: () = assert!(core::mem::size_of::<Slot>() == 64);
-const _: () = assert!(core::mem::size_of::<Page>() == 4096);
+const _: () = assert!(core::mem::offset_of!(Page, begun) == 4096);

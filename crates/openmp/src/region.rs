@@ -1,15 +1,15 @@
 //! The decision for one parallel region: as the program asks, or how many threads instead.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::page::{Slot, runtime, word};
 use crate::runtime::{self as runtimes, Runtime};
 use crate::{random, session, watch};
 
 /// The number of threads for a region that asks for `clause` threads (0: no clause),
-/// or `None` to leave it to the runtime. `word` is not zero.
+/// or `None` to leave it to the runtime. `word` is not zero; `key` tells the regions of the program apart.
 #[cold]
-pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u32> {
+pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32, key: usize) -> Option<u32> {
     // A region beyond the thread limit gets what the limit leaves, from the runtime itself.
     let limit_of_runtime = rt.thread_limit().max(1);
     let most = rt.max_threads().min(limit_of_runtime);
@@ -22,7 +22,9 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u
     }
     let slot = session::slot()?;
     session::note_runtime(slot, rt);
-    watch::start(slot, asks);
+    if word != word::TIME {
+        watch::start(slot, asks);
+    }
     let outer = enclosing_threads(rt);
     let dynamic = rt.dynamic();
     let resizable = word & word::ANY != 0 || (word & word::DYNAMIC != 0 && dynamic);
@@ -35,6 +37,9 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32) -> Option<u
     };
     if outer == 1 && requested > 1 {
         note(slot, asks, team, team != requested, dynamic);
+        if word & word::TIME != 0 {
+            note_time(slot, key);
+        }
     }
     (team != requested).then_some(team)
 }
@@ -75,4 +80,32 @@ fn note(slot: &Slot, asks: u32, team: u32, resized: bool, dynamic: bool) {
     if resized {
         slot.resized.fetch_add(1, Relaxed);
     }
+}
+
+thread_local! {
+    static ME: u8 = const { 0 };
+}
+
+/// Notes that a region begins now. Only the first thread that comes here does.
+fn note_time(slot: &Slot, key: usize) {
+    let Some(page) = session::page() else { return };
+    // Threads of a process differ in the address, forked ones in the process.
+    let process = u64::from(slot.pid.load(Relaxed)) << 48;
+    let me = ME.with(|me| core::ptr::from_ref(me).addr() as u64) ^ process;
+    if let Err(noter) = page.noter.compare_exchange(0, me, Relaxed, Relaxed)
+        && noter != me
+    {
+        page.several.store(1, Relaxed);
+        return;
+    }
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid time to be overwritten.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+    let ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    let number = page.noted.load(Relaxed);
+    #[expect(clippy::cast_possible_truncation, reason = "reduced to the length")]
+    let begun = &page.begun[(number % page.begun.len() as u64) as usize];
+    begun.key.store(key as u64, Relaxed);
+    begun.at.store(ns, Relaxed);
+    page.noted.store(number + 1, Release);
 }

@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use corefit_linux::threads::ended_children;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -21,6 +22,14 @@ pub(super) struct Finished {
     pub(super) status: Option<ExitStatus>,
     pub(super) stdout: String,
     pub(super) stderr: String,
+    pub(super) used: Used,
+}
+
+/// CPU time of a run with all that it waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    pub(super) user: Duration,
+    pub(super) system: Duration,
 }
 
 impl Finished {
@@ -81,7 +90,9 @@ pub(super) fn run(
     if !matches!(waited, Ok(true)) {
         end(pid);
     }
+    let before = ended_children();
     let status = child.wait()?;
+    let after = ended_children();
     let ended = waited?;
     let read = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok(Finished {
@@ -89,6 +100,10 @@ pub(super) fn run(
         status: ended.then_some(status),
         stdout: read(&paths[0])?,
         stderr: read(&paths[1])?,
+        used: Used {
+            user: after.user.saturating_sub(before.user),
+            system: after.system.saturating_sub(before.system),
+        },
     })
 }
 

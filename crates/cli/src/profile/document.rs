@@ -24,6 +24,8 @@ pub(crate) struct Document {
     pub(crate) interval_ms: f64,
     /// CPU time that looking took.
     pub(crate) own_cpu_s: f64,
+    /// What windows on one CPU cost the program, at most.
+    pub(crate) windows_s: f64,
     /// Environment variables set for the program.
     pub(crate) set: Vec<String>,
     /// The user's wait policy, which was kept.
@@ -38,9 +40,10 @@ impl Document {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// What looking cost, of the program's CPU time.
+    /// What looking cost, of the program's CPU time, and windows, of its time.
     pub(crate) fn cost(&self) -> f64 {
-        if self.cpu_s > 0.0 { self.own_cpu_s / self.cpu_s } else { 0.0 }
+        let part = |cost: f64, of: f64| if of > 0.0 { cost / of } else { 0.0 };
+        part(self.own_cpu_s, self.cpu_s) + part(self.windows_s, self.wall_s)
     }
 
     /// What to know about the run, in sentences.
@@ -76,16 +79,21 @@ impl Document {
             ));
         }
         let machine = &profile.question.machine;
-        match machine.contention {
-            Some(seen) => notes.push(format!(
+        match (machine.one_cpu, machine.contention) {
+            (Some(seen), _) => notes.push(format!(
+                "its work is taken to need {:.2} times this CPU time on one CPU ({:.2} to {:.2}): so much its parallel regions took in \
+                 {} windows of some milliseconds, in which all threads were kept on one CPU",
+                seen.part, seen.low, seen.high, seen.windows
+            )),
+            (None, Some(seen)) => notes.push(format!(
                 "a thread beside others is taken to need {:.2} times the CPU time that it needs alone ({:.2} to {:.2}): so much a \
                  reporter did beside this program",
                 seen.is, seen.low, seen.high
             )),
-            None if machine.cpus < 2 => notes.push(
+            (None, None) if machine.cpus < 2 => notes.push(
                 "on one CPU it is not seen how threads slow each other (shared cores): taken as not at all".into(),
             ),
-            None => notes.push(
+            (None, None) => notes.push(
                 "too few looks found two threads runnable to see how they slow each other (shared cores): \
                  taken as not at all"
                     .into(),

@@ -1,7 +1,8 @@
 //! `corefit profile`: one run of a program tells how it scales on any machine and VM.
 //!
 //! ```text
-//!   launch, waiting made to sleep ─▶ every few ms: look at each thread ─▶ the program ends
+//!   launch, waiting made to sleep ─▶ every few ms: look at each thread, ─▶ the program ends
+//!                                    now and then all on one CPU
 //!                                                                             │
 //!        text, --json, --html, --scenario ◀── corefit_core::profile::analyse ◀┘   and end as it ended
 //! ```
@@ -11,6 +12,7 @@ mod html;
 mod scenario;
 mod text;
 mod watch;
+mod windows;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,11 +27,14 @@ use corefit_core::profile::{Contention, Machine, Question, Spin, analyse};
 use corefit_linux::launch::{
     Counts, Environment, Launch, LaunchError, Program, Supervised, Waiting, end_like, passive, plan,
 };
+use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
+use crate::preload;
 use document::Document;
 use watch::Watched;
+use windows::Windows;
 
 /// Run a program once and predict how it scales on machines and VMs
 #[derive(clap::Args)]
@@ -108,7 +113,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let html = args.html.as_deref().map(Output::open).transpose()?;
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
-    let (launch, waiting, set) = plan_launch(args, &program);
+    let (mut launch, waiting, set) = plan_launch(args, &program);
+    // Threads that spin would stand in each other's way on one CPU.
+    let page = if waiting.sleeps { share_page(&program, &mut launch).ok() } else { None };
     let mut reporter = Reporter::new();
     let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
     let start = Instant::now();
@@ -118,8 +125,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => return Err(why.into()),
     };
-    let Watched { status, mut series, probes, looks, interval, own_cpu } =
-        watch::until_end(&mut child, began, args.period, &mut reporter)?;
+    let all = sample::affinity(std::process::id()).unwrap_or_default();
+    let cpus = all.len().max(1);
+    let windows = page.map(|page| Windows::new(page, began, all));
+    let Watched { status, mut series, probes, looks, interval, own_cpu, windows } =
+        watch::until_end(&mut child, began, args.period, &mut reporter, windows)?;
     let wall = start.elapsed();
     alone.extend((0..ALONE).map(|_| reporter.probe()));
     let usage = child.usage();
@@ -129,9 +139,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         series.involuntary = series.involuntary.max(usage.involuntary_switches);
         series.system_ns = usage.system.as_secs_f64() * 1e9;
     }
-    let cpus = sample::affinity(std::process::id()).map_or(1, |cpus| cpus.len());
+    let cpu = usage.map_or(Duration::ZERO, |usage| usage.user + usage.system);
+    let windows_cost = windows.as_ref().map_or(Duration::ZERO, Windows::cost);
     let question = Question {
-        machine: Machine { cpus, contention: Contention::of(&alone, &probes, cpus) },
+        machine: Machine {
+            cpus,
+            contention: Contention::of(&alone, &probes, cpus),
+            one_cpu: windows.and_then(|windows| windows.one_cpu(wall, cpu, series.voluntary)),
+        },
         spin: if waiting.sleeps { Spin::Passive } else { Spin::Unknown },
         period_ns: args.period.as_secs_f64() * 1e9,
         share: args.share,
@@ -141,11 +156,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         exit_code: status.code(),
         exit_signal: status.signal(),
         wall_s: wall.as_secs_f64(),
-        cpu_s: usage.map_or(0.0, |u| (u.user + u.system).as_secs_f64()),
+        cpu_s: cpu.as_secs_f64(),
         seen_s: series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum::<f64>() / 1e9,
         looks,
         interval_ms: interval.as_secs_f64() * 1e3,
         own_cpu_s: own_cpu.as_secs_f64(),
+        windows_s: windows_cost.as_secs_f64(),
         set,
         kept: waiting.kept,
         profile: analyse(&series, &question),
@@ -168,6 +184,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     child.finish(status)
+}
+
+/// Makes the preload library note when the program's parallel regions begin. The error says why it cannot.
+fn share_page(program: &Program, launch: &mut Launch) -> Result<TeamPage, String> {
+    program.preloadable().map_err(|why| why.to_string())?;
+    let library = preload::find(&preload::OPENMP)?;
+    let orders = Orders { time: true, ..Orders::default() };
+    let page = TeamPage::create(orders, false, None, 1).map_err(|why| why.to_string())?;
+    let (name, value) = page.variable();
+    let preload = preload::variable(&[library], std::env::var_os("LD_PRELOAD"));
+    launch.env.extend([(name.into(), Some(value.into())), ("LD_PRELOAD".into(), Some(preload))]);
+    Ok(page)
 }
 
 /// What to start, and what it is told: `NAME=value`.

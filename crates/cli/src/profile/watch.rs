@@ -11,6 +11,8 @@ use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 use corefit_linux::threads::{ThreadSampler, own_cpu};
 
+use super::windows::Windows;
+
 /// What was seen.
 pub(super) struct Watched {
     pub(super) status: ExitStatus,
@@ -22,6 +24,7 @@ pub(super) struct Watched {
     pub(super) interval: Duration,
     /// What looking cost.
     pub(super) own_cpu: Duration,
+    pub(super) windows: Option<Windows>,
 }
 
 /// Looks in an allocation period.
@@ -51,6 +54,7 @@ pub(super) fn until_end(
     began: Time,
     period: Duration,
     reporter: &mut Reporter,
+    mut windows: Option<Windows>,
 ) -> Result<Watched> {
     let mut recorder = Recorder::new(began);
     let mut sampler = ThreadSampler::new(child.pid());
@@ -65,7 +69,12 @@ pub(super) fn until_end(
         match child.wait_until(next).context("lost the program")? {
             Event::Exited(status) => break status,
             Event::Stopped(_) => {}
-            Event::Continued => recorder.skip(sample::now()),
+            Event::Continued => {
+                recorder.skip(sample::now());
+                if let Some(windows) = &mut windows {
+                    windows.skip();
+                }
+            }
             Event::Undelivered { signal, why } => {
                 tell!("corefit: signal {signal} could not be passed on: {why}");
             }
@@ -73,6 +82,9 @@ pub(super) fn until_end(
                 let look = sampler.look(looks < FIRST || looks.is_multiple_of(EVERY));
                 let run: u64 = look.threads.iter().map(|thread| thread.run_ns).sum();
                 recorder.take(&look);
+                if let Some(windows) = &mut windows {
+                    windows.after(&look);
+                }
                 if looks.is_multiple_of(EVERY) && probes.len() < PROBES {
                     let runnable = |status: Option<Status>| status.is_some_and(|status| status.runnable);
                     let count = look.threads.iter().filter(|thread| runnable(thread.status)).count();
@@ -83,9 +95,11 @@ pub(super) fn until_end(
                     let now = (Instant::now(), own_cpu(), run);
                     let ran = Duration::from_nanos(run.saturating_sub(last.2));
                     let cost = (now.1 - last.1).div_duration_f64((now.0 - last.0).max(ran));
-                    if cost > COST[1] {
+                    // Windows cost the rest of what is promised.
+                    let part = if windows.as_ref().is_some_and(Windows::active) { 0.6 } else { 1.0 };
+                    if cost > part * COST[1] {
                         interval = interval.mul_f64(1.5).min(STRETCHED);
-                    } else if cost < COST[0] {
+                    } else if cost < part * COST[0] {
                         interval = interval.div_f64(1.5).max(wanted);
                     }
                     last = now;
@@ -96,5 +110,5 @@ pub(super) fn until_end(
         }
     };
     let cost = own_cpu() - cost_before;
-    Ok(Watched { status, series: recorder.finish(), probes, looks, interval, own_cpu: cost })
+    Ok(Watched { status, series: recorder.finish(), probes, looks, interval, own_cpu: cost, windows })
 }

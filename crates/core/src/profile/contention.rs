@@ -46,10 +46,15 @@ impl Contention {
         }
         let slower = [0, 1].map(|part| {
             let base = middle(alone.iter().map(|probe| probe[part]));
+            let mut told: Vec<(f64, f64)> =
+                told.iter().map(|(probe, others)| (probe[part] / base - 1.0, *others)).collect();
+            // An interrupt in a probe tells nothing about the program: the middle half counts.
+            told.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+            let quarter = told.len() / 4;
             // Least squares of time / base - 1 = slope x others.
-            let (xy, xx) = told.iter().fold((0.0, 0.0), |(xy, xx), (probe, others)| {
-                (xy + (probe[part] / base - 1.0) * others, xx + others * others)
-            });
+            let (xy, xx) = told[quarter..told.len() - quarter]
+                .iter()
+                .fold((0.0, 0.0), |(xy, xx), (more, others)| (xy + more * others, xx + others * others));
             1.0 + (xy / xx).max(0.0)
         });
         Some(Contention {
@@ -64,7 +69,7 @@ impl Contention {
     pub(super) fn slowing(contention: Option<Contention>) -> [Slowing; 3] {
         let none = Contention { cpus: 1, is: 1.0, low: 1.0, high: 1.0 };
         let Contention { cpus, is, low, high } = contention.unwrap_or(none);
-        [is, low, high].map(|all| Slowing { cpus, all })
+        [is, low, high].map(|all| Slowing { cpus, all, by_others: true })
     }
 }
 
@@ -80,9 +85,26 @@ pub(super) struct Slowing {
     cpus: usize,
     /// With a thread on each of the CPUs.
     all: f64,
+    /// Whether other programs' threads slow it as much as its own.
+    by_others: bool,
 }
 
+/// Beyond this nothing is looked for.
+const MOST: f64 = 64.0;
+
 impl Slowing {
+    /// Of threads on so many CPUs whose work, `steps`, would take one CPU so long, ns. It is theirs: that neighbours slow
+    /// them as well is not said.
+    pub(super) fn fitted(steps: &[Step], cpus: usize, one_cpu_ns: f64) -> Slowing {
+        let (mut low, mut high) = (1.0, MOST);
+        for _ in 0..60 {
+            let all = f64::midpoint(low, high);
+            let longer = Slowing { cpus, all, by_others: false }.alone(steps) > one_cpu_ns;
+            *if longer { &mut low } else { &mut high } = all;
+        }
+        Slowing { cpus, all: low, by_others: false }
+    }
+
     /// With so many threads running; never more than on all CPUs of the run: beyond is not known.
     fn with(self, running: f64) -> f64 {
         if self.cpus < 2 {
@@ -101,6 +123,7 @@ impl Slowing {
     /// The steps with the CPU times that they would take on `vm`.
     pub(super) fn on<'a>(self, steps: &'a [Step], vm: &Vm) -> Cow<'a, [Step]> {
         let weighted = matches!(vm.division, Division::Weighted { .. });
+        let weighted = weighted && self.by_others;
         if self.all <= 1.0 || self.cpus < 2 || vm.vcpus >= self.cpus && !weighted {
             return Cow::Borrowed(steps);
         }
@@ -136,16 +159,31 @@ mod tests {
         // Two threads on four CPUs: one beside, a third of three.
         let seen = Contention::of(&alone, &beside, 4).unwrap();
         assert!((seen.high - 4.0).abs() < 1e-9 && (seen.is - 2.5).abs() < 1e-9, "{seen:?}");
+        let mut disturbed = beside;
+        disturbed[3].0 = [900.0, 900.0];
+        assert_eq!(Contention::of(&alone, &disturbed, 4), Some(seen), "one interrupt");
         assert_eq!(Contention::of(&alone, &beside[1..], 2), None, "too few");
         assert_eq!(Contention::of(&alone, &[([150.0; 2], 1); 20], 2), None, "nobody beside");
         assert_eq!(Contention::of(&alone, &beside, 1), None);
     }
 
     #[test]
+    fn what_one_cpu_takes_tells_by_how_much_threads_slow_each_other() {
+        // 10 alone and 20 of both: on one CPU 10 + 20 / 1.6.
+        let steps = steps(&Series::of_runs(&[(10.0, &[10.0, 0.0]), (10.0, &[10.0, 10.0])]), &[0, 1], 1.0);
+        let slowing = Slowing::fitted(&steps, 2, 22.5);
+        assert!((slowing.all - 1.6).abs() < 1e-6 && (slowing.alone(&steps) - 22.5).abs() < 1e-6);
+        let crowded = Vm { division: Division::Weighted { rivals: 1.0 }, ..Vm::dedicated(2) };
+        let total: f64 = slowing.on(&steps, &crowded).iter().map(Step::total).sum();
+        assert!((total - 30.0).abs() < 1e-9, "as it ran");
+        assert!((Slowing::fitted(&steps, 2, 40.0).all - 1.0).abs() < 1e-9, "never faster together");
+    }
+
+    #[test]
     fn cpu_times_are_those_of_as_many_threads_as_run_at_once() {
         // 10 alone, 10 of both, who take half as much again beside each other.
         let steps = steps(&Series::of_runs(&[(10.0, &[10.0, 0.0]), (10.0, &[10.0, 10.0])]), &[0, 1], 1.0);
-        let slowing = Slowing { cpus: 2, all: 1.5 };
+        let slowing = Slowing { cpus: 2, all: 1.5, by_others: true };
         assert!((slowing.alone(&steps) - (10.0 + 20.0 / 1.5)).abs() < 1e-9);
         let total = |vm: &Vm| slowing.on(&steps, vm).iter().map(Step::total).sum::<f64>();
         assert!((total(&Vm::dedicated(2)) - 30.0).abs() < 1e-9);

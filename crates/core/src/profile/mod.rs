@@ -22,8 +22,11 @@
 
 mod contention;
 mod features;
+mod limits;
+mod on_vm;
 mod paper;
 mod predict;
+mod regions;
 mod replay;
 mod series;
 mod steps;
@@ -31,8 +34,10 @@ mod usl;
 
 pub use contention::{Contention, Probe};
 pub use features::{Features, PARALLEL, Stretch, Type, potential};
+pub use on_vm::{OnVm, Range};
 pub use paper::PROGRAMS;
-pub use predict::{Machine, OnVm, Profile, Question, Range, Spin, analyse};
+pub use predict::{Machine, Profile, Question, Spin, analyse};
+pub use regions::{OneCpu, Turns};
 pub use replay::{Division, Outcome, Vm, replay};
 pub use series::{Look, Recorder, Series, Status, ThreadLook};
 pub use steps::{Phase, Step, mixing, steps};

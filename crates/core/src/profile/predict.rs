@@ -3,25 +3,19 @@
 use serde::{Deserialize, Serialize};
 
 use super::contention::{Contention, Slowing};
-use super::features::{Features, Stretch, potential, stretches, windows};
-use super::replay::{Division, Vm, replay};
+use super::features::{Features, Stretch, stretches, windows};
+use super::limits::limits;
+use super::on_vm::{OnVm, Steps, here};
+use super::regions::OneCpu;
+use super::replay::{Division, Vm};
 use super::series::Series;
 use super::steps::{Step, mixing, steps};
 
-/// What switching a vCPU out and in again takes from its VM, ns: halt 3,000, kick 1,500, interrupt 1,000 and switch
-/// 2,000 (`corefit_sim`'s costs: orders of magnitude of published ones, not measured here).
-const SWITCH_OUT_NS: f64 = 7_500.0;
 /// What blocking once and being woken costs the program itself at most, ns: CPU time in the kernel beyond it is other
 /// work. Measured here: 15,000 (cg S, 11,765 blocks and 0.18 s in the kernel).
 const BLOCK_NS: f64 = 50_000.0;
 /// A lane with less than this part of the busiest one's work is no working thread.
 const WORKS: f64 = 0.05;
-/// Contiguous parts of the run whose differences tell how certain a mean is.
-const BLOCKS: usize = 5;
-/// What P1 lost with frequent blocking beside three busy VMs (III-B): means on its VM over those on its machine of types
-/// 2 and 3. Rescheduling delay is not replayed; so much it was there.
-const DELAYED: [(u8, f64); 2] = [(2, 3.0 / 6.5), (3, 5.0 / 8.7)];
-
 /// The machine that the program ran on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -29,6 +23,8 @@ pub struct Machine {
     pub cpus: usize,
     /// How threads slow each other there, where that was seen.
     pub contention: Option<Contention>,
+    /// What the work takes on one CPU, where that was seen; it tells more.
+    pub one_cpu: Option<OneCpu>,
 }
 
 /// How spinning was told from work.
@@ -53,46 +49,6 @@ pub struct Question {
     pub period_ns: f64,
     /// The share asked about, above 0, at most 1.
     pub share: f64,
-}
-
-/// A number and what it lies between.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Range {
-    /// The estimate.
-    pub is: f64,
-    /// At least, with the reservations told.
-    pub low: f64,
-    /// At most.
-    pub high: f64,
-}
-
-impl Range {
-    fn times(self, factor: f64) -> Range {
-        Range { is: self.is * factor, low: self.low * factor, high: self.high * factor }
-    }
-}
-
-/// A prediction (P1 II-B). `speedup = N - N (switching + slowed + unused)`, as parts of the timeslices allocated; P1 has no
-/// `slowed`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OnVm {
-    /// Where.
-    pub vm: Vm,
-    /// Against one vCPU of the same share.
-    pub speedup: Range,
-    /// The same work in dedicated cores: speedup times share.
-    pub dedicated_cores: Range,
-    /// Parts of the CPU time allocated, which are 1 in all: used for work,
-    pub efficiency: f64,
-    /// used up by blocking and waking (the program's time in the kernel, at most 50 us each), and on a VM by switching vCPUs
-    /// out,
-    pub switching: f64,
-    /// taken more than by one thread alone, because threads slow each other (what switching takes is not slowed),
-    pub slowed: f64,
-    /// and not used.
-    pub unused: f64,
-    /// P1's potential: the efficiency, if all that is to be done in a period could be done by any vCPU.
-    pub potential: f64,
 }
 
 /// Time of one thread, ns.
@@ -165,99 +121,6 @@ impl Profile {
     }
 }
 
-/// The steps that predictions replay.
-struct Steps {
-    is: Vec<Step>,
-    /// The extremes: even, and fork-join.
-    extremes: [Vec<Step>; 2],
-    voluntary: u64,
-    took_ns: f64,
-    kind: u8,
-    /// Part of the CPU time that blocking and waking took: it is no work.
-    lost: f64,
-    /// How threads slow each other: the estimate, least and most.
-    slowing: [Slowing; 3],
-}
-
-impl Steps {
-    fn on(&self, vm: Vm) -> OnVm {
-        let switches = self.voluntary as f64;
-        let estimate = self.slowing[0];
-        let speedup =
-            |steps: &[Step], part: f64| self.speedup(steps, &vm, overhead(&vm, switches * part), estimate);
-        let is = speedup(&self.is, 1.0);
-        let mut all = vec![is];
-        all.extend(self.extremes.iter().map(|steps| speedup(steps, 1.0)));
-        all.extend(self.slowing.map(|by| self.speedup(&self.is, &vm, overhead(&vm, switches), by)));
-        let blocks: Vec<f64> = self.blocks().map(|(steps, part)| speedup(steps, part)).collect();
-        let spread = 2.0 * standard_error(&blocks);
-        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = all.iter().copied().fold(0.0, f64::max);
-        let cores = vm.vcpus as f64;
-        let mut low = (least - spread).max(0.0);
-        let delayed = DELAYED.iter().find(|(kind, _)| *kind == self.kind);
-        if let Some((_, ratio)) = delayed.filter(|_| vm.share < 1.0 && vm.division == Division::PerVcpu) {
-            low = low.min(self.speedup(&self.is, &Vm::dedicated(vm.vcpus), 0.0, estimate) * ratio);
-        }
-        let speedup = Range { is, low, high: (most + spread).min(cores.max(is)) };
-        let efficiency = is / cores;
-        let work: f64 = estimate.on(&self.is, &vm).iter().map(Step::total).sum();
-        let alone = estimate.alone(&self.is);
-        let useful = alone * (1.0 - self.lost);
-        let part = |time: f64| if useful > 0.0 { time * efficiency / useful } else { 0.0 };
-        let switching = part(overhead(&vm, switches) + work * self.lost);
-        let slowed = part((work - alone) * (1.0 - self.lost));
-        OnVm {
-            speedup,
-            dedicated_cores: speedup.times(vm.part()),
-            efficiency,
-            switching,
-            slowed,
-            unused: (1.0 - efficiency - switching - slowed).max(0.0),
-            potential: potential_on(&self.is, &vm),
-            vm,
-        }
-    }
-
-    /// Of some steps, which switching vCPUs out takes so much CPU time beside.
-    fn speedup(&self, steps: &[Step], vm: &Vm, overhead: f64, slowing: Slowing) -> f64 {
-        let outcome = replay(&slowing.on(steps, vm), vm);
-        let cores = vm.vcpus as f64 * vm.part();
-        // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
-        let took = outcome.took.max(outcome.work / cores) + overhead / cores;
-        if took > 0.0 { slowing.alone(steps) * (1.0 - self.lost) / vm.part() / took } else { 0.0 }
-    }
-
-    fn blocks(&self) -> impl Iterator<Item = (&[Step], f64)> {
-        let size = self.is.len() / BLOCKS;
-        // Parts too short for a period tell nothing.
-        let enough = if size >= 20 { BLOCKS } else { 0 };
-        (0..enough).map(move |i| (&self.is[i * size..(i + 1) * size], 1.0 / BLOCKS as f64))
-    }
-}
-
-/// The potential of a VM with as many vCPUs as threads is P1's; with fewer, the threads cannot use more.
-fn potential_on(steps: &[Step], vm: &Vm) -> f64 {
-    let threads = steps.first().map_or(1, |step| step.work.len()).max(1);
-    let portion = vm.share * vm.vcpus as f64 / threads as f64;
-    potential(steps, portion.min(1.0), vm.period_ns)
-}
-
-fn overhead(vm: &Vm, switches: f64) -> f64 {
-    let virtual_cpus = vm.division != Division::Pooled && vm.share < 1.0;
-    if virtual_cpus { switches * SWITCH_OUT_NS } else { 0.0 }
-}
-
-fn standard_error(values: &[f64]) -> f64 {
-    let n = values.len() as f64;
-    if n < 2.0 {
-        return 0.0;
-    }
-    let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    (variance / n).sqrt()
-}
-
 /// Works everything out. `None` if nothing ran in the series.
 #[must_use]
 pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
@@ -269,7 +132,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
     let mixed = mixing(series, &lanes);
     let is = steps(series, &lanes, mixed.unwrap_or(0.5));
     let timeslice_ns = question.share * question.period_ns;
-    let lost = lost(series);
+    let (lost, slowing) = costs(series, &is, question.machine);
     let features = Features::of(&is, series.voluntary, question.period_ns, timeslice_ns);
     let prepared = Steps {
         extremes: [0.0, 1.0].map(|mixing| steps(series, &lanes, mixing)),
@@ -277,7 +140,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         took_ns: series.ns(),
         kind: features.kind.0,
         lost,
-        slowing: Contention::slowing(question.machine.contention),
+        slowing,
         is,
     };
     let times = times(series, &lanes);
@@ -334,35 +197,23 @@ fn beside_one(step: &Step) -> f64 {
     step.phases.iter().map(|phase| phase.ns * (phase.active - 1.0).max(0.0)).sum()
 }
 
+/// The part of the CPU time that blocking and waking took, and how threads slow each other: the estimate, least and most.
+fn costs(series: &Series, is: &[Step], machine: Machine) -> (f64, [Slowing; 3]) {
+    let lost = lost(series);
+    let Some(OneCpu { part, low, high, .. }) = machine.one_cpu else {
+        return (lost, Contention::slowing(machine.contention));
+    };
+    // What blocking costs here is at most what one CPU does not need.
+    let lost = lost.min(1.0 - part).max(0.0);
+    let work: f64 = is.iter().map(Step::total).sum();
+    (lost, [part, high, low].map(|part| Slowing::fitted(is, machine.cpus, part * work / (1.0 - lost))))
+}
+
 /// The part of the CPU time that blocking and waking took, below 1.
 fn lost(series: &Series) -> f64 {
     let run: f64 = series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum();
     let kernel = series.system_ns.min(BLOCK_NS * series.voluntary as f64);
     if run > 0.0 { (kernel / run).min(0.9) } else { 0.0 }
-}
-
-/// The efficiency on the machine as it was: what ran, of what the cores could have run.
-fn here(steps: &Steps, cores: usize, run: f64) -> OnVm {
-    let Steps { took_ns: took, lost, slowing: [slowing, ..], is, .. } = steps;
-    let (took, lost) = (*took, *lost);
-    let vm = Vm::dedicated(cores.max(1));
-    let work: f64 = is.iter().map(Step::total).sum();
-    let alone = if work > 0.0 { slowing.alone(is) / work } else { 1.0 };
-    let speedup = if took > 0.0 { run * (1.0 - lost) * alone / took } else { 0.0 };
-    let speedup = Range { is: speedup, low: speedup, high: speedup };
-    let efficiency = speedup.is / cores.max(1) as f64;
-    let switching = if lost < 1.0 { efficiency / alone * lost / (1.0 - lost) } else { 0.0 };
-    let slowed = efficiency * (1.0 / alone - 1.0);
-    OnVm {
-        speedup,
-        dedicated_cores: speedup,
-        efficiency,
-        switching,
-        slowed,
-        unused: (1.0 - efficiency - switching - slowed).max(0.0),
-        potential: efficiency.min(1.0),
-        vm,
-    }
 }
 
 fn workers(series: &Series) -> Vec<usize> {
@@ -411,86 +262,6 @@ fn periods(asked: f64) -> [f64; 4] {
     [1.0, 2.0, 4.0, 8.0].map(|factor| factor * asked)
 }
 
-/// The least loss worth a sentence.
-const WORTH: f64 = 0.05;
-
-fn limits(steps: &Steps, features: &Features, own: &OnVm, asked: &OnVm) -> Vec<String> {
-    let mut told = vec![];
-    let percent = |x: f64| format!("{:.0} %", 100.0 * x);
-    if features.threads == 1 {
-        told.push("It has one working thread: no machine makes it faster by more CPUs.".to_owned());
-        return told;
-    }
-    if own.unused > WORTH {
-        let why = if features.idle > features.sequential && features.idle > WORTH {
-            format!("nobody is active {} of the time (input, output, sleep)", percent(features.idle))
-        } else if features.sequential > WORTH {
-            format!("one thread works alone {} of the time", percent(features.sequential))
-        } else {
-            format!("the busiest thread has {} more work than the mean", percent(features.imbalance))
-        };
-        told.push(format!("On a machine of its own {} of the CPU time is idle: {why}.", percent(own.unused)));
-    }
-    if own.switching > WORTH {
-        told.push(format!(
-            "Blocking and waking takes {} of its CPU time on a machine of its own.",
-            percent(own.switching)
-        ));
-    }
-    if own.slowed > WORTH {
-        told.push(format!(
-            "Threads slow each other: {} of the CPU time on a machine like this one is lost to cores that they \
-             share (as a reporter beside them saw it).",
-            percent(own.slowed)
-        ));
-    }
-    if asked.switching > WORTH {
-        told.push(format!(
-            "On the VM {} of its CPU time goes to blocking, waking and switching vCPUs out, at {:.0} blocking synchronisations per thread-second: \
-             `corefit run --lock` if they are mutexes, fewer threads else (`corefit run --threads N`).",
-            percent(asked.switching),
-            features.switches_per_thread_s
-        ));
-    }
-    if matches!(features.kind.0, 2 | 3) {
-        told.push(
-            "It blocks before it has used up a timeslice; beside busy VMs it also waits to be scheduled again, which is in the \
-             lower ends only: fewer, busier vCPUs (`corefit run` follows what is available)."
-                .to_owned(),
-        );
-    }
-    let short = 1.0 - asked.potential;
-    if short > WORTH {
-        let longer = potential_on(&steps.is, &Vm { period_ns: 8.0 * asked.vm.period_ns, ..asked.vm.clone() });
-        let cure = if longer > asked.potential + WORTH {
-            format!(
-                "periods 8 times as long have enough for {} (a throughput VM's, set by the host)",
-                percent(longer)
-            )
-        } else {
-            "longer periods do not help; fewer vCPUs with a larger share each do".to_owned()
-        };
-        told.push(format!(
-            "{} of its timeslices find too little work in their period: {cure}.",
-            percent(short)
-        ));
-    }
-    let apart = asked.potential - asked.efficiency - asked.switching - asked.slowed;
-    if apart > WORTH {
-        told.push(format!(
-            "{} of its timeslices are lost because work sits on other vCPUs than they do ({} more than the mean on the busiest \
-             thread in a period): one quota for the VM instead of one per vCPU, timeslices in proportion to the load, or \
-             sequential parts that move between threads.",
-            percent(apart),
-            percent(features.imbalance)
-        ));
-    }
-    if told.is_empty() {
-        told.push("Nothing that can be seen: it uses what it gets, here and there.".to_owned());
-    }
-    told
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -499,7 +270,7 @@ mod tests {
 
     fn question(cpus: usize) -> Question {
         Question {
-            machine: Machine { cpus, contention: None },
+            machine: Machine { cpus, contention: None, one_cpu: None },
             spin: Spin::Passive,
             period_ns: 24.0 * MS,
             share: 0.25,
@@ -563,6 +334,24 @@ mod tests {
             assert!(on.speedup.low <= on.speedup.is && on.speedup.is <= on.speedup.high, "{on:?}");
         }
         assert!(profile.asked.switching > 0.0);
+    }
+
+    #[test]
+    fn what_one_cpu_takes_is_what_speedups_are_against() {
+        let mut series = fork_join(0, 5);
+        series.voluntary = 4000;
+        series.system_ns = 0.1 * 4.0 * series.ns();
+        let mut asked = question(4);
+        // Four CPUs are all used, a tenth for blocking; one takes 0.6 of the CPU time.
+        asked.machine.one_cpu = Some(OneCpu { part: 0.6, low: 0.5, high: 0.75, windows: 3, covered: 1.0 });
+        let own = analyse(&series, &asked).unwrap().own;
+        assert!((own.speedup.is - 2.4).abs() < 1e-6, "{own:?}");
+        assert!((own.speedup.low - 2.0).abs() < 1e-6 && (own.speedup.high - 3.0).abs() < 1e-6, "{own:?}");
+        assert!((own.switching - 0.1).abs() < 1e-6 && (own.slowed - 0.3).abs() < 1e-6, "{own:?}");
+        // Little less: no more than that is lost.
+        asked.machine.one_cpu = Some(OneCpu { part: 0.975, low: 0.95, high: 1.0, windows: 3, covered: 1.0 });
+        let own = analyse(&series, &asked).unwrap().own;
+        assert!((own.speedup.is - 3.9).abs() < 1e-6 && own.slowed.abs() < 1e-6, "{own:?}");
     }
 
     #[test]

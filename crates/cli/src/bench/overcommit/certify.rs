@@ -76,6 +76,7 @@ fn judge(finished: &Finished) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::job::Used;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
     use std::time::Duration;
@@ -87,6 +88,7 @@ mod tests {
             status: Some(ExitStatus::from_raw(code << 8)),
             stdout: stdout.into(),
             stderr: stderr.into(),
+            used: Used::default(),
         };
         let yes = judge(&finished(0, "seed 1: same\ncertified: 3 runs\nidentity x\n", ""));
         assert_eq!((yes.certified, yes.why.as_str()), (Some(true), "3 runs"));

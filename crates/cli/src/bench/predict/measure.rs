@@ -10,7 +10,7 @@ use corefit_core::profile::{Division, OnVm, Profile, Usl};
 use serde::Deserialize;
 
 use super::Condition;
-use super::report::Point;
+use super::report::{Point, Terms};
 use crate::bench::arena::Arena;
 use crate::bench::interrupt::Interrupt;
 use crate::bench::job::{self, Quiet};
@@ -46,8 +46,10 @@ pub(super) struct Bench<'a> {
 /// What is read of a profile's document.
 #[derive(Deserialize)]
 struct Seen {
+    wall_s: f64,
     cpu_s: f64,
     own_cpu_s: f64,
+    windows_s: f64,
     profile: Option<Profile>,
 }
 
@@ -64,10 +66,10 @@ impl Bench<'_> {
         for (what, cpus) in PROFILES.iter().zip([&all, &first]) {
             profiles.push((*what, self.profile(case, cpus, what)?));
         }
-        let mut usl = vec![];
+        let mut usl: Vec<(f64, Took)> = vec![];
         for threads in USL {
             let took = self.time(case, threads, &format!("{threads} threads"))?;
-            usl.extend(took.map(|s| (threads as f64, s)));
+            usl.extend(took.map(|took| (threads as f64, took)));
         }
         // The machine is faster now than a minute later: each speedup is of two runs of the same round.
         let mut rounds = vec![vec![]; conditions.len()];
@@ -78,16 +80,21 @@ impl Bench<'_> {
                 None => self.time(case, 1, "1 thread")?,
             };
             let one = one.with_context(|| format!("{}: one thread takes longer than --limit", case.name))?;
-            for (speedups, condition) in rounds.iter_mut().zip(conditions) {
-                speedups.push(self.condition(case, *condition)?.map(|took| one / took));
+            for (runs, condition) in rounds.iter_mut().zip(conditions) {
+                runs.push(self.condition(case, *condition)?.map(|took| (one, took)));
             }
         }
-        let usl = Usl::fit(&usl);
+        let usl = Usl::fit(&usl.iter().map(|(threads, took)| (*threads, took.wall)).collect::<Vec<_>>());
         let mut points = vec![];
-        for (&condition, speedups) in conditions.iter().zip(rounds) {
+        for (&condition, runs) in conditions.iter().zip(rounds) {
             // Cut off once is not measured.
-            let speedups: Vec<f64> = speedups.into_iter().collect::<Option<_>>().unwrap_or_default();
-            let predicted = |at: usize| predicted(profiles[at].1.profile.as_ref()?, condition, self.cpus);
+            let runs: Vec<(Took, Took)> = runs.into_iter().collect::<Option<_>>().unwrap_or_default();
+            let speedups: Vec<f64> = runs.iter().map(|(one, took)| one.wall / took.wall).collect();
+            let given = self.cpus as f64 * condition.share();
+            let predicted = |at: usize| {
+                let on = on(profiles[at].1.profile.as_ref(), condition, self.cpus)?;
+                Some([on.dedicated_cores.is, on.dedicated_cores.low, on.dedicated_cores.high])
+            };
             points.push(Point {
                 program: case.name.clone(),
                 spins: case.spins,
@@ -99,6 +106,8 @@ impl Bench<'_> {
                 },
                 measured: median(speedups.iter().copied()),
                 spread: spread(&speedups),
+                terms: Terms::median(runs.iter().map(|(one, took)| took.terms(one, given))),
+                predicted_terms: on(profiles[0].1.profile.as_ref(), condition, self.cpus).map(Terms::of),
                 share: condition.share(),
                 predicted: predicted(0),
                 from_one_cpu: predicted(1),
@@ -106,11 +115,14 @@ impl Bench<'_> {
             });
         }
         let costs = profiles.iter().filter(|(_, seen)| seen.cpu_s > 0.0);
-        Ok((points, costs.map(|(_, seen)| seen.own_cpu_s / seen.cpu_s).collect()))
+        Ok((
+            points,
+            costs.map(|(_, seen)| seen.own_cpu_s / seen.cpu_s + seen.windows_s / seen.wall_s).collect(),
+        ))
     }
 
-    /// One run in a condition, seconds.
-    fn condition(&mut self, case: &Case, condition: Condition) -> Result<Option<f64>> {
+    /// One run in a condition.
+    fn condition(&mut self, case: &Case, condition: Condition) -> Result<Option<Took>> {
         match condition {
             Condition::Machine => self.time(case, self.cpus, &condition.name()),
             Condition::Quota { share, period_ms } => {
@@ -138,15 +150,14 @@ impl Bench<'_> {
         let what = format!("{} profiled on {what}", case.name);
         let took = self.run(&argv, cpus, self.cpus, &what)?;
         if took.is_none() {
-            return Ok(Seen { cpu_s: 0.0, own_cpu_s: 0.0, profile: None });
+            return Ok(Seen { wall_s: 0.0, cpu_s: 0.0, own_cpu_s: 0.0, windows_s: 0.0, profile: None });
         }
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         serde_json::from_str(&text).with_context(|| format!("{what}: its document"))
     }
 
-    /// A run on all CPUs, of one thread on one CPU (some programs have other threads beside), seconds; `None` if it was cut
-    /// off.
-    fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<f64>> {
+    /// A run on all CPUs, of one thread on one CPU (some programs have other threads beside); `None` if it was cut off.
+    fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<Took>> {
         let argv = self.argv(case, threads);
         let some = if threads == 1 { 1 } else { self.cpus };
         let cpus: CpuSet = self.arena.cpus().iter().take(some).collect();
@@ -161,7 +172,7 @@ impl Bench<'_> {
         argv
     }
 
-    fn run(&mut self, argv: &[OsString], cpus: &CpuSet, threads: usize, what: &str) -> Result<Option<f64>> {
+    fn run(&mut self, argv: &[OsString], cpus: &CpuSet, threads: usize, what: &str) -> Result<Option<Took>> {
         self.progress.begin(what);
         let mut command = self.arena.command(argv, cpus)?;
         command.env("OMP_NUM_THREADS", threads.to_string()).env("OMP_WAIT_POLICY", "passive");
@@ -171,8 +182,12 @@ impl Bench<'_> {
         let end = |pid| self.arena.end(pid);
         let done = job::run(command, self.limit, self.arena.scratch(), &mut Quiet, self.interrupt, &end)?;
         self.arena.sweep();
-        let took = (!done.cut_off()).then_some(done.wall.as_secs_f64());
-        self.progress.end(what, &took.map_or("cut off".into(), |s| format!("{s:.3} s")));
+        let took = (!done.cut_off()).then(|| Took {
+            wall: done.wall.as_secs_f64(),
+            user: done.used.user.as_secs_f64(),
+            system: done.used.system.as_secs_f64(),
+        });
+        self.progress.end(what, &took.map_or("cut off".into(), |took| format!("{:.3} s", took.wall)));
         if took.is_some() && !done.stdout.lines().any(|line| line == "verified: yes") {
             bail!("{what}: its result is wrong, or it failed: {}", done.stderr.trim_end());
         }
@@ -186,18 +201,38 @@ fn spread(values: &[f64]) -> Option<f64> {
     Some((high - low) / 2.0 / median(values.iter().copied())?).filter(|_| values.len() > 1)
 }
 
-/// The prediction for a condition, in dedicated cores.
-fn predicted(profile: &Profile, condition: Condition, cpus: usize) -> Option<[f64; 3]> {
-    let same = |on: &&OnVm| on.vm.vcpus == cpus.min(profile.features.threads);
-    let on = match condition {
-        Condition::Machine => profile.machines.iter().find(same)?,
-        Condition::Quota { share, period_ms } => {
-            profile.on(cpus.min(profile.features.threads), share, f64::from(period_ms) * 1e6, true)?
+/// A run, seconds: on the clock, and of CPU time.
+#[derive(Clone, Copy)]
+struct Took {
+    wall: f64,
+    user: f64,
+    system: f64,
+}
+
+impl Took {
+    /// Where its time went, of `given` CPUs: what it takes more than one thread is switching in the kernel, slowed elsewhere.
+    fn terms(&self, one: &Took, given: f64) -> Terms {
+        let all = given * self.wall;
+        Terms {
+            used: (one.user + one.system) / all,
+            switching: (self.system - one.system) / all,
+            slowed: (self.user - one.user) / all,
+            unused: 1.0 - (self.user + self.system) / all,
         }
+    }
+}
+
+/// The prediction for a condition.
+fn on(profile: Option<&Profile>, condition: Condition, cpus: usize) -> Option<&OnVm> {
+    let profile = profile?;
+    let vcpus = cpus.min(profile.features.threads);
+    let same = |on: &&OnVm| on.vm.vcpus == vcpus;
+    match condition {
+        Condition::Machine => profile.machines.iter().find(same),
+        Condition::Quota { share, period_ms } => profile.on(vcpus, share, f64::from(period_ms) * 1e6, true),
         Condition::Neighbour { weight } => {
             let division = Division::Weighted { rivals: f64::from(weight) };
-            profile.beside.iter().filter(same).find(|on| on.vm.division == division)?
+            profile.beside.iter().filter(same).find(|on| on.vm.division == division)
         }
-    };
-    Some([on.dedicated_cores.is, on.dedicated_cores.low, on.dedicated_cores.high])
+    }
 }

@@ -1,5 +1,6 @@
 //! Errors of predictions, for people and programs.
 
+use corefit_core::profile::OnVm;
 use serde::Serialize;
 
 use crate::bench::stats::median;
@@ -18,11 +19,43 @@ pub(super) struct Point {
     pub(super) measured: Option<f64>,
     /// Half of the range of the rounds, a part of it: what no prediction can be better than. Null with one round.
     pub(super) spread: Option<f64>,
+    /// Where the CPU time given went, in the runs and in the prediction.
+    pub(super) terms: Option<Terms>,
+    pub(super) predicted_terms: Option<Terms>,
     /// From the profile on all CPUs, with its lower and upper end; null if it has none.
     pub(super) predicted: Option<[f64; 3]>,
     /// From the profile with as many threads on one CPU.
     pub(super) from_one_cpu: Option<[f64; 3]>,
     pub(super) usl: Option<f64>,
+}
+
+/// Parts of the CPU time that a share gives all CPUs, 1 in all: [`OnVm`]'s terms. Beside neighbours, more than the share may be
+/// had: then unused is negative.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Terms {
+    pub(super) used: f64,
+    pub(super) switching: f64,
+    pub(super) slowed: f64,
+    pub(super) unused: f64,
+}
+
+impl Terms {
+    pub(super) fn of(on: &OnVm) -> Terms {
+        let OnVm { efficiency: used, switching, slowed, .. } = *on;
+        Terms { used, switching, slowed, unused: 1.0 - used - switching - slowed }
+    }
+
+    /// Of each term.
+    pub(super) fn median(all: impl Iterator<Item = Terms>) -> Option<Terms> {
+        let all: Vec<Terms> = all.collect();
+        let of = |term: fn(&Terms) -> f64| median(all.iter().map(term));
+        Some(Terms {
+            used: of(|t| t.used)?,
+            switching: of(|t| t.switching)?,
+            slowed: of(|t| t.slowed)?,
+            unused: of(|t| t.unused)?,
+        })
+    }
 }
 
 impl Point {
@@ -181,6 +214,8 @@ mod tests {
             share: 0.5,
             measured: Some(measured),
             spread: Some(0.1),
+            terms: None,
+            predicted_terms: None,
             predicted: Some([predicted, predicted * 0.95, predicted * 1.05]),
             from_one_cpu: None,
             usl: Some(2.0 * measured),
