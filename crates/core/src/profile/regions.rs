@@ -264,7 +264,7 @@ mod tests {
     fn what_a_stop_fell_into_is_left_out() {
         let (mut turns, took, cpu) = turns();
         let before = turns.one_cpu(took, cpu, 0.0).unwrap();
-        let end = took as u64;
+        let end = turns.last.unwrap().0.0 + 10 * MS;
         turns.open(Time(end));
         turns.take(&[(Time(end + 2 * MS), 1), (Time(end + 4 * MS), 1)]);
         turns.skip();

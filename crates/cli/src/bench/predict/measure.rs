@@ -182,7 +182,7 @@ impl Bench<'_> {
         let end = |pid| self.arena.end(pid);
         let done = job::run(command, self.limit, self.arena.scratch(), &mut Quiet, self.interrupt, &end)?;
         self.arena.sweep();
-        let took = (!done.cut_off()).then(|| Took {
+        let took = (!done.cut_off()).then_some(Took {
             wall: done.wall.as_secs_f64(),
             user: done.used.user.as_secs_f64(),
             system: done.used.system.as_secs_f64(),
