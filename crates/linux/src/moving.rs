@@ -1,0 +1,135 @@
+//! Moves running threads to other CPUs and leaves their affinity as it was: what `corefit run --rotate` does.
+//!
+//! A thread that runs is moved by `sched_setaffinity` to one CPU (the kernel's migration thread does it before the call
+//! returns), and may use all of its CPUs again at once: it stays, as nothing makes the kernel move it back. So children
+//! and new threads inherit nothing, and nothing is left to be undone. Who sleeps would not be moved, and is left alone. If the
+//! CPU of the thread stands still (that of a VM whose time is used up), the call waits until it goes on.
+
+use std::fs;
+
+use corefit_core::{CpuId, CpuSet};
+
+use crate::proc;
+use crate::sample::{affinity, set_affinity};
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Where it runs, or ran last.
+    pub cpu: CpuId,
+    /// Whether it runs, or would if it had a CPU.
+    pub running: bool,
+}
+
+/// Where a thread is; `None` if it has ended.
+#[must_use]
+pub fn seat(tid: u32) -> Option<Seat> {
+    let path = format!("/proc/{tid}/task/{tid}/stat");
+    let text = fs::read_to_string(&path).ok()?;
+    let cpu = proc::task(&path, &text).ok()?.on?;
+    // The name, in parentheses, may hold anything.
+    let state = text.get(text.rfind(')')? + 2..)?;
+    Some(Seat { cpu, running: state.starts_with('R') })
+}
+
+/// Moves running threads that may use what this process may use.
+#[derive(Debug)]
+pub struct Mover {
+    /// Whether this process may use all CPUs, those that come later, too.
+    unbound: bool,
+}
+
+impl Mover {
+    /// For the threads of programs that this process starts.
+    #[must_use]
+    pub fn new() -> Mover {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+        let online: Option<CpuSet> = online.and_then(|text| text.trim().parse().ok());
+        Mover { unbound: online.is_some_and(|online| affinity(std::process::id()) == Some(online)) }
+    }
+
+    /// CPUs that this process may use now.
+    #[must_use]
+    pub fn allowed(&self) -> CpuSet {
+        affinity(std::process::id()).unwrap_or_default()
+    }
+
+    /// Whether a thread may use just these: whoever chose others is not to be moved.
+    #[must_use]
+    pub fn is_free(&self, tid: u32, allowed: &CpuSet) -> bool {
+        affinity(tid).as_ref() == Some(allowed)
+    }
+
+    /// Moves a thread to one of the CPUs `allowed` to it.
+    pub fn shift(&self, tid: u32, to: CpuId, allowed: &CpuSet) {
+        set_affinity(tid, &CpuSet::from_iter([to]));
+        // To one that may use all CPUs the kernel gives those that it has now and those that come later.
+        let all = CpuSet::first(u32::try_from(rustix::thread::CpuSet::MAX_CPU).unwrap_or(u32::MAX));
+        set_affinity(tid, if self.unbound { &all } else { allowed });
+    }
+}
+
+impl Default for Mover {
+    fn default() -> Mover {
+        Mover::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_running_thread_is_moved_and_may_use_what_it_could() {
+        let mover = Mover::new();
+        let allowed = mover.allowed();
+        if allowed.len() < 2 {
+            eprintln!("skipped: there is only one CPU");
+            return;
+        }
+        let (tid, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tid.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::SeqCst);
+                while !ends.load(Ordering::SeqCst) {
+                    std::hint::spin_loop();
+                }
+            });
+            let tid = loop {
+                match tid.load(Ordering::SeqCst) {
+                    0 => std::thread::yield_now(),
+                    tid => break tid,
+                }
+            };
+            assert!(mover.is_free(tid, &allowed));
+            for cpu in allowed.iter().cycle().take(8) {
+                // The kernel may move it on, where another thread wants this CPU: not each time.
+                let arrived = (0..1000).any(|_| {
+                    mover.shift(tid, cpu, &allowed);
+                    seat(tid).is_some_and(|seat| seat.cpu == cpu)
+                });
+                assert!(arrived, "it does not come to CPU {cpu}");
+                assert!(mover.is_free(tid, &allowed), "{:?}", affinity(tid));
+            }
+            ends.store(true, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn a_seat_tells_who_sleeps() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+            std::thread::park();
+        });
+        let tid = told.recv().unwrap();
+        while seat(tid).is_some_and(|seat| seat.running) {
+            std::thread::yield_now();
+        }
+        other.thread().unpark();
+        other.join().unwrap();
+        assert!(seat(u32::MAX / 4).is_none());
+    }
+}
