@@ -1,16 +1,18 @@
 //! Moves running threads to other CPUs and leaves their affinity as it was: what `corefit run --rotate` does.
 //!
 //! A thread that runs is moved by `sched_setaffinity` to one CPU (the kernel's migration thread does it before the call
-//! returns), and may use all of its CPUs again at once: it stays, as nothing makes the kernel move it back. So children
-//! and new threads inherit nothing, and nothing is left to be undone. Who sleeps would not be moved, and is left alone. If the
-//! CPU of the thread stands still (that of a VM whose time is used up), the call waits until it goes on.
+//! returns), and may use all of its CPUs again at once: it stays, as nothing makes the kernel move it back. So nothing is left
+//! to be undone. Who sleeps would not be moved, and is left alone. If the CPU of the thread stands still (that of a VM whose
+//! time is used up), the call waits until it goes on. Between the two calls it may start threads and processes, which
+//! inherit the one CPU (seen where our own CPU stood still just then): they are looked for, and get all of them, too.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use corefit_core::{CpuId, CpuSet};
 
 use crate::proc;
-use crate::sample::{affinity, set_affinity};
+use crate::sample::{affinity, set_affinity, tasks};
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +64,35 @@ impl Mover {
 
     /// Moves a thread to one of the CPUs `allowed` to it.
     pub fn shift(&self, tid: u32, to: CpuId, allowed: &CpuSet) {
-        set_affinity(tid, &CpuSet::from_iter([to]));
+        let mut known = family(tid);
+        let one = CpuSet::from_iter([to]);
+        set_affinity(tid, &one);
+        self.free(tid, allowed);
+        loop {
+            let now = family(tid);
+            let heirs: Vec<u32> = now.iter().copied().filter(|heir| !known.contains(heir)).collect();
+            if heirs.is_empty() {
+                return;
+            }
+            for heir in heirs.into_iter().filter(|heir| affinity(*heir).as_ref() == Some(&one)) {
+                self.free(heir, allowed);
+            }
+            known = now;
+        }
+    }
+
+    fn free(&self, tid: u32, allowed: &CpuSet) {
         // To one that may use all CPUs the kernel gives those that it has now and those that come later.
         let all = CpuSet::first(u32::try_from(rustix::thread::CpuSet::MAX_CPU).unwrap_or(u32::MAX));
         set_affinity(tid, if self.unbound { &all } else { allowed });
     }
+}
+
+/// The threads of a thread's process, and the processes that it started.
+fn family(tid: u32) -> BTreeSet<u32> {
+    let children = fs::read_to_string(format!("/proc/{tid}/task/{tid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    tasks(tid).into_iter().chain(children.collect::<Vec<u32>>()).collect()
 }
 
 impl Default for Mover {
@@ -81,8 +107,14 @@ mod tests {
 
     use super::*;
 
+    /// Together, as threads of other tests would be seen in between.
     #[test]
-    fn a_running_thread_is_moved_and_may_use_what_it_could() {
+    fn running_threads_are_moved_and_they_and_those_that_they_start_may_use_what_they_could() {
+        a_running_thread_is_moved();
+        threads_that_were_started_meanwhile_do_not_inherit_the_one_cpu();
+    }
+
+    fn a_running_thread_is_moved() {
         let mover = Mover::new();
         let allowed = mover.allowed();
         if allowed.len() < 2 {
@@ -104,14 +136,40 @@ mod tests {
                 }
             };
             assert!(mover.is_free(tid, &allowed));
-            for cpu in allowed.iter().cycle().take(8) {
+            let cpus: Vec<CpuId> = allowed.iter().collect();
+            for cpu in cpus.into_iter().cycle().take(8) {
                 // The kernel may move it on, where another thread wants this CPU: not each time.
                 let arrived = (0..1000).any(|_| {
                     mover.shift(tid, cpu, &allowed);
                     seat(tid).is_some_and(|seat| seat.cpu == cpu)
                 });
-                assert!(arrived, "it does not come to CPU {cpu}");
+                assert!(arrived, "it does not come to CPU {}", cpu.0);
                 assert!(mover.is_free(tid, &allowed), "{:?}", affinity(tid));
+            }
+            ends.store(true, Ordering::SeqCst);
+        });
+    }
+
+    fn threads_that_were_started_meanwhile_do_not_inherit_the_one_cpu() {
+        let mover = Mover::new();
+        let allowed = mover.allowed();
+        let ends = AtomicBool::new(false);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+                while !ends.load(Ordering::SeqCst) {
+                    std::thread::spawn(|| (0..1000).for_each(|_| std::thread::yield_now())).join().unwrap();
+                }
+            });
+            let tid = told.recv().unwrap();
+            let cpus: Vec<CpuId> = allowed.iter().collect();
+            for cpu in cpus.into_iter().cycle().take(500) {
+                mover.shift(tid, cpu, &allowed);
+                for task in tasks(std::process::id()) {
+                    let has = affinity(task);
+                    assert!(has.is_none() || has.as_ref() == Some(&allowed), "{task}: {has:?}");
+                }
             }
             ends.store(true, Ordering::SeqCst);
         });

@@ -20,8 +20,8 @@ use super::report::round;
 
 /// Shorter turns cost more than they bring: each one that ends moves a thread away from its caches. Ours.
 const SHORTEST: Duration = Duration::from_millis(2);
-/// A look may take this part of the time between two.
-const COST: u32 = 25;
+/// Between two looks, so many times as long as one takes passes at least.
+const COST: u32 = 10;
 /// Who binds an OpenMP program's threads; `OMP_PROC_BIND` may also say that they are not.
 const BINDING: [&str; 4] = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"];
 
@@ -29,6 +29,7 @@ const BINDING: [&str; 4] = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", 
 pub(crate) struct Rotation {
     turn: Duration,
     mover: Mover,
+    looks: AtomicU64,
     moves: AtomicU64,
     /// Threads that chose their CPUs themselves.
     left: Mutex<BTreeSet<u32>>,
@@ -39,7 +40,8 @@ pub(crate) struct Rotation {
 pub(crate) struct Rotated {
     /// A turn, s of the thread's CPU time.
     turn_s: f64,
-    /// How often a thread that worked alone was moved.
+    /// How often the program's threads were looked at, and how often one that worked alone was moved.
+    looks: u64,
     moves: u64,
     /// Threads that were left alone, as the program set their affinity itself.
     left_alone: usize,
@@ -59,7 +61,7 @@ impl Rotation {
             return None;
         }
         let turn = (period / cpus).max(SHORTEST);
-        Some(Rotation { turn, mover, moves: 0.into(), left: Mutex::default() })
+        Some(Rotation { turn, mover, looks: 0.into(), moves: 0.into(), left: Mutex::default() })
     }
 
     /// Follows the program below `pid` until `ends`.
@@ -67,9 +69,11 @@ impl Rotation {
         let mut sampler = ThreadSampler::new(pid);
         let mut turns = Turns::new(self.turn);
         let mut before = Instant::now();
+        let mut cost = SHORTEST / COST;
         while !ends.load(Ordering::SeqCst) {
             let begun = Instant::now();
             let look = sampler.look(false);
+            self.looks.fetch_add(1, Ordering::SeqCst);
             let ran: Vec<(u32, Duration)> =
                 look.threads.iter().map(|thread| (thread.tid, Duration::from_nanos(thread.run_ns))).collect();
             let alone = turns.look(&ran, begun.saturating_duration_since(before));
@@ -87,7 +91,9 @@ impl Rotation {
                     turns.moved();
                 }
             }
-            std::thread::park_timeout(self.turn.max(begun.elapsed() * COST));
+            // A look during which our CPU stood still says nothing of what one costs.
+            cost = begun.elapsed().min(cost * 2);
+            std::thread::park_timeout(self.turn.max(cost * COST));
         }
     }
 
@@ -115,6 +121,7 @@ impl Rotation {
     pub(crate) fn done(&self) -> Rotated {
         Rotated {
             turn_s: round(self.turn.as_secs_f64()),
+            looks: self.looks.load(Ordering::SeqCst),
             moves: self.moves.load(Ordering::SeqCst),
             left_alone: self.left.lock().unwrap_or_else(PoisonError::into_inner).len(),
         }

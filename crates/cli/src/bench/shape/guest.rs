@@ -20,6 +20,9 @@ pub(in crate::bench) struct ForkJoinArgs {
     /// While they are counted, s
     #[arg(long)]
     count: f64,
+    /// Length of a unit, ms
+    #[arg(long, default_value_t = 1)]
+    unit: u64,
     /// Each thread stays on a CPU of its own
     #[arg(long)]
     pinned: bool,
@@ -29,16 +32,15 @@ pub(in crate::bench) struct ForkJoinArgs {
 }
 
 const PARALLEL: u64 = 8;
-/// A piece of work, and what of it a unit of 1 ms is made of.
+/// Steps of a piece of work.
 const PIECE: u64 = 2000;
-const UNIT: Duration = Duration::from_millis(1);
 
 /// Prints turns per second.
 pub(in crate::bench) fn fork_join(args: &ForkJoinArgs) -> Result<ExitCode> {
     let cpus: Vec<CpuId> =
         affinity(std::process::id()).context("which CPUs there are is not known")?.iter().collect();
     let count = u64::try_from(cpus.len())?;
-    let unit = pieces();
+    let unit = args.unit * pieces();
     let (meet, turns) = (Barrier::new(cpus.len()), AtomicU64::new(0));
     let (ends, last) = (AtomicBool::new(false), AtomicBool::new(false));
     let rate = std::thread::scope(|scope| {
@@ -90,13 +92,13 @@ fn work(pieces: u64) {
     }
 }
 
-/// Pieces of a unit: by the fastest of some, as a vCPU may stand still meanwhile.
+/// Pieces in a millisecond: by the fastest of some, as a vCPU may stand still meanwhile.
 fn pieces() -> u64 {
     let one = || {
         let begun = Instant::now();
         work(1);
         begun.elapsed()
     };
-    let fastest = (0..200).map(|_| one()).min().unwrap_or(UNIT).max(Duration::from_nanos(1));
-    u64::try_from(UNIT.as_nanos() / fastest.as_nanos()).unwrap_or(1).max(1)
+    let fastest = (0..200).map(|_| one()).min().unwrap_or_default().as_nanos().max(1);
+    u64::try_from(1_000_000 / fastest).unwrap_or(1).max(1)
 }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use corefit_core::decide::Shaper;
@@ -18,8 +19,8 @@ use super::{Args, Document, Row, VCPUS, controller, ratios, shape, text};
 /// A quarter of a pCPU for each, one in all; libvirt's usual period.
 const BEGIN: Limit = Limit { quota_us: Some(25_000), period_us: 100_000, burst_us: 0 };
 /// The controllers have so long, s; then nothing changes while turns are counted.
-const SETTLE: &str = "8";
-const COUNT: &str = "5";
+const SETTLE: f64 = 8.0;
+const COUNT: f64 = 5.0;
 
 /// How it runs in the guest, what shapes it on the host, and its name; the first is what the others are compared with.
 const CASES: [(&[&str], Shaper, &str); 5] = [
@@ -60,12 +61,10 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
         for (index, (command, shaper, name)) in CASES.into_iter().enumerate() {
             progress.begin(name);
             limits_are(machine.as_mut(), &vm)?;
-            let rate = case(&vms, machine.as_mut(), command, shaper, &interrupt)?;
+            let (rate, set) = case(&vms, machine.as_mut(), &vm, command, shaper, &interrupt)?;
             progress.end(name, &format!("{rate:.2} turns a second"));
             rates[index].push(rate);
-            limits[index] = (0..u32::try_from(VCPUS)?)
-                .map(|vcpu| limit(machine.as_mut(), &vm, vcpu))
-                .collect::<Result<_>>()?;
+            limits[index] = set;
         }
     }
     let rows = CASES.iter().enumerate().map(|(index, (_, _, name))| {
@@ -80,26 +79,30 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Turns per second.
+/// Turns per second once the controllers have had their time, and the limits then.
 fn case(
     vms: &Vms,
     machine: &mut dyn Act,
+    vm: &VmId,
     command: &[&str],
     shaper: Shaper,
     interrupt: &Interrupt,
-) -> Result<f64> {
+) -> Result<(f64, Vec<Limit>)> {
     let name = vms.names.first().context("no VM")?;
     let script = format!("exec /workloads/corefit {} --settle {SETTLE} --count {COUNT}", command.join(" "));
     let mut guest = vms.exec(name);
     guest.args(["sh", "-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = guest.spawn().context("cannot start scripts/testvm exec")?;
-    let mut ended = || Ok(child.try_wait()?.is_some());
-    shape(machine, controller(shaper), interrupt, &mut ended)?;
+    let begun = Instant::now();
+    let over = &mut || Ok(begun.elapsed().as_secs_f64() > SETTLE || child.try_wait()?.is_some());
+    shape(machine, controller(shaper), interrupt, over)?;
+    let vcpus = 0..u32::try_from(VCPUS)?;
+    let limits = vcpus.map(|vcpu| limit(machine, vm, vcpu)).collect::<Result<_>>()?;
     let output = child.wait_with_output()?;
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let rate = told.lines().find_map(|line| line.strip_prefix("turns_per_s: ")?.parse().ok());
     match rate {
-        Some(rate) if output.status.success() => Ok(rate),
+        Some(rate) if output.status.success() => Ok((rate, limits)),
         _ => bail!("in the VM, {script}: {}", last_line(&output)),
     }
 }
