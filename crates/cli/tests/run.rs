@@ -93,6 +93,46 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// One thread works for 1.5 s of its CPU time, another sleeps. Prints that time on each CPU in ms, and whether the affinity
+/// is in the end what it was. With an argument it first sets its own affinity: all CPUs but one.
+const ALONE: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static void *sleeps(void *x) { for (;;) pause(); return x; }
+static double used(void) { struct timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+static cpu_set_t mask(void) { cpu_set_t m; CPU_ZERO(&m); syscall(SYS_sched_getaffinity, 0, sizeof m, &m); return m; }
+int main(int argc, char **argv) {
+    static double on[CPU_SETSIZE];
+    (void)argv;
+    pthread_t other;
+    pthread_create(&other, 0, sleeps, 0);
+    cpu_set_t first = mask();
+    if (argc > 1) {
+        int cpu = 0;
+        while (!CPU_ISSET(cpu, &first)) cpu++;
+        CPU_CLR(cpu, &first);
+        if (sched_setaffinity(0, sizeof first, &first)) return 2;
+    }
+    int changed = 0;
+    for (double last = used(), now; last < 1.5; last = now) {
+        now = used();
+        on[sched_getcpu()] += now - last;
+    }
+    cpu_set_t end = mask();
+    changed |= !CPU_EQUAL(&first, &end);
+    puts(changed ? "changed" : "same");
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &first)) printf("%.0f\n", 1000 * on[cpu]);
+    return 0;
+}
+"#;
+
 /// A command kept to CPU 0 with what it starts: an overcommitted machine of one CPU.
 fn on_one_cpu(command: &Command) -> Command {
     let mut taskset = Command::new("taskset");
@@ -477,4 +517,47 @@ fn lock_says_so_where_it_cannot_enter_the_program() {
         place.corefit(&["run", "--quiet", "--lock", "--", program.to_str().unwrap()]).output().unwrap();
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("16000\n", Some(0)));
     assert!(stderr(&output).contains("corefit: --lock: "), "{}", stderr(&output));
+}
+
+#[test]
+fn the_thread_that_works_alone_goes_over_all_cpus_and_keeps_its_affinity() {
+    let place = Place::new();
+    let program = place.compile("alone", &["-pthread"], ALONE);
+    let output = place.corefit(&["run", "--rotate", "--report", "report.json", "--"]).arg(&program).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let (affinity, on) = text.split_once('\n').unwrap();
+    assert_eq!(affinity, "same", "what it may use is what it was");
+    let on: Vec<f64> = on.lines().map(|line| line.parse().unwrap()).collect();
+    if on.len() < 2 {
+        eprintln!("skipped: there is only one CPU");
+        return;
+    }
+    let mean = on.iter().sum::<f64>() / f64::from(u32::try_from(on.len()).unwrap());
+    assert!(on.iter().all(|ms| (0.6 * mean..=1.4 * mean).contains(ms)), "{on:?}");
+    let rotated = &place.report()["rotated"];
+    assert!(rotated["moves"].as_u64().unwrap() >= 10, "{rotated}");
+    assert_eq!(rotated["left_alone"], 0);
+    assert!(stderr(&output).contains("was moved"), "{}", stderr(&output));
+}
+
+#[test]
+fn threads_that_are_bound_are_not_moved() {
+    let place = Place::new();
+    let program = place.compile("alone", &["-pthread"], ALONE);
+    let mut own = place.corefit(&["run", "--rotate=40ms", "--report", "report.json", "--"]);
+    let output = own.arg(&program).arg("own").output().unwrap();
+    if !output.status.success() {
+        eprintln!("skipped: there is only one CPU");
+        return;
+    }
+    assert!(stdout(&output).starts_with("same\n"), "its own affinity: {}", stdout(&output));
+    assert_eq!(place.report()["rotated"]["left_alone"], 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("set its own affinity"), "{}", stderr(&output));
+
+    let output = place.corefit(&["run", "--rotate", "--report", "report.json", "--", "true"]);
+    let output = { output }.env("OMP_PROC_BIND", "close").output().unwrap();
+    assert!(place.report()["rotated"].is_null());
+    assert!(stderr(&output).contains("OMP_PROC_BIND=close binds"), "{}", stderr(&output));
 }

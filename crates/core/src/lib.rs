@@ -18,6 +18,7 @@ mod report;
 mod share;
 mod team;
 pub mod topology;
+mod turns;
 mod units;
 mod window;
 
@@ -29,4 +30,5 @@ pub use reading::{
 pub use report::{Contender, Limit, LimitKind, Report};
 pub use share::{Node, fill};
 pub use team::{Decision, Interval, TeamController, Why, team_for};
+pub use turns::{Alone, Turns};
 pub use units::{CpuId, Cpus, Time, Weight};

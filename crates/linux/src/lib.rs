@@ -6,6 +6,7 @@ pub mod host;
 pub mod identity;
 pub mod launch;
 pub mod libvirt;
+pub mod moving;
 pub mod page;
 pub mod reporter;
 pub mod sample;

@@ -19,6 +19,7 @@ mod shape;
 mod sim;
 pub(crate) mod stats;
 pub(crate) mod table;
+mod vms;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Name {
     Busy(helper::BusyArgs),
     #[command(hide = true)]
     Sleepers(helper::SleepersArgs),
+    #[command(hide = true)]
+    ForkJoin(shape::ForkJoinArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -67,5 +70,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),
+        Name::ForkJoin(args) => shape::fork_join(args),
     }
 }

@@ -17,6 +17,7 @@ mod notes;
 mod placer;
 mod report;
 mod restart;
+mod rotate;
 mod size;
 mod status;
 
@@ -25,6 +26,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -37,6 +39,7 @@ use locks::Locks;
 use notes::Notes;
 use report::Report;
 use restart::Restarts;
+use rotate::Rotation;
 use size::{Threads, Watcher};
 use status::Status;
 
@@ -58,6 +61,11 @@ pub(crate) struct Args {
     /// Keep the threads off the siblings of one core while other cores are free
     #[arg(long)]
     place: bool,
+    /// In a VM: move the thread that works alone over all CPUs, each once within this time, 4ms to 10s (24ms without a
+    /// value), so that no vCPU uses its timeslice up while others leave theirs; never threads that are bound
+    #[arg(long, value_name = "PERIOD", num_args = 0..=1, require_equals = true, default_missing_value = "24ms",
+        value_parser = interval, conflicts_with = "place")]
+    rotate: Option<Duration>,
     /// Put corefit's fair lock in the place of the C library's mutexes and spinlocks; with --report it
     /// counts what they do
     #[arg(long)]
@@ -120,12 +128,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.restartable && restarts.without_stdin() {
         notes.keep("stdin is a pipe, so what was read of it could not be read again: no restart".into());
     }
+    let rotation = args.rotate.and_then(|period| Rotation::make(period, &mut notes));
     let page = plan.page.clone();
     let (status, mut report) = std::thread::scope(|scope| {
         if let Some(page) = &page {
             scope.spawn(|| grants.serve(page));
         }
-        let result = supervise(args, &mut child, &mut plan, &grants, &mut restarts);
+        let result = supervise(args, &mut child, &mut plan, &grants, &mut restarts, rotation.as_ref());
         if let Some(page) = &page {
             grants.stop(page);
         }
@@ -133,6 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })?;
     report.wall_s = report::round(start.elapsed().as_secs_f64());
     report.used(child.usage().map_or(0.0, |u| (u.user + u.system).as_secs_f64()));
+    report.rotated = rotation.as_ref().map(Rotation::done);
     report.lock = plan.locks.as_ref().map(Locks::report);
     report.exit_code = status.code();
     report.exit_signal = status.signal();
@@ -150,67 +160,88 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     child.finish(status)
 }
 
-/// Follows the program until it ends.
+/// Follows the program until it ends, through restarts.
 fn supervise(
     args: &Args,
     child: &mut Supervised,
     plan: &mut Plan,
     grants: &Grants,
     restarts: &mut Restarts,
+    rotation: Option<&Rotation>,
 ) -> Result<(ExitStatus, Report)> {
     loop {
-        let mut status_line = Status::new(args.quiet);
-        let mut watcher = Watcher::new(child.pid(), plan.room.limits);
-        let mut limits = plan.room.limits;
-        let mut looked = Instant::now();
-        let mut pending = plan.pending.take();
-        let mut follower = Follower::new(child.pid(), plan, grants);
-        let first = pending.as_ref().map_or(args.interval, |p| p.due.saturating_duration_since(looked));
-        let mut next = looked + first.min(args.interval);
-        let ended = loop {
-            match child.wait_until(next).context("lost the program")? {
-                Event::Exited(status) => break Some(status),
-                Event::Stopped(_) => status_line.clear(),
-                Event::Continued => follower.skip(),
-                Event::Undelivered { signal, why } => {
-                    tell!("corefit: signal {signal} could not be passed on: {why}");
-                }
-                Event::Tick => {
-                    if let Some(known) = pending.take_if(|p| p.due <= Instant::now()) {
-                        let room = known.room();
-                        limits = room.limits;
-                        follower.settle(plan.sizes_in(&room).0);
-                    } else if looked.elapsed() >= LOOK_AT_LIMITS {
-                        limits = watcher.limits();
-                        looked = Instant::now();
-                    }
-                    let decision = follower.tick(limits);
-                    status_line.refresh(&follower);
-                    if child.asked_to_end().is_none() && restarts.wanted(&follower, &decision) {
-                        break None;
-                    }
-                    let enough = decision.team == 1 || plan.independent;
-                    let idle = enough && follower.knows_all() || follower.nobody_listens();
-                    let calm = idle && args.interval < CALM;
-                    let interval = if calm { args.interval * CALM_FACTOR } else { args.interval };
-                    next = (next + interval).max(Instant::now());
-                }
+        let (pid, ends) = (child.pid(), AtomicBool::new(false));
+        let ended = std::thread::scope(|scope| {
+            let rotating = rotation.map(|rotation| scope.spawn(|| rotation.follow(pid, &ends)));
+            let ended = watch(args, child, plan, grants, restarts);
+            ends.store(true, Ordering::SeqCst);
+            if let Some(rotating) = rotating {
+                rotating.thread().unpark();
             }
-        };
-        status_line.clear();
-        let mut report = follower.report(plan);
-        report.command = args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-        report.restarts = restarts.done();
-        drop(follower);
+            ended
+        })?;
         match ended {
-            Some(status) => return Ok((status, report)),
-            None => {
+            (Some(status), report) => return Ok((status, report)),
+            (None, report) => {
                 if let Some(status) = restarts.restart(child, plan, grants)? {
                     return Ok((status, report));
                 }
             }
         }
     }
+}
+
+/// Follows one launch of the program; how it ended, unless it is to be started again.
+fn watch(
+    args: &Args,
+    child: &mut Supervised,
+    plan: &mut Plan,
+    grants: &Grants,
+    restarts: &mut Restarts,
+) -> Result<(Option<ExitStatus>, Report)> {
+    let mut status_line = Status::new(args.quiet);
+    let mut watcher = Watcher::new(child.pid(), plan.room.limits);
+    let mut limits = plan.room.limits;
+    let mut looked = Instant::now();
+    let mut pending = plan.pending.take();
+    let mut follower = Follower::new(child.pid(), plan, grants);
+    let first = pending.as_ref().map_or(args.interval, |p| p.due.saturating_duration_since(looked));
+    let mut next = looked + first.min(args.interval);
+    let ended = loop {
+        match child.wait_until(next).context("lost the program")? {
+            Event::Exited(status) => break Some(status),
+            Event::Stopped(_) => status_line.clear(),
+            Event::Continued => follower.skip(),
+            Event::Undelivered { signal, why } => {
+                tell!("corefit: signal {signal} could not be passed on: {why}");
+            }
+            Event::Tick => {
+                if let Some(known) = pending.take_if(|p| p.due <= Instant::now()) {
+                    let room = known.room();
+                    limits = room.limits;
+                    follower.settle(plan.sizes_in(&room).0);
+                } else if looked.elapsed() >= LOOK_AT_LIMITS {
+                    limits = watcher.limits();
+                    looked = Instant::now();
+                }
+                let decision = follower.tick(limits);
+                status_line.refresh(&follower);
+                if child.asked_to_end().is_none() && restarts.wanted(&follower, &decision) {
+                    break None;
+                }
+                let enough = decision.team == 1 || plan.independent;
+                let idle = enough && follower.knows_all() || follower.nobody_listens();
+                let calm = idle && args.interval < CALM;
+                let interval = if calm { args.interval * CALM_FACTOR } else { args.interval };
+                next = (next + interval).max(Instant::now());
+            }
+        }
+    };
+    status_line.clear();
+    let mut report = follower.report(plan);
+    report.command = args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    report.restarts = restarts.done();
+    Ok((ended, report))
 }
 
 /// A single thread cannot be too many, threads that never wait for each other lose nothing by sharing CPUs, and

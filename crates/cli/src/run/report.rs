@@ -13,6 +13,7 @@ use super::grants::Grant;
 use super::history::History;
 use super::launch::Plan;
 use super::locks::LockReport;
+use super::rotate::Rotated;
 
 /// The document of `--report`. Times are seconds since the program was started.
 #[derive(Debug, Serialize)]
@@ -53,6 +54,8 @@ pub(crate) struct Report {
     pub(crate) notes_at_end: Vec<String>,
     /// `--lock`: the programs that took corefit's lock, and what their locks did; null without.
     pub(crate) lock: Option<LockReport>,
+    /// `--rotate`: how often a thread was moved; null without.
+    pub(crate) rotated: Option<Rotated>,
     /// CPU time that corefit itself used.
     pub(crate) own_cpu_s: f64,
     /// Times the program was restarted at another size.
@@ -188,6 +191,7 @@ impl Report {
             notes: vec![],
             notes_at_end: vec![],
             lock: None,
+            rotated: None,
             own_cpu_s: round(own_cpu_s()),
             restarts: 0,
         }
@@ -241,6 +245,7 @@ impl Report {
         }
         lines.extend(self.set_line());
         lines.extend(self.lock.as_ref().map(LockReport::line));
+        lines.extend(self.rotated.as_ref().map(Rotated::line));
         if !self.kept.is_empty() {
             lines.push(format!("left as you set them: {}", self.kept.join(" ")));
         }

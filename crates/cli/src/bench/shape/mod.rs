@@ -1,15 +1,17 @@
 //! `corefit bench shape`: what shaping timeslices brings on this machine's own control groups, decided by the daemon's
-//! controllers. The quotas of four groups, a thread in each, stand for those of a VM's vCPUs.
+//! controllers. The quotas of four groups, a thread in each, stand for those of a VM's vCPUs; with `--vm` it is a real VM.
 
+mod guest;
 mod machine;
 mod program;
+mod vm;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer};
-use corefit_core::machine::{Act, Limit, Machine};
+use corefit_core::machine::{Act, Limit};
 use serde::Serialize;
 
 use super::arena::Arena;
@@ -20,6 +22,8 @@ use super::table::{NONE, Table};
 use machine::Groups;
 use program::{Kind, Running};
 
+pub(super) use guest::{ForkJoinArgs, fork_join};
+
 /// Measure what bursts, longer periods and proportional timeslices bring, on control groups of this machine
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -29,6 +33,9 @@ pub(super) struct Args {
     /// Rounds, each with all cases
     #[arg(long, default_value_t = 3)]
     rounds: u32,
+    /// P1's fork-join program in a real VM (scripts/testvm; root)
+    #[arg(long)]
+    vm: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -59,6 +66,8 @@ const CASES: [(Kind, Shaper, &str, &str); 8] = [
 #[derive(Serialize)]
 struct Document {
     bench: &'static str,
+    /// What the vCPUs are.
+    machine: &'static str,
     vcpus: usize,
     rounds: u32,
     rows: Vec<Row>,
@@ -77,11 +86,14 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let rounds = if args.quick { 1 } else { args.rounds.max(1) };
+    if args.vm {
+        return vm::run(args, rounds);
+    }
     let interrupt = Interrupt::install()?;
     let arena = Arena::open()?;
     let dirs = (0..VCPUS).map(|vcpu| arena.nest(&format!("vcpu{vcpu}"))).collect::<Result<Vec<_>>>()?;
     let mut groups = Groups::open(dirs)?;
-    let rounds = if args.quick { 1 } else { args.rounds.max(1) };
     let mut progress = Progress::new(CASES.len() * rounds as usize, false);
     let mut rates = vec![vec![]; CASES.len()];
     let mut limits = vec![vec![]; CASES.len()];
@@ -95,8 +107,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             limits[index] = set;
         }
     }
-    let rows = (0..CASES.len()).map(|index| row(index, &rates, limits[index].clone())).collect();
-    let document = Document { bench: "shape", vcpus: VCPUS, rounds, rows };
+    let rows = (0..CASES.len()).map(|index| {
+        let (_, _, program, shape) = CASES[index];
+        let first = CASES.iter().position(|case| case.2 == program).unwrap_or(index);
+        Row::new(program, shape, &rates[index], ratios(&rates[index], &rates[first]), &limits[index])
+    });
+    let document =
+        Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows: rows.collect() };
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
@@ -106,31 +123,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Turns per second once the controllers have had their time, and the limits then.
-fn case(groups: &mut Groups, kind: Kind, shape: Shaper, interrupt: &Interrupt) -> Result<(f64, Vec<Limit>)> {
+fn case(groups: &mut Groups, kind: Kind, shaper: Shaper, interrupt: &Interrupt) -> Result<(f64, Vec<Limit>)> {
     groups.reset(BEGIN)?;
     let program = Running::start(kind, groups.dirs())?;
-    let rule = Rule { name: "*".into(), latency_ms: Some(LATENCY_MS), ..Rule::default() };
-    let mut controller = Controller::new(Policy {
-        size: Sizer::None,
-        shape,
-        dwell_ms: 500,
-        lever_ms: 200,
-        vm: vec![rule],
-        ..Policy::default()
-    });
     let begun = Instant::now();
-    while begun.elapsed() < SETTLE {
-        interrupt.check()?;
-        let step = controller.step(&groups.observe()?)?;
-        let apply = |action: &Action| {
-            let set = groups.set(&action.vm, action.lever, &action.to);
-            let result = set.and_then(|()| groups.current(&action.vm, action.lever));
-            Outcome { action: action.clone(), result }
-        };
-        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
-        controller.told(&outcomes);
-        std::thread::sleep(LOOK);
-    }
+    shape(groups, controller(shaper), interrupt, &mut || Ok(begun.elapsed() >= SETTLE))?;
     let (before, begun) = (program.turns(), Instant::now());
     std::thread::sleep(COUNT);
     let turns = program.turns() - before;
@@ -139,18 +136,66 @@ fn case(groups: &mut Groups, kind: Kind, shape: Shaper, interrupt: &Interrupt) -
     Ok((rate, groups.limits()?))
 }
 
-fn row(index: usize, rates: &[Vec<f64>], limits: Vec<Limit>) -> Row {
-    let (_, _, program, shape) = CASES[index];
-    let first = CASES.iter().position(|case| case.2 == program).unwrap_or(index);
-    let ratios: Vec<f64> = rates[index].iter().zip(&rates[first]).map(|(rate, plain)| rate / plain).collect();
-    let bound = |better: fn(f64, f64) -> f64| ratios.iter().copied().reduce(better).unwrap_or(f64::NAN);
-    let mean = median(ratios.iter().copied()).unwrap_or(f64::NAN);
-    Row {
-        program,
+/// The daemon's controllers with nothing but this shape.
+fn controller(shape: Shaper) -> Controller {
+    let rule = Rule { name: "*".into(), latency_ms: Some(LATENCY_MS), ..Rule::default() };
+    Controller::new(Policy {
+        size: Sizer::None,
         shape,
-        turns_per_s: median(rates[index].iter().copied()).unwrap_or(f64::NAN),
-        ratio: [mean, bound(f64::min), bound(f64::max)],
-        limits: limits.iter().map(|limit| corefit_core::machine::Value::Limit(*limit).to_string()).collect(),
+        dwell_ms: 500,
+        lever_ms: 200,
+        vm: vec![rule],
+        ..Policy::default()
+    })
+}
+
+/// Has the controllers decide, and does what they say, until it is `over`.
+fn shape(
+    machine: &mut dyn Act,
+    mut controller: Controller,
+    interrupt: &Interrupt,
+    over: &mut dyn FnMut() -> Result<bool>,
+) -> Result<()> {
+    while !over()? {
+        interrupt.check()?;
+        let step = controller.step(&machine.observe()?)?;
+        let mut apply = |action: &Action| {
+            let set = machine.set(&action.vm, action.lever, &action.to);
+            let result = set.and_then(|()| machine.current(&action.vm, action.lever));
+            Outcome { action: action.clone(), result }
+        };
+        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(&mut apply).collect();
+        controller.told(&outcomes);
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Each over the one of the same round.
+fn ratios(rates: &[f64], first: &[f64]) -> Vec<f64> {
+    rates.iter().zip(first).map(|(rate, first)| rate / first).collect()
+}
+
+impl Row {
+    fn new(
+        program: &'static str,
+        shape: &'static str,
+        rates: &[f64],
+        ratios: Vec<f64>,
+        limits: &[Limit],
+    ) -> Row {
+        let bound = |better: fn(f64, f64) -> f64| ratios.iter().copied().reduce(better).unwrap_or(f64::NAN);
+        let (least, most) = (bound(f64::min), bound(f64::max));
+        Row {
+            program,
+            shape,
+            turns_per_s: median(rates.iter().copied()).unwrap_or(f64::NAN),
+            ratio: [median(ratios.iter().copied()).unwrap_or(f64::NAN), least, most],
+            limits: limits
+                .iter()
+                .map(|limit| corefit_core::machine::Value::Limit(*limit).to_string())
+                .collect(),
+        }
     }
 }
 

@@ -1,0 +1,134 @@
+//! `corefit bench shape --vm`: P1's fork-join program in a real VM whose vCPUs have quotas: imbalanced, balanced by itself or by
+//! `corefit run --rotate` in the guest, and with quotas in proportion, decided by the daemon's controllers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use corefit_core::decide::Shaper;
+use corefit_core::machine::{Act, Lever, Limit, Value, VmId};
+use corefit_linux::libvirt::{Options, open};
+
+use super::super::interrupt::Interrupt;
+use super::super::overcommit::find_root;
+use super::super::progress::Progress;
+use super::super::vms::{Vms, last_line};
+use super::{Args, Document, Row, VCPUS, controller, ratios, shape, text};
+
+/// A quarter of a pCPU for each, one in all; libvirt's usual period.
+const BEGIN: Limit = Limit { quota_us: Some(25_000), period_us: 100_000, burst_us: 0 };
+/// The controllers have so long, s; then nothing changes while turns are counted.
+const SETTLE: f64 = 8.0;
+const COUNT: f64 = 5.0;
+
+/// How it runs in the guest, what shapes it on the host, and its name; the first is what the others are compared with.
+const CASES: [(&[&str], Shaper, &str); 5] = [
+    (&[FORK_JOIN, "--pinned"], Shaper::None, "imbalanced"),
+    (&[FORK_JOIN], Shaper::None, "imbalanced, threads not pinned"),
+    (&[FORK_JOIN, "--pinned", "--balanced"], Shaper::None, "balanced by the program"),
+    (&["run --quiet --rotate -- /workloads/corefit", FORK_JOIN], Shaper::None, "balanced by run --rotate"),
+    (&[FORK_JOIN, "--pinned"], Shaper::Proportional, "proportional quotas"),
+];
+const FORK_JOIN: &str = "bench fork-join";
+
+pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
+    let interrupt = Interrupt::install()?;
+    let root = find_root()?;
+    let dir = root.join("build/shape");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let programs = ["corefit", "libcorefit_omp.so"].map(|name| stripped(name, &dir));
+    let [corefit, library] = programs.map(|path| path.map(|path| path.display().to_string()));
+    let (corefit, library) = (corefit?, library?);
+    let vcpus = VCPUS.to_string();
+    let options = ["--vcpus", &vcpus, "--name", "corefit-shape", "--memory", "512"];
+    let programs = ["--program", &corefit, "--program", &library];
+    let vms = match Vms::start(&root, 1, &[&options[..], &programs].concat())? {
+        Ok(vms) => vms,
+        Err(why) => {
+            tell!("corefit: no VM to measure in: {why}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let mut machine = open(&vms.uri()?, Options { guests: None, ..Options::default() });
+    let seen = machine.observe()?;
+    let vm = seen.vms.iter().find(|vm| Some(&vm.name) == vms.names.first()).map(|vm| vm.id.clone());
+    let vm = vm.context("libvirt does not show the VM")?;
+    let mut progress = Progress::new(CASES.len() * rounds as usize, false);
+    let mut rates = vec![vec![]; CASES.len()];
+    let mut limits = vec![vec![]; CASES.len()];
+    for _ in 0..rounds {
+        for (index, (command, shaper, name)) in CASES.into_iter().enumerate() {
+            progress.begin(name);
+            limits_are(machine.as_mut(), &vm)?;
+            let (rate, set) = case(&vms, machine.as_mut(), &vm, command, shaper, &interrupt)?;
+            progress.end(name, &format!("{rate:.2} turns a second"));
+            rates[index].push(rate);
+            limits[index] = set;
+        }
+    }
+    let rows = CASES.iter().enumerate().map(|(index, (_, _, name))| {
+        Row::new("fork-join", name, &rates[index], ratios(&rates[index], &rates[0]), &limits[index])
+    });
+    let document = Document { bench: "shape", machine: "VM", vcpus: VCPUS, rounds, rows: rows.collect() };
+    if args.json {
+        show!("{}", serde_json::to_string_pretty(&document)?);
+    } else {
+        show!("{}", text(&document).trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Turns per second once the controllers have had their time, and the limits then.
+fn case(
+    vms: &Vms,
+    machine: &mut dyn Act,
+    vm: &VmId,
+    command: &[&str],
+    shaper: Shaper,
+    interrupt: &Interrupt,
+) -> Result<(f64, Vec<Limit>)> {
+    let name = vms.names.first().context("no VM")?;
+    let script = format!("exec /workloads/corefit {} --settle {SETTLE} --count {COUNT}", command.join(" "));
+    let mut guest = vms.exec(name);
+    guest.args(["sh", "-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = guest.spawn().context("cannot start scripts/testvm exec")?;
+    let begun = Instant::now();
+    let over = &mut || Ok(begun.elapsed().as_secs_f64() > SETTLE || child.try_wait()?.is_some());
+    shape(machine, controller(shaper), interrupt, over)?;
+    let vcpus = 0..u32::try_from(VCPUS)?;
+    let limits = vcpus.map(|vcpu| limit(machine, vm, vcpu)).collect::<Result<_>>()?;
+    let output = child.wait_with_output()?;
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rate = told.lines().find_map(|line| line.strip_prefix("turns_per_s: ")?.parse().ok());
+    match rate {
+        Some(rate) if output.status.success() => Ok((rate, limits)),
+        _ => bail!("in the VM, {script}: {}", last_line(&output)),
+    }
+}
+
+/// Every vCPU has what it begins with.
+fn limits_are(machine: &mut dyn Act, vm: &VmId) -> Result<()> {
+    for vcpu in 0..u32::try_from(VCPUS)? {
+        machine.set(vm, Lever::VcpuQuota(vcpu), &Value::Limit(BEGIN)).map_err(|e| anyhow!("{e}"))?;
+    }
+    Ok(())
+}
+
+fn limit(machine: &mut dyn Act, vm: &VmId, vcpu: u32) -> Result<Limit> {
+    match machine.current(vm, Lever::VcpuQuota(vcpu)) {
+        Ok(Value::Limit(limit)) => Ok(limit),
+        Ok(other) => bail!("{other} is no limit"),
+        Err(error) => bail!("{error}"),
+    }
+}
+
+/// A program beside this one, without what is for debuggers: guests unpack slowly.
+fn stripped(name: &str, dir: &Path) -> Result<PathBuf> {
+    let (from, to) = (std::env::current_exe()?.with_file_name(name), dir.join(name));
+    let status = Command::new("strip").args(["--strip-debug", "-o"]).args([&to, &from]).status();
+    match status {
+        Ok(status) if status.success() => Ok(to),
+        _ => bail!("{}: cannot be stripped for the guest (strip is in binutils)", from.display()),
+    }
+}

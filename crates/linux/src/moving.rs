@@ -1,0 +1,193 @@
+//! Moves running threads to other CPUs and leaves their affinity as it was: what `corefit run --rotate` does.
+//!
+//! A thread that runs is moved by `sched_setaffinity` to one CPU (the kernel's migration thread does it before the call
+//! returns), and may use all of its CPUs again at once: it stays, as nothing makes the kernel move it back. So nothing is left
+//! to be undone. Who sleeps would not be moved, and is left alone. If the CPU of the thread stands still (that of a VM whose
+//! time is used up), the call waits until it goes on. Between the two calls it may start threads and processes, which
+//! inherit the one CPU (seen where our own CPU stood still just then): they are looked for, and get all of them, too.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use corefit_core::{CpuId, CpuSet};
+
+use crate::proc;
+use crate::sample::{affinity, set_affinity, tasks};
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Where it runs, or ran last.
+    pub cpu: CpuId,
+    /// Whether it runs, or would if it had a CPU.
+    pub running: bool,
+}
+
+/// Where a thread is; `None` if it has ended.
+#[must_use]
+pub fn seat(tid: u32) -> Option<Seat> {
+    let path = format!("/proc/{tid}/task/{tid}/stat");
+    let text = fs::read_to_string(&path).ok()?;
+    let cpu = proc::task(&path, &text).ok()?.on?;
+    // The name, in parentheses, may hold anything.
+    let state = text.get(text.rfind(')')? + 2..)?;
+    Some(Seat { cpu, running: state.starts_with('R') })
+}
+
+/// Moves running threads that may use what this process may use.
+#[derive(Debug)]
+pub struct Mover {
+    /// Whether this process may use all CPUs, those that come later, too.
+    unbound: bool,
+}
+
+impl Mover {
+    /// For the threads of programs that this process starts.
+    #[must_use]
+    pub fn new() -> Mover {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+        let online: Option<CpuSet> = online.and_then(|text| text.trim().parse().ok());
+        Mover { unbound: online.is_some_and(|online| affinity(std::process::id()) == Some(online)) }
+    }
+
+    /// CPUs that this process may use now.
+    #[must_use]
+    pub fn allowed(&self) -> CpuSet {
+        affinity(std::process::id()).unwrap_or_default()
+    }
+
+    /// Whether a thread may use just these: whoever chose others is not to be moved.
+    #[must_use]
+    pub fn is_free(&self, tid: u32, allowed: &CpuSet) -> bool {
+        affinity(tid).as_ref() == Some(allowed)
+    }
+
+    /// Moves a thread to one of the CPUs `allowed` to it.
+    pub fn shift(&self, tid: u32, to: CpuId, allowed: &CpuSet) {
+        let mut known = family(tid);
+        let one = CpuSet::from_iter([to]);
+        set_affinity(tid, &one);
+        self.free(tid, allowed);
+        loop {
+            let now = family(tid);
+            let heirs: Vec<u32> = now.iter().copied().filter(|heir| !known.contains(heir)).collect();
+            if heirs.is_empty() {
+                return;
+            }
+            for heir in heirs.into_iter().filter(|heir| affinity(*heir).as_ref() == Some(&one)) {
+                self.free(heir, allowed);
+            }
+            known = now;
+        }
+    }
+
+    fn free(&self, tid: u32, allowed: &CpuSet) {
+        // To one that may use all CPUs the kernel gives those that it has now and those that come later.
+        let all = CpuSet::first(u32::try_from(rustix::thread::CpuSet::MAX_CPU).unwrap_or(u32::MAX));
+        set_affinity(tid, if self.unbound { &all } else { allowed });
+    }
+}
+
+/// The threads of a thread's process, and the processes that it started.
+fn family(tid: u32) -> BTreeSet<u32> {
+    let children = fs::read_to_string(format!("/proc/{tid}/task/{tid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    tasks(tid).into_iter().chain(children.collect::<Vec<u32>>()).collect()
+}
+
+impl Default for Mover {
+    fn default() -> Mover {
+        Mover::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Together, as threads of other tests would be seen in between.
+    #[test]
+    fn running_threads_are_moved_and_they_and_those_that_they_start_may_use_what_they_could() {
+        a_running_thread_is_moved();
+        threads_that_were_started_meanwhile_do_not_inherit_the_one_cpu();
+    }
+
+    fn a_running_thread_is_moved() {
+        let mover = Mover::new();
+        let allowed = mover.allowed();
+        if allowed.len() < 2 {
+            eprintln!("skipped: there is only one CPU");
+            return;
+        }
+        let (tid, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tid.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::SeqCst);
+                while !ends.load(Ordering::SeqCst) {
+                    std::hint::spin_loop();
+                }
+            });
+            let tid = loop {
+                match tid.load(Ordering::SeqCst) {
+                    0 => std::thread::yield_now(),
+                    tid => break tid,
+                }
+            };
+            assert!(mover.is_free(tid, &allowed));
+            let cpus: Vec<CpuId> = allowed.iter().collect();
+            for cpu in cpus.into_iter().cycle().take(8) {
+                // The kernel may move it on, where another thread wants this CPU: not each time.
+                let arrived = (0..1000).any(|_| {
+                    mover.shift(tid, cpu, &allowed);
+                    seat(tid).is_some_and(|seat| seat.cpu == cpu)
+                });
+                assert!(arrived, "it does not come to CPU {}", cpu.0);
+                assert!(mover.is_free(tid, &allowed), "{:?}", affinity(tid));
+            }
+            ends.store(true, Ordering::SeqCst);
+        });
+    }
+
+    fn threads_that_were_started_meanwhile_do_not_inherit_the_one_cpu() {
+        let mover = Mover::new();
+        let allowed = mover.allowed();
+        let ends = AtomicBool::new(false);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+                while !ends.load(Ordering::SeqCst) {
+                    std::thread::spawn(|| (0..1000).for_each(|_| std::thread::yield_now())).join().unwrap();
+                }
+            });
+            let tid = told.recv().unwrap();
+            let cpus: Vec<CpuId> = allowed.iter().collect();
+            for cpu in cpus.into_iter().cycle().take(500) {
+                mover.shift(tid, cpu, &allowed);
+                for task in tasks(std::process::id()) {
+                    let has = affinity(task);
+                    assert!(has.is_none() || has.as_ref() == Some(&allowed), "{task}: {has:?}");
+                }
+            }
+            ends.store(true, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn a_seat_tells_who_sleeps() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+            std::thread::park();
+        });
+        let tid = told.recv().unwrap();
+        while seat(tid).is_some_and(|seat| seat.running) {
+            std::thread::yield_now();
+        }
+        other.thread().unpark();
+        other.join().unwrap();
+        assert!(seat(u32::MAX / 4).is_none());
+    }
+}
