@@ -58,7 +58,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     let vm = &seen.vms.iter().find(|vm| vm.name == vms.names[0]).unwrap().id;
     let plain = limits(machine.as_mut(), vm);
     assert!(plain.iter().all(|limit| limit.burst_us == 0 && limit.quota_us.is_some()), "{plain:?}");
-    let mut saves = |machine: &mut dyn Act| {
+    let saves = |machine: &mut dyn Act| {
         let now = limits(machine, vm);
         let rates = |limits: [Limit; 2]| limits.map(|limit| (limit.quota_us, limit.period_us));
         assert_eq!(rates(now), rates(plain), "only what is saved changes");
