@@ -265,7 +265,7 @@ fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_we
     }
     let place = Place::new();
     let program = place.compile("many", &["-fopenmp"], MANY);
-    let profile = ["profile", "--quiet", "--threads", "2", "--json=report.json", "--"];
+    let profile = ["profile", "--quiet", "--one-cpu", "--threads", "2", "--json=report.json", "--"];
     let (output, seen) = json(&place, place.corefit(&profile).arg(&program).arg("6000"));
     assert_eq!(stdout(&output), "2400000000 free\n", "{}", stderr(&output));
     let one = &seen["profile"]["question"]["machine"]["one_cpu"];

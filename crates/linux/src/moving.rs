@@ -188,6 +188,8 @@ mod tests {
         }
         other.thread().unpark();
         other.join().unwrap();
+        let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        assert!(seat(own).is_some_and(|seat| seat.running));
         assert!(seat(u32::MAX / 4).is_none());
     }
 }

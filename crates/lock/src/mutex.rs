@@ -113,7 +113,7 @@ unsafe impl<P: Preset> lock_api::RawMutex for RawMutex<P> {
     }
 
     fn is_locked(&self) -> bool {
-        crate::word::Word::<11>(self.word.load(sys::Ordering::Relaxed)).held()
+        crate::word::Word::<10>(self.word.load(sys::Ordering::Relaxed)).held()
     }
 }
 

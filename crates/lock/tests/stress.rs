@@ -106,7 +106,7 @@ fn the_line_is_served_in_the_order_of_its_tickets() {
         let word =
             || unsafe { &*(std::ptr::from_ref(lock.raw_word()).cast::<std::sync::atomic::AtomicU32>()) };
         // The next one comes when this one is in line.
-        while corefit_lock::word::Word::<11>(word().load(Ordering::Relaxed)).waiting() as usize <= n {
+        while corefit_lock::word::Word::<10>(word().load(Ordering::Relaxed)).waiting() as usize <= n {
             thread::yield_now();
         }
     }
@@ -140,7 +140,7 @@ fn a_forked_child_is_not_held_up_by_the_tickets_of_threads_that_it_does_not_have
         .collect();
     // SAFETY: as above.
     let word = unsafe { &*std::ptr::from_ref(lock.raw_word()).cast::<std::sync::atomic::AtomicU32>() };
-    while corefit_lock::word::Word::<11>(word.load(Ordering::Relaxed)).waiting() < 3 {
+    while corefit_lock::word::Word::<10>(word.load(Ordering::Relaxed)).waiting() < 3 {
         thread::yield_now();
     }
     // SAFETY: the child only unlocks, locks and ends.

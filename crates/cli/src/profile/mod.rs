@@ -49,6 +49,11 @@ pub(crate) struct Args {
     /// What each of their vCPUs gets of a pCPU: 0.25 or 25%
     #[arg(long, default_value = "25%", value_parser = share)]
     share: f64,
+    /// OpenMP programs: now and then keep all threads on one CPU for some milliseconds (about 1 % of the time), which shows
+    /// how much threads slow each other. Meanwhile the program sees one CPU; threads begun then, or all if corefit is
+    /// killed with -9 then, may stay there
+    #[arg(long)]
+    one_cpu: bool,
     /// Write a page with pictures
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -115,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
     // Threads that spin would stand in each other's way on one CPU.
-    let page = if waiting.sleeps { share_page(&program, &mut launch).ok() } else { None };
+    let page = if args.one_cpu && waiting.sleeps { share_page(&program, &mut launch).ok() } else { None };
     let mut reporter = Reporter::new();
     let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
     let start = Instant::now();

@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// Keep the threads off the siblings of one core while other cores are free
     #[arg(long)]
     place: bool,
-    /// In a VM: move the thread that works alone over all CPUs, each once within this time, 4ms to 10s (24ms without a
+    /// In a VM: move the thread that works alone over all CPUs, each once within this time, 5ms to 10s (24ms without a
     /// value), so that no vCPU uses its timeslice up while others leave theirs; never threads that are bound
     #[arg(long, value_name = "PERIOD", num_args = 0..=1, require_equals = true, default_missing_value = "24ms",
         value_parser = interval, conflicts_with = "place")]

@@ -97,7 +97,7 @@ impl Steps {
         let useful = alone * (1.0 - self.lost);
         let part = |time: f64| if useful > 0.0 { time * efficiency / useful } else { 0.0 };
         let switching = part(overhead(&vm, switches) + work * self.lost);
-        let slowed = part((work - alone) * (1.0 - self.lost));
+        let slowed = part((work - alone).max(0.0) * (1.0 - self.lost));
         OnVm {
             speedup,
             dedicated_cores: speedup.times(vm.part()),

@@ -142,7 +142,7 @@ impl Bench<'_> {
     fn profile(&mut self, case: &Case, cpus: &CpuSet, what: &str) -> Result<Seen> {
         let file = self.arena.scratch().join("profile.json");
         let mut argv: Vec<OsString> = vec![self.arena.exe().into()];
-        argv.extend(["profile", "--quiet", "--period", "24ms", "--threads"].map(OsString::from));
+        argv.extend(["profile", "--quiet", "--one-cpu", "--period", "24ms", "--threads"].map(OsString::from));
         argv.push(self.cpus.to_string().into());
         argv.push(format!("--json={}", file.display()).into());
         argv.push("--".into());
