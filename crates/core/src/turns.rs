@@ -64,13 +64,15 @@ impl Turns {
     pub fn look(&mut self, threads: &[(u32, Duration)], passed: Duration) -> Option<Alone> {
         let window = self.turn.as_secs_f64() * WINDOW;
         let keep = (-passed.as_secs_f64() / window).exp();
-        self.threads.retain(|known, _| threads.iter().any(|(tid, _)| tid == known));
-        for (tid, counter) in threads {
-            let ran = self.threads.entry(*tid).or_insert(Ran { counter: *counter, ..Ran::default() });
-            ran.last = counter.saturating_sub(ran.counter);
-            ran.counter = *counter;
-            ran.recent = ran.recent * keep + ran.last.as_secs_f64();
-        }
+        let before = std::mem::take(&mut self.threads);
+        self.threads = threads
+            .iter()
+            .map(|&(tid, counter)| {
+                let known = before.get(&tid).copied().unwrap_or(Ran { counter, ..Ran::default() });
+                let last = counter.saturating_sub(known.counter);
+                (tid, Ran { counter, last, recent: known.recent * keep + last.as_secs_f64() })
+            })
+            .collect();
         let (tid, most) = self.threads.iter().max_by(|(_, a), (_, b)| a.recent.total_cmp(&b.recent))?;
         let others = self.threads.iter().filter(|(other, _)| *other != tid).map(|(_, ran)| ran.recent);
         let second = others.fold(0.0, f64::max);

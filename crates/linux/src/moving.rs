@@ -1,4 +1,5 @@
-//! Moves running threads to other CPUs and leaves their affinity as it was: what `corefit run --rotate` does.
+//! Moves running threads to other CPUs and leaves their affinity as it was (what `corefit run --rotate` does), or keeps them on
+//! one for a while ([`OneCpu`]).
 //!
 //! A thread that runs is moved by `sched_setaffinity` to one CPU (the kernel's migration thread does it before the call
 //! returns), and may use all of its CPUs again at once: it stays, as nothing makes the kernel move it back. So nothing is left
@@ -64,21 +65,11 @@ impl Mover {
 
     /// Moves a thread to one of the CPUs `allowed` to it.
     pub fn shift(&self, tid: u32, to: CpuId, allowed: &CpuSet) {
-        let mut known = family(tid);
+        let known = families(&BTreeSet::from([tid]));
         let one = CpuSet::from_iter([to]);
         set_affinity(tid, &one);
         self.free(tid, allowed);
-        loop {
-            let now = family(tid);
-            let heirs: Vec<u32> = now.iter().copied().filter(|heir| !known.contains(heir)).collect();
-            if heirs.is_empty() {
-                return;
-            }
-            for heir in heirs.into_iter().filter(|heir| affinity(*heir).as_ref() == Some(&one)) {
-                self.free(heir, allowed);
-            }
-            known = now;
-        }
+        free_heirs(BTreeSet::from([tid]), known, &one, |heir| self.free(heir, allowed));
     }
 
     fn free(&self, tid: u32, allowed: &CpuSet) {
@@ -88,11 +79,59 @@ impl Mover {
     }
 }
 
-/// The threads of a thread's process, and the processes that it started.
-fn family(tid: u32) -> BTreeSet<u32> {
-    let children = fs::read_to_string(format!("/proc/{tid}/task/{tid}/children")).unwrap_or_default();
-    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    tasks(tid).into_iter().chain(children.collect::<Vec<u32>>()).collect()
+/// Keeps threads on one CPU until it goes out of scope. Those that they start meanwhile are freed with them.
+#[derive(Debug)]
+pub struct OneCpu {
+    threads: BTreeSet<u32>,
+    one: CpuSet,
+    all: CpuSet,
+}
+
+impl OneCpu {
+    /// For these threads, which may use `all` CPUs now and will again.
+    #[must_use]
+    pub fn begin(threads: BTreeSet<u32>, cpu: CpuId, all: &CpuSet) -> OneCpu {
+        let one = CpuSet::from_iter([cpu]);
+        threads.iter().for_each(|thread| set_affinity(*thread, &one));
+        OneCpu { threads, one, all: all.clone() }
+    }
+}
+
+impl Drop for OneCpu {
+    fn drop(&mut self) {
+        let threads = std::mem::take(&mut self.threads);
+        free_heirs(threads, BTreeSet::new(), &self.one, |heir| set_affinity(heir, &self.all));
+    }
+}
+
+/// Frees who came to the threads' [`families`] since those were `known` and is on the one CPU, which it inherited, until
+/// nobody comes.
+fn free_heirs(mut threads: BTreeSet<u32>, mut known: BTreeSet<u32>, one: &CpuSet, free: impl Fn(u32)) {
+    loop {
+        let now = families(&threads);
+        let came: Vec<u32> = now.difference(&known).copied().collect();
+        if came.is_empty() {
+            return;
+        }
+        for heir in came.into_iter().filter(|heir| affinity(*heir).as_ref() == Some(one)) {
+            free(heir);
+            threads.insert(heir);
+        }
+        known = now;
+    }
+}
+
+/// All threads of these threads' processes, and the processes that these threads started.
+fn families(threads: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let mut all = BTreeSet::new();
+    for tid in threads {
+        if !all.contains(tid) {
+            all.extend(tasks(*tid));
+        }
+        let children = fs::read_to_string(format!("/proc/{tid}/task/{tid}/children")).unwrap_or_default();
+        all.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    all
 }
 
 impl Default for Mover {
@@ -112,6 +151,7 @@ mod tests {
     fn running_threads_are_moved_and_they_and_those_that_they_start_may_use_what_they_could() {
         a_running_thread_is_moved();
         threads_that_were_started_meanwhile_do_not_inherit_the_one_cpu();
+        who_was_on_one_cpu_and_what_it_started_there_is_on_all_afterwards();
     }
 
     fn a_running_thread_is_moved() {
@@ -173,6 +213,36 @@ mod tests {
             }
             ends.store(true, Ordering::SeqCst);
         });
+    }
+
+    fn who_was_on_one_cpu_and_what_it_started_there_is_on_all_afterwards() {
+        let all = affinity(std::process::id()).unwrap();
+        let Some(last) = all.iter().last().filter(|_| all.len() > 1) else {
+            eprintln!("skipped: there is only one CPU");
+            return;
+        };
+        let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let held = OneCpu::begin(BTreeSet::from([own]), last, &all);
+        assert_eq!(affinity(own), Some(CpuSet::from_iter([last])));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (wake, sleeps) = std::sync::mpsc::channel::<()>();
+        let heir = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+            let _ = sleeps.recv();
+        });
+        let heir_tid = told.recv().unwrap();
+        for tid in [child.id(), heir_tid] {
+            assert_eq!(affinity(tid), Some(CpuSet::from_iter([last])), "it inherits");
+        }
+        drop(held);
+        for tid in [own, child.id(), heir_tid] {
+            assert_eq!(affinity(tid), Some(all.clone()));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(wake);
+        heir.join().unwrap();
     }
 
     #[test]

@@ -10,8 +10,9 @@ use std::time::Duration;
 use corefit_core::profile::{Look, OneCpu, Turns};
 use corefit_core::{CpuSet, Time};
 use corefit_linux::handoff::handoff;
+use corefit_linux::moving;
 use corefit_linux::page::TeamPage;
-use corefit_linux::sample::{affinity, set_affinity};
+use corefit_linux::sample::affinity;
 use corefit_linux::threads::cpu_of;
 
 /// A window's length is this many turns, within bounds.
@@ -40,17 +41,9 @@ pub(super) struct Windows {
 /// An open window.
 struct Open {
     since: Time,
-    one: CpuSet,
     /// The program's CPU time then.
     cpu: Duration,
-    /// The last look's.
-    threads: Vec<u32>,
-}
-
-impl Drop for Windows {
-    fn drop(&mut self) {
-        self.release();
-    }
+    held: moving::OneCpu,
 }
 
 impl Windows {
@@ -86,8 +79,7 @@ impl Windows {
             return;
         }
         self.follow();
-        if let Some(open) = &mut self.open {
-            open.threads = look.threads.iter().map(|thread| thread.tid).collect();
+        if let Some(open) = &self.open {
             if self.off || look.at.since(open.since) >= self.length() {
                 self.close();
             }
@@ -99,7 +91,7 @@ impl Windows {
     /// The program was stopped.
     pub(super) fn skip(&mut self) {
         self.follow();
-        self.release();
+        self.open = None;
         self.turns.skip();
     }
 
@@ -127,32 +119,21 @@ impl Windows {
             self.off |= look.threads.iter().any(|t| affinity(t.tid).is_some_and(|cpus| cpus != self.all));
             return;
         }
-        let one: CpuSet = self.all.iter().skip(self.count % self.all.len()).take(1).collect();
+        let Some(one) = self.all.iter().nth(self.count % self.all.len()) else { return };
         self.count += 1;
-        look.threads.iter().for_each(|thread| set_affinity(thread.tid, &one));
+        let threads = look.threads.iter().map(|thread| thread.tid).collect();
+        let held = moving::OneCpu::begin(threads, one, &self.all);
         let now = corefit_linux::sample::now();
         self.turns.open(now);
-        let threads = look.threads.iter().map(|thread| thread.tid).collect();
-        self.open = Some(Open { since: now, one, cpu: self.cpu(), threads });
+        self.open = Some(Open { since: now, cpu: self.cpu(), held });
     }
 
     fn close(&mut self) {
-        if let Some(Open { since, cpu, .. }) = self.release() {
-            let now = corefit_linux::sample::now();
-            self.turns.close(now, self.cpu().saturating_sub(cpu).as_nanos() as f64);
-            self.shut += now.since(since);
-        }
-    }
-
-    /// Lets threads run everywhere again, those that began in the window and inherited its CPU as well.
-    fn release(&mut self) -> Option<Open> {
-        let open = self.open.take()?;
-        for thread in &open.threads {
-            if affinity(*thread).as_ref() == Some(&open.one) {
-                set_affinity(*thread, &self.all);
-            }
-        }
-        Some(open)
+        let Some(Open { since, cpu, held }) = self.open.take() else { return };
+        drop(held);
+        let now = corefit_linux::sample::now();
+        self.turns.close(now, self.cpu().saturating_sub(cpu).as_nanos() as f64);
+        self.shut += now.since(since);
     }
 
     /// CPU time of the program whose regions these are.

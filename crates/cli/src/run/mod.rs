@@ -26,7 +26,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -173,12 +173,8 @@ fn supervise(
         let (pid, ends) = (child.pid(), AtomicBool::new(false));
         let ended = std::thread::scope(|scope| {
             let rotating = rotation.map(|rotation| scope.spawn(|| rotation.follow(pid, &ends)));
-            let ended = watch(args, child, plan, grants, restarts);
-            ends.store(true, Ordering::SeqCst);
-            if let Some(rotating) = rotating {
-                rotating.thread().unpark();
-            }
-            ended
+            let _end = rotating.map(|rotating| rotate::End(&ends, rotating.thread().clone()));
+            watch(args, child, plan, grants, restarts)
         })?;
         match ended {
             (Some(status), report) => return Ok((status, report)),

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use corefit_core::{CpuId, CpuSet, Turns};
@@ -33,6 +34,16 @@ pub(crate) struct Rotation {
     moves: AtomicU64,
     /// Threads that chose their CPUs themselves.
     left: Mutex<BTreeSet<u32>>,
+}
+
+/// Ends [`Rotation::follow`] when it goes out of scope, after a panic, too: the flag, and the thread that looks at it.
+pub(crate) struct End<'a>(pub(crate) &'a AtomicBool, pub(crate) Thread);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+        self.1.unpark();
+    }
 }
 
 /// What became of it, in the document of `--report`.

@@ -3,7 +3,7 @@
 use corefit_core::check::{Set, Subject, Vm, commands};
 use corefit_core::machine::Origin;
 use corefit_core::place::{self, Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
-use corefit_core::place::{invalid, place, present, throughput};
+use corefit_core::place::{cost, invalid, place, present, throughput};
 use corefit_core::{CpuId, CpuSet, decide};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ impl Proposal {
 
     pub(super) fn text(&self, width: usize) -> String {
         let mut out = String::from("\n");
-        let (now, then) = (present(&self.problem), self.placement.cost);
+        let (now, then) = (present(&self.problem), cost(&self.problem, &self.placement));
         let before = throughput(&self.problem, &place(&self.problem, Policy::None));
         let after = throughput(&self.problem, &self.placement);
         let line = |cost: &Cost, speed: f64| {
@@ -115,7 +115,7 @@ impl Proposal {
         json!({
             "policy": self.policy,
             "now": side(present(&self.problem), &place(&self.problem, Policy::None)),
-            "then": side(self.placement.cost, &self.placement),
+            "then": side(cost(&self.problem, &self.placement), &self.placement),
             "invalid": invalid(&self.problem).iter().map(|wrong| self.wrong(wrong)).collect::<Vec<_>>(),
             "vms": vms.collect::<Vec<_>>(),
         })

@@ -4,7 +4,7 @@ use super::{Action, Why};
 use crate::CpuSet;
 use crate::machine::{HostEstimate, Lever, Value, VmEstimate};
 use crate::place::{
-    Placed, Placement, Policy, Problem, far_from_memory, invalid, place, present, spread_of_classed,
+    Placed, Placement, Policy, Problem, cost, far_from_memory, invalid, place, present, spread_of_classed,
     throughput,
 };
 
@@ -50,7 +50,7 @@ pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Ac
 #[must_use]
 pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     let now = place(problem, Policy::None);
-    let stacked = (found.cost.stacked(), present(problem).stacked());
+    let stacked = (cost(problem, found).stacked(), present(problem).stacked());
     if stacked.0 != stacked.1 {
         return stacked.0 < stacked.1;
     }

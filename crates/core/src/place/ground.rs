@@ -430,9 +430,9 @@ fn loads(problem: &Problem) -> Vec<Vec<i64>> {
         .collect()
 }
 
-/// A demand in steps.
+/// A demand in steps, at least one: who idles now may wake before the next placement, and beside nobody costs nothing.
 pub(super) fn counted(demand: f64) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "0 to 20")]
     let steps = (demand.clamp(0.0, 1.0) * 20.0).round() as i64;
-    steps * STEP
+    steps.max(1) * STEP
 }

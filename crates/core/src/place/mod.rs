@@ -4,13 +4,13 @@
 //! check::Subject, machine::HostEstimate ──▶ Problem ──place──▶ Placement: homes, affinity sets, reasons
 //!
 //!   Problem ──▶ Ground (numbers only) ──▶ Seats + cost of each vCPU at each pCPU ──search──▶ homes
-//!   homes ──sets──▶ a pCPU each where nobody has to share, else pools
+//!   homes ──sets──▶ a pCPU each, or pools where that would lose pCPUs
 //! ```
 //!
 //! Every vCPU is given a *home*, a pCPU, such that the [`Cost`] is as small as can be found: parts in their order,
-//! none of which is ever traded for a later one. What is written to the host follows from the homes: where no pCPU
-//! has two vCPUs, each may use its home only; where some have, the vCPUs of a NUMA node share the pCPUs there (a
-//! *pool*), for a pCPU that idles while the vCPU pinned to its neighbour waits is lost.
+//! none of which is ever traded for a later one. What is written to the host follows from the homes: each may use its
+//! home only; but where some pCPU of a NUMA node is home to several, all vCPUs there share its pCPUs (a *pool*) if that
+//! has no lower [`throughput`], for a pCPU that idles while the vCPU pinned to its neighbour waits is lost.
 //! `docs/model.md` ("Where vCPUs should run") has the mathematics.
 
 mod cost;
@@ -128,7 +128,7 @@ pub enum Policy {
 pub struct Placement {
     /// Of each VM of the problem, in its order.
     pub vms: Vec<Placed>,
-    /// What the homes cost.
+    /// What the homes cost; [`cost`] says what the affinities do.
     pub cost: Cost,
 }
 
@@ -170,10 +170,16 @@ pub enum Reason {
         unit: &'static str,
     },
     /// Somebody else is on the unit.
-    #[error("shares a {unit} with {with}: there are more busy vCPUs than {unit}s")]
+    #[error("shares a {unit} with {with}: there are more vCPUs than {unit}s for them")]
     Beside {
         /// `core` or `module`.
         unit: &'static str,
+        /// Who.
+        with: String,
+    },
+    /// It shares a pCPU with others, who seldom want to run when it does.
+    #[error("shares the pCPU with {with}: sharing all pCPUs of the node would lose more")]
+    Sharing {
         /// Who.
         with: String,
     },
@@ -213,18 +219,31 @@ pub fn present(problem: &Problem) -> Cost {
     Ground::new(problem).present()
 }
 
+/// What the affinities of a placement cost, counted as [`present`] counts those of now; and its moves.
+#[must_use]
+pub fn cost(problem: &Problem, placement: &Placement) -> Cost {
+    let mut cost = present(&applied(problem, placement));
+    cost.0[cost::MOVES] = placement.cost.moves();
+    cost
+}
+
 /// What caches and nodes cost the VMs whose class is given or measured, in pairs as [`Cost::spread`] counts them.
 #[must_use]
 pub fn spread_of_classed(problem: &Problem, placement: &Placement) -> f64 {
-    let classed =
-        || problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| vm.class.class != Class::Unknown);
-    let vms = classed().map(|(vm, placed)| {
-        let now = vm.vcpus.iter().zip(&placed.vcpus);
-        let now = now.map(|(vcpu, seat)| Vcpu { now: seat.affinity.clone(), ..vcpu.clone() });
-        Vm { vcpus: now.collect(), ..vm.clone() }
-    });
-    let (topology, reserved) = (problem.topology.clone(), problem.reserved.clone());
-    present(&Problem { topology, reserved, vms: vms.collect() }).spread()
+    let mut after = applied(problem, placement);
+    after.vms.retain(|vm| vm.class.class != Class::Unknown);
+    present(&after).spread()
+}
+
+/// The problem once a placement is in force.
+fn applied(problem: &Problem, placement: &Placement) -> Problem {
+    let mut after = problem.clone();
+    for (vm, placed) in after.vms.iter_mut().zip(&placement.vms) {
+        for (vcpu, seat) in vm.vcpus.iter_mut().zip(&placed.vcpus) {
+            vcpu.now.clone_from(&seat.affinity);
+        }
+    }
+    after
 }
 
 impl Policy {

@@ -1,9 +1,11 @@
 //! Pinning that cannot work any more, as it was written for a host of another shape; or that keeps vCPUs away from
 //! their memory.
 
-use super::ground::counted;
 use super::{Placement, Problem};
 use crate::CpuSet;
+
+/// Who wants to run: pCPUs.
+const WANTS: f64 = 0.025;
 
 /// A pin to pCPUs that a vCPU cannot use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub fn far_from_memory(problem: &Problem, placement: &Placement, moved: bool) ->
         let Some(nodes) = &vm.memory else { return 0 };
         let near = topology.pcpus_of_nodes(nodes);
         let far = |set: &CpuSet| !near.is_empty() && !set.meets(&near);
-        let seats = placed.vcpus.iter().zip(&vm.vcpus).filter(|(_, vcpu)| counted(vcpu.demand) > 0);
+        let seats = placed.vcpus.iter().zip(&vm.vcpus).filter(|(_, vcpu)| vcpu.demand >= WANTS);
         seats.filter(|(seat, _)| seat.affinity.as_ref().is_some_and(far)).count()
     });
     far.sum()

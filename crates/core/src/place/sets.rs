@@ -1,10 +1,13 @@
-//! From homes to affinity sets: one pCPU where nobody has to share, else pools.
+//! From homes to affinity sets: one pCPU each, or pools where that would leave pCPUs idle while somebody waits.
 
 use std::collections::BTreeSet;
 
 use super::ground::{Ground, Seats};
-use super::{Cost, Placed, Placement, Problem, Reason, Seat};
+use super::{Cost, Placed, Placement, Problem, Reason, Seat, throughput};
 use crate::{CpuId, CpuSet};
+
+/// pCPUs; of two that differ by less the one that is fairer is taken, the pool.
+const EVEN: f64 = 1e-9;
 
 /// The placement of these homes.
 pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usize>]) -> Placement {
@@ -16,26 +19,39 @@ pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usiz
             seats.put(guest, spot);
         }
     }
-    let pools = pools(ground, &seats, homes);
-    let vms = problem.vms.iter().zip(&ground.vms).map(|(vm, facts)| {
-        let vcpus = vm.vcpus.iter().zip(facts.guests.clone()).map(|(vcpu, guest)| {
-            let Some(spot) = homes[guest] else {
-                let why = if facts.stays { Reason::Left } else { Reason::Nowhere };
-                return Seat { id: vcpu.id, home: None, affinity: vcpu.now.clone(), why };
-            };
-            let home = ground.spots[spot].id;
-            let pool = pools[ground.spots[spot].node].as_ref().filter(|pool| pool.spots.contains(home));
-            let (affinity, why) = match pool {
-                Some(pool) => {
-                    (pool.spots.clone(), Reason::Pool { vcpus: pool.guests, pcpus: pool.spots.len() })
-                }
-                None => (CpuSet::from_iter([home]), alone(problem, ground, &seats, guest, spot)),
-            };
-            Seat { id: vcpu.id, home: Some(home), affinity: Some(affinity), why }
+    let with = |pools: &[Option<&Pool>]| {
+        let vms = problem.vms.iter().zip(&ground.vms).map(|(vm, facts)| {
+            let vcpus = vm.vcpus.iter().zip(facts.guests.clone()).map(|(vcpu, guest)| {
+                let Some(spot) = homes[guest] else {
+                    let why = if facts.stays { Reason::Left } else { Reason::Nowhere };
+                    return Seat { id: vcpu.id, home: None, affinity: vcpu.now.clone(), why };
+                };
+                let home = ground.spots[spot].id;
+                let (affinity, why) = match pools[ground.spots[spot].node] {
+                    Some(Pool { spots, guests }) if spots.contains(home) => {
+                        (spots.clone(), Reason::Pool { vcpus: *guests, pcpus: spots.len() })
+                    }
+                    _ => (CpuSet::from_iter([home]), pinned(problem, ground, &seats, guest, spot)),
+                };
+                Seat { id: vcpu.id, home: Some(home), affinity: Some(affinity), why }
+            });
+            placed(problem, vm, vcpus.collect())
         });
-        placed(problem, vm, vcpus.collect())
-    });
-    Placement { vms: vms.collect(), cost }
+        Placement { vms: vms.collect(), cost }
+    };
+    let pools = pools(ground, &seats, homes);
+    let mut chosen = vec![None; pools.len()];
+    let mut best = with(&chosen);
+    for (node, pool) in pools.iter().enumerate().filter(|(_, pool)| pool.is_some()) {
+        chosen[node] = pool.as_ref();
+        let pooled = with(&chosen);
+        if throughput(problem, &pooled) >= throughput(problem, &best) - EVEN {
+            best = pooled;
+        } else {
+            chosen[node] = None;
+        }
+    }
+    best
 }
 
 /// A VM's seats with the nodes that follow from them; of a control group one set for all.
@@ -80,16 +96,19 @@ fn pools(ground: &Ground, seats: &Seats<'_>, homes: &[Option<usize>]) -> Vec<Opt
 }
 
 /// Why it is good to have this pCPU.
-fn alone(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, spot: usize) -> Reason {
+fn pinned(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, spot: usize) -> Reason {
     let unit = problem.topology.unit_name();
     let spots = &ground.units[ground.spots[spot].unit].spots;
     let own = ground.guests[guest].vm;
+    let name = |vm: usize| if vm == own { "another of its vCPUs" } else { problem.vms[vm].name.as_str() };
+    let here = seats.on[spot].iter().filter(|(vm, many)| *vm != own || *many > 1).map(|(vm, _)| name(*vm));
+    let here: BTreeSet<&str> = here.collect();
+    if !here.is_empty() {
+        return Reason::Sharing { with: listed(here) };
+    }
     let mut with: BTreeSet<&str> = BTreeSet::new();
     for other in spots.iter().filter(|other| **other != spot && seats.load[**other] > 0) {
-        let vms = seats.on[*other].iter().map(|(vm, _)| *vm);
-        with.extend(
-            vms.map(|vm| if vm == own { "another of its vCPUs" } else { problem.vms[vm].name.as_str() }),
-        );
+        with.extend(seats.on[*other].iter().map(|(vm, _)| name(*vm)));
         if seats.on[*other].is_empty() {
             with.insert("VMs that may run anywhere there");
         }
@@ -97,7 +116,11 @@ fn alone(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, sp
     if with.is_empty() {
         return Reason::Alone { unit };
     }
-    Reason::Beside { unit, with: with.into_iter().collect::<Vec<_>>().join(", ") }
+    Reason::Beside { unit, with: listed(with) }
+}
+
+fn listed(names: BTreeSet<&str>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// The pCPUs of some spots.

@@ -222,6 +222,7 @@ fn most(problem: &Problem, tried: &mut Placement, at: &[(usize, usize)], stacked
         let there = tried.vms[vm].vcpus[..vcpu].iter().any(|seat| seat.home == Some(cpu));
         if stacked >= i64::from(there) {
             tried.vms[vm].vcpus[vcpu].home = Some(cpu);
+            tried.vms[vm].vcpus[vcpu].affinity = Some(CpuSet::from_iter([cpu]));
             most(problem, tried, rest, stacked - i64::from(there), best);
         }
     }
@@ -295,6 +296,37 @@ fn more_vcpus_than_pcpus_share_a_pool_and_nobody_is_pinned_to_a_queue() {
 }
 
 #[test]
+fn who_seldom_wants_to_run_shares_a_pcpu_rather_than_mixing_with_a_busy_sibling() {
+    let problem =
+        on("1 socket x 2 cores x 2 threads", vec![busy("a", &[1.0, 0.1]), busy("b", &[0.1, 0.1, 0.1])]);
+    let found = place(&problem, Policy::Corefit);
+    let on_one = found.vms.iter().flat_map(|vm| &vm.vcpus);
+    assert!(on_one.clone().all(|seat| seat.affinity.as_ref().is_some_and(|set| set.len() == 1)), "{found:?}");
+    assert!(on_one.clone().any(|seat| seat.why == Reason::Sharing { with: "b".into() }), "{found:?}");
+    assert_eq!(found.cost.stacked(), 0);
+}
+
+#[test]
+fn an_idle_vcpu_gets_a_core_that_nobody_needs() {
+    let problem = on("1 socket x 4 cores x 2 threads", vec![busy("a", &[1.0, 0.0, 1.0, 0.0])]);
+    assert_eq!(sets(&place(&problem, Policy::Corefit)), ["0 4 2 6"]);
+}
+
+/// What is promised of the sets is what the sets are found to do once they are in force.
+#[test]
+fn a_placement_does_what_was_said_of_it() {
+    let mut random = Random(11);
+    for _ in 0..2_000 {
+        let problem = small(&mut random);
+        let found = place(&problem, Policy::Corefit);
+        let after = applied(&problem, &found);
+        let now = place(&after, Policy::None);
+        assert_eq!(throughput(&problem, &found), throughput(&after, &now));
+        assert_eq!(cost(&problem, &found).0[..6], present(&after).0[..6]);
+    }
+}
+
+#[test]
 fn the_heavier_vm_and_the_one_of_higher_priority_compete_less() {
     // Three busy vCPUs on two cores: somebody has to share.
     let case = |weight: f64, priority: i32| {
@@ -355,17 +387,6 @@ fn pins_of_a_host_of_another_shape_are_found_and_replaced() {
     let found = place(&problem, Policy::Corefit);
     assert_eq!(sets(&found), ["0 2 4 6"]);
     assert!(invalid(&applied(&problem, &found)).is_empty());
-}
-
-/// The problem once the placement is in force.
-fn applied(problem: &Problem, placement: &Placement) -> Problem {
-    let mut after = problem.clone();
-    for (vm, placed) in after.vms.iter_mut().zip(&placement.vms) {
-        for (vcpu, seat) in vm.vcpus.iter_mut().zip(&placed.vcpus) {
-            vcpu.now.clone_from(&seat.affinity);
-        }
-    }
-    after
 }
 
 #[test]

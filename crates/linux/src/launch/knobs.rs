@@ -172,8 +172,9 @@ const KNOBS: &[Knob] = &[
     // OMP_NUM_THREADS (2.14.2), so this stronger one keeps ours from doing that.
     Knob { name: "NUMEXPR_NUM_THREADS", runtime: "NumExpr", yields_to: &[OPENMP], most: numexpr_max, ..TEAM },
     // Sys.CPU_THREADS: what `julia -t auto` and addprocs() take.
-    Knob { name: "JULIA_CPU_THREADS", runtime: "Julia", ..POOL },
-    Knob { name: "JULIA_NUM_THREADS", runtime: "Julia", own_default: Some(1), ..POOL },
+    // `Threads.@threads` deals out equal parts (Julia's manual, Multi-Threading).
+    Knob { name: "JULIA_CPU_THREADS", runtime: "Julia", ..TEAM },
+    Knob { name: "JULIA_NUM_THREADS", runtime: "Julia", own_default: Some(1), ..TEAM },
     Knob { name: "PYTHON_CPU_COUNT", runtime: "Python 3.13", ..POOL },
     Knob {
         name: "DOTNET_PROCESSOR_COUNT",

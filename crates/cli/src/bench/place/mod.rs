@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use corefit_core::place::{Placement, Policy, Problem, place, present, throughput};
+use corefit_core::place::{Placement, Policy, Problem, cost, place, present, throughput};
 use serde::Serialize;
 
 use super::measured::{Measured, ms};
@@ -82,7 +82,7 @@ fn row(kind: Kind, seed: u64, hosts: u64) -> Result<Row> {
         whole.push(ms(start));
         ensure!(found.cost.stacked() == 0, "{}: {} vCPUs are stacked", kind.name(), found.cost.stacked());
         before += present(&problem).competing();
-        after += found.cost.competing();
+        after += cost(&problem, &found).competing();
         let now = throughput(&problem, &place(&problem, Policy::None));
         gain += 100.0 * (throughput(&problem, &found) / now - 1.0);
         let next = all_but_one(&problem, &found);
