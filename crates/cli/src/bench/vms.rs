@@ -59,3 +59,13 @@ pub(super) fn last_line(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     text.trim().lines().last().unwrap_or("it printed no error").to_owned()
 }
+
+/// A program beside this one, without what is for debuggers: guests unpack slowly.
+pub(super) fn stripped(name: &str, dir: &Path) -> Result<PathBuf> {
+    let (from, to) = (std::env::current_exe()?.with_file_name(name), dir.join(name));
+    let status = Command::new("strip").args(["--strip-debug", "-o"]).args([&to, &from]).status();
+    match status {
+        Ok(status) if status.success() => Ok(to),
+        _ => bail!("{}: cannot be stripped for the guest (strip is in binutils)", from.display()),
+    }
+}

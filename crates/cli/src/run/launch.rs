@@ -161,7 +161,7 @@ impl Plan {
             Threads::Max => None,
             _ if self.resizable.is_some() => Some(self.most),
             Threads::AtMost(n) => Some(n),
-            Threads::Auto => Some(self.room.pool().max(self.team)),
+            Threads::Auto => Some(self.room.answer(&self.launch.program.runtimes).max(self.team)),
         }
     }
 

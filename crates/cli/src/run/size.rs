@@ -1,10 +1,12 @@
 //! How many threads to launch with, and the limits that are read while the program runs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use clap::builder::TypedValueParser;
 use corefit_core::{Cpus, LimitKind, Reading, estimate, team_for};
+use corefit_linux::launch::Runtime;
 use corefit_linux::{Root, read, sample};
 
 use super::follow::Limits;
@@ -70,6 +72,11 @@ impl Room {
     /// that sleeps would leave the quota unused (Go's runtime has the same rule since 1.25).
     pub(crate) fn pool(&self) -> u32 {
         self.most().max(2).min(self.allowed).max(1)
+    }
+
+    /// What a program of these runtimes hears when it asks for the number of CPUs.
+    pub(crate) fn answer(&self, runtimes: &BTreeSet<Runtime>) -> u32 {
+        if runtimes.iter().any(|runtime| runtime.is_team()) { self.workers() } else { self.pool() }
     }
 }
 
@@ -219,6 +226,8 @@ mod tests {
         assert_eq!((room(4, 0.4, None).pool(), room(1, 1.0, None).pool()), (4, 1));
         assert_eq!((room(4, 0.5, Some(0.5)).pool(), room(8, 1.0, Some(2.5)).pool()), (2, 3));
         assert_eq!(room(4, 1.0, Some(2.5)).most(), 3);
+        let answer = |runtime| room(4, 1.5, None).answer(&BTreeSet::from([runtime]));
+        assert_eq!((answer(Runtime::Julia), answer(Runtime::Node), answer(Runtime::DotNet)), (2, 4, 4));
         assert_eq!(room(2, 2.0, Some(8.0)).most(), 2);
     }
 }

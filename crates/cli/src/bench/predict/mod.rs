@@ -5,12 +5,14 @@
 //!   six runs of 1 to 8 threads ─▶ USL ──────────────────────────┼─▶ errors, per condition and in all
 //!   rounds: one thread, then each condition (quotas, neighbours) ┘
 //! ```
+//! With `--vm` all of it runs in VMs, the profiles and single threads in one that has a vCPU for each CPU.
 //!
 //! Everything runs with the passive wait policy, as the profile does. Compared are *dedicated cores*: how fast the program
 //! is in a condition, over one thread on one idle CPU; a speedup at equal share is that over the share, with the
 //! same relative error. The fit of the USL takes runs on the idle machine; for a VM it can only be multiplied by
 //! the share.
 
+mod guests;
 mod measure;
 mod report;
 
@@ -24,7 +26,8 @@ use super::arena::Arena;
 use super::interrupt::Interrupt;
 use super::overcommit::find_root;
 use super::progress::Progress;
-use measure::{Bench, Case};
+use guests::Guests;
+use measure::{Case, Host, Runs};
 use report::{Document, Point};
 
 /// Predictions of `corefit profile` against measurements
@@ -45,6 +48,9 @@ pub(super) struct Args {
     /// Four programs, four conditions, one round
     #[arg(long)]
     quick: bool,
+    /// In real VMs of 4 and 8 vCPUs (scripts/testvm; root), from profiles in one with a vCPU for each CPU
+    #[arg(long, conflicts_with = "quick")]
+    vm: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -70,6 +76,8 @@ pub(super) enum Condition {
     Quota { share: f64, period_ms: u32 },
     /// Busy neighbours on all CPUs with so many times the weight.
     Neighbour { weight: u32 },
+    /// A VM with so many vCPUs on so many CPUs, its share as a quota for each vCPU in periods of so many ms.
+    Vm { vcpus: u32, cpus: u32, period_ms: u32 },
 }
 
 impl Condition {
@@ -80,6 +88,9 @@ impl Condition {
                 format!("quota {:.0} % in {period_ms} ms", 100.0 * share)
             }
             Condition::Neighbour { weight } => format!("neighbour, weight {weight}"),
+            Condition::Vm { vcpus, period_ms, .. } => {
+                format!("VM, {vcpus} vCPUs, {:.0} % each in {period_ms} ms", 100.0 * self.share())
+            }
         }
     }
 
@@ -89,6 +100,30 @@ impl Condition {
             Condition::Machine => 1.0,
             Condition::Quota { share, .. } => share,
             Condition::Neighbour { weight } => 1.0 / f64::from(1 + weight),
+            Condition::Vm { vcpus, cpus, .. } => f64::from(cpus) / f64::from(vcpus),
+        }
+    }
+
+    /// Threads of the program, one for each of (v)CPUs.
+    fn threads(self, cpus: usize) -> usize {
+        match self {
+            Condition::Vm { vcpus, .. } => usize::try_from(vcpus).unwrap_or(usize::MAX),
+            _ => cpus,
+        }
+    }
+
+    /// What it gets in all, CPUs.
+    fn cpus(self, cpus: usize) -> f64 {
+        self.threads(cpus) as f64 * self.share()
+    }
+
+    /// Whose errors are told together.
+    fn group(self) -> &'static str {
+        match self {
+            Condition::Machine => "machine",
+            Condition::Quota { .. } => "quota",
+            Condition::Neighbour { .. } => "neighbour",
+            Condition::Vm { .. } => "VM",
         }
     }
 }
@@ -110,6 +145,12 @@ fn conditions(quick: bool) -> Vec<Condition> {
         neighbour(1),
         neighbour(3),
     ]
+}
+
+/// All CPUs of the machine in all, in the periods of the grid.
+fn in_vms(cpus: u32) -> Vec<Condition> {
+    let each = |vcpus| [24, 96].map(|period_ms| Condition::Vm { vcpus, cpus, period_ms });
+    guests::VCPUS.into_iter().filter(|vcpus| *vcpus > cpus).flat_map(each).collect()
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -145,27 +186,41 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let arena = Arena::open()?;
     let cpus = arena.cpus().len();
     ensure!(cpus >= 2, "there is one CPU only: nothing can be predicted that could be measured here");
-    let all = conditions(args.quick);
     let usable = arena.cpu_groups().is_some();
-    let conditions: Vec<Condition> = all.into_iter().filter(|c| usable || *c == Condition::Machine).collect();
-    if !usable {
+    let conditions = match args.vm {
+        true => {
+            let most = guests::VCPUS.into_iter().max().unwrap_or(0) as usize;
+            ensure!(
+                cpus < most,
+                "--vm: VMs of at most {most} vCPUs, of which {cpus} CPUs leave nothing to predict"
+            );
+            in_vms(u32::try_from(cpus)?)
+        }
+        false => conditions(args.quick).into_iter().filter(|c| usable || *c == Condition::Machine).collect(),
+    };
+    if !usable && !args.vm {
         tell!("corefit bench: quotas and neighbours are left out: {}", arena.refusal());
     }
     let repeat = args.repeat.unwrap_or(if args.quick { 1 } else { 3 });
-    let runs = measure::USL.len() + measure::PROFILES.len() + (conditions.len() + 1) * repeat as usize - 1;
-    let mut bench = Bench {
-        arena: &arena,
-        interrupt: &interrupt,
-        progress: Progress::new(cases.len() * runs, args.verbose),
-        size: args.size.clone(),
-        repeat,
-        limit: Duration::from_secs(args.limit),
-        cpus,
+    let profiles = if args.vm { guests::VCPUS.len() } else { 2 };
+    let runs = measure::USL.len() + profiles + (conditions.len() + 1) * repeat as usize - 1;
+    let progress = Progress::new(cases.len() * runs, args.verbose);
+    let (size, limit) = (args.size.clone(), Duration::from_secs(args.limit));
+    let mut place: Box<dyn Runs> = if args.vm {
+        match Guests::start(&root, cpus, &interrupt, progress, (size, limit))? {
+            Ok(guests) => Box::new(guests),
+            Err(why) => {
+                tell!("corefit: no VM to measure in: {why}");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    } else {
+        Box::new(Host { arena: &arena, interrupt: &interrupt, progress, size, limit, cpus })
     };
     let mut points: Vec<Point> = vec![];
     let mut costs = vec![];
     for case in &cases {
-        let (more, cost) = bench.program(case, &conditions)?;
+        let (more, cost) = measure::program(&mut *place, case, &conditions, cpus, repeat)?;
         points.extend(more);
         costs.extend(cost);
     }

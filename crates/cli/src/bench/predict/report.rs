@@ -102,7 +102,7 @@ const BY: [By; 3] = [
 impl Document {
     pub(super) fn new(cpus: usize, size: &str, repeat: u32, points: Vec<Point>, costs: &[f64]) -> Document {
         let mut errors = vec![];
-        for group in ["machine", "quota", "neighbour"] {
+        for group in ["machine", "quota", "neighbour", "VM"] {
             let of: Vec<&Point> =
                 points.iter().filter(|p| p.group == group && p.measured.is_some()).collect();
             if of.is_empty() {
@@ -169,7 +169,7 @@ impl Document {
         }
         text += &format!("\n{}", table.render());
         text += "Promised: median 5 % on the machine, 10 % on VMs, worst 15 %, spinning programs within a factor of 2.\n\
-                 Not measured here: more than these CPUs, and VMs; a quota is a control group's, one for all threads.\n";
+                 A quota is a control group's, one for all threads; a VM's is one for each vCPU (--vm). More than these CPUs cannot be measured.\n";
         if let Some([median, worst]) = self.cost {
             text += &format!(
                 "Looking took {:.2} % of the programs' CPU time (median; {:.2} % at worst; at most 2 % is promised).\n",

@@ -1,8 +1,7 @@
 //! `corefit bench shape --vm`: P1's fork-join program in a real VM whose vCPUs have quotas: imbalanced, balanced by itself or by
 //! `corefit run --rotate` in the guest, and with quotas in proportion, decided by the daemon's controllers.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,7 +12,7 @@ use corefit_linux::libvirt::{Options, open};
 use super::super::interrupt::Interrupt;
 use super::super::overcommit::find_root;
 use super::super::progress::Progress;
-use super::super::vms::{Vms, last_line};
+use super::super::vms::{Vms, last_line, stripped};
 use super::{Args, Document, Row, VCPUS, controller, ratios, shape, text};
 
 /// A quarter of a pCPU for each, one in all; libvirt's usual period.
@@ -120,15 +119,5 @@ fn limit(machine: &mut dyn Act, vm: &VmId, vcpu: u32) -> Result<Limit> {
         Ok(Value::Limit(limit)) => Ok(limit),
         Ok(other) => bail!("{other} is no limit"),
         Err(error) => bail!("{error}"),
-    }
-}
-
-/// A program beside this one, without what is for debuggers: guests unpack slowly.
-fn stripped(name: &str, dir: &Path) -> Result<PathBuf> {
-    let (from, to) = (std::env::current_exe()?.with_file_name(name), dir.join(name));
-    let status = Command::new("strip").args(["--strip-debug", "-o"]).args([&to, &from]).status();
-    match status {
-        Ok(status) if status.success() => Ok(to),
-        _ => bail!("{}: cannot be stripped for the guest (strip is in binutils)", from.display()),
     }
 }
