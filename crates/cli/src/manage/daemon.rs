@@ -208,7 +208,7 @@ impl<'a> Daemon<'a> {
             let vm = snapshot.vms.iter().find(|vm| vm.id == action.vm);
             vm.is_some_and(|vm| vm.role == Role::Vm && vm.fixed(action.lever.kind()).is_none())
         });
-        self.say(&step, &snapshot);
+        self.say(&step);
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
                 let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
@@ -263,16 +263,10 @@ impl<'a> Daemon<'a> {
     }
 
     /// Notes, each once.
-    fn say(&mut self, step: &Step, snapshot: &Snapshot) {
-        let mut notes = step.notes.clone();
-        for vm in snapshot.vms.iter().filter(|vm| vm.role == Role::Vm) {
-            if let Some(why) = vm.fixed(LeverKind::Online) {
-                notes.push(format!("{}: keeps its vCPUs: {why}", vm.name));
-            }
-        }
-        for note in notes {
+    fn say(&mut self, step: &Step) {
+        for note in &step.notes {
             if self.told.insert(note.clone()) {
-                log(Level::Info, "note", &[("what", note)]);
+                log(Level::Info, "note", &[("what", note.clone())]);
             }
         }
     }

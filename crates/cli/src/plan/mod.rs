@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Step};
-use corefit_core::machine::{Role, Snapshot};
+use corefit_core::machine::{LeverKind, Role, Snapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -139,8 +139,11 @@ fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
         lines::wrap(&mut out, "", 0, &format!("{machine}: {what}"), width);
     } else {
         let mut table = Table::new(4, &["VM", "setting", "now", "would be"]);
-        for Line { name, lever, from, to, .. } in actions.iter().map(line) {
-            table.row(vec![name.into(), lever, from.unwrap_or_else(|| "?".into()), to]);
+        let group = |id: &str| now.vms.iter().any(|vm| vm.id.0 == id && vm.whole.is_some());
+        for (action, Line { vm, name, lever, from, to, .. }) in actions.iter().map(|a| (a, line(a))) {
+            let cpuset = action.lever.kind() == LeverKind::Affinity && group(vm);
+            let setting = if cpuset { "cpuset".into() } else { lever };
+            table.row(vec![name.into(), setting, from.unwrap_or_else(|| "?".into()), to]);
         }
         out = table.render();
         let mut said: Option<(&str, String)> = None;

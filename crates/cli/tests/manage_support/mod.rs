@@ -41,14 +41,19 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with its state in `dir/state`; `kill` is a place where it dies as by kill -9.
+    /// Starts one for VMs of libvirt.
     pub(crate) fn start(vms: &Vms, dir: &Path, config: &str, args: &[&str], kill: Option<&str>) -> Daemon {
+        Daemon::on(&format!("libvirt:{}", vms.uri), dir, config, args, kill)
+    }
+
+    /// Starts one with its state in `dir/state`; `kill` is a place where it dies as by kill -9.
+    pub(crate) fn on(machine: &str, dir: &Path, config: &str, args: &[&str], kill: Option<&str>) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (log, file) = (dir.join(format!("log-{number}")), dir.join("corefit.toml"));
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
-        command.args(["manage", "--machine", &format!("libvirt:{}", vms.uri)]).args(args);
+        command.args(["manage", "--machine", machine]).args(args);
         command.arg("--config").arg(&file).arg("--state").arg(dir.join("state"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
         if let Some(place) = kill {
@@ -65,6 +70,12 @@ impl Daemon {
     pub(crate) fn configure(&self, text: &str) {
         std::fs::write(&self.config, text).unwrap();
         self.signal(rustix::process::Signal::HUP);
+    }
+
+    /// Ends it as kill -9 does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Ends it as an init system does.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
+use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::place::{Place, placer};
 use super::shape::Shaping;
@@ -16,6 +17,7 @@ use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, State, Value, VmEstimate, VmId,
     VmState, estimate,
 };
+use crate::topology::Topology;
 use crate::{CpuId, CpuSet, Time, Weight};
 
 /// One whose action failed is left alone for so long.
@@ -61,15 +63,20 @@ struct Known {
     not_before: Time,
     /// A lever turned out not to be there.
     refused: bool,
+    /// Of a control group that is sized.
+    width: Option<Width>,
 }
 
 /// What is known of a VM before sizes are chosen.
 struct Asked {
     number: usize,
     rule: Rule,
-    /// Its vCPUs can be taken offline.
+    /// Its vCPUs can be taken offline, or its cpuset can be set.
     sizable: bool,
+    /// vCPUs that are online; of a control group its pCPUs.
     online: CpuSet,
+    /// Of a control group that is sized.
+    width: Option<Width>,
     least: u32,
     most: u32,
     seen: Option<Monitored>,
@@ -152,8 +159,10 @@ impl Controller {
                 placer.told(outcome);
             }
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
-            if outcome.action.lever != Lever::Online {
-                continue;
+            match (&mut known.width, outcome.action.lever, &outcome.result) {
+                (Some(width), Lever::Affinity(0), Ok(Value::Pcpus(set))) => width.now = set.clone(),
+                (Some(_), Lever::Affinity(0), _) | (_, Lever::Online, _) => {}
+                _ => continue,
             }
             match &outcome.result {
                 Ok(_) => known.changed = Some(at),
@@ -172,6 +181,7 @@ impl Controller {
     fn ask(&mut self, before: &Snapshot, seen: &HostEstimate, step: &mut Step) -> Vec<Asked> {
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weighs = self.policy.weighs();
+        let pcpus = online(seen);
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
             if vm.seen.role != Role::Vm || vm.seen.state != State::Running || vm.seen.vcpus.is_empty() {
@@ -182,8 +192,11 @@ impl Controller {
                 step.notes.push(format!("{}: left alone, as its rule says", vm.seen.name));
                 continue;
             }
-            let name = rule.size.unwrap_or_default();
             let policy = &self.policy;
+            let group = vm.seen.whole.is_some();
+            let name =
+                if group { policy.size_of_group(&vm.seen.name) } else { rule.size.unwrap_or_default() };
+            let by_cpuset = group && name != Sizer::None;
             let known = self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
@@ -193,20 +206,25 @@ impl Controller {
                 fewer: None,
                 not_before: Time(0),
                 refused: false,
+                width: None,
             });
             if known.sizer.0 != name {
                 known.sizer = (name, sizer(name, policy));
             }
+            known.width = if by_cpuset { Width::of(known.width.as_ref(), vm, &pcpus) } else { None };
             let refused = known.refused.then_some("its machine refused to change them");
-            let stays = vm.seen.fixed(LeverKind::Online).or(refused);
+            let lever = if known.width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
+            let stays = vm.seen.fixed(lever).or(refused);
             if let Some(reason) = stays {
                 step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
                     continue;
                 }
             }
-            let online = vm.seen.online();
-            let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
+            let width = known.width.clone();
+            let online = width.as_ref().map_or_else(|| vm.seen.online(), |width| width.now.clone());
+            let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
+            let all = u32::try_from(all).unwrap_or(u32::MAX);
             let most = rule.max.unwrap_or(all).min(all).max(1);
             let least = rule.min.unwrap_or(1).min(most);
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
@@ -215,7 +233,7 @@ impl Controller {
             known.wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at)).or(known.wants);
             let wants = known.wants;
             let sizable = stays.is_none();
-            asked.push(Asked { number, rule, sizable, online, least, most, seen: monitored, wants });
+            asked.push(Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants });
         }
         asked
     }
@@ -272,8 +290,11 @@ impl Controller {
         seen: &HostEstimate,
         step: &mut Step,
     ) -> Vec<Action> {
-        let available = hypothesis::available(seen);
-        let online: CpuSet = seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect();
+        let groups = asked.iter().filter_map(|asked| Some((asked.number, asked.width.as_ref()?.all.clone())));
+        let groups: BTreeMap<usize, CpuSet> = groups.collect();
+        let available = hypothesis::available(seen, &groups);
+        let mut crowd = (!groups.is_empty()).then(|| Crowd::of(seen, &Topology::of_snapshot(before)));
+        let online = online(seen);
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
@@ -292,7 +313,7 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(&online, vm, weights),
+                share: share(&online, vm, weights, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),
@@ -304,7 +325,11 @@ impl Controller {
             let asked_before = RefCell::new(BTreeMap::new());
             let entitled = |online| {
                 let mut before = asked_before.borrow_mut();
-                *before.entry(online).or_insert_with(|| hypothesis::with(seen, asked.number, online))
+                let cpuset =
+                    || Some(crowd.as_ref()?.pick(asked.number, asked.width.as_ref()?, online as usize));
+                *before
+                    .entry(online)
+                    .or_insert_with(|| hypothesis::with(seen, asked.number, online, cpuset()))
             };
             let choice = known.sizer.1.choose(&subject, &entitled);
             let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
@@ -313,7 +338,14 @@ impl Controller {
             let preempted = subject.granted.is_some_and(|granted| granted < subject.online);
             let free = was_trying || known.trying || preempted;
             if known.due(&choice, &subject, free, &self.policy) {
-                actions.extend(action(asked, vm, choice));
+                actions.extend(match (&asked.width, &mut crowd) {
+                    (Some(width), Some(crowd)) => {
+                        let to = crowd.pick(asked.number, width, choice.count as usize);
+                        crowd.moved(asked.number, vm, &to);
+                        cpuset(width, vm, to, choice)
+                    }
+                    _ => action(asked, vm, choice),
+                });
             }
         }
         actions
@@ -418,6 +450,23 @@ fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
     })
 }
 
+/// The change of a control group's cpuset.
+fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, choice: Choice) -> Option<Action> {
+    (to != width.now).then(|| Action {
+        vm: vm.seen.id.clone(),
+        name: vm.seen.name.clone(),
+        lever: Lever::Affinity(0),
+        from: Some(Value::Pcpus(width.now.clone())),
+        to: Value::Pcpus(to),
+        why: choice.why,
+    })
+}
+
+/// pCPUs that are online.
+fn online(seen: &HostEstimate) -> CpuSet {
+    seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect()
+}
+
 fn competes(vm: &VmEstimate) -> bool {
     vm.seen.role == Role::Vm && vm.seen.state == State::Running
 }
@@ -427,8 +476,8 @@ fn weight(vm: &VmEstimate) -> f64 {
 }
 
 /// The formula of VCPU-Bal: all pCPUs times its part of all weights, within its cap and its vCPUs' affinities.
-fn share(online: &CpuSet, vm: &VmEstimate, weights: f64) -> Option<f64> {
-    let mut assigned = CpuSet::default();
+fn share(online: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
+    let mut assigned = width.map(|width| width.all.clone()).unwrap_or_default();
     for vcpu in &vm.seen.vcpus {
         let affinity = vcpu.affinity.as_ref().unwrap_or(online);
         if !affinity.is_within(&assigned) {

@@ -4,12 +4,15 @@
 //! takes from others. What a VM is due does not depend on what it has online, so it is computed as of Linux' rule, with
 //! all vCPUs online.
 
-use crate::Cpus;
-use crate::entitle::{Host, Slice, Vm, WeightRule, available_to_all, entitled};
-use crate::machine::{HostEstimate, Role, VmEstimate};
+use std::collections::BTreeMap;
 
-/// pCPUs that each VM could get now if all of its vCPUs were online; `None` where not all who compete can be seen.
-pub(super) fn available(seen: &HostEstimate) -> Option<Vec<Cpus>> {
+use crate::entitle::{Host, Slice, Vcpu, Vm, WeightRule, available_to_all, entitled};
+use crate::machine::{HostEstimate, Role, VmEstimate};
+use crate::{CpuSet, Cpus};
+
+/// pCPUs that each VM could get now if all of its vCPUs were online, each control group (by its number) if it had this cpuset;
+/// `None` where not all who compete can be seen.
+pub(super) fn available(seen: &HostEstimate, groups: &BTreeMap<usize, CpuSet>) -> Option<Vec<Cpus>> {
     seen.division.as_ref()?;
     let mut host = seen.host.clone();
     if host.rule == WeightRule::XenCredit {
@@ -17,16 +20,18 @@ pub(super) fn available(seen: &HostEstimate) -> Option<Vec<Cpus>> {
     }
     each(&mut host, |number, vm| {
         let estimate = &seen.vms[number];
-        if estimate.seen.role == Role::Vm {
+        if let Some(set) = groups.get(&number) {
+            regroup(vm, estimate, set);
+        } else if estimate.seen.role == Role::Vm {
             all_online(vm, estimate);
         }
     });
     available_to_all(&host).ok()
 }
 
-/// What a VM would be entitled to with so many vCPUs online, by the host's own rule. A division of the whole host, each
-/// time but where it has those online now.
-pub(super) fn with(seen: &HostEstimate, number: usize, online: u32) -> Option<f64> {
+/// What a VM would be entitled to with so many vCPUs online, a control group with this cpuset, by the host's own rule. A
+/// division of the whole host, each time but where it has those online now.
+pub(super) fn with(seen: &HostEstimate, number: usize, online: u32, group: Option<CpuSet>) -> Option<f64> {
     let now = (0..).zip(&seen.vms[number].seen.vcpus).all(|(v, vcpu)| vcpu.online == (v < online));
     if let Some(division) = seen.division.as_ref().filter(|_| now) {
         return Some(division.cpus(number).0);
@@ -34,7 +39,12 @@ pub(super) fn with(seen: &HostEstimate, number: usize, online: u32) -> Option<f6
     let mut host = seen.host.clone();
     let vcpus = seen.vms[number].seen.vcpus.len();
     each(&mut host, |this, vm| {
-        if this == number {
+        if this != number {
+            return;
+        }
+        if let Some(set) = &group {
+            regroup(vm, &seen.vms[number], set);
+        } else {
             vm.vcpus.iter_mut().take(vcpus).zip(0..).for_each(|(vcpu, v)| vcpu.online = v < online);
         }
     });
@@ -49,6 +59,16 @@ fn all_online(vm: &mut Vm, estimate: &VmEstimate) {
         vcpu.online = estimate.seen.state == crate::machine::State::Running;
         vcpu.demand = each;
     }
+}
+
+/// A vCPU for each pCPU of the set, with what the group wants spread over them.
+fn regroup(vm: &mut Vm, estimate: &VmEstimate, set: &CpuSet) {
+    let each =
+        estimate.demand.map(|demand| Cpus((demand.0 / crate::share::count(set.len().max(1))).min(1.0)));
+    let one = vm.vcpus.first().cloned().unwrap_or_default();
+    let one = Vcpu { affinity: Some(set.clone()), demand: each, online: true, ..one };
+    let now = estimate.seen.vcpus.len().min(vm.vcpus.len());
+    vm.vcpus.splice(..now, std::iter::repeat_n(one, set.len()));
 }
 
 /// VMs by the numbers of [`Host::all_vms`].

@@ -8,6 +8,7 @@
 
 pub mod arbitrate;
 mod controller;
+mod cpusets;
 pub mod demand;
 mod hypothesis;
 pub mod place;

@@ -75,8 +75,9 @@ fn no_cpuset() -> MachineError {
 /// What no group has; and the nodes of its memory, where they are not said or it does not move with them.
 pub(super) fn fixed(nodes: bool, moves: bool) -> Vec<Fixed> {
     let reason = "it is a control group, which has only weight, quota and cpuset";
-    let kinds = [LeverKind::Online, LeverKind::VcpuQuota, LeverKind::Told];
-    let mut fixed: Vec<Fixed> = kinds.map(|lever| Fixed { lever, reason: reason.into() }).into();
+    let cpuset = "it is a control group, whose cpuset is sized where a rule that names it says size";
+    let kinds = [(LeverKind::Online, cpuset), (LeverKind::VcpuQuota, reason), (LeverKind::Told, reason)];
+    let mut fixed: Vec<Fixed> = kinds.map(|(lever, reason)| Fixed { lever, reason: reason.into() }).into();
     if !moves {
         fixed.push(Fixed { lever: LeverKind::Nodes, reason: memory_stays(nodes).into() });
     }

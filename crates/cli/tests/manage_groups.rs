@@ -1,0 +1,97 @@
+//! `corefit manage --apply` on this machine's control groups, as those of containers: they are sized by their cpusets, which
+//! are put back at the end and after a kill -9.
+
+#[path = "../../linux/tests/cgroup_support/mod.rs"]
+mod cgroup_support;
+#[path = "../../linux/tests/vm_support/mod.rs"]
+mod vm_support;
+
+#[expect(dead_code, reason = "the rest is for VMs")]
+mod manage_support;
+
+use std::process::{Child, Command};
+
+use cgroup_support::{Group, Hierarchy, or_skip};
+use manage_support::{Daemon, corefit, until};
+
+/// A container with two busy processes, its cpuset that of the machine.
+struct Container {
+    name: String,
+    cpu: Group,
+    /// On v1 the cpuset hierarchy has a group of the same path.
+    set: Option<Group>,
+    busy: Vec<Child>,
+}
+
+impl Container {
+    fn start(cpu: &Hierarchy, cpuset: &Hierarchy) -> Result<Container, String> {
+        let group = cpu.group()?;
+        let name = group.dir.file_name().unwrap().to_str().unwrap().to_owned();
+        let set = if cpu.v2 { None } else { Some(Group::make(cpuset.point.join(&name), false)?) };
+        if let Some(set) = &set {
+            for file in ["cpuset.mems", "cpuset.cpus"] {
+                set.set(file, std::fs::read_to_string(cpuset.point.join(file)).unwrap().trim());
+            }
+        }
+        let busy: Vec<Child> =
+            (0..2).map(|_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()).collect();
+        for pid in busy.iter().map(|child| child.id().to_string()) {
+            [Some(&group), set.as_ref()].into_iter().flatten().for_each(|in_| in_.set("cgroup.procs", &pid));
+        }
+        Ok(Container { name, cpu: group, set, busy })
+    }
+
+    fn cpus(&self) -> String {
+        let dir = &self.set.as_ref().unwrap_or(&self.cpu).dir;
+        std::fs::read_to_string(dir.join("cpuset.cpus")).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        for child in &mut self.busy {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn containers_are_sized_by_their_cpusets_apart_and_put_back() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        println!("skipped: one CPU cannot be divided");
+        return;
+    }
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let containers = [0, 1].map(|_| Container::start(&cpu, &cpuset));
+    let [a, b] = containers;
+    let (a, b) = (or_skip!(a), or_skip!(b));
+    let before = (a.cpus(), b.cpus());
+    let machine = format!("cgroups:/{},/{}", a.name, b.name);
+    let config = format!(
+        "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 500\n\
+         [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\n\
+         [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n",
+        a.name, b.name
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let sized = || {
+        let many = |container: &Container| container.cpus().parse::<corefit_core::CpuSet>().unwrap();
+        let (a, b) = (many(&a), many(&b));
+        b.len() == 1 && a.len() == cpus / 2 && !a.meets(&b)
+    };
+    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    until("each has CPUs of its own", sized);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!((a.cpus(), b.cpus()), before, "{}", daemon.log());
+
+    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    until("each has CPUs of its own again", sized);
+    daemon.kill();
+    assert!(sized(), "nobody put them back");
+    let state = dir.path().join("state");
+    let restored = corefit(&["restore", "--machine", &machine, "--state", state.to_str().unwrap()]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert_eq!((a.cpus(), b.cpus()), before);
+}

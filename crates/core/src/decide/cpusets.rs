@@ -1,0 +1,228 @@
+//! Control groups are sized by their cpusets: as many pCPUs as a VM would have vCPUs online, and which ones.
+//!
+//! A group's "vCPUs" are its pCPUs. It keeps those of its own that others want least, and gets back those that are wanted least
+//! of what it had, each on a core or module of its own while there are such.
+
+use std::collections::BTreeMap;
+
+use crate::machine::{HostEstimate, State, VmEstimate};
+use crate::topology::Topology;
+use crate::{CpuId, CpuSet};
+
+/// What a group may have, and what it has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Width {
+    /// What it had before it was sized.
+    pub(super) all: CpuSet,
+    /// What it was given last.
+    pub(super) now: CpuSet,
+}
+
+impl Width {
+    /// That of a group, if there is a pCPU in it; one that somebody else changed since begins anew.
+    pub(super) fn of(known: Option<&Width>, vm: &VmEstimate, online: &CpuSet) -> Option<Width> {
+        let set = vm.seen.vcpus.first()?.affinity.as_ref().unwrap_or(online).intersection(online);
+        let known = known.filter(|known| known.now.intersection(online) == set);
+        let all = known.map_or_else(|| set.clone(), |known| known.all.intersection(online));
+        (!set.is_empty()).then_some(Width { all, now: set })
+    }
+}
+
+/// How much is wanted of each pCPU, and by whom.
+pub(super) struct Crowd {
+    units: Vec<CpuSet>,
+    wanted: BTreeMap<CpuId, f64>,
+    /// Of each VM: its part of that.
+    parts: Vec<BTreeMap<CpuId, f64>>,
+}
+
+impl Crowd {
+    /// What all want now, spread evenly over what they may use.
+    pub(super) fn of(seen: &HostEstimate, topology: &Topology) -> Crowd {
+        let online = topology.online();
+        let mut crowd = Crowd {
+            units: topology.units(),
+            wanted: BTreeMap::new(),
+            parts: vec![BTreeMap::new(); seen.vms.len()],
+        };
+        for (number, vm) in seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.state == State::Running) {
+            let each = wants(vm) / crate::share::count(vm.seen.vcpus.len().max(1));
+            for vcpu in &vm.seen.vcpus {
+                let set =
+                    vcpu.affinity.as_ref().map_or_else(|| online.clone(), |set| set.intersection(&online));
+                crowd.add(number, each, &set);
+            }
+        }
+        crowd
+    }
+
+    fn add(&mut self, number: usize, wants: f64, set: &CpuSet) {
+        let part = wants / crate::share::count(set.len().max(1));
+        for cpu in set.iter() {
+            *self.wanted.entry(cpu).or_default() += part;
+            *self.parts[number].entry(cpu).or_default() += part;
+        }
+    }
+
+    /// The pCPUs for a group of so many.
+    pub(super) fn pick(&self, number: usize, width: &Width, count: usize) -> CpuSet {
+        let grows = count > width.now.len();
+        let mut chosen = if grows { width.now.clone() } else { CpuSet::default() };
+        let mut left = if grows { width.all.difference(&width.now) } else { width.now.clone() };
+        while chosen.len() < count {
+            let price = |cpu: &CpuId| (self.price(number, *cpu, &chosen), *cpu);
+            let Some(best) = left.iter().min_by_key(price) else { break };
+            let best = CpuSet::from_iter([best]);
+            (chosen, left) = (chosen.union(&best), left.difference(&best));
+        }
+        chosen
+    }
+
+    /// What others want of it, then what its siblings would do; in twentieths, as smaller differences are chance.
+    fn price(&self, number: usize, cpu: CpuId, chosen: &CpuSet) -> (i64, i64) {
+        let of = |wanted: &BTreeMap<CpuId, f64>, cpu| wanted.get(&cpu).copied().unwrap_or(0.0);
+        let wanted = |cpu: CpuId| of(&self.wanted, cpu) - of(&self.parts[number], cpu);
+        let unit = self.units.iter().find(|unit| unit.contains(cpu));
+        let siblings = unit.into_iter().flat_map(CpuSet::iter).filter(|other| *other != cpu);
+        let beside = siblings.map(|other| if chosen.contains(other) { 1.0 } else { wanted(other).min(1.0) });
+        (twentieths(wanted(cpu)), twentieths(beside.sum()))
+    }
+
+    /// From now on a group counts as being there.
+    pub(super) fn moved(&mut self, number: usize, vm: &VmEstimate, to: &CpuSet) {
+        for (cpu, part) in std::mem::take(&mut self.parts[number]) {
+            *self.wanted.entry(cpu).or_default() -= part;
+        }
+        self.add(number, wants(vm), to);
+    }
+}
+
+/// pCPUs; not measured counts as busy.
+fn wants(vm: &VmEstimate) -> f64 {
+    vm.demand.map_or(crate::share::count(vm.seen.vcpus.len()), |demand| demand.0)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most the threads of a host")]
+fn twentieths(pcpus: f64) -> i64 {
+    (pcpus * 20.0).round() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Time;
+    use crate::decide::{Controller, Outcome, Policy, Rule, Sizer};
+    use crate::machine::{Counters, Lever, Pcpu, Snapshot, Value, VcpuState, VmId, VmState};
+
+    const PCPUS: u32 = 16;
+
+    /// Groups with more threads than pCPUs, on a host of eight cores.
+    struct Groups {
+        at: u64,
+        sets: BTreeMap<&'static str, CpuSet>,
+    }
+
+    impl Groups {
+        fn new(names: &[&'static str]) -> Groups {
+            Groups { at: 0, sets: names.iter().map(|name| (*name, CpuSet::first(PCPUS))).collect() }
+        }
+
+        fn look(&self) -> Snapshot {
+            let pcpu = |id: u32| Pcpu {
+                id: CpuId(id),
+                online: true,
+                node: None,
+                package: None,
+                siblings: Some([id & !1, id | 1].map(CpuId).into_iter().collect()),
+                idle_ns: None,
+                steal_ns: None,
+            };
+            let vm = |(name, set): (&&str, &CpuSet)| VmState {
+                id: VmId((*name).into()),
+                name: (*name).into(),
+                vcpus: set
+                    .iter()
+                    .map(|_| VcpuState { online: true, affinity: Some(set.clone()), ..VcpuState::default() })
+                    .collect(),
+                // Sixteen threads each, of which it runs what all leave each other.
+                whole: Some(Counters { run_ns: Some(self.at * 4), wait_ns: Some(self.at * 12) }),
+                ..VmState::default()
+            };
+            Snapshot {
+                at: Time(self.at),
+                pcpus: (0..PCPUS).map(pcpu).collect(),
+                vms: self.sets.iter().map(vm).collect(),
+                ..Snapshot::default()
+            }
+        }
+
+        /// Some seconds; what was done.
+        fn run(&mut self, controller: &mut Controller, seconds: u64) -> usize {
+            let mut done = 0;
+            for _ in 0..seconds {
+                let step = controller.step(&self.look()).unwrap();
+                let mut obey = |action: &crate::decide::Action| {
+                    let Value::Pcpus(set) = &action.to else { panic!("{action:?}") };
+                    assert_eq!(action.lever, Lever::Affinity(0));
+                    *self.sets.get_mut(action.name.as_str()).unwrap() = set.clone();
+                    Outcome { action: action.clone(), result: Ok(action.to.clone()) }
+                };
+                let outcomes: Vec<Outcome> = step.plan.actions.iter().map(&mut obey).collect();
+                controller.told(&outcomes);
+                done += outcomes.len();
+                self.at += 1_000_000_000;
+            }
+            done
+        }
+
+        fn all(&self) -> Vec<String> {
+            self.sets.values().map(CpuSet::to_string).collect()
+        }
+    }
+
+    fn sized(names: &[&str]) -> Controller {
+        let rule = |name: &&str| Rule { name: (*name).into(), size: Some(Sizer::VcpuBal), ..Rule::default() };
+        let vm = names.iter().map(rule).collect();
+        Controller::new(Policy { size: Sizer::VcpuBal, dwell_ms: 2000, vm, ..Policy::default() })
+    }
+
+    #[test]
+    fn groups_get_their_part_of_the_pcpus_apart_and_get_back_what_becomes_free() {
+        let mut groups = Groups::new(&["a", "b", "c", "d"]);
+        let mut controller = sized(&["a", "b", "c", "d"]);
+        groups.run(&mut controller, 8);
+        let sets: Vec<&CpuSet> = groups.sets.values().collect();
+        assert!(sets.iter().all(|set| set.len() == 4), "{:?}", groups.all());
+        let union = sets.iter().fold(CpuSet::default(), |all, set| all.union(set));
+        assert_eq!(union, CpuSet::first(PCPUS), "{:?}", groups.all());
+        for gone in ["c", "d"] {
+            groups.sets.remove(gone);
+        }
+        groups.run(&mut controller, 8);
+        assert!(groups.sets.values().all(|set| set.len() == 8), "{:?}", groups.all());
+        assert!(!groups.sets["a"].meets(&groups.sets["b"]), "{:?}", groups.all());
+    }
+
+    #[test]
+    fn where_there_is_room_a_group_gets_cores_of_its_own() {
+        let rule = Rule { name: "a".into(), size: Some(Sizer::VcpuBal), max: Some(4), ..Rule::default() };
+        let policy = Policy { dwell_ms: 0, vm: vec![rule], ..Policy::default() };
+        let mut groups = Groups::new(&["a"]);
+        groups.run(&mut Controller::new(policy), 4);
+        assert_eq!(groups.all(), ["0,2,4,6"]);
+    }
+
+    #[test]
+    fn only_groups_that_a_rule_names_are_sized_and_somebody_elses_set_is_the_new_width() {
+        let mut groups = Groups::new(&["a", "b"]);
+        let mut controller = sized(&["a"]);
+        groups.run(&mut controller, 8);
+        assert_eq!((groups.sets["a"].len(), groups.sets["b"].len()), (8, 16));
+        // An administrator sets two: no more than that, though eight were its part.
+        *groups.sets.get_mut("a").unwrap() = "3,5".parse().unwrap();
+        assert_eq!(groups.run(&mut controller, 8), 0);
+        *groups.sets.get_mut("a").unwrap() = CpuSet::first(12);
+        groups.run(&mut controller, 8);
+        assert_eq!(groups.sets["a"].len(), 8);
+    }
+}
