@@ -86,9 +86,9 @@ fn containers_are_sized_by_their_cpusets_apart_and_put_back() {
     assert!(daemon.end().success(), "{}", daemon.log());
     assert_eq!((a.cpus(), b.cpus()), before, "{}", daemon.log());
 
-    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    let daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
     until("each has CPUs of its own again", sized);
-    daemon.kill();
+    drop(daemon);
     assert!(sized(), "nobody put them back");
     let state = dir.path().join("state");
     let restored = corefit(&["restore", "--machine", &machine, "--state", state.to_str().unwrap()]);

@@ -33,7 +33,7 @@ pub(crate) fn programs(dir: &Path) -> Vec<String> {
     ["corefit", "libcorefit_omp.so"].map(strip).into()
 }
 
-/// A `corefit manage`, which ends with this value.
+/// A `corefit manage`, which ends with this value as by kill -9.
 pub(crate) struct Daemon {
     child: Child,
     log: PathBuf,
@@ -70,12 +70,6 @@ impl Daemon {
     pub(crate) fn configure(&self, text: &str) {
         std::fs::write(&self.config, text).unwrap();
         self.signal(rustix::process::Signal::HUP);
-    }
-
-    /// Ends it as kill -9 does.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 
     /// Ends it as an init system does.
