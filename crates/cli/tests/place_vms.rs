@@ -74,6 +74,45 @@ fn a_libvirt_vm_stacked_on_one_pcpu_is_found_and_what_is_printed_corrects_it() {
     assert!(after.len() < 4 * LOOKS, "waited {before} before and {after:?} afterwards");
 }
 
+/// `corefit profile --isolate --vm` keeps vCPUs on pCPUs while its command runs, every other time, and puts them back.
+#[test]
+fn the_vcpus_of_a_vm_are_pinned_while_its_work_is_measured_and_put_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(vms) = or_skipped("pinning a libvirt VM", Vms::up(1, &["--name", "isolated", "--vcpus", "2"]))
+    else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let seen = dir.path().join("seen");
+    let name = &vms.names[0];
+    // What the command does is to look.
+    let script = format!(
+        "virsh -c {} vcpupin {name} --live | awk 'NR > 2 && NF {{ printf \"%s \", $2 }} END {{ print \"\" }}' >>{}",
+        vms.uri,
+        seen.display()
+    );
+    let (machine, state) = (format!("libvirt:{}", vms.uri), dir.path().join("state"));
+    let output = Command::new(env!("CARGO_BIN_EXE_corefit"))
+        .args(["profile", "--isolate", "--rounds", "2", "--vm", name, "--machine", &machine, "--state"])
+        .arg(&state)
+        .args(["--", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let pins = std::fs::read_to_string(&seen).unwrap();
+    let pins: Vec<&str> = pins.lines().map(str::trim).collect();
+    let free = pins[0];
+    assert_eq!((pins.len(), pins[3]), (4, free), "{pins:?}");
+    for pinned in [pins[1], pins[2]] {
+        let each: Vec<&str> = pinned.split(' ').collect();
+        let apart = each[0] != each[1] || std::thread::available_parallelism().map_or(1, usize::from) < 2;
+        assert!(each.iter().all(|set| set.parse::<u32>().is_ok()) && apart, "{pins:?}");
+    }
+    let status = Command::new("sh").args(["-c", &script]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(std::fs::read_to_string(&seen).unwrap().lines().last().map(str::trim), Some(free));
+}
+
 /// In the guest: two groups of two busy loops each, all on the two threads of one core.
 const GROUPS: &str = "cd /sys/fs/cgroup && echo '+cpu +cpuset' >cgroup.subtree_control && mkdir a b || exit
     for group in a b; do

@@ -278,3 +278,37 @@ fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_we
     assert_eq!(seen["profile"]["question"]["machine"]["one_cpu"], Value::Null);
     assert_eq!(seen["windows_s"], 0.0);
 }
+
+/// Two processes that work, and then say which CPUs they may use: in the runs that are pinned one each, and not the same.
+#[test]
+fn isolating_pins_the_threads_of_every_other_run_and_says_how_many() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: one CPU leaves a scheduler nothing to decide");
+        return;
+    }
+    let place = Place::new();
+    let file = place.path().join("allowed");
+    let script = format!(
+        "for n in 1 2; do (i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done
+            exec grep Cpus_allowed_list /proc/self/status >>{file}) & done; wait",
+        file = file.display()
+    );
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    let output = place
+        .corefit(&["profile", "--isolate", "--rounds", "2", "--json", "--", "sh", "-c", &script])
+        .output()
+        .unwrap();
+    let document: Value =
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|why| panic!("{why}: {}", stderr(&output)));
+    assert_eq!(document["as_it_is_s"].as_array().unwrap().len(), 2, "{document}");
+    assert!(document["threads"].as_u64().unwrap() >= 2, "{document}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let sets: Vec<&str> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+    // As it is, pinned; pinned, as it is: two lines each.
+    assert_eq!(sets.len(), 8, "{text}");
+    assert!([&sets[..2], &sets[6..]].concat().iter().all(|set| *set == own), "{text}");
+    for pinned in [&sets[2..4], &sets[4..6]] {
+        assert!(pinned.iter().all(|set| set.parse::<u32>().is_ok()) && pinned[0] != pinned[1], "{text}");
+    }
+}

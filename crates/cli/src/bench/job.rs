@@ -15,32 +15,32 @@ use super::interrupt::Interrupt;
 
 /// What a run was like.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(crate) struct Finished {
     /// From before the start until the end was seen; the limit, if it was cut off.
-    pub(super) wall: Duration,
+    pub(crate) wall: Duration,
     /// `None` if it was cut off.
-    pub(super) status: Option<ExitStatus>,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
-    pub(super) used: Used,
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) used: Used,
 }
 
 /// CPU time of a run with all that it waited for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
-    pub(super) user: Duration,
-    pub(super) system: Duration,
+pub(crate) struct Used {
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
 }
 
 impl Finished {
     /// Whether it was ended at the limit.
-    pub(super) fn cut_off(&self) -> bool {
+    pub(crate) fn cut_off(&self) -> bool {
         self.status.is_none()
     }
 }
 
 /// What happens while a command runs.
-pub(super) trait Script {
+pub(crate) trait Script {
     /// When to act next, after the start.
     fn next(&self) -> Option<Duration>;
     /// Acts; `now` is the time since the start, `pid` the first process.
@@ -48,7 +48,7 @@ pub(super) trait Script {
 }
 
 /// Nothing happens.
-pub(super) struct Quiet;
+pub(crate) struct Quiet;
 
 impl Script for Quiet {
     fn next(&self) -> Option<Duration> {
@@ -64,7 +64,7 @@ impl Script for Quiet {
 /// # Errors
 /// When it cannot be started or waited for, when the script fails, or on an interrupt; also
 /// then everything has been killed.
-pub(super) fn run(
+pub(crate) fn run(
     mut command: Command,
     limit: Duration,
     scratch: &Path,

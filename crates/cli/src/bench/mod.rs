@@ -1,11 +1,11 @@
 //! `corefit bench`: the project's own measurements. Every number that is promised anywhere
 //! has a bench here that makes it.
 
-mod arena;
+pub(crate) mod arena;
 mod explain;
 mod helper;
 pub(crate) mod interrupt;
-mod job;
+pub(crate) mod job;
 mod lock;
 mod manage;
 mod measured;

@@ -51,7 +51,7 @@ fn both(a: Bound, b: Bound) -> Option<Bound> {
 }
 
 /// The median; `None` of nothing.
-pub(super) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = numbers.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     let upper = *sorted.get(sorted.len() / 2)?;
@@ -75,7 +75,7 @@ pub(super) fn geomean(values: impl IntoIterator<Item = Value>) -> Option<Value> 
 
 /// A 95 % interval of the ratio of what two lots of runs take, from their logarithms; `None` with less than two runs of
 /// either. The half-widths of the two means are added as squares.
-pub(super) fn ratio_interval(over: &[f64], under: &[f64]) -> Option<[f64; 2]> {
+pub(crate) fn ratio_interval(over: &[f64], under: &[f64]) -> Option<[f64; 2]> {
     let log = |runs: &[f64]| Mean::of(runs.iter().map(|s| s.ln()));
     let (over, under) = (log(over)?, log(under)?);
     let (middle, half) = (over.mean - under.mean, over.ci95?.hypot(under.ci95?));

@@ -12,6 +12,7 @@ mod daemon;
 mod failpoint;
 #[cfg(test)]
 mod faults;
+mod held;
 mod journal;
 pub(crate) mod keeper;
 mod log;
@@ -32,8 +33,9 @@ use corefit_core::machine::Act;
 use crate::durations::duration;
 use crate::machine::MachineArg;
 use alone::Alone;
-pub(crate) use config::Config;
+pub(crate) use config::{Config, STATE};
 use daemon::{Daemon, Signals};
+pub(crate) use held::Held;
 pub(crate) use journal::Journal;
 pub(crate) use keeper::Keeper;
 pub(crate) use restore::{RestoreArgs, run as restore};

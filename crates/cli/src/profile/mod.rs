@@ -9,6 +9,7 @@
 
 mod document;
 mod html;
+mod isolate;
 mod scenario;
 mod text;
 mod watch;
@@ -63,6 +64,23 @@ pub(crate) struct Args {
     /// Write a scenario for `corefit sim` that behaves as the program did
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Instead: runs as it is and with each thread kept on a CPU, in turns, which tells what this system's scheduler costs. What
+    /// the program prints is not shown
+    #[arg(long, conflicts_with_all = ["one_cpu", "html", "scenario", "quiet", "period", "share"])]
+    isolate: bool,
+    /// With --isolate: as it is, and with each vCPU of this VM kept on a pCPU, which tells what its host's scheduler costs;
+    /// PROGRAM runs here and has the VM work, as `ssh VM ./program` does
+    #[arg(long, value_name = "NAME", requires = "isolate")]
+    vm: Option<String>,
+    /// Rounds of --isolate
+    #[arg(long, default_value_t = 5, requires = "isolate", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Where the VM is: as for `manage`
+    #[arg(long, default_value = "libvirt", requires = "vm", value_name = "NAME")]
+    machine: String,
+    /// The directory of the journal by which its vCPUs are put back, as of `manage`
+    #[arg(long, default_value = crate::manage::STATE, requires = "vm", value_name = "DIR")]
+    state: PathBuf,
     /// No report on stderr
     #[arg(long)]
     quiet: bool,
@@ -119,6 +137,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
+    if args.isolate {
+        let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
+        let vm = args.vm.as_deref().map(name);
+        let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
+        match (json_file, &args.json) {
+            (Some(output), _) => output.write(&serde_json::to_string_pretty(&document)?),
+            (None, Some(_)) => show!("{}", serde_json::to_string_pretty(&document)?),
+            (None, None) => {}
+        }
+        if !matches!(args.json, Some(None)) {
+            tell!("{}", document.text());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     // Threads that spin would stand in each other's way on one CPU.
     let page = if args.one_cpu && waiting.sleeps { share_page(&program, &mut launch).ok() } else { None };
     let mut reporter = Reporter::new();

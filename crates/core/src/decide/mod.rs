@@ -150,6 +150,9 @@ pub enum Why {
     /// The nodes of the pCPUs that its vCPUs are given.
     #[error("its vCPUs are on these nodes")]
     Nodes,
+    /// To see what it costs that the host's scheduler moves it (`corefit profile --isolate`).
+    #[error("kept there while a program is measured")]
+    Isolated,
 }
 
 fn part(lost: f64) -> String {

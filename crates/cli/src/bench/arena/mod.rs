@@ -4,7 +4,7 @@
 
 mod cgroup;
 mod mounts;
-mod processes;
+pub(crate) mod processes;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -233,10 +233,10 @@ impl Drop for Neighbour {
 }
 
 /// A directory of one bench, removed when dropped.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn make(pid: u32) -> Result<Scratch> {
+    pub(crate) fn make(pid: u32) -> Result<Scratch> {
         let parent = std::env::temp_dir();
         for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
             if cgroup::is_leftover(&entry.file_name().to_string_lossy()) {

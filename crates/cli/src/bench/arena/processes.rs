@@ -20,7 +20,7 @@ pub(super) fn kill(pid: u32) {
 
 /// Kills a process and everything below it. The process itself stays a zombie until its
 /// parent waits for it.
-pub(super) fn kill_tree(root: u32) {
+pub(crate) fn kill_tree(root: u32) {
     let until = Instant::now() + PATIENCE;
     loop {
         let below = descendants(root, &parents());

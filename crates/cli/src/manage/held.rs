@@ -1,0 +1,79 @@
+//! Settings of a machine that are changed for a while by somebody who is no daemon, with the daemon's care: by its journal, alone,
+//! and put back in the end.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use corefit_core::decide::{Action, Outcome};
+use corefit_core::machine::{Act, Snapshot};
+
+use super::alone::Alone;
+use super::{Journal, Keeper, boot};
+use crate::machine::MachineArg;
+
+/// Longest that changing or putting back may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A machine whose settings are put back when this goes out of scope.
+pub(crate) struct Held {
+    machine: Box<dyn Act>,
+    keeper: Keeper,
+    _alone: Alone,
+}
+
+impl Held {
+    /// A machine by its name, with the directory of the journal. What one that was killed left changed is put back first.
+    pub(crate) fn open(name: &str, state: &Path) -> Result<Held> {
+        let machine = MachineArg::named(name);
+        if machine.clock().is_none() {
+            bail!("--machine {name}: only a real machine can be changed while a program runs");
+        }
+        let mut machine = machine.open_to_act()?;
+        let alone = Alone::with(&machine.name())?;
+        // Seen before anything is written: a machine that cannot be looked at is not changed.
+        machine.observe()?;
+        let journal = Journal::open(state, name, &boot(true))?;
+        let mut held = Held { machine, keeper: Keeper::new(journal, PATIENCE), _alone: alone };
+        held.put_back()?;
+        Ok(held)
+    }
+
+    /// What the machine shows.
+    pub(crate) fn observe(&mut self) -> Result<Snapshot> {
+        Ok(self.machine.observe()?)
+    }
+
+    /// Changes settings: all of them, or none.
+    pub(crate) fn change(&mut self, actions: &[Action]) -> Result<()> {
+        let at = self.machine.observe()?.at;
+        let outcomes = self.keeper.apply(&mut *self.machine, actions, at);
+        let failed =
+            outcomes.into_iter().find_map(|Outcome { action, result }| Some((action, result.err()?)));
+        let Some((action, why)) = failed else { return Ok(()) };
+        self.put_back()?;
+        bail!("{}: {}: {why}", action.name, action.lever)
+    }
+
+    /// Everything as it was.
+    pub(crate) fn put_back(&mut self) -> Result<()> {
+        if self.keeper.entries().is_empty() {
+            return Ok(());
+        }
+        let snapshot =
+            self.machine.observe().context("putting settings back (corefit restore does it later)")?;
+        let restored = self.keeper.restore(&mut *self.machine, &snapshot);
+        match restored.pending.first() {
+            None => Ok(()),
+            Some(what) => bail!("not put back yet: {what} (corefit restore does it later)"),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Err(why) = self.put_back() {
+            tell!("corefit: {why:#}");
+        }
+    }
+}
