@@ -79,6 +79,6 @@ impl fmt::Display for Cpus {
 pub struct Weight(pub f64);
 
 /// The number of a CPU as the operating system counts them, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CpuId(pub u32);

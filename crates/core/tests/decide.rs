@@ -32,15 +32,7 @@ impl Toy {
     }
 
     fn observe(&self) -> Snapshot {
-        let pcpu = |id| Pcpu {
-            id: CpuId(id),
-            online: true,
-            node: None,
-            package: None,
-            siblings: None,
-            idle_ns: None,
-            steal_ns: None,
-        };
+        let pcpu = |id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() };
         Snapshot {
             at: Time(self.at),
             pcpus: (0..self.pcpus).map(pcpu).collect(),

@@ -144,15 +144,7 @@ impl Machine for Scenario {
 
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
         let host = &self.host;
-        let pcpu = |id| Pcpu {
-            id,
-            online: !host.offline.contains(id),
-            node: None,
-            package: None,
-            siblings: None,
-            idle_ns: None,
-            steal_ns: None,
-        };
+        let pcpu = |id| Pcpu { id, online: !host.offline.contains(id), ..Pcpu::default() };
         let mut snapshot = Snapshot {
             at: self.now,
             rule: host.rule,

@@ -275,7 +275,7 @@ fn three(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::machine::{VcpuState, VmId, VmState};
+    use corefit_core::machine::{Pcpu, VcpuState, VmId, VmState};
 
     use super::*;
 
@@ -292,15 +292,7 @@ mod tests {
             |set: &str, online| VcpuState { affinity: set.parse().ok(), online, ..VcpuState::default() };
         let vcpus = vec![vcpu("0-1", true), vcpu("0-1", true), vcpu("0-1", false), vcpu("1", true)];
         let vm = VmState { id: VmId("1".into()), name: "a".into(), vcpus, ..VmState::default() };
-        let pcpu = |id| corefit_core::machine::Pcpu {
-            id: CpuId(id),
-            online: true,
-            node: None,
-            package: None,
-            siblings: None,
-            idle_ns: None,
-            steal_ns: None,
-        };
+        let pcpu = |id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() };
         let seen = Snapshot { pcpus: (0..4).map(pcpu).collect(), vms: vec![vm], ..Snapshot::default() };
         let text = |action: &Action| format!("{}: {}", action.lever, action.to);
         assert_eq!(

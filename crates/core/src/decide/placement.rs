@@ -104,15 +104,7 @@ mod tests {
 
     fn planned_on(shape: &str, vms: Vec<VmState>, policy: &str) -> Vec<String> {
         let topology: Topology = shape.parse().unwrap();
-        let pcpu = |id| Pcpu {
-            id,
-            online: true,
-            node: None,
-            package: None,
-            siblings: None,
-            idle_ns: None,
-            steal_ns: None,
-        };
+        let pcpu = |id| Pcpu { id, online: true, ..Pcpu::default() };
         let first = Snapshot { pcpus: (0..8).map(CpuId).map(pcpu).collect(), vms, ..Snapshot::default() };
         let later = Snapshot { at: Time(1_000_000_000), ..first.clone() };
         let host = estimate(&first, &later).unwrap();

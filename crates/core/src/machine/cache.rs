@@ -174,15 +174,7 @@ mod tests {
             cache,
             ..VmState::default()
         };
-        let pcpu = |id| Pcpu {
-            id: CpuId(id),
-            online: true,
-            node: None,
-            package: None,
-            siblings: None,
-            idle_ns: None,
-            steal_ns: None,
-        };
+        let pcpu = |id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() };
         let caches =
             ["0-1", "2-3"].map(|set| Cache { level: 3, size_kib: Some(4096), pcpus: set.parse().unwrap() });
         Snapshot {

@@ -37,7 +37,7 @@ pub struct Snapshot {
 }
 
 /// A pCPU.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pcpu {
     /// Its number.
     pub id: CpuId,

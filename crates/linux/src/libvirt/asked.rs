@@ -56,15 +56,7 @@ impl Asked {
         for (id, online) in (0..).map(CpuId).zip(map) {
             match self.pcpus.iter_mut().find(|pcpu| pcpu.id == id) {
                 Some(pcpu) => pcpu.online = *online,
-                None => self.pcpus.push(Pcpu {
-                    id,
-                    online: *online,
-                    node: None,
-                    package: None,
-                    siblings: None,
-                    idle_ns: None,
-                    steal_ns: None,
-                }),
+                None => self.pcpus.push(Pcpu { id, online: *online, ..Pcpu::default() }),
             }
         }
         self.pcpus.sort_by_key(|pcpu| pcpu.id);
