@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::check::{Place, Set, Subject, Vm};
+use corefit_core::decide::Policy;
 use corefit_core::machine::estimate;
 use corefit_core::topology::Topology;
 use corefit_linux::formats::{self, Format, MAX_BYTES};
@@ -217,13 +218,9 @@ fn snapshot(name: &str) -> Result<Inputs> {
 /// If the host has no such pCPUs, or nothing else.
 pub(crate) fn reserved(list: &CpuSet, inputs: &Inputs) -> Result<Set<CpuSet>> {
     if let Some(topology) = &inputs.subject.topology {
-        let absent = list.difference(&topology.pcpus);
-        if !absent.is_empty() {
-            bail!("--reserved: the host has no pCPU {absent}; it has {}", topology.pcpus);
-        }
-        if topology.online().is_within(list) {
-            bail!("--reserved: {list} is all of the host; leave some pCPUs to the VMs");
-        }
+        let policy = Policy { reserved: list.clone(), ..Policy::default() };
+        let fits = policy.fits(&topology.pcpus, &topology.offline);
+        fits.map_err(|error| anyhow!("--reserved: {}", error.what))?;
     }
     let place = Place { file: "--reserved".into(), ..Place::default() };
     Ok(Set { value: list.clone(), place })

@@ -203,13 +203,18 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
     write("cut.xml", b"<domain>\n<name>a</name>\n");
     write("other.xml", b"<network/>");
     write("empty.xml", b"");
+    write("wider.xml", &[0xff, 0xfe, 0, 0, b'<', 0, 0, 0]);
+    write("spaced.xml", b"<?xml version='1.0' encoding = 'ISO-8859-1'?><domain/>");
+    write("heavy.cfg", b"name = 'a'\ncpu_weight = 99999999\n");
+    write("memory_manager_state", b"{\"policyName\":\"Static\",\n\"machineState\":{},\"checksum\":1}");
+    write("misspelt", b"{\"policyName\":\"static\",\n\"defaultCPUSet\":\"0\",\"checksum\":1}");
     write("a.xml", b"<domain><name>a</name><vcpu>1</vcpu></domain>");
     write("again.xml", b"<domain>\n<name>a</name><vcpu>1</vcpu></domain>");
     write("range.xml", b"<domain><name>a</name>\n<vcpu cpuset='0-x'>1</vcpu></domain>");
     let mut large = std::fs::File::create(at("large.xml")).unwrap();
     large.write_all(b"<domain>").unwrap();
     large.set_len(100 << 20).unwrap();
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 21] = [
         (
             &["2 cores", "a.xml", "--reserved", "1-2"],
             "corefit: --reserved: the host has no pCPU 2; it has 0-1",
@@ -220,6 +225,18 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
         ),
         (&["bomb.xml"], "corefit: bomb.xml: line 2: declares entities"),
         (&["wide.xml"], "corefit: wide.xml: is UTF-16; convert it: iconv"),
+        (&["wider.xml"], "corefit: wider.xml: is UTF-32; convert it: iconv"),
+        (&["spaced.xml"], "corefit: spaced.xml: line 1: says it is in ISO-8859-1; convert it to UTF-8"),
+        (&["heavy.cfg"], "corefit: heavy.cfg: line 2: cpu_weight: xl takes no more than 65535; give"),
+        (
+            &["memory_manager_state"],
+            "corefit: memory_manager_state: line 1: is the state of Kubernetes' memory manager; give cpu_manager_state",
+        ),
+        (
+            &["misspelt"],
+            "corefit: misspelt: line 2: is no state of Kubernetes' CPU manager (cpu_manager_state): unknown field \
+             `defaultCPUSet`, expected",
+        ),
         (&["latin.xml"], "corefit: latin.xml: line 2: is not UTF-8; convert it"),
         (&["cut.xml"], "corefit: cut.xml: line 1: is no XML"),
         (&["other.xml"], "corefit: other.xml: line 1: <network>: give"),
@@ -242,6 +259,30 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
         assert!(err(&output).starts_with(error), "{files:?}: {}", err(&output));
         assert_eq!(err(&output).lines().count(), 1, "{}", err(&output));
         assert!(output.stdout.is_empty());
+    }
+}
+
+/// pCPUs kept for the host are the host's, wherever that is said.
+#[test]
+fn a_configuration_that_reserves_absent_pcpus_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("bad.toml"), "[policy]\nreserved = \"0-9999\"\n").unwrap();
+    std::fs::write(dir.path().join("a.xml"), "<domain><name>a</name><vcpu>1</vcpu></domain>").unwrap();
+    let scenario = concat!("sim:", env!("CARGO_MANIFEST_DIR"), "/../../scenarios/p1-figure6.toml");
+    let with = ["--config", "bad.toml"];
+    for args in [
+        &["plan", "--machine", scenario][..],
+        &["manage", "--machine", scenario, "--for", "1s"],
+        &["topology", "--place", "corefit", "2 cores", "a.xml"],
+    ] {
+        let output = corefit(dir.path(), &[args, &with].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", out(&output));
+        let text = err(&output);
+        assert!(
+            text.starts_with("corefit: bad.toml, key policy.reserved: the host has no pCPU "),
+            "{args:?}: {text}"
+        );
+        assert_eq!(text.lines().count(), 1, "{text}");
     }
 }
 

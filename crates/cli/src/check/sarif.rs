@@ -89,6 +89,7 @@ mod tests {
             place: Place { file: file.into(), line, element: "<memory>".into() },
             text: "far".into(),
             cure: "nearer".into(),
+            changes: Vec::new(),
         };
         let text = [finding("/a b/web.xml", Some(3)), finding("virsh dumpxml web", Some(3))];
         let text = log(&text, &["/sys/x: denied".into()]).unwrap();

@@ -53,7 +53,7 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     out.push_str(&format!("{vms} checked: {}\n", counts.join(", ")));
     out.push_str("Why: corefit check --explain RULE\n");
     if findings.len() > 1 {
-        out.push_str("Each cure is for its finding alone: check again after each.\n");
+        out.push_str("All cures can be followed together, in this order; then check again.\n");
     }
     let has = |word: &str| findings.iter().any(|finding| finding.cure.contains(word));
     if has(" --live") {

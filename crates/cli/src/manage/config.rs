@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
@@ -65,6 +66,16 @@ impl Config {
             bail!("line {}, key metrics: {what}", line_of_key(text, "metrics").unwrap_or(1));
         }
         Ok(config)
+    }
+
+    /// Whether what it says of pCPUs is true of a host; `file` is where it was read from.
+    ///
+    /// # Errors
+    /// If it is not, and where that is said.
+    pub(crate) fn fits(&self, file: Option<&Path>, (pcpus, offline): (&CpuSet, &CpuSet)) -> Result<()> {
+        let name = file.map_or_else(|| "configuration".into(), |file| file.display().to_string());
+        let fits = self.policy.fits(pcpus, offline);
+        fits.map_err(|error| anyhow!("{name}, key policy.{}: {}", error.key, error.what))
     }
 
     /// Where metrics are to be had.

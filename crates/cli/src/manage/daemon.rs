@@ -338,7 +338,9 @@ impl<'a> Daemon<'a> {
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
     fn reload(&mut self) {
-        match self.args.read() {
+        let read = self.args.read();
+        let file = self.args.config.as_deref();
+        match read.and_then(|config| super::fits(&config, file, &mut *self.machine).map(|()| config)) {
             Ok(config) => {
                 let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics());
                 if fixed(&config) != fixed(&self.config) {

@@ -22,7 +22,7 @@ mod status;
 mod telling;
 mod yields;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -74,7 +74,8 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let name = config.machine.clone().unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
-    let machine = machine.open_to_act()?;
+    let mut machine = machine.open_to_act()?;
+    fits(&config, args.config.as_deref(), &mut *machine)?;
     let keeper = config
         .apply
         .then(|| Journal::open(&config.state, &name, &boot(live)))
@@ -94,6 +95,16 @@ impl ManageArgs {
         config.state = self.state.clone().unwrap_or(config.state);
         Ok(config)
     }
+}
+
+/// Whether a configuration is one for a machine, as far as the machine can be looked at now.
+fn fits(config: &Config, file: Option<&Path>, machine: &mut dyn Act) -> Result<()> {
+    if config.policy.reserved.is_empty() {
+        return Ok(());
+    }
+    let Ok(snapshot) = machine.observe() else { return Ok(()) };
+    let (pcpus, offline) = snapshot.pcpu_sets();
+    config.fits(file, (&pcpus, &offline))
 }
 
 /// How long changes of one step may take.

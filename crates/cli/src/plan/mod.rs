@@ -82,7 +82,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut machine = args.machine.open()?;
     // One look is all there is: what a daemon would wait for is not waited for.
     let latency_ms = args.latency.map(|latency| u64::try_from(latency.as_millis()).unwrap_or(u64::MAX));
-    let given = Config::read(args.config.as_deref())?.policy;
+    let config = Config::read(args.config.as_deref())?;
+    let given = &config.policy;
     let vm = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
     let policy = Policy {
         size: args.size,
@@ -91,8 +92,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         weigh: args.weigh,
         place: args.place,
         shape: args.shape,
-        vm: vm.into_iter().chain(given.vm).collect(),
-        reserved: given.reserved,
+        vm: vm.into_iter().chain(given.vm.clone()).collect(),
+        reserved: given.reserved.clone(),
         dwell_ms: 0,
         lever_ms: 0,
         ..Policy::default()
@@ -100,7 +101,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     policy.check().map_err(|error| anyhow!("--latency: {}", error.what))?;
     let mut controller = Controller::new(policy);
     let look = |seen: Snapshot| if args.json { seen } else { printable::names(seen) };
-    controller.step(&look(machine.observe()?))?;
+    let first = machine.observe()?;
+    let (pcpus, offline) = first.pcpu_sets();
+    config.fits(args.config.as_deref(), (&pcpus, &offline))?;
+    controller.step(&look(first))?;
     if !machine.pass(args.interval)? {
         bail!("{}: it has one snapshot only; record for longer", machine.name());
     }

@@ -58,8 +58,11 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         (machine, _) => gather(&args.files, machine.as_deref())?,
     };
     inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
-    let given = Config::read(args.config.as_deref())?.policy;
-    let proposal = args.place.map(|policy| Proposal::of(&inputs.subject, policy, &given));
+    let config = Config::read(args.config.as_deref())?;
+    if let Some(topology) = &inputs.subject.topology {
+        config.fits(args.config.as_deref(), (&topology.pcpus, &topology.offline))?;
+    }
+    let proposal = args.place.map(|policy| Proposal::of(&inputs.subject, policy, &config.policy));
     if let Some(proposal) = &proposal {
         inputs.subject = proposal.applied(&inputs.subject);
     }

@@ -1,12 +1,11 @@
 //! Affinities to pCPUs that cannot be used, and too many vCPUs on too few of them.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use super::matching::{Crowd, crowds};
-use super::{
-    Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, cure, named, set_of,
-};
+use super::change::Change;
+use super::matching::Crowd;
+use super::propose::{NO_ROOM, seat_crowds};
+use super::{Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, named, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
@@ -15,20 +14,22 @@ const MANY: usize = 64;
 
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     if let Some(topology) = context.topology {
-        for (who, vcpus, set) in groups(report, context, topology) {
-            usable(context, number, topology, report, &who, vcpus, &set);
+        for (who, set) in groups(report, context, topology) {
+            usable(context, number, topology, report, who, &set);
         }
-        anywhere(context, topology, report);
+        anywhere(context, number, topology, report);
     }
     crowded(context, number, report);
 }
 
-/// Affinities, each once: who has it, how many vCPUs those are, and what it is (where it is first said).
-fn groups(
-    report: &Report<'_, '_>,
-    context: &Context<'_>,
-    topology: &Topology,
-) -> Vec<(String, usize, Set<CpuSet>)> {
+/// Who has an affinity.
+enum Who {
+    Vcpus(CpuSet),
+    Helper(HelperKind),
+}
+
+/// Affinities, each once: who has it, and what it is (where it is first said).
+fn groups(report: &Report<'_, '_>, context: &Context<'_>, topology: &Topology) -> Vec<(Who, Set<CpuSet>)> {
     let mut sets: BTreeMap<&CpuSet, (Vec<u32>, Set<CpuSet>)> = BTreeMap::new();
     for (vcpu, state) in report.vm.online() {
         let Some(set) = &state.affinity else { continue };
@@ -54,25 +55,17 @@ fn groups(
         let found = troubles
             .into_iter()
             .filter(|((gone, _, reserved, isolated), _)| gone.0 || gone.1 || *reserved || isolated.is_some());
-        return found
-            .map(|(_, (vcpus, set))| (named("vCPU", &set_of(vcpus.iter().copied())), vcpus.len(), set))
-            .collect();
+        return found.map(|(_, (vcpus, set))| (Who::Vcpus(set_of(vcpus)), set)).collect();
     }
     let mut sets: Vec<(CpuSet, Set<CpuSet>)> =
         sets.into_values().map(|(vcpus, set)| (set_of(vcpus), set)).collect();
     sets.sort_by_key(|(vcpus, _)| vcpus.iter().next());
-    let vcpus = sets.into_iter().map(|(vcpus, set)| (named("vCPU", &vcpus), vcpus.len(), set));
+    let vcpus = sets.into_iter().map(|(vcpus, set)| (Who::Vcpus(vcpus), set));
     let helpers = report.vm.helpers.iter().filter(|helper| {
         // Where nothing else is said, helpers have the vCPUs' set, which is reported for these.
         !report.vm.online().any(|(_, vcpu)| vcpu.affinity.as_ref() == Some(&helper.affinity))
     });
-    let helpers = helpers.map(|helper| {
-        let who = match helper.kind {
-            HelperKind::Emulator => "the emulator".into(),
-            HelperKind::Iothread(number) => format!("I/O thread {number}"),
-        };
-        (who, 0, helper.affinity.clone())
-    });
+    let helpers = helpers.map(|helper| (Who::Helper(helper.kind), helper.affinity.clone()));
     vcpus.chain(helpers).collect()
 }
 
@@ -82,19 +75,19 @@ fn usable(
     number: usize,
     topology: &Topology,
     report: &mut Report<'_, '_>,
-    who: &str,
-    vcpus: usize,
+    whose: Who,
     set: &Set<CpuSet>,
 ) {
     let Set { value: pins, place } = set;
     let manager = report.vm.manager;
-    let repin = |context: &Context<'_>, rest: &CpuSet| match context.propose(number) {
-        Some(pins) if vcpus > 0 && rest.len() < vcpus => cure::place(&context.subject.vms[number], pins),
-        _ if rest.is_empty() => match context.usable.as_ref().filter(|usable| !usable.is_empty()) {
-            Some(usable) => format!("choose among pCPUs {usable}"),
-            None => "there are no pCPUs for it: move a VM to another host".into(),
-        },
-        _ => format!("leave out the others: {}", written(manager, rest)),
+    let cure = || match &whose {
+        Who::Vcpus(_) => context.repinned(number, NO_ROOM),
+        Who::Helper(kind) => context.beside(number, *kind, pins),
+    };
+    let who = match &whose {
+        Who::Vcpus(vcpus) => named("vCPU", vcpus),
+        Who::Helper(HelperKind::Emulator) => "the emulator".into(),
+        Who::Helper(HelperKind::Iothread(number)) => format!("I/O thread {number}"),
     };
     let absent = pins.difference(&topology.pcpus);
     if !absent.is_empty() {
@@ -114,8 +107,7 @@ fn usable(
         } else {
             Severity::Error
         };
-        let cure = repin(context, &pins.intersection(&topology.online()));
-        report.add(Rule::AbsentPcpu, severity, place, text, cure);
+        report.add(Rule::AbsentPcpu, severity, place, text, cure());
     }
     let offline = pins.intersection(&topology.offline);
     if !offline.is_empty() {
@@ -130,8 +122,7 @@ fn usable(
         } else {
             (Severity::Warning, format!("{what}: {} instead of {}", count(left.len(), "pCPU"), pins.len()))
         };
-        let cure = repin(context, &left);
-        report.add(Rule::OfflinePcpu, severity, place, text, cure);
+        report.add(Rule::OfflinePcpu, severity, place, text, cure());
     }
     let isolated = pins.intersection(&topology.isolated);
     if !isolated.is_empty() && pins.len() > 1 {
@@ -140,30 +131,23 @@ fn usable(
              pile up while other pCPUs idle",
             named("pCPU", &isolated)
         );
-        let rest = pins.difference(&topology.isolated);
-        let cure = match context.propose(number) {
-            Some(pins) if vcpus > 0 => cure::pin(report.vm, pins),
-            _ => repin(context, &rest),
-        };
-        report.add(Rule::IsolatedPcpu, Severity::Warning, place, text, cure);
+        report.add(Rule::IsolatedPcpu, Severity::Warning, place, text, cure());
     }
     if let Some(reserved) = &context.subject.reserved {
         let taken = pins.intersection(&reserved.value);
         // Helpers are the host's work: there is where they belong.
-        if !taken.is_empty() && vcpus > 0 {
+        if !taken.is_empty() && matches!(whose, Who::Vcpus(_)) {
             let text = format!(
                 "{who} may run on {}, kept for the host: each delays the other",
                 named("pCPU", &taken)
             );
-            let rest = pins.difference(&reserved.value).intersection(&topology.online());
-            let cure = repin(context, &rest);
-            report.add(Rule::ReservedPcpu, Severity::Warning, place, text, cure);
+            report.add(Rule::ReservedPcpu, Severity::Warning, place, text, cure());
         }
     }
 }
 
 /// vCPUs without an affinity, where pCPUs are kept for the host.
-fn anywhere(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, '_>) {
+fn anywhere(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let Some(reserved) = context.subject.reserved.as_ref().filter(|_| report.vm.is_guest()) else { return };
     let taken = reserved.value.intersection(&topology.online());
     let free = report.vm.online().filter(|(_, vcpu)| vcpu.affinity.is_none()).map(|(vcpu, _)| vcpu);
@@ -176,18 +160,8 @@ fn anywhere(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
         named("vCPU", &vcpus),
         named("pCPU", &taken)
     );
-    let rest = topology.online().difference(&reserved.value).difference(&topology.isolated);
-    let place = &report.vm.place;
-    report.add(Rule::ReservedPcpu, Severity::Warning, place, text, cure::cpus(report.vm, &rest));
-}
-
-/// A set in the words of a configuration.
-fn written(manager: Manager, set: &CpuSet) -> String {
-    match manager {
-        Manager::Libvirt => format!("cpuset='{set}'"),
-        Manager::Xen => format!("\"{set}\""),
-        Manager::Cgroup | Manager::Kubernetes => set.to_string(),
-    }
+    let cure = context.repinned(number, NO_ROOM);
+    report.add(Rule::ReservedPcpu, Severity::Warning, &report.vm.place, text, cure);
 }
 
 /// vCPUs and the fewer pCPUs that they may use; `stacked`: on one pCPU, or several such crowds together.
@@ -220,18 +194,15 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     if !report.vm.is_guest() {
         return;
     }
-    let mut guests = Vec::new();
-    let mut may: Vec<Rc<[usize]>> = Vec::new();
-    let mut lists: BTreeMap<CpuSet, Rc<[usize]>> = BTreeMap::new();
-    for (vcpu, state) in report.vm.online().filter(|(_, state)| busy(state)) {
-        let Some(reach) = context.reach(state).filter(|reach| !reach.is_empty()) else { continue };
+    let busy = report.vm.online().filter(|(_, state)| busy(state));
+    let reach = busy.filter_map(|(vcpu, state)| Some((vcpu, state, context.reach(state)?)));
+    let (mut guests, mut sets) = (Vec::new(), Vec::new());
+    for (vcpu, state, reach) in reach.filter(|(.., reach)| !reach.is_empty()) {
         guests.push((vcpu, state));
-        let seats = |reach: &CpuSet| reach.iter().filter_map(|cpu| usize::try_from(cpu.0).ok()).collect();
-        let list = lists.entry(reach).or_insert_with_key(|reach| -> Rc<[usize]> { seats(reach) });
-        may.push(Rc::clone(list));
+        sets.push((vcpu, reach));
     }
-    let seats = lists.values().flat_map(|list| list.last()).max().map_or(0, |seat| seat + 1);
-    for crowd in together(crowds(&may, seats)) {
+    let sets: Vec<(u32, &CpuSet)> = sets.iter().map(|(vcpu, reach)| (*vcpu, reach)).collect();
+    for crowd in together(seat_crowds(&sets)) {
         let vcpus = set_of(crowd.guests.iter().map(|g| guests[*g].0));
         let pcpus: CpuSet = crowd.seats.iter().filter_map(|s| u32::try_from(*s).ok()).map(CpuId).collect();
         let first = crowd.guests.iter().find_map(|g| guests[*g].1.affinity.as_ref());
@@ -240,16 +211,7 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let pinned = first.is_some();
         let place: &Place = last.map_or(&report.vm.place, |set| &set.place);
         let fewer = report.vm.width() - (vcpus.len() - pcpus.len());
-        let cure = match context.propose(number) {
-            Some(pins) if pinned => cure::place(report.vm, pins),
-            _ if pinned => {
-                let own = report.vm.pcpus().unwrap_or_default();
-                let own =
-                    context.topology.map_or(own.clone(), |topology| own.intersection(&topology.online()));
-                cure::fewer(report.vm, fewer, &own)
-            }
-            _ => cure::vcpus(report.vm, fewer),
-        };
+        let cure = if pinned { context.repinned_or_fewer(number) } else { Change::Vcpus(fewer).into() };
         if crowd.stacked {
             let where_ = match pcpus.len() {
                 1 => format!("can only run on pCPU {pcpus}"),
@@ -266,9 +228,10 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             let have =
                 if pinned { named("pCPU", &pcpus) } else { format!("the host's {} pCPUs", pcpus.len()) };
             let text = format!(
-                "{who} have {have} between them: when all are busy, {} of them wait at any time, perhaps with a \
+                "{who} have {have} between them: when all are busy, {} of them {} at any time, perhaps with a \
                  lock in hand, while the guest takes all for running",
-                vcpus.len() - pcpus.len()
+                vcpus.len() - pcpus.len(),
+                if vcpus.len() - pcpus.len() == 1 { "waits" } else { "wait" }
             );
             report.add(Rule::TooFewPcpus, Severity::Warning, place, text, cure);
         }

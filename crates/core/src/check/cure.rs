@@ -1,30 +1,21 @@
-//! Settings to change, in the words of who manages the VM. Commands can be pasted into a shell.
+//! Changes in the words of who manages the VM. Commands can be pasted into a shell.
 
-use super::propose::Pins;
-use super::{HelperKind, Manager, Memory, Vm};
+use std::collections::BTreeMap;
+
+use super::change::{Change, Cure, Filled, Limit};
+use super::{GuestTopology, HelperKind, Manager, Memory, Vm};
 use crate::CpuSet;
 
 /// What puts a VM's vCPUs (by number) on these sets, and its node affinity on these nodes; nothing for what is so
 /// already.
 #[must_use]
 pub fn commands(vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet) -> Vec<String> {
-    let changed: Vec<(u32, &CpuSet)> = sets
-        .iter()
-        .filter(|(vcpu, set)| present(vm, *vcpu) != Some(set))
-        .map(|(vcpu, set)| (*vcpu, set))
-        .collect();
+    let filled = sets.iter().filter_map(|(vcpu, set)| Some((*vcpu, Filled::new(set.clone())?)));
+    let sets: Vec<(u32, Filled)> = filled.collect();
+    let moves = sets.iter().any(|(vcpu, set)| present(vm, *vcpu) != Some(set));
     let mut found = Vec::new();
-    match vm.manager {
-        _ if changed.is_empty() => {}
-        Manager::Libvirt => found.push(vcpupin(vm, &changed)),
-        Manager::Xen if vm.running => found.push(vcpu_pin(vm, &changed)),
-        Manager::Xen => {
-            let all: Vec<&CpuSet> = sets.iter().map(|(_, set)| set).collect();
-            found.push(xl_cpus(&all));
-        }
-        Manager::Cgroup | Manager::Kubernetes => {
-            found.push(cpus(vm, &sets.iter().fold(CpuSet::default(), |all, (_, set)| all.union(set))));
-        }
+    if moves {
+        found.push(one(vm, &Change::Affinity(sets)));
     }
     let memory = match vm.memory.as_ref().map(|memory| &memory.value) {
         Some(Memory::Nodes { nodes, .. }) => Some(nodes),
@@ -32,32 +23,38 @@ pub fn commands(vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet) -> Vec<String> 
     };
     let prefers = vm.online().any(|(_, vcpu)| vcpu.prefers.is_some());
     let away = memory.is_some_and(|memory| !nodes.is_within(memory));
-    if !nodes.is_empty()
-        && (away || prefers && vm.manager == Manager::Xen && !vm.running && !found.is_empty())
-    {
-        found.push(self::memory(vm, nodes));
-    }
+    let needed = away || prefers && vm.manager == Manager::Xen && !vm.running && moves;
+    found.extend(Filled::new(nodes.clone()).filter(|_| needed).map(|nodes| one(vm, &Change::Memory(nodes))));
     found
 }
 
-/// Pins each vCPU to a pCPU.
-pub(super) fn pin(vm: &Vm, pins: &Pins) -> String {
-    let sets: Vec<(u32, CpuSet)> =
-        pins.iter().map(|(vcpu, cpu)| (*vcpu, CpuSet::from_iter([*cpu]))).collect();
-    let changed: Vec<(u32, &CpuSet)> = sets
-        .iter()
-        .filter(|(vcpu, set)| present(vm, *vcpu) != Some(set))
-        .map(|(vcpu, set)| (*vcpu, set))
-        .collect();
-    match vm.manager {
-        Manager::Libvirt => vcpupin(vm, &changed),
-        Manager::Xen if vm.running => vcpu_pin(vm, &changed),
-        Manager::Xen => xl_cpus(&sets.iter().map(|(_, set)| set).collect::<Vec<_>>()),
-        Manager::Cgroup | Manager::Kubernetes => {
-            let set: CpuSet = pins.values().copied().collect();
-            cpus(vm, &set)
-        }
+/// What is to be done about a VM, in words.
+pub(super) fn written(vm: &Vm, cure: &Cure) -> String {
+    let changes = match cure {
+        Cure::Advice(text) => return text.clone(),
+        Cure::Do(changes) => changes,
+    };
+    if let ([Change::Preference(pcpus)], false) = (&changes[..], vm.running) {
+        let now = format!("xl vcpu-pin {} all - {pcpus}", quoted(&vm.name));
+        return format!("{}, or now: {now}", one(vm, &changes[0]));
     }
+    let mut text = String::new();
+    for (number, change) in changes.iter().enumerate() {
+        text += match number.checked_sub(1).map(|before| &changes[before]) {
+            None => "",
+            Some(Change::Guest(_)) => ", and siblings in the guest's order: ",
+            Some(_) if vm.manager == Manager::Xen && !vm.running => " and ",
+            Some(_) => "; ",
+        };
+        text += &one(vm, change);
+    }
+    text
+}
+
+/// Whether sets are others than those that the vCPUs have now, as far as they are online.
+pub(super) fn differ(vm: &Vm, sets: &[(u32, Filled)]) -> bool {
+    let online: BTreeMap<u32, _> = vm.online().collect();
+    sets.iter().any(|(vcpu, set)| online.contains_key(vcpu) && present(vm, *vcpu) != Some(set))
 }
 
 /// The set that a vCPU has now.
@@ -66,134 +63,115 @@ fn present(vm: &Vm, vcpu: u32) -> Option<&CpuSet> {
     vcpu.affinity.as_ref().map(|set| &set.value)
 }
 
-/// One command for each set that several have, else a loop over pairs.
-pub(super) fn vcpupin(vm: &Vm, changed: &[(u32, &CpuSet)]) -> String {
-    let (virsh, name, how) = (virsh(vm), domain(vm), affects(vm));
-    match changed {
-        [(vcpu, set)] => format!("{virsh} vcpupin {name} {vcpu} {set} {how}"),
-        [(_, first), rest @ ..] if rest.iter().all(|(_, set)| set == first) => {
-            let vcpus: Vec<String> = changed.iter().map(|(vcpu, _)| vcpu.to_string()).collect();
-            format!("for v in {}; do {virsh} vcpupin {name} $v {first} {how}; done", vcpus.join(" "))
+/// One change.
+fn one(vm: &Vm, change: &Change) -> String {
+    match change {
+        Change::Affinity(sets) => affinity(vm, sets),
+        Change::Preference(pcpus) => {
+            if vm.running {
+                format!("xl vcpu-pin {} all - {pcpus}", quoted(&vm.name))
+            } else {
+                format!("cpus_soft = \"{pcpus}\"")
+            }
         }
-        _ => {
-            let list: Vec<String> = changed.iter().map(|(vcpu, set)| format!("{vcpu}:{set}")).collect();
-            let list = list.join(" ");
-            format!("for p in {list}; do {virsh} vcpupin {name} ${{p%:*}} ${{p#*:}} {how}; done")
-        }
-    }
-}
-
-/// The same for a running VM of Xen.
-fn vcpu_pin(vm: &Vm, changed: &[(u32, &CpuSet)]) -> String {
-    let name = quoted(&vm.name);
-    match changed {
-        [(vcpu, set)] => format!("xl vcpu-pin {name} {vcpu} {set}"),
-        [(_, first), rest @ ..]
-            if changed.len() == vm.width() && rest.iter().all(|(_, set)| set == first) =>
-        {
-            format!("xl vcpu-pin {name} all {first}")
-        }
-        _ => {
-            let list: Vec<String> = changed.iter().map(|(vcpu, set)| format!("{vcpu}:{set}")).collect();
-            format!("for p in {}; do xl vcpu-pin {name} ${{p%:*}} ${{p#*:}}; done", list.join(" "))
-        }
-    }
-}
-
-/// The line of a configuration of xl.
-fn xl_cpus(sets: &[&CpuSet]) -> String {
-    match sets {
-        [first, rest @ ..] if first.len() > 1 && rest.iter().all(|set| set == first) => {
-            format!("cpus = \"{first}\"")
-        }
-        _ => {
-            let all: Vec<String> = sets.iter().map(|set| format!("\"{set}\"")).collect();
-            format!("cpus = [{}]", all.join(", "))
-        }
-    }
-}
-
-/// Gives a VM the pCPUs proposed for it: each vCPU one, if it was so before; else all of them to all, so that no
-/// pCPU idles while a vCPU waits for another one.
-pub(super) fn place(vm: &Vm, pins: &Pins) -> String {
-    if vm.is_pinned() {
-        return pin(vm, pins);
-    }
-    cpus(vm, &pins.values().copied().collect())
-}
-
-/// Gives all vCPUs one set.
-pub(super) fn cpus(vm: &Vm, set: &CpuSet) -> String {
-    if set.is_empty() {
-        return "there are no pCPUs for it: move a VM to another host".into();
-    }
-    match vm.manager {
-        Manager::Libvirt => {
-            let last = vm.vcpus.len().saturating_sub(1);
+        Change::Helper(kind, set) => {
             let (virsh, name, how) = (virsh(vm), domain(vm), affects(vm));
-            format!("for v in $(seq 0 {last}); do {virsh} vcpupin {name} $v {set} {how}; done")
+            match kind {
+                HelperKind::Emulator => format!("{virsh} emulatorpin {name} {set} {how}"),
+                HelperKind::Iothread(number) => format!("{virsh} iothreadpin {name} {number} {set} {how}"),
+            }
         }
-        Manager::Xen if vm.running => format!("xl vcpu-pin {} all {set}", quoted(&vm.name)),
-        Manager::Xen => format!("cpus = \"{set}\""),
-        Manager::Cgroup => group(
-            vm,
-            &format!("--cpuset-cpus {set}"),
-            &format!("AllowedCPUs={set}"),
-            &format!("{set} to cpuset.cpus"),
-        ),
-        Manager::Kubernetes => kubelet(),
-    }
-}
-
-/// Gives the VM fewer vCPUs.
-pub(super) fn vcpus(vm: &Vm, number: usize) -> String {
-    match vm.manager {
-        Manager::Libvirt => format!("{} setvcpus {} {number} {}", virsh(vm), domain(vm), affects(vm)),
-        Manager::Xen if vm.running => format!("xl vcpu-set {} {number}", quoted(&vm.name)),
-        Manager::Xen => format!("vcpus = {number}"),
-        Manager::Cgroup | Manager::Kubernetes => "start fewer threads there (corefit run)".into(),
-    }
-}
-
-/// Fewer vCPUs, and where they have sets of their own, one of the VM's pCPUs for each that is left.
-pub(super) fn fewer(vm: &Vm, number: usize, own: &CpuSet) -> String {
-    let number = number.min(own.len()).max(1);
-    let mut sets = vm.online().map(|(_, vcpu)| vcpu.affinity.as_ref().map(|set| &set.value));
-    let first = sets.next().flatten();
-    if first.is_some() && sets.all(|set| set == first) && number == own.len() {
-        return vcpus(vm, number);
-    }
-    let pins: Pins = (0..).zip(own.iter().take(number)).collect();
-    let joint = if vm.manager == Manager::Xen && !vm.running { " and " } else { "; " };
-    format!("{}{joint}{}", vcpus(vm, number), pin(vm, &pins))
-}
-
-/// `virsh`, with where it has to look.
-pub(super) fn virsh(vm: &Vm) -> String {
-    vm.connect.as_ref().map_or("virsh".into(), |uri| format!("virsh -c {}", quoted(uri)))
-}
-
-/// A name as virsh takes it.
-pub(super) fn domain(vm: &Vm) -> String {
-    if vm.name.starts_with('-') { format!("--domain={}", quoted(&vm.name)) } else { quoted(&vm.name) }
-}
-
-/// What a change is for: what was looked at. (A VM that runs need not have a definition that lasts.)
-pub(super) fn affects(vm: &Vm) -> &'static str {
-    if vm.running { "--live" } else { "--config" }
-}
-
-/// Puts a VM's memory on nodes.
-pub(super) fn memory(vm: &Vm, nodes: &CpuSet) -> String {
-    match vm.manager {
-        Manager::Libvirt => {
-            // Memory of a VM that runs cannot be moved where it is bound.
-            format!("{} numatune {} --nodeset {nodes} --config", virsh(vm), domain(vm))
+        Change::Memory(nodes) => memory(vm, nodes),
+        Change::CellMemory(cell, nodes) => {
+            format!("<numatune><memnode cellid='{cell}' mode='strict' nodeset='{nodes}'/></numatune>")
         }
+        Change::Vcpus(number) => match vm.manager {
+            Manager::Libvirt => format!("{} setvcpus {} {number} {}", virsh(vm), domain(vm), affects(vm)),
+            Manager::Xen if vm.running => format!("xl vcpu-set {} {number}", quoted(&vm.name)),
+            Manager::Xen => format!("vcpus = {number}"),
+            Manager::Cgroup | Manager::Kubernetes => "start fewer threads there (corefit run)".into(),
+        },
+        Change::Unlimited(limit) => unlimited(vm, *limit),
+        Change::Limited(limit, quota, period) => limited(vm, *limit, *quota, *period),
+        Change::Guest(GuestTopology { sockets, cores, threads }) => {
+            format!("<cpu><topology sockets='{sockets}' cores='{cores}' threads='{threads}'/></cpu>")
+        }
+    }
+}
+
+fn affinity(vm: &Vm, sets: &[(u32, Filled)]) -> String {
+    let differs = |(vcpu, set): &&(u32, Filled)| present(vm, *vcpu) != Some(set);
+    let changed: Vec<&(u32, Filled)> = sets.iter().filter(differs).collect();
+    let (list, vcpus) = (pairs(&changed), numbers(&changed));
+    match (vm.manager, joint(&changed)) {
+        (Manager::Libvirt, joint) => {
+            let (virsh, name, how) = (virsh(vm), domain(vm), affects(vm));
+            match (&changed[..], joint) {
+                ([(vcpu, set)], _) => format!("{virsh} vcpupin {name} {vcpu} {set} {how}"),
+                (_, Some(set)) => format!("for v in {vcpus}; do {virsh} vcpupin {name} $v {set} {how}; done"),
+                _ => format!("for p in {list}; do {virsh} vcpupin {name} ${{p%:*}} ${{p#*:}} {how}; done"),
+            }
+        }
+        (Manager::Xen, joint) if vm.running => {
+            let name = quoted(&vm.name);
+            match (&changed[..], joint) {
+                ([(vcpu, set)], _) => format!("xl vcpu-pin {name} {vcpu} {set}"),
+                (_, Some(set)) if changed.len() >= vm.width() => format!("xl vcpu-pin {name} all {set}"),
+                _ => format!("for p in {list}; do xl vcpu-pin {name} ${{p%:*}} ${{p#*:}}; done"),
+            }
+        }
+        (Manager::Xen, _) => match joint(&sets.iter().collect::<Vec<_>>()) {
+            Some(set) if set.len() > 1 => format!("cpus = \"{set}\""),
+            _ => {
+                let all: Vec<String> = sets.iter().map(|(_, set)| format!("\"{set}\"")).collect();
+                format!("cpus = [{}]", all.join(", "))
+            }
+        },
+        (Manager::Cgroup, _) => {
+            Filled::all(sets.iter().map(|(_, set)| set)).map_or_else(String::new, |set| {
+                let (docker, systemd) = (format!("--cpuset-cpus {set}"), format!("AllowedCPUs={set}"));
+                group(vm, &docker, &systemd, &format!("{set} to cpuset.cpus"))
+            })
+        }
+        (Manager::Kubernetes, _) => KUBELET.into(),
+    }
+}
+
+/// The set that all have.
+fn joint<'a>(sets: &[&'a (u32, Filled)]) -> Option<&'a Filled> {
+    let first = &sets.first()?.1;
+    sets.iter().all(|(_, set)| set == first).then_some(first)
+}
+
+/// `0:3 1:5`.
+fn pairs(sets: &[&(u32, Filled)]) -> String {
+    sets.iter().map(|(vcpu, set)| format!("{vcpu}:{set}")).collect::<Vec<_>>().join(" ")
+}
+
+/// `0 1 4`, or `$(seq 0 7)`.
+fn numbers(sets: &[&(u32, Filled)]) -> String {
+    match sets {
+        [(first, _), .., (last, _)]
+            if sets.len() > 2 && usize::try_from(last - first).is_ok_and(|n| n + 1 == sets.len()) =>
+        {
+            format!("$(seq {first} {last})")
+        }
+        _ => sets.iter().map(|(vcpu, _)| vcpu.to_string()).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn memory(vm: &Vm, nodes: &Filled) -> String {
+    match vm.manager {
+        // Memory of a VM that runs cannot be moved where it is bound.
+        Manager::Libvirt => format!("{} numatune {} --nodeset {nodes} --config", virsh(vm), domain(vm)),
         Manager::Xen if vm.running => {
             "memory stays where the domain was built: build it anew with cpus_soft of these nodes".into()
         }
-        Manager::Xen => format!("cpus_soft = \"{}\"", xl_nodes(nodes)),
+        Manager::Xen => {
+            let nodes: Vec<String> =
+                nodes.to_string().split(',').map(|part| format!("nodes:{part}")).collect();
+            format!("cpus_soft = \"{}\"", nodes.join(","))
+        }
         Manager::Cgroup => group(
             vm,
             &format!("--cpuset-mems {nodes}"),
@@ -206,23 +184,63 @@ pub(super) fn memory(vm: &Vm, nodes: &CpuSet) -> String {
     }
 }
 
-/// Nodes as xl takes them: `nodes:0,nodes:2-3`.
-pub(super) fn xl_nodes(nodes: &CpuSet) -> String {
-    let parts: Vec<String> = nodes.to_string().split(',').map(|part| format!("nodes:{part}")).collect();
-    parts.join(",")
-}
-
-/// Pins a helper thread.
-pub(super) fn helper(vm: &Vm, kind: HelperKind, set: &CpuSet) -> String {
-    let (virsh, name, how) = (virsh(vm), domain(vm), affects(vm));
-    match kind {
-        HelperKind::Emulator => format!("{virsh} emulatorpin {name} {set} {how}"),
-        HelperKind::Iothread(number) => format!("{virsh} iothreadpin {name} {number} {set} {how}"),
+impl Limit {
+    /// As virsh calls its quota and its period.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Limit::Cap => ("global_quota", "global_period"),
+            Limit::VcpuQuota => ("vcpu_quota", "vcpu_period"),
+        }
     }
 }
 
+fn unlimited(vm: &Vm, limit: Limit) -> String {
+    match vm.manager {
+        Manager::Libvirt => {
+            format!("{} schedinfo {} {} {}=-1", virsh(vm), domain(vm), affects(vm), limit.names().0)
+        }
+        Manager::Xen if vm.running => format!("xl sched-credit -d {} -c 0", quoted(&vm.name)),
+        Manager::Xen => "cap = 0".into(),
+        Manager::Cgroup => {
+            group(vm, "--cpu-quota -1", "CPUQuota=", "max to cpu.max (v1: -1 to cpu.cfs_quota_us)")
+        }
+        Manager::Kubernetes => "set cpuCFSQuota: false for this pod's class, or raise its limit".into(),
+    }
+}
+
+fn limited(vm: &Vm, limit: Limit, quota: u64, period: u64) -> String {
+    let (its_quota, its_period) = limit.names();
+    match vm.manager {
+        Manager::Libvirt => {
+            let (virsh, domain, how) = (virsh(vm), domain(vm), affects(vm));
+            format!("{virsh} schedinfo {domain} {how} {its_period}={period} {its_quota}={quota}")
+        }
+        _ => group(
+            vm,
+            &format!("--cpu-period {period} --cpu-quota {quota}"),
+            &format!("CPUQuotaPeriodSec={}ms", period / 1000),
+            &format!("'{quota} {period}' to cpu.max (v1: cpu.cfs_quota_us and cpu.cfs_period_us)"),
+        ),
+    }
+}
+
+/// `virsh`, with where it has to look.
+fn virsh(vm: &Vm) -> String {
+    vm.connect.as_ref().map_or("virsh".into(), |uri| format!("virsh -c {}", quoted(uri)))
+}
+
+/// A name as virsh takes it.
+fn domain(vm: &Vm) -> String {
+    if vm.name.starts_with('-') { format!("--domain={}", quoted(&vm.name)) } else { quoted(&vm.name) }
+}
+
+/// What a change is for: what was looked at. (A VM that runs need not have a definition that lasts.)
+fn affects(vm: &Vm) -> &'static str {
+    if vm.running { "--live" } else { "--config" }
+}
+
 /// A change of a control group: by docker, by systemd, or by hand.
-pub(super) fn group(vm: &Vm, docker: &str, systemd: &str, file: &str) -> String {
+fn group(vm: &Vm, docker: &str, systemd: &str, file: &str) -> String {
     let last = vm.name.rsplit('/').next().unwrap_or(&vm.name);
     if vm.name.starts_with("/docker/") {
         return format!("docker update {docker} {}", quoted(last));
@@ -234,12 +252,11 @@ pub(super) fn group(vm: &Vm, docker: &str, systemd: &str, file: &str) -> String 
 }
 
 /// What Kubernetes needs to divide its pCPUs anew.
-pub(super) fn kubelet() -> String {
-    "kubectl drain the node; stop kubelet; rm /var/lib/kubelet/cpu_manager_state; start kubelet".into()
-}
+pub(super) const KUBELET: &str =
+    "kubectl drain the node; stop kubelet; rm /var/lib/kubelet/cpu_manager_state; start kubelet";
 
 /// A name that a shell takes as one word.
-pub(super) fn quoted(name: &str) -> String {
+fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./@%+:,".contains(c);
     if !name.is_empty() && name.chars().all(plain) {
         return name.into();

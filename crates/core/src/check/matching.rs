@@ -4,6 +4,11 @@
 //! theorem gives the proof: the vCPUs that an alternating path reaches from it share fewer seats
 //! among them than they are. These are what is reported.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::CpuSet;
+
 /// vCPUs that are more than the seats that they may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Crowd {
@@ -13,9 +18,18 @@ pub(super) struct Crowd {
     pub(super) seats: Vec<usize>,
 }
 
+/// The crowds among guests with these sets of pCPUs, each of which has `seats`.
+pub(super) fn crowds_of(sets: &[&CpuSet], seats: impl Fn(&CpuSet) -> Vec<usize>) -> Vec<Crowd> {
+    let mut lists: BTreeMap<&CpuSet, Rc<[usize]>> = BTreeMap::new();
+    let list = |set| Rc::clone(lists.entry(set).or_insert_with_key(|set| seats(set).into()));
+    let may: Vec<Rc<[usize]>> = sets.iter().copied().map(list).collect();
+    let many = may.iter().flat_map(|list| list.iter()).max().map_or(0, |seat| seat + 1);
+    crowds(&may, many)
+}
+
 /// The crowds among guests of which each may use some of `seats` seats: none of them shares a guest or a
 /// seat with another. Empty if each guest can have a seat of its own.
-pub(super) fn crowds<L: AsRef<[usize]>>(may: &[L], seats: usize) -> Vec<Crowd> {
+fn crowds<L: AsRef<[usize]>>(may: &[L], seats: usize) -> Vec<Crowd> {
     let mut taken: Vec<Option<usize>> = vec![None; seats];
     // Seats from which no path leads to a free one: none ever will, as paths only move guests among seats.
     let mut dead = vec![false; seats];

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Manager, Memory, Place, Report, Rule, Severity, count, cure, named, set_of};
+use super::change::{Change, Cure, Filled};
+use super::{Cell, Context, Memory, Place, Report, Rule, Severity, Vcpu, Vm, count, named, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
-pub(super) fn check(context: &Context<'_>, _number: usize, report: &mut Report<'_, '_>) {
+pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let Some(topology) = context.topology else { return };
     preferred(context, topology, report);
     let with_cpus = topology.nodes.iter().filter(|node| !node.pcpus.is_empty()).count();
@@ -14,9 +15,9 @@ pub(super) fn check(context: &Context<'_>, _number: usize, report: &mut Report<'
         return;
     }
     if report.vm.cells.iter().any(|cell| cell.memory.is_some()) {
-        cells(topology, report);
+        cells(context, number, topology, report);
     } else {
-        numatune(context, topology, report);
+        numatune(context, number, topology, report);
     }
 }
 
@@ -58,14 +59,9 @@ fn preferred(context: &Context<'_>, topology: &Topology, report: &mut Report<'_,
             if vcpus.len() == 1 { "preferred by node affinity" } else { "as node affinity says" },
             cost(context, topology, &first, &hard, vcpus.len())
         );
-        let nodes = topology.nodes_of(&hard);
-        let soft = if topology.pcpus_of_nodes(&nodes).intersection(&topology.online()) == hard {
-            cure::xl_nodes(&nodes)
-        } else {
-            hard.to_string()
-        };
-        let now = format!("xl vcpu-pin {} all - {hard}", cure::quoted(&vm.name));
-        let cure = if vm.running { now } else { format!("cpus_soft = \"{soft}\", or now: {now}") };
+        let all = vm.online().filter_map(|(_, state)| context.reach(state));
+        let all = Filled::new(all.fold(CpuSet::default(), |all, reach| all.union(&reach)));
+        let Some(cure) = all.map(Change::Preference) else { continue };
         report.add(Rule::NodeConflict, Severity::Warning, place, text, cure);
     }
 }
@@ -89,14 +85,14 @@ fn cost(context: &Context<'_>, topology: &Topology, first: &CpuSet, all: &CpuSet
 }
 
 /// A VM's memory nodes against its vCPUs' nodes.
-fn numatune(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, '_>) {
+fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
     let Some(memory) = &vm.memory else { return };
     let nodes = match &memory.value {
         Memory::Automatic => {
             let Some(pcpus) = vm.pcpus() else { return };
             let own = topology.nodes_of(&pcpus);
-            if own == topology.node_ids() {
+            if own.is_empty() || own == topology.node_ids() {
                 return;
             }
             let text = format!(
@@ -104,28 +100,25 @@ fn numatune(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
                  pinned to {}",
                 named("node", &own)
             );
-            let cure = cure::memory(vm, &own);
-            report.add(Rule::NodeConflict, Severity::Warning, &memory.place, text, cure);
+            report.add(Rule::NodeConflict, Severity::Warning, &memory.place, text, on(&own));
             return;
         }
         Memory::Nodes { nodes, .. } => nodes,
     };
     let absent = nodes.difference(&topology.node_ids());
     if !absent.is_empty() {
-        let text = format!(
-            "{} {} not exist here (the host has {}): the VM does not start",
-            named("node", &absent),
-            if absent.len() == 1 { "does" } else { "do" },
-            topology.node_ids()
-        );
-        let own = vm.pcpus().map_or(topology.node_ids(), |pcpus| topology.nodes_of(&pcpus));
-        report.add(Rule::FarMemory, Severity::Error, &memory.place, text, cure::memory(vm, &own));
+        let own = vm.pcpus().map(|pcpus| topology.nodes_of(&pcpus)).filter(|own| !own.is_empty());
+        let cure = on(&own.unwrap_or_else(|| topology.node_ids()));
+        report.add(Rule::FarMemory, Severity::Error, &memory.place, no_node(&absent, topology), cure);
         return;
     }
     let near = topology.pcpus_of_nodes(nodes).intersection(&topology.online());
     let groups = groups(context, report);
     let all = groups.iter().fold(CpuSet::default(), |all, (_, reach, _)| all.union(reach));
     let own = topology.nodes_of(&all);
+    if own.is_empty() {
+        return; // no vCPU has a pCPU: that is what is reported
+    }
     let far: Vec<&(CpuSet, CpuSet, Place)> =
         groups.iter().filter(|(_, reach, _)| !reach.meets(&near)).collect();
     if let Some((_, _, place)) = far.first() {
@@ -138,14 +131,13 @@ fn numatune(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
             named("node", &topology.nodes_of(&theirs)),
             named("node", nodes)
         );
-        report.add(Rule::FarMemory, Severity::Warning, place, text, cure::memory(vm, &own));
+        report.add(Rule::FarMemory, Severity::Warning, place, text, on(&own));
         return;
     }
     let leaving: Vec<&(CpuSet, CpuSet, Place)> =
         groups.iter().filter(|(_, reach, _)| !reach.is_within(&near)).collect();
     if let Some((_, reach, place)) = leaving.first() {
         let vcpus = leaving.iter().fold(CpuSet::default(), |all, (vcpus, ..)| all.union(vcpus));
-        let beyond = topology.nodes_of(&reach.difference(&near));
         let first = reach.intersection(&near);
         let text = format!(
             "{} may run on {}, the memory is on {} only: elsewhere every access that misses the caches crosses \
@@ -155,8 +147,8 @@ fn numatune(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
             named("node", nodes),
             cost(context, topology, &first, reach, vcpus.len())
         );
-        let wide = vcpus.len() > near.len() || beyond.is_empty();
-        let cure = if wide || pinned(report) { cure::memory(vm, &own) } else { cure::cpus(vm, &near) };
+        let stays = |after: &Vm| after.pcpus().is_some_and(|pcpus| pcpus.is_within(&near));
+        let cure = context.repinned_if(number, stays).unwrap_or_else(|| on(&own));
         report.add(Rule::NodeConflict, Severity::Warning, place, text, cure);
         return;
     }
@@ -166,45 +158,75 @@ fn numatune(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
             "memory also comes from {}, where none of its vCPUs runs: that part is far from all of them",
             named("node", &empty)
         );
-        report.add(Rule::FarMemory, Severity::Warning, &memory.place, text, cure::memory(vm, &own));
+        report.add(Rule::FarMemory, Severity::Warning, &memory.place, text, on(&own));
     }
 }
 
-fn pinned(report: &Report<'_, '_>) -> bool {
-    report.vm.pcpus().is_some()
+/// Puts the memory on the nodes of the vCPUs.
+fn on(nodes: &CpuSet) -> Cure {
+    let nodes = Filled::new(nodes.clone()).map(Change::Memory);
+    nodes.map_or_else(
+        || Cure::advice("pin its vCPUs to pCPUs of one node, and put its memory there"),
+        Cure::from,
+    )
 }
 
 /// NUMA nodes that the guest is shown, and where they really are.
-fn cells(topology: &Topology, report: &mut Report<'_, '_>) {
+fn cells(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
     for cell in &vm.cells {
         let Some(memory) = &cell.memory else { continue };
-        let near = topology.pcpus_of_nodes(&memory.value).intersection(&topology.online());
-        let mut far = CpuSet::default();
-        let mut place = None;
-        for (vcpu, state) in vm.online().filter(|(vcpu, _)| cell.vcpus.contains(CpuId(*vcpu))) {
-            let reach = state.affinity.as_ref().map(|set| set.value.intersection(&topology.online()));
-            if reach.is_none_or(|reach| !reach.is_within(&near)) {
-                far = far.union(&set_of([vcpu]));
-                place = place.or(state.affinity.as_ref().map(|set| &set.place));
-            }
+        let vcpus = || vm.online().filter(|(vcpu, _)| cell.vcpus.contains(CpuId(*vcpu)));
+        let absent = memory.value.difference(&topology.node_ids());
+        if !absent.is_empty() {
+            let used = vcpus().filter_map(|(_, state)| context.reach(state));
+            let used = used.fold(CpuSet::default(), |all, reach| all.union(&reach));
+            let own = [topology.nodes_of(&used), topology.node_ids()].into_iter().find_map(Filled::new);
+            let cure =
+                own.map_or_else(|| on(&CpuSet::default()), |own| Change::CellMemory(cell.id, own).into());
+            report.add(Rule::FarMemory, Severity::Error, &memory.place, no_node(&absent, topology), cure);
+            continue;
         }
+        let far = far(vm, cell, topology);
         if far.is_empty() {
             continue;
         }
+        let place = far.iter().find_map(|(_, state)| state.affinity.as_ref()).map(|set| &set.place);
         let text = format!(
             "{} of guest node {} may run away from {}, where the memory of that node is: the guest places memory by a \
              nearness that is not there",
-            named("vCPU", &far),
+            named("vCPU", &set_of(far.iter().map(|(vcpu, _)| *vcpu))),
             cell.id,
             named("host node", &memory.value)
         );
-        let cure = if vm.manager == Manager::Libvirt {
-            let pins: Vec<(u32, &CpuSet)> = far.iter().map(|vcpu| (vcpu.0, &near)).collect();
-            cure::vcpupin(vm, &pins)
-        } else {
-            cure::cpus(vm, &near)
-        };
+        let nodes =
+            |vm: &Vm| vm.cells.iter().filter(|cell| !self::far(vm, cell, topology).is_empty()).count();
+        let nearer = |after: &Vm| self::far(after, cell, topology).is_empty() && nodes(after) < nodes(vm);
+        let cure = context.repinned_if(number, nearer).unwrap_or_else(|| {
+            Cure::Advice(format!("free pCPUs of {} for these vCPUs", named("host node", &memory.value)))
+        });
         report.add(Rule::FarMemory, Severity::Warning, place.unwrap_or(&memory.place), text, cure);
     }
+}
+
+/// vCPUs of a node of the guest that may run away from where its memory is.
+fn far<'a>(vm: &'a Vm, cell: &Cell, topology: &Topology) -> Vec<(u32, &'a Vcpu)> {
+    let Some(memory) = &cell.memory else { return Vec::new() };
+    let near = topology.pcpus_of_nodes(&memory.value).intersection(&topology.online());
+    let is_far = |state: &Vcpu| {
+        let reach = state.affinity.as_ref().map(|set| set.value.intersection(&topology.online()));
+        reach.is_none_or(|reach| !reach.is_within(&near))
+    };
+    let vcpus = vm.online().filter(|(vcpu, _)| cell.vcpus.contains(CpuId(*vcpu)));
+    vcpus.filter(|(_, state)| is_far(state)).collect()
+}
+
+/// That nodes are absent.
+fn no_node(absent: &CpuSet, topology: &Topology) -> String {
+    format!(
+        "{} {} not exist here (the host has {}): the VM does not start",
+        named("node", absent),
+        if absent.len() == 1 { "does" } else { "do" },
+        topology.node_ids()
+    )
 }

@@ -10,10 +10,14 @@
 //! siblings) is not reported; [`Rule::explanation`] says for each rule when.
 
 mod affinity;
+mod change;
+#[cfg(test)]
+mod convergence;
 mod cure;
 mod matching;
 mod memory;
 mod neighbours;
+mod pins;
 mod propose;
 mod quota;
 mod rule;
@@ -23,12 +27,14 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
+use change::Cure;
 
+pub use change::{Change, Filled, Limit};
 pub use cure::commands;
 pub use rule::{RULES, Rule, Severity};
 pub use subject::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
@@ -49,23 +55,18 @@ pub struct Finding {
     pub place: Place,
     /// What happens because of it, in a sentence.
     pub text: String,
-    /// What to do: a command or XML.
+    /// What to do: a command or XML, or advice.
     pub cure: String,
+    /// The same as changes of the VM, in order; none if it is advice.
+    pub changes: Vec<Change>,
 }
 
 /// All findings, by place.
 #[must_use]
 pub fn check(subject: &Subject) -> Vec<Finding> {
     let context = Context::new(subject);
-    let mut findings = Vec::new();
-    for (number, vm) in subject.vms.iter().enumerate() {
-        let mut report = Report { vm, findings: &mut findings };
-        affinity::check(&context, number, &mut report);
-        siblings::check(&context, number, &mut report);
-        memory::check(&context, number, &mut report);
-        quota::check(vm, &mut report);
-        neighbours::check(&context, number, &mut report);
-    }
+    let mut findings = context.findings();
+    findings.extend(neighbours::shared(&context));
     neighbours::weights(&context, &mut findings);
     findings.sort_by(|a, b| a.place.cmp(&b.place).then(a.rule.cmp(&b.rule)).then(a.vm.cmp(&b.vm)));
     findings
@@ -77,17 +78,20 @@ struct Context<'a> {
     topology: Option<&'a Topology>,
     /// Cores or modules.
     units: Vec<CpuSet>,
-    /// pCPUs that VMs can use: online and not reserved; `None` if the host is not known.
+    /// pCPUs that VMs can use together: online, balanced by the kernel and not reserved; `None` if the host is
+    /// not known.
     usable: Option<CpuSet>,
     unit_of: BTreeMap<CpuId, usize>,
     /// Of each VM: [`Vm::pcpus`], and those of [`Vm::dedicated`].
     sets: Vec<Option<CpuSet>>,
     dedicated: Vec<Option<CpuSet>>,
-    /// Of each pCPU: how many VMs name it without naming all, and to which VMs it is dedicated.
+    /// Of each pCPU: how many VMs name it, and to which VMs it is dedicated.
     named_by: BTreeMap<CpuId, usize>,
     owners: BTreeMap<CpuId, Vec<usize>>,
     /// Of each VM: where it could be pinned instead, once somebody asked.
-    proposed: Vec<OnceCell<Option<propose::Pins>>>,
+    proposed: Vec<OnceCell<Option<propose::Sets>>>,
+    /// Where VMs have been sent so far, by number, and whether to have that for themselves.
+    given: RefCell<BTreeMap<usize, (CpuSet, bool)>>,
 }
 
 /// Where findings about a VM go.
@@ -97,13 +101,32 @@ struct Report<'a, 'f> {
 }
 
 impl Report<'_, '_> {
-    fn add(&mut self, rule: Rule, severity: Severity, place: &Place, text: String, cure: String) {
-        let vm = self.vm.name.clone();
-        self.findings.push(Finding { rule, severity, vm, place: place.clone(), text, cure });
+    fn add(&mut self, rule: Rule, severity: Severity, place: &Place, text: String, todo: impl Into<Cure>) {
+        let (vm, todo) = (self.vm.name.clone(), todo.into());
+        let cure = cure::written(self.vm, &todo);
+        let changes = match todo {
+            Cure::Do(changes) => changes,
+            Cure::Advice(_) => Vec::new(),
+        };
+        self.findings.push(Finding { rule, severity, vm, place: place.clone(), text, cure, changes });
     }
 }
 
 impl<'a> Context<'a> {
+    /// All that is found of each VM.
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (number, vm) in self.subject.vms.iter().enumerate() {
+            let mut report = Report { vm, findings: &mut findings };
+            affinity::check(self, number, &mut report);
+            siblings::check(self, number, &mut report);
+            memory::check(self, number, &mut report);
+            quota::check(self, number, &mut report);
+            neighbours::check(self, number, &mut report);
+        }
+        findings
+    }
+
     fn new(subject: &'a Subject) -> Context<'a> {
         let topology = subject.topology.as_ref();
         let reserved = subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
@@ -115,16 +138,18 @@ impl<'a> Context<'a> {
             topology,
             units,
             unit_of,
-            usable: topology.map(|topology| topology.online().difference(&reserved)),
+            usable: topology
+                .map(|topology| topology.online().difference(&topology.isolated).difference(&reserved)),
             sets: subject.vms.iter().map(Vm::pcpus).collect(),
             dedicated: subject.vms.iter().map(Vm::dedicated).collect(),
             named_by: BTreeMap::new(),
             owners: BTreeMap::new(),
             proposed: subject.vms.iter().map(|_| OnceCell::new()).collect(),
+            given: RefCell::default(),
         };
         let (mut named_by, mut owners) = (BTreeMap::new(), BTreeMap::new());
-        for (number, set) in context.sets.iter().enumerate() {
-            for cpu in set.iter().filter(|set| context.is_narrow(set)).flat_map(CpuSet::iter) {
+        for number in 0..subject.vms.len() {
+            for cpu in context.names(number).into_iter().flat_map(CpuSet::iter) {
                 *named_by.entry(cpu).or_default() += 1;
             }
             for cpu in context.dedicated[number].iter().flat_map(CpuSet::iter) {
@@ -134,9 +159,10 @@ impl<'a> Context<'a> {
         Context { named_by, owners, ..context }
     }
 
-    /// Whether a set leaves out something that could be used: otherwise it names nothing.
-    fn is_narrow(&self, set: &CpuSet) -> bool {
-        self.usable.as_ref().is_none_or(|usable| !usable.is_within(set))
+    /// The pCPUs that a VM names: those that it may use, if it leaves out some or has them for itself.
+    fn names(&self, number: usize) -> Option<&CpuSet> {
+        let narrow = |set: &&CpuSet| self.usable.as_ref().is_none_or(|usable| !usable.is_within(set));
+        self.dedicated[number].as_ref().or_else(|| self.sets[number].as_ref().filter(narrow))
     }
 
     /// What is dedicated to other VMs.
@@ -160,10 +186,10 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// pCPUs that the affinity of another VM names; one that may run everywhere counts as naming none.
+    /// pCPUs that other VMs name.
     fn others(&self, number: usize) -> CpuSet {
         let shared = self.subject.shared.as_ref().map(|set| set.value.clone()).unwrap_or_default();
-        let own = self.sets[number].as_ref().filter(|set| self.is_narrow(set));
+        let own = self.names(number);
         let mine = |cpu: CpuId| usize::from(own.is_some_and(|set| set.contains(cpu)));
         let others = self.named_by.iter().filter(|(cpu, many)| **many > mine(**cpu));
         others.map(|(cpu, _)| *cpu).collect::<CpuSet>().union(&shared)

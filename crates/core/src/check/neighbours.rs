@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Context, Finding, Manager, Memory, Report, Rule, Severity, Vm, busy, cure, named};
+use super::change::{Change, Cure, Filled, after};
+use super::propose::{LATER, Taken};
+use super::{Context, Finding, HelperKind, Manager, Report, Rule, Severity, Vm, busy, cure, named};
 use crate::entitle::{self, Host, WeightRule};
+use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Weight};
 
 /// What a VM may lose of the part that its weight gives before that is reported.
@@ -12,6 +15,11 @@ const TOLERATED: f64 = 0.1;
 const USUAL: (Weight, Weight) = (Weight(1024.0), Weight(100.0));
 /// Where no weight is set in Xen.
 const USUAL_XEN: Weight = Weight(256.0);
+
+/// Where a helper has no place.
+const NO_HELPER_ROOM: &str = "keep a pCPU without vCPUs for it";
+/// Where neither of two VMs can move.
+const NO_FREE: &str = "pin one of them elsewhere: here are no free pCPUs for this one";
 
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     overlap(context, number, report);
@@ -22,11 +30,7 @@ pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_
 fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
     let Some(mine) = &context.dedicated[number] else { return pool(context, number, report) };
-    let cure = |vm: &Vm| match (vm.manager, context.propose(number)) {
-        (Manager::Kubernetes, _) => cure::kubelet(),
-        (_, Some(pins)) => cure::pin(vm, pins),
-        (_, None) => "pin one of them elsewhere: here are no free pCPUs for this one".into(),
-    };
+    let cure = || context.repinned(number, NO_FREE);
     for number in context.owners_of(mine).range(..number) {
         let (other, theirs) = (&context.subject.vms[*number], &context.dedicated[*number]);
         let both = theirs.as_ref().map(|theirs| theirs.intersection(mine)).unwrap_or_default();
@@ -40,7 +44,7 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             if both.len() == 1 { "is" } else { "are" },
             other.name,
         );
-        report.add(Rule::DedicatedOverlap, Severity::Error, vm.affinity_place(), text, cure(vm));
+        report.add(Rule::DedicatedOverlap, Severity::Error, vm.affinity_place(), text, cure());
     }
     let Some(shared) = &context.subject.shared else { return };
     let both = shared.value.intersection(mine);
@@ -51,17 +55,36 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             if both.len() == 1 { "is" } else { "are" },
             shared.place
         );
-        report.add(Rule::DedicatedOverlap, Severity::Error, vm.affinity_place(), text, cure(vm));
+        report.add(Rule::DedicatedOverlap, Severity::Error, vm.affinity_place(), text, cure());
     }
+}
+
+/// The set for everybody who has no pCPUs of his own, where it names some that the host has not.
+pub(super) fn shared(context: &Context<'_>) -> Option<Finding> {
+    let (shared, topology) = context.subject.shared.as_ref().zip(context.topology)?;
+    let absent = shared.value.difference(&topology.pcpus);
+    let text = format!(
+        "{} {} not exist here (the host has {}): the state is another host's, and kubelet does not start with it",
+        named("pCPU", &absent),
+        if absent.len() == 1 { "does" } else { "do" },
+        topology.pcpus
+    );
+    let finding = Finding {
+        rule: Rule::AbsentPcpu,
+        severity: Severity::Error,
+        vm: shared.place.element.clone(),
+        place: shared.place.clone(),
+        text,
+        cure: cure::KUBELET.into(),
+        changes: Vec::new(),
+    };
+    (!absent.is_empty()).then_some(finding)
 }
 
 /// A set of pCPUs for a VM some of which are dedicated to others. (A VM without a set is meant to run anywhere.)
 fn pool(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
-    let Some(mine) = context.sets[number].as_ref().filter(|set| vm.is_guest() && context.is_narrow(set))
-    else {
-        return;
-    };
+    let Some(mine) = context.names(number).filter(|_| vm.is_guest()) else { return };
     let owners: Vec<usize> = context.owners_of(mine).into_iter().filter(|other| *other != number).collect();
     let Some(first) = owners.first().map(|first| &context.subject.vms[*first]) else { return };
     let both = mine.intersection(&context.others_own(number));
@@ -72,15 +95,7 @@ fn pool(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         first.name,
         first.affinity_place()
     );
-    let rest = mine.difference(&both);
-    let cure = if rest.len() >= vm.width() {
-        cure::cpus(vm, &rest)
-    } else {
-        context.propose(number).map_or_else(
-            || "pin one of them elsewhere: here are no free pCPUs for this one".into(),
-            |pins| cure::place(vm, pins),
-        )
-    };
+    let cure = context.repinned(number, NO_FREE);
     report.add(Rule::DedicatedOverlap, Severity::Warning, vm.affinity_place(), text, cure);
 }
 
@@ -92,7 +107,9 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     if vm.helpers.is_empty() {
         return;
     }
-    let theirs = context.others_own(number);
+    // On pCPUs of the host is where helpers belong; VMs there are reported as such.
+    let reserved = context.subject.reserved.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+    let owned = mine.union(&context.others_own(number)).difference(&reserved);
     for helper in &vm.helpers {
         let set = match &context.topology {
             Some(topology) => helper.affinity.value.intersection(&topology.online()),
@@ -103,7 +120,7 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             && vm
                 .online()
                 .any(|(_, vcpu)| vcpu.affinity.as_ref().is_some_and(|a| a.value == helper.affinity.value));
-        if set.is_empty() || inherited || !set.is_within(&mine.union(&theirs)) {
+        if set.is_empty() || inherited || !set.is_within(&owned) {
             continue;
         }
         let who = match helper.kind {
@@ -119,32 +136,42 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             "{who} can only run on {}, {whose}: a vCPU stops each time they work",
             named("pCPU", &set)
         );
-        let reserved = context.subject.reserved.as_ref().map(|set| set.value.clone());
-        let others = context.others(number);
-        let isolated = context.topology.map(|t| t.isolated.clone()).unwrap_or_default();
-        let free = context
-            .usable
-            .as_ref()
-            .map(|usable| usable.difference(mine).difference(&others).difference(&isolated));
-        // Beside the vCPUs if possible: on their nodes.
-        let near = context.topology.map(|t| t.pcpus_of_nodes(&t.nodes_of(mine)));
-        let near = free.as_ref().zip(near).map(|(free, near)| free.intersection(&near));
-        let target = [reserved, near, free].into_iter().flatten().find(|set| !set.is_empty());
-        let cure = target.map_or_else(
-            || "keep a pCPU without vCPUs for it".into(),
-            |set| cure::helper(vm, helper.kind, &set),
-        );
+        let cure = context.beside(number, helper.kind, &CpuSet::default());
         report.add(Rule::HelpersOnVcpus, Severity::Warning, &helper.affinity.place, text, cure);
+    }
+}
+
+impl Context<'_> {
+    /// Gives a helper what it can use of its set; if that is nothing, pCPUs of the host, else some beside its vCPUs
+    /// that no VM names, else some that are dedicated to nobody.
+    pub(super) fn beside(&self, number: usize, kind: HelperKind, set: &CpuSet) -> Cure {
+        let (Some(topology), Some(usable)) = (self.topology, &self.usable) else {
+            return Cure::advice(NO_HELPER_ROOM);
+        };
+        let none = CpuSet::default();
+        let mine = self.dedicated[number].as_ref().unwrap_or(&none);
+        let owned = mine.union(&self.others_own(number));
+        let reserved = self.subject.reserved.as_ref().map(|set| set.value.intersection(&topology.online()));
+        let reserved = reserved.unwrap_or_default();
+        let kept = set.intersection(&usable.union(&reserved));
+        let taken = self.taken(number, true).named;
+        let free = usable.difference(mine).difference(&taken);
+        let near = topology.pcpus_of_nodes(&topology.nodes_of(mine)).intersection(&free);
+        let kept = if kept.is_within(&owned.difference(&reserved)) { none } else { kept };
+        let found = [kept, reserved, near, free, usable.difference(&owned)].into_iter().find_map(Filled::new);
+        found.map_or_else(|| Cure::advice(NO_HELPER_ROOM), |set| Change::Helper(kind, set).into())
     }
 }
 
 /// Weights that promise more than affinities allow.
 pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
     let subject = context.subject;
-    if context.topology.is_none() || subject.vms.iter().all(|vm| vm.weight.is_none()) {
+    let Some(topology) = context.topology.filter(|_| subject.vms.iter().any(|vm| vm.weight.is_some())) else {
         return;
-    }
-    let (Some(bound), Some(free)) = (divide(context, true), divide(context, false)) else { return };
+    };
+    let divided = |affinities| divide(topology, &subject.vms, affinities);
+    let (Some(bound), Some(free)) = (divided(true), divided(false)) else { return };
+    let others = findings.len();
     for (number, vm) in subject.vms.iter().enumerate() {
         let Some(weight) = &vm.weight else { continue };
         let (gets, promised) = (bound.cpus(number), free.cpus(number));
@@ -156,34 +183,46 @@ pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
             weight.value.0,
             bound.words(number)
         );
-        let wide = context.usable.clone().unwrap_or_default().difference(&context.others_own(number));
-        let wide = context.topology.map_or(wide.clone(), |topology| {
-            let wide = wide.difference(&topology.isolated);
-            match vm.memory.as_ref().map(|memory| &memory.value) {
-                Some(Memory::Nodes { nodes, .. }) => wide.intersection(&topology.pcpus_of_nodes(nodes)),
-                _ => wide,
-            }
-        });
-        let cure = if vm.pcpus().as_ref() == Some(&wide) {
-            "move a VM that shares its pCPUs elsewhere: it may use all there are near its memory".into()
-        } else {
-            cure::cpus(vm, &wide)
+        // What brings little, or trouble to others, is no cure.
+        let honoured = |changes: &Vec<Change>| {
+            let mut subject = subject.clone();
+            subject.vms[number] = after(vm, changes);
+            let bound = divide(topology, &subject.vms, true);
+            bound.is_some_and(|bound| bound.cpus(number).0 >= gets.0 + TOLERATED * promised.0)
+                && Context::new(&subject).findings().len() <= others
         };
-        findings.push(Finding {
-            rule: Rule::WeightNotHonoured,
-            severity: Severity::Note,
-            vm: vm.name.clone(),
-            place: weight.place.clone(),
-            text,
-            cure,
-        });
+        let cure = match widened(context, number, &context.taken(number, false)).filter(honoured) {
+            // What was just proposed for others would be in the way.
+            Some(changes)
+                if widened(context, number, &context.taken(number, true)).as_ref() != Some(&changes) =>
+            {
+                Cure::advice(LATER)
+            }
+            Some(changes) => Cure::Do(changes),
+            None => Cure::advice("move a VM that shares its pCPUs elsewhere: it may use all that it can"),
+        };
+        let mut report = Report { vm, findings };
+        report.add(Rule::WeightNotHonoured, Severity::Note, &weight.place, text, cure);
     }
 }
 
+/// All pCPUs that a VM may share with others. What was chosen for another reason is kept: pins one to one, siblings or
+/// nodes that the guest knows of.
+fn widened(context: &Context<'_>, number: usize, taken: &Taken) -> Option<Vec<Change>> {
+    let vm = &context.subject.vms[number];
+    let all = context.near(number).or_else(|| context.usable.clone()).unwrap_or_default();
+    let siblings = vm.guest.as_ref().is_some_and(|guest| guest.value.threads > 1);
+    let nodes = vm.cells.iter().any(|cell| cell.memory.is_some());
+    let room = context.room(taken, &all, vm.width());
+    let more = |room: &Filled| vm.pcpus().is_some_and(|own| own.len() < room.len());
+    let room = room.filter(|room| more(room) && !vm.is_pinned() && !siblings && !nodes);
+    let sets =
+        room.map(|room| (0..).zip(&vm.vcpus).map(|(vcpu, _)| (vcpu, room.clone())).collect::<Vec<_>>());
+    sets.filter(|sets| cure::differ(vm, sets)).map(|sets| context.moved(vm, sets))
+}
+
 /// What each VM gets when everybody is busy, with their affinities or as if there were none.
-fn divide(context: &Context<'_>, affinities: bool) -> Option<entitle::Division> {
-    let topology = context.topology?;
-    let vms = &context.subject.vms;
+fn divide(topology: &Topology, vms: &[Vm], affinities: bool) -> Option<entitle::Division> {
     // Weights of control groups v2 are about 100; those of v1, which libvirt's test VMs have, about 1024.
     let small = vms.iter().filter_map(|vm| vm.weight.as_ref()).all(|weight| weight.value.0 <= 1000.0);
     let xen = vms.iter().any(|vm| vm.manager == Manager::Xen);

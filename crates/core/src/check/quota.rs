@@ -1,6 +1,7 @@
 //! Caps below what vCPUs could use, and periods that are very short or long.
 
-use super::{Manager, Report, Rule, Set, Severity, Vm, count, cure};
+use super::change::{Change, Cure, Limit};
+use super::{Context, Manager, Report, Rule, Set, Severity, Vm, count};
 use crate::{Cpus, Quota};
 
 /// Shorter periods stop and start a vCPU before its caches are warm. Ours.
@@ -16,23 +17,24 @@ const LOST: f64 = 0.05;
 /// Quotas are rarely exact; what lies so close is meant to be equal.
 const SLACK: f64 = 0.005;
 
-pub(super) fn check(vm: &Vm, report: &mut Report<'_, '_>) {
+pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
+    let vm = report.vm;
     let vcpus = vm.width();
     let wanted = vm.dedicated().map_or(vcpus, |pcpus| pcpus.len().min(vcpus));
-    if let Some((cap, pcpus)) = limit(vm.cap.as_ref()) {
-        below(vm, cap, pcpus, wanted, "together", report);
-        period(vm, cap, pcpus.0 < float(vcpus), "global_period", report);
+    if let Some((cap, pcpus)) = limited(vm.cap.as_ref()) {
+        below(context, number, (cap, pcpus), wanted, report);
+        period(vm, cap, pcpus.0 < float(vcpus), Limit::Cap, report);
     }
-    if let Some((quota, each)) = limit(vm.vcpu_quota.as_ref()) {
+    if let Some((quota, each)) = limited(vm.vcpu_quota.as_ref()) {
         if vm.dedicated().is_some() && each.0 < 1.0 - SLACK {
             let text = format!(
                 "each vCPU may use {each} of the pCPU that is dedicated to it; the rest of it idles while the vCPU is \
                  stopped"
             );
-            let cure = lift(vm, "vcpu_quota");
+            let cure = Change::Unlimited(Limit::VcpuQuota);
             report.add(Rule::QuotaBelowPinned, Severity::Warning, &quota.place, text, cure);
         }
-        period(vm, quota, each.0 < 1.0 - SLACK, "vcpu_period", report);
+        period(vm, quota, each.0 < 1.0 - SLACK, Limit::VcpuQuota, report);
     }
     lost(vm, report);
 }
@@ -53,36 +55,42 @@ fn lost(vm: &Vm, report: &mut Report<'_, '_>) {
     let text =
         format!("{:.0} % of its CPU time is left over {where_from} and missing {where_to}", 100.0 * lost);
     let cure = format!("corefit manage --apply with shape = \"{shape}\" in [policy], {by_hand}");
-    report.add(Rule::LostTimeslices, Severity::Warning, &set.place, text, cure);
+    report.add(Rule::LostTimeslices, Severity::Warning, &set.place, text, Cure::Advice(cure));
 }
 
-fn limit(set: Option<&Set<Quota>>) -> Option<(&Set<Quota>, Cpus)> {
+fn limited(set: Option<&Set<Quota>>) -> Option<(&Set<Quota>, Cpus)> {
     set.and_then(|set| Some((set, set.value.cpus()?)))
 }
 
 fn below(
-    vm: &Vm,
-    cap: &Set<Quota>,
-    Cpus(pcpus): Cpus,
+    context: &Context<'_>,
+    number: usize,
+    (cap, Cpus(pcpus)): (&Set<Quota>, Cpus),
     wanted: usize,
-    how: &str,
     report: &mut Report<'_, '_>,
 ) {
+    let vm = report.vm;
     if pcpus >= float(wanted) - SLACK {
         return;
     }
     let vcpus = count(vm.width(), "vCPU");
     if vm.dedicated().is_some() {
         let text = format!(
-            "{} are set aside for it, but its vCPUs may use {pcpus:.2} of them {how}: {:.2} go to nobody",
+            "{} are set aside for it, but its vCPUs may use {pcpus:.2} of them together: {:.2} go to nobody",
             count(wanted, "pCPU"),
             float(wanted) - pcpus
         );
-        report.add(Rule::QuotaBelowPinned, Severity::Warning, &cap.place, text, lift(vm, "global_quota"));
+        report.add(
+            Rule::QuotaBelowPinned,
+            Severity::Warning,
+            &cap.place,
+            text,
+            Change::Unlimited(Limit::Cap),
+        );
     } else if vm.is_guest() && vm.width() > 1 {
         // Of a single vCPU nobody waits for it while it is stopped.
         let text = format!(
-            "{vcpus} may use {pcpus:.2} pCPUs {how}: when all are busy they run for {:.0} % of each period and then all \
+            "{vcpus} may use {pcpus:.2} pCPUs together: when all are busy they run for {:.0} % of each period and then all \
              stop, lock holders too",
             100.0 * pcpus / float(vm.width())
         );
@@ -92,11 +100,19 @@ fn below(
             reason = "below the number of vCPUs"
         )]
         let enough = (pcpus + SLACK).floor().max(1.0) as usize;
-        report.add(Rule::CapBelowVcpus, Severity::Warning, &cap.place, text, cure::vcpus(vm, enough));
+        let pinned = context.topology.is_some() && vm.online().any(|(_, vcpu)| vcpu.affinity.is_some());
+        let cure = match pinned.then(|| context.fewer(number, enough)).flatten() {
+            Some(cure) => cure,
+            None if pinned => {
+                Cure::advice("raise its cap: there are no pCPUs that fewer vCPUs could have alone")
+            }
+            None => Change::Vcpus(enough).into(),
+        };
+        report.add(Rule::CapBelowVcpus, Severity::Warning, &cap.place, text, cure);
     }
 }
 
-fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Report<'_, '_>) {
+fn period(vm: &Vm, set: &Set<Quota>, binds: bool, limit: Limit, report: &mut Report<'_, '_>) {
     let Quota { period_us, quota_us: Some(quota_us), .. } = set.value else { return };
     if !binds || vm.manager == Manager::Xen {
         return; // Xen accounts every 30 ms, whatever the cap
@@ -112,7 +128,7 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Repor
     } else if period_us > LONG_US {
         // In the worst case, all of its threads use the quota up at once.
         let at_once = u64::try_from(vm.width().max(1)).unwrap_or(1);
-        let threads = if name == "global_period" { at_once } else { 1 };
+        let threads = if limit == Limit::Cap { at_once } else { 1 };
         let stopped = period_us.saturating_sub(quota_us / threads);
         format!(
             "with a period of {} ms it can stand still for {:.0} ms at a time",
@@ -127,36 +143,7 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, name: &str, report: &mut Repor
     let usual =
         [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US).unwrap_or(LONG_US);
     let scaled = part(usual).max(LEAST_QUOTA_US);
-    let cure = match vm.manager {
-        Manager::Libvirt => {
-            let quota = name.replace("period", "quota");
-            let (virsh, domain, how) = (cure::virsh(vm), cure::domain(vm), cure::affects(vm));
-            format!("{virsh} schedinfo {domain} {how} {name}={usual} {quota}={scaled}")
-        }
-        _ => cure::group(
-            vm,
-            &format!("--cpu-period {usual} --cpu-quota {scaled}"),
-            &format!("CPUQuotaPeriodSec={}ms", usual / 1000),
-            &format!("'{scaled} {usual}' to cpu.max (v1: cpu.cfs_quota_us and cpu.cfs_period_us)"),
-        ),
-    };
-    report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, cure);
-}
-
-/// No limit any more.
-fn lift(vm: &Vm, parameter: &str) -> String {
-    match vm.manager {
-        Manager::Libvirt => {
-            let (virsh, domain, how) = (cure::virsh(vm), cure::domain(vm), cure::affects(vm));
-            format!("{virsh} schedinfo {domain} {how} {parameter}=-1")
-        }
-        Manager::Xen if vm.running => format!("xl sched-credit -d {} -c 0", cure::quoted(&vm.name)),
-        Manager::Xen => "cap = 0".into(),
-        Manager::Cgroup => {
-            cure::group(vm, "--cpu-quota -1", "CPUQuota=", "max to cpu.max (v1: -1 to cpu.cfs_quota_us)")
-        }
-        Manager::Kubernetes => "set cpuCFSQuota: false for this pod's class, or raise its limit".into(),
-    }
+    report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, Change::Limited(limit, scaled, usual));
 }
 
 #[expect(clippy::cast_precision_loss, reason = "at most 65536")]

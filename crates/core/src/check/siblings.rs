@@ -1,19 +1,25 @@
 //! vCPUs that share a core's (or module's) units: forced to, sold as cores, or unknown to their guest.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-use super::matching::{Crowd, crowds};
-use super::propose::Pins;
-use super::{Context, Manager, Place, Report, Rule, Set, Severity, busy, count, cure, named, set_of};
+use super::change::{Change, Cure, Filled, after};
+use super::matching::Crowd;
+use super::propose::Sets;
+use super::{
+    Context, GuestTopology, Manager, Place, Report, Rule, Set, Severity, Vm, busy, count, cure, named, set_of,
+};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
+
+/// What makes a guest's siblings true.
+const EVEN: &str = "pin it to the same number of siblings of each of its cores, as many pCPUs as it has vCPUs; \
+                    then tell the guest (threads='N')";
 
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let Some(topology) = context.topology else { return };
     forced(context, number, topology, report);
     sold_as_cores(context, number, topology, report);
-    invented(context, topology, report);
+    invented(context, number, topology, report);
 }
 
 /// vCPUs of one VM of which more than one must run on a unit.
@@ -22,50 +28,46 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
     if !vm.is_guest() || vm.sees_host {
         return;
     }
-    let mut guests = Vec::new();
-    let mut may: Vec<Rc<[usize]>> = Vec::new();
-    let mut lists: BTreeMap<CpuSet, Rc<[usize]>> = BTreeMap::new();
-    let mut reaches = Vec::new();
-    for (vcpu, state) in vm.online().filter(|(_, state)| busy(state)) {
-        let Some(set) = &state.affinity else { continue };
-        let reach = set.value.intersection(&topology.online());
-        if reach.is_empty() {
-            continue;
-        }
-        let units = |reach: &CpuSet| -> BTreeSet<usize> {
-            reach.iter().filter_map(|cpu| context.unit_of.get(&cpu)).copied().collect()
-        };
-        let list = lists.entry(reach.clone()).or_insert_with_key(|reach| units(reach).into_iter().collect());
-        may.push(Rc::clone(list));
-        guests.push((vcpu, set));
-        reaches.push(reach);
-    }
-    let crowds = crowds(&may, context.units.len()).into_iter().filter(|crowd| {
-        let pcpus = crowd.guests.iter().fold(CpuSet::default(), |all, g| all.union(&reaches[*g]));
-        // Those without even a pCPU each are reported as such.
-        pcpus.len() >= crowd.guests.len() && !told(context, report, crowd, &guests)
-    });
-    let crowds: Vec<Crowd> = crowds.collect();
+    let sets: Vec<(u32, CpuSet)> = vm
+        .online()
+        .filter(|(_, state)| busy(state))
+        .filter_map(|(vcpu, state)| {
+            Some((vcpu, state.affinity.as_ref()?.value.intersection(&topology.online())))
+        })
+        .filter(|(_, reach)| !reach.is_empty())
+        .collect();
+    let sets: Vec<(u32, &CpuSet)> = sets.iter().map(|(vcpu, reach)| (*vcpu, reach)).collect();
+    let (crowds, seated) = context.unit_crowds(vm, &sets);
     let Some(first) = crowds.first() else { return };
-    let place = &guests[first.guests[0]].1.place;
+    let first =
+        vm.vcpus.get(super::propose::index(sets[first.guests[0]].0)).and_then(|v| v.affinity.as_ref());
+    let place = first.map_or(&vm.place, |set| &set.place);
     let members = || crowds.iter().flat_map(|crowd| &crowd.guests);
-    let vcpus = set_of(members().map(|g| guests[*g].0));
-    let pcpus = members().fold(CpuSet::default(), |all, g| all.union(&reaches[*g]));
+    let vcpus = set_of(members().map(|g| sets[*g].0));
+    let pcpus = members().fold(CpuSet::default(), |all, g| all.union(sets[*g].1));
     let seats: usize = crowds.iter().map(|crowd| crowd.seats.len()).sum();
     // A core with two of them has at least two that compete.
     let compete: usize = crowds.iter().map(|c| 2 * (c.guests.len() - c.seats.len()).min(c.seats.len())).sum();
     let unit = topology.unit_name();
     let sharing =
         format!("{} are kept on {} ({})", named("vCPU", &vcpus), count(seats, unit), named("pCPU", &pcpus));
-    let free = free_units(context, number).difference(&pcpus);
-    let units = context.units.iter().filter(|unit| unit.meets(&free)).count();
-    if units == 0 {
+    let clear = context.clear_units(number, &context.taken(number, false));
+    let units = clear.iter().filter(|unit| !unit.meets(&pcpus)).count();
+    if clear.len() <= seated || units == 0 {
         hidden(context, vm, &sharing, place, unit, report);
         return;
     }
-    let cure = context
-        .propose(number)
-        .map_or_else(|| cure::cpus(vm, &free.union(&pcpus)), |pins| cure::place(vm, pins));
+    // Sets that leave all as crowded are no cure.
+    let helps = |after: &Vm| {
+        let busy = after.online().filter(|(_, state)| busy(state));
+        let sets: Vec<(u32, &CpuSet)> =
+            busy.filter_map(|(vcpu, state)| Some((vcpu, &state.affinity.as_ref()?.value))).collect();
+        let (crowds, seated) = context.unit_crowds(after, &sets);
+        crowds.is_empty() || seated >= clear.len()
+    };
+    let cure = context.repinned_if(number, helps).unwrap_or_else(|| {
+        Cure::Advice(format!("spread it over more {unit}s: too few pCPUs are free for all of its vCPUs"))
+    });
     let text = format!(
         "{sharing} while {} of the host {} no VM pinned to {}: when all are busy, {} {compete} share a {unit}'s units with another",
         count(units, unit),
@@ -79,7 +81,7 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
 /// vCPUs on siblings, with no free units to move to, and a guest that does not know.
 fn hidden(
     context: &Context<'_>,
-    vm: &super::Vm,
+    vm: &Vm,
     sharing: &str,
     place: &Place,
     unit: &str,
@@ -98,7 +100,7 @@ fn hidden(
 }
 
 /// The topology of a VM whose vCPUs are pinned one to one, and the order of its pins that makes it true.
-fn tell(context: &Context<'_>, vm: &super::Vm) -> String {
+fn tell(context: &Context<'_>, vm: &Vm) -> Cure {
     let own = vm.pcpus().unwrap_or_default();
     // Its pCPUs, those of one unit next to each other.
     let mut units: BTreeMap<usize, Vec<CpuId>> = BTreeMap::new();
@@ -109,62 +111,45 @@ fn tell(context: &Context<'_>, vm: &super::Vm) -> String {
     }
     let threads = units.values().map(Vec::len).min().unwrap_or(1);
     let even = units.values().all(|unit| unit.len() == threads);
-    if !even || threads < 2 || own.len() != vm.vcpus.len() {
-        return "pin it to the same number of siblings of each of its cores, as many pCPUs as it has vCPUs; \
-                then tell the guest (threads='N')"
-            .into();
+    if !even || threads < 2 || units.len() * threads != vm.vcpus.len() {
+        return Cure::advice(EVEN);
     }
-    let pins: Pins = (0..).zip(units.into_values().flatten()).collect();
-    let topology = format!(
-        "<cpu><topology sockets='1' cores='{}' threads='{threads}'/></cpu>",
-        vm.vcpus.len() / threads
-    );
+    let pins: Sets = (0..).zip(units.into_values().flatten().map(Filled::one)).collect();
+    let number = |n: usize| u32::try_from(n).unwrap_or(1);
+    let (cores, width) = (number(vm.vcpus.len() / threads), number(threads));
+    let mut changes = vec![Change::Guest(GuestTopology { sockets: 1, cores, threads: width })];
     // Siblings have to follow each other in the guest's order, too.
     let unit = |vcpu: u32| {
         let vcpu = usize::try_from(vcpu).ok().and_then(|vcpu| vm.vcpus.get(vcpu));
         let cpu = vcpu.and_then(|vcpu| vcpu.affinity.as_ref()?.value.iter().next());
         cpu.and_then(|cpu| context.unit_of.get(&cpu))
     };
-    let width = u32::try_from(threads).unwrap_or(1);
-    if pins.keys().all(|vcpu| unit(*vcpu) == unit(vcpu / width * width)) {
-        return topology;
+    if !pins.iter().all(|(vcpu, _)| unit(*vcpu) == unit(vcpu / width * width)) {
+        changes.push(Change::Affinity(pins));
     }
-    format!("{topology}, and siblings in the guest's order: {}", cure::pin(vm, &pins))
+    Cure::Do(changes)
 }
 
-/// pCPUs of units of which no VM's affinity names a pCPU, and that nothing is kept from.
-fn free_units(context: &Context<'_>, number: usize) -> CpuSet {
-    let others = context.others(number);
-    let usable = context.usable.clone().unwrap_or_default();
-    let isolated = context.topology.map(|t| t.isolated.clone()).unwrap_or_default();
-    let clear = context.units.iter().filter(|unit| !unit.meets(&others));
-    let clear = clear.fold(CpuSet::default(), |all, unit| all.union(unit));
-    clear.intersection(&usable).difference(&isolated)
-}
-
-/// Whether the guest is told that the vCPUs that share units are siblings: those of each guest core are
-/// pinned within one unit.
-fn told(
-    context: &Context<'_>,
-    report: &Report<'_, '_>,
-    crowd: &Crowd,
-    guests: &[(u32, &Set<CpuSet>)],
-) -> bool {
-    let Some(guest) = &report.vm.guest else { return false };
-    let threads = guest.value.threads;
-    if threads < 2 {
-        return false;
+impl Context<'_> {
+    /// Whether the guest is told that the vCPUs that share units are siblings: those of each guest core are
+    /// pinned within one unit.
+    pub(super) fn told(&self, vm: &Vm, crowd: &Crowd, sets: &[(u32, &CpuSet)]) -> bool {
+        let Some(guest) = &vm.guest else { return false };
+        let threads = guest.value.threads;
+        if threads < 2 {
+            return false;
+        }
+        let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for (vcpu, set) in sets {
+            let core = cores.entry(vcpu / threads).or_default();
+            *core = core.union(set);
+        }
+        let within = |core: &CpuSet| {
+            let unit = core.iter().next().and_then(|cpu| self.unit_of.get(&cpu));
+            unit.is_some_and(|unit| core.is_within(&self.units[*unit]))
+        };
+        crowd.guests.iter().all(|g| cores.get(&(sets[*g].0 / threads)).is_some_and(within))
     }
-    let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
-    for (vcpu, set) in guests {
-        let core = cores.entry(vcpu / threads).or_default();
-        *core = core.union(&set.value);
-    }
-    let within = |core: &CpuSet| {
-        let unit = core.iter().next().and_then(|cpu| context.unit_of.get(&cpu));
-        unit.is_some_and(|unit| core.is_within(&context.units[*unit]))
-    };
-    crowd.guests.iter().all(|g| cores.get(&(guests[*g].0 / threads)).is_some_and(within))
 }
 
 /// Siblings of one core that are dedicated to two VMs.
@@ -187,34 +172,50 @@ fn sold_as_cores(context: &Context<'_>, number: usize, topology: &Topology, repo
             }
         }
     }
+    let everybody =
+        context.subject.shared.as_ref().filter(|_| vm.exclusive).map(|set| set.value.difference(mine));
+    let everybody: Vec<&&CpuSet> =
+        own.iter().filter(|unit| everybody.as_ref().is_some_and(|set| unit.meets(set))).collect();
+    halves = everybody.iter().fold(halves, |all, unit| all.union(&unit.intersection(mine)));
     if halves.is_empty() {
         return;
     }
     let unit = topology.unit_name();
-    let names = match with[..] {
-        [one] => one.to_owned(),
-        [one, two] => format!("{one} and {two}"),
-        [one, ..] => format!("{one} and {} others", with.len() - 1),
+    let mut neighbour = match with[..] {
         [] => String::new(),
+        [one] => format!("dedicated to {one}"),
+        [one, two] => format!("dedicated to {one} and {two}"),
+        [one, ..] => format!("dedicated to {one} and {} others", with.len() - 1),
     };
+    if !everybody.is_empty() {
+        let or = if with.is_empty() { "" } else { " or " };
+        neighbour += &format!("{or}for everybody else");
+    }
     let text = format!(
-        "{} of it {} a {unit} with a pCPU dedicated to {names}: each vCPU is half a {unit}, slower whenever the \
-         neighbour is busy",
+        "{} of it {} a {unit} with a pCPU {neighbour}: each vCPU is half a {unit}, slower whenever the neighbour is \
+         busy",
         named("pCPU", &halves),
         if halves.len() == 1 { "shares" } else { "share" },
     );
-    let cure = match (vm.manager, context.propose(number)) {
-        (Manager::Kubernetes, _) => {
-            format!("set full-pcpus-only: \"true\" in cpuManagerPolicyOptions; {}", cure::kubelet())
-        }
-        (_, Some(pins)) => cure::pin(vm, pins),
-        (_, None) => format!("give both siblings of a {unit} to the same VM: no {unit} is free for this one"),
+    let whole = |after: &Vm| {
+        let (own, others) = (after.pcpus().unwrap_or_default(), context.others(number));
+        context.units.iter().filter(|unit| unit.meets(&own)).all(|unit| !unit.meets(&others))
+    };
+    let cure = if vm.manager == Manager::Kubernetes {
+        let whole = "set full-pcpus-only: \"true\" in cpuManagerPolicyOptions";
+        Cure::Advice(format!("{whole}; {}", cure::KUBELET))
+    } else {
+        context.repinned_if(number, whole).unwrap_or_else(|| {
+            Cure::Advice(format!(
+                "give both siblings of a {unit} to the same VM: no {unit} is free for this one"
+            ))
+        })
     };
     report.add(Rule::ThreadsAsCores, Severity::Warning, vm.affinity_place(), text, cure);
 }
 
 /// Guest cores of several threads whose vCPUs do not run on one core.
-fn invented(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, '_>) {
+fn invented(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
     let Some(Set { value: guest, place }) = &vm.guest else { return };
     let told = guest.vcpus();
@@ -226,28 +227,14 @@ fn invented(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
             guest.threads,
             vm.vcpus.len()
         );
-        let cure = format!("<topology sockets='1' cores='{}' threads='1'/>", vm.vcpus.len());
+        let cure = without_siblings(vm);
         report.add(Rule::GuestTopology, Severity::Error, place, text, cure);
         return;
     }
     if guest.threads < 2 {
         return;
     }
-    let of_core = |core: u32| -> Option<(CpuSet, CpuSet)> {
-        let vcpus = set_of((core * guest.threads)..((core + 1) * guest.threads));
-        let mut pcpus = CpuSet::default();
-        let begin = usize::try_from(core * guest.threads).unwrap_or(usize::MAX);
-        let members = (core * guest.threads..).zip(vm.vcpus.iter().skip(begin)).take(vcpus.len());
-        for (vcpu, state) in members.filter(|(_, state)| state.online) {
-            let Some(set) = &state.affinity else { return Some((set_of([vcpu]), CpuSet::default())) };
-            pcpus = pcpus.union(&set.value.intersection(&topology.online()));
-        }
-        (!pcpus.is_empty()).then_some((vcpus, pcpus))
-    };
-    let wrong: Vec<(CpuSet, CpuSet)> = (0..guest.sockets.saturating_mul(guest.cores))
-        .filter_map(of_core)
-        .filter(|(_, pcpus)| pcpus.is_empty() || !context.units.iter().any(|unit| pcpus.is_within(unit)))
-        .collect();
+    let wrong = wrong_cores(context, topology, vm);
     let Some((vcpus, pcpus)) = wrong.first() else { return };
     let text = if pcpus.is_empty() {
         format!(
@@ -267,6 +254,50 @@ fn invented(context: &Context<'_>, topology: &Topology, report: &mut Report<'_, 
             }
         )
     };
-    let cure = format!("<topology sockets='1' cores='{}' threads='1'/>", vm.vcpus.len());
+    // Where some are siblings, that would hide those: pairs for all, or none.
+    let told = after(vm, &[without_siblings(vm)]);
+    let crowded = hides(context, number, &told);
+    let pairs = |after: &Vm| wrong_cores(context, topology, after).is_empty();
+    let cure = if crowded {
+        context.repinned_if(number, pairs).unwrap_or_else(|| Cure::advice(EVEN))
+    } else {
+        without_siblings(vm).into()
+    };
     report.add(Rule::GuestTopology, Severity::Warning, place, text, cure);
+}
+
+/// Whether a VM's vCPUs have to share units that its guest does not know of, and no other unit is free.
+fn hides(context: &Context<'_>, number: usize, vm: &Vm) -> bool {
+    let sets: Vec<(u32, &CpuSet)> =
+        vm.online().filter_map(|(vcpu, state)| Some((vcpu, &state.affinity.as_ref()?.value))).collect();
+    let (crowds, seated) = context.unit_crowds(vm, &sets);
+    let clear = context.clear_units(number, &context.taken(number, false));
+    vm.is_pinned() && !crowds.is_empty() && clear.len() <= seated
+}
+
+/// vCPUs that the guest takes for threads of one core though they are not on one, and where they are instead: on any
+/// pCPU, if that is nothing.
+fn wrong_cores(context: &Context<'_>, topology: &Topology, vm: &Vm) -> Vec<(CpuSet, CpuSet)> {
+    let Some(guest) = vm.guest.as_ref().map(|guest| guest.value) else { return Vec::new() };
+    let of_core = |core: u32| -> Option<(CpuSet, CpuSet)> {
+        let vcpus = set_of((core * guest.threads)..((core + 1) * guest.threads));
+        let mut pcpus = CpuSet::default();
+        let begin = usize::try_from(core * guest.threads).unwrap_or(usize::MAX);
+        let members = (core * guest.threads..).zip(vm.vcpus.iter().skip(begin)).take(vcpus.len());
+        for (vcpu, state) in members.filter(|(_, state)| state.online) {
+            let Some(set) = &state.affinity else { return Some((set_of([vcpu]), CpuSet::default())) };
+            pcpus = pcpus.union(&set.value.intersection(&topology.online()));
+        }
+        (!pcpus.is_empty()).then_some((vcpus, pcpus))
+    };
+    (0..guest.sockets.saturating_mul(guest.cores))
+        .filter_map(of_core)
+        .filter(|(_, pcpus)| pcpus.is_empty() || !context.units.iter().any(|unit| pcpus.is_within(unit)))
+        .collect()
+}
+
+/// A topology in which each vCPU is a core.
+fn without_siblings(vm: &Vm) -> Change {
+    let cores = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
+    Change::Guest(GuestTopology { sockets: 1, cores, threads: 1 })
 }

@@ -8,23 +8,38 @@ use std::collections::BTreeMap;
 use corefit_core::CpuSet;
 use corefit_core::check::{Manager, Place, Set, Vcpu, Vm};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::{FormatError, Vms, short};
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct State {
-    policy_name: String,
-    #[serde(default)]
+    policy_name: Policy,
     default_cpu_set: String,
     #[serde(default)]
     entries: BTreeMap<String, BTreeMap<String, String>>,
+    #[serde(default, rename = "checksum")]
+    _checksum: IgnoredAny,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Policy {
+    None,
+    Static,
 }
 
 /// Reads the state.
 pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
     let state: State = serde_json::from_str(text).map_err(|error| {
-        let what = format!("is no state of Kubernetes' CPU manager: {error}");
+        let what = match line_of(text, 0, "machineState").0 {
+            Some(_) => {
+                "is the state of Kubernetes' memory manager; give cpu_manager_state, which is beside it"
+                    .into()
+            }
+            None => format!("is no state of Kubernetes' CPU manager (cpu_manager_state): {error}"),
+        };
         FormatError { line: u32::try_from(error.line()).ok().filter(|line| *line > 0), what }
     })?;
     let cpus = |list: &str, element: &str, line: Option<u32>| -> Result<Set<CpuSet>, FormatError> {
@@ -42,6 +57,12 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
             let (line, _) = line_of(text, from, container);
             let name = format!("{pod}/{container}");
             let set = cpus(list, &name, line)?;
+            if set.value.is_empty() {
+                return Err(FormatError {
+                    line,
+                    what: format!("{name}: has no pCPU; kubelet writes those it has"),
+                });
+            }
             let vcpu = Vcpu { online: true, affinity: Some(set.clone()), ..Vcpu::default() };
             vms.push(Vm {
                 name,
@@ -54,7 +75,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
             });
         }
     }
-    let shared = (state.policy_name == "static").then_some(shared);
+    let shared = (state.policy_name == Policy::Static).then_some(shared);
     Ok(Vms { vms, shared })
 }
 
@@ -92,12 +113,28 @@ mod tests {
 
     #[test]
     fn damage_is_named() {
-        let error = read("{\"policyName\":\"static\",\n\"entries\":3}", "state").unwrap_err().to_string();
-        assert!(error.starts_with("line 2: is no state of Kubernetes' CPU manager"), "{error}");
-        let text = "{\"policyName\":\"static\",\"entries\":{\"p\":{\"c\":\"x\"}}}";
-        assert_eq!(
-            read(text, "s").unwrap_err().to_string(),
-            "line 1: p/c: \"x\" is no list of pCPUs, as in 0-3,8"
+        let fails = |text: &str| read(text, "s").unwrap_err().to_string();
+        let state = |rest: &str| fails(&format!("{{\"policyName\":\"static\",\n{rest}}}"));
+        let no = "is no state of Kubernetes' CPU manager (cpu_manager_state)";
+        assert!(state("\"entries\":3").starts_with(&format!("line 2: {no}")));
+        let list = |list: &str| {
+            state(&format!("\"defaultCpuSet\":\"0\",\"entries\":{{\"p\":{{\"c\":\"{list}\"}}}}"))
+        };
+        assert_eq!(list("x"), "line 2: p/c: \"x\" is no list of pCPUs, as in 0-3,8");
+        assert_eq!(list(""), "line 2: p/c: has no pCPU; kubelet writes those it has");
+        // What is misspelt would not count.
+        let misspelt = state("\"defaultCPUSet\":\"0\"");
+        assert!(
+            misspelt.starts_with(&format!("line 2: {no}: unknown field `defaultCPUSet`, expected one of")),
+            "{misspelt}"
         );
+        assert!(state("\"checksum\":1").contains("missing field `defaultCpuSet`"));
+        assert!(
+            fails("{\"policyName\":\"Static\",\"defaultCpuSet\":\"\"}").contains("unknown variant `Static`")
+        );
+        let memory = state("\"machineState\":{},\"entries\":{},\"checksum\":1");
+        assert!(memory.ends_with(
+            "is the state of Kubernetes' memory manager; give cpu_manager_state, which is beside it"
+        ));
     }
 }

@@ -73,8 +73,11 @@ pub struct Vms {
 /// If it is no UTF-8; says how to convert it where that is clear.
 pub fn decode(bytes: Vec<u8>) -> Result<String, FormatError> {
     let wrong = |what: &str| FormatError { line: None, what: what.into() };
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(wrong("is UTF-16; convert it: iconv -f UTF-16 -t UTF-8"));
+    // The longer marks first: that of UTF-32 begins with that of UTF-16.
+    let marks: [(&[u8], u32); 4] =
+        [(&[0xff, 0xfe, 0, 0], 32), (&[0, 0, 0xfe, 0xff], 32), (&[0xff, 0xfe], 16), (&[0xfe, 0xff], 16)];
+    if let Some((_, bits)) = marks.into_iter().find(|(mark, _)| bytes.starts_with(mark)) {
+        return Err(wrong(&format!("is UTF-{bits}; convert it: iconv -f UTF-{bits} -t UTF-8")));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -227,6 +230,8 @@ mod tests {
     fn wrong_encodings_are_named_with_the_remedy() {
         let case = |bytes: &[u8]| decode(bytes.to_vec()).unwrap_err().to_string();
         assert_eq!(case(b"\xff\xfe<\0"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8");
+        assert_eq!(case(b"\xff\xfe\0\0<\0\0\0"), "is UTF-32; convert it: iconv -f UTF-32 -t UTF-8");
+        assert!(case(b"\0\0\xfe\xff\0\0\0<").starts_with("is UTF-32"));
         assert!(case(b"a\nb\xe4").starts_with("line 2: is not UTF-8"));
         assert!(case(b"a\0b").starts_with("holds NUL bytes"));
         assert_eq!(decode(b"\xef\xbb\xbf<domain/>".to_vec()).unwrap(), "<domain/>");

@@ -31,7 +31,9 @@ pub(super) fn read(text: &str, file: &str, host: Option<&Topology>) -> Result<Vm
     config.affinity("cpus", count(all), |vcpu, set| vm.vcpus[vcpu].affinity = Some(set))?;
     config.affinity("cpus_soft", count(all), |vcpu, set| vm.vcpus[vcpu].prefers = Some(set))?;
     if let Some((weight, line)) = config.number("cpu_weight")?.filter(|(weight, _)| *weight > 0) {
-        let weight = u32::try_from(weight).map_err(|_| fail(line, "cpu_weight is from 1 to 65535"))?;
+        let weight = u16::try_from(weight);
+        let weight =
+            weight.map_err(|_| fail(line, "cpu_weight: xl takes no more than 65535; give 1 to 65535"))?;
         let value = Weight(f64::from(weight));
         vm.weight = Some(Set { value, place: config.place(line, "cpu_weight") });
     }
@@ -356,6 +358,7 @@ mod tests {
             ("name = 'a'\ncpus = [ '1' '2' ]", "line 2: a list needs , or ] here"),
             ("name = 'a'\ncpus = [ '1',\n", "line 3: no value"),
             ("name = 'a'\ncpus = 'nodes:9'", "line 2: cpus: node 9 does not exist"),
+            ("name = 'a'\ncpu_weight = 65536", "line 2: cpu_weight: xl takes no more than 65535"),
             ("name = 'a'\ncpus = 'x'", "line 2: cpus: \"x\" is no list of pCPUs"),
             (&format!("name = {}", "[".repeat(100_000)), "line 1: lists nested too deeply"),
         ] {

@@ -23,8 +23,8 @@ pub(crate) fn open(text: &str) -> Result<Document<'_>, FormatError> {
         return refuse(at, "declares entities, which are not read: they can grow without end");
     }
     let declared = text.strip_prefix("<?xml").and_then(|rest| rest.split_once("?>")).map(|(head, _)| head);
-    let encoding = declared.and_then(|head| head.split_once("encoding=")).map(|(_, rest)| rest);
-    if let Some(quoted) = encoding {
+    let encoding = declared.and_then(|head| head.split_once("encoding")).map(|(_, rest)| rest.trim_start());
+    if let Some(quoted) = encoding.and_then(|rest| rest.strip_prefix('=')).map(str::trim_start) {
         let name = quoted.get(1..).and_then(|rest| rest.split(['\'', '"']).next()).unwrap_or("");
         if !["utf-8", "utf8", "us-ascii", "ascii"].contains(&name.to_ascii_lowercase().as_str()) {
             let what = format!("says it is in {}; convert it to UTF-8: iconv -f {0} -t UTF-8", short(name));
@@ -192,5 +192,6 @@ mod tests {
         assert!(
             refused(latin).contains("says it is in ISO-8859-1; convert it to UTF-8: iconv -f ISO-8859-1")
         );
+        assert_eq!(refused(&latin.replace('=', "\n = ")), refused(latin));
     }
 }
