@@ -99,9 +99,15 @@ impl OneCpu {
 
 impl Drop for OneCpu {
     fn drop(&mut self) {
-        let threads = std::mem::take(&mut self.threads);
-        free_heirs(threads, BTreeSet::new(), &self.one, |heir| set_affinity(heir, &self.all));
+        free_heirs(std::mem::take(&mut self.threads), BTreeSet::new(), &self.one, |heir| {
+            set_affinity(heir, &self.all);
+        });
     }
+}
+
+/// Lets threads that are kept on one CPU, and those that they started there, use all again.
+pub fn release(threads: BTreeSet<u32>, from: CpuId, all: &CpuSet) {
+    drop(OneCpu { threads, one: CpuSet::from_iter([from]), all: all.clone() });
 }
 
 /// Frees who came to the threads' [`families`] since those were `known` and is on the one CPU, which it inherited, until

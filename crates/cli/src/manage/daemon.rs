@@ -199,6 +199,7 @@ impl<'a> Daemon<'a> {
         }
         if let Some(keeper) = &self.keeper {
             self.controller.weighed_before(keeper.weights());
+            self.controller.confined_before(keeper.cpusets());
         }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {

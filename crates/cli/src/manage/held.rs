@@ -23,19 +23,18 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// A machine by its name, with the directory of the journal. What one that was killed left changed is put back first.
+    /// A machine by its name, with the directory of the journal. What one that was killed left changed, here or on the host that a
+    /// VM came from, is put back first.
     pub(crate) fn open(name: &str, state: &Path) -> Result<Held> {
         let machine = MachineArg::named(name);
         if machine.clock().is_none() {
             bail!("--machine {name}: only a real machine can be changed while a program runs");
         }
-        let mut machine = machine.open_to_act()?;
+        let machine = machine.open_to_act()?;
         let alone = Alone::with(&machine.name())?;
-        // Seen before anything is written: a machine that cannot be looked at is not changed.
-        machine.observe()?;
         let journal = Journal::open(state, name, &boot(true))?;
         let mut held = Held { machine, keeper: Keeper::new(journal, PATIENCE), _alone: alone };
-        held.put_back()?;
+        held.restore()?;
         Ok(held)
     }
 
@@ -57,12 +56,16 @@ impl Held {
 
     /// Everything as it was.
     pub(crate) fn put_back(&mut self) -> Result<()> {
-        if self.keeper.entries().is_empty() {
-            return Ok(());
-        }
+        if self.keeper.entries().is_empty() { Ok(()) } else { self.restore() }
+    }
+
+    fn restore(&mut self) -> Result<()> {
         let snapshot =
             self.machine.observe().context("putting settings back (corefit restore does it later)")?;
         let restored = self.keeper.restore(&mut *self.machine, &snapshot);
+        for what in restored.came.iter().chain(&restored.stand) {
+            tell!("corefit: {}", crate::printable::text(what));
+        }
         match restored.pending.first() {
             None => Ok(()),
             Some(what) => bail!("not put back yet: {what} (corefit restore does it later)"),

@@ -88,6 +88,15 @@ impl Keeper {
         self.entries().iter().filter_map(weight).collect()
     }
 
+    /// What cpusets were, of control groups whose cpuset is ours: empty is that of the group above (v2).
+    pub(crate) fn cpusets(&self) -> BTreeMap<VmId, CpuSet> {
+        let cpuset = |entry: &Entry| match (entry.lever, &entry.original) {
+            (Lever::Affinity(0), Value::Pcpus(set)) => Some((entry.vm.clone(), set.clone())),
+            _ => None,
+        };
+        self.entries().iter().filter_map(cpuset).collect()
+    }
+
     /// Does what a plan says, as far as it can be done.
     pub(crate) fn apply(&mut self, machine: &mut dyn Act, actions: &[Action], now: Time) -> Vec<Outcome> {
         let begun = Instant::now();

@@ -5,8 +5,10 @@
 //!                              │ with --vm: each vCPU of a VM kept on a pCPU, so that its host's has nothing to decide
 //! ```
 //!
-//! Threads are pinned once they have run for 10 ms (they are looked at every [`LOOK`]), to the CPU that has the fewest of
-//! them, of cores without one first. Who chose its CPUs itself keeps them. vCPUs are pinned by the daemon's journal, and put back.
+//! Threads are pinned once they have run for 10 ms (they are looked at every [`LOOK`], new processes are found within 50 ms), to the
+//! CPU that has the fewest of them, of cores without one first, and are freed at the end. Who chose its CPUs itself keeps them, but
+//! for one that chose just the CPU of a thread that is pinned. Runs as it is are looked at as much. vCPUs are pinned by the
+//! daemon's journal, and put back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -22,6 +24,7 @@ use corefit_core::topology::Topology;
 use corefit_core::{CpuId, CpuSet};
 use corefit_linux::Root;
 use corefit_linux::launch::Launch;
+use corefit_linux::moving::release;
 use corefit_linux::sample::{affinity, set_affinity};
 use corefit_linux::threads::ThreadSampler;
 use serde::Serialize;
@@ -89,16 +92,11 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
         for pinned in [round % 2 == 1, round % 2 == 0] {
             let what = if pinned { "pinned" } else { "as it is" };
             progress.begin(what);
-            let mut pinner = Pinner::new(order.clone());
-            let mut quiet = Quiet;
-            let mut script: &mut dyn Script = &mut quiet;
-            match (&mut held, vm) {
-                (Some(held), Some(vm)) if pinned => {
-                    let actions = pins(&held.observe()?, vm.name)?;
-                    held.change(&actions)?;
-                }
-                (None, _) if pinned => script = &mut pinner,
-                _ => {}
+            let mut pinner = Pinner::new(order.clone(), pinned);
+            let script: &mut dyn Script = if vm.is_some() { &mut Quiet } else { &mut pinner };
+            if let (Some(held), Some(vm), true) = (&mut held, vm, pinned) {
+                let actions = pins(&held.observe()?, vm.name)?;
+                held.change(&actions)?;
             }
             let done = job::run(command(launch), LIMIT, &scratch.0, script, &interrupt, &kill_tree)?;
             if let Some(held) = &mut held {
@@ -114,16 +112,22 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
             took[usize::from(pinned)].push(done.wall.as_secs_f64());
         }
     }
+    if vm.is_none() && threads == 0 {
+        bail!("no thread ran for 10 ms that could be pinned: there is nothing to compare");
+    }
     let [as_it_is_s, pinned_s] = took;
     let middle = |all: &[f64]| median(all.iter().copied()).unwrap_or(f64::NAN);
-    let interval = ratio_interval(&pinned_s, &as_it_is_s).map(|[low, high]| [1.0 - high, 1.0 - low]);
+    let ratio = ratio_interval(&pinned_s, &as_it_is_s);
+    // The middle of that interval: of geometric means.
+    let over = ratio.map_or(middle(&pinned_s) / middle(&as_it_is_s), |[low, high]| (low * high).sqrt());
+    let interval = ratio.map(|[low, high]| [1.0 - high, 1.0 - low]);
     let mut text = vec![launch.program.given.to_string_lossy().into_owned()];
     text.extend(launch.args.iter().map(|arg| arg.to_string_lossy().into_owned()));
     Ok(Document {
         command: text,
         scheduler,
         rounds,
-        cost: 1.0 - middle(&pinned_s) / middle(&as_it_is_s),
+        cost: 1.0 - over,
         cost_95: interval,
         as_it_is_s,
         pinned_s,
@@ -195,6 +199,8 @@ struct Pinner {
     order: Vec<CpuId>,
     all: CpuSet,
     sampler: Option<ThreadSampler>,
+    /// Or only looks.
+    pins: bool,
     at: BTreeMap<u32, CpuId>,
     next: Duration,
     /// Threads at once.
@@ -202,9 +208,9 @@ struct Pinner {
 }
 
 impl Pinner {
-    fn new(order: Vec<CpuId>) -> Pinner {
+    fn new(order: Vec<CpuId>, pins: bool) -> Pinner {
         let all = order.iter().copied().collect();
-        Pinner { order, all, sampler: None, at: BTreeMap::new(), next: Duration::ZERO, most: 0 }
+        Pinner { order, all, sampler: None, pins, at: BTreeMap::new(), next: Duration::ZERO, most: 0 }
     }
 }
 
@@ -217,11 +223,15 @@ impl Script for Pinner {
         let now = self.sampler.get_or_insert_with(|| ThreadSampler::new(pid)).look(false).threads;
         let works = |thread: &&ThreadLook| thread.run_ns >= WORKS_NS;
         let now: BTreeSet<u32> = now.iter().filter(works).map(|thread| thread.tid).collect();
+        self.next = start.elapsed() + LOOK;
+        if !self.pins {
+            return Ok(());
+        }
         self.at.retain(|tid, _| now.contains(tid));
         for tid in now {
             let has = affinity(tid);
             // New, or begun by one that was pinned, whose CPU it has.
-            let inherited = has.as_ref().is_some_and(|has| has.len() == 1 && has.is_within(&self.all));
+            let inherited = self.at.values().any(|at| has.as_ref() == Some(&CpuSet::from_iter([*at])));
             if self.at.contains_key(&tid) || has.as_ref() != Some(&self.all) && !inherited {
                 continue;
             }
@@ -231,8 +241,17 @@ impl Script for Pinner {
             self.at.insert(tid, cpu);
         }
         self.most = self.most.max(self.at.len());
-        self.next = start.elapsed() + LOOK;
         Ok(())
+    }
+}
+
+impl Drop for Pinner {
+    fn drop(&mut self) {
+        // The program may have left some behind.
+        for cpu in self.order.iter().filter(|_| !self.at.is_empty()) {
+            let there = self.at.iter().filter(|(_, at)| *at == cpu).map(|(tid, _)| *tid);
+            release(there.collect(), *cpu, &self.all);
+        }
     }
 }
 

@@ -65,7 +65,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Instead: runs as it is and with each thread kept on a CPU, in turns, which tells what this system's scheduler costs. What
-    /// the program prints is not shown
+    /// the program prints is not shown; waiting is not made to sleep. What the program leaves running, if corefit is killed with -9
+    /// then, may stay on a CPU
     #[arg(long, conflicts_with_all = ["one_cpu", "html", "scenario", "quiet", "period", "share"])]
     isolate: bool,
     /// With --isolate: as it is, and with each vCPU of this VM kept on a pCPU, which tells what its host's scheduler costs;
@@ -238,7 +239,7 @@ fn share_page(program: &Program, launch: &mut Launch) -> Result<TeamPage, String
 /// What to start, and what it is told: `NAME=value`.
 fn plan_launch(args: &Args, program: &Program) -> (Launch, Waiting, Vec<String>) {
     let get = |name: &str| std::env::var_os(name);
-    let waiting = passive(&get);
+    let waiting = if args.isolate { Waiting::default() } else { passive(&get) };
     let mut env: Vec<(OsString, Option<OsString>)> =
         waiting.set.iter().map(|(name, value)| ((*name).into(), Some((*value).into()))).collect();
     let users = &args.command[1..];

@@ -33,6 +33,8 @@ pub struct Controller {
     weighing: Weighing,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
+    /// Cpusets of control groups before they were sized.
+    confined: BTreeMap<VmId, CpuSet>,
     said: BTreeSet<String>,
 }
 
@@ -63,8 +65,10 @@ struct Known {
     not_before: Time,
     /// A lever turned out not to be there.
     refused: bool,
-    /// Of a control group that is sized.
-    width: Option<Width>,
+    /// It is a control group that is sized.
+    by_cpuset: bool,
+    /// What it could use then before it was sized.
+    wide: CpuSet,
 }
 
 /// What is known of a VM before sizes are chosen.
@@ -95,6 +99,7 @@ impl Controller {
             policy,
             before: None,
             known: BTreeMap::new(),
+            confined: BTreeMap::new(),
             said: BTreeSet::new(),
         }
     }
@@ -140,7 +145,11 @@ impl Controller {
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
-            step.plan.actions.extend(placer.place(now, &seen, policy));
+            // A cpuset that is sized is chosen with that.
+            let sized =
+                |vm: &VmId| asked.iter().any(|a| a.width.is_some() && seen.vms[a.number].seen.id == *vm);
+            let placed = placer.place(now, &seen, policy);
+            step.plan.actions.extend(placed.into_iter().filter(|action| !sized(&action.vm)));
             step.notes.extend(classes(policy, &seen));
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
@@ -159,10 +168,13 @@ impl Controller {
                 placer.told(outcome);
             }
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
-            match (&mut known.width, outcome.action.lever, &outcome.result) {
-                (Some(width), Lever::Affinity(0), Ok(Value::Pcpus(set))) => width.now = set.clone(),
-                (Some(_), Lever::Affinity(0), _) | (_, Lever::Online, _) => {}
-                _ => continue,
+            let sizes = match outcome.action.lever {
+                Lever::Online => true,
+                Lever::Affinity(0) => known.by_cpuset,
+                _ => false,
+            };
+            if !sizes {
+                continue;
             }
             match &outcome.result {
                 Ok(_) => known.changed = Some(at),
@@ -175,6 +187,12 @@ impl Controller {
     /// What VMs weighed before this daemon, or an earlier one, changed it: all of them, each time before a step.
     pub fn weighed_before(&mut self, weights: BTreeMap<VmId, Weight>) {
         self.weighing.before(weights);
+    }
+
+    /// What cpusets control groups had before this daemon, or an earlier one, changed them (empty: that of the group above): all of
+    /// them, each time before a step.
+    pub fn confined_before(&mut self, cpusets: BTreeMap<VmId, CpuSet>) {
+        self.confined = cpusets;
     }
 
     /// Demand: who may be sized, and what they want.
@@ -206,14 +224,23 @@ impl Controller {
                 fewer: None,
                 not_before: Time(0),
                 refused: false,
-                width: None,
+                by_cpuset,
+                wide: CpuSet::default(),
             });
             if known.sizer.0 != name {
                 known.sizer = (name, sizer(name, policy));
             }
-            known.width = if by_cpuset { Width::of(known.width.as_ref(), vm, &pcpus) } else { None };
-            let refused = known.refused.then_some("its machine refused to change them");
-            let lever = if known.width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
+            known.by_cpuset = by_cpuset;
+            let before = self.confined.get(&vm.seen.id);
+            // Nothing said (v2): what the group above leaves it.
+            let before = before.map(|set| if set.is_empty() { &known.wide } else { set });
+            let width = if by_cpuset { Width::of(before, vm, &pcpus) } else { None };
+            if let (None, Some(width)) = (before, &width) {
+                known.wide = width.now.clone();
+            }
+            let refused =
+                known.refused.then_some("its machine refused to change them, or somebody else changed them");
+            let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
             let stays = vm.seen.fixed(lever).or(refused);
             if let Some(reason) = stays {
                 step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
@@ -221,7 +248,6 @@ impl Controller {
                     continue;
                 }
             }
-            let width = known.width.clone();
             let online = width.as_ref().map_or_else(|| vm.seen.online(), |width| width.now.clone());
             let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
             let all = u32::try_from(all).unwrap_or(u32::MAX);

@@ -1,7 +1,8 @@
 //! Control groups are sized by their cpusets: as many pCPUs as a VM would have vCPUs online, and which ones.
 //!
 //! A group's "vCPUs" are its pCPUs. It keeps those of its own that others want least, and gets back those that are wanted least
-//! of what it had, each on a core or module of its own while there are such.
+//! of what it had, each on a core or module of its own while there are such. What it had is what the journal says, for a daemon
+//! sees only what it has.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +15,20 @@ use crate::{CpuId, CpuSet};
 pub(super) struct Width {
     /// What it had before it was sized.
     pub(super) all: CpuSet,
-    /// What it was given last.
+    /// What it has.
     pub(super) now: CpuSet,
 }
 
 impl Width {
-    /// That of a group, if there is a pCPU in it; one that somebody else changed since begins anew.
-    pub(super) fn of(known: Option<&Width>, vm: &VmEstimate, online: &CpuSet) -> Option<Width> {
-        let set = vm.seen.vcpus.first()?.affinity.as_ref().unwrap_or(online).intersection(online);
-        let known = known.filter(|known| known.now.intersection(online) == set);
-        let all = known.map_or_else(|| set.clone(), |known| known.all.intersection(online));
-        (!set.is_empty()).then_some(Width { all, now: set })
+    /// That of a group whose cpuset was `before` it was sized (empty: unknown), if there is a pCPU in it.
+    pub(super) fn of(before: Option<&CpuSet>, vm: &VmEstimate, online: &CpuSet) -> Option<Width> {
+        let now = vm.seen.vcpus.first()?.affinity.as_ref().unwrap_or(online).intersection(online);
+        let all = match before {
+            None => now.clone(),
+            Some(all) if all.is_empty() => online.clone(),
+            Some(all) => all.intersection(online).union(&now),
+        };
+        (!now.is_empty()).then_some(Width { all, now })
     }
 }
 
@@ -46,8 +50,10 @@ impl Crowd {
             parts: vec![BTreeMap::new(); seen.vms.len()],
         };
         for (number, vm) in seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.state == State::Running) {
-            let each = wants(vm) / crate::share::count(vm.seen.vcpus.len().max(1));
-            for vcpu in &vm.seen.vcpus {
+            // All "vCPUs" of a control group may use all of its pCPUs.
+            let sets = if vm.seen.whole.is_some() { 1 } else { vm.seen.vcpus.len() };
+            let each = wants(vm) / crate::share::count(sets.max(1));
+            for vcpu in vm.seen.vcpus.iter().take(sets) {
                 let set =
                     vcpu.affinity.as_ref().map_or_else(|| online.clone(), |set| set.intersection(&online));
                 crowd.add(number, each, &set);
@@ -120,11 +126,14 @@ mod tests {
     struct Groups {
         at: u64,
         sets: BTreeMap<&'static str, CpuSet>,
+        /// What the journal knows.
+        before: BTreeMap<VmId, CpuSet>,
     }
 
     impl Groups {
         fn new(names: &[&'static str]) -> Groups {
-            Groups { at: 0, sets: names.iter().map(|name| (*name, CpuSet::first(PCPUS))).collect() }
+            let sets = names.iter().map(|name| (*name, CpuSet::first(PCPUS))).collect();
+            Groups { at: 0, sets, before: BTreeMap::new() }
         }
 
         fn look(&self) -> Snapshot {
@@ -160,11 +169,14 @@ mod tests {
         fn run(&mut self, controller: &mut Controller, seconds: u64) -> usize {
             let mut done = 0;
             for _ in 0..seconds {
+                controller.confined_before(self.before.clone());
                 let step = controller.step(&self.look()).unwrap();
                 let mut obey = |action: &crate::decide::Action| {
                     let Value::Pcpus(set) = &action.to else { panic!("{action:?}") };
                     assert_eq!(action.lever, Lever::Affinity(0));
-                    *self.sets.get_mut(action.name.as_str()).unwrap() = set.clone();
+                    let now = self.sets.get_mut(action.name.as_str()).unwrap();
+                    self.before.entry(action.vm.clone()).or_insert_with(|| now.clone());
+                    *now = set.clone();
                     Outcome { action: action.clone(), result: Ok(action.to.clone()) }
                 };
                 let outcomes: Vec<Outcome> = step.plan.actions.iter().map(&mut obey).collect();
@@ -213,16 +225,50 @@ mod tests {
     }
 
     #[test]
-    fn only_groups_that_a_rule_names_are_sized_and_somebody_elses_set_is_the_new_width() {
+    fn only_groups_that_a_rule_names_are_sized_and_never_beyond_what_they_had() {
+        let mut groups = Groups::new(&["a", "b", "c"]);
+        *groups.sets.get_mut("c").unwrap() = "3,5".parse().unwrap();
+        let mut controller = sized(&["a", "c"]);
+        controller.reconfigure(Policy {
+            vm: [
+                controller.policy().vm.clone(),
+                vec![Rule { name: "*".into(), size: Some(Sizer::VcpuBal), ..Rule::default() }],
+            ]
+            .concat(),
+            ..controller.policy().clone()
+        });
+        groups.run(&mut controller, 8);
+        assert_eq!((groups.sets["a"].len(), groups.sets["b"].len()), (6, 16));
+        assert_eq!(groups.sets["c"].to_string(), "3,5", "its part would be six");
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_took_comes_back() {
         let mut groups = Groups::new(&["a", "b"]);
-        let mut controller = sized(&["a"]);
-        groups.run(&mut controller, 8);
-        assert_eq!((groups.sets["a"].len(), groups.sets["b"].len()), (8, 16));
-        // An administrator sets two: no more than that, though eight were its part.
-        *groups.sets.get_mut("a").unwrap() = "3,5".parse().unwrap();
-        assert_eq!(groups.run(&mut controller, 8), 0);
-        *groups.sets.get_mut("a").unwrap() = CpuSet::first(12);
-        groups.run(&mut controller, 8);
+        *groups.sets.get_mut("a").unwrap() = "0-3".parse().unwrap();
+        groups.before.insert(VmId("a".into()), CpuSet::first(PCPUS));
+        groups.run(&mut sized(&["a"]), 8);
         assert_eq!(groups.sets["a"].len(), 8);
+    }
+
+    /// Two policies ask what growing would bring: more, by the division of a host with the larger set.
+    #[test]
+    fn what_a_larger_cpuset_would_bring_is_asked_of_the_model() {
+        let mut groups = Groups::new(&["a", "b"]);
+        *groups.sets.get_mut("a").unwrap() = "0-3".parse().unwrap();
+        let (first, mut later) = (groups.look(), groups);
+        later.at = 1_000_000_000;
+        let seen = crate::machine::estimate(&first, &later.look()).unwrap();
+        let with = |list: &str| {
+            let set: CpuSet = list.parse().unwrap();
+            let many = u32::try_from(set.len()).unwrap();
+            crate::decide::hypothesis::with(&seen, 0, many, Some(set)).unwrap()
+        };
+        assert!(
+            (with("0-3") - 4.0).abs() < 1e-6 && (with("0-7") - 8.0).abs() < 1e-6,
+            "{} {}",
+            with("0-3"),
+            with("0-7")
+        );
     }
 }

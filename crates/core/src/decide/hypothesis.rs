@@ -32,12 +32,16 @@ pub(super) fn available(seen: &HostEstimate, groups: &BTreeMap<usize, CpuSet>) -
 /// What a VM would be entitled to with so many vCPUs online, a control group with this cpuset, by the host's own rule. A
 /// division of the whole host, each time but where it has those online now.
 pub(super) fn with(seen: &HostEstimate, number: usize, online: u32, group: Option<CpuSet>) -> Option<f64> {
-    let now = (0..).zip(&seen.vms[number].seen.vcpus).all(|(v, vcpu)| vcpu.online == (v < online));
+    let vcpus = &seen.vms[number].seen.vcpus;
+    let now = match &group {
+        Some(set) => vcpus.first().is_some_and(|vcpu| vcpu.affinity.as_ref() == Some(set)),
+        None => (0..).zip(vcpus).all(|(v, vcpu)| vcpu.online == (v < online)),
+    };
     if let Some(division) = seen.division.as_ref().filter(|_| now) {
         return Some(division.cpus(number).0);
     }
     let mut host = seen.host.clone();
-    let vcpus = seen.vms[number].seen.vcpus.len();
+    let vcpus = vcpus.len();
     each(&mut host, |this, vm| {
         if this != number {
             return;

@@ -265,10 +265,10 @@ impl Policy {
         found
     }
 
-    /// How control groups of this name are sized: as a rule of theirs says, as a smaller cpuset is a limit that nobody asked for
-    /// otherwise.
+    /// How control groups of this name are sized: as a rule of theirs says, not one of all names, as a smaller cpuset is a limit
+    /// that nobody asked for otherwise.
     pub(super) fn size_of_group(&self, name: &str) -> Sizer {
-        let rules = self.vm.iter().filter(|rule| matches(&rule.name, name));
+        let rules = self.vm.iter().filter(|rule| rule.name != "*" && matches(&rule.name, name));
         rules.filter_map(|rule| rule.size).next_back().unwrap_or(Sizer::None)
     }
 

@@ -259,6 +259,7 @@ impl HostReader {
     pub(crate) fn reread(&mut self, path: &str) {
         if let Some(known) = self.groups.get_mut(path) {
             (known.settings, known.unread) = self.tree.settings(&self.kept.root, path);
+            known.tally.masks = CpuSet::default();
         }
     }
 
