@@ -133,6 +133,8 @@ pub(crate) struct VmCpus {
     pub(crate) grouped: bool,
     /// The most it may use, in parts of 1024 pCPUs; `None`: everything.
     pub(crate) cap: Option<u64>,
+    /// Numbers of the masks that its vCPUs had while it was made, if others than now.
+    pub(crate) made: Option<(u32, u32)>,
 }
 
 /// All of them.

@@ -11,14 +11,20 @@
 //! that is looked at when more is handed out is that of the pCPU's last tick; ticks are spread evenly over pCPUs
 //! (as they were started one after the other; at most [`PHASES`] different times).
 //!
-//! A tick moves a vCPU that runs beside a busy sibling to an idle core of its socket; to one of another socket only if
-//! that has more than twice as many idle pCPUs as its own, the vCPU's counted as idle (`_csched_cpu_pick`).
+//! A vCPU wakes up where it was. If that pCPU is busy, an idle one that it may use, the preferred ones first, in turns, is
+//! told to look, and takes it (`__runq_tickle`); if there is none, and the vCPU comes first, what runs goes. While some pCPU is
+//! idle that is of no use to it, what goes counts as moved: it is looked at at once, and comes back as one that wakes up.
+//! A tick moves what runs to where [`Picker`] wants it; it comes there as one that wakes up.
+//!
+//! Known gaps: idle pCPUs are told in one turn for all who wake others (Xen: one of each pCPU's); what goes
+//! for another waits where it was, though it might use an idle pCPU that the other may not.
 
-use crate::cpus::{Cpus, NONE, OVER_CAP, bits};
+use crate::cpus::{Cpus, NONE, OVER_CAP, bits, has, put};
 use crate::queue::Ns;
 use crate::random::{Purpose, Stream};
 use crate::spec::CreditSpec;
 
+use super::pick::{Picker, idle_in_turn};
 use super::{Order, Scheduler, signed, take_out};
 
 /// pCPUs tick at so many different times.
@@ -42,12 +48,19 @@ pub(crate) struct Credit {
     used: Vec<i64>,
     phases: u8,
     active: Vec<bool>,
+    places: Picker,
+    /// The idle pCPU that was told to look last.
+    told: u32,
+    /// By pCPU: what runs there goes at once, as one that is moved.
+    goes: Vec<bool>,
 }
 
 impl Credit {
     /// vCPUs that idled `before` have something between half a slice's credit and a whole one: whoever gets beyond
     /// is halved.
-    pub(crate) fn new(spec: CreditSpec, cpus: &Cpus, before: Option<u64>) -> Credit {
+    pub(crate) fn new(spec: CreditSpec, cpus: &mut Cpus, before: Option<u64>) -> Credit {
+        let mut places = Picker::new(cpus);
+        places.create(cpus);
         let vcpus = cpus.vcpus.len();
         let half = spec.slice_ns / 2;
         let left = |v| before.map_or(0, |seed| half + Stream::new(seed, v, Purpose::Before).below(half));
@@ -59,6 +72,9 @@ impl Credit {
             used: vec![0; vcpus],
             phases: u8::try_from(cpus.pcpus.len()).map_or(PHASES, |n| n.min(PHASES)),
             active: vec![false; vcpus],
+            places,
+            told: 0,
+            goes: vec![false; cpus.pcpus.len()],
         }
     }
 
@@ -74,21 +90,49 @@ impl Credit {
         cpus.count_waiting(p, true);
     }
 
-    /// The best vCPU of another pCPU that ranks before `than`, if any; preferred pCPUs first.
+    /// A vCPU that ranks before `than`, if any, of another pCPU: of this node first, then of the next ones; those that
+    /// prefer this pCPU before all others (`csched_load_balance`).
     fn steal(&self, cpus: &Cpus, p: u32, than: Option<Rank>) -> Option<u32> {
         let better = |v: &u32| than.is_none_or(|than| self.rank[*v as usize] < than);
+        let nodes = cpus.topology.places.last().map_or(1, |place| place.node + 1);
+        let node = |q: u32| cpus.topology.places[q as usize].node;
+        let turn = |q: u32| ((node(q) + nodes - node(p)) % nodes, q);
         let first = |prefer: bool| {
             let from = bits(&cpus.crowded).filter(|&q| q != p);
             let allowed = |v: &u32| {
                 let vcpu = &cpus.vcpus[*v as usize];
-                crate::cpus::has(&cpus.masks[if prefer { vcpu.soft } else { vcpu.mask } as usize], p)
+                (!prefer || vcpu.soft != vcpu.mask)
+                    && has(&cpus.masks[if prefer { vcpu.soft } else { vcpu.mask } as usize], p)
                     && !(cpus.spread_siblings && cpus.stacks(*v, p, &self.queues))
             };
-            let best =
-                from.filter_map(|q| self.queues[q as usize].iter().copied().take_while(better).find(allowed));
-            best.min_by_key(|&v| (cpus.topology.distance(p, cpus.vcpus[v as usize].pcpu), v))
+            // A pCPU that runs nothing is about to take its first one itself.
+            let own = |q: u32| usize::from(cpus.pcpus[q as usize].run == NONE);
+            let one =
+                |q: u32| self.queues[q as usize].iter().copied().skip(own(q)).take_while(better).find(allowed);
+            from.filter_map(|q| Some((turn(q), one(q)?))).min().map(|(_, v)| v)
         };
         first(true).or_else(|| first(false))
+    }
+
+    /// Who is to look because a vCPU began to wait on `p`.
+    fn tell(&mut self, cpus: &Cpus, p: u32, v: u32) -> u32 {
+        if has(&cpus.idle, p) || cpus.idle.iter().all(|&word| word == 0) {
+            return p;
+        }
+        if let Some(idle) = idle_in_turn(cpus, &cpus.idle, v, self.told) {
+            self.told = idle;
+            return idle;
+        }
+        let run = cpus.pcpus[p as usize].run;
+        self.goes[p as usize] |= run != NONE && self.rank[v as usize] < self.rank[run as usize];
+        p
+    }
+
+    /// A vCPU wakes up, or comes from another pCPU.
+    fn raise(&mut self, v: u32) {
+        if self.spec.boost && self.rank[v as usize] == Rank::Under {
+            self.rank[v as usize] = Rank::Boost;
+        }
     }
 
     /// Credit is paid for what was used.
@@ -104,17 +148,24 @@ impl Credit {
                 continue;
             }
             self.burn(v);
-            self.active[v as usize] = true;
+            let known = std::mem::replace(&mut self.active[v as usize], true);
             if self.rank[v as usize] == Rank::Boost {
                 self.rank[v as usize] = Rank::Under;
             }
-            let taken = |to: u32| orders.iter().any(|o| matches!(o, Order::Move(_, t) if *t == to));
-            if let Some(to) = better_core(cpus, v).filter(|&to| !taken(to)) {
-                let core = cpus.topology.places[p as usize].core;
-                let same = |o: &Order| matches!(o, Order::Move(q, _) if cpus.topology.places[*q as usize].core == core);
-                if !orders.iter().any(same) {
-                    orders.push(Order::Move(p, to));
+            if !known {
+                continue;
+            }
+            let mut idle = cpus.idle.clone();
+            for order in &*orders {
+                if let Order::Move(from, to) = *order {
+                    put(&mut idle, from, self.queues[from as usize].is_empty());
+                    put(&mut idle, to, false);
                 }
+            }
+            put(&mut idle, p, self.queues[p as usize].is_empty());
+            let to = self.places.pick(cpus, &idle, v);
+            if to != p {
+                orders.push(Order::Move(p, to));
             }
         }
     }
@@ -197,29 +248,24 @@ impl Credit {
     }
 }
 
-/// Where a vCPU that runs beside a busy sibling would have a core to itself.
-fn better_core(cpus: &Cpus, v: u32) -> Option<u32> {
-    let socket = |p: u32| cpus.topology.places[p as usize].socket;
-    let own = socket(cpus.vcpus[v as usize].pcpu);
-    let idle = |of: u32| bits(&cpus.idle).filter(|&p| socket(p) == of).count();
-    cpus.better_core_among(v, |p| socket(p) == own).or_else(|| {
-        let crowd = 2 * (idle(own) + 1);
-        cpus.better_core_among(v, |p| crowd < idle(socket(p)))
-    })
-}
-
 impl Scheduler for Credit {
     fn waiting(&self, p: u32) -> &[u32] {
         &self.queues[p as usize]
     }
 
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
-        if self.spec.boost && self.rank[v as usize] == Rank::Under {
-            self.rank[v as usize] = Rank::Boost;
-        }
-        let p = cpus.idle_for(v).unwrap_or_else(|| cpus.crowded_for(v, &self.queues));
+        self.raise(v);
+        let p = if cpus.spread_siblings {
+            cpus.idle_for(v).unwrap_or_else(|| cpus.crowded_for(v, &self.queues))
+        } else {
+            cpus.vcpus[v as usize].pcpu
+        };
         self.insert(cpus, p, v, false);
-        p
+        self.tell(cpus, p, v)
+    }
+
+    fn placed(&mut self, cpus: &Cpus, v: u32) -> u32 {
+        self.places.pick(cpus, &cpus.idle, v)
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
@@ -228,11 +274,16 @@ impl Scheduler for Credit {
 
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
         self.burn(v);
+        let from = cpus.vcpus[v as usize].pcpu;
+        if std::mem::take(&mut self.goes[from as usize]) || from != p {
+            self.raise(v);
+        }
         self.insert(cpus, p, v, yielded);
     }
 
-    fn halts(&mut self, _cpus: &mut Cpus, v: u32) {
+    fn halts(&mut self, cpus: &mut Cpus, v: u32) {
         self.burn(v);
+        self.goes[cpus.vcpus[v as usize].pcpu as usize] = false;
     }
 
     fn next(&mut self, cpus: &mut Cpus, p: u32) -> Option<u32> {
@@ -249,8 +300,9 @@ impl Scheduler for Credit {
 
     fn preempts(&self, cpus: &Cpus, p: u32, v: u32, now: Ns) -> bool {
         let pcpu = &cpus.pcpus[p as usize];
-        self.rank[v as usize] < self.rank[pcpu.run as usize]
-            && now >= pcpu.dispatched + self.spec.ratelimit_ns
+        self.goes[p as usize]
+            || self.rank[v as usize] < self.rank[pcpu.run as usize]
+                && now >= pcpu.dispatched + self.spec.ratelimit_ns
     }
 
     fn slice_end(&self, cpus: &Cpus, p: u32, now: Ns) -> Ns {
