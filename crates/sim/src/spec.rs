@@ -284,7 +284,8 @@ pub struct GuestSpec {
     /// A thread that has a vCPU to itself goes on on an idle one after its time slice, so that sequential sections
     /// use the time of all vCPUs (P1 IV). Threads that are pinned or hold a kernel's lock stay.
     pub rotate: bool,
-    /// Packages that it takes its vCPUs for, all of the same size: new threads go to each in turn.
+    /// Packages that it takes its vCPUs for, all of the same size but the last: new threads go to each in turn (Linux:
+    /// `find_idlest_group`).
     pub packages: u32,
 }
 

@@ -87,7 +87,8 @@ fn beside(sim: &Sim) -> (f64, f64) {
 
 /// Competing modules of simulated hosts.
 fn counted() -> Result<Vec<Item>> {
-    let hosts = [("16-31", XL), (XL, XL), ("16-31", "16-31"), ("0-6,16-24", XL), (EVENS, XL), ("0-31", "0-31")];
+    let hosts =
+        [("16-31", XL), (XL, XL), ("16-31", "16-31"), ("0-6,16-24", XL), (EVENS, XL), ("0-31", "0-31")];
     let specs = hosts.iter().map(|(affinity, soft)| host(affinity, soft, 16, &[("vm.fib.program", AGAIN)]));
     let specs = specs.collect::<Result<Vec<Spec>>>()?;
     let all: Result<Vec<Series>> =
@@ -99,7 +100,12 @@ fn counted() -> Result<Vec<Item>> {
             host("0-6,16-24", XL, 16, &[("vm.fib.program", "hog"), ("until", "10s")])?,
             // No VM: the threads of the program, under Linux.
             host("0-31", "0-31", 16, &[("scheduler", "cfs"), ("vm.fib.packages", "1")])?,
-            host("0-31", "0-31", 16, &[("scheduler", "cfs"), ("vm.fib.packages", "1"), ("vm.fib.class", "nq")])?,
+            host(
+                "0-31",
+                "0-31",
+                16,
+                &[("scheduler", "cfs"), ("vm.fib.packages", "1"), ("vm.fib.class", "nq")],
+            )?,
         ],
         "P4",
     )?;

@@ -42,11 +42,13 @@ impl Sim {
         }
         let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
         let before = (spec.jitter_ns > 0).then_some(spec.seed);
-        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &mut cpus, before).map_err(|vm| SpecError {
+        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &mut cpus, before).map_err(|vm| {
+            SpecError {
             path: format!("vm.{}.vcpus", spec.vms[vm as usize].name),
             what:
                 "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity"
                     .into(),
+        }
         })?;
         let shares = shares(spec)?;
         let (own_period, bandwidth_slice) = match spec.policy {
@@ -190,7 +192,8 @@ impl Parts {
         let locks = index(self.locks.len());
         self.locks.extend((0..app.program.locks).map(|_| locks::Lock::new()));
         let first_thread = index(self.threads.len());
-        let mut online: Vec<u32> = (0..index(vm.vcpus.len())).filter(|&i| vm.vcpus[i as usize].online).collect();
+        let mut online: Vec<u32> =
+            (0..index(vm.vcpus.len())).filter(|&i| vm.vcpus[i as usize].online).collect();
         // New threads go to the package with the fewest, there to the next vCPU (`find_idlest_group`): to each in turn.
         let package = index(vm.vcpus.len()).div_ceil(vm.guest.packages.max(1));
         online.sort_by_key(|i| (i % package, i / package));

@@ -19,7 +19,9 @@
 //! Known gaps: idle pCPUs are told in one turn for all who wake others (Xen: one of each pCPU's); what goes
 //! for another waits where it was, though it might use an idle pCPU that the other may not.
 
-use crate::cpus::{Cpus, NONE, OVER_CAP, bits, has, put};
+mod hand_out;
+
+use crate::cpus::{Cpus, NONE, bits, has, put};
 use crate::queue::Ns;
 use crate::random::{Purpose, Stream};
 use crate::spec::CreditSpec;
@@ -107,8 +109,9 @@ impl Credit {
             };
             // A pCPU that runs nothing is about to take its first one itself.
             let own = |q: u32| usize::from(cpus.pcpus[q as usize].run == NONE);
-            let one =
-                |q: u32| self.queues[q as usize].iter().copied().skip(own(q)).take_while(better).find(allowed);
+            let one = |q: u32| {
+                self.queues[q as usize].iter().copied().skip(own(q)).take_while(better).find(allowed)
+            };
             from.filter_map(|q| Some((turn(q), one(q)?))).min().map(|(_, v)| v)
         };
         first(true).or_else(|| first(false))
@@ -168,68 +171,6 @@ impl Credit {
                 orders.push(Order::Move(p, to));
             }
         }
-    }
-
-    /// Hands out a slice of every pCPU.
-    fn hand_out(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
-        let slice = self.spec.slice_ns;
-        let online = u64::try_from(cpus.pcpus.len()).unwrap_or(0);
-        let active = |credit: &Credit, vm: usize| {
-            let vm = &cpus.vms[vm];
-            (vm.first..vm.first + vm.count).filter(|&v| credit.active[v as usize]).count() as u64
-        };
-        let mut open: Vec<(usize, u64)> =
-            (0..cpus.vms.len()).map(|vm| (vm, active(self, vm))).filter(|(_, n)| *n > 0).collect();
-        // What a VM cannot use goes to the others: those that reach their most first.
-        let most = |cpus: &Cpus, vm: usize, n: u64| {
-            let all = n * slice;
-            cpus.vms[vm].cap.map_or(all, |cap| all.min(cap * slice / 1024))
-        };
-        open.sort_by_key(|&(vm, n)| (most(cpus, vm, n) / (cpus.vms[vm].weight * n).max(1), vm));
-        let mut total = online * slice;
-        let mut weights: u64 = open.iter().map(|&(vm, n)| cpus.vms[vm].weight * n).sum();
-        for (vm, n) in open {
-            let weight = cpus.vms[vm].weight * n;
-            let fair = total / weights.max(1) * weight;
-            let part = fair.min(most(cpus, vm, n));
-            total -= part;
-            weights -= weight;
-            let each = signed(part / n);
-            let cap = cpus.vms[vm].cap.map(|cap| signed(cap * slice / 1024 / n));
-            let (first, count) = (cpus.vms[vm].first, cpus.vms[vm].count);
-            for v in first..first + count {
-                if self.active[v as usize] {
-                    self.give(cpus, v, each, cap, orders);
-                }
-            }
-        }
-    }
-
-    fn give(&mut self, cpus: &mut Cpus, v: u32, credit: i64, cap: Option<i64>, orders: &mut Vec<Order>) {
-        let slice = signed(self.spec.slice_ns);
-        let have = &mut self.credit[v as usize];
-        *have += credit;
-        let parked = cpus.vcpus[v as usize].parked & OVER_CAP != 0;
-        let mut rank = self.rank[v as usize];
-        if *have < 0 {
-            rank = Rank::Over;
-            if cap.is_some_and(|cap| *have < -cap) && !parked {
-                orders.push(Order::Park(v, OVER_CAP));
-            }
-            *have = (*have).max(-slice);
-        } else {
-            if rank == Rank::Over {
-                rank = Rank::Under;
-            }
-            if parked {
-                orders.push(Order::Unpark(v, OVER_CAP));
-            }
-            if *have > slice {
-                *have /= 2;
-                self.active[v as usize] = false;
-            }
-        }
-        self.set_rank(cpus, v, rank);
     }
 
     fn set_rank(&mut self, cpus: &mut Cpus, v: u32, rank: Rank) {
@@ -333,5 +274,116 @@ impl Scheduler for Credit {
 
     fn first(&self, number: u8, period: Ns) -> Ns {
         period + number.checked_sub(1).map_or(0, |phase| period * u64::from(phase) / u64::from(self.phases))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+    use crate::cpus::VState;
+    use crate::{Scenario, Sim};
+
+    const MS: Ns = 1_000_000;
+    const HOG: &str = "program = \"hog\"\n";
+
+    /// Two cores of two pCPUs in one socket, or another number, and VMs of one vCPU each.
+    fn host(cores: u32, vms: &[(&str, &str)]) -> Sim {
+        let free =
+            "costs = { switch = \"0s\", halt = \"0s\", kick = \"0s\", ipi = \"0s\", thread_wake = \"0s\" }\n";
+        let head = format!(
+            "scheduler = \"credit\"\njitter = \"0s\"\nhardware = {{ cores = {cores}, threads = 2 }}\n{free}"
+        );
+        let one = |(i, (affinity, more)): (usize, &(&str, &str))| {
+            format!("[[vm]]\nname = \"vm{i}\"\nvcpus = 1\naffinity = \"{affinity}\"\n{more}")
+        };
+        let text = head + &vms.iter().enumerate().map(one).collect::<String>();
+        Sim::new(&Scenario::parse(&text, &[]).unwrap().spec).unwrap()
+    }
+
+    fn at(sim: &Sim, v: usize) -> (VState, u32) {
+        (sim.cpus.vcpus[v].state, sim.cpus.vcpus[v].pcpu)
+    }
+
+    fn rank(sim: &Sim, v: usize) -> Rank {
+        let Kind::Credit(credit) = &sim.sched.kind else { panic!("another scheduler") };
+        credit.rank[v]
+    }
+
+    #[test]
+    fn a_vcpu_wakes_where_it_was_beside_a_busy_sibling_until_a_tick_finds_it_twice() {
+        let mut sim = host(2, &[("1", HOG), ("0-3", HOG)]);
+        sim.cpus.vcpus[1].pcpu = 0;
+        sim.run_for(5 * MS);
+        assert_eq!(at(&sim, 1), (VState::Running, 0), "though the other core is idle");
+        sim.run_for(9 * MS);
+        assert_eq!(at(&sim, 1), (VState::Running, 0), "the first tick makes it active");
+        sim.run_for(10 * MS);
+        assert_eq!((at(&sim, 0).1, at(&sim, 1)), (1, (VState::Running, 2)));
+    }
+
+    #[test]
+    fn one_that_finds_its_pcpu_busy_is_taken_by_an_idle_one_that_it_prefers_in_turn() {
+        let vms = [("0-7", HOG), ("0-7", HOG), ("0-7", HOG), ("0-7", "soft = \"6\"\nprogram = \"hog\"\n")];
+        let mut sim = host(4, &vms);
+        sim.cpus.vcpus.iter_mut().for_each(|vcpu| vcpu.pcpu = 0);
+        sim.run_for(MS);
+        assert_eq!([0, 1, 2, 3].map(|v| at(&sim, v)), [0, 1, 2, 6].map(|p| (VState::Running, p)));
+    }
+
+    #[test]
+    fn who_makes_room_while_an_idle_pcpu_is_of_no_use_does_so_at_once_and_comes_back_boosted() {
+        let waker = "program = \"forever { sleep 20.3ms compute 100us }\"\n";
+        let waited = |vms: &[(&str, &str)]| {
+            let mut sim = host(1, vms);
+            for state in [VState::Running, VState::Halted] {
+                while sim.cpus.vcpus[1].state != state {
+                    sim.run_for(MS / 20);
+                }
+            }
+            sim.run_for(20 * MS);
+            assert_eq!(
+                (rank(&sim, 0), at(&sim, 0), at(&sim, 1).0),
+                (Rank::Under, (VState::Running, 0), VState::Halted)
+            );
+            // As if it had begun to run just before the other wakes up.
+            sim.cpus.pcpus[0].dispatched = sim.now + MS / 5;
+            let before = sim.cpus.vcpus[1].wait_ns;
+            sim.run_for(2 * MS);
+            (sim.cpus.vcpus[1].wait_ns - before, rank(&sim, 0))
+        };
+        assert_eq!(waited(&[("0", HOG), ("0", waker)]), (0, Rank::Boost), "pCPU 1 is idle");
+        let (waits, rank) = waited(&[("0", HOG), ("0", waker), ("1", HOG)]);
+        assert!(
+            (waits > 700_000 && waits < MS) && rank == Rank::Under,
+            "until it has had its ms: {waits} {rank:?}"
+        );
+    }
+
+    #[test]
+    fn a_pcpu_takes_from_its_own_node_first_and_from_the_next_ones_in_a_circle() {
+        let text = "scheduler = \"credit\"\njitter = \"0s\"\nhardware = { nodes = 3, cores = 1 }\n\
+                    [[vm]]\nname = \"a\"\nvcpus = 6\nprogram = \"hog\"\n";
+        let mut sim = Sim::new(&Scenario::parse(text, &[]).unwrap().spec).unwrap();
+        sim.cpus.pcpus.iter_mut().for_each(|pcpu| pcpu.run = 0);
+        let Kind::Credit(credit) = &mut sim.sched.kind else { panic!("another scheduler") };
+        credit.insert(&mut sim.cpus, 0, 1, false);
+        credit.insert(&mut sim.cpus, 2, 2, false);
+        assert_eq!(credit.steal(&sim.cpus, 1, None), Some(2), "node 2 comes after node 1");
+        sim.cpus.pcpus[2].run = NONE;
+        assert_eq!(credit.steal(&sim.cpus, 1, None), Some(1), "pCPU 2 is about to take it");
+        assert_eq!(credit.steal(&sim.cpus, 1, Some(Rank::Under)), None, "of the same rank");
+    }
+
+    #[test]
+    fn one_that_comes_from_another_pcpu_is_boosted() {
+        let mut sim = host(2, &[("0-3", HOG)]);
+        let Kind::Credit(credit) = &mut sim.sched.kind else { panic!("another scheduler") };
+        sim.cpus.vcpus[0].pcpu = 0;
+        credit.back(&mut sim.cpus, 0, 0, false);
+        assert_eq!(credit.rank[0], Rank::Under);
+        credit.leave(&mut sim.cpus, 0);
+        credit.back(&mut sim.cpus, 2, 0, false);
+        assert_eq!(credit.rank[0], Rank::Boost);
     }
 }

@@ -122,7 +122,8 @@ pub(super) fn idle_in_turn(cpus: &Cpus, idle: &[u64], v: u32, told: u32) -> Opti
 fn vcpu0_location(cpus: &Cpus, homes: &[u32]) -> u32 {
     let siblings = &cpus.topology.siblings;
     let second = |core: &Vec<u32>| core.get(1).or(core.first()).copied();
-    let fewest = siblings.iter().filter_map(second).min_by_key(|&p| (homes[p as usize], std::cmp::Reverse(p)));
+    let fewest =
+        siblings.iter().filter_map(second).min_by_key(|&p| (homes[p as usize], std::cmp::Reverse(p)));
     fewest.unwrap_or(0)
 }
 
@@ -141,4 +142,97 @@ fn without(set: &mut [u64], other: &[u64]) {
 
 fn count(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a & b).count_ones()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Scenario, Sim};
+
+    /// P4's host with a VM of 16 vCPUs.
+    fn opterons(vm: &str) -> Cpus {
+        let text = format!(
+            "scheduler = \"credit\"\nhardware = {{ sockets = 2, nodes = 2, cores = 4, threads = 2 }}\n\
+             [[vm]]\nname = \"a\"\nvcpus = 16\n{vm}"
+        );
+        Sim::new(&Scenario::parse(&text, &[]).unwrap().spec).unwrap().cpus
+    }
+
+    fn homes(cpus: &Cpus) -> Vec<u32> {
+        cpus.vcpus.iter().map(|vcpu| vcpu.pcpu).collect()
+    }
+
+    fn set(of: impl IntoIterator<Item = u32>) -> Vec<u64> {
+        let mut words = vec![0];
+        of.into_iter().for_each(|p| put(&mut words, p, true));
+        words
+    }
+
+    #[test]
+    fn a_vm_is_made_on_the_last_second_sibling_and_the_next_pcpus() {
+        let everywhere: Vec<u32> = std::iter::once(31).chain(0..15).collect();
+        assert_eq!(homes(&opterons("")), everywhere);
+        let two = opterons(
+            "affinity = \"0-15\"\n[[vm]]\nname = \"b\"\nvcpus = 1\n[[vm]]\nname = \"c\"\nvcpus = 1\n",
+        );
+        assert_eq!(homes(&two)[16..], [31, 29], "each where the fewest are");
+    }
+
+    #[test]
+    fn started_in_order_vcpus_spread_over_what_they_may_use_and_the_rest_stay_where_they_were_put() {
+        let evens: Vec<u32> = (0..16).map(|v| 2 * v).collect();
+        let text =
+            format!("affinity = \"{}\"\n", evens.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        assert_eq!(homes(&opterons(&text)), evens);
+        // pCPUs 7 to 14 are beyond all four: their vCPUs go to the first one.
+        let few = homes(&opterons("affinity = \"0,2,4,6\"\n"));
+        assert_eq!(few, [0, 2, 4, 6, 4, 4, 6, 6, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_vm_that_is_pinned_later_was_made_on_its_nodes() {
+        let later = |affinity: &str| {
+            let nodes = "\"0-7,16-23\"";
+            homes(&opterons(&format!("affinity = \"{affinity}\"\nsoft = {nodes}\nmade_on = {nodes}\n")))
+        };
+        let even: Vec<u32> = (0..8).chain(16..24).collect();
+        assert_eq!(later("0-7,16-23"), even);
+        assert_eq!(later("0-31"), even);
+        let odd = later("0-6,16-24");
+        assert_eq!((odd[6], odd[7], odd[8]), (6, 16, 16), "only the one on pCPU 7 had to go");
+    }
+
+    #[test]
+    fn a_busy_sibling_makes_another_core_better_and_its_pcpus_take_turns() {
+        let mut cpus = opterons("");
+        cpus.vcpus[0].pcpu = 0;
+        let mut picker = Picker::new(&cpus);
+        let idle = set((0..16).filter(|&p| p != 1));
+        assert_eq!(picker.pick(&cpus, &set(0..16), 0), 0, "idle cores are no better than one's own");
+        assert_eq!([0; 3].map(|v| picker.pick(&cpus, &idle, v)), [2, 3, 2]);
+        assert_eq!(picker.pick(&cpus, &set([0, 3]), 0), 0, "half a core is not better than half a core");
+    }
+
+    #[test]
+    fn another_socket_is_better_only_if_more_than_twice_as_many_of_its_pcpus_are_idle() {
+        let mut cpus = opterons("");
+        cpus.vcpus[0].pcpu = 0;
+        let mut picker = Picker::new(&cpus);
+        let idle = |own: u32| set((0..2 * own).step_by(2).chain(16..32));
+        assert_eq!(picker.pick(&cpus, &idle(8), 0), 0, "8 and 16");
+        assert_eq!(picker.pick(&cpus, &idle(7), 0), 16, "7 and 16");
+        // pCPUs count that the vCPU may not use: 16 on each socket, though it has a sixteenth of one.
+        let mut cpus = opterons("affinity = \"0,16-31\"\n");
+        cpus.vcpus[0].pcpu = 0;
+        assert_eq!(picker.pick(&cpus, &set(0..32), 0), 0);
+    }
+
+    #[test]
+    fn a_preferred_pcpu_beside_a_busy_one_comes_before_an_idle_core_elsewhere() {
+        let mut cpus = opterons("affinity = \"16-31\"\nsoft = \"16-23\"\n");
+        cpus.vcpus[0].pcpu = 24;
+        let mut picker = Picker::new(&cpus);
+        assert_eq!(picker.pick(&cpus, &set((17..18).chain(24..32)), 0), 17);
+        assert_eq!(picker.pick(&cpus, &set(24..32), 0), 24, "none is idle there");
+    }
 }
