@@ -99,22 +99,22 @@ impl Credit {
         let nodes = cpus.topology.places.last().map_or(1, |place| place.node + 1);
         let node = |q: u32| cpus.topology.places[q as usize].node;
         let turn = |q: u32| ((node(q) + nodes - node(p)) % nodes, q);
-        let first = |prefer: bool| {
-            let from = bits(&cpus.crowded).filter(|&q| q != p);
-            let allowed = |v: &u32| {
-                let vcpu = &cpus.vcpus[*v as usize];
-                (!prefer || vcpu.soft != vcpu.mask)
-                    && has(&cpus.masks[if prefer { vcpu.soft } else { vcpu.mask } as usize], p)
-                    && !(cpus.spread_siblings && cpus.stacks(*v, p, &self.queues))
-            };
-            // A pCPU that runs nothing is about to take its first one itself.
-            let own = |q: u32| usize::from(cpus.pcpus[q as usize].run == NONE);
-            let one = |q: u32| {
-                self.queues[q as usize].iter().copied().skip(own(q)).take_while(better).find(allowed)
-            };
-            from.filter_map(|q| Some((turn(q), one(q)?))).min().map(|(_, v)| v)
+        let stays = |v: u32| cpus.spread_siblings && cpus.stacks(v, p, &self.queues);
+        let other = |v: u32| {
+            let vcpu = &cpus.vcpus[v as usize];
+            vcpu.soft == vcpu.mask || !has(&cpus.masks[vcpu.soft as usize], p)
         };
-        first(true).or_else(|| first(false))
+        let from = bits(&cpus.crowded).filter(|&q| q != p).filter_map(|q| {
+            // A pCPU that runs nothing is about to take its first one itself.
+            let own = usize::from(cpus.pcpus[q as usize].run == NONE);
+            let queue = self.queues[q as usize].iter().copied().skip(own).take_while(better);
+            let (other, v) = queue
+                .filter(|&v| cpus.may(v, p) && !stays(v))
+                .map(|v| (other(v), v))
+                .min_by_key(|(other, _)| *other)?;
+            Some(((other, turn(q)), v))
+        });
+        from.min().map(|(_, v)| v)
     }
 
     /// Who is to look because a vCPU began to wait on `p`.
@@ -155,7 +155,7 @@ impl Credit {
             if self.rank[v as usize] == Rank::Boost {
                 self.rank[v as usize] = Rank::Under;
             }
-            if !known {
+            if !known || cpus.idle.iter().all(|&word| word == 0) {
                 continue;
             }
             let mut idle = cpus.idle.clone();
@@ -269,6 +269,13 @@ impl Scheduler for Credit {
         match number.checked_sub(1) {
             Some(phase) => self.tick(cpus, phase, orders),
             None => self.hand_out(cpus, orders),
+        }
+    }
+
+    fn reach(&self, number: u8) -> (u32, usize) {
+        match number.checked_sub(1) {
+            Some(phase) if phase < self.phases => (u32::from(phase), usize::from(self.phases)),
+            _ => (0, 1),
         }
     }
 

@@ -80,6 +80,12 @@ pub(crate) trait Scheduler {
         period
     }
 
+    /// The pCPUs of which everything has to be told before timer `number`: the first one, and the distance to the next.
+    fn reach(&self, number: u8) -> (u32, usize) {
+        let _ = number;
+        (0, 1)
+    }
+
     /// Timer `number` goes off.
     fn timer(&mut self, cpus: &mut Cpus, number: u8, now: Ns, orders: &mut Vec<Order>);
 
@@ -200,6 +206,9 @@ impl Scheduler for AnyScheduler {
             Some(relaxed) if number == self.relaxed_timer => relaxed.look(cpus, now, orders),
             _ => each!(&mut self.kind, s => s.timer(cpus, number, now, orders)),
         }
+    }
+    fn reach(&self, number: u8) -> (u32, usize) {
+        each!(&self.kind, s => s.reach(number))
     }
     fn first(&self, number: u8, period: Ns) -> Ns {
         each!(&self.kind, s => s.first(number, period))
