@@ -66,10 +66,11 @@ impl Picker {
         at
     }
 
-    /// Puts the vCPUs of all VMs, one VM after the other, where they are once it has started: made, the first one is on the
-    /// pCPU with the fewest, of those that are not the first of their core, the last of them, each other one on the next pCPU;
-    /// then they go to where they may be (libxl: `vcpu_set_affinity`); then they are started in order, so that
-    /// who finds its pCPU busy goes to an idle one (`__runq_tickle`). An affinity of later moves them once more.
+    /// Puts the vCPUs of all VMs, one VM after the other, where they are once it has started. They are made with the first one
+    /// on the pCPU with the fewest, of those that are not the first of their core, the last of them, and each other one on
+    /// the next pCPU; then they go to where they may be (libxl: `vcpu_set_affinity`); then, our assumption, all have been busy
+    /// at the same time, woken in order, so that who found its pCPU busy went to an idle one (`__runq_tickle`). An affinity
+    /// that was set later moves them once more.
     pub(super) fn create(&mut self, cpus: &mut Cpus) {
         let all = cpus.pcpus.len();
         let mut homes = vec![0_u32; all];
