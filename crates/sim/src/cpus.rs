@@ -133,6 +133,8 @@ pub(crate) struct VmCpus {
     pub(crate) grouped: bool,
     /// The most it may use, in parts of 1024 pCPUs; `None`: everything.
     pub(crate) cap: Option<u64>,
+    /// Numbers of the masks that its vCPUs had while it was made, if others than now.
+    pub(crate) made: Option<(u32, u32)>,
 }
 
 /// All of them.
@@ -232,21 +234,14 @@ impl Cpus {
         preferred.or_else(|| of(mask))
     }
 
-    /// Where a vCPU that runs beside a busy sibling would have a core to itself.
+    /// Where a vCPU that runs beside a busy sibling would have a core to itself: the first place from its own on.
     pub(crate) fn better_core(&self, v: u32) -> Option<u32> {
-        self.better_core_among(v, |_| true)
-    }
-
-    /// The same among some pCPUs: the first from its own on.
-    pub(crate) fn better_core_among(&self, v: u32, among: impl Fn(u32) -> bool) -> Option<u32> {
         let vcpu = &self.vcpus[v as usize];
         let core = self.topology.places[vcpu.pcpu as usize].core as usize;
         if self.topology.busy[core] < 2 {
             return None;
         }
-        let mask = &self.masks[vcpu.soft as usize];
-        let good = bits(&self.idle_cores).filter(|&p| has(mask, p) && among(p));
-        good.min_by_key(|&p| (p < vcpu.pcpu, p))
+        self.common(&self.idle_cores, &self.masks[vcpu.soft as usize], vcpu.pcpu)
     }
 
     /// Where a vCPU waits if nothing is idle: where it was, or what it may use and has the fewest

@@ -233,6 +233,9 @@ pub struct VmSpec {
     pub vcpus: Vec<VcpuSpec>,
     /// Nodes that its memory is on; empty: all.
     pub memory_nodes: CpuSet,
+    /// pCPUs that were preferred while it was made and started, before its affinities were set: xl's automatic node affinity
+    /// (Xen's credit scheduler only). Empty: it was made with its affinities.
+    pub made_on: CpuSet,
     /// Its kernel.
     pub guest: GuestSpec,
     /// What runs in it.
@@ -281,11 +284,20 @@ pub struct GuestSpec {
     /// A thread that has a vCPU to itself goes on on an idle one after its time slice, so that sequential sections
     /// use the time of all vCPUs (P1 IV). Threads that are pinned or hold a kernel's lock stay.
     pub rotate: bool,
+    /// Packages that it takes its vCPUs for, all of the same size but the last: new threads go to each in turn (Linux:
+    /// `find_idlest_group`).
+    pub packages: u32,
 }
 
 impl Default for GuestSpec {
     fn default() -> GuestSpec {
-        GuestSpec { lock: LockKind::Ticket, slice_ns: 3_000_000, wakeup_ns: 1_000_000, rotate: false }
+        GuestSpec {
+            lock: LockKind::Ticket,
+            slice_ns: 3_000_000,
+            wakeup_ns: 1_000_000,
+            rotate: false,
+            packages: 1,
+        }
     }
 }
 

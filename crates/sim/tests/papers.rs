@@ -122,8 +122,10 @@ fn a_lock_that_may_be_passed_hides_its_wake_ups_and_strict_order_pays_each() {
     assert!(fifo > 10.0 * paper, "who spins keeps others from their pCPUs: {fifo} {paper}");
 }
 
-/// P4's machine with a VM whose work of class 1 minds its siblings.
-fn opterons(one: VmSpec) -> Spec {
+/// P4's machine with a VM whose work of class 1 minds its siblings; xl made it on nodes 0 and 2, and its Linux sees two packages.
+fn opterons(mut one: VmSpec) -> Spec {
+    one.made_on = "0-7,16-23".parse().unwrap();
+    one.guest.packages = 2;
     let mut spec = real(host(32, Policy::Credit(CreditSpec::default()), vec![one]));
     spec.hardware = Hardware { sockets: 2, nodes: 2, cores: 4, threads: 2, adjacent: true, cache_kib: 6144 };
     spec.classes.push(Class { beside_sibling: 0.6, ..Class::plain("decoder") });
@@ -185,11 +187,8 @@ fn conflicts(class: &str) -> f64 {
         vcpus.iter_mut().for_each(|v| v.soft = "0-7,16-23".parse().unwrap());
         let mut one = app("parallel { compute 8s split }", 8);
         one.class = 1;
-        let mut spec = real(host(32, Policy::Credit(CreditSpec::default()), vec![vm("a", vcpus, vec![one])]));
-        spec.hardware =
-            Hardware { sockets: 2, nodes: 2, cores: 4, threads: 2, adjacent: true, cache_kib: 6144 };
-        spec.classes.push(corefit_sim::library_class(class).unwrap());
-        spec.jitter_ns = 0;
+        let mut spec = opterons(vm("a", vcpus, vec![one]));
+        spec.classes[1] = corefit_sim::library_class(class).unwrap();
         finish(&spec).vms[0].apps[0].took_ns.unwrap() as f64
     };
     took("16-31") / took("0-7,16-23")

@@ -42,11 +42,13 @@ impl Sim {
         }
         let Parts { guests, threads, apps, locks, limits, vm_limits } = parts;
         let before = (spec.jitter_ns > 0).then_some(spec.seed);
-        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &cpus, before).map_err(|vm| SpecError {
+        let sched = AnyScheduler::new(&spec.policy, spec.relaxed, &mut cpus, before).map_err(|vm| {
+            SpecError {
             path: format!("vm.{}.vcpus", spec.vms[vm as usize].name),
             what:
                 "strict co-scheduling needs a pCPU for each vCPU; give fewer vCPUs, or more pCPUs in affinity"
                     .into(),
+        }
         })?;
         let shares = shares(spec)?;
         let (own_period, bandwidth_slice) = match spec.policy {
@@ -154,7 +156,11 @@ impl Parts {
         let cap = parts_of(vm.cap);
         let grouped = !matches!(spec.policy, Policy::Cfs(cfs) if !cfs.groups);
         let weight = u64::from(vm.weight);
-        cpus.vms.push(VmCpus { first, count, weight, runnable: 0, unit: 0, grouped, cap });
+        let made = (!vm.made_on.is_empty()).then(|| {
+            let (hard, soft) = (CpuSet::first(spec.hardware.pcpus()), &vm.made_on);
+            (number_of(cpus, mask(&hard, cpus.words)), number_of(cpus, mask(soft, cpus.words)))
+        });
+        cpus.vms.push(VmCpus { first, count, weight, runnable: 0, unit: 0, grouped, cap, made });
         self.vm_limits.push(pool);
         let guest_words = vm.vcpus.len().div_ceil(64);
         let mut idle = vec![0; guest_words];
@@ -186,8 +192,11 @@ impl Parts {
         let locks = index(self.locks.len());
         self.locks.extend((0..app.program.locks).map(|_| locks::Lock::new()));
         let first_thread = index(self.threads.len());
-        let online: Vec<u32> =
-            (0..).zip(&vm.vcpus).filter(|(_, v)| v.online).map(|(i, _)| first + i).collect();
+        let mut online: Vec<u32> =
+            (0..index(vm.vcpus.len())).filter(|&i| vm.vcpus[i as usize].online).collect();
+        // New threads go to the package with the fewest, there to the next vCPU (`find_idlest_group`): to each in turn.
+        let package = index(vm.vcpus.len()).div_ceil(vm.guest.packages.max(1));
+        online.sort_by_key(|i| (i % package, i / package));
         for member in 0..app.threads {
             let t = index(self.threads.len());
             let stream = |purpose| Stream::new(spec.seed, u64::from(t), purpose);
@@ -202,7 +211,7 @@ impl Parts {
                 holds_user: 0,
                 app: a,
                 member,
-                vcpu: online[member as usize % online.len()],
+                vcpu: first + online[member as usize % online.len()],
                 pc: 0,
                 loops: [0; 8],
                 depth: 0,

@@ -104,6 +104,9 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
     if !vm.memory_nodes.difference(&nodes).is_empty() {
         return refuse(path("memory_nodes"), format!("the host has nodes {nodes} only"));
     }
+    if !vm.made_on.difference(pcpus).is_empty() {
+        return refuse(path("made_on"), format!("the host has pCPUs {pcpus} only"));
+    }
     check_limit(&path("cap"), vm.cap, spec.policy.is_xen())?;
     for (number, vcpu) in vm.vcpus.iter().enumerate() {
         between(&path("vcpu_weights"), vcpu.weight, 1, MAX_WEIGHT)?;

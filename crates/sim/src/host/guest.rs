@@ -3,7 +3,8 @@
 //! Each vCPU has a queue in turns of a time slice. Who wakes up goes to the vCPU it was on if that has
 //! nothing to do, else to one that has nothing to do, else into the queue of the one it was on, where it
 //! runs at once if the thread there ran long enough. A vCPU out of threads takes one from another's
-//! queue, else it halts. With [`crate::GuestSpec::rotate`] one that is alone goes on elsewhere after its slice. Known
+//! queue, else it halts. A program's threads begin on the vCPUs in order, or, if the guest sees several packages
+//! ([`crate::GuestSpec::packages`]), in each package in turn. With [`crate::GuestSpec::rotate`] one that is alone goes on elsewhere after its slice. Known
 //! gaps: no balancing between busy vCPUs, no polling before a halt.
 
 use super::{Act, Sim, TState};
@@ -264,5 +265,26 @@ impl Sim {
             self.cpus.vcpus[by as usize].debt += self.costs.kick_ns;
         }
         self.wake_vcpu(v);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Scenario, Sim};
+
+    #[test]
+    fn new_threads_go_to_the_packages_in_turn() {
+        let begin = |packages: &str| {
+            let text = format!(
+                "hardware = {{ cores = 4 }}\n[[vm]]\nname = \"a\"\nvcpus = 6\npackages = {packages}\n\
+                 threads = 7\nprogram = \"hog\"\n"
+            );
+            let sim = Sim::new(&Scenario::parse(&text, &[]).unwrap().spec).unwrap();
+            sim.threads.iter().map(|thread| thread.vcpu).collect::<Vec<_>>()
+        };
+        assert_eq!(begin("1"), [0, 1, 2, 3, 4, 5, 0]);
+        assert_eq!(begin("2"), [0, 3, 1, 4, 2, 5, 0]);
+        assert_eq!(begin("4"), [0, 2, 4, 1, 3, 5, 0], "of two vCPUs: there are three");
+        assert_eq!(begin("9"), [0, 1, 2, 3, 4, 5, 0]);
     }
 }

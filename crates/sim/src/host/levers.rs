@@ -6,6 +6,7 @@
 use super::{Event, Sim, SpecError, build};
 use crate::cpus::{MOVED, VState};
 use crate::queue::NEVER;
+use crate::sched::Scheduler;
 use crate::spec::{Limit, Policy};
 use corefit_core::CpuSet;
 
@@ -99,17 +100,18 @@ impl Sim {
         let (mask, soft) = build::masks(&self.spec.vms[vm].vcpus[vcpu as usize], &mut self.cpus);
         let state = &mut self.cpus.vcpus[v as usize];
         (state.mask, state.soft) = (mask, soft);
-        let allowed = crate::cpus::has(&self.cpus.masks[mask as usize], state.pcpu);
-        let begin = crate::cpus::bits(&self.cpus.masks[mask as usize]).next().unwrap_or(0);
-        if !allowed {
-            if matches!(state.state, VState::Running | VState::Waiting) {
-                self.park(v, MOVED);
-                self.cpus.vcpus[v as usize].pcpu = begin;
-                self.cpus.vcpus[v as usize].parked &= !MOVED;
-                self.after_refill(v);
-            } else {
-                state.pcpu = begin;
-            }
+        if self.cpus.may(v, self.cpus.vcpus[v as usize].pcpu) {
+            return Ok(());
+        }
+        let to = self.sched.placed(&self.cpus, v);
+        let runs = matches!(self.cpus.vcpus[v as usize].state, VState::Running | VState::Waiting);
+        if runs {
+            self.park(v, MOVED);
+        }
+        self.cpus.vcpus[v as usize].pcpu = to;
+        if runs {
+            self.cpus.vcpus[v as usize].parked &= !MOVED;
+            self.after_refill(v);
         }
         Ok(())
     }

@@ -298,7 +298,8 @@ impl Sim {
     }
 
     fn scheduler_timer(&mut self, number: u8) {
-        for p in 0..self.pcpus() {
+        let (first, step) = self.sched.reach(number);
+        for p in (first..self.pcpus()).step_by(step) {
             self.charge(p);
         }
         let mut orders = std::mem::take(&mut self.orders);

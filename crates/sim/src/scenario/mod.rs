@@ -302,7 +302,7 @@ mod tests {
     fn schedulers_changes_and_classes_of_the_library_are_read() {
         let text = format!(
             "scheduler = [\"cfs\", \"eevdf\"]\nrelaxed = {{ skew = \"5ms\" }}\n{SMALL}class = \"cg\"\nnodes = \"0\"\n\
-             rotate = true\nlock = \"oticket\"\noticket_wake = 2\n[[vm.change]]\nat = \"1s\"\nonline = [1, 2]\nteam = 1\n"
+             rotate = true\npackages = 2\nmade_on = \"1\"\nlock = \"oticket\"\noticket_wake = 2\n[[vm.change]]\nat = \"1s\"\nonline = [1, 2]\nteam = 1\n"
         );
         let points = Scenario::points(&text, &[]).unwrap();
         assert_eq!(points.len(), 4);
@@ -317,6 +317,7 @@ mod tests {
         assert_eq!(vm.changes, [crate::Change { at_ns: 1_000_000_000, online: Some(2), team: Some(1) }]);
         assert_eq!(vm.guest.lock, crate::LockKind::OTicket { near: 18, wake: 2 });
         assert!(vm.guest.rotate && vm.vcpus[0].soft.len() == 2);
+        assert_eq!((vm.guest.packages, vm.made_on.to_string()), (2, "1".into()));
         assert_eq!(spec.classes[vm.apps[0].class].name, "cg");
     }
 

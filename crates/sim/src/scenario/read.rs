@@ -175,6 +175,7 @@ fn vm(
         slice_ns: table.time("slice", GuestSpec::default().slice_ns)?.max(1000),
         wakeup_ns: table.time("wakeup", GuestSpec::default().wakeup_ns)?,
         rotate: table.boolean("rotate", false)?,
+        packages: table.whole("packages", 1, 1, 4096)?,
     };
     let vcpus = vcpus(table, hardware)?;
     let apps = app(table, &vcpus, classes)?.into_iter().collect::<Vec<_>>();
@@ -182,6 +183,7 @@ fn vm(
         weight: table.whole("weight", 1024, 1, 262_144)?,
         cap: limit(table, ["cap", "cap_period", "cap_burst"])?,
         memory_nodes: table.cpus("memory_nodes")?.unwrap_or_default(),
+        made_on: table.cpus("made_on")?.unwrap_or_default(),
         name: name.clone(),
         changes: changes(table)?,
         progress: table.boolean("progress", false)?,

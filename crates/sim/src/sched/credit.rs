@@ -11,14 +11,22 @@
 //! that is looked at when more is handed out is that of the pCPU's last tick; ticks are spread evenly over pCPUs
 //! (as they were started one after the other; at most [`PHASES`] different times).
 //!
-//! A tick moves a vCPU that runs beside a busy sibling to an idle core of its socket; to one of another socket only if
-//! that has more than twice as many idle pCPUs as its own, the vCPU's counted as idle (`_csched_cpu_pick`).
+//! A vCPU wakes up where it was. If that pCPU is busy, an idle one that it may use, the preferred ones first, in turns, is
+//! told to look, and takes it (`__runq_tickle`); if there is none, and the vCPU comes first, what runs goes. While some pCPU is
+//! idle that is of no use to it, what goes counts as moved: it is looked at at once, and comes back as one that wakes up.
+//! A tick moves what runs to where [`Picker`] wants it; it comes there as one that wakes up.
+//!
+//! Known gaps: idle pCPUs are told in one turn for all who wake others (Xen: one of each pCPU's); what goes
+//! for another waits where it was, though it might use an idle pCPU that the other may not.
 
-use crate::cpus::{Cpus, NONE, OVER_CAP, bits};
+mod hand_out;
+
+use crate::cpus::{Cpus, NONE, bits, has, put};
 use crate::queue::Ns;
 use crate::random::{Purpose, Stream};
 use crate::spec::CreditSpec;
 
+use super::pick::{Picker, idle_in_turn};
 use super::{Order, Scheduler, signed, take_out};
 
 /// pCPUs tick at so many different times.
@@ -42,12 +50,19 @@ pub(crate) struct Credit {
     used: Vec<i64>,
     phases: u8,
     active: Vec<bool>,
+    places: Picker,
+    /// The idle pCPU that was told to look last.
+    told: u32,
+    /// By pCPU: what runs there goes at once, as one that is moved.
+    goes: Vec<bool>,
 }
 
 impl Credit {
     /// vCPUs that idled `before` have something between half a slice's credit and a whole one: whoever gets beyond
     /// is halved.
-    pub(crate) fn new(spec: CreditSpec, cpus: &Cpus, before: Option<u64>) -> Credit {
+    pub(crate) fn new(spec: CreditSpec, cpus: &mut Cpus, before: Option<u64>) -> Credit {
+        let mut places = Picker::new(cpus);
+        places.create(cpus);
         let vcpus = cpus.vcpus.len();
         let half = spec.slice_ns / 2;
         let left = |v| before.map_or(0, |seed| half + Stream::new(seed, v, Purpose::Before).below(half));
@@ -59,6 +74,9 @@ impl Credit {
             used: vec![0; vcpus],
             phases: u8::try_from(cpus.pcpus.len()).map_or(PHASES, |n| n.min(PHASES)),
             active: vec![false; vcpus],
+            places,
+            told: 0,
+            goes: vec![false; cpus.pcpus.len()],
         }
     }
 
@@ -74,21 +92,50 @@ impl Credit {
         cpus.count_waiting(p, true);
     }
 
-    /// The best vCPU of another pCPU that ranks before `than`, if any; preferred pCPUs first.
+    /// A vCPU that ranks before `than`, if any, of another pCPU: of this node first, then of the next ones; those that
+    /// prefer this pCPU before all others (`csched_load_balance`).
     fn steal(&self, cpus: &Cpus, p: u32, than: Option<Rank>) -> Option<u32> {
         let better = |v: &u32| than.is_none_or(|than| self.rank[*v as usize] < than);
-        let first = |prefer: bool| {
-            let from = bits(&cpus.crowded).filter(|&q| q != p);
-            let allowed = |v: &u32| {
-                let vcpu = &cpus.vcpus[*v as usize];
-                crate::cpus::has(&cpus.masks[if prefer { vcpu.soft } else { vcpu.mask } as usize], p)
-                    && !(cpus.spread_siblings && cpus.stacks(*v, p, &self.queues))
-            };
-            let best =
-                from.filter_map(|q| self.queues[q as usize].iter().copied().take_while(better).find(allowed));
-            best.min_by_key(|&v| (cpus.topology.distance(p, cpus.vcpus[v as usize].pcpu), v))
+        let nodes = cpus.topology.places.last().map_or(1, |place| place.node + 1);
+        let node = |q: u32| cpus.topology.places[q as usize].node;
+        let turn = |q: u32| ((node(q) + nodes - node(p)) % nodes, q);
+        let stays = |v: u32| cpus.spread_siblings && cpus.stacks(v, p, &self.queues);
+        let other = |v: u32| {
+            let vcpu = &cpus.vcpus[v as usize];
+            vcpu.soft == vcpu.mask || !has(&cpus.masks[vcpu.soft as usize], p)
         };
-        first(true).or_else(|| first(false))
+        let from = bits(&cpus.crowded).filter(|&q| q != p).filter_map(|q| {
+            // A pCPU that runs nothing is about to take its first one itself.
+            let own = usize::from(cpus.pcpus[q as usize].run == NONE);
+            let queue = self.queues[q as usize].iter().copied().skip(own).take_while(better);
+            let (other, v) = queue
+                .filter(|&v| cpus.may(v, p) && !stays(v))
+                .map(|v| (other(v), v))
+                .min_by_key(|(other, _)| *other)?;
+            Some(((other, turn(q)), v))
+        });
+        from.min().map(|(_, v)| v)
+    }
+
+    /// Who is to look because a vCPU began to wait on `p`.
+    fn tell(&mut self, cpus: &Cpus, p: u32, v: u32) -> u32 {
+        if has(&cpus.idle, p) || cpus.idle.iter().all(|&word| word == 0) {
+            return p;
+        }
+        if let Some(idle) = idle_in_turn(cpus, &cpus.idle, v, self.told) {
+            self.told = idle;
+            return idle;
+        }
+        let run = cpus.pcpus[p as usize].run;
+        self.goes[p as usize] |= run != NONE && self.rank[v as usize] < self.rank[run as usize];
+        p
+    }
+
+    /// A vCPU wakes up, or comes from another pCPU.
+    fn raise(&mut self, v: u32) {
+        if self.spec.boost && self.rank[v as usize] == Rank::Under {
+            self.rank[v as usize] = Rank::Boost;
+        }
     }
 
     /// Credit is paid for what was used.
@@ -104,81 +151,26 @@ impl Credit {
                 continue;
             }
             self.burn(v);
-            self.active[v as usize] = true;
+            let known = std::mem::replace(&mut self.active[v as usize], true);
             if self.rank[v as usize] == Rank::Boost {
                 self.rank[v as usize] = Rank::Under;
             }
-            let taken = |to: u32| orders.iter().any(|o| matches!(o, Order::Move(_, t) if *t == to));
-            if let Some(to) = better_core(cpus, v).filter(|&to| !taken(to)) {
-                let core = cpus.topology.places[p as usize].core;
-                let same = |o: &Order| matches!(o, Order::Move(q, _) if cpus.topology.places[*q as usize].core == core);
-                if !orders.iter().any(same) {
-                    orders.push(Order::Move(p, to));
+            if !known || cpus.idle.iter().all(|&word| word == 0) {
+                continue;
+            }
+            let mut idle = cpus.idle.clone();
+            for order in &*orders {
+                if let Order::Move(from, to) = *order {
+                    put(&mut idle, from, self.queues[from as usize].is_empty());
+                    put(&mut idle, to, false);
                 }
             }
-        }
-    }
-
-    /// Hands out a slice of every pCPU.
-    fn hand_out(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
-        let slice = self.spec.slice_ns;
-        let online = u64::try_from(cpus.pcpus.len()).unwrap_or(0);
-        let active = |credit: &Credit, vm: usize| {
-            let vm = &cpus.vms[vm];
-            (vm.first..vm.first + vm.count).filter(|&v| credit.active[v as usize]).count() as u64
-        };
-        let mut open: Vec<(usize, u64)> =
-            (0..cpus.vms.len()).map(|vm| (vm, active(self, vm))).filter(|(_, n)| *n > 0).collect();
-        // What a VM cannot use goes to the others: those that reach their most first.
-        let most = |cpus: &Cpus, vm: usize, n: u64| {
-            let all = n * slice;
-            cpus.vms[vm].cap.map_or(all, |cap| all.min(cap * slice / 1024))
-        };
-        open.sort_by_key(|&(vm, n)| (most(cpus, vm, n) / (cpus.vms[vm].weight * n).max(1), vm));
-        let mut total = online * slice;
-        let mut weights: u64 = open.iter().map(|&(vm, n)| cpus.vms[vm].weight * n).sum();
-        for (vm, n) in open {
-            let weight = cpus.vms[vm].weight * n;
-            let fair = total / weights.max(1) * weight;
-            let part = fair.min(most(cpus, vm, n));
-            total -= part;
-            weights -= weight;
-            let each = signed(part / n);
-            let cap = cpus.vms[vm].cap.map(|cap| signed(cap * slice / 1024 / n));
-            let (first, count) = (cpus.vms[vm].first, cpus.vms[vm].count);
-            for v in first..first + count {
-                if self.active[v as usize] {
-                    self.give(cpus, v, each, cap, orders);
-                }
+            put(&mut idle, p, self.queues[p as usize].is_empty());
+            let to = self.places.pick(cpus, &idle, v);
+            if to != p {
+                orders.push(Order::Move(p, to));
             }
         }
-    }
-
-    fn give(&mut self, cpus: &mut Cpus, v: u32, credit: i64, cap: Option<i64>, orders: &mut Vec<Order>) {
-        let slice = signed(self.spec.slice_ns);
-        let have = &mut self.credit[v as usize];
-        *have += credit;
-        let parked = cpus.vcpus[v as usize].parked & OVER_CAP != 0;
-        let mut rank = self.rank[v as usize];
-        if *have < 0 {
-            rank = Rank::Over;
-            if cap.is_some_and(|cap| *have < -cap) && !parked {
-                orders.push(Order::Park(v, OVER_CAP));
-            }
-            *have = (*have).max(-slice);
-        } else {
-            if rank == Rank::Over {
-                rank = Rank::Under;
-            }
-            if parked {
-                orders.push(Order::Unpark(v, OVER_CAP));
-            }
-            if *have > slice {
-                *have /= 2;
-                self.active[v as usize] = false;
-            }
-        }
-        self.set_rank(cpus, v, rank);
     }
 
     fn set_rank(&mut self, cpus: &mut Cpus, v: u32, rank: Rank) {
@@ -197,29 +189,24 @@ impl Credit {
     }
 }
 
-/// Where a vCPU that runs beside a busy sibling would have a core to itself.
-fn better_core(cpus: &Cpus, v: u32) -> Option<u32> {
-    let socket = |p: u32| cpus.topology.places[p as usize].socket;
-    let own = socket(cpus.vcpus[v as usize].pcpu);
-    let idle = |of: u32| bits(&cpus.idle).filter(|&p| socket(p) == of).count();
-    cpus.better_core_among(v, |p| socket(p) == own).or_else(|| {
-        let crowd = 2 * (idle(own) + 1);
-        cpus.better_core_among(v, |p| crowd < idle(socket(p)))
-    })
-}
-
 impl Scheduler for Credit {
     fn waiting(&self, p: u32) -> &[u32] {
         &self.queues[p as usize]
     }
 
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
-        if self.spec.boost && self.rank[v as usize] == Rank::Under {
-            self.rank[v as usize] = Rank::Boost;
-        }
-        let p = cpus.idle_for(v).unwrap_or_else(|| cpus.crowded_for(v, &self.queues));
+        self.raise(v);
+        let p = if cpus.spread_siblings {
+            cpus.idle_for(v).unwrap_or_else(|| cpus.crowded_for(v, &self.queues))
+        } else {
+            cpus.vcpus[v as usize].pcpu
+        };
         self.insert(cpus, p, v, false);
-        p
+        self.tell(cpus, p, v)
+    }
+
+    fn placed(&mut self, cpus: &Cpus, v: u32) -> u32 {
+        self.places.pick(cpus, &cpus.idle, v)
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
@@ -228,11 +215,16 @@ impl Scheduler for Credit {
 
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
         self.burn(v);
+        let from = cpus.vcpus[v as usize].pcpu;
+        if std::mem::take(&mut self.goes[from as usize]) || from != p {
+            self.raise(v);
+        }
         self.insert(cpus, p, v, yielded);
     }
 
-    fn halts(&mut self, _cpus: &mut Cpus, v: u32) {
+    fn halts(&mut self, cpus: &mut Cpus, v: u32) {
         self.burn(v);
+        self.goes[cpus.vcpus[v as usize].pcpu as usize] = false;
     }
 
     fn next(&mut self, cpus: &mut Cpus, p: u32) -> Option<u32> {
@@ -249,8 +241,9 @@ impl Scheduler for Credit {
 
     fn preempts(&self, cpus: &Cpus, p: u32, v: u32, now: Ns) -> bool {
         let pcpu = &cpus.pcpus[p as usize];
-        self.rank[v as usize] < self.rank[pcpu.run as usize]
-            && now >= pcpu.dispatched + self.spec.ratelimit_ns
+        self.goes[p as usize]
+            || self.rank[v as usize] < self.rank[pcpu.run as usize]
+                && now >= pcpu.dispatched + self.spec.ratelimit_ns
     }
 
     fn slice_end(&self, cpus: &Cpus, p: u32, now: Ns) -> Ns {
@@ -279,7 +272,125 @@ impl Scheduler for Credit {
         }
     }
 
+    fn reach(&self, number: u8) -> (u32, usize) {
+        match number.checked_sub(1) {
+            Some(phase) if phase < self.phases => (u32::from(phase), usize::from(self.phases)),
+            _ => (0, 1),
+        }
+    }
+
     fn first(&self, number: u8, period: Ns) -> Ns {
         period + number.checked_sub(1).map_or(0, |phase| period * u64::from(phase) / u64::from(self.phases))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+    use crate::cpus::VState;
+    use crate::{Scenario, Sim};
+
+    const MS: Ns = 1_000_000;
+    const HOG: &str = "program = \"hog\"\n";
+
+    /// Two cores of two pCPUs in one socket, or another number, and VMs of one vCPU each.
+    fn host(cores: u32, vms: &[(&str, &str)]) -> Sim {
+        let free =
+            "costs = { switch = \"0s\", halt = \"0s\", kick = \"0s\", ipi = \"0s\", thread_wake = \"0s\" }\n";
+        let head = format!(
+            "scheduler = \"credit\"\njitter = \"0s\"\nhardware = {{ cores = {cores}, threads = 2 }}\n{free}"
+        );
+        let one = |(i, (affinity, more)): (usize, &(&str, &str))| {
+            format!("[[vm]]\nname = \"vm{i}\"\nvcpus = 1\naffinity = \"{affinity}\"\n{more}")
+        };
+        let text = head + &vms.iter().enumerate().map(one).collect::<String>();
+        Sim::new(&Scenario::parse(&text, &[]).unwrap().spec).unwrap()
+    }
+
+    fn at(sim: &Sim, v: usize) -> (VState, u32) {
+        (sim.cpus.vcpus[v].state, sim.cpus.vcpus[v].pcpu)
+    }
+
+    fn rank(sim: &Sim, v: usize) -> Rank {
+        let Kind::Credit(credit) = &sim.sched.kind else { panic!("another scheduler") };
+        credit.rank[v]
+    }
+
+    #[test]
+    fn a_vcpu_wakes_where_it_was_beside_a_busy_sibling_until_a_tick_finds_it_twice() {
+        let mut sim = host(2, &[("1", HOG), ("0-3", HOG)]);
+        sim.cpus.vcpus[1].pcpu = 0;
+        sim.run_for(5 * MS);
+        assert_eq!(at(&sim, 1), (VState::Running, 0), "though the other core is idle");
+        sim.run_for(9 * MS);
+        assert_eq!(at(&sim, 1), (VState::Running, 0), "the first tick makes it active");
+        sim.run_for(10 * MS);
+        assert_eq!((at(&sim, 0).1, at(&sim, 1)), (1, (VState::Running, 2)));
+    }
+
+    #[test]
+    fn one_that_finds_its_pcpu_busy_is_taken_by_an_idle_one_that_it_prefers_in_turn() {
+        let vms = [("0-7", HOG), ("0-7", HOG), ("0-7", HOG), ("0-7", "soft = \"6\"\nprogram = \"hog\"\n")];
+        let mut sim = host(4, &vms);
+        sim.cpus.vcpus.iter_mut().for_each(|vcpu| vcpu.pcpu = 0);
+        sim.run_for(MS);
+        assert_eq!([0, 1, 2, 3].map(|v| at(&sim, v)), [0, 1, 2, 6].map(|p| (VState::Running, p)));
+    }
+
+    #[test]
+    fn who_makes_room_while_an_idle_pcpu_is_of_no_use_does_so_at_once_and_comes_back_boosted() {
+        let waker = "program = \"forever { sleep 20.3ms compute 100us }\"\n";
+        let waited = |vms: &[(&str, &str)]| {
+            let mut sim = host(1, vms);
+            for state in [VState::Running, VState::Halted] {
+                while sim.cpus.vcpus[1].state != state {
+                    sim.run_for(MS / 20);
+                }
+            }
+            sim.run_for(20 * MS);
+            assert_eq!(
+                (rank(&sim, 0), at(&sim, 0), at(&sim, 1).0),
+                (Rank::Under, (VState::Running, 0), VState::Halted)
+            );
+            // As if it had begun to run just before the other wakes up.
+            sim.cpus.pcpus[0].dispatched = sim.now + MS / 5;
+            let before = sim.cpus.vcpus[1].wait_ns;
+            sim.run_for(2 * MS);
+            (sim.cpus.vcpus[1].wait_ns - before, rank(&sim, 0))
+        };
+        assert_eq!(waited(&[("0", HOG), ("0", waker)]), (0, Rank::Boost), "pCPU 1 is idle");
+        let (waits, rank) = waited(&[("0", HOG), ("0", waker), ("1", HOG)]);
+        assert!(
+            (waits > 700_000 && waits < MS) && rank == Rank::Under,
+            "until it has had its ms: {waits} {rank:?}"
+        );
+    }
+
+    #[test]
+    fn a_pcpu_takes_from_its_own_node_first_and_from_the_next_ones_in_a_circle() {
+        let text = "scheduler = \"credit\"\njitter = \"0s\"\nhardware = { nodes = 3, cores = 1 }\n\
+                    [[vm]]\nname = \"a\"\nvcpus = 6\nprogram = \"hog\"\n";
+        let mut sim = Sim::new(&Scenario::parse(text, &[]).unwrap().spec).unwrap();
+        sim.cpus.pcpus.iter_mut().for_each(|pcpu| pcpu.run = 0);
+        let Kind::Credit(credit) = &mut sim.sched.kind else { panic!("another scheduler") };
+        credit.insert(&mut sim.cpus, 0, 1, false);
+        credit.insert(&mut sim.cpus, 2, 2, false);
+        assert_eq!(credit.steal(&sim.cpus, 1, None), Some(2), "node 2 comes after node 1");
+        sim.cpus.pcpus[2].run = NONE;
+        assert_eq!(credit.steal(&sim.cpus, 1, None), Some(1), "pCPU 2 is about to take it");
+        assert_eq!(credit.steal(&sim.cpus, 1, Some(Rank::Under)), None, "of the same rank");
+    }
+
+    #[test]
+    fn one_that_comes_from_another_pcpu_is_boosted() {
+        let mut sim = host(2, &[("0-3", HOG)]);
+        let Kind::Credit(credit) = &mut sim.sched.kind else { panic!("another scheduler") };
+        sim.cpus.vcpus[0].pcpu = 0;
+        credit.back(&mut sim.cpus, 0, 0, false);
+        assert_eq!(credit.rank[0], Rank::Under);
+        credit.leave(&mut sim.cpus, 0);
+        credit.back(&mut sim.cpus, 2, 0, false);
+        assert_eq!(credit.rank[0], Rank::Boost);
     }
 }

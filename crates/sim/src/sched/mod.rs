@@ -7,6 +7,7 @@
 mod cfs;
 mod credit;
 mod credit2;
+mod pick;
 mod relaxed;
 mod strict;
 
@@ -40,8 +41,14 @@ pub(crate) trait Scheduler {
     /// vCPUs that wait for a pCPU.
     fn waiting(&self, p: u32) -> &[u32];
 
-    /// A vCPU begins to want to run: puts it into the queue of a pCPU, and says of which.
+    /// A vCPU begins to want to run: puts it into the queue of a pCPU, and says which one is to look at it: that one, or
+    /// an idle one that will take it from there.
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32;
+
+    /// Where a vCPU goes that may not be where it is any more.
+    fn placed(&mut self, cpus: &Cpus, v: u32) -> u32 {
+        crate::cpus::bits(&cpus.masks[cpus.vcpus[v as usize].mask as usize]).next().unwrap_or(0)
+    }
 
     /// A waiting vCPU does not want to, or may not, any more.
     fn leave(&mut self, cpus: &mut Cpus, v: u32);
@@ -71,6 +78,12 @@ pub(crate) trait Scheduler {
     fn first(&self, number: u8, period: Ns) -> Ns {
         let _ = number;
         period
+    }
+
+    /// The pCPUs of which everything has to be told before timer `number`: the first one, and the distance to the next.
+    fn reach(&self, number: u8) -> (u32, usize) {
+        let _ = number;
+        (0, 1)
     }
 
     /// Timer `number` goes off.
@@ -138,7 +151,7 @@ impl AnyScheduler {
     pub(crate) fn new(
         policy: &Policy,
         relaxed: Option<RelaxedSpec>,
-        cpus: &Cpus,
+        cpus: &mut Cpus,
         before: Option<u64>,
     ) -> Result<AnyScheduler, u32> {
         let kind = match policy {
@@ -159,6 +172,9 @@ impl Scheduler for AnyScheduler {
     }
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
         each!(&mut self.kind, s => s.enter(cpus, v))
+    }
+    fn placed(&mut self, cpus: &Cpus, v: u32) -> u32 {
+        each!(&mut self.kind, s => s.placed(cpus, v))
     }
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
         each!(&mut self.kind, s => s.leave(cpus, v));
@@ -190,6 +206,9 @@ impl Scheduler for AnyScheduler {
             Some(relaxed) if number == self.relaxed_timer => relaxed.look(cpus, now, orders),
             _ => each!(&mut self.kind, s => s.timer(cpus, number, now, orders)),
         }
+    }
+    fn reach(&self, number: u8) -> (u32, usize) {
+        each!(&self.kind, s => s.reach(number))
     }
     fn first(&self, number: u8, period: Ns) -> Ns {
         each!(&self.kind, s => s.first(number, period))

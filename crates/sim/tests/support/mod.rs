@@ -47,6 +47,7 @@ pub(crate) fn vm(name: &str, vcpus: Vec<VcpuSpec>, apps: Vec<AppSpec>) -> VmSpec
         cap: None,
         vcpus,
         memory_nodes: CpuSet::default(),
+        made_on: CpuSet::default(),
         guest: GuestSpec::default(),
         apps,
         changes: vec![],
