@@ -62,6 +62,10 @@ prove-lock:
 	scripts/shuttle
 	@scripts/miri || [ $$? -eq 77 ]
 
+# The readers of files under libFuzzer, a minute each after building for five.
+fuzz:
+	@scripts/fuzz || [ $$? -eq 77 ]
+
 # The lock in a guest kernel, against Linux's, in QEMU; a quarter of an hour the first time, then five minutes.
 test-kernel:
 	@scripts/test-kernel --all || [ $$? -eq 77 ]
@@ -74,4 +78,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-unit test-lock prove-lock test-kernel clean
+.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-unit test-lock prove-lock fuzz test-kernel clean
