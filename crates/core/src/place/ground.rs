@@ -157,15 +157,24 @@ impl Ground {
         self.cost_of(&(0..self.guests.len()).map(|guest| self.now(guest)).collect::<Vec<_>>())
     }
 
-    /// What these sets cost, a guest being on all spots of its set alike. Moves are not counted, and those who
-    /// share a set of several spots are stacked as little as that can be.
+    /// What these sets cost, a guest being on all spots of its set alike. Moves are not counted. Those who share a set of several
+    /// spots are stacked as little as that can be, and as many of them as there are spots do not wait for each other.
     pub(super) fn cost_of(&self, sets: &[Vec<usize>]) -> Cost {
         let mut seats = Seats::empty(self);
         let mut cost = Cost::default();
         let mut sharers: BTreeMap<(usize, &[usize]), i64> = BTreeMap::new();
+        // How many share a set, and what those who fit take of each of its spots.
+        let mut mates: BTreeMap<&[usize], (i64, i64)> = BTreeMap::new();
         for (guest, set) in sets.iter().enumerate() {
             cost += seats.float(guest, set);
-            if set.len() > 1 {
+            if let Some(spots) = i64::try_from(set.len()).ok().filter(|spots| *spots > 1) {
+                let part = self.guests[guest].load / spots;
+                let (count, parts) = mates.entry(set).or_default();
+                *count += 1;
+                if *count <= spots {
+                    cost.0[SHARING] -= spots * *parts * part;
+                    *parts += part;
+                }
                 let many = sharers.entry((self.guests[guest].vm, set)).or_default();
                 // As evenly as they can be.
                 cost.0[STACKED] += *many / i64::try_from(set.len()).unwrap_or(i64::MAX);

@@ -442,8 +442,14 @@ fn ulas_keeps_a_vms_vcpus_from_sharing_an_l2_and_takes_low_numbers() {
 #[test]
 fn a_control_group_gets_one_set_for_all() {
     let group = Vm { one_set: true, ..pinned(busy("/batch", &[1.0, 1.0]), &["0-1", "0-1"]) };
-    let found = place(&on("1 socket x 4 cores x 2 threads", vec![group]), Policy::Corefit);
+    let problem = on("1 socket x 4 cores x 2 threads", vec![group]);
+    let found = place(&problem, Policy::Corefit);
     assert_eq!(sets(&found), ["0,2 0,2"]);
+    // Two in two pCPUs do not wait for each other; four do, at what each gets.
+    let cost = cost(&problem, &found);
+    assert_eq!((cost.sharing(), cost.competing()), (0.0, 0.0));
+    let four = on("2 cores", vec![pinned(busy("a", &[1.0; 4]), &["0-1"; 4])]);
+    assert!(present(&four).sharing() > 0.5, "{:?}", present(&four));
 }
 
 #[test]
