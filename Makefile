@@ -39,8 +39,8 @@ differential:
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
-# What `corefit manage` and `corefit run` bring in an overcommitted VM, hours with MANAGE_SIZE=W (of MANAGE_PROGRAMS); and
-# what priorities bring two VMs (PRIORITY_SIZES).
+# What `corefit manage` and `corefit run` bring in an overcommitted VM, 12 minutes for each of MANAGE_PROGRAMS; and what priorities
+# bring two VMs (PRIORITY_SIZES).
 manage-vms: vms build
 	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 

@@ -145,52 +145,65 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert_eq!(other.online(), ALL);
 }
 
-/// What the whole is for. Seconds in the guest, by its own clock.
+/// What the whole is for: seconds that a program takes in the guest, by its own clock, run again and again for a time.
 #[test]
 #[ignore = "a measurement: make manage-vms"]
 fn measure() {
     let setting = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.into());
-    let (size, limit) = (setting("MANAGE_SIZE", "S"), setting("MANAGE_LIMIT", "120"));
-    let programs = setting("MANAGE_PROGRAMS", "lu sp cg ua");
+    let seconds: f64 = setting("MANAGE_SECONDS", "60").parse().expect("MANAGE_SECONDS: of each number");
+    let (size, programs) = (setting("MANAGE_SIZE", "S"), setting("MANAGE_PROGRAMS", "lu sp cg ua"));
     let dir = tempfile::tempdir().unwrap();
     let files = manage_support::programs(dir.path());
     let mut options = vec!["--name", "measure", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
     options.extend(files.iter().flat_map(|file| ["--program", file]));
     let Some(vms) = or_skipped("measure", Vms::up(1, &options)) else { return };
     let guest = Guest::new(&vms, &vms.names[0]);
-    let config =
-        |size: &str, tell| format!("metrics = \"off\"\ntell = {tell}\n[policy]\nsize = \"{size}\"\n");
-    println!("seconds in an 8-vCPU VM on 2 pCPUs, size {size}, 8 threads unless said; >: cut off");
-    println!("program unmanaged vcpu-bal pcpu-est corefit best(of counts) whole 2-threads-on-2");
+    println!(
+        "seconds of a run of size {size} in an 8-vCPU VM on 2 pCPUs, 8 threads: means of runs for {seconds} s"
+    );
     for program in programs.split_whitespace() {
-        let time = |run: &str| guest.time(program, &size, &limit, run);
-        let with = |policy: &str, tell: bool, run: &str| {
-            let mut daemon = Daemon::start(&vms, dir.path(), &config(policy, tell), &["--apply"], None);
-            let time = time(run);
-            assert!(daemon.end().success(), "{}", daemon.log());
-            time
-        };
+        let rounds = |seconds, run: &str| guest.rounds(program, &size, seconds, run);
         let plain = "env OMP_NUM_THREADS=8";
-        let unmanaged = time(plain);
-        let sized = ["vcpu-bal", "pcpu-est", "corefit"].map(|policy| with(policy, false, plain));
-        let counts: Vec<(u32, f64)> = [1, 2, 3, 4]
-            .map(|n| {
-                guest.set_online(n);
-                (n, time(plain))
-            })
-            .into();
-        let best = counts.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        row(&format!("{program} unmanaged"), &rounds(seconds, plain));
+        for policy in ["vcpu-bal", "pcpu-est", "corefit"] {
+            let config = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{policy}\"\n");
+            let mut daemon = Daemon::start(&vms, dir.path(), &config, &["--apply"], None);
+            let times = rounds(SETTLE_S + seconds, plain);
+            assert!(daemon.end().success(), "{}", daemon.log());
+            let ends = times.iter().scan(0.0, |at, time| {
+                *at += time;
+                Some(*at)
+            });
+            let first = ends.take_while(|end| *end < SETTLE_S).count().min(times.len() - 1);
+            row(&format!("{program} {policy}, first {SETTLE_S} s"), &times[..first]);
+            row(&format!("{program} {policy}, then"), &times[first..]);
+        }
+        for count in [1, 2, 3, 4] {
+            guest.set_online(count);
+            row(&format!("{program} {count} vCPUs"), &rounds(seconds, plain));
+        }
+        // One long run: a short one is mostly the start of the command where instructions are emulated.
         guest.set_online(2);
-        let reference = time("env OMP_NUM_THREADS=2");
+        let two = "env OMP_NUM_THREADS=2";
+        let times = (seconds / rounds(0.0, two)[0]).ceil();
+        let long = |run: &str| guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times;
+        let reference = long(two);
         guest.set_online(8);
-        let whole = with("corefit", true, "env OMP_NUM_THREADS=8 OMP_DYNAMIC=true /workloads/corefit run --");
-        let cut = limit.parse::<f64>().unwrap();
-        let shown = |time: f64| if time < cut { format!("{time:.2}") } else { format!(">{cut}") };
-        let sized = sized.map(shown).join(" ");
-        let d = if reference < cut { format!("{:.3}", whole / reference) } else { "?".into() };
-        let (unmanaged, whole, reference) = (shown(unmanaged), shown(whole), shown(reference));
-        let (best, count) = (shown(best.1), best.0);
-        println!("{program} {unmanaged} {sized} {best}({count} of {counts:.2?}) {whole} {reference} D={d}");
+        let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
+        let mut daemon = Daemon::start(&vms, dir.path(), config, &["--apply"], None);
+        let whole = long("env OMP_NUM_THREADS=8 OMP_DYNAMIC=true /workloads/corefit run --");
+        assert!(daemon.end().success(), "{}", daemon.log());
+        println!("{program} {size}*{times}: whole {whole:.3}, 2 threads on 2 vCPUs {reference:.3}");
+        println!("{program} D = {:.3}", whole / reference);
     }
-    drop(testvm(&["list"]));
+}
+
+/// What a daemon may take to find its number.
+const SETTLE_S: f64 = 30.0;
+
+fn row(what: &str, times: &[f64]) {
+    let n = times.len() as f64;
+    let mean = times.iter().sum::<f64>() / n;
+    let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    println!("{what}: {mean:.2} (standard error {:.2}, {n} runs)", (variance / n).sqrt());
 }

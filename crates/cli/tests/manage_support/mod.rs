@@ -132,6 +132,27 @@ impl<'a> Guest<'a> {
         (!text.is_empty()).then_some(text)
     }
 
+    /// Runs a program again and again until that many seconds are over, with its results verified: what each took, by
+    /// the guest's clock.
+    pub(crate) fn rounds(&self, program: &str, size: &str, seconds: f64, run: &str) -> Vec<f64> {
+        let script = format!(
+            "end=$(( $(date +%s) + {seconds:.0} )); while {run} /workloads/{program} '{size}' 2>/tmp/err || \
+             echo failed: $? $(cat /tmp/err); [ $(date +%s) -lt $end ]; do :; done"
+        );
+        let text = self.vms.guest(self.name, &script);
+        let times: Vec<f64> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("time_s: "))
+            .map(|time| time.trim().parse().unwrap())
+            .collect();
+        let verified = text.lines().filter(|line| line.starts_with("verified: yes")).count();
+        assert!(
+            !times.is_empty() && verified == times.len() && !text.contains("failed: "),
+            "{program}: {text}"
+        );
+        times
+    }
+
     /// Runs a program with its result verified; seconds, or the limit if it was cut off.
     pub(crate) fn time(&self, program: &str, size: &str, limit: &str, run: &str) -> f64 {
         let script = format!("timeout -s KILL {limit} {run} /workloads/{program} {size} 2>/tmp/err || true");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::cost::STEP;
 use super::ground::{Ground, Seats};
 use super::{Cost, Placed, Placement, Problem, Reason, Seat, throughput};
 use crate::{CpuId, CpuSet};
@@ -73,21 +74,28 @@ struct Pool {
     guests: usize,
 }
 
-/// Of each node where some pCPU has several vCPUs: its pCPUs that VMs may share, without those of VMs that stay.
+/// Of each node where somebody would queue for a pCPU: its pCPUs that VMs may share, without those of VMs that stay. Who stays and
+/// idles there makes no queue.
 fn pools(ground: &Ground, seats: &Seats<'_>, homes: &[Option<usize>]) -> Vec<Option<Pool>> {
     let mut at: Vec<usize> = vec![0; ground.spots.len()];
     homes.iter().flatten().for_each(|spot| at[*spot] += 1);
-    let everybody = |spot: usize| seats.on[spot].iter().map(|(_, count)| *count).sum::<i64>();
+    let mut busy = vec![false; ground.spots.len()];
+    for (guest, home) in ground.guests.iter().zip(&seats.home).filter(|(guest, _)| ground.vms[guest.vm].stays)
+    {
+        if let Some(spot) = home {
+            busy[*spot] |= guest.load > STEP;
+        }
+    }
     let nodes = 0..ground.nodes;
     nodes
         .map(|node| {
             let here =
                 || (0..at.len()).filter(|spot| ground.spots[*spot].node == node && ground.common[*spot]);
-            if !here().any(|spot| at[spot] > 0 && everybody(spot) > 1) {
+            if !here().any(|spot| at[spot] > 1 || at[spot] > 0 && busy[spot]) {
                 return None;
             }
             let spots =
-                here().filter(|spot| at[*spot] > 0 || seats.load[*spot] == 0 && everybody(*spot) == 0);
+                here().filter(|spot| at[*spot] > 0 || seats.load[*spot] == 0 && seats.on[*spot].is_empty());
             let spots: Vec<usize> = spots.collect();
             let guests = spots.iter().map(|spot| at[*spot]).sum();
             Some(Pool { spots: spots.iter().map(|spot| ground.spots[*spot].id).collect(), guests })
@@ -101,7 +109,12 @@ fn pinned(problem: &Problem, ground: &Ground, seats: &Seats<'_>, guest: usize, s
     let spots = &ground.units[ground.spots[spot].unit].spots;
     let own = ground.guests[guest].vm;
     let name = |vm: usize| if vm == own { "another of its vCPUs" } else { problem.vms[vm].name.as_str() };
-    let here = seats.on[spot].iter().filter(|(vm, many)| *vm != own || *many > 1).map(|(vm, _)| name(*vm));
+    let idles = |vm: usize| {
+        ground.vms[vm].stays
+            && ground.guests[ground.vms[vm].guests.clone()].iter().all(|guest| guest.load <= STEP)
+    };
+    let here = seats.on[spot].iter().filter(|(vm, many)| if *vm == own { *many > 1 } else { !idles(*vm) });
+    let here = here.map(|(vm, _)| name(*vm));
     let here: BTreeSet<&str> = here.collect();
     if !here.is_empty() {
         return Reason::Sharing { with: listed(here) };

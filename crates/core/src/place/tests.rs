@@ -307,6 +307,18 @@ fn who_seldom_wants_to_run_shares_a_pcpu_rather_than_mixing_with_a_busy_sibling(
 }
 
 #[test]
+fn who_stays_and_idles_on_a_pcpu_makes_nobody_share() {
+    let group = |demand| Vm { stays: true, one_set: true, ..pinned(busy("/batch", &[demand]), &["1"]) };
+    let beside = |demand| {
+        let vm = pinned(busy("a", &[1.0, 1.0]), &["0", "0"]);
+        place(&on("2 cores", vec![vm, group(demand)]), Policy::Corefit)
+    };
+    assert_eq!(sets(&beside(0.0)), ["0 1", "1"]);
+    assert_eq!(beside(0.0).vms[0].vcpus[1].why, Reason::Alone { unit: "core" });
+    assert_eq!(sets(&beside(1.0)), ["0-1 0-1", "1"]);
+}
+
+#[test]
 fn an_idle_vcpu_gets_a_core_that_nobody_needs() {
     let problem = on("1 socket x 4 cores x 2 threads", vec![busy("a", &[1.0, 0.0, 1.0, 0.0])]);
     assert_eq!(sets(&place(&problem, Policy::Corefit)), ["0 4 2 6"]);
