@@ -344,9 +344,13 @@ mod tests {
         let mut asked = question(4);
         // Four CPUs are all used, a tenth for blocking; one takes 0.6 of the CPU time.
         asked.machine.one_cpu = Some(OneCpu { part: 0.6, low: 0.5, high: 0.75, windows: 3, covered: 1.0 });
-        let own = analyse(&series, &asked).unwrap().own;
+        let profile = analyse(&series, &asked).unwrap();
+        let own = &profile.own;
         assert!((own.speedup.is - 2.4).abs() < 1e-6, "{own:?}");
-        assert!((own.speedup.low - 2.0).abs() < 1e-6 && (own.speedup.high - 3.0).abs() < 1e-6, "{own:?}");
+        let (low, high) = (2.0 * 0.75, 3.0 * 1.25);
+        assert!((own.speedup.low - low).abs() < 1e-6 && (own.speedup.high - high).abs() < 1e-6, "{own:?}");
+        let one = &profile.machines[0].speedup;
+        assert!(one.high - one.low < 1e-9, "that is what speedups are against: {one:?}");
         assert!((own.switching - 0.1).abs() < 1e-6 && (own.slowed - 0.3).abs() < 1e-6, "{own:?}");
         // Little less: no more than that is lost.
         asked.machine.one_cpu = Some(OneCpu { part: 0.975, low: 0.95, high: 1.0, windows: 3, covered: 1.0 });
