@@ -83,7 +83,13 @@ fn shared(view: &View, division: &Division, vm: usize, binding: &Binding, width:
         .map(|(other, vcpus)| {
             let gets: f64 = vcpus.iter().map(|vcpu| division.vcpus(*other)[vcpu.0 as usize].cpus.0).sum();
             let VmEstimate { seen, .. } = &view.host.vms[*other];
-            let what = if seen.role == Role::Other { ", all that it wants" } else { "" };
+            // A VM counts with everything here, anybody else with what it wants.
+            let other_wants = (seen.role == Role::Other).then(|| wants(&view.host.vms[*other]));
+            let what = match other_wants {
+                Some(wanted) if wanted <= gets + 0.005 => ", all that it wants".into(),
+                Some(wanted) if wanted.is_finite() => format!(" of {wanted:.2} that it wants"),
+                _ => String::new(),
+            };
             let itself = if *other == vm { " (this VM)" } else { "" };
             (gets, format!("{}{itself} {gets:.2}{what}", short(&seen.name)))
         })
