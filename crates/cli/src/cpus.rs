@@ -9,6 +9,9 @@ use anyhow::Context as _;
 use corefit_core::{Cpus, Limit, LimitKind, Report, estimate};
 use corefit_linux::{ReadError, Root, read};
 
+use crate::lines::{self, LEAST};
+use crate::printable;
+
 /// How long a process is watched for one report.
 const WINDOW: Duration = Duration::from_millis(200);
 /// Who used and waited for less than this, in CPUs, has not tried to get any.
@@ -26,17 +29,24 @@ const NAMED: usize = 5;
 #[derive(clap::Args)]
 pub(crate) struct CpusArgs {
     /// The process to look at [default: this one, and so whatever is started from the same shell]
-    #[arg(value_name = "PID", value_parser = process_number)]
-    process: Option<u32>,
-    /// The same
-    #[arg(long, value_name = "PID", value_parser = process_number, conflicts_with = "process", hide = true)]
+    #[arg(long, value_name = "PID", value_parser = process_number)]
     pid: Option<u32>,
+    /// The same
+    #[arg(value_name = "PID", value_parser = process_number, conflicts_with = "pid")]
+    process: Option<u32>,
     /// Report again every second until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// Print one JSON document per report
     #[arg(long)]
     json: bool,
+}
+
+impl CpusArgs {
+    /// The process that was named, if one was.
+    fn other(&self) -> Option<u32> {
+        self.pid.or(self.process)
+    }
 }
 
 fn process_number(text: &str) -> Result<u32, &'static str> {
@@ -51,7 +61,7 @@ fn process_number(text: &str) -> Result<u32, &'static str> {
 /// Runs the verb. A process that does not exist, or ends while it is watched, is exit status 1.
 pub(crate) fn run(args: &CpusArgs) -> anyhow::Result<ExitCode> {
     let root = Root::live();
-    let pid = args.process.or(args.pid).unwrap_or_else(std::process::id);
+    let pid = args.other().unwrap_or_else(std::process::id);
     match report_all(args, &root, pid) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => match error.downcast_ref::<ReadError>() {
@@ -77,7 +87,7 @@ fn report_all(args: &CpusArgs, root: &Root, pid: u32) -> anyhow::Result<()> {
             return Err(ReadError::Gone { path: format!("/proc/{pid}") }.into());
         }
         let mut report = estimate(&earlier, &later);
-        let tried = args.pid.is_none() && says_nothing(&report);
+        let tried = args.other().is_none() && says_nothing(&report);
         if tried {
             earlier = later;
             keep_busy(WINDOW);
@@ -110,7 +120,8 @@ fn keep_busy(time: Duration) {
 
 /// Prints a report; `false` when nobody reads any more.
 fn show(args: &CpusArgs, report: &Report, tried: bool) -> anyhow::Result<bool> {
-    let mut text = if args.json { json(report, args.watch)? } else { table(report, tried) };
+    let mut text =
+        if args.json { json(report, args.watch)? } else { table(report, tried, lines::width(LEAST)) };
     let mut out = io::stdout().lock();
     if args.watch && !args.json {
         if out.is_terminal() {
@@ -130,23 +141,26 @@ fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
     Ok(text.context("writing the report as JSON")? + "\n")
 }
 
-/// The report for people.
-fn table(report: &Report, tried: bool) -> String {
+/// A text that may hold names that anybody chose, broken into lines.
+fn wrap(out: &mut String, first: &str, text: &str, width: usize) {
+    let indent = if first.is_empty() { 2 } else { first.chars().count() };
+    lines::wrap(out, first, indent, &printable::text(text), width);
+}
+
+/// The report for people, in lines of `width` columns where its words allow it.
+fn table(report: &Report, tried: bool, width: usize) -> String {
     let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "{} (pid {}), watched for {:.0} ms{}\n\nlimit       CPUs  source: value",
-        report.name,
-        report.pid,
-        report.window_ms,
-        if tried { " with one thread kept busy, as others may compete unseen" } else { "" }
-    );
+    let how = if tried { " with one thread kept busy, as others may compete unseen" } else { "" };
+    let who = format!("{} (pid {}), watched for {:.0} ms{how}", report.name, report.pid, report.window_ms);
+    wrap(&mut out, "", &who, width);
+    let _ = writeln!(out, "\nlimit       CPUs  source: value");
     for (limit, more) in shown(&report.limits) {
         let cpus = limit.cpus.map_or("none".into(), |Cpus(cpus)| format!("{cpus:.2}"));
         let more = if more > 0 { format!(" (and {more} more alike)") } else { String::new() };
-        let mark = if limit.binding { "  <- binding" } else { "" };
+        let mark = if limit.binding { " <- binding" } else { "" };
         let (kind, source, detail) = (limit.kind.name(), &limit.source, &limit.detail);
-        let _ = writeln!(out, "{kind:<9} {cpus:>6}  {source}: {detail}{more}{mark}");
+        let text = format!("{source}: {detail}{more}{mark}");
+        wrap(&mut out, &format!("{kind:<9} {cpus:>6}  "), &text, width);
     }
     let _ = writeln!(out);
     let amount = |cpus: Option<Cpus>| cpus.map_or("unknown".into(), |Cpus(cpus)| format!("{cpus:.2}"));
@@ -163,7 +177,8 @@ fn table(report: &Report, tried: bool) -> String {
         for rival in report.contenders.iter().take(NAMED) {
             let who = if rival.who.is_empty() { String::new() } else { format!(": {}", rival.who) };
             let (used, weight) = (rival.used.0, rival.weight.0);
-            let _ = writeln!(out, "          {used:>6.2}  {weight:>6.0}  {}{who}", rival.path);
+            let text = format!("{}{who}", rival.path);
+            wrap(&mut out, &format!("          {used:>6.2}  {weight:>6.0}  "), &text, width);
         }
         if let Some(more) = report.contenders.len().checked_sub(NAMED).filter(|more| *more > 0) {
             let _ = writeln!(out, "          and {more} more");
@@ -172,7 +187,8 @@ fn table(report: &Report, tried: bool) -> String {
     if !report.unread.is_empty() {
         let _ = writeln!(out, "\nnot visible");
         for unread in &report.unread {
-            let _ = writeln!(out, "  {:<9} {}: {}", unread.what.name(), unread.path, unread.why);
+            let text = format!("{}: {}", unread.path, unread.why);
+            wrap(&mut out, &format!("  {:<9} ", unread.what.name()), &text, width);
         }
     }
     out
@@ -234,7 +250,7 @@ mod tests {
             if !dir.join("t0").is_dir() {
                 continue;
             }
-            let got = table(&report(dir.file_name().unwrap().to_str().unwrap()), false);
+            let got = table(&report(dir.file_name().unwrap().to_str().unwrap()), false, 80);
             let path = dir.join("expected.txt");
             if std::env::var_os("COREFIT_BLESS").is_some() {
                 std::fs::write(&path, &got).unwrap();
@@ -272,10 +288,21 @@ mod tests {
     }
 
     #[test]
+    fn lines_fit_and_names_cannot_steer_the_terminal() {
+        let mut report = report("kubernetes");
+        report.name = "e\x1b[31m\nx".into();
+        let text = table(&report, true, 80);
+        assert!(text.starts_with("e\\u{1b}[31m\\nx (pid 5200), watched for "), "{text}");
+        // Only a path that is longer than a line makes a line too long.
+        let long = |line: &&str| line.chars().count() > 80 && line[26..].contains(' ');
+        assert_eq!(text.lines().find(long), None);
+    }
+
+    #[test]
     fn exactly_the_binding_limits_are_marked_in_the_table() {
         for name in ["kubernetes", "vm-steal", "bare", "no-cgroups"] {
             let report = report(name);
-            let marked = table(&report, false).matches("<- binding").count();
+            let marked = table(&report, false, 80).matches("<- binding").count();
             assert_eq!(marked, report.limits.iter().filter(|l| l.binding).count(), "{name}");
         }
     }
@@ -292,5 +319,12 @@ mod tests {
             assert!(pid(text).is_err(), "{text}");
         }
         assert_eq!(pid("1").unwrap_or_else(|e| panic!("{e}")).cpus.pid, Some(1));
+        let other = |args: &[&str]| {
+            let command = <Command as clap::Parser>::try_parse_from(args);
+            command.unwrap_or_else(|e| panic!("{e}")).cpus.other()
+        };
+        // Another process is not tried by keeping this one busy, however it is named.
+        assert_eq!((other(&["cpus", "7"]), other(&["cpus", "--pid", "7"])), (Some(7), Some(7)));
+        assert_eq!(other(&["cpus"]), None);
     }
 }

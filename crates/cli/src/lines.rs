@@ -1,6 +1,7 @@
-//! Whole texts for people on stdout, as wide as their terminal.
+//! Whole texts for people, as wide as their terminal.
 
 use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 
 use anyhow::{Context as _, Result};
 
@@ -9,10 +10,14 @@ const WIDTH: u16 = 80;
 /// Fewer columns are not worth wrapping for where lines have long indents.
 pub(crate) const LEAST: u16 = 40;
 
-/// Columns to use: those of the terminal, if there are at least so many.
+/// Columns to use on stdout: those of the terminal, if there are at least so many.
 pub(crate) fn width(least: u16) -> usize {
-    let out = io::stdout();
-    let size = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
+    width_of(&io::stdout(), least)
+}
+
+/// The same of stdout or stderr.
+pub(crate) fn width_of(out: &(impl AsFd + IsTerminal), least: u16) -> usize {
+    let size = rustix::termios::tcgetwinsize(out).ok().map(|size| size.ws_col);
     usize::from(size.filter(|columns| out.is_terminal() && *columns >= least).unwrap_or(WIDTH))
 }
 

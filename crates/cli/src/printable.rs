@@ -35,7 +35,7 @@ pub(crate) fn names(mut snapshot: Snapshot) -> Snapshot {
         let quotas = vm.vcpus.iter_mut().map(|vcpu| &mut vcpu.quota);
         let quotas = quotas.chain(vm.helpers.iter_mut().map(|helper| &mut helper.quota));
         let sources = quotas.chain([&mut vm.quota]).flatten().map(|quota| &mut quota.source);
-        [&mut vm.name].into_iter().chain(&mut vm.parent).chain(sources)
+        [&mut vm.name].into_iter().chain(&mut vm.parent).chain(&mut vm.part_of).chain(sources)
     });
     let unread = unread.iter_mut().flat_map(|unread| [&mut unread.path, &mut unread.why]);
     for name in groups.chain(vms).chain(unread).chain(notes) {

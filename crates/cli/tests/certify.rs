@@ -23,6 +23,45 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Adds up, or counts its threads if its input begins with U: a file, or standard input.
+const READS: &str = r#"
+#include <stdio.h>
+int main(int argc, char **argv) {
+    FILE *in = argc > 1 ? fopen(argv[1] + 2, "r") : stdin;
+    int counts = fgetc(in) == 'U', n = 0;
+    #pragma omp parallel for reduction(+ : n)
+    for (int i = 0; i < 100; i++) n += i;
+    for (int k = 0; k < 20; k++) {
+        int team = 0;
+        #pragma omp parallel reduction(+ : team)
+        team++;
+        if (counts) n += team;
+    }
+    printf("%d\n", n);
+}
+"#;
+
+#[test]
+fn another_input_is_another_program() {
+    for argument in [Some("-iinput"), None] {
+        let place = Place::new();
+        let program = place.compile("reads", &["-fopenmp"], READS);
+        let corefit = |verb: &[&str], text: &str| {
+            fs::write(place.path().join("input"), text).unwrap();
+            let mut command = place.corefit(verb);
+            command.arg(&program).args(argument).stdin(fs::File::open(place.path().join("input")).unwrap());
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{verb:?} {}{}", stdout(&output), stderr(&output));
+        };
+        let grant = || place.report()["processes"][0]["grant"].to_string();
+        corefit(&["certify", "--"], "Safe");
+        corefit(&["run", "--report", "report.json", "--"], "Safe");
+        assert!(grant().contains("certified"), "{argument:?}: {}", grant());
+        corefit(&["run", "--report", "report.json", "--"], "Unsafe");
+        assert!(!grant().contains("certified"), "{argument:?}: {}", grant());
+    }
+}
+
 #[test]
 fn a_program_under_another_name_is_another_program() {
     let place = Place::new();

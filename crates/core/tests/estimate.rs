@@ -197,6 +197,47 @@ fn helpers_count_with_what_they_did_and_not_with_more() {
 }
 
 #[test]
+fn real_time_threads_run_before_all_weights_and_count_to_their_vm() {
+    let thread = |run, wait| VmState {
+        role: Role::Other,
+        weight: Some(VmState::REALTIME),
+        part_of: Some("a".into()),
+        whole: Some(counters(run, Some(wait))),
+        quota: Some(Quota {
+            quota_us: Some(950_000),
+            period_us: 1_000_000,
+            burst_us: 0,
+            source: "/x".into(),
+        }),
+        ..vm(
+            "real-time thread 7 of a",
+            vec![VcpuState { affinity: Some(CpuSet::first(1)), ..vcpu(0.0, 0.0) }],
+        )
+    };
+    let two = |name| vm(name, vec![vcpu(0.0, 0.0), vcpu(0.0, 0.0)]);
+    let whole = |name, run, wait| VmState { whole: Some(counters(run, Some(wait))), ..two(name) };
+    // a's thread with priority takes pCPU 0 but for what the kernel keeps for others; a and b divide the rest.
+    let host = between(
+        vec![whole("a", 0.0, 0.0), two("b"), thread(0.0, 0.0)],
+        vec![whole("a", 0.25, 0.5), two("b"), thread(0.9, 0.1)],
+    );
+    let (a, b) = (find(&host, "a"), find(&host, "b"));
+    near(a.activity.used, 1.15);
+    near(a.activity.waiting, 0.6);
+    near(a.entitled, 0.95 + 0.525);
+    near(b.entitled, 0.525);
+    near(a.demand, 0.9 / 0.9 + 0.25 / 0.5);
+    let [weighted, first] = &a.reasons[..] else { panic!("{:?}", a.reasons) };
+    assert!(weighted.starts_with("0.53 of vCPUs 0-1"), "{weighted}");
+    assert_eq!(first, "0.95 of its real-time threads: before all that have weights");
+    assert_eq!(a.binding, format!("{weighted}; {first}"));
+    // What it has available is what the others leave, its own threads with priority included.
+    let idle =
+        between(vec![two("a"), two("b"), thread(0.0, 0.0)], vec![two("a"), two("b"), thread(0.5, 0.0)]);
+    near(find(&idle, "a").available, 0.5 + 1.5);
+}
+
+#[test]
 fn where_siblings_cannot_be_seen_nothing_is_guessed() {
     for what in [What::Siblings, What::Ancestors] {
         let vms = |run| vec![vm("a", vec![vcpu(run, 0.0)])];

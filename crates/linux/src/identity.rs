@@ -1,8 +1,8 @@
 //! What exactly a process runs: a hash of its binary, its libraries with the OpenMP runtime
-//! among them, and its arguments, by content. A verdict of `corefit certify` holds for
-//! exactly one such identity.
+//! among them, its arguments, and its standard input where that is a file, by content. A verdict of
+//! `corefit certify` holds for exactly one such identity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -103,7 +103,7 @@ impl Identifier {
         libraries.sort();
         libraries.dedup();
         let mut hash = Sha256::new();
-        hash.update(b"corefit identity 2\0");
+        hash.update(b"corefit identity 3\0");
         hash.update(self.file(&at.join("exe"))?);
         for library in &libraries {
             // As the process sees it, should it have a root of its own.
@@ -112,27 +112,29 @@ impl Identifier {
         }
         let arguments = fs::read(at.join("cmdline"))?;
         self.arguments(&mut hash, &arguments, &at.join("cwd"));
+        self.input(&mut hash, &at.join("fd/0"))?;
         Ok(Identity { hash: hex(&hash.finalize()), program, libraries })
     }
 
     /// Identifies a program before it is launched with this command line (name and arguments) from
-    /// the current directory, without libraries: equal for every launch that could turn out to have
-    /// a given identity.
+    /// the current directory with this process's standard input, without libraries: equal for every
+    /// launch that could turn out to have a given identity.
     ///
     /// # Errors
-    /// When the program's file cannot be read.
+    /// When the program's file or the input cannot be read.
     pub fn launch(&mut self, program: &Path, command: &[OsString]) -> io::Result<String> {
         let mut hash = Sha256::new();
-        hash.update(b"corefit launch 2\0");
+        hash.update(b"corefit launch 3\0");
         hash.update(self.file(program)?);
         let line = command.join(OsStr::new("\0"));
         self.arguments(&mut hash, line.as_bytes(), Path::new("."));
+        self.input(&mut hash, Path::new("/proc/self/fd/0"))?;
         Ok(hex(&hash.finalize()))
     }
 
-    /// Arguments count literally; those that name a file (`FILE`, `--in=FILE`) count with what is
-    /// in it, too. Of the name that the program was called by, the last part counts: there are
-    /// programs that do something else under another name.
+    /// Arguments count literally; those that name files (see [`named`]) count with what is in them,
+    /// too. Of the name that the program was called by, the last part counts: there are programs
+    /// that do something else under another name.
     fn arguments(&mut self, hash: &mut Sha256, cmdline: &[u8], cwd: &Path) {
         let mut arguments = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|b| *b == 0);
         let called = arguments.next().and_then(|name| name.rsplit(|b| *b == b'/').next());
@@ -140,14 +142,22 @@ impl Identifier {
         for argument in arguments {
             hash.update((argument.len() as u64).to_le_bytes());
             hash.update(argument);
-            let value = argument.iter().position(|b| *b == b'=').map(|at| &argument[at + 1..]);
-            for name in [Some(argument), value].into_iter().flatten().filter(|n| !n.is_empty()) {
+            for name in named(argument) {
                 let path = cwd.join(OsStr::from_bytes(name));
                 if path.is_file() {
                     hash.update(self.file(&path).unwrap_or_default());
                 }
             }
         }
+    }
+
+    /// Standard input that is a file counts with all that is in it, wherever it is read from.
+    fn input(&mut self, hash: &mut Sha256, descriptor: &Path) -> io::Result<()> {
+        if fs::metadata(descriptor).is_ok_and(|about| about.is_file()) {
+            hash.update(b"stdin");
+            hash.update(self.file(descriptor)?);
+        }
+        Ok(())
     }
 
     fn file(&mut self, path: &Path) -> io::Result<[u8; 32]> {
@@ -175,6 +185,17 @@ impl Identifier {
         }
         Ok(digest)
     }
+}
+
+/// What may be a file's name in an argument: `FILE`, `--in=FILE`, `in=FILE`, `-iFILE`, `@FILE`, and each of
+/// several behind commas or colons.
+fn named(argument: &[u8]) -> BTreeSet<&[u8]> {
+    let value = |text: &'_ [u8]| text.iter().position(|b| *b == b'=').map(|at| at + 1);
+    let glued = argument.first() == Some(&b'-') && argument.get(1).is_some_and(|b| *b != b'-');
+    let from = [Some(0), value(argument), glued.then_some(2), argument.starts_with(b"@").then_some(1)];
+    let whole = from.into_iter().flatten().filter_map(|at| argument.get(at..));
+    let parts = whole.clone().flat_map(|text| text.split(|b| matches!(b, b',' | b':')));
+    whole.chain(parts).filter(|name| !name.is_empty()).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -238,6 +259,24 @@ mod tests {
         assert_ne!(identify(&child).hash, ids[0].hash, "the binary counts");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn arguments_name_files_in_many_ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("deck");
+        let identities = |text: &str| {
+            fs::write(&file, text).unwrap();
+            ["deck", "--in=deck", "in=deck", "-ideck", "@deck", "-fa:deck", "--in=a,deck"].map(|argument| {
+                let mut hash = Sha256::new();
+                let line = format!("cat\0{argument}\0");
+                Identifier::default().arguments(&mut hash, line.as_bytes(), dir.path());
+                hex(&hash.finalize())
+            })
+        };
+        for (before, after) in identities("safe").iter().zip(identities("unsafe")) {
+            assert_ne!(*before, after);
+        }
     }
 
     #[test]

@@ -203,6 +203,13 @@ pub fn affinity(pid: u32) -> Option<CpuSet> {
     Some(cpus.filter_map(|c| u32::try_from(c).ok()).map(CpuId).collect())
 }
 
+/// Whether a thread runs before all that have weights, by the kernel; not if it has ended.
+pub(crate) fn is_realtime(tid: u32) -> bool {
+    // SAFETY: takes a number only, any number.
+    let policy = libc::pid_t::try_from(tid).map_or(-1, |tid| unsafe { libc::sched_getscheduler(tid) });
+    crate::proc::is_realtime(i64::from(policy & !libc::SCHED_RESET_ON_FORK))
+}
+
 /// Lets a thread run on these CPUs only. A thread that has ended, or is not ours to place,
 /// stays as it is.
 pub fn set_affinity(tid: u32, cpus: &CpuSet) {
@@ -326,5 +333,21 @@ mod tests {
         assert!(!after.processes.contains_key(&pid));
         assert!(!after.allowed.is_empty());
         assert!(after.idle.len() >= after.allowed.len());
+    }
+
+    /// Only root may make one real-time.
+    #[test]
+    fn a_real_time_thread_is_known_as_one() {
+        let me = std::process::id();
+        assert!(!is_realtime(me));
+        let mut child = std::process::Command::new("chrt").args(["-f", "1", "sleep", "60"]).spawn().unwrap();
+        let allowed =
+            std::process::Command::new("chrt").args(["-f", "1", "true"]).status().unwrap().success();
+        while allowed && !is_realtime(child.id()) && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(is_realtime(child.id()), allowed);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -19,10 +19,14 @@ use crate::root::{ReadError, Root, optional, value};
 /// Measured by `cargo test --release -p corefit-linux --test cpus_cost -- --ignored --nocapture`.
 ///
 /// # Errors
-/// [`ReadError::Gone`] if there is no such process; the error of `/proc/PID/stat` or `status`
-/// if these cannot be read, or of the list of online CPUs if neither `/sys` nor `/proc/stat` has it.
+/// [`ReadError::Gone`] if there is no such process, [`ReadError::Io`] if `/proc` is not mounted; the
+/// error of `/proc/PID/stat` or `status` if these cannot be read, or of the list of online CPUs if
+/// neither `/sys` nor `/proc/stat` has it.
 pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
     let gone = |error: ReadError| match error {
+        error if error.is_absent() && !root.has("/proc/stat") => {
+            ReadError::Io { path: "/proc".into(), why: "not mounted: nothing is known of processes".into() }
+        }
         error if error.is_absent() => ReadError::Gone { path: format!("/proc/{pid}") },
         error => error,
     };

@@ -55,6 +55,84 @@ fn vms(host: &HostEstimate) -> Vec<&VmEstimate> {
     host.vms.iter().filter(|vm| vm.seen.role == Role::Vm).collect()
 }
 
+/// A real-time thread that never rests, on pCPU 1, and what it may use of that: the group's part where the kernel
+/// divides it among groups (v1 with `CONFIG_RT_GROUP_SCHED`), else the machine's.
+fn realtime(above: &Group, group: &Group) -> Result<(Busy, f64), String> {
+    let divided = group.dir.join("cpu.rt_runtime_us").exists();
+    let number = |file: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{file}")).map_err(|e| e.to_string())?;
+        text.trim().parse::<f64>().map_err(|e| e.to_string())
+    };
+    let most = number("sched_rt_runtime_us")? / number("sched_rt_period_us")?;
+    if divided {
+        for (group, runtime) in [(above, "50000"), (group, "40000")] {
+            group.set("cpu.rt_period_us", "100000");
+            group.set("cpu.rt_runtime_us", runtime);
+        }
+    } else if most < 0.0 {
+        return Err("real-time threads may use all of a pCPU here: nothing would be left to look with".into());
+    }
+    let script = format!(
+        "echo $$ >'{}/cgroup.procs' && exec taskset -c 1 chrt -f 1 sh -c 'while :; do :; done'",
+        group.dir.display()
+    );
+    let child = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap();
+    let mut busy = Busy(child);
+    // The policy is field 41 of its status, 38 behind the name and the state.
+    let status = format!("/proc/{}/stat", busy.0.id());
+    let is_first = || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(38)) == Some("1")
+    };
+    for _ in 0..6000 {
+        if busy.0.try_wait().unwrap().is_some() {
+            return Err("taskset and chrt (util-linux) may not make real-time threads here".into());
+        }
+        if is_first() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(is_first(), "no real-time thread after 30 s");
+    Ok((busy, if divided { 0.4 } else { most }))
+}
+
+#[test]
+fn real_time_threads_run_before_what_has_weights_and_no_quota_holds_them() {
+    let _alone = alone();
+    let above = or_skip!(heavy());
+    let (a, b) = (above.child("a"), above.child("b"));
+    let (_first, most) = or_skip!(realtime(&above, &a));
+    let script = format!(
+        "echo $$ >'{}/cgroup.procs' && exec taskset -c 1 sh -c 'while :; do :; done'",
+        b.dir.display()
+    );
+    let _busy = Busy(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap());
+    until("the loop is in its group", || !members(&b.dir).is_empty());
+    b.weight(200);
+    a.quota(10_000); // of what has weights
+    let mut machine = machine(&above, "*");
+    let (after, host) = watch(&mut machine, Duration::from_secs(2));
+    let [a, b] = vms(&host)[..] else { panic!("{:?}", after.vms) };
+    let name = |vm: &VmEstimate| vm.seen.name.clone();
+    println!("{}: {:?} {:?}, {}", name(a), a.entitled, a.activity, a.binding);
+    println!("{}: {:?} {:?}, {}", name(b), b.entitled, b.activity, b.binding);
+    let part = host.vms.iter().find(|vm| vm.seen.part_of == Some(name(a)));
+    let part = part.unwrap_or_else(|| panic!("{:?}", after.vms));
+    assert!(part.seen.is_realtime() && part.seen.parent.is_none(), "{:?}", part.seen);
+    let used = a.activity.used.unwrap().0;
+    assert!((used - most).abs() < 0.1, "used {used}, may use {most}");
+    // a: what its real-time thread uses, and a little by its weight; b what is left.
+    let (first, rest) = (a.entitled.unwrap().0, b.entitled.unwrap().0);
+    assert!(first > most - 0.05 && first < most + 0.05, "entitled {first}");
+    assert!((rest - (1.0 - most)).abs() < 0.05, "entitled {rest}");
+    assert!(a.binding.contains(" of its real-time threads: before all that have weights"), "{}", a.binding);
+    // Who ended is no part any more.
+    drop(_first);
+    let (after, host) = watch(&mut machine, Duration::from_millis(300));
+    assert!(vms(&host)[0].activity.used.unwrap().0 < 0.2, "{:?}", after.vms);
+}
+
 #[test]
 fn three_busy_groups_of_weights_1_2_1_get_what_is_predicted() {
     let _alone = alone();

@@ -1,6 +1,7 @@
 //! One run of a program under trial, and how it differs from another.
 
-use std::io::{IsTerminal, Read, Write};
+use std::fs::{self, File};
+use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -59,27 +60,56 @@ pub(super) struct Trial<'a> {
     args: &'a Args,
     library: PathBuf,
     pub(super) threads: u32,
-    input: Vec<u8>,
+    input: Input,
     identifier: Mutex<Identifier>,
 }
 
-impl<'a> Trial<'a> {
-    pub(super) fn prepare(args: &'a Args) -> Result<Trial<'a>> {
-        let library = preload::find(&OPENMP).map_err(anyhow::Error::msg)?;
-        let allowed = sample::affinity(std::process::id()).map_or(1, |a| a.len());
-        let threads = args.threads.unwrap_or(u32::try_from(allowed)?.max(4));
-        let mut input = vec![];
-        if !std::io::stdin().is_terminal() {
+/// Standard input, which every run gets from its beginning.
+enum Input {
+    /// A file, which a program may look at, too, and from where.
+    File(u64),
+    /// What there was to read.
+    Text(Vec<u8>),
+}
+
+impl Input {
+    fn of_this_process() -> Result<Input> {
+        let stdin = std::io::stdin();
+        let is_file = fs::metadata(STDIN).is_ok_and(|about| about.is_file()) && File::open(STDIN).is_ok();
+        if is_file && let Ok(at) = rustix::fs::tell(&stdin) {
+            return Ok(Input::File(at));
+        }
+        let mut text = vec![];
+        if !stdin.is_terminal() {
             let (read, done) = channel::<()>();
             let reminder = std::thread::spawn(move || {
                 if done.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                     tell!("corefit: reading standard input to its end: every run gets it (none: </dev/null)");
                 }
             });
-            std::io::stdin().read_to_end(&mut input).context("cannot read stdin, which every run gets")?;
+            stdin.lock().read_to_end(&mut text).context("cannot read stdin, which every run gets")?;
             drop(read);
             let _ = reminder.join();
         }
+        Ok(Input::Text(text))
+    }
+
+    fn stdio(&self) -> Result<Stdio> {
+        let Input::File(at) = self else { return Ok(Stdio::piped()) };
+        let mut file = File::open(STDIN).context("cannot read stdin, which every run gets")?;
+        file.seek(SeekFrom::Start(*at))?;
+        Ok(file.into())
+    }
+}
+
+const STDIN: &str = "/proc/self/fd/0";
+
+impl<'a> Trial<'a> {
+    pub(super) fn prepare(args: &'a Args) -> Result<Trial<'a>> {
+        let library = preload::find(&OPENMP).map_err(anyhow::Error::msg)?;
+        let allowed = sample::affinity(std::process::id()).map_or(1, |a| a.len());
+        let threads = args.threads.unwrap_or(u32::try_from(allowed)?.max(4));
+        let input = Input::of_this_process()?;
         Ok(Trial { args, library, threads, input, identifier: Mutex::default() })
     }
 
@@ -96,7 +126,7 @@ impl<'a> Trial<'a> {
                 preload::variable(std::slice::from_ref(&self.library), std::env::var_os("LD_PRELOAD")),
             )
             .env(name, value)
-            .stdin(Stdio::piped())
+            .stdin(self.input.stdio()?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         for (name, value) in [
@@ -128,7 +158,9 @@ impl<'a> Trial<'a> {
             let mut stdin = child.stdin.take();
             scope.spawn(move || {
                 // A program that does not read its input is no error.
-                let _ = stdin.as_mut().map(|s| s.write_all(&self.input));
+                if let (Some(stdin), Input::Text(text)) = (&mut stdin, &self.input) {
+                    let _ = stdin.write_all(text);
+                }
             });
             let output = child.wait_with_output();
             drop(ended);

@@ -83,7 +83,13 @@ fn shared(view: &View, division: &Division, vm: usize, binding: &Binding, width:
         .map(|(other, vcpus)| {
             let gets: f64 = vcpus.iter().map(|vcpu| division.vcpus(*other)[vcpu.0 as usize].cpus.0).sum();
             let VmEstimate { seen, .. } = &view.host.vms[*other];
-            let what = if seen.role == Role::Other { ", all that it wants" } else { "" };
+            // A VM counts with everything here, anybody else with what it wants.
+            let other_wants = (seen.role == Role::Other).then(|| wants(&view.host.vms[*other]));
+            let what = match other_wants {
+                Some(wanted) if wanted <= gets + 0.005 => ", all that it wants".into(),
+                Some(wanted) if wanted.is_finite() => format!(" of {wanted:.2} that it wants"),
+                _ => String::new(),
+            };
             let itself = if *other == vm { " (this VM)" } else { "" };
             (gets, format!("{}{itself} {gets:.2}{what}", short(&seen.name)))
         })
@@ -104,12 +110,14 @@ struct Sibling<'a> {
     name: &'a str,
     weight: Option<Weight>,
     wants: Option<f64>,
+    /// A real-time thread.
+    first: bool,
 }
 
 fn weight(view: &View, vm: &VmEstimate, width: usize, out: &mut String) {
     out.push_str("\nWeight, level by level\n");
     for (parent, name) in way(view, vm) {
-        let siblings = siblings(view, parent);
+        let (first, siblings): (Vec<_>, Vec<_>) = siblings(view, parent).into_iter().partition(|s| s.first);
         let total = siblings.iter().filter_map(|s| s.weight).map(|w| w.0).fold(0.0, |sum, w| sum + w);
         let own = siblings.iter().find(|s| s.name == name).and_then(|s| s.weight);
         let place = parent.map_or("at the top".into(), |parent| format!("in {}", short(parent)));
@@ -135,6 +143,10 @@ fn weight(view: &View, vm: &VmEstimate, width: usize, out: &mut String) {
             let more = if more > 0 { format!("; {more} more") } else { String::new() };
             let _ = write!(line, ", beside {named}{more}");
         }
+        let first: Vec<String> = first.iter().take(SIBLINGS).map(|s| short(s.name)).collect();
+        if !first.is_empty() {
+            let _ = write!(line, "; before all that have weights: {}", first.join(", "));
+        }
         wrap(out, &format!("  {place}: "), &line, width);
     }
     let rule = "What wants less than its part leaves the rest to its siblings, by their weights.";
@@ -154,12 +166,14 @@ fn way<'a>(view: &'a View, vm: &'a VmEstimate) -> Vec<(Option<&'a str>, &'a str)
 
 fn siblings<'a>(view: &'a View, parent: Option<&str>) -> Vec<Sibling<'a>> {
     let groups = view.snapshot.groups.iter().filter(|group| group.parent.as_deref() == parent);
-    let groups = groups.map(|group| Sibling { name: &group.name, weight: group.weight, wants: None });
+    let groups =
+        groups.map(|group| Sibling { name: &group.name, weight: group.weight, wants: None, first: false });
     let vms = view.host.vms.iter().filter(|vm| vm.seen.parent.as_deref() == parent);
     let vms = vms.map(|vm| Sibling {
         name: &vm.seen.name,
         weight: vm.seen.weight,
         wants: Some(wants(vm)).filter(|wants| wants.is_finite()),
+        first: vm.seen.is_realtime(),
     });
     groups.chain(vms).collect()
 }

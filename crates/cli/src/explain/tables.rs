@@ -114,7 +114,10 @@ fn others(view: &View, width: usize, out: &mut String) {
     out.push('\n');
     let mut table = Table::new(1, &["also competing", "weight", "used", "waiting"]);
     for other in shown {
-        let weight = other.seen.weight.map_or("?".into(), |weight| format!("{:.0}", weight.0));
+        let weight = match other.seen.weight {
+            _ if other.seen.is_realtime() => "before all".into(),
+            weight => weight.map_or("?".into(), |weight| format!("{:.0}", weight.0)),
+        };
         let (used, waiting) = (amount(other.activity.used), amount(other.activity.waiting));
         table.row(vec![short(&other.seen.name), weight, used, waiting]);
     }

@@ -205,6 +205,24 @@ fn a_vm_whose_name_looks_like_the_end_of_a_sentence_does_not_cut_it() {
 }
 
 #[test]
+fn who_competes_is_not_said_to_get_all_that_it_wants_where_it_does_not() {
+    let mut view = view();
+    let vm3 = view.named("vm3").unwrap();
+    let other = view.host.vms.iter().position(|vm| vm.seen.name == "other1").unwrap();
+    let divided = |view: &View| {
+        let text = derivation::text(view, vm3, 400);
+        let line = text.lines().find(|line| line.contains(" divided: ")).unwrap_or_else(|| panic!("{text}"));
+        line.split("; ").find(|part| part.starts_with("other1 ")).unwrap().to_owned()
+    };
+    let gets = divided(&view).split(' ').nth(1).unwrap().parse::<f64>().unwrap_or(0.0);
+    let wanted = view.host.vms[other].demand.unwrap().0;
+    assert!(gets + 0.1 < wanted, "{gets} of {wanted}: this recording no longer tests it");
+    assert_eq!(divided(&view), format!("other1 {gets:.2} of {wanted:.2} that it wants"));
+    view.host.vms[other].demand = Some(corefit_core::Cpus(gets));
+    assert_eq!(divided(&view), format!("other1 {gets:.2}, all that it wants"));
+}
+
+#[test]
 fn a_paused_vm_and_a_host_without_vms_are_shown_as_such() {
     let mut view = view();
     let first = view.vms().next().unwrap().0;

@@ -25,6 +25,7 @@ impl Names {
             self.name(kind, &mut vm.name);
             self.name("id", &mut vm.id.0);
             vm.parent.iter_mut().for_each(|parent| self.name("group", parent));
+            vm.part_of.iter_mut().for_each(|owner| self.name("vm", owner));
             vm.kept = None;
             for fixed in &mut vm.fixed {
                 fixed.reason = self.text(&fixed.reason);

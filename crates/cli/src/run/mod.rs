@@ -43,6 +43,7 @@ use rotate::Rotation;
 use size::{Threads, Watcher};
 use status::Status;
 
+use crate::lines;
 use crate::verdicts::Store;
 
 /// Run a program at the number of CPUs it really gets, following them while it runs
@@ -149,7 +150,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     (report.notes, report.notes_at_end) = notes.done();
     if !args.quiet {
         // Nobody may be left to read it, which is no reason to fail.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), report.text().as_bytes());
+        let mut stderr = std::io::stderr();
+        let text = report.text(lines::width_of(&stderr, lines::LEAST));
+        let _ = std::io::Write::write_all(&mut stderr, text.as_bytes());
     }
     if let (Some(file), Some(path)) = (report_file, &args.report)
         && let Err(why) = report.write(file, path)

@@ -14,6 +14,7 @@ use super::history::History;
 use super::launch::Plan;
 use super::locks::LockReport;
 use super::rotate::Rotated;
+use crate::lines::wrap;
 
 /// The document of `--report`. Times are seconds since the program was started.
 #[derive(Debug, Serialize)]
@@ -218,8 +219,8 @@ impl Report {
         self.efficiency = self.mean_available.filter(|a| *a > 0.0).map(|a| round((used / a).min(1.0)));
     }
 
-    /// The lines for people.
-    pub(crate) fn text(&self) -> String {
+    /// The lines for people, of `width` columns where their words allow it.
+    pub(crate) fn text(&self, width: usize) -> String {
         let mut lines = vec![];
         let ended = match (self.exit_code, self.exit_signal) {
             (_, Some(signal)) => format!("ended by signal {signal}"),
@@ -250,7 +251,11 @@ impl Report {
             lines.push(format!("left as you set them: {}", self.kept.join(" ")));
         }
         lines.extend(self.notes_at_end.iter().cloned());
-        lines.iter().map(|l| format!("corefit: {l}\n")).collect()
+        let mut text = String::new();
+        for line in &lines {
+            wrap(&mut text, "corefit: ", 9, line, width);
+        }
+        text
     }
 
     /// What was set, the variables of one value together.
@@ -318,7 +323,8 @@ impl OpenMp {
     }
 }
 
-fn threads(n: u32) -> String {
+/// `1 thread`, `4 threads`.
+pub(crate) fn threads(n: u32) -> String {
     if n == 1 { "1 thread".into() } else { format!("{n} threads") }
 }
 

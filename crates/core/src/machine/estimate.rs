@@ -156,7 +156,9 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
             seen,
         }
     });
-    let vms: Vec<VmEstimate> = vms.collect();
+    let mut vms: Vec<VmEstimate> = vms.collect();
+    let cpus = |number: usize| (division.cpus(number), available[number]);
+    join_parts(&mut vms, cpus);
     Ok(HostEstimate {
         at: after.at,
         over,
@@ -168,6 +170,38 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
         notes: after.notes.clone(),
         uncounted: after.uncounted.clone(),
     })
+}
+
+/// Gives each VM what its real-time threads do and get ([`VmState::part_of`]); `cpus`: what one is entitled to
+/// and has available.
+fn join_parts(vms: &mut [VmEstimate], cpus: impl Fn(usize) -> (Cpus, Cpus)) {
+    let parts = vms.iter().enumerate().filter_map(|(number, part)| {
+        let owner = part.seen.part_of.as_ref()?;
+        let owner = vms.iter().position(|vm| vm.seen.role == Role::Vm && vm.seen.name == *owner)?;
+        Some((owner, number))
+    });
+    let mut of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    parts.for_each(|(owner, number)| of.entry(owner).or_default().push(number));
+    for (owner, parts) in of {
+        let sum = |of: &dyn Fn(usize) -> Option<Cpus>| {
+            parts.iter().fold(Cpus(0.0), |sum, &part| sum + of(part).unwrap_or_default())
+        };
+        let used = sum(&|part| vms[part].activity.used);
+        let waiting = sum(&|part| vms[part].activity.waiting);
+        let demand = sum(&|part| vms[part].demand);
+        let (entitled, available) = (sum(&|part| Some(cpus(part).0)), sum(&|part| Some(cpus(part).1)));
+        let vm = &mut vms[owner];
+        let add = |to: &mut Option<Cpus>, more: Cpus| *to = to.map(|cpus| cpus + more);
+        add(&mut vm.activity.used, used);
+        add(&mut vm.activity.waiting, waiting);
+        add(&mut vm.demand, demand);
+        if vm.entitled.is_some() && entitled.0 >= LITTLE {
+            vm.reasons.push(format!("{entitled} of its real-time threads: before all that have weights"));
+            vm.binding = vm.reasons.join("; ");
+        }
+        add(&mut vm.entitled, entitled);
+        add(&mut vm.available, available);
+    }
 }
 
 /// What helpers have of their VM's entitlement, if that is enough to be seen in two digits.

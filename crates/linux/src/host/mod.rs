@@ -18,6 +18,7 @@ mod choose;
 mod kept;
 mod machine;
 mod pcpus;
+mod realtime;
 mod resctrl;
 mod tally;
 mod tasks;
@@ -38,6 +39,7 @@ pub use choose::{Choice, NoPattern};
 use kept::Kept;
 pub use machine::Cgroups;
 use pcpus::Pcpus;
+use realtime::Realtime;
 pub(crate) use resctrl::Monitors;
 use resctrl::Resctrl;
 use tally::{Look, Tally};
@@ -185,6 +187,9 @@ struct Known {
     /// How much it grew since the last look.
     growth_ns: u64,
     tally: Tally,
+    realtime: Realtime,
+    /// What its other threads ran: its counter without what the real-time ones did.
+    run_ns: u64,
 }
 
 /// What one look gathers.
@@ -374,6 +379,7 @@ impl HostReader {
             sessions: g.sessions && path.is_empty(),
             weight: self.tree.thread_weight(),
             pcpus: &g.all,
+            realtime: self.tree.realtime(&self.kept.root, path),
         };
         let found = direct.update(&mut self.kept, &threads, &scene);
         if found.blind {
@@ -393,7 +399,7 @@ impl HostReader {
 
     fn vm(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
         if g.counters == VmCounters::Read {
-            self.count(path, g.places, g);
+            self.count(path, Some(path), g);
         } else {
             self.usage(path, g);
         }
@@ -427,7 +433,7 @@ impl HostReader {
     }
 
     fn other(&mut self, path: &str, parent: Option<&str>, g: &mut Gathering) -> u64 {
-        self.count(path, g.places, g);
+        self.count(path, None, g);
         let Some(known) = self.groups.get(path) else { return 0 };
         g.view.others.push(VmState {
             id: VmId(format!("{path}@{}", known.inode)),
@@ -499,13 +505,16 @@ impl HostReader {
         Some(known.growth_ns)
     }
 
-    /// Reads what a group used, and if it did, what its threads waited for.
-    fn count(&mut self, path: &str, places: usize, g: &mut Gathering) {
+    /// Reads what a group used, and if it did, what its threads waited for. Its real-time threads compete by
+    /// themselves; `owner`: the VM whose they are.
+    fn count(&mut self, path: &str, owner: Option<&str>, g: &mut Gathering) {
+        let places = g.places;
         let first = self.groups.get(path).is_some_and(|known| !known.counted);
         let used = self.usage(path, g);
         let Some(known) = self.groups.get_mut(path) else { return };
         known.tally.on = CpuSet::default();
         if used == Some(0) && !first {
+            g.view.others.extend(known.realtime.states(&scene(path, g.now, self.last, &g.all), owner));
             return;
         }
         let mut threads = Vec::new();
@@ -516,16 +525,28 @@ impl HostReader {
         let before = known.tally.sums().run_ns.unwrap_or(0);
         let masks = known.read_at == g.now || known.tally.masks.is_empty();
         let last = self.last.filter(|_| !first || known.began.is_some());
-        known.tally.update(&mut self.kept, &threads, &Look { last, places, masks });
+        let did = known.tally.update(&mut self.kept, &threads, &Look { last, places, masks });
+        let scene = scene(path, g.now, self.last, &g.all);
+        known.realtime.update(&self.kept, &self.tree, &did, &scene);
         if used.is_none() {
-            known.growth_ns = known.tally.sums().run_ns.unwrap_or(0).saturating_sub(before);
+            let first: u64 = did.iter().map(|(_, (run, _))| run).sum();
+            known.growth_ns = known.tally.sums().run_ns.unwrap_or(0).saturating_sub(before) + first;
         }
+        // The threads are read a little later than the group's counter.
+        let others = known.usage_ns.map(|usage| usage.saturating_sub(known.realtime.run_ns));
+        known.run_ns = others.unwrap_or(0).max(known.run_ns);
+        g.view.others.extend(known.realtime.states(&scene, owner));
         known.counted = true;
         if known.tally.is_blind() {
             let why = "its threads have no schedstat here: what they wait for is not known";
             g.notes.add(What::Threads, self.tree.dir(path), why.into());
         }
     }
+}
+
+/// The circumstances of a group's real-time threads.
+fn scene<'a>(path: &'a str, now: Time, last: Option<Time>, pcpus: &'a CpuSet) -> Scene<'a> {
+    Scene { now, last, path, parent: None, sessions: false, weight: 1.0, pcpus, realtime: None }
 }
 
 impl Known {
@@ -543,6 +564,8 @@ impl Known {
             counted: false,
             growth_ns: 0,
             tally: Tally::default(),
+            realtime: Realtime::default(),
+            run_ns: 0,
         }
     }
 
@@ -555,7 +578,7 @@ impl Known {
     fn counters(&self) -> Counters {
         let sums = self.tally.sums();
         match self.usage_file {
-            Some(_) => Counters { run_ns: self.usage_ns, wait_ns: sums.wait_ns },
+            Some(_) => Counters { run_ns: self.usage_ns.map(|_| self.run_ns), wait_ns: sums.wait_ns },
             None => sums,
         }
     }

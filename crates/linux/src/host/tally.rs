@@ -42,17 +42,28 @@ pub(crate) struct Look {
 }
 
 impl Tally {
-    /// Adds what these threads did since the last time.
-    pub(crate) fn update(&mut self, kept: &mut Kept, threads: &[(u32, u32)], look: &Look) {
+    /// Adds what these threads did since the last time, real-time threads left out: what these did is
+    /// handed back.
+    pub(crate) fn update(
+        &mut self,
+        kept: &mut Kept,
+        threads: &[(u32, u32)],
+        look: &Look,
+    ) -> Vec<((u32, u32), Done)> {
         let mut now = BTreeMap::new();
+        let mut first = Vec::new();
         let mut on = Vec::new();
         let mut masks: Vec<CpuId> = Vec::new();
         for &(pid, tid) in threads {
             let Ok(done) = schedstat(kept, pid, tid) else { continue };
             let old = self.known.get(&tid).copied();
             let (run, wait) = grown(old, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
-            self.run_ns += run;
-            self.wait_ns += wait;
+            if run + wait > 0 && is_realtime(kept, pid, tid) {
+                first.push(((pid, tid), (run, wait)));
+            } else {
+                self.run_ns += run;
+                self.wait_ns += wait;
+            }
             if run > 0 && on.len() < look.places {
                 on.extend(task(kept, pid).ok().and_then(|task| task.on));
             }
@@ -68,9 +79,11 @@ impl Tally {
             self.masks =
                 if threads.len() > LOOKED_UP { CpuSet::default() } else { masks.into_iter().collect() };
         }
+        first
     }
 
-    /// The sums since the first look; without those of threads that came and went between two looks.
+    /// The sums since the first look; without those of real-time threads, and of threads that came and
+    /// went between two looks.
     pub(crate) fn sums(&self) -> Counters {
         let sum = |ns| (!self.blind).then_some(ns);
         Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns) }
@@ -115,6 +128,11 @@ pub(crate) fn task(kept: &Kept, pid: u32) -> Result<Task, ReadError> {
 pub(crate) fn affinity(kept: &Kept, pid: u32) -> Option<CpuSet> {
     let asked = if kept.root.is_live() { sample::affinity(pid) } else { None };
     asked.or_else(|| proc::affinity(&kept.root, pid).ok().map(|(set, _)| set))
+}
+
+/// Whether a thread runs before all that have weights now: asked from the kernel where that is the machine.
+fn is_realtime(kept: &Kept, pid: u32, tid: u32) -> bool {
+    if kept.root.is_live() { sample::is_realtime(tid) } else { task(kept, pid).is_ok_and(|t| t.realtime) }
 }
 
 fn born_since(kept: &Kept, pid: u32, last: Time) -> bool {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corefit_core::machine::{Counters, Role, VcpuState, VmId, VmState};
-use corefit_core::{CpuSet, Time, Weight};
+use corefit_core::{CpuSet, Quota, Time, Weight};
 
 use super::kept::Kept;
 use super::tally::{Done, affinity, grown, is_born_since, schedstat, task};
@@ -18,9 +18,6 @@ use crate::proc::{Task, autogroup};
 
 /// For how long what rests is still shown.
 const KEEP: Duration = Duration::from_secs(60);
-/// The heaviest weight that the model takes. A real-time thread has none: it runs first, which comes out the same
-/// to six digits, for it counts with what it wants and not with more.
-const REALTIME: f64 = 1e9;
 
 /// The threads in one group.
 #[derive(Default)]
@@ -48,13 +45,14 @@ struct Session {
 
 /// What did something.
 #[derive(Default)]
-struct Actor {
+pub(super) struct Actor {
     began: Time,
     done: Done,
     active: Option<Time>,
 }
 
 /// The circumstances of a look at a group's threads.
+#[derive(Clone)]
 pub(crate) struct Scene<'a> {
     pub(crate) now: Time,
     pub(crate) last: Option<Time>,
@@ -67,6 +65,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) weight: f64,
     /// All pCPUs.
     pub(crate) pcpus: &'a CpuSet,
+    /// What its real-time threads may use of each pCPU.
+    pub(crate) realtime: Option<Quota>,
 }
 
 /// What a look at a group's threads found.
@@ -132,19 +132,21 @@ impl Direct {
     /// Everything that was active of late, as competitors.
     pub(crate) fn others(&mut self, scene: &Scene, rest_weight: f64) -> Vec<VmState> {
         self.sessions.retain(|_, session| session.actor.is_shown(scene.now));
-        let mut others = Vec::new();
+        let (mut others, mut first) = (Vec::new(), Vec::new());
         let mut add = |actor: &Actor, key: &str, name: String, weight: f64, mask: &CpuSet| {
             if actor.is_shown(scene.now) {
-                let weight = (weight * scene.weight / 1024.0).min(REALTIME);
-                others.push(actor.state(key, name, weight, mask, scene));
+                others.push(actor.state(key, name, weight * scene.weight / 1024.0, mask, scene));
             }
         };
         for (tid, thread) in &self.threads {
             let mask = thread.mask.as_ref().unwrap_or(scene.pcpus);
+            if thread.task.realtime {
+                first.extend(thread.actor.first(*tid, &thread.task, mask, scene));
+                continue;
+            }
             let key = format!("thread {tid}@{}", thread.task.started.as_millis());
-            let Task { name, weight, realtime, .. } = &thread.task;
-            let (kind, weight) = if *realtime { ("real-time ", f64::INFINITY) } else { ("", *weight) };
-            add(&thread.actor, &key, format!("{kind}thread {tid} ({name})"), weight, mask);
+            let Task { name, weight, .. } = &thread.task;
+            add(&thread.actor, &key, format!("thread {tid} ({name})"), *weight, mask);
         }
         for (key, session) in &self.sessions {
             add(&session.actor, key, session.name.clone(), session.weight, &session.mask);
@@ -152,6 +154,7 @@ impl Direct {
         let name =
             format!("kernel and ended tasks in {}", if scene.path.is_empty() { "/" } else { scene.path });
         add(&self.rest, "rest", name, rest_weight * 1024.0, scene.pcpus);
+        others.extend(first);
         others
     }
 }
@@ -187,7 +190,20 @@ impl Thread {
 }
 
 impl Actor {
-    fn act(&mut self, (run, wait): Done, scene: &Scene) {
+    /// As a real-time thread, which competes at the top wherever it is.
+    pub(super) fn first(&self, tid: u32, task: &Task, mask: &CpuSet, scene: &Scene) -> Option<VmState> {
+        let key = format!("thread {tid}@{}", task.started.as_millis());
+        let name = match scene.path {
+            "" => format!("real-time thread {tid} ({})", task.name),
+            path => format!("real-time {tid} ({}) of {path}", task.name),
+        };
+        self.is_shown(scene.now).then(|| {
+            let state = self.state(&key, name, VmState::REALTIME.0, mask, scene);
+            VmState { parent: None, quota: scene.realtime.clone(), ..state }
+        })
+    }
+
+    pub(super) fn act(&mut self, (run, wait): Done, scene: &Scene) {
         if !self.is_shown(scene.now) {
             self.done = (0, 0);
             self.began = scene.last.unwrap_or(scene.now);
@@ -196,7 +212,7 @@ impl Actor {
         self.done = (self.done.0 + run, self.done.1 + wait);
     }
 
-    fn is_shown(&self, now: Time) -> bool {
+    pub(super) fn is_shown(&self, now: Time) -> bool {
         self.active.is_some_and(|active| now.since(active) < KEEP)
     }
 
@@ -255,6 +271,7 @@ mod tests {
                 sessions: true,
                 weight: 1024.0,
                 pcpus: &pcpus,
+                realtime: None,
             };
             direct.update(&mut kept, &[(7, 7), (8, 8)], &scene);
             direct.others(&scene, 1.0)
@@ -262,6 +279,6 @@ mod tests {
         look(1, "5 0 1\n");
         let others = look(1_000_000_000, "900 0 1\n");
         let seen: Vec<_> = others.iter().map(|o| (o.name.as_str(), o.weight.unwrap().0)).collect();
-        assert_eq!(seen, [("real-time thread 7 (a)", REALTIME), ("session 5 (a)", 1024.0)]);
+        assert_eq!(seen, [("session 5 (a)", 1024.0), ("real-time thread 7 (a)", VmState::REALTIME.0)]);
     }
 }

@@ -126,6 +126,29 @@ impl Tree {
         self.cpuset.as_ref().map(|found| (found.version, format!("{}{path}", found.point)))
     }
 
+    /// What real-time threads of a group may use of each pCPU: the least that v1's groups on the way down (where
+    /// the kernel divides it, `CONFIG_RT_GROUP_SCHED`) and the whole machine leave them; `None` if that is all
+    /// of it (Documentation/scheduler/sched-rt-group.rst).
+    pub(crate) fn realtime(&self, root: &Root, path: &str) -> Option<Quota> {
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        let v1 = ends.filter(|_| self.version == Version::V1).map(|end| {
+            let dir = self.dir(&path[..end]);
+            [format!("{dir}/cpu.rt_runtime_us"), format!("{dir}/cpu.rt_period_us")]
+        });
+        let machine = ["sched_rt_runtime_us", "sched_rt_period_us"].map(|f| format!("/proc/sys/kernel/{f}"));
+        let quotas = v1.chain([machine]).filter_map(|[runtime, period]| {
+            let number = |file: &str| root.read(file).ok()?.trim().parse::<i64>().ok();
+            let quota_us = Some(u64::try_from(number(&runtime)?).ok()?); // -1: without limit
+            let period_us = u64::try_from(number(&period)?).ok().filter(|us| *us > 0)?;
+            Some(Quota { quota_us, period_us, burst_us: 0, source: runtime })
+        });
+        let limits = quotas.filter_map(|quota| Some((quota.cpus()?, quota)));
+        limits
+            .min_by(|a, b| a.0.0.total_cmp(&b.0.0))
+            .map(|(_, quota)| quota)
+            .filter(|q| q.quota_us < Some(q.period_us))
+    }
+
     /// What a nice-0 thread weighs beside groups.
     pub(crate) fn thread_weight(&self) -> f64 {
         match self.version {

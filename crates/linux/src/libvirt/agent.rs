@@ -25,6 +25,9 @@ const AGE: u32 = 3;
 /// An agent that does not answer is asked again after one interval, then two, and so on up to this.
 const MOST_PATIENCE: Duration = Duration::from_secs(120);
 
+/// An agent that has not answered for so long is said not to have: others take some milliseconds.
+const PROMPT: Duration = Duration::from_millis(500);
+
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";
 
@@ -74,6 +77,10 @@ impl Agents {
             (_, Some(error)) => Err(error.clone()),
             (Some((at, view)), None) if at.elapsed() <= self.every * AGE => Ok(Some(view.clone())),
             (Some((at, _)), None) => Err(format!("last answer {} s ago", at.elapsed().as_secs())),
+            // Not asked before it was first due.
+            (None, None) if guest.next.elapsed() >= PROMPT => {
+                Err(format!("no answer from its agent yet, for {:.1} s", guest.next.elapsed().as_secs_f64()))
+            }
             (None, None) => Ok(None),
         }
     }
@@ -213,6 +220,20 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_that_never_answered_is_named_and_one_just_asked_is_not() {
+        let agents = Agents::new("test:///default", Duration::from_secs(1));
+        let key: Key = ("uuid".into(), 1);
+        let guest = |next| Guest { view: None, error: None, failures: 0, next, files: true };
+        let asked = |next| {
+            lock(&agents.board).guests.insert(key.clone(), guest(next));
+            agents.latest(&key)
+        };
+        assert_eq!(asked(Instant::now()), Ok(None));
+        let why = asked(Instant::now().checked_sub(Duration::from_secs(1)).unwrap()).unwrap_err();
+        assert!(why.starts_with("no answer from its agent yet, for 1."), "{why}");
+    }
 
     #[test]
     fn a_connection_that_never_opens_is_noticed_and_said() {

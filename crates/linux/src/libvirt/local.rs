@@ -26,6 +26,7 @@ use crate::cgroup::files;
 use crate::cgroup::mounts::Version;
 use crate::host::{HostReader, Monitors};
 use crate::root::Root;
+use crate::sample;
 
 /// Settings and lists of threads are read anew after so long, ns, even where nothing was said to have
 /// changed: the groups of single vCPUs can be written by anybody. That costs a millisecond for a VM of 10 vCPUs.
@@ -246,7 +247,7 @@ impl Qemu {
         let iothreads = self.iothreads.iter().map(|(number, t)| (Part::Iothread(*number), t.tid));
         for (part, tid) in vcpus.chain(iothreads).chain([(Part::Emulator, self.pid)]) {
             let mut held =
-                Held { affinity: affinity(tid), realtime: thread::is_realtime(tid), ..Held::default() };
+                Held { affinity: affinity(tid), realtime: sample::is_realtime(tid), ..Held::default() };
             if let Some(base) = base {
                 let (settings, errors) = host.settings(&format!("{base}/{}", part.group()));
                 (held.weight, held.quota) = (settings.weight, settings.quota);

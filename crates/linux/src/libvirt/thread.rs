@@ -140,13 +140,6 @@ pub(super) fn role(name: &str) -> Part {
     }
 }
 
-/// Whether a thread runs before all that have weights; not if it has ended.
-pub(super) fn is_realtime(tid: u32) -> bool {
-    // SAFETY: takes a number only, any number.
-    let policy = libc::pid_t::try_from(tid).map_or(-1, |tid| unsafe { libc::sched_getscheduler(tid) });
-    crate::proc::is_realtime(i64::from(policy & !libc::SCHED_RESET_ON_FORK))
-}
-
 /// The threads of a process: numbers and names.
 pub(super) fn list(pid: u32) -> impl Iterator<Item = (u32, String)> {
     let dir = format!("/proc/{pid}/task");
@@ -205,22 +198,6 @@ mod tests {
             places.left == 0
         };
         assert_eq!([1, 2, 3, 4, 5].map(&mut looked), [true, false, false, true, false]);
-    }
-
-    /// Only root may make one real-time.
-    #[test]
-    fn a_real_time_thread_is_known_as_one() {
-        let me = std::process::id();
-        assert!(!is_realtime(me));
-        let mut child = std::process::Command::new("chrt").args(["-f", "1", "sleep", "60"]).spawn().unwrap();
-        let allowed =
-            std::process::Command::new("chrt").args(["-f", "1", "true"]).status().unwrap().success();
-        while allowed && !is_realtime(child.id()) && child.try_wait().unwrap().is_none() {
-            std::thread::yield_now();
-        }
-        assert_eq!(is_realtime(child.id()), allowed);
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
