@@ -1,5 +1,5 @@
 //! `corefit manage --apply` on this machine's control groups, as those of containers: they are sized by their cpusets, which
-//! are put back at the end and after a kill -9.
+//! are put back at the end and after a kill -9, and so are slices of their threads.
 
 #[path = "../../linux/tests/cgroup_support/mod.rs"]
 mod cgroup_support;
@@ -12,6 +12,9 @@ mod manage_support;
 use std::process::{Child, Command};
 
 use cgroup_support::{Group, Hierarchy, or_skip};
+use corefit_core::machine::{Act, Lever, LeverKind, Machine, Value};
+use corefit_linux::Root;
+use corefit_linux::host::Cgroups;
 use manage_support::{Daemon, corefit, until};
 
 /// A container with two busy processes, its cpuset that of the machine.
@@ -98,4 +101,57 @@ fn containers_are_sized_by_their_cpusets_apart_and_put_back() {
     let restored = corefit(&["restore", "--machine", &machine, "--state", state.to_str().unwrap()]);
     assert!(restored.status.success(), "{restored:?}");
     assert_eq!((a.cpus(), b.cpus()), before);
+}
+
+/// Works for 0.2 ms, sleeps for 1 ms, and so on.
+const BLOCKS: &str = "#include <unistd.h>\nint main(void) { for (;;) { for (volatile long i = 0; i < 100000; i++) ; usleep(1000); } }";
+
+/// A group whose process blocks often, beside three that are busy on every CPU.
+#[test]
+fn a_group_that_blocks_often_gets_a_shorter_slice_which_is_put_back_after_any_end() {
+    let cpu = or_skip!(Hierarchy::of("cpu"));
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("blocks.c"), dir.path().join("blocks"));
+    std::fs::write(&source, BLOCKS).unwrap();
+    let status = Command::new("gcc").args(["-O1", "-o"]).args([&program, &source]).status();
+    assert!(status.unwrap().success(), "gcc is needed: scripts/install-deps");
+    let join = |group: &Group, command: &mut Command| {
+        group.set("cgroup.procs", &command.spawn().unwrap().id().to_string());
+    };
+    // Their processes are ended with them.
+    let group = or_skip!(cpu.group());
+    join(&group, &mut Command::new(&program));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let busy: Vec<Group> = (0..3).map(|_| cpu.group().unwrap()).collect();
+    for group in busy.iter().flat_map(|group| vec![group; cpus]) {
+        join(group, Command::new("sh").args(["-c", "while :; do :; done"]));
+    }
+    let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
+    let mut groups = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
+    let seen = groups.observe().unwrap().vms.remove(0);
+    if let Some(why) = seen.fixed(LeverKind::Slice) {
+        println!("skipped: {why}");
+        return;
+    }
+    let mut slice = || match groups.current(&seen.id, Lever::Slice(0)) {
+        Ok(Value::Slice(slice)) => slice,
+        other => panic!("{other:?}"),
+    };
+    let machine = format!("cgroups:{name}");
+    let config = "metrics = \"off\"\ntell = false\n\
+                  [policy]\ninterval_ms = 300\ndwell_ms = 500\nlever_ms = 500\nsize = \"none\"\nshape = \"slice\"\n";
+    let mut daemon = Daemon::on(&machine, dir.path(), config, &["--apply"], None);
+    until("it has a shorter slice", || slice().is_some());
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert!(slice().is_none(), "{}", daemon.log());
+
+    let state = dir.path().join("state");
+    for place in ["journaled", "written"] {
+        let mut daemon = Daemon::on(&machine, dir.path(), config, &["--apply"], Some(place));
+        daemon.wait();
+        assert_eq!(slice().is_some(), place == "written", "{place}: {}", daemon.log());
+        let restored = corefit(&["restore", "--machine", &machine, "--state", state.to_str().unwrap()]);
+        assert!(restored.status.success(), "{restored:?}");
+        assert!(slice().is_none(), "{place}: {}", daemon.log());
+    }
 }

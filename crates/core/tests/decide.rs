@@ -99,7 +99,7 @@ impl Toy {
 }
 
 fn vm(name: &str, vcpus: usize, rate: Option<ByCount>, used: ByCount) -> ToyVm {
-    let counters = Counters { run_ns: Some(0), wait_ns: Some(0) };
+    let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
     let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
     let state = VmState {
         id: VmId(name.into()),

@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn counters(run: f64, wait: Option<f64>) -> Counters {
     let ns = |s: f64| u64::try_from(Duration::from_secs_f64(s).as_nanos()).unwrap();
-    Counters { run_ns: Some(ns(run)), wait_ns: wait.map(ns) }
+    Counters { run_ns: Some(ns(run)), wait_ns: wait.map(ns), runs: None }
 }
 
 /// A vCPU that may use both pCPUs, after having run and waited for so many seconds.

@@ -19,6 +19,7 @@ mod notes;
 mod proc;
 mod root;
 mod self_view;
+mod slice;
 
 pub use root::{ReadError, Root};
 pub use self_view::read;

@@ -86,6 +86,11 @@ pub(crate) fn parse_schedstat(path: &str, text: &str) -> Result<(u64, u64), Read
     }
 }
 
+/// How often a thread was put on a CPU (its third field).
+pub(crate) fn parse_runs(schedstat: &str) -> u64 {
+    schedstat.split_whitespace().nth(2).and_then(|runs| runs.parse().ok()).unwrap_or(0)
+}
+
 /// The status of one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {

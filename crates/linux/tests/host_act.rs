@@ -133,3 +133,57 @@ fn a_cpuset_is_set_where_the_group_has_one() {
     assert!(matches!(nowhere, Err(MachineError::Malformed(_))), "{nowhere:?}");
     assert_eq!(machine.current(&vm, Lever::Nodes), Ok(nodes));
 }
+
+/// A process whose threads come one by one, each asleep.
+const THREADS: &str = "import threading, time\nfor n in range(3): threading.Thread(target=lambda: time.sleep(99)).start()";
+
+#[test]
+fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_somebody_else_set() {
+    let _alone = alone();
+    let cpu = or_skip!(Hierarchy::of("cpu"));
+    let group = or_skip!(cpu.group());
+    let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
+    let mut machine = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
+    let join = |command: &str, args: &[&str]| {
+        let child = std::process::Command::new(command).args(args).spawn().unwrap();
+        group.set("cgroup.procs", &child.id().to_string());
+        child.id().to_string()
+    };
+    // They are ended with the group.
+    join("python3", &["-c", THREADS]);
+    let others = join("sleep", &["99"]);
+    join("chrt", &["-i", "0", "sleep", "99"]);
+    let tasks = || std::fs::read_to_string(group.dir.join(if cpu.v2 { "cgroup.threads" } else { "tasks" })).unwrap();
+    let idle = || std::process::Command::new("chrt").args(["-a", "-p"]).arg(&others).output().unwrap();
+    assert!(idle().status.success(), "chrt is needed: util-linux");
+    while tasks().lines().count() < 6 {
+        std::thread::yield_now();
+    }
+    let seen = |machine: &mut Cgroups| {
+        let vms = machine.observe().unwrap().vms;
+        vms.into_iter().find(|vm| vm.name == name).unwrap()
+    };
+    let first = seen(&mut machine);
+    let Some(slices) = first.slices else {
+        let why = first.fixed(LeverKind::Slice).expect("why there are none");
+        eprintln!("skipped: {why}");
+        return;
+    };
+    assert_eq!((slices.least_ns, slices.most_ns), (slices.base_ns, slices.base_ns));
+    let ours = Value::Slice(Some(250_037));
+    assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(Value::Slice(None)));
+    machine.set(&first.id, Lever::Slice(0), &ours).unwrap();
+    assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(ours.clone()));
+    // Its children inherit it, and somebody sets another one for one thread.
+    let shown = seen(&mut machine).slices.unwrap();
+    assert_eq!((shown.least_ns, shown.most_ns), (250_037, 250_037));
+    let set = std::process::Command::new("chrt").args(["-o", "-T", "3000000", "-p", "0", &others]).status();
+    let theirs = set.is_ok_and(|status| status.success()) && seen(&mut machine).slices.unwrap().most_ns == 3_000_000;
+    assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(ours), "one of ours is there");
+    machine.set(&first.id, Lever::Slice(0), &Value::Slice(None)).unwrap();
+    let left = seen(&mut machine).slices.unwrap();
+    let stands = if theirs { 3_000_000 } else { slices.base_ns };
+    assert_eq!((left.least_ns, left.most_ns), (slices.base_ns, stands.max(slices.base_ns)));
+    let none = machine.set(&first.id, Lever::Slice(1), &Value::Slice(None));
+    assert!(matches!(none, Err(MachineError::Unsupported(_))), "{none:?}");
+}

@@ -24,6 +24,7 @@ impl Act for SimMachine {
             Lever::VcpuQuota(vcpu) => Value::Limit(shown(spec.vcpus[vcpu as usize].limit)),
             Lever::Affinity(vcpu) => Value::Pcpus(spec.vcpus[vcpu as usize].affinity.clone()),
             Lever::Told => Value::Told(self.told(number)),
+            Lever::Slice(vcpu) => Value::Slice(spec.vcpus[vcpu as usize].slice_ns),
             Lever::Nodes => return Err(refused(lever)),
         })
     }
@@ -57,6 +58,9 @@ impl Act for SimMachine {
             (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) => {
                 self.sim_mut().set_affinity(number, vcpu, pcpus).map_err(malformed)
             }
+            (Lever::Slice(vcpu), Value::Slice(slice)) => {
+                self.sim_mut().set_slice(number, vcpu, *slice).map_err(malformed)
+            }
             (Lever::Told, Value::Told(cpus)) => {
                 let team = cpus.map_or(u32::MAX, whole);
                 self.sim_mut().set_team(number, team).map_err(malformed)?;
@@ -80,6 +84,10 @@ impl SimMachine {
             let reason = "Xen's schedulers know no quota of a vCPU".into();
             fixed.push(Fixed { lever: LeverKind::VcpuQuota, reason });
         }
+        if !sim.spec.policy.has_slices() {
+            let reason = "its scheduler has no slices of single threads".into();
+            fixed.push(Fixed { lever: LeverKind::Slice, reason });
+        }
         if !sim.spec.vms[number].apps.iter().any(|app| app.program.has_teams()) {
             let reason = "no program of it has teams that could follow".into();
             fixed.push(Fixed { lever: LeverKind::Told, reason });
@@ -97,7 +105,8 @@ impl SimMachine {
         }
         let vcpus = self.sim().spec.vms[number].vcpus.len();
         match lever {
-            Lever::Affinity(vcpu) | Lever::VcpuQuota(vcpu) if vcpu as usize >= vcpus => {
+            Lever::Affinity(vcpu) | Lever::VcpuQuota(vcpu) | Lever::Slice(vcpu)
+                if vcpu as usize >= vcpus => {
                 Err(MachineError::Malformed(format!("there is no vCPU {vcpu}; it has {vcpus}")))
             }
             _ => Ok(()),

@@ -104,6 +104,10 @@ pub(crate) struct Vcpu {
     pub(crate) wait_since: Ns,
     pub(crate) run_ns: Ns,
     pub(crate) wait_ns: Ns,
+    /// How often it was put on a pCPU.
+    pub(crate) runs: u64,
+    /// Its slice under EEVDF; 0: the scheduler's own.
+    pub(crate) slice_ns: Ns,
     /// Left of its own quota in this period, with what was saved; [`NEVER`] without one.
     pub(crate) quota_left: Ns,
     /// Since when a quota keeps it from running, its own or else its VM's; [`NEVER`] if none does.

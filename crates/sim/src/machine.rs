@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corefit_core::entitle::WeightRule;
 use corefit_core::machine::{
-    CacheUse, Counters, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State, VcpuState,
+    CacheUse, Counters, FairSlices, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State, VcpuState,
     VmId, VmState,
 };
 use corefit_core::topology::Cache;
@@ -115,7 +115,11 @@ impl SimMachine {
                 quota: vcpu.limit.filter(|_| linux).map(|limit| quota(&limit)),
                 throttled: vcpu.limit.and_then(|_| self.sim.throttled(v)).filter(|_| linux),
                 affinity: Some(vcpu.affinity.clone()),
-                counters: Counters { run_ns: Some(self.sim.run_ns(v)), wait_ns: Some(self.sim.waited_ns(v)) },
+                counters: Counters {
+                    run_ns: Some(self.sim.run_ns(v)),
+                    wait_ns: Some(self.sim.waited_ns(v)),
+                    runs: Some(self.sim.cpus.vcpus[v as usize].runs),
+                },
                 on: (ran_on != NONE).then_some(CpuId(ran_on)),
             }
         });
@@ -132,9 +136,18 @@ impl SimMachine {
             guest: self.agent.then(|| self.guest(number)),
             progress: spec.progress.then(|| self.progress(number)),
             cache: self.cache_counters.then(|| self.cache(number)),
+            slices: self.slices(number),
             fixed: self.fixed_of(number),
             ..VmState::default()
         }
+    }
+
+    fn slices(&self, number: usize) -> Option<FairSlices> {
+        let crate::Policy::Cfs(cfs) = self.sim.spec.policy else { return None };
+        let base_ns = cfs.base_slice_ns;
+        let each = || self.sim.spec.vms[number].vcpus.iter().map(|vcpu| vcpu.slice_ns.unwrap_or(base_ns));
+        let (least_ns, most_ns) = (each().min()?, each().max()?);
+        cfs.deadlines.then_some(FairSlices { base_ns, least_ns, most_ns, without: 0 })
     }
 
     /// What a program's runtime counts: marks, and what its teams did together.

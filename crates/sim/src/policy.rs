@@ -19,6 +19,11 @@ impl Policy {
     pub fn is_xen(&self) -> bool {
         matches!(self, Policy::Credit(_) | Policy::Credit2(_))
     }
+
+    /// Whether each thread may have a slice of its own (EEVDF).
+    pub(crate) fn has_slices(&self) -> bool {
+        matches!(self, Policy::Cfs(cfs) if cfs.deadlines)
+    }
 }
 
 /// The fair scheduler's parameters; kernel/sched/fair.c, for 8 CPUs and more (x4 of the base values).

@@ -270,6 +270,8 @@ pub struct VcpuSpec {
     pub soft: CpuSet,
     /// Whether the guest uses it.
     pub online: bool,
+    /// Its thread's own slice under EEVDF, 100 us to 100 ms; `None`: the scheduler's.
+    pub slice_ns: Option<u64>,
 }
 
 /// A kernel inside.

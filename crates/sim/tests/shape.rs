@@ -194,3 +194,58 @@ fn what_somebody_else_set_is_where_shaping_begins_anew() {
     let quotas: u64 = limits(&mut machine).iter().map(|limit| limit.quota_us.unwrap()).sum();
     assert!(quotas <= 12_000 && slow < 0.6 * fast, "{quotas} {slow} {fast}");
 }
+
+/// One VM beside three that are always busy, a vCPU each, on one pCPU with EEVDF.
+fn beside_busy(program: &str, tick_ns: u64) -> SimMachine {
+    let mut vms = vec![vm("a", vec![vcpu("0")], vec![app(program, 1)])];
+    for name in ["b", "c", "d"] {
+        vms.push(vm(name, vec![vcpu("0")], vec![app("forever { compute 1s }", 1)]));
+    }
+    let fair = CfsSpec { deadlines: true, tick_ns, ..CfsSpec::default() };
+    SimMachine::new(Sim::new(&host(1, Hypervisor::Cfs(fair), vms)).unwrap(), "t", false)
+}
+
+fn slice_of_a(machine: &mut SimMachine) -> Option<u64> {
+    let id = machine.observe().unwrap().vms.remove(0).id;
+    match machine.current(&id, Lever::Slice(0)).unwrap() {
+        Value::Slice(slice) => slice,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn who_sleeps_often_and_uses_less_than_its_part_runs_sooner_with_a_shorter_slice() {
+    let program = "forever { compute 200us mark sleep 2ms }";
+    let (_, plain) = managed(&mut beside_busy(program, 0), shape(Shaper::None), 30);
+    let mut machine = beside_busy(program, 0);
+    let (done, sooner) = managed(&mut machine, shape(Shaper::Slice), 30);
+    assert!(sooner > 1.3 * plain && sooner < 1.0 / 0.0022, "{plain} {sooner}");
+    assert_eq!(slice_of_a(&mut machine), Some(100_037), "half of 200 us");
+    assert!(matches!(&done[..], [Action { why: Why::Sooner { run_us, .. }, .. }] if (180.0..=210.0).contains(run_us)), "{done:?}");
+}
+
+#[test]
+fn who_never_blocks_or_uses_its_part_anyway_keeps_the_schedulers_slice_and_no_share_changes() {
+    let mut machine = beside_busy("forever { compute 1ms mark }", 0);
+    let (done, plain) = managed(&mut machine, shape(Shaper::Slice), 30);
+    assert!(done.is_empty(), "{done:?}");
+    let id = machine.observe().unwrap().vms.remove(0).id;
+    machine.set(&id, Lever::Slice(0), &Value::Slice(Some(100_037))).unwrap();
+    let (_, short) = managed(&mut machine, shape(Shaper::None), 30);
+    assert!((plain - 250.0).abs() < 5.0 && (short - plain).abs() < 0.03 * plain, "{plain} {short}");
+}
+
+#[test]
+fn slices_are_for_eevdf_alone() {
+    let mut fair = beside_busy("forever { compute 1ms }", 0);
+    let id = fair.observe().unwrap().vms.remove(0).id;
+    for wrong in [99_037, 100_000_037] {
+        let refused = fair.set(&id, Lever::Slice(0), &Value::Slice(Some(wrong)));
+        assert!(matches!(refused, Err(MachineError::Malformed(_))), "{refused:?}");
+    }
+    assert!(matches!(fair.set(&id, Lever::Slice(1), &Value::Slice(None)), Err(MachineError::Malformed(_))));
+    let mut older = fluctuating();
+    let seen = older.observe().unwrap().vms.remove(0);
+    assert!(seen.fixed(corefit_core::machine::LeverKind::Slice).is_some() && seen.slices.is_none());
+    assert!(matches!(older.current(&seen.id, Lever::Slice(0)), Err(MachineError::Unsupported(_))));
+}

@@ -213,7 +213,7 @@ impl Paper {
             idle_ns: Some(0),
             steal_ns: Some(0),
         };
-        let counters = Counters { run_ns: Some(0), wait_ns: Some(0) };
+        let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
         let affinity = Some(CpuSet::first(pcpus));
         let vcpu = VcpuState {
             online: true,

@@ -161,7 +161,7 @@ fn helpers_memory_and_what_the_guest_says_are_shown() {
     // Helpers, in an estimate of their own.
     let helper = |run_ns| Helper {
         name: "emulator".into(),
-        counters: corefit_core::machine::Counters { run_ns: Some(run_ns), wait_ns: Some(0) },
+        counters: corefit_core::machine::Counters { run_ns: Some(run_ns), wait_ns: Some(0), runs: None },
         ..Helper::default()
     };
     let mut machine = Replay::open(&captures().join("recording.cfr")).unwrap();

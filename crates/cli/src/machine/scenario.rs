@@ -102,7 +102,7 @@ impl Scenario {
     fn counters(&self, (used, waiting): (f64, f64)) -> Counters {
         let seconds = Duration::from_nanos(self.now.0).as_secs_f64();
         let ns = |rate: f64| Some((rate * seconds * 1e9).round() as u64);
-        Counters { run_ns: ns(used), wait_ns: ns(waiting) }
+        Counters { run_ns: ns(used), wait_ns: ns(waiting), runs: None }
     }
 
     #[expect(

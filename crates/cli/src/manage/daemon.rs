@@ -18,12 +18,13 @@ use super::telling::Telling;
 use super::{Keeper, ManageArgs, metrics, restore, yields};
 
 /// All that can be left alone.
-const ALL: [LeverKind; 7] = [
+const ALL: [LeverKind; 8] = [
     LeverKind::Online,
     LeverKind::Weight,
     LeverKind::Quota,
     LeverKind::VcpuQuota,
     LeverKind::Affinity,
+    LeverKind::Slice,
     LeverKind::Nodes,
     LeverKind::Told,
 ];

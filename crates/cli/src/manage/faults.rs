@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Why};
-use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, Snapshot, Value, VmId};
+use corefit_core::machine::{
+    Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId,
+};
 use corefit_core::{CpuSet, Cpus, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
 
@@ -21,7 +23,7 @@ const EVENTS: u32 = 25;
 const MANAGED: u32 = 3;
 const VCPUS: u32 = 4;
 
-const HOST: &str = "until = \"3600s\"\nhardware = { cores = 2 }\n\
+const HOST: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { cores = 2 }\n\
     [[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
     [[vm]]\nname = \"b\"\ncount = 3\nvcpus = 4\nprogram = \"hog\"\n";
 
@@ -156,8 +158,15 @@ impl Random {
 }
 
 fn levers(vm: u32) -> Vec<Lever> {
-    let all =
-        [Lever::Online, Lever::Weight, Lever::Quota, Lever::VcpuQuota(1), Lever::Affinity(1), Lever::Told];
+    let all = [
+        Lever::Online,
+        Lever::Weight,
+        Lever::Quota,
+        Lever::VcpuQuota(1),
+        Lever::Affinity(1),
+        Lever::Slice(1),
+        Lever::Told,
+    ];
     all.into_iter().filter(|lever| *lever != Lever::Told || vm == 0).collect()
 }
 
@@ -182,6 +191,7 @@ fn wanted(random: &mut Random, lever: Lever) -> Value {
         Lever::Online => Value::Vcpus(CpuSet::first(2 + random.below(VCPUS - 1))),
         Lever::Weight => Value::Weight(Weight(f64::from(100 + random.below(5) * 100))),
         Lever::Quota | Lever::VcpuQuota(_) => shaped(random),
+        Lever::Slice(_) => Value::Slice(Some(u64::from(1 + random.below(5)) * 100_000 + SLICE_MARK_NS)),
         Lever::Affinity(_) => Value::Pcpus(random.below(2).to_string().parse().unwrap()),
         _ => Value::Told(Some(Cpus(f64::from(1 + random.below(3))))),
     }
@@ -193,6 +203,7 @@ fn administrators(count: u32, lever: Lever) -> Option<Value> {
         Lever::Online => Some(Value::Vcpus(CpuSet::first(1))),
         Lever::Weight => Some(Value::Weight(Weight(f64::from(3000 + count)))),
         Lever::Quota | Lever::VcpuQuota(_) => Some(limit(60_001 + count)),
+        Lever::Slice(_) => Some(Value::Slice(Some(u64::from(3_000_000 + count * 1000)))),
         _ => None,
     }
 }

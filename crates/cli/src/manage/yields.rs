@@ -23,7 +23,13 @@ pub(crate) fn detect(root: &Root) -> Vec<Yield> {
             reason: format!(
                 "sched_ext scheduler {name:?} (/sys/kernel/sched_ext), which need not heed weights and limits"
             ),
-            levers: vec![LeverKind::Weight, LeverKind::Quota, LeverKind::VcpuQuota, LeverKind::Affinity],
+            levers: vec![
+                LeverKind::Weight,
+                LeverKind::Quota,
+                LeverKind::VcpuQuota,
+                LeverKind::Affinity,
+                LeverKind::Slice,
+            ],
         });
     }
     // Linux patches of 2026, "cpu_preferred_mask": the CPUs that a host below leaves to this machine.
@@ -66,7 +72,7 @@ mod tests {
         let state = "sys/kernel/sched_ext/state";
         assert_eq!(with(&[(state, "disabled\n")]), []);
         let found = with(&[(state, "enabled\n"), ("sys/kernel/sched_ext/root/ops", "rusty\n")]);
-        assert!(found[0].reason.contains("\"rusty\"") && found[0].levers.contains(&LeverKind::Weight));
+        assert!(found[0].reason.contains("\"rusty\"") && [LeverKind::Weight, LeverKind::Slice].iter().all(|lever| found[0].levers.contains(lever)));
         let (preferred, online) = ("sys/devices/system/cpu/preferred", "sys/devices/system/cpu/online");
         assert_eq!(with(&[(preferred, "0-3\n"), (online, "0-3\n")]), []);
         assert_eq!(with(&[(preferred, "0-1\n"), (online, "0-3\n")])[0].levers, [LeverKind::Affinity]);

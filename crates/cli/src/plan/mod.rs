@@ -34,7 +34,7 @@ pub(crate) struct PlanArgs {
     /// On which pCPUs: none, ulas, optimal-affinity, corefit
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Placer>)]
     place: corefit_core::decide::Placer,
-    /// In which timeslices: none, burst, long-period, proportional, corefit
+    /// In which timeslices: none, burst, long-period, proportional, slice, corefit
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Shaper>)]
     shape: corefit_core::decide::Shaper,
     /// How long any VM may stand still because of its quota, 1ms to 1s; for longer periods
@@ -145,8 +145,11 @@ fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
         let mut table = Table::new(4, &["VM", "setting", "now", "would be"]);
         let group = |id: &str| now.vms.iter().any(|vm| vm.id.0 == id && vm.whole.is_some());
         for (action, Line { vm, name, lever, from, to, .. }) in actions.iter().map(|a| (a, line(a))) {
-            let cpuset = action.lever.kind() == LeverKind::Affinity && group(vm);
-            let setting = if cpuset { "cpuset".into() } else { lever };
+            let setting = match action.lever.kind() {
+                LeverKind::Affinity if group(vm) => "cpuset".into(),
+                LeverKind::Slice if group(vm) => "slice of its threads".into(),
+                _ => lever,
+            };
             table.row(vec![name.into(), setting, from.unwrap_or_else(|| "?".into()), to]);
         }
         out = table.render();

@@ -33,7 +33,7 @@ fn snapshot(second: u64) -> Snapshot {
         weight: Some(Weight(1024.0)),
         quota: Some(quota(&format!("/sys/fs/cgroup{name}/cpu.max"))),
         vcpus: vec![VcpuState { online: true, affinity: "0-1".parse().ok(), ..VcpuState::default() }],
-        whole: Some(Counters { run_ns: Some(ns / 3), wait_ns: None }),
+        whole: Some(Counters { run_ns: Some(ns / 3), wait_ns: None, runs: None }),
         cache: Some(CacheUse { occupancy_bytes: Some(3 << 20), traffic_bytes: Some(second * 100_000_000) }),
         ..VmState::default()
     };

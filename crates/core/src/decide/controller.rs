@@ -8,7 +8,7 @@ use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::place::{Place, placer};
-use super::shape::Shaping;
+use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Size, Subject, sizer, whole};
 use super::weigh::{Granted, Weighing};
 use super::{Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
@@ -33,6 +33,7 @@ pub struct Controller {
     weighing: Weighing,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
+    slicing: Slicing,
     /// Cpusets of control groups before they were sized.
     confined: BTreeMap<VmId, CpuSet>,
     said: BTreeSet<String>,
@@ -96,6 +97,7 @@ impl Controller {
             weighing: Weighing::default(),
             placer: placer(&policy),
             shaping: Shaping::default(),
+            slicing: Slicing::default(),
             policy,
             before: None,
             known: BTreeMap::new(),
@@ -131,6 +133,7 @@ impl Controller {
         let Some(before) = before.filter(|before| before.at < now.at) else {
             // Nothing comes of it yet, but a window begins.
             self.shaping.step(now, &self.policy);
+            self.slicing.step(now, &self.policy, &mut Vec::new());
             return Ok(Step { next: self.policy.probe(), ..Step::default() });
         };
         let seen = estimate(&before, now)?;
@@ -153,6 +156,7 @@ impl Controller {
             step.notes.extend(classes(policy, &seen));
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
+        step.plan.actions.extend(self.slicing.step(now, policy, &mut step.notes));
         step.notes.retain(|note| self.said.insert(note.clone()));
         step.estimate = Some(seen);
         Ok(step)
@@ -163,6 +167,7 @@ impl Controller {
         let at = self.before.as_ref().map_or(Time(0), |before| before.at);
         for outcome in outcomes {
             self.shaping.told(outcome, at);
+            self.slicing.told(outcome, at);
             self.weighing.told(outcome, at);
             if let Some(placer) = &mut self.placer {
                 placer.told(outcome);

@@ -154,7 +154,7 @@ mod tests {
                     .map(|_| VcpuState { online: true, affinity: Some(set.clone()), ..VcpuState::default() })
                     .collect(),
                 // Sixteen threads each, of which it runs what all leave each other.
-                whole: Some(Counters { run_ns: Some(self.at * 4), wait_ns: Some(self.at * 12) }),
+                whole: Some(Counters { run_ns: Some(self.at * 4), wait_ns: Some(self.at * 12), runs: None }),
                 ..VmState::default()
             };
             Snapshot {

@@ -138,6 +138,17 @@ pub enum Why {
         /// Of what is allotted, from 0 to 1.
         lost: f64,
     },
+    /// A shorter slice lets it run sooner when it wakes up.
+    #[error(
+        "it runs for {} at a time and waits {} before that: with a shorter slice its deadlines come sooner",
+        time(*.run_us), time(*.wait_us)
+    )]
+    Sooner {
+        /// Mean time on a pCPU until it blocks or has to leave, us.
+        run_us: f64,
+        /// Mean time that it waited for that, us.
+        wait_us: f64,
+    },
     /// A shape is undone.
     #[error("what was tried brought nothing, and is undone")]
     NoGain,
@@ -157,6 +168,10 @@ pub enum Why {
 
 fn part(lost: f64) -> String {
     format!("{:.0} %", 100.0 * lost)
+}
+
+fn time(us: f64) -> String {
+    if us < 1000.0 { format!("{us:.0} us") } else { format!("{:.1} ms", us / 1000.0) }
 }
 
 fn over(ratio: Option<f64>) -> String {

@@ -155,7 +155,9 @@ pub enum Shaper {
     LongPeriod,
     /// Quotas of vCPUs in proportion to their load, the VM's total unchanged (P1, IV-B).
     Proportional,
-    /// Ours: each of these where it brings something.
+    /// Shorter slices of the fair scheduler for VMs that run for less than a slice at a time.
+    Slice,
+    /// Ours: bursts, proportional quotas and longer periods, each where it brings something.
     Corefit,
 }
 

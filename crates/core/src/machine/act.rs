@@ -21,6 +21,9 @@ pub enum Lever {
     VcpuQuota(u32),
     /// The pCPUs that one vCPU (its number) may use. A control group has only number 0: its cpuset.
     Affinity(u32),
+    /// The fair scheduler's slice for the thread of one vCPU (its number). A control group has only number 0: that of all
+    /// its threads.
+    Slice(u32),
     /// The NUMA nodes that the VM's memory may come from, and that its node affinity names.
     Nodes,
     /// What the guest is told that it gets, for `corefit run` there to follow.
@@ -41,6 +44,8 @@ pub enum LeverKind {
     VcpuQuota,
     /// [`Lever::Affinity`].
     Affinity,
+    /// [`Lever::Slice`].
+    Slice,
     /// [`Lever::Nodes`].
     Nodes,
     /// [`Lever::Told`].
@@ -66,11 +71,16 @@ impl Lever {
             Lever::Quota => LeverKind::Quota,
             Lever::VcpuQuota(_) => LeverKind::VcpuQuota,
             Lever::Affinity(_) => LeverKind::Affinity,
+            Lever::Slice(_) => LeverKind::Slice,
             Lever::Nodes => LeverKind::Nodes,
             Lever::Told => LeverKind::Told,
         }
     }
 }
+
+/// Slices that corefit sets end so, ns of a microsecond: tells them from those that others set, also on threads that inherited
+/// one, so that nobody has to keep a list of threads.
+pub const SLICE_MARK_NS: u64 = 37;
 
 /// A bandwidth limit as it is written: so much run time in each allocation period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +105,8 @@ pub enum Value {
     Limit(Limit),
     /// Of [`Lever::Affinity`].
     Pcpus(CpuSet),
+    /// Of [`Lever::Slice`], ns, from 100,000 to 100,000,000; `None`: the scheduler's own.
+    Slice(Option<u64>),
     /// Of [`Lever::Nodes`]; `None`: nothing is said.
     Nodes(Option<CpuSet>),
     /// Of [`Lever::Told`]; `None`: it is told nothing.
@@ -140,6 +152,7 @@ impl fmt::Display for Lever {
             Lever::Quota => write!(f, "quota"),
             Lever::VcpuQuota(vcpu) => write!(f, "quota of vCPU {vcpu}"),
             Lever::Affinity(vcpu) => write!(f, "affinity of vCPU {vcpu}"),
+            Lever::Slice(vcpu) => write!(f, "slice of vCPU {vcpu}"),
             Lever::Nodes => write!(f, "NUMA nodes"),
             Lever::Told => write!(f, "what the guest is told"),
         }
@@ -160,6 +173,8 @@ impl fmt::Display for Value {
             Value::Limit(Limit { quota_us: Some(quota), period_us, burst_us }) => {
                 write!(f, "{quota} us in {period_us} us, {burst_us} us of it saved")
             }
+            Value::Slice(Some(ns)) => write!(f, "{} us", ns / 1000),
+            Value::Slice(None) => write!(f, "the scheduler's own"),
             Value::Told(Some(cpus)) => write!(f, "{cpus} pCPUs"),
             Value::Nodes(None) | Value::Told(None) => write!(f, "nothing"),
         }

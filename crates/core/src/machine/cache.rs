@@ -164,7 +164,11 @@ mod tests {
     fn seen(second: u64, cache: Option<CacheUse>) -> Snapshot {
         let vcpu = crate::machine::VcpuState {
             online: true,
-            counters: crate::machine::Counters { run_ns: Some(second * 1_000_000_000), wait_ns: Some(0) },
+            counters: crate::machine::Counters {
+                run_ns: Some(second * 1_000_000_000),
+                wait_ns: Some(0),
+                runs: None,
+            },
             ..Default::default()
         };
         let vm = VmState {

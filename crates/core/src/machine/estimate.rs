@@ -226,7 +226,7 @@ impl Change {
         if before.is_some() || after.began.is_none_or(|began| began < start) {
             return Change::of(before, after, over);
         }
-        let zero = Counters { run_ns: Some(0), wait_ns: Some(0) };
+        let zero = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
         let mut born = after.clone();
         born.whole = born.whole.map(|_| zero);
         born.vcpus.iter_mut().for_each(|vcpu| vcpu.counters = zero);

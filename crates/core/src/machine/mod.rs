@@ -21,11 +21,12 @@ mod unsure;
 
 use std::time::Duration;
 
-pub use act::{Act, Fixed, Lever, LeverKind, Limit, Value};
+pub use act::{Act, Fixed, Lever, LeverKind, Limit, SLICE_MARK_NS, Value};
 pub use cache::{CacheRate, CacheUse, Classed, HOLDS, Origin, TRAFFIC};
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
-    Counters, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId, VmState,
+    Counters, FairSlices, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId,
+    VmState,
 };
 pub use timeslices::{Slices, Timeslices};
 

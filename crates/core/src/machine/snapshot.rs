@@ -155,6 +155,10 @@ pub struct VmState {
     /// What it does to the last-level caches; `None` where nobody counts that for it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
+    /// Slices of its threads (of a VM: of its vCPUs) under the fair scheduler; `None` where there is no such thing, or
+    /// it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<FairSlices>,
     /// Levers that it does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fixed: Vec<Fixed>,
@@ -192,6 +196,22 @@ pub struct Counters {
     pub run_ns: Option<u64>,
     /// Runnable, but not on a pCPU. `None` if unread.
     pub wait_ns: Option<u64>,
+    /// How often it was put on a pCPU. `None` if unread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u64>,
+}
+
+/// What slices some threads have under the fair scheduler (EEVDF, Linux from 6.12 on), ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FairSlices {
+    /// What a thread has for which nothing is said (`base_slice_ns`).
+    pub base_ns: u64,
+    /// The shortest among them.
+    pub least_ns: u64,
+    /// The longest.
+    pub most_ns: u64,
+    /// Threads that have none: real-time, with deadlines, `SCHED_IDLE`.
+    pub without: u32,
 }
 
 /// A vCPU.

@@ -1,9 +1,11 @@
-//! What corefit can change of a control group that plays a VM: weight, quota, cpuset and the nodes of its memory.
+//! What corefit can change of a control group that plays a VM: weight, quota, cpuset, the nodes of its memory, and the slices
+//! of its threads.
 
 use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
 
 use super::{Cgroups, HostReader};
 use crate::cgroup::{files, write};
+use crate::slice::{self, Slicer};
 
 impl HostReader {
     /// The bandwidth limit that is set for a group.
@@ -42,6 +44,7 @@ impl HostReader {
                 let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
                 Ok(Value::Nodes(files::mems(root, version, &dir)?.map(|(nodes, _)| nodes)))
             }
+            Lever::Slice(0) => Ok(Value::Slice(Slicer::now()?.current(&self.threads(&path)?))),
             _ => Err(no_lever(lever)),
         }
     }
@@ -60,7 +63,10 @@ impl HostReader {
                 let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
                 write::set_mems(root, &dir, nodes)
             }
-            (Lever::Weight | Lever::Quota | Lever::Affinity(0) | Lever::Nodes, value) => {
+            (Lever::Slice(0), Value::Slice(to)) => {
+                Slicer::now()?.set(|| Ok(self.threads(&path)?), *to)
+            }
+            (Lever::Weight | Lever::Quota | Lever::Affinity(0) | Lever::Nodes | Lever::Slice(0), value) => {
                 Err(MachineError::Malformed(format!("the {lever} cannot be {value}")))
             }
             _ => Err(no_lever(lever)),
@@ -72,12 +78,15 @@ fn no_cpuset() -> MachineError {
     MachineError::Unsupported("there is no cpuset controller here".into())
 }
 
-/// What no group has; and the nodes of its memory, where they are not said or it does not move with them.
-pub(super) fn fixed(nodes: bool, moves: bool) -> Vec<Fixed> {
-    let reason = "it is a control group, which has only weight, quota and cpuset";
+/// What no group has; slices, where there are none; and the nodes of its memory, where they are not said or it does not move with them.
+pub(super) fn fixed(nodes: bool, moves: bool, slices: bool) -> Vec<Fixed> {
+    let reason = "it is a control group, which has only weight, quota, cpuset and slices";
     let cpuset = "it is a control group, whose cpuset is sized where a rule that names it says size";
     let kinds = [(LeverKind::Online, cpuset), (LeverKind::VcpuQuota, reason), (LeverKind::Told, reason)];
     let mut fixed: Vec<Fixed> = kinds.map(|(lever, reason)| Fixed { lever, reason: reason.into() }).into();
+    if !slices {
+        fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::NONE.into() });
+    }
     if !moves {
         fixed.push(Fixed { lever: LeverKind::Nodes, reason: memory_stays(nodes).into() });
     }
@@ -93,7 +102,7 @@ fn memory_stays(nodes: bool) -> &'static str {
 }
 
 fn no_lever(lever: Lever) -> MachineError {
-    MachineError::Unsupported(format!("a control group has no {lever}, only weight, quota and cpuset"))
+    MachineError::Unsupported(format!("a control group has no {lever}, only weight, quota, cpuset and slices"))
 }
 
 impl Act for Cgroups {

@@ -27,13 +27,14 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use corefit_core::machine::{CacheUse, Counters, Group, Pcpu, Role, VcpuState, VmId, VmState};
+use corefit_core::machine::{CacheUse, Counters, FairSlices, Group, Pcpu, Role, VcpuState, VmId, VmState};
 use corefit_core::topology::Cache;
 use corefit_core::{CpuSet, Quota, Throttled, Time, Unread, Weight, What};
 
 use crate::cgroup::{files, mounts::Version};
 use crate::notes::Notes;
 use crate::proc;
+use crate::slice::Slicer;
 use crate::root::{ReadError, Root, optional, value};
 pub use choose::{Choice, NoPattern};
 use kept::Kept;
@@ -53,6 +54,8 @@ const OLD_SHARE: usize = 8;
 /// For so many threads of VMs a look finds out where they ran last, divided among the VMs, one for each at
 /// least; for as many of each competitor.
 const PLACES: usize = 64;
+/// Of so many threads of a VM's group a look reads the slice.
+const SLICES: usize = 64;
 /// The groups inside a VM or a competitor are followed so far.
 const MOST_GROUPS: usize = 10_000;
 
@@ -113,6 +116,8 @@ pub struct VmGroup {
     pub memory_moves: bool,
     /// What everything in it used and waited for; `None` each if unread or not asked for.
     pub counters: Counters,
+    /// Slices of its threads; `None` where they have none, or nobody asks.
+    pub slices: Option<FairSlices>,
     /// What it did to the last-level caches; `None` where nobody counts that, or nobody asks.
     pub cache: Option<CacheUse>,
     /// Where its threads were seen to run last.
@@ -137,7 +142,8 @@ impl VmGroup {
             whole: Some(self.counters),
             cache: self.cache,
             began: self.began,
-            fixed: act::fixed(self.memory_nodes.is_some(), self.memory_moves),
+            fixed: act::fixed(self.memory_nodes.is_some(), self.memory_moves, self.slices.is_some()),
+            slices: self.slices,
             memory_nodes: self.memory_nodes,
             ..VmState::default()
         }
@@ -207,6 +213,8 @@ struct Gathering<'a> {
     /// Groups looked at, and those of them with VMs below.
     seen: BTreeSet<String>,
     walked: BTreeSet<String>,
+    /// Of a machine whose threads have slices, if somebody asks.
+    slicer: Option<Slicer>,
     view: HostView,
     notes: Notes,
 }
@@ -268,6 +276,16 @@ impl HostReader {
         }
     }
 
+    /// All threads in a group and below it, now.
+    pub(crate) fn threads(&self, path: &str) -> Result<Vec<u32>, ReadError> {
+        let mut all = Vec::new();
+        for group in inside(&self.tree, self.root(), path) {
+            let listed = optional(self.tree.threads(self.root(), &group))?.unwrap_or_default();
+            all.extend(listed.into_iter().map(|(_, tid)| tid).filter(|tid| *tid > 0));
+        }
+        Ok(all)
+    }
+
     /// How often its bandwidth limit stopped a group; `None` where that is not counted, or the group is gone.
     pub(crate) fn throttled(&self, path: &str) -> Option<Throttled> {
         self.tree.throttled(self.root(), path).ok().flatten()
@@ -314,6 +332,7 @@ impl HostReader {
         let (caches, uncounted) = (self.pcpus.caches.clone(), monitors.none.clone());
         let view = HostView { at: now, pcpus, caches, uncounted, monitors, ..HostView::default() };
         let (seen, walked) = (BTreeSet::new(), BTreeSet::new());
+        let asks = counters == VmCounters::Read && self.root().is_live();
         let mut gathering = Gathering {
             vms: &chosen,
             ways: &ways,
@@ -325,6 +344,7 @@ impl HostReader {
             sessions,
             seen,
             walked,
+            slicer: asks.then(Slicer::now).and_then(Result::ok),
             view,
             notes,
         };
@@ -426,6 +446,7 @@ impl HostReader {
             memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },
             cache: g.view.monitors.of(&self.kept.root, || known.tally.threads(), BTreeSet::new),
+            slices: g.slicer.map(|slicer| slicer.view(known.tally.threads().into_iter().take(SLICES))),
             on: known.tally.on.clone(),
             began: known.began,
         });
@@ -578,7 +599,7 @@ impl Known {
     fn counters(&self) -> Counters {
         let sums = self.tally.sums();
         match self.usage_file {
-            Some(_) => Counters { run_ns: self.usage_ns.map(|_| self.run_ns), wait_ns: sums.wait_ns },
+            Some(_) => Counters { run_ns: self.usage_ns.map(|_| self.run_ns), ..sums },
             None => sums,
         }
     }

@@ -19,9 +19,10 @@ pub(crate) type Done = (u64, u64);
 /// The threads of a group and of all below it.
 #[derive(Default)]
 pub(crate) struct Tally {
-    known: BTreeMap<u32, Done>,
+    known: BTreeMap<u32, (Done, u64)>,
     run_ns: u64,
     wait_ns: u64,
+    runs: u64,
     /// Threads were there, but none with counters.
     blind: bool,
     /// Where those ran last that did something between the last two looks.
@@ -55,14 +56,18 @@ impl Tally {
         let mut on = Vec::new();
         let mut masks: Vec<CpuId> = Vec::new();
         for &(pid, tid) in threads {
-            let Ok(done) = schedstat(kept, pid, tid) else { continue };
+            let Ok((done, runs)) = schedstat(kept, pid, tid) else { continue };
             let old = self.known.get(&tid).copied();
-            let (run, wait) = grown(old, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
+            let then = old.map(|(done, _)| done);
+            let (run, wait) = grown(then, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
+            // Who came from elsewhere did nothing here yet.
+            let before = old.map_or(if (run, wait) == done { 0 } else { runs }, |(_, before)| before);
             if run + wait > 0 && is_realtime(kept, pid, tid) {
                 first.push(((pid, tid), (run, wait)));
             } else {
                 self.run_ns += run;
                 self.wait_ns += wait;
+                self.runs += runs.saturating_sub(before);
             }
             if run > 0 && on.len() < look.places {
                 on.extend(task(kept, pid).ok().and_then(|task| task.on));
@@ -70,7 +75,7 @@ impl Tally {
             if look.masks && now.len() < LOOKED_UP {
                 masks.extend(affinity(kept, pid).iter().flat_map(CpuSet::iter));
             }
-            now.insert(tid, done);
+            now.insert(tid, (done, runs));
         }
         self.blind = now.is_empty() && !threads.is_empty();
         self.known = now;
@@ -86,7 +91,7 @@ impl Tally {
     /// went between two looks.
     pub(crate) fn sums(&self) -> Counters {
         let sum = |ns| (!self.blind).then_some(ns);
-        Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns) }
+        Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns), runs: sum(self.runs) }
     }
 
     /// The threads themselves, as they were counted last.
@@ -111,10 +116,11 @@ pub(crate) fn grown(old: Option<Done>, new: Done, born: impl FnOnce() -> bool) -
     }
 }
 
-pub(crate) fn schedstat(kept: &mut Kept, pid: u32, tid: u32) -> Result<Done, ReadError> {
+/// What a thread did, and how often it was put on a CPU.
+pub(crate) fn schedstat(kept: &mut Kept, pid: u32, tid: u32) -> Result<(Done, u64), ReadError> {
     let path = format!("/proc/{pid}/task/{tid}/schedstat");
     let text = kept.read(&path)?;
-    proc::parse_schedstat(&path, &text)
+    Ok((proc::parse_schedstat(&path, &text)?, proc::parse_runs(&text)))
 }
 
 /// The status of a thread, or of a process by its main one.

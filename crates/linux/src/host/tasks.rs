@@ -83,7 +83,7 @@ impl Direct {
         let mut before = std::mem::take(&mut self.threads);
         let mut run_ns = 0;
         for &(pid, tid) in listed {
-            let Ok(done) = schedstat(kept, pid, tid) else { continue };
+            let Ok((done, _)) = schedstat(kept, pid, tid) else { continue };
             let known = before.remove(&tid).filter(|known| known.done.0 <= done.0);
             let fresh = known.is_none();
             let thread = known.or_else(|| Thread::meet(kept, pid, done, scene));
@@ -230,7 +230,7 @@ impl Actor {
             } else {
                 per_cpu(mask, &CpuSet::default())
             },
-            whole: Some(Counters { run_ns: Some(run_ns), wait_ns: Some(wait_ns) }),
+            whole: Some(Counters { run_ns: Some(run_ns), wait_ns: Some(wait_ns), runs: None }),
             began: Some(self.began),
             ..VmState::default()
         }

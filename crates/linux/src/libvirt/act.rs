@@ -7,6 +7,7 @@
 //! | weight, quota | `virDomainSetSchedulerParametersFlags`, live |
 //! | affinity | `virDomainPinVcpuFlags`, live |
 //! | nodes of the memory | `virDomainSetNumaParameters`, live; the kernel moves it, which takes as long as copying it |
+//! | slice of a vCPU's thread | `sched_setattr`, where it is a thread of this machine |
 //! | quota of one vCPU, and what of a quota may be saved | control groups: libvirt has one quota for all vCPUs, and no burst |
 //!
 //! All calls are made by a thread of its own, since each may hang; who does not answer in time is left alone
@@ -26,6 +27,7 @@ use super::machine::LibvirtMachine;
 use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
 use crate::cgroup::write;
+use crate::slice::Slicer;
 use crate::told;
 
 /// Longest that one change may take.
@@ -179,6 +181,10 @@ impl Act for LibvirtMachine {
             let group = self.vcpu_group(vm, vcpu)?;
             return self.host()?.limit(&group).map(Value::Limit);
         }
+        if let Lever::Slice(vcpu) = lever {
+            let thread = self.vcpu_thread(vm, vcpu)?;
+            return Ok(Value::Slice(Slicer::now()?.current(&[thread])));
+        }
         let pcpus = self.pcpu_count();
         // libvirt does not know of bursts.
         let saved = match lever {
@@ -204,7 +210,9 @@ impl Act for LibvirtMachine {
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
-            Lever::VcpuQuota(_) => Err(MachineError::Unsupported("it is that of a control group".into())),
+            Lever::VcpuQuota(_) | Lever::Slice(_) => {
+                Err(MachineError::Unsupported("it is that of a control group or thread".into()))
+            }
         });
         self.hand.learn(vm, lever, &result);
         if let Ok(Value::Vcpus(online)) = &result {
@@ -219,6 +227,10 @@ impl Act for LibvirtMachine {
             let done = self.host()?.set_limit(&group, *limit);
             self.changed(vm);
             return done;
+        }
+        if let (Lever::Slice(vcpu), Value::Slice(to)) = (lever, value) {
+            let thread = self.vcpu_thread(vm, vcpu)?;
+            return Slicer::now()?.set(|| Ok(vec![thread]), *to);
         }
         let burst_us = match (lever, value) {
             (Lever::Quota, Value::Limit(limit)) => {

@@ -88,6 +88,7 @@ impl Asked {
                 counters: Counters {
                     run_ns: Some(vcpu.run_ns),
                     wait_ns: waited.get(uuid).and_then(|vm| vm.get(&vcpu.number)).copied(),
+                    runs: None,
                 },
                 on: vcpu.on.map(CpuId).filter(|on| there.contains(*on)),
                 ..VcpuState::default()

@@ -197,6 +197,20 @@ impl Local {
         Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
     }
 
+    /// The threads of a VM's vCPUs.
+    pub(super) fn vcpu_threads(&self, key: &Key) -> Vec<u32> {
+        self.qemus.get(key).map_or(Vec::new(), |qemu| qemu.vcpus.values().map(|thread| thread.tid).collect())
+    }
+
+    /// The thread of a vCPU of a VM, if it is still that one: its number may be another's by now.
+    pub(super) fn vcpu_thread(&self, vm: &VmId, vcpu: u32) -> Option<u32> {
+        let key = session::key(vm)?;
+        let qemu = self.qemus.get(&key)?;
+        let tid = qemu.vcpus.get(&vcpu)?.tid;
+        let same = process::is_of(qemu.pid, &key.0) && thread::is_named(qemu.pid, tid, Part::Vcpu(vcpu));
+        same.then_some(tid)
+    }
+
     /// The control groups of a VM, of which one has its limit: that of everything in it, and what libvirt made in it.
     pub(super) fn vm_groups(&self, vm: &VmId) -> Option<[String; 2]> {
         let qemu = self.qemus.get(&session::key(vm)?)?;
@@ -291,7 +305,7 @@ impl Qemu {
         }
         let sum = |before: Option<u64>, more| Some(before.unwrap_or(0) + more);
         self.emulator =
-            Counters { run_ns: sum(self.emulator.run_ns, did.0), wait_ns: sum(self.emulator.wait_ns, did.1) };
+            Counters { run_ns: sum(self.emulator.run_ns, did.0), wait_ns: sum(self.emulator.wait_ns, did.1), runs: None };
     }
 
     /// Its threads, each with whether it is neither a vCPU nor an iothread.

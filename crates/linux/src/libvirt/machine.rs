@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{Limit, Machine, MachineError, Snapshot, State, VcpuState, VmId, VmState};
+use corefit_core::machine::{Fixed, LeverKind, Limit, Machine, MachineError, Snapshot, State, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -19,6 +19,7 @@ use super::session::{self, Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
 use crate::host::{HostReader, VmCounters, VmGroup};
 use crate::root::{ReadError, Root};
+use crate::slice::{self, Slicer};
 
 /// A domain during whose asking libvirtd hung is not asked about for so long.
 const BLAME: Duration = Duration::from_secs(30);
@@ -93,6 +94,18 @@ impl LibvirtMachine {
         let none =
             || MachineError::Unsupported(format!("vCPU {vcpu} has no control group that can be seen here"));
         self.local.vcpu_group(vm, vcpu).ok_or_else(none)
+    }
+
+    /// The thread of a vCPU that has a slice, as the last look found it.
+    pub(super) fn vcpu_thread(&self, vm: &VmId, vcpu: u32) -> Result<u32, MachineError> {
+        let thread = self.local.vcpu_thread(vm, vcpu);
+        let none = || MachineError::Gone(format!("vCPU {vcpu} has no thread that can be seen here"));
+        let thread = thread.ok_or_else(none)?;
+        if slice::has(thread) {
+            return Ok(thread);
+        }
+        let text = format!("the thread of vCPU {vcpu} has no slice: it is real-time, has deadlines, or SCHED_IDLE");
+        Err(MachineError::Unsupported(text))
     }
 
     /// The control group of a VM that has its limit, as the last look found it, and the limit.
@@ -251,6 +264,7 @@ impl LibvirtMachine {
         snapshot.unread.extend(view.unread);
         let (pcpus, _) = snapshot.pcpu_sets();
         let by_path: BTreeMap<&str, &VmGroup> = view.vms.iter().map(|vm| (vm.path.as_str(), vm)).collect();
+        let slicer = Slicer::now().ok();
         let mut vms = Vec::with_capacity(seen.len());
         for (seen, path) in seen.iter().zip(&groups) {
             let mut vm = plain(seen, &pcpus);
@@ -258,6 +272,7 @@ impl LibvirtMachine {
                 continue; // Its process ended after libvirtd was asked.
             }
             vm.cache = self.local.cache(&seen.key, &view.monitors);
+            vm.slices = slicer.map(|slicer| slicer.view(self.local.vcpu_threads(&seen.key)));
             let limited =
                 |vcpu: &VcpuState| vcpu.quota.as_ref().is_some_and(|quota| quota.quota_us.is_some());
             for (number, vcpu) in (0..).zip(&mut vm.vcpus).filter(|(_, vcpu)| limited(vcpu)) {
@@ -413,6 +428,9 @@ impl Machine for LibvirtMachine {
         for (key, vm) in &mut vms {
             let Some(seen) = look.vms.iter().find(|seen| seen.key == *key) else { continue };
             vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
+            if vm.slices.is_none() && vm.fixed(LeverKind::Slice).is_none() {
+                vm.fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::NONE.into() });
+            }
             if let Some(online) = self.hand.online(&vm.id) {
                 known_online(vm, online);
             }

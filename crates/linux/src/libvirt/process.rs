@@ -37,7 +37,8 @@ pub(super) fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-fn is_of(pid: u32, uuid: &str) -> bool {
+/// Whether a process is the QEMU of a domain.
+pub(super) fn is_of(pid: u32, uuid: &str) -> bool {
     uuid_of(pid).is_some_and(|found| found == uuid)
 }
 

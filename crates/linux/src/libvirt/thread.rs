@@ -14,6 +14,8 @@ pub(super) struct Thread {
     file: Option<File>,
     /// When it was read last: run and waited, ns; `None` if it never could be.
     done: Option<(u64, u64)>,
+    /// How often it was put on a CPU.
+    runs: Option<u64>,
     /// Whether it ran between the last two readings; one that was read once may have.
     pub(super) ran: bool,
     /// What it had run when all threads of its QEMU were read last, ns.
@@ -41,13 +43,13 @@ impl Thread {
     /// The thread of this `schedstat`.
     pub(super) fn at(path: String, tid: u32) -> Thread {
         let file = File::open(&path).ok();
-        Thread { tid, file, path, done: None, ran: true, ran_then: 0, on: None, placed: None }
+        Thread { tid, file, path, done: None, runs: None, ran: true, ran_then: 0, on: None, placed: None }
     }
 
     /// What it did so far, as it was read last.
     pub(super) fn counters(&self) -> Counters {
         let (run_ns, wait_ns) = self.done.unzip();
-        Counters { run_ns, wait_ns }
+        Counters { run_ns, wait_ns, runs: self.runs }
     }
 
     /// Reads what it did; hands back what that is more than before, ns.
@@ -58,15 +60,16 @@ impl Thread {
             None => File::open(&self.path).and_then(|file| file.read_at(&mut buffer, 0)),
         };
         let text = length.ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
-        let mut words = text.unwrap_or("").split(' ').map(|word| word.parse::<u64>().ok());
+        let mut words = text.unwrap_or("").split_whitespace().map(|word| word.parse::<u64>().ok());
         let (Some(Some(run)), Some(Some(wait))) = (words.next(), words.next()) else {
-            self.done = None;
+            (self.done, self.runs) = (None, None);
             return (0, 0);
         };
         let (before_run, before_wait) = self.done.unwrap_or((run, wait));
         let more = (run.saturating_sub(before_run), wait.saturating_sub(before_wait));
         self.ran = self.done.is_none() || more.0 > 0;
         self.done = Some((run, wait));
+        self.runs = words.next().flatten();
         more
     }
 
@@ -138,6 +141,11 @@ pub(super) fn role(name: &str) -> Part {
         (_, Some(number)) => Part::Iothread(number),
         _ => Part::Emulator,
     }
+}
+
+/// Whether a process has this thread, and it is this one.
+pub(super) fn is_named(pid: u32, tid: u32, part: Part) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).is_ok_and(|name| role(name.trim_end()) == part)
 }
 
 /// The threads of a process: numbers and names.

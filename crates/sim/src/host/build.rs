@@ -294,6 +294,8 @@ fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
         wait_since: 0,
         run_ns: 0,
         wait_ns: 0,
+        runs: 0,
+        slice_ns: vcpu.slice_ns.unwrap_or(0),
         debt: 0,
         quota_left: vcpu.limit.map_or(NEVER, |limit| limit.quota_ns),
         stopped_since: NEVER,

@@ -24,6 +24,9 @@ pub struct SpecError {
     pub what: String,
 }
 
+/// Slices that the kernel takes (`__setparam_fair`, kernel/sched/syscalls.c), ns.
+const SLICES_NS: std::ops::RangeInclusive<u64> = 100_000..=100_000_000;
+
 fn refuse<T>(path: impl Into<String>, what: impl Into<String>) -> Result<T, SpecError> {
     Err(SpecError { path: path.into(), what: what.into() })
 }
@@ -111,6 +114,12 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
     for (number, vcpu) in vm.vcpus.iter().enumerate() {
         between(&path("vcpu_weights"), vcpu.weight, 1, MAX_WEIGHT)?;
         check_limit(&path("quota"), vcpu.limit, spec.policy.is_xen())?;
+        if vcpu.slice_ns.is_some_and(|slice| !SLICES_NS.contains(&slice)) {
+            return refuse(path("fair_slice"), "give 100us to 100ms, or leave it out");
+        }
+        if vcpu.slice_ns.is_some() && !spec.policy.has_slices() {
+            return refuse(path("fair_slice"), "only eevdf has slices of single threads; leave it out");
+        }
         let outside = vcpu.affinity.difference(pcpus);
         if !outside.is_empty() {
             return refuse(path("affinity"), format!("pCPUs {outside} do not exist; the host has {pcpus}"));

@@ -80,6 +80,18 @@ impl Sim {
         Ok(())
     }
 
+    /// The slice of a vCPU of a VM, by its number there, from its next one on; `None`: the scheduler's own.
+    ///
+    /// # Errors
+    /// If there is no such vCPU, no such slice, or the scheduler has none.
+    pub fn set_slice(&mut self, vm: usize, vcpu: u32, slice_ns: Option<u64>) -> Result<(), SpecError> {
+        self.known(vm, vcpu, "fair_slice")?;
+        self.try_spec(vm, |spec| spec.vcpus[vcpu as usize].slice_ns = slice_ns)?;
+        let v = self.cpus.vms[vm].first + vcpu;
+        self.cpus.vcpus[v as usize].slice_ns = slice_ns.unwrap_or(0);
+        Ok(())
+    }
+
     fn known(&self, vm: usize, vcpu: u32, path: &str) -> Result<(), SpecError> {
         let count = self.cpus.vms.get(vm).map_or(0, |vm| vm.count);
         if vcpu < count {

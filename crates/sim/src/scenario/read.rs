@@ -251,6 +251,7 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
         return table.error("pin", "give affinity (all vCPUs on all of these) or pin (one each), not both");
     }
     let affinity = affinity.unwrap_or(all);
+    let slice = table.time("fair_slice", 0)?;
     let one = |number: u32| VcpuSpec {
         weight: 1024,
         limit: quota,
@@ -259,6 +260,7 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
             .map_or_else(|| affinity.clone(), |pins| [pins[number as usize]].into_iter().collect()),
         soft: soft.clone(),
         online: number < online,
+        slice_ns: (slice > 0).then_some(slice),
     };
     Ok((0..count).map(one).collect())
 }

@@ -86,6 +86,12 @@ impl Cfs {
         signed(ns.saturating_mul(UNIT) / Cfs::weight(cpus, v))
     }
 
+    /// What a vCPU is to have until its deadline: its own, or the scheduler's.
+    fn slice(&self, cpus: &Cpus, v: u32) -> Ns {
+        let own = cpus.vcpus[v as usize].slice_ns;
+        if own > 0 { own } else { self.spec.base_slice_ns }
+    }
+
     fn there<'a>(&'a self, cpus: &Cpus, p: u32) -> impl Iterator<Item = u32> + 'a {
         let run = cpus.pcpus[p as usize].run;
         self.queues[p as usize].iter().copied().chain((run != NONE).then_some(run))
@@ -136,6 +142,18 @@ impl Cfs {
         Some(first)
     }
 
+    /// Until which virtual time a vCPU that is put on a pCPU is left alone: its deadline, or the shortest slice there
+    /// (`set_protect_slice`).
+    fn undisturbed(&self, cpus: &Cpus, p: u32, v: u32) -> i64 {
+        let (own, end) = (self.slice(cpus, v), self.deadline[v as usize]);
+        let least = self.queues[p as usize].iter().map(|&w| self.slice(cpus, w)).min().unwrap_or(own);
+        if least < own {
+            end.min(self.virt[v as usize] + Cfs::virtual_time(cpus, v, least))
+        } else {
+            end
+        }
+    }
+
     fn load(&self, cpus: &Cpus, p: u32) -> u64 {
         self.there(cpus, p).map(|v| Cfs::weight(cpus, v)).sum()
     }
@@ -164,7 +182,7 @@ impl Cfs {
         if self.spec.deadlines {
             let all = self.there(cpus, p).filter(|&w| w != v).chain([v]);
             let mean = self.mean(cpus, all).unwrap_or_default();
-            let most = Cfs::virtual_time(cpus, v, 2 * self.spec.base_slice_ns.max(self.spec.tick_ns / 2));
+            let most = Cfs::virtual_time(cpus, v, 2 * self.slice(cpus, v).max(self.spec.tick_ns / 2));
             self.virt[v as usize] = (self.virt[v as usize] - mean).clamp(-most, most);
             self.raise(cpus, p);
         } else {
@@ -248,7 +266,7 @@ impl Scheduler for Cfs {
             let lag = i128::from(self.virt[v as usize]);
             let lag = if all > 0 { lag * (all + own) / all } else { lag };
             self.virt[v as usize] = self.floor[p as usize] + i64::try_from(lag).unwrap_or(0);
-            let slice = Cfs::virtual_time(cpus, v, self.spec.base_slice_ns);
+            let slice = Cfs::virtual_time(cpus, v, self.slice(cpus, v));
             self.deadline[v as usize] = self.virt[v as usize] + slice;
         } else {
             let credit = -signed(self.spec.latency_ns / 2);
@@ -271,7 +289,7 @@ impl Scheduler for Cfs {
         let from = cpus.vcpus[v as usize].pcpu;
         self.shift(cpus, v, from, p);
         if yielded && self.spec.deadlines {
-            self.deadline[v as usize] += Cfs::virtual_time(cpus, v, self.spec.base_slice_ns);
+            self.deadline[v as usize] += Cfs::virtual_time(cpus, v, self.slice(cpus, v));
         } else if yielded {
             // As a yield does: behind all that wait.
             let last = self.queues[p as usize].iter().map(|&w| self.virt[w as usize]).max();
@@ -291,7 +309,7 @@ impl Scheduler for Cfs {
             let v = self.queues[p as usize].swap_remove(index);
             self.buddy[p as usize] = NONE;
             cpus.count_waiting(p, false);
-            self.until[v as usize] = self.deadline[v as usize];
+            self.until[v as usize] = self.undisturbed(cpus, p, v);
             if !self.spec.deadlines {
                 let floor = &mut self.floor[p as usize];
                 *floor = (*floor).max(self.virt[v as usize]);
@@ -303,16 +321,17 @@ impl Scheduler for Cfs {
         let there = bits(&cpus.crowded).flat_map(|q| self.queues[q as usize].iter().copied());
         let v = there.filter(|&v| cpus.may(v, p)).min_by_key(|v| (most(v), self.virt[*v as usize], *v))?;
         self.carry(cpus, v, p);
-        self.until[v as usize] = self.deadline[v as usize];
+        self.until[v as usize] = self.undisturbed(cpus, p, v);
         Some(v)
     }
 
     fn preempts(&self, cpus: &Cpus, p: u32, v: u32, _now: Ns) -> bool {
         let run = cpus.pcpus[p as usize].run;
         if self.spec.deadlines {
-            // What runs is left alone until it had its slice (`RUN_TO_PARITY`).
+            // What runs is left alone until it had its slice (`RUN_TO_PARITY`), but by shorter slices (`PREEMPT_SHORT`).
             let mean = self.mean(cpus, self.there(cpus, p)).unwrap_or_default();
-            return self.virt[run as usize] >= self.until[run as usize]
+            let had = self.virt[run as usize] >= self.until[run as usize];
+            return (had || self.slice(cpus, v) < self.slice(cpus, run))
                 && self.virt[v as usize] <= mean
                 && self.deadline[v as usize] < self.deadline[run as usize];
         }
@@ -344,7 +363,7 @@ impl Scheduler for Cfs {
     fn ran(&mut self, cpus: &Cpus, v: u32, ns: Ns) {
         self.virt[v as usize] += Cfs::virtual_time(cpus, v, ns);
         if self.spec.deadlines && self.virt[v as usize] >= self.deadline[v as usize] {
-            let slice = Cfs::virtual_time(cpus, v, self.spec.base_slice_ns);
+            let slice = Cfs::virtual_time(cpus, v, self.slice(cpus, v));
             self.deadline[v as usize] = self.virt[v as usize] + slice;
         }
     }

@@ -37,6 +37,7 @@ pub(crate) fn vcpu(affinity: &str) -> VcpuSpec {
         affinity: affinity.parse().unwrap(),
         soft: CpuSet::default(),
         online: true,
+        slice_ns: None,
     }
 }
 

@@ -13,15 +13,19 @@
 //! Timeslices are per vCPU and period (P1.7); what a vCPU leaves of its own in a period is lost to it, and so is what its
 //! sibling leaves. None of the tools changes what a VM may use in the long run: quota over period stays, and the sum over
 //! vCPUs never grows. `docs/model.md`, "Lost timeslices", has the formulas.
+//!
+//! Slices of the fair scheduler are another thing (`slice.rs`): they change no share, only how soon who wakes up runs.
 
 mod burst;
 mod period;
 mod proportional;
+mod slice;
 mod trial;
 
 pub use burst::saved;
 pub use period::longer;
 pub use proportional::divided;
+pub use slice::Slicing;
 pub use trial::Shaping;
 
 use super::policy::Shaper;
@@ -50,7 +54,7 @@ enum Tool {
 /// What a policy may use, the cheapest first.
 fn tools(name: Shaper) -> &'static [Tool] {
     match name {
-        Shaper::None => &[],
+        Shaper::None | Shaper::Slice => &[],
         Shaper::Burst => &[Tool::Burst],
         Shaper::LongPeriod => &[Tool::Period],
         Shaper::Proportional => &[Tool::Proportional],
