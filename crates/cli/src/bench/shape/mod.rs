@@ -4,6 +4,7 @@
 mod guest;
 mod machine;
 mod program;
+mod slice;
 mod vm;
 
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer};
-use corefit_core::machine::{Act, Limit};
+use corefit_core::machine::{Act, Limit, Value};
 use serde::Serialize;
 
 use super::arena::Arena;
@@ -24,7 +25,7 @@ use program::{Kind, Running};
 
 pub(super) use guest::{ForkJoinArgs, fork_join};
 
-/// Measure what bursts, longer periods and proportional timeslices bring, on control groups of this machine
+/// Measure what bursts, longer periods, proportional timeslices and shorter slices bring, on control groups of this machine
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// One round
@@ -36,6 +37,9 @@ pub(super) struct Args {
     /// P1's fork-join program in a real VM (scripts/testvm; root)
     #[arg(long)]
     vm: bool,
+    /// Only the cases with slices of the fair scheduler
+    #[arg(long, conflicts_with = "vm")]
+    slices: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -61,6 +65,14 @@ const CASES: [(Kind, Shaper, &str, &str); 8] = [
     (Kind::Fluctuating, Shaper::Burst, "fluctuating", "burst"),
     (Kind::Fluctuating, Shaper::LongPeriod, "fluctuating", "longer period"),
     (Kind::Fluctuating, Shaper::Proportional, "fluctuating", "proportional"),
+];
+
+/// The same for slices of the fair scheduler, without limits.
+const SLICES: [(slice::Kind, Shaper, &str, &str); 4] = [
+    (slice::Kind::Sleeps, Shaper::None, "sleeping", "the scheduler's slice"),
+    (slice::Kind::Sleeps, Shaper::Slice, "sleeping", "shorter slice"),
+    (slice::Kind::Meets, Shaper::None, "meeting", "the scheduler's slice"),
+    (slice::Kind::Meets, Shaper::Slice, "meeting", "shorter slice"),
 ];
 
 #[derive(Serialize)]
@@ -92,34 +104,78 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let interrupt = Interrupt::install()?;
     let arena = Arena::open()?;
-    let dirs = (0..VCPUS).map(|vcpu| arena.nest(&format!("vcpu{vcpu}"))).collect::<Result<Vec<_>>>()?;
-    let mut groups = Groups::open(dirs)?;
-    let mut progress = Progress::new(CASES.len() * rounds as usize, false);
-    let mut rates = vec![vec![]; CASES.len()];
-    let mut limits = vec![vec![]; CASES.len()];
-    for _ in 0..rounds {
-        for (index, (kind, shaper, program, shape)) in CASES.into_iter().enumerate() {
-            let what = format!("{program}, {shape}");
-            progress.begin(&what);
-            let (rate, set) = case(&mut groups, kind, shaper, &interrupt)?;
-            progress.end(&what, &format!("{rate:.1} turns a second"));
-            rates[index].push(rate);
-            limits[index] = set;
-        }
-    }
-    let rows = (0..CASES.len()).map(|index| {
-        let (_, _, program, shape) = CASES[index];
-        let first = CASES.iter().position(|case| case.2 == program).unwrap_or(index);
-        Row::new(program, shape, &rates[index], ratios(&rates[index], &rates[first]), &limits[index])
-    });
+    let limited: &[_] = if args.slices { &[] } else { &CASES };
+    let mut progress = Progress::new((limited.len() + SLICES.len()) * rounds as usize, false);
+    let mut rows = quotas(&arena, limited, rounds, &mut progress, &interrupt)?;
+    rows.extend(slices(&arena, rounds, &mut progress, &interrupt)?);
     let document =
-        Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows: rows.collect() };
+        Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows };
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         show!("{}", text(&document).trim_end());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The cases with quotas.
+fn quotas(
+    arena: &Arena,
+    cases: &[(Kind, Shaper, &'static str, &'static str)],
+    rounds: u32,
+    progress: &mut Progress,
+    interrupt: &Interrupt,
+) -> Result<Vec<Row>> {
+    if cases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dirs = (0..VCPUS).map(|vcpu| arena.nest(&format!("vcpu{vcpu}"))).collect::<Result<Vec<_>>>()?;
+    let mut groups = Groups::open(dirs)?;
+    let mut rates = vec![vec![]; cases.len()];
+    let mut limits = vec![vec![]; cases.len()];
+    for _ in 0..rounds {
+        for (index, (kind, shaper, program, shape)) in cases.iter().enumerate() {
+            let what = format!("{program}, {shape}");
+            progress.begin(&what);
+            let (rate, set) = case(&mut groups, *kind, *shaper, interrupt)?;
+            progress.end(&what, &format!("{rate:.1} turns a second"));
+            rates[index].push(rate);
+            limits[index] = set.iter().map(|limit| Value::Limit(*limit).to_string()).collect();
+        }
+    }
+    Ok(rows(&cases.iter().map(|case| (case.2, case.3)).collect::<Vec<_>>(), &rates, &limits))
+}
+
+/// The cases with slices; none where threads have none of their own.
+fn slices(arena: &Arena, rounds: u32, progress: &mut Progress, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    let mut rates = vec![vec![]; SLICES.len()];
+    let mut late = vec![vec![]; SLICES.len()];
+    let mut set = vec![vec![]; SLICES.len()];
+    for _ in 0..rounds {
+        for (index, (kind, shaper, program, shape)) in SLICES.into_iter().enumerate() {
+            let what = format!("{program}, {shape}");
+            progress.begin(&what);
+            let Some(outcome) = slice::case(arena, kind, shaper, interrupt)? else {
+                progress.end(&what, "skipped: threads have no slices of their own here");
+                return Ok(Vec::new());
+            };
+            progress.end(&what, &format!("{:.1} turns a second", outcome.turns_per_s));
+            rates[index].push(outcome.turns_per_s);
+            late[index].extend(outcome.late_us);
+            let late = median(late[index].iter().copied()).map(|us| format!("runs {us:.0} us late"));
+            set[index] = [Some(outcome.slice.to_string()), late].into_iter().flatten().collect();
+        }
+    }
+    Ok(rows(&SLICES.map(|case| (case.2, case.3)), &rates, &set))
+}
+
+/// A row for each case, compared with the first of its program.
+fn rows(cases: &[(&'static str, &'static str)], rates: &[Vec<f64>], set: &[Vec<String>]) -> Vec<Row> {
+    let row = |(index, (program, shape)): (usize, &(&'static str, &'static str))| {
+        let first = cases.iter().position(|case| case.0 == *program).unwrap_or(index);
+        Row::new(program, shape, &rates[index], ratios(&rates[index], &rates[first]), &set[index])
+    };
+    cases.iter().enumerate().map(row).collect()
 }
 
 /// Turns per second once the controllers have had their time, and the limits then.
@@ -182,7 +238,7 @@ impl Row {
         shape: &'static str,
         rates: &[f64],
         ratios: Vec<f64>,
-        limits: &[Limit],
+        limits: &[String],
     ) -> Row {
         let bound = |better: fn(f64, f64) -> f64| ratios.iter().copied().reduce(better).unwrap_or(f64::NAN);
         let (least, most) = (bound(f64::min), bound(f64::max));
@@ -191,10 +247,7 @@ impl Row {
             shape,
             turns_per_s: median(rates.iter().copied()).unwrap_or(f64::NAN),
             ratio: [median(ratios.iter().copied()).unwrap_or(f64::NAN), least, most],
-            limits: limits
-                .iter()
-                .map(|limit| corefit_core::machine::Value::Limit(*limit).to_string())
-                .collect(),
+            limits: limits.to_vec(),
         }
     }
 }

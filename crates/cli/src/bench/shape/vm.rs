@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
             let (rate, set) = case(&vms, machine.as_mut(), &vm, command, shaper, &interrupt)?;
             progress.end(name, &format!("{rate:.2} turns a second"));
             rates[index].push(rate);
-            limits[index] = set;
+            limits[index] = set.iter().map(|limit| Value::Limit(*limit).to_string()).collect();
         }
     }
     let rows = CASES.iter().enumerate().map(|(index, (_, _, name))| {
