@@ -114,6 +114,14 @@ fn each_case_gives_the_findings_that_are_written_down_with_their_reasons_and_no_
     assert!(lost["cure"].as_str().unwrap().contains("shape = \"proportional\""), "{lost}");
     assert_eq!(output.status.code(), Some(1));
     rules.insert("lost-timeslices".into());
+    let dir = tempfile::tempdir().unwrap();
+    let long = "scheduler = \"eevdf\"\nuntil = \"9s\"\nhardware = { cores = 1 }\n\
+                [[vm]]\nname = \"a\"\nvcpus = 1\nfair_slice = \"50ms\"\nprogram = \"hog\"\n";
+    std::fs::write(dir.path().join("long.toml"), long).unwrap();
+    let output = corefit(dir.path(), &["check", "--json", "--machine", "sim:long.toml"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["findings"][0]["rule"], "slice-extreme", "{document}");
+    rules.insert("slice-extreme".into());
     // Every rule is broken somewhere.
     let listed = corefit(&captures(), &["check", "--explain", "nonsense"]);
     assert_eq!(listed.status.code(), Some(2));

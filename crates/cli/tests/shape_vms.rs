@@ -1,5 +1,5 @@
 //! `corefit manage` with `shape = "burst"` on a real VM (`scripts/testvm`): what a vCPU leaves of its quota is saved in the
-//! VM's own control groups, and after any end they are as they were.
+//! VM's own control groups, and after any end they are as they were. The slice of a vCPU's thread is set and put back, too.
 
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
@@ -10,7 +10,7 @@ mod manage_support;
 use std::path::Path;
 use std::process::Command;
 
-use corefit_core::machine::{Act, Lever, Limit, Value, VmId};
+use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Value, VmId};
 use manage_support::{Daemon, corefit, until};
 use vm_support::{Vms, or_skipped};
 
@@ -47,6 +47,28 @@ fn limits(machine: &mut dyn Act, vm: &VmId) -> [Limit; 2] {
     })
 }
 
+/// The slice of one vCPU's thread is set, read back, seen, and put back.
+fn slices(machine: &mut dyn Act, vm: &VmId, name: &str) {
+    let seen = |machine: &mut dyn Act| {
+        let vms = machine.observe().unwrap().vms;
+        vms.into_iter().find(|vm| vm.name == name).unwrap()
+    };
+    let Some(before) = seen(machine).slices else {
+        eprintln!("skipped: {}", seen(machine).fixed(LeverKind::Slice).expect("why it has none"));
+        return;
+    };
+    let [ours, none] = [Value::Slice(Some(400_037)), Value::Slice(None)];
+    assert_eq!(machine.current(vm, Lever::Slice(1)), Ok(none.clone()));
+    machine.set(vm, Lever::Slice(1), &ours).unwrap();
+    let both = [0, 1].map(|vcpu| machine.current(vm, Lever::Slice(vcpu)).unwrap());
+    assert_eq!(both, [none.clone(), ours], "this vCPU's alone");
+    let now = seen(machine).slices.unwrap();
+    assert_eq!((now.least_ns, now.most_ns), (400_037, before.base_ns));
+    machine.set(vm, Lever::Slice(1), &none).unwrap();
+    assert_eq!(seen(machine).slices, Some(before));
+    assert!(matches!(machine.current(vm, Lever::Slice(7)), Err(MachineError::Gone(_))));
+}
+
 #[test]
 fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -73,6 +95,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     }
     assert!(saves(machine.as_mut()), "it is read back");
     machine.set(vm, Lever::VcpuQuota(0), &Value::Limit(plain[0])).unwrap();
+    slices(machine.as_mut(), vm, &vms.names[0]);
     vms.testvm(&["exec", "--detach", &vms.names[0], "--", "/workloads/bursts"]);
 
     // By an init system.

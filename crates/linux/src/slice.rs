@@ -75,12 +75,12 @@ impl Slicer {
         FairSlices { base_ns, least_ns, most_ns, without }
     }
 
-    /// What is set for some threads: a slice of ours if any has one, else what somebody else set, else nothing.
+    /// What is set for some threads: a slice of ours if any has one; nothing if any has the base slice, or there is none; else
+    /// what somebody else set.
     pub(crate) fn current(self, threads: &[u32]) -> Option<u64> {
         let set = |tid: &u32| attr(*tid).ok().filter(has_slice).map(|attr| attr.runtime);
-        let mut found: Vec<u64> = threads.iter().filter_map(set).filter(|ns| *ns != self.base_ns).collect();
-        found.sort_by_key(|ns| (!is_ours(*ns), *ns));
-        found.first().copied()
+        let found = threads.iter().filter_map(set).min_by_key(|ns| (!is_ours(*ns), *ns != self.base_ns, *ns));
+        found.filter(|ns| *ns != self.base_ns)
     }
 
     /// Sets the slice of threads, and of those that they start meanwhile; `None`: the base slice. Those of somebody else stay.

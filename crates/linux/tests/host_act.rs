@@ -181,7 +181,7 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     machine.set(&first.id, Lever::Slice(0), &Value::Slice(None)).unwrap();
     let left = seen(&mut machine).slices.unwrap();
     assert_eq!((left.least_ns, left.most_ns, left.without), (slices.base_ns, 3_000_000, 1), "that stands");
-    assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(Value::Slice(Some(3_000_000))));
+    assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(Value::Slice(None)), "nothing of ours");
     let none = machine.set(&first.id, Lever::Slice(1), &Value::Slice(None));
     assert!(matches!(none, Err(MachineError::Unsupported(_))), "{none:?}");
 }

@@ -22,6 +22,7 @@ mod propose;
 mod quota;
 mod rule;
 mod siblings;
+mod slices;
 mod snapshot;
 mod subject;
 #[cfg(test)]
@@ -122,6 +123,7 @@ impl<'a> Context<'a> {
             siblings::check(self, number, &mut report);
             memory::check(self, number, &mut report);
             quota::check(self, number, &mut report);
+            slices::check(&mut report);
             neighbours::check(self, number, &mut report);
         }
         findings

@@ -52,12 +52,14 @@ pub enum Rule {
     PeriodExtreme,
     /// Timeslices that are lost.
     LostTimeslices,
+    /// Slices of the fair scheduler that differ, or are very long.
+    SliceExtreme,
     /// A weight that affinities keep from working.
     WeightNotHonoured,
 }
 
 /// All rules, in the order of their list.
-pub const RULES: [Rule; 18] = [
+pub const RULES: [Rule; 19] = [
     Rule::AbsentPcpu,
     Rule::OfflinePcpu,
     Rule::IsolatedPcpu,
@@ -75,6 +77,7 @@ pub const RULES: [Rule; 18] = [
     Rule::QuotaBelowPinned,
     Rule::PeriodExtreme,
     Rule::LostTimeslices,
+    Rule::SliceExtreme,
     Rule::WeightNotHonoured,
 ];
 
@@ -100,6 +103,7 @@ impl Rule {
             Rule::QuotaBelowPinned => "quota-below-pinned",
             Rule::PeriodExtreme => "period-extreme",
             Rule::LostTimeslices => "lost-timeslices",
+            Rule::SliceExtreme => "slice-extreme",
             Rule::WeightNotHonoured => "weight-not-honoured",
         }
     }
@@ -131,6 +135,7 @@ impl Rule {
             Rule::QuotaBelowPinned => "a quota below the pCPUs pinned for it",
             Rule::PeriodExtreme => "a very short or very long quota period",
             Rule::LostTimeslices => "a quota that is left over here and missing there",
+            Rule::SliceExtreme => "slices of threads that differ, or are very long",
             Rule::WeightNotHonoured => "a weight that affinities keep from working",
         }
     }
@@ -238,6 +243,13 @@ impl Rule {
                  A burst (cpu.max.burst) saves what is left for later periods, longer periods even it out, and quotas \
                  in proportion to the load give it to the vCPUs that need it: the policies shape = \"burst\", \
                  \"long-period\" and \"proportional\" of corefit manage. Below 5 % nothing is reported."
+            }
+            Rule::SliceExtreme => {
+                "Linux' fair scheduler (EEVDF) leaves a thread alone until it has had its slice, and of those that are \
+                 owed time runs the one whose slice would be had first. Slices change no share, but who wakes up beside \
+                 slices of 10 ms and more waits that long, lock holders among them. vCPUs of one VM with different \
+                 slices begin at different times, and its threads wait for the latest. Slices of single threads (Linux \
+                 from 6.12 on, sched_setattr) and the scheduler's own (base_slice_ns) are seen on running hosts. The bounds are ours."
             }
             Rule::WeightNotHonoured => {
                 "Weights divide pCPUs among those who may use them. Pinned to pCPUs that others fill as well, \

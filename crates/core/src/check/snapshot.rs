@@ -74,6 +74,7 @@ fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
         cap: quota(vm.quota.as_ref(), "quota"),
         vcpu_quota: quota(vm.vcpus.first().and_then(|vcpu| vcpu.quota.as_ref()), "vCPU quota"),
         class: measured.map(|vm| vm.class.clone()).unwrap_or_default(),
+        slices: vm.slices,
         timeslices: measured.map(|vm| vm.timeslices.clone()).unwrap_or_default(),
         memory: vm.memory_nodes.clone().map(|nodes| Set {
             value: Memory::Nodes { nodes, mode: "strict".into() },

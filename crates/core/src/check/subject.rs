@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Classed, Timeslices};
+use crate::machine::{Classed, FairSlices, Timeslices};
 use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Quota, Weight};
 
@@ -78,6 +78,8 @@ pub struct Vm {
     pub vcpu_quota: Option<Set<Quota>>,
     /// What became of the timeslices of these limits, where that was seen.
     pub timeslices: Timeslices,
+    /// Slices of its threads, where that was seen.
+    pub slices: Option<FairSlices>,
     /// What its work is like, where that was seen.
     pub class: Classed,
     /// If it is set.

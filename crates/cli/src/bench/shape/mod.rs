@@ -148,6 +148,7 @@ fn quotas(
 
 /// The cases with slices; none where threads have none of their own.
 fn slices(arena: &Arena, rounds: u32, progress: &mut Progress, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    let groups = slice::Groups::make(arena)?;
     let mut rates = vec![vec![]; SLICES.len()];
     let mut late = vec![vec![]; SLICES.len()];
     let mut set = vec![vec![]; SLICES.len()];
@@ -155,7 +156,7 @@ fn slices(arena: &Arena, rounds: u32, progress: &mut Progress, interrupt: &Inter
         for (index, (kind, shaper, program, shape)) in SLICES.into_iter().enumerate() {
             let what = format!("{program}, {shape}");
             progress.begin(&what);
-            let Some(outcome) = slice::case(arena, kind, shaper, interrupt)? else {
+            let Some(outcome) = slice::case(&groups, kind, shaper, interrupt)? else {
                 progress.end(&what, "skipped: threads have no slices of their own here");
                 return Ok(Vec::new());
             };

@@ -2,6 +2,7 @@
 //! a thread for each CPU, in one group, and as many that are always busy in each of three others.
 
 use std::hint::black_box;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -41,9 +42,27 @@ pub(super) struct Outcome {
     pub(super) slice: Value,
 }
 
+/// The program's group, and its neighbours'.
+pub(super) struct Groups {
+    program: PathBuf,
+    busy: Vec<PathBuf>,
+}
+
+impl Groups {
+    pub(super) fn make(arena: &Arena) -> Result<Groups> {
+        let busy = (0..NEIGHBOURS).map(|n| arena.nest(&format!("busy{n}"))).collect::<Result<_>>()?;
+        Ok(Groups { program: arena.nest("slices")?, busy })
+    }
+}
+
 /// Turns per second once the controllers have had their time; `None` where threads have no slices.
-pub(super) fn case(arena: &Arena, kind: Kind, shaper: Shaper, interrupt: &Interrupt) -> Result<Option<Outcome>> {
-    let group = arena.nest("slices")?;
+pub(super) fn case(
+    groups: &Groups,
+    kind: Kind,
+    shaper: Shaper,
+    interrupt: &Interrupt,
+) -> Result<Option<Outcome>> {
+    let group = &groups.program;
     let mut machine = Cgroups::open(Root::live(), group.display().to_string().parse()?)?;
     let seen = machine.observe()?;
     let vm = seen.vms.iter().find(|vm| vm.name.ends_with("/slices")).context("the group is not seen")?;
@@ -52,10 +71,8 @@ pub(super) fn case(arena: &Arena, kind: Kind, shaper: Shaper, interrupt: &Interr
     }
     let id = vm.id.clone();
     let threads = std::thread::available_parallelism()?.get();
-    let busy = (0..NEIGHBOURS).map(|n| {
-        let group = arena.nest(&format!("busy{n}"))?;
-        Running::start(&group, threads, |_, ends| while !ends.load(Ordering::Relaxed) {})
-    });
+    let spins = |_: usize, ends: &AtomicBool| while !ends.load(Ordering::Relaxed) {};
+    let busy = groups.busy.iter().map(|group| Running::start(group, threads, spins));
     let busy = busy.collect::<Result<Vec<_>>>()?;
     let (turns, late_ns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (counts, late, meet, per_us) = (turns.clone(), late_ns.clone(), Arc::new(Barrier::new(threads)), spins_per_us());
@@ -85,7 +102,7 @@ pub(super) fn case(arena: &Arena, kind: Kind, shaper: Shaper, interrupt: &Interr
             meet.wait();
         }
     };
-    let running = Running::start(&group, threads, program)?;
+    let running = Running::start(group, threads, program)?;
     let begun = Instant::now();
     shape(&mut machine, controller(shaper), interrupt, &mut || Ok(begun.elapsed() >= SETTLE))?;
     let read = || (turns.load(Ordering::Relaxed), late_ns.load(Ordering::Relaxed), Instant::now());
@@ -108,7 +125,7 @@ struct Running {
 
 impl Running {
     fn start(
-        group: &std::path::Path,
+        group: &Path,
         count: usize,
         work: impl Fn(usize, &AtomicBool) + Send + Sync + 'static,
     ) -> Result<Running> {
