@@ -11,7 +11,8 @@ use std::io;
 use corefit_core::machine::{FairSlices, MachineError, SLICE_MARK_NS};
 
 /// Why there are none.
-pub(crate) const NONE: &str = "slices of single threads cannot be set here: Linux has them from 6.12 on, under its fair scheduler";
+pub(crate) const NONE: &str =
+    "slices of single threads cannot be set here: Linux has them from 6.12 on, under its fair scheduler";
 /// Threads that are started while slices are set are looked for so often.
 const PASSES: usize = 8;
 /// The first version of the structure in `sched_setattr(2)`.
@@ -90,7 +91,9 @@ impl Slicer {
         to: Option<u64>,
     ) -> Result<(), MachineError> {
         if to.is_some_and(|ns| !is_ours(ns) || !(100_000..=100_000_000).contains(&ns)) {
-            let text = format!("a slice of corefit's is from 100 us to 100 ms and {SLICE_MARK_NS} ns, not {to:?} ns");
+            let text = format!(
+                "a slice of corefit's is from 100 us to 100 ms and {SLICE_MARK_NS} ns, not {to:?} ns"
+            );
             return Err(MachineError::Malformed(text));
         }
         let wanted = to.unwrap_or(self.base_ns);
@@ -105,7 +108,9 @@ impl Slicer {
                 match write(tid, &now, to.unwrap_or(0)) {
                     Ok(()) => changed = true,
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => return Err(MachineError::Denied(format!("the slice of thread {tid}: {error}"))),
+                    Err(error) => {
+                        return Err(MachineError::Denied(format!("the slice of thread {tid}: {error}")));
+                    }
                 }
             }
             if !changed {

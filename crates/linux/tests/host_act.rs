@@ -135,7 +135,8 @@ fn a_cpuset_is_set_where_the_group_has_one() {
 }
 
 /// A process whose threads come one by one, each asleep.
-const THREADS: &str = "import threading, time\nfor n in range(3): threading.Thread(target=lambda: time.sleep(99)).start()";
+const THREADS: &str =
+    "import threading, time\nfor n in range(3): threading.Thread(target=lambda: time.sleep(99)).start()";
 
 #[test]
 fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_somebody_else_set() {
@@ -153,7 +154,8 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     join("python3", &["-c", THREADS]);
     let others = join("sleep", &["99"]);
     join("chrt", &["-i", "0", "sleep", "99"]);
-    let tasks = || std::fs::read_to_string(group.dir.join(if cpu.v2 { "cgroup.threads" } else { "tasks" })).unwrap();
+    let tasks =
+        || std::fs::read_to_string(group.dir.join(if cpu.v2 { "cgroup.threads" } else { "tasks" })).unwrap();
     while tasks().lines().count() < 6 {
         std::thread::yield_now();
     }

@@ -105,8 +105,7 @@ impl SimMachine {
         }
         let vcpus = self.sim().spec.vms[number].vcpus.len();
         match lever {
-            Lever::Affinity(vcpu) | Lever::VcpuQuota(vcpu) | Lever::Slice(vcpu)
-                if vcpu as usize >= vcpus => {
+            Lever::Affinity(vcpu) | Lever::VcpuQuota(vcpu) | Lever::Slice(vcpu) if vcpu as usize >= vcpus => {
                 Err(MachineError::Malformed(format!("there is no vCPU {vcpu}; it has {vcpus}")))
             }
             _ => Ok(()),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use corefit_core::entitle::WeightRule;
 use corefit_core::machine::{
-    CacheUse, Counters, FairSlices, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State, VcpuState,
-    VmId, VmState,
+    CacheUse, Counters, FairSlices, GuestVcpu, GuestView, Machine, MachineError, Pcpu, Role, Snapshot, State,
+    VcpuState, VmId, VmState,
 };
 use corefit_core::topology::Cache;
 use corefit_core::{CpuId, Quota, Time, Weight};

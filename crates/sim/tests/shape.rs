@@ -221,7 +221,10 @@ fn who_sleeps_often_and_uses_less_than_its_part_runs_sooner_with_a_shorter_slice
     let (done, sooner) = managed(&mut machine, shape(Shaper::Slice), 30);
     assert!(sooner > 1.3 * plain && sooner < 1.0 / 0.0022, "{plain} {sooner}");
     assert_eq!(slice_of_a(&mut machine), Some(100_037), "half of 200 us");
-    assert!(matches!(&done[..], [Action { why: Why::Sooner { run_us, .. }, .. }] if (180.0..=210.0).contains(run_us)), "{done:?}");
+    assert!(
+        matches!(&done[..], [Action { why: Why::Sooner { run_us, .. }, .. }] if (180.0..=210.0).contains(run_us)),
+        "{done:?}"
+    );
 }
 
 #[test]

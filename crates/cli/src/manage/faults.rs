@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Why};
-use corefit_core::machine::{
-    Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId,
-};
+use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId};
 use corefit_core::{CpuSet, Cpus, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
 

@@ -72,7 +72,10 @@ mod tests {
         let state = "sys/kernel/sched_ext/state";
         assert_eq!(with(&[(state, "disabled\n")]), []);
         let found = with(&[(state, "enabled\n"), ("sys/kernel/sched_ext/root/ops", "rusty\n")]);
-        assert!(found[0].reason.contains("\"rusty\"") && [LeverKind::Weight, LeverKind::Slice].iter().all(|lever| found[0].levers.contains(lever)));
+        assert!(
+            found[0].reason.contains("\"rusty\"")
+                && [LeverKind::Weight, LeverKind::Slice].iter().all(|lever| found[0].levers.contains(lever))
+        );
         let (preferred, online) = ("sys/devices/system/cpu/preferred", "sys/devices/system/cpu/online");
         assert_eq!(with(&[(preferred, "0-3\n"), (online, "0-3\n")]), []);
         assert_eq!(with(&[(preferred, "0-1\n"), (online, "0-3\n")])[0].levers, [LeverKind::Affinity]);

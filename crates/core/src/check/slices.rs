@@ -15,7 +15,10 @@ pub(super) fn check(report: &mut Report<'_, '_>) {
     let text = if most_ns > FACTOR * least_ns {
         format!("its threads have slices from {:?} to {:?}", ms(least_ns), ms(most_ns))
     } else if most_ns > LONG_NS {
-        format!("its threads have slices of {:?}: who shares their pCPUs and wakes up waits that long", ms(most_ns))
+        format!(
+            "its threads have slices of {:?}: who shares their pCPUs and wakes up waits that long",
+            ms(most_ns)
+        )
     } else {
         return;
     };

@@ -119,11 +119,8 @@ mod tests {
     /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
     fn stacked(second: u64) -> Snapshot {
         let on = |cpu: u32| std::iter::once(CpuId(cpu)).collect::<CpuSet>();
-        let half = Counters {
-            run_ns: Some(second * 500_000_000),
-            wait_ns: Some(second * 500_000_000),
-            runs: None,
-        };
+        let half =
+            Counters { run_ns: Some(second * 500_000_000), wait_ns: Some(second * 500_000_000), runs: None };
         let vcpu =
             || VcpuState { online: true, affinity: Some(on(0)), counters: half, ..VcpuState::default() };
         let vm = VmState {

@@ -63,9 +63,7 @@ impl HostReader {
                 let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
                 write::set_mems(root, &dir, nodes)
             }
-            (Lever::Slice(0), Value::Slice(to)) => {
-                Slicer::now()?.set(|| Ok(self.threads(&path)?), *to)
-            }
+            (Lever::Slice(0), Value::Slice(to)) => Slicer::now()?.set(|| Ok(self.threads(&path)?), *to),
             (Lever::Weight | Lever::Quota | Lever::Affinity(0) | Lever::Nodes | Lever::Slice(0), value) => {
                 Err(MachineError::Malformed(format!("the {lever} cannot be {value}")))
             }
@@ -102,7 +100,9 @@ fn memory_stays(nodes: bool) -> &'static str {
 }
 
 fn no_lever(lever: Lever) -> MachineError {
-    MachineError::Unsupported(format!("a control group has no {lever}, only weight, quota, cpuset and slices"))
+    MachineError::Unsupported(format!(
+        "a control group has no {lever}, only weight, quota, cpuset and slices"
+    ))
 }
 
 impl Act for Cgroups {

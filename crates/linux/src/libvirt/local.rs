@@ -304,8 +304,11 @@ impl Qemu {
             self.usage_then = usage;
         }
         let sum = |before: Option<u64>, more| Some(before.unwrap_or(0) + more);
-        self.emulator =
-            Counters { run_ns: sum(self.emulator.run_ns, did.0), wait_ns: sum(self.emulator.wait_ns, did.1), runs: None };
+        self.emulator = Counters {
+            run_ns: sum(self.emulator.run_ns, did.0),
+            wait_ns: sum(self.emulator.wait_ns, did.1),
+            runs: None,
+        };
     }
 
     /// Its threads, each with whether it is neither a vCPU nor an iothread.

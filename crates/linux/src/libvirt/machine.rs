@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{Fixed, LeverKind, Limit, Machine, MachineError, Snapshot, State, VcpuState, VmId, VmState};
+use corefit_core::machine::{
+    Fixed, LeverKind, Limit, Machine, MachineError, Snapshot, State, VcpuState, VmId, VmState,
+};
 use corefit_core::{CpuId, CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -104,7 +106,8 @@ impl LibvirtMachine {
         if slice::has(thread) {
             return Ok(thread);
         }
-        let text = format!("the thread of vCPU {vcpu} has no slice: it is real-time, has deadlines, or SCHED_IDLE");
+        let text =
+            format!("the thread of vCPU {vcpu} has no slice: it is real-time, has deadlines, or SCHED_IDLE");
         Err(MachineError::Unsupported(text))
     }
 

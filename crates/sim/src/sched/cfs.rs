@@ -147,11 +147,7 @@ impl Cfs {
     fn undisturbed(&self, cpus: &Cpus, p: u32, v: u32) -> i64 {
         let (own, end) = (self.slice(cpus, v), self.deadline[v as usize]);
         let least = self.queues[p as usize].iter().map(|&w| self.slice(cpus, w)).min().unwrap_or(own);
-        if least < own {
-            end.min(self.virt[v as usize] + Cfs::virtual_time(cpus, v, least))
-        } else {
-            end
-        }
+        if least < own { end.min(self.virt[v as usize] + Cfs::virtual_time(cpus, v, least)) } else { end }
     }
 
     fn load(&self, cpus: &Cpus, p: u32) -> u64 {

@@ -108,8 +108,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut progress = Progress::new((limited.len() + SLICES.len()) * rounds as usize, false);
     let mut rows = quotas(&arena, limited, rounds, &mut progress, &interrupt)?;
     rows.extend(slices(&arena, rounds, &mut progress, &interrupt)?);
-    let document =
-        Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows };
+    let document = Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows };
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {

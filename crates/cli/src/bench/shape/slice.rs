@@ -75,7 +75,8 @@ pub(super) fn case(
     let busy = groups.busy.iter().map(|group| Running::start(group, threads, spins));
     let busy = busy.collect::<Result<Vec<_>>>()?;
     let (turns, late_ns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (counts, late, meet, per_us) = (turns.clone(), late_ns.clone(), Arc::new(Barrier::new(threads)), spins_per_us());
+    let (counts, late, meet, per_us) =
+        (turns.clone(), late_ns.clone(), Arc::new(Barrier::new(threads)), spins_per_us());
     let ended = Arc::new(AtomicBool::new(false));
     let program = move |me: usize, ends: &AtomicBool| loop {
         // All of them end after the same turn.

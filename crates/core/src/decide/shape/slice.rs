@@ -98,8 +98,10 @@ impl Slicing {
             }
             let known = self.vms.entry(vm.id.clone()).or_default();
             if !known.settle(&slices) {
-                notes
-                    .push(format!("{}: somebody else set slices of its threads; they are left alone", vm.name));
+                notes.push(format!(
+                    "{}: somebody else set slices of its threads; they are left alone",
+                    vm.name
+                ));
                 continue;
             }
             if let Some((to, why)) = known.step(now.at, vm, &slices, wanted, &rule, policy) {
@@ -244,7 +246,8 @@ impl Runs {
         if let Some((now, then)) = self.progress.zip(before.progress) {
             return more(now, then);
         }
-        let sooner = self.wait_us <= before.wait_us / 2.0 && self.used >= before.used * (1.0 - deadband / 2.0);
+        let sooner =
+            self.wait_us <= before.wait_us / 2.0 && self.used >= before.used * (1.0 - deadband / 2.0);
         more(self.used, before.used) || sooner
     }
 }
@@ -288,7 +291,13 @@ mod tests {
             let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: Some(0) };
             let slices = Some(FairSlices { base_ns: BASE, least_ns: BASE, most_ns: BASE, without: 0 });
             let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
-            let vm = VmState { id: VmId("a".into()), name: "a".into(), vcpus: vec![vcpu; vcpus], slices, ..VmState::default() };
+            let vm = VmState {
+                id: VmId("a".into()),
+                name: "a".into(),
+                vcpus: vec![vcpu; vcpus],
+                slices,
+                ..VmState::default()
+            };
             let now = Snapshot { vms: vec![vm], ..Snapshot::default() };
             Toy { slicing: Slicing::default(), now, notes: Vec::new() }
         }
@@ -354,7 +363,9 @@ mod tests {
     #[test]
     fn nothing_changes_for_those_that_run_long_hardly_wait_or_never_block() {
         let policy = policy();
-        for (runs, vcpus) in [((3000, 3000, 150), 1), ((400, 10, 500), 1), ((500, 500, 970), 2), ((400, 600, 50), 1)] {
+        for (runs, vcpus) in
+            [((3000, 3000, 150), 1), ((400, 10, 500), 1), ((500, 500, 970), 2), ((400, 600, 50), 1)]
+        {
             let mut toy = Toy::new(vcpus);
             for _ in 0..10 {
                 assert_eq!(toy.second(runs, &policy), [], "{runs:?}");
@@ -410,7 +421,8 @@ mod tests {
         toy.second(BLOCKS, &policy);
         toy.now.at = toy.now.at + Duration::from_secs(1);
         for vcpu in &mut toy.vm().vcpus {
-            vcpu.counters = Counters { run_ns: Some(400_000_000), wait_ns: Some(600_000_000), runs: Some(1000) };
+            vcpu.counters =
+                Counters { run_ns: Some(400_000_000), wait_ns: Some(600_000_000), runs: Some(1000) };
         }
         let actions = toy.slicing.step(&toy.now, &policy, &mut toy.notes);
         let results = [Ok(actions[0].to.clone()), Err(MachineError::Unsupported("real-time".into()))];
