@@ -19,11 +19,11 @@ use manage_support::{Daemon, corefit, until};
 
 /// A container with two busy processes, its cpuset that of the machine.
 struct Container {
+    busy: Children,
     name: String,
     cpu: Group,
     /// On v1 the cpuset hierarchy has a group of the same path.
     set: Option<Group>,
-    busy: Vec<Child>,
 }
 
 impl Container {
@@ -36,10 +36,10 @@ impl Container {
                 set.set(file, std::fs::read_to_string(cpuset.point.join(file)).unwrap().trim());
             }
         }
-        let mut made = Container { name, cpu: group, set, busy: vec![] };
+        let mut made = Container { name, cpu: group, set, busy: Children(vec![]) };
         for _ in 0..2 {
-            made.busy.push(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
-            let pid = made.busy.last().unwrap().id().to_string();
+            made.busy.0.push(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+            let pid = made.busy.0.last().unwrap().id().to_string();
             [Some(&made.cpu), made.set.as_ref()]
                 .into_iter()
                 .flatten()
@@ -54,9 +54,12 @@ impl Container {
     }
 }
 
-impl Drop for Container {
+/// Processes that are ended with this.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
     fn drop(&mut self) {
-        for child in &mut self.busy {
+        for child in &mut self.0 {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -115,10 +118,11 @@ fn a_group_that_blocks_often_gets_a_shorter_slice_which_is_put_back_after_any_en
     std::fs::write(&source, BLOCKS).unwrap();
     let status = Command::new("gcc").args(["-O1", "-o"]).args([&program, &source]).status();
     assert!(status.unwrap().success(), "gcc is needed: scripts/install-deps");
-    let join = |group: &Group, command: &mut Command| {
-        group.set("cgroup.procs", &command.spawn().unwrap().id().to_string());
+    let mut children = Children(vec![]);
+    let mut join = |group: &Group, command: &mut Command| {
+        children.0.push(command.spawn().unwrap());
+        group.set("cgroup.procs", &children.0.last().unwrap().id().to_string());
     };
-    // Their processes are ended with them.
     let group = or_skip!(cpu.group());
     join(&group, &mut Command::new(&program));
     let cpus = std::thread::available_parallelism().unwrap().get();

@@ -145,12 +145,13 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     let group = or_skip!(cpu.group());
     let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
     let mut machine = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
-    let join = |command: &str, args: &[&str]| {
-        let child = std::process::Command::new(command).args(args).spawn().unwrap();
-        group.set("cgroup.procs", &child.id().to_string());
-        child.id()
+    let mut sleepers = Sleepers(vec![]);
+    let mut join = |command: &str, args: &[&str]| {
+        sleepers.0.push(std::process::Command::new(command).args(args).spawn().unwrap());
+        let pid = sleepers.0.last().unwrap().id();
+        group.set("cgroup.procs", &pid.to_string());
+        pid
     };
-    // They are ended with the group.
     join("python3", &["-c", THREADS]);
     let others = join("sleep", &["99"]);
     join("chrt", &["-i", "0", "sleep", "99"]);
@@ -186,6 +187,18 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(Value::Slice(None)), "nothing of ours");
     let none = machine.set(&first.id, Lever::Slice(1), &Value::Slice(None));
     assert!(matches!(none, Err(MachineError::Unsupported(_))), "{none:?}");
+}
+
+/// Processes that are ended with the test.
+struct Sleepers(Vec<std::process::Child>);
+
+impl Drop for Sleepers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 /// A slice for a thread, with `sched_setattr`, as anybody may: `struct sched_attr`, include/uapi/linux/sched/types.h.
