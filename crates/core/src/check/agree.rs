@@ -10,6 +10,9 @@ use super::change::{Change, after};
 use super::propose::LATER;
 use super::{Context, Finding, Rule, Subject, Vm};
 
+/// VMs whose cures are tried together, some ms each on a large host. Ours; of the others the first cure comes first.
+const MOST: usize = 256;
+
 /// Makes the cures of each VM agree.
 pub(super) fn agree(context: &Context<'_>, findings: &mut [Finding]) {
     let mut of_vm: BTreeMap<&str, Option<usize>> = BTreeMap::new();
@@ -23,7 +26,7 @@ pub(super) fn agree(context: &Context<'_>, findings: &mut [Finding]) {
             open.entry(number).or_default().push(at);
         }
     }
-    let mut what_if = None;
+    let (mut what_if, mut tried) = (None, 0);
     for (number, mut open) in open {
         let first = &findings[open[0]].changes;
         if open.iter().all(|at| findings[*at].changes == *first) {
@@ -31,6 +34,13 @@ pub(super) fn agree(context: &Context<'_>, findings: &mut [Finding]) {
         }
         let of_affinity = |at: &usize| findings[*at].changes.iter().any(|c| matches!(c, Change::Affinity(_)));
         open.sort_by_key(|at| (!of_affinity(at), *at));
+        tried += 1;
+        if tried > MOST {
+            let first = findings[open[0]].changes.clone();
+            let others = open.into_iter().filter(|at| findings[*at].changes != first).collect::<Vec<_>>();
+            others.into_iter().for_each(|at| findings[at].wait());
+            continue;
+        }
         let what_if = what_if.get_or_insert_with(|| WhatIf { context, subject: context.subject.clone() });
         one(what_if, number, &open, findings);
     }
@@ -81,8 +91,15 @@ fn one(what_if: &mut WhatIf<'_, '_>, number: usize, open: &[usize], findings: &m
                 (findings[*at].cure, findings[*at].changes) = (cure, changes);
                 *cared += 1;
             }
-            None => (findings[*at].cure, findings[*at].changes) = (LATER.into(), Vec::new()),
+            None => findings[*at].wait(),
         }
+    }
+}
+
+impl Finding {
+    /// Another cure has to be followed first.
+    fn wait(&mut self) {
+        (self.cure, self.changes) = (LATER.into(), Vec::new());
     }
 }
 
@@ -113,5 +130,38 @@ impl WhatIf<'_, '_> {
         context.findings_of(number, &mut findings);
         self.subject.vms[number] = known;
         findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{GuestTopology, Memory, Place, Set, Vcpu, check};
+    use super::*;
+
+    /// Two cures each; nobody's contradict each other, however many they are.
+    #[test]
+    fn of_very_many_vms_the_first_cure_comes_first() {
+        let said = |list: &str| Set { value: list.parse().unwrap(), place: Place::default() };
+        let vcpu = |list: &str| Vcpu { online: true, affinity: Some(said(list)), ..Vcpu::default() };
+        let vm = |number: usize| {
+            let memory = Memory::Nodes { nodes: "1".parse().unwrap(), mode: "strict".into() };
+            let guest = GuestTopology { sockets: 1, cores: 1, threads: 2 };
+            Vm {
+                name: format!("v{number}"),
+                vcpus: vec![vcpu("0-7"); 2],
+                memory: Some(Set { value: memory, place: Place::default() }),
+                guest: Some(Set { value: guest, place: Place::default() }),
+                ..Vm::default()
+            }
+        };
+        let topology = "2 sockets x 4 cores x 2 threads".parse().ok();
+        let subject = Subject { topology, vms: (0..=MOST).map(vm).collect(), ..Subject::default() };
+        let found = check(&subject);
+        let cures = |vm: usize| -> Vec<(bool, bool)> {
+            let own = found.iter().filter(|f| f.vm == format!("v{vm}"));
+            own.map(|f| (!f.changes.is_empty(), f.cure == LATER)).collect()
+        };
+        assert!((0..MOST).all(|vm| cures(vm) == [(true, false); 2]), "{found:?}");
+        assert_eq!(cures(MOST), [(true, false), (false, true)]);
     }
 }

@@ -89,8 +89,9 @@ fn vm(random: &mut Random, number: u32, topology: &Topology, manager: Manager) -
     if manager == Manager::Xen {
         return vm;
     }
-    let helper = |kind, affinity| {
-        Helper { kind, affinity: at(affinity, if kind == HelperKind::Emulator { 30 } else { 31 }) }
+    let helper = |kind, affinity| Helper {
+        kind,
+        affinity: at(affinity, if kind == HelperKind::Emulator { 30 } else { 31 }),
     };
     let emulator = if random.chance(30) { Some(random.set(pcpus)) } else { common };
     vm.helpers.extend(emulator.map(|set| helper(HelperKind::Emulator, set)));

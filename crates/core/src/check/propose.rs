@@ -158,7 +158,8 @@ impl Context<'_> {
 
     /// pCPUs that emulator and I/O threads have, as somebody pinned them to few, beside all dedicated ones.
     pub(super) fn helpers_own(&self) -> CpuSet {
-        let helpers = self.subject.vms.iter().flat_map(|vm| vm.helpers.iter().map(move |helper| (vm, helper)));
+        let helpers =
+            self.subject.vms.iter().flat_map(|vm| vm.helpers.iter().map(move |helper| (vm, helper)));
         let own = helpers.filter(|(vm, helper)| {
             let set = &helper.affinity.value;
             let inherited =
