@@ -183,6 +183,38 @@ fn cures_that_are_followed_cure() {
     assert!(steps >= 6, "{steps}");
 }
 
+/// P4's conflict in an xl configuration: the lines that are printed, written over those that are there, leave nothing.
+#[test]
+fn the_lines_that_cure_the_conflict_of_the_paper_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = captures().join("check/opteron-conflict/host.xl-info.txt");
+    let write = |text: &str| std::fs::write(dir.path().join("npb.cfg"), text).unwrap();
+    let base = "name = 'npb'\nvcpus = 16\n";
+    write(&format!("{base}cpus = '16-31'\ncpus_soft = 'nodes:0,nodes:2'\n"));
+    let look = || -> Vec<(String, String)> {
+        let output = corefit(dir.path(), &["check", "--json", host.to_str().unwrap(), "npb.cfg"]);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = document["findings"].as_array().unwrap();
+        let word = |f: &serde_json::Value, key: &str| f[key].as_str().unwrap().to_owned();
+        found.iter().map(|f| (word(f, "rule"), word(f, "cure"))).collect()
+    };
+    let found = look();
+    assert_eq!(
+        found.iter().map(|(rule, _)| rule.as_str()).collect::<Vec<_>>(),
+        ["siblings-forced", "node-conflict"]
+    );
+    let mut lines = std::collections::BTreeMap::new();
+    for line in found.iter().flat_map(|(_, cure)| cure.split(" and ")) {
+        let (key, value) = line.split_once(" = ").unwrap();
+        lines.insert(key.to_owned(), value.to_owned());
+    }
+    write(
+        &(base.to_owned()
+            + &lines.iter().map(|(key, value)| format!("{key} = {value}\n")).collect::<String>()),
+    );
+    assert_eq!(look(), []);
+}
+
 #[test]
 fn sarif_has_a_result_for_each_finding() {
     for case in cases() {
@@ -412,6 +444,28 @@ fn classes_priorities_and_reserved_pcpus_of_a_configuration_decide_where_vms_are
     put("corefit.toml", &rule("class = \"communicating\""));
     let args = ["topology", "--place", "corefit", "--config", "corefit.toml", shape, "a.xml"];
     assert!(out(&corefit(dir.path(), &args)).contains("VM a, communicating, given: as its rule says\n"));
+}
+
+/// A policy that leaves everything, and a VM that is to be left alone: nothing is printed to change them.
+#[test]
+fn what_is_left_as_it_is_has_no_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    put(
+        "a.xml",
+        "<domain><name>a</name><vcpu cpuset='0'>1</vcpu><numatune><memory nodeset='1'/></numatune></domain>",
+    );
+    put("corefit.toml", "[policy]\n[[policy.vm]]\nname = \"a\"\nexclude = true\n");
+    for (policy, config, commands) in
+        [("none", None, 0), ("corefit", Some("--config=corefit.toml"), 0), ("corefit", None, 1)]
+    {
+        let args = ["topology", "--json", "2 sockets x 2 cores", "a.xml", "--place", policy];
+        let args: Vec<&str> = args.into_iter().chain(config).collect();
+        let output = corefit(dir.path(), &args);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = document["placement"]["vms"][0]["commands"].as_array().unwrap();
+        assert_eq!(found.len(), commands, "{args:?}: {found:?}");
+    }
 }
 
 /// A recording and a scenario are checked as what they show.

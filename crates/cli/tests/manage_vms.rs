@@ -4,13 +4,14 @@
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
 
+#[expect(dead_code, reason = "the rest is for jobs that are timed")]
 mod manage_support;
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use manage_support::{Daemon, Guest, corefit, until};
-use vm_support::{Vms, or_skipped, testvm};
+use vm_support::{Vms, or_skipped};
 
 /// vCPUs of the VMs here; the host has two pCPUs.
 const ALL: &str = "0-3";

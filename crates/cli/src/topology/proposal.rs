@@ -29,12 +29,15 @@ impl Proposal {
     pub(super) fn of(subject: &Subject, policy: Policy, given: &decide::Policy) -> Proposal {
         let problem = Problem::of_subject(subject).with(given);
         let placement = place(&problem, policy);
-        let one = |(vm, placed): (&Vm, &Placed)| {
+        let one = |((vm, placed), known): ((&Vm, &Placed), &place::Vm)| {
+            if policy == Policy::None || known.stays {
+                return Vec::new();
+            }
             let pins: Vec<(u32, CpuSet)> =
                 placed.vcpus.iter().filter_map(|seat| Some((seat.id, seat.affinity.clone()?))).collect();
             commands(vm, &pins, &placed.nodes)
         };
-        let commands = subject.vms.iter().zip(&placement.vms).map(one).collect();
+        let commands = subject.vms.iter().zip(&placement.vms).zip(&problem.vms).map(one).collect();
         Proposal { policy, uncounted: subject.uncounted.clone(), problem, placement, commands }
     }
 

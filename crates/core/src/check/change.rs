@@ -99,6 +99,19 @@ pub(super) fn after(vm: &Vm, changes: &[Change]) -> Vm {
 }
 
 impl Change {
+    /// Whether another change is of the same setting.
+    pub(super) fn sets_what(&self, other: &Change) -> bool {
+        match (self, other) {
+            (Change::Helper(a, _), Change::Helper(b, _)) => a == b,
+            (Change::CellMemory(a, _), Change::CellMemory(b, _)) => a == b,
+            (
+                Change::Unlimited(a) | Change::Limited(a, ..),
+                Change::Unlimited(b) | Change::Limited(b, ..),
+            ) => a == b,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+
     /// Changes the setting. Where nothing was set, it is as if it were written where the VM is.
     pub fn apply(&self, vm: &mut Vm) {
         let at = vm.affinity_place().clone();

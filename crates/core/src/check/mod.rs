@@ -10,6 +10,7 @@
 //! siblings) is not reported; [`Rule::explanation`] says for each rule when.
 
 mod affinity;
+mod agree;
 mod change;
 #[cfg(test)]
 mod convergence;
@@ -70,6 +71,7 @@ pub fn check(subject: &Subject) -> Vec<Finding> {
     findings.extend(neighbours::shared(&context));
     neighbours::weights(&context, &mut findings);
     findings.sort_by(|a, b| a.place.cmp(&b.place).then(a.rule.cmp(&b.rule)).then(a.vm.cmp(&b.vm)));
+    agree::agree(&context, &mut findings);
     findings
 }
 
@@ -117,16 +119,19 @@ impl<'a> Context<'a> {
     /// All that is found of each VM.
     fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for (number, vm) in self.subject.vms.iter().enumerate() {
-            let mut report = Report { vm, findings: &mut findings };
-            affinity::check(self, number, &mut report);
-            siblings::check(self, number, &mut report);
-            memory::check(self, number, &mut report);
-            quota::check(self, number, &mut report);
-            slices::check(&mut report);
-            neighbours::check(self, number, &mut report);
-        }
+        (0..self.subject.vms.len()).for_each(|number| self.findings_of(number, &mut findings));
         findings
+    }
+
+    /// What is found of one VM.
+    fn findings_of(&self, number: usize, findings: &mut Vec<Finding>) {
+        let mut report = Report { vm: &self.subject.vms[number], findings };
+        affinity::check(self, number, &mut report);
+        siblings::check(self, number, &mut report);
+        memory::check(self, number, &mut report);
+        quota::check(self, number, &mut report);
+        slices::check(&mut report);
+        neighbours::check(self, number, &mut report);
     }
 
     fn new(subject: &'a Subject) -> Context<'a> {

@@ -61,9 +61,14 @@ impl Seats<'_> {
         if free.len() < online.len() {
             return None;
         }
-        let tries = [cores(vm, &online), Some(lone)];
-        let board = || Board::new(self.context, &free, &self.taken.named);
-        tries.into_iter().flatten().find_map(|cores| board().seat(self, &cores))
+        let tries: Vec<Vec<Vec<u32>>> = [cores(vm, &online), Some(lone)].into_iter().flatten().collect();
+        // Where helpers have pCPUs of their own, those are the last choice.
+        let beside = free.difference(&self.context.helpers_own());
+        let choices = [Some(beside).filter(|beside| beside.len() >= online.len()), Some(free)];
+        choices.into_iter().flatten().find_map(|free| {
+            let board = || Board::new(self.context, &free, &self.taken.named);
+            tries.iter().find_map(|cores| board().seat(self, cores))
+        })
     }
 
     /// First and second choice of pCPUs for a vCPU: the nodes of its memory; else the nodes that the VM uses now, or

@@ -20,6 +20,9 @@ pub(super) struct Taken {
     owned: CpuSet,
 }
 
+/// Helpers with more pCPUs find another one.
+const FEW: usize = 4;
+
 /// Where the cures of others come first.
 pub(super) const LATER: &str = "follow the other cures first, then check again";
 /// Where no change of the VM helps.
@@ -151,6 +154,19 @@ impl Context<'_> {
             pcpus.len() >= crowd.guests.len() && !self.told(vm, crowd, sets)
         });
         (crowds, seated)
+    }
+
+    /// pCPUs that emulator and I/O threads have, as somebody pinned them to few, beside all dedicated ones.
+    pub(super) fn helpers_own(&self) -> CpuSet {
+        let helpers =
+            self.subject.vms.iter().flat_map(|vm| vm.helpers.iter().map(move |helper| (vm, helper)));
+        let own = helpers.filter(|(vm, helper)| {
+            let set = &helper.affinity.value;
+            let inherited =
+                vm.online().any(|(_, vcpu)| vcpu.affinity.as_ref().is_some_and(|a| a.value == *set));
+            !inherited && set.len() <= FEW && !set.iter().any(|cpu| self.owners.contains_key(&cpu))
+        });
+        own.fold(CpuSet::default(), |all, (_, helper)| all.union(&helper.affinity.value))
     }
 
     /// Units that no other VM names a pCPU of, as far as this one can use them: near its memory, if some are there.

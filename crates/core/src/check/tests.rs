@@ -213,6 +213,13 @@ fn the_conflict_of_the_paper_is_found_with_its_cost() {
     assert_eq!(name, "node-conflict npb 4");
     assert!(text.starts_with("Xen fills pCPUs 16-23 before the rest of 16-31"), "{text}");
     assert!(text.contains("with 8 busy vCPUs 4 modules of 4 compete while 4 idle"), "{text}");
+    // The other socket is free: both affinities are corrected together, as one cure for all that is wrong.
+    let both = "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30";
+    assert_eq!(cure, format!("cpus = \"{both}\" and cpus_soft = \"{both}\""));
+    assert!(found(&subject).iter().all(|(.., other)| *other == cure), "{:?}", found(&subject));
+    // It is not: the node affinity alone.
+    let others = vm("others", &["0-15"; 16]);
+    let (_, _, cure) = only(&host(OPTERON, vec![conflict.clone(), others]));
     assert!(cure.starts_with("cpus_soft = \"16-31\""), "{cure}");
     // Corrected: node affinity 2 and 3.
     for vcpu in &mut conflict.vcpus {

@@ -151,7 +151,8 @@ impl Controller {
             // A cpuset that is sized is chosen with that.
             let sized =
                 |vm: &VmId| asked.iter().any(|a| a.width.is_some() && seen.vms[a.number].seen.id == *vm);
-            let placed = placer.place(now, &seen, policy);
+            let resized = resized(&seen, &step.plan.actions);
+            let placed = placer.place(now, resized.as_ref().unwrap_or(&seen), policy);
             step.plan.actions.extend(placed.into_iter().filter(|action| !sized(&action.vm)));
             step.notes.extend(classes(policy, &seen));
         }
@@ -434,6 +435,20 @@ impl Known {
         }
         self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms))
     }
+}
+
+/// The host without the vCPUs that these actions take offline, which need no place any more; `None` if there are none.
+fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
+    let mut after = None;
+    for action in actions {
+        let Value::Vcpus(stay) = &action.to else { continue };
+        let after: &mut HostEstimate = after.get_or_insert_with(|| seen.clone());
+        let vm = after.vms.iter_mut().find(|vm| vm.seen.id == action.vm);
+        for (number, vcpu) in (0..).zip(vm.into_iter().flat_map(|vm| &mut vm.seen.vcpus)) {
+            vcpu.online &= stay.contains(CpuId(number));
+        }
+    }
+    after
 }
 
 /// What VMs are placed as, or why nobody knows that.

@@ -1,11 +1,11 @@
 //! Problems from what was read: configurations, and machines that are watched.
 
 use super::{Problem, Vcpu, Vm};
-use crate::check::{Memory, Subject};
+use crate::check::{Memory, Set, Subject};
 use crate::decide::Policy;
 use crate::machine::{Classed, HostEstimate, LeverKind, Role, State, VmEstimate};
 use crate::topology::Topology;
-use crate::{CpuSet, check, entitle};
+use crate::{CpuSet, Cpus, Quota, check, entitle};
 
 /// Where nothing says what a VM weighs.
 const USUAL: f64 = 1024.0;
@@ -25,6 +25,9 @@ impl Problem {
                 now: vcpu.affinity.as_ref().map(|set| set.value.clone()),
                 on: vcpu.affinity.as_ref().and_then(|set| only(&set.value)),
             });
+            let mut vcpus: Vec<Vcpu> = vcpus.collect();
+            let limit = |quota: Option<&Set<Quota>>| quota.and_then(|quota| quota.value.cpus());
+            within(&mut vcpus, |_| limit(vm.vcpu_quota.as_ref()), limit(vm.cap.as_ref()));
             Vm {
                 name: vm.name.clone(),
                 class: vm.class.clone(),
@@ -35,7 +38,7 @@ impl Problem {
                 }),
                 stays: vm.manager == check::Manager::Kubernetes || !vm.is_guest() && !narrow,
                 one_set: !vm.is_guest(),
-                vcpus: vcpus.collect(),
+                vcpus,
                 ..Vm::default()
             }
         });
@@ -83,6 +86,9 @@ fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
         now: vcpu.affinity.clone().filter(|set| !online.is_within(set)),
         on: vcpu.on.or_else(|| vcpu.affinity.as_ref().and_then(only)),
     });
+    let mut vcpus: Vec<Vcpu> = vcpus.collect();
+    let quota = |vcpu: u32| divided.vcpus.get(usize::try_from(vcpu).ok()?)?.quota;
+    within(&mut vcpus, quota, divided.cap);
     Vm {
         name: seen.name.clone(),
         class: vm.class.clone(),
@@ -91,8 +97,19 @@ fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
         memory_moves: seen.fixed(LeverKind::Nodes).is_none(),
         stays: seen.role == Role::Other || group && wide || seen.fixed(LeverKind::Affinity).is_some(),
         one_set: group,
-        vcpus: vcpus.collect(),
+        vcpus,
         ..Vm::default()
+    }
+}
+
+/// What limits leave of demands: nobody is busier than they allow.
+fn within(vcpus: &mut [Vcpu], quota: impl Fn(u32) -> Option<Cpus>, cap: Option<Cpus>) {
+    for vcpu in vcpus.iter_mut() {
+        vcpu.demand = quota(vcpu.id).map_or(vcpu.demand, |quota| vcpu.demand.min(quota.0));
+    }
+    let all: f64 = vcpus.iter().map(|vcpu| vcpu.demand).sum();
+    if let Some(Cpus(cap)) = cap.filter(|cap| cap.0 < all) {
+        vcpus.iter_mut().for_each(|vcpu| vcpu.demand *= cap / all);
     }
 }
 

@@ -479,3 +479,34 @@ fn a_host_without_a_pcpu_for_vms_leaves_them_and_says_so() {
     }
     assert!(place(&Problem::default(), Policy::Corefit).vms.is_empty());
 }
+
+/// Utilisations, not numbers of vCPUs, compete: three vCPUs that may use 0.375 pCPUs together leave cores to those who may
+/// use more.
+#[test]
+fn who_is_limited_counts_with_what_its_limits_leave() {
+    use crate::Quota;
+    use crate::check::{Set as Said, Subject, Vcpu as Known, Vm as Guest};
+    let quota = |quota_us| {
+        let source = String::new();
+        let value = Quota { quota_us: Some(quota_us), period_us: 100_000, burst_us: 0, source };
+        Some(Said { value, place: crate::check::Place::default() })
+    };
+    let guest = |name: &str, many: usize| Guest {
+        name: name.into(),
+        vcpus: vec![Known { online: true, ..Known::default() }; many],
+        ..Guest::default()
+    };
+    let limited = Guest { cap: quota(37_500), ..guest("limited", 3) };
+    let each = Guest { vcpu_quota: quota(25_000), ..guest("each", 1) };
+    let subject = Subject {
+        topology: Some("1 socket x 4 cores x 2 threads".parse().unwrap()),
+        vms: vec![limited, each, guest("free", 2)],
+        ..Subject::default()
+    };
+    let problem = Problem::of_subject(&subject);
+    let demands: Vec<Vec<f64>> =
+        problem.vms.iter().map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.demand).collect()).collect();
+    assert_eq!(demands, [vec![0.125; 3], vec![0.25], vec![1.0; 2]]);
+    let found = place(&problem, Policy::Corefit);
+    assert!(found.vms[2].vcpus.iter().all(|seat| matches!(seat.why, Reason::Alone { .. })), "{found:?}");
+}

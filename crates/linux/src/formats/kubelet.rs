@@ -1,7 +1,7 @@
 //! The state of Kubernetes' CPU manager (`/var/lib/kubelet/cpu_manager_state`): pCPUs dedicated to containers.
 //!
 //! Source: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`: `policyName`, `defaultCpuSet`, `entries` by pod and
-//! container, `checksum`.
+//! container, `checksum`. Up to Kubernetes 1.17 entries were by container alone (`CPUManagerCheckpointV1`).
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,17 @@ struct State {
     policy_name: Policy,
     default_cpu_set: String,
     #[serde(default)]
-    entries: BTreeMap<String, BTreeMap<String, String>>,
+    entries: BTreeMap<String, Entry>,
     #[serde(default, rename = "checksum")]
     _checksum: IgnoredAny,
+}
+
+/// Of a pod, by its containers; or of a container.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "entries have lists of pCPUs, by pod and container or by container alone")]
+enum Entry {
+    Pod(BTreeMap<String, String>),
+    Container(String),
 }
 
 #[derive(Deserialize, PartialEq)]
@@ -51,11 +59,18 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
     };
     let shared = cpus(&state.default_cpu_set, "defaultCpuSet", line_of(text, 0, "defaultCpuSet").0)?;
     let mut vms = Vec::new();
-    for (pod, containers) in &state.entries {
-        let (_, from) = line_of(text, 0, pod);
-        for (container, list) in containers {
-            let (line, _) = line_of(text, from, container);
-            let name = format!("{pod}/{container}");
+    for (key, entry) in &state.entries {
+        let (at, from) = line_of(text, 0, key);
+        let containers: Vec<(String, Option<u32>, &str)> = match entry {
+            Entry::Pod(containers) => {
+                let one = |(container, list): (&String, _)| {
+                    (format!("{key}/{container}"), line_of(text, from, container).0, list)
+                };
+                containers.iter().map(|(container, list)| one((container, list.as_str()))).collect()
+            }
+            Entry::Container(list) => vec![(key.clone(), at, list)],
+        };
+        for (name, line, list) in containers {
             let set = cpus(list, &name, line)?;
             if set.value.is_empty() {
                 return Err(FormatError {
@@ -103,6 +118,18 @@ mod tests {
         let names: Vec<_> =
             found.vms.iter().map(|vm| (vm.name.as_str(), vm.width(), vm.place.line)).collect();
         assert_eq!(names, [("p1/log", 1, Some(3)), ("p1/web", 2, Some(3))]);
+    }
+
+    #[test]
+    fn states_of_old_kubelets_have_containers_without_pods() {
+        let text = "{\"policyName\":\"static\",\"defaultCpuSet\":\"0,4\",\n\"entries\":{\n\"c1\":\"1-2\"},\"checksum\":1}";
+        let found = read(text, "state").unwrap();
+        assert_eq!((found.vms[0].name.as_str(), found.vms[0].place.line), ("c1", Some(3)));
+        assert_eq!(found.vms[0].pcpus().unwrap().to_string(), "1-2");
+        let odd = read("{\"policyName\":\"static\",\"defaultCpuSet\":\"0\",\"entries\":{\"c\":7}}", "s");
+        assert!(
+            odd.unwrap_err().to_string().contains("lists of pCPUs, by pod and container or by container")
+        );
     }
 
     #[test]
