@@ -61,8 +61,17 @@ struct Case {
     patience: f64,
 }
 
-pub(super) fn rows(effort: Effort) -> Result<Vec<Row>> {
-    let cases = cases(effort)?;
+impl Case {
+    /// Its name, as in "lu, 4 VMs".
+    fn name(&self) -> String {
+        format!("{}, {}", self.long.name, self.shortage.name())
+    }
+}
+
+/// Of all cases, or of those whose names have one of these in them.
+pub(super) fn rows(effort: Effort, only: &[String]) -> Result<Vec<Row>> {
+    let mut cases = cases(effort)?;
+    cases.retain(|case| only.is_empty() || only.iter().any(|part| case.name().contains(part.as_str())));
     let rows: Result<Vec<Vec<Row>>> =
         parallel::map(&cases, parallel::cpus(), "P2, sizes", rows_of).into_iter().collect();
     Ok(rows?.concat())
