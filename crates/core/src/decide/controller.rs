@@ -321,6 +321,14 @@ impl Controller {
         let available = hypothesis::available(seen, &groups);
         let mut crowd = (!groups.is_empty()).then(|| Crowd::of(seen, &Topology::of_snapshot(before)));
         let online = online(seen);
+        // What no VM may use is nobody's part.
+        let mut usable = CpuSet::default();
+        for vm in seen.vms.iter().filter(|vm| competes(vm)) {
+            usable = usable.union(&may_use(&online, vm));
+        }
+        for width in asked.iter().filter_map(|asked| asked.width.as_ref()) {
+            usable = usable.union(&width.all.intersection(&online));
+        }
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
@@ -339,7 +347,7 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(&online, vm, weights, asked.width.as_ref()),
+                share: share(&usable, vm, weights, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),
@@ -501,19 +509,26 @@ fn weight(vm: &VmEstimate) -> f64 {
     vm.seen.weight.map_or(1024.0, |weight| weight.0)
 }
 
-/// The formula of VCPU-Bal: all pCPUs times its part of all weights, within its cap and its vCPUs' affinities.
-fn share(online: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
-    let mut assigned = width.map(|width| width.all.clone()).unwrap_or_default();
+/// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, within its cap and its vCPUs'
+/// affinities. `usable`: those pCPUs.
+fn share(usable: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
+    let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
+    let assigned = crate::share::count(assigned.union(&may_use(usable, vm)).intersection(usable).len());
+    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
+    let part = crate::share::count(usable.len()) * weight(vm) / weights;
+    (part > 0.0).then(|| part.min(assigned).min(cap))
+}
+
+/// pCPUs of these that some of its vCPUs may use.
+fn may_use(online: &CpuSet, vm: &VmEstimate) -> CpuSet {
+    let mut all = CpuSet::default();
     for vcpu in &vm.seen.vcpus {
         let affinity = vcpu.affinity.as_ref().unwrap_or(online);
-        if !affinity.is_within(&assigned) {
-            assigned = assigned.union(affinity);
+        if !affinity.is_within(&all) {
+            all = all.union(affinity);
         }
     }
-    let assigned = crate::share::count(assigned.intersection(online).len());
-    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
-    let part = crate::share::count(online.len()) * weight(vm) / weights;
-    (part > 0.0).then(|| part.min(assigned).min(cap))
+    all.intersection(online)
 }
 
 /// Work per second; `None` if nobody counted, or the count began anew.
