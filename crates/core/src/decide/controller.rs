@@ -9,7 +9,7 @@ use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::place::{Place, placer};
 use super::shape::Shaping;
-use super::size::{Choice, Size, Subject, sizer, whole};
+use super::size::{Choice, Races, Size, Subject, sizer, whole};
 use super::weigh::{Granted, Weighing};
 use super::{Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
@@ -30,6 +30,7 @@ pub struct Controller {
     before: Option<Snapshot>,
     known: BTreeMap<VmId, Known>,
     arbiter: Option<Box<dyn Arbitrate + Send>>,
+    races: Races,
     weighing: Weighing,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
@@ -93,6 +94,7 @@ impl Controller {
     pub fn new(policy: Policy) -> Controller {
         Controller {
             arbiter: arbiter(policy.arbitrate),
+            races: Races::default(),
             weighing: Weighing::default(),
             placer: placer(&policy),
             shaping: Shaping::default(),
@@ -308,12 +310,12 @@ impl Controller {
     }
 
     /// Sizes: how many vCPUs each has online.
-    fn size(
+    fn size<'a>(
         &mut self,
-        asked: &[Asked],
+        asked: &'a [Asked],
         grants: &Option<Vec<Grant>>,
         before: &Snapshot,
-        seen: &HostEstimate,
+        seen: &'a HostEstimate,
         step: &mut Step,
     ) -> Vec<Action> {
         let groups = asked.iter().filter_map(|asked| Some((asked.number, asked.width.as_ref()?.all.clone())));
@@ -332,14 +334,9 @@ impl Controller {
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
-        let mut actions = Vec::new();
-        for (index, asked) in asked.iter().enumerate() {
+        let subject = |index: usize, asked: &'a Asked| {
             let vm = &seen.vms[asked.number];
-            let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
-            if !asked.sizable || seen.at < known.not_before {
-                continue;
-            }
-            let subject = Subject {
+            Subject {
                 vm,
                 rule: &asked.rule,
                 at: seen.at,
@@ -354,20 +351,41 @@ impl Controller {
                 wants: asked.wants,
                 granted: grants.as_ref().map(|grants| grants[index].pcpus),
                 period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
-                may_search: known.trying || searching < self.policy.searches,
+                may_search: false,
+            }
+        };
+        // What they would be entitled to, by number of vCPUs; once each.
+        let entitled =
+            |asked: &Asked, crowd: Option<&Crowd>, known: &RefCell<BTreeMap<_, _>>, online: u32| {
+                let cpuset = || Some(crowd?.pick(asked.number, asked.width.as_ref()?, online as usize));
+                let with = || hypothesis::with(seen, asked.number, online, cpuset());
+                *known.borrow_mut().entry(online).or_insert_with(with)
             };
-            let asked_before = RefCell::new(BTreeMap::new());
-            let entitled = |online| {
-                let mut before = asked_before.borrow_mut();
-                let cpuset =
-                    || Some(crowd.as_ref()?.pick(asked.number, asked.width.as_ref()?, online as usize));
-                *before
-                    .entry(online)
-                    .or_insert_with(|| hypothesis::with(seen, asked.number, online, cpuset()))
+        let mut subjects = Vec::new();
+        for (index, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.sizable) {
+            let Some(known) = self.known.get_mut(&seen.vms[asked.number].seen.id) else { continue };
+            if seen.at < known.not_before {
+                continue;
+            }
+            let may_search = known.trying || searching < self.policy.searches;
+            let subject = Subject { may_search, ..subject(index, asked) };
+            let before = RefCell::default();
+            let entitled = |online| entitled(asked, crowd.as_ref(), &before, online);
+            let tries = known.sizer.1.look(&subject, &entitled, &mut self.races);
+            searching += usize::from(tries && !known.trying);
+            subjects.push((asked, subject));
+        }
+        self.races.step(seen.over);
+        let mut actions = Vec::new();
+        for (asked, subject) in subjects {
+            let vm = subject.vm;
+            let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
+            let before = RefCell::default();
+            let choice = {
+                let entitled = |online| entitled(asked, crowd.as_ref(), &before, online);
+                known.sizer.1.choose(&subject, &entitled, &self.races)
             };
-            let choice = known.sizer.1.choose(&subject, &entitled);
             let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
-            searching += usize::from(known.trying && !was_trying);
             step.next = choice.next.map_or(step.next, |next| next.min(step.next));
             let preempted = subject.granted.is_some_and(|granted| granted < subject.online);
             let free = was_trying || known.trying || preempted;
