@@ -105,12 +105,7 @@ fn cases(effort: Effort) -> Result<Vec<Case>> {
     }
     for number in 0..random {
         let shortage = shortages[usize::try_from(number).unwrap_or(0) % shortages.len()];
-        cases.push(Case {
-            long: programs::random(RANDOM + number),
-            shortage,
-            run: 0,
-            random: true,
-        });
+        cases.push(Case { long: programs::random(RANDOM + number), shortage, run: 0, random: true });
     }
     Ok(cases)
 }

@@ -90,9 +90,9 @@ impl Stat {
     }
 
     /// How far off its value may be, as a part of it: what schedulers' turns do to short looks (measured on the
-    /// simulated host), and the unit that was not finished.
+    /// simulated host), and counting: units come in bursts, as phases of a program differ.
     fn error(&self) -> f64 {
-        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + 1.0 / self.units.max(1.0)
+        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + 1.0 / self.units.max(1.0).sqrt()
     }
 }
 
@@ -414,8 +414,12 @@ impl Race {
         let (best, known) = best.unwrap_or((self.turn, 0.0));
         let open =
             (0..self.levels.len()).filter(|level| self.proven.iter().all(|(proven, _)| proven != level));
-        let values = open.filter_map(|level| Some((level, self.value(level)?)));
-        let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > BETTER * known);
+        // What is not clearly better than VCPU-Bal's counts has to be so for as long.
+        let bal = |level: usize| self.members.iter().all(|member| member.counts[level] == member.bal);
+        let may_be =
+            |level: usize| if bal(level) { 1.0 + self.together(level).error() } else { 1.0 / BETTER };
+        let values = open.filter_map(|level| Some((level, self.value(level)? * may_be(level))));
+        let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
         let (next, over) = rival.map_or((best, true), |(rival, _)| (rival, false));
         if next != self.turn {
             let step = |member: &Member| member.counts[self.turn].abs_diff(member.counts[next]);
