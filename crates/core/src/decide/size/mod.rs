@@ -37,7 +37,7 @@ pub struct Subject<'a> {
     pub least: u32,
     /// See above.
     pub most: u32,
-    /// pCPUs by the formula of VCPU-Bal: its part by weight of all pCPUs, within its cap and affinity.
+    /// pCPUs by the formula of VCPU-Bal: its part by weight of all that VMs may use, within its cap and affinity.
     pub share: Option<f64>,
     /// pCPUs that it could get now with all its vCPUs online, by weights, with what others want now.
     pub available: Option<f64>,

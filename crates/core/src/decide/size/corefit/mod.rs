@@ -11,9 +11,10 @@
 //! ```
 //!
 //! **With a signal** all counts that may be best race each other ([`race`]), VCPU-Bal's among them: where it ends is
-//! measured to be no worse. **Without one** utilisation is all there is, and VCPU-Bal's count is taken unless its
-//! shape is P2's second or third ([`shape`]). What was learned is remembered by phase ([`memory`]). A search may cost
-//! [`PART`] of the VM's time and [`START`] seconds; the time until the next doubles with each that changed nothing.
+//! measured to be no worse. VMs that search at the same time race together ([`Races`]). **Without one** utilisation is
+//! all there is, and VCPU-Bal's count is taken unless its shape is P2's second or third ([`shape`]). What was learned is
+//! remembered by phase ([`memory`]). A search may cost [`PART`] of the VM's time and [`START`] seconds; the time until
+//! the next doubles with each that changed nothing.
 
 mod memory;
 mod race;
