@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// full hours
     #[arg(long, value_enum, value_name = "HOW", default_value = "quick")]
     controllers: Effort,
+    /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and
+    /// nothing else
+    #[arg(long, value_name = "CASE")]
+    only: Vec<String>,
     /// Draw P2's numbers of vCPUs: our times over the best ones
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -147,15 +151,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     papers.sort_unstable();
     papers.dedup();
+    if !args.only.is_empty() {
+        ensure!(
+            papers.contains(&Paper::P2) && args.controllers != Effort::None,
+            "--only chooses of P2's numbers of vCPUs; give P2, and --controllers quick or full"
+        );
+    }
     let (mut items, mut sizes) = (vec![], vec![]);
     if papers.contains(&Paper::P2) && args.controllers != Effort::None {
-        sizes = sizing::rows(args.controllers)?;
+        sizes = sizing::rows(args.controllers, &args.only)?;
+        ensure!(!sizes.is_empty(), "--only {:?}: no such case; names are as in \"lu, 4 VMs\"", args.only);
         items.extend(sizing::items(&sizes));
         if !args.json {
             show!("{}", sizing::text(&sizes));
         }
     }
-    for paper in &papers {
+    for paper in papers.iter().filter(|_| args.only.is_empty()) {
         items.extend(match paper {
             Paper::P1 => p1::items()?,
             Paper::P2 => p2::items()?,

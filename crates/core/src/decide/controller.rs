@@ -9,7 +9,7 @@ use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::place::{Place, placer};
 use super::shape::{Shaping, Slicing};
-use super::size::{Choice, Size, Subject, sizer, whole};
+use super::size::{Choice, Races, Size, Subject, sizer, whole};
 use super::weigh::{Granted, Weighing};
 use super::{Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
@@ -30,6 +30,7 @@ pub struct Controller {
     before: Option<Snapshot>,
     known: BTreeMap<VmId, Known>,
     arbiter: Option<Box<dyn Arbitrate + Send>>,
+    races: Races,
     weighing: Weighing,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
@@ -94,6 +95,7 @@ impl Controller {
     pub fn new(policy: Policy) -> Controller {
         Controller {
             arbiter: arbiter(policy.arbitrate),
+            races: Races::default(),
             weighing: Weighing::default(),
             placer: placer(&policy),
             shaping: Shaping::default(),
@@ -314,12 +316,12 @@ impl Controller {
     }
 
     /// Sizes: how many vCPUs each has online.
-    fn size(
+    fn size<'a>(
         &mut self,
-        asked: &[Asked],
+        asked: &'a [Asked],
         grants: &Option<Vec<Grant>>,
         before: &Snapshot,
-        seen: &HostEstimate,
+        seen: &'a HostEstimate,
         step: &mut Step,
     ) -> Vec<Action> {
         let groups = asked.iter().filter_map(|asked| Some((asked.number, asked.width.as_ref()?.all.clone())));
@@ -327,17 +329,20 @@ impl Controller {
         let available = hypothesis::available(seen, &groups);
         let mut crowd = (!groups.is_empty()).then(|| Crowd::of(seen, &Topology::of_snapshot(before)));
         let online = online(seen);
+        // What no VM may use is nobody's part.
+        let mut usable = CpuSet::default();
+        for vm in seen.vms.iter().filter(|vm| competes(vm)) {
+            usable = usable.union(&may_use(&online, vm));
+        }
+        for width in asked.iter().filter_map(|asked| asked.width.as_ref()) {
+            usable = usable.union(&width.all.intersection(&online));
+        }
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
-        let mut actions = Vec::new();
-        for (index, asked) in asked.iter().enumerate() {
+        let subject = |index: usize, asked: &'a Asked| {
             let vm = &seen.vms[asked.number];
-            let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
-            if !asked.sizable || seen.at < known.not_before {
-                continue;
-            }
-            let subject = Subject {
+            Subject {
                 vm,
                 rule: &asked.rule,
                 at: seen.at,
@@ -345,27 +350,48 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(&online, vm, weights, asked.width.as_ref()),
+                share: share(&usable, vm, weights, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),
                 wants: asked.wants,
                 granted: grants.as_ref().map(|grants| grants[index].pcpus),
                 period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
-                may_search: known.trying || searching < self.policy.searches,
+                may_search: false,
+            }
+        };
+        // What they would be entitled to, by number of vCPUs; once each.
+        let entitled =
+            |asked: &Asked, crowd: Option<&Crowd>, known: &RefCell<BTreeMap<_, _>>, online: u32| {
+                let cpuset = || Some(crowd?.pick(asked.number, asked.width.as_ref()?, online as usize));
+                let with = || hypothesis::with(seen, asked.number, online, cpuset());
+                *known.borrow_mut().entry(online).or_insert_with(with)
             };
-            let asked_before = RefCell::new(BTreeMap::new());
-            let entitled = |online| {
-                let mut before = asked_before.borrow_mut();
-                let cpuset =
-                    || Some(crowd.as_ref()?.pick(asked.number, asked.width.as_ref()?, online as usize));
-                *before
-                    .entry(online)
-                    .or_insert_with(|| hypothesis::with(seen, asked.number, online, cpuset()))
+        let mut subjects = Vec::new();
+        for (index, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.sizable) {
+            let Some(known) = self.known.get_mut(&seen.vms[asked.number].seen.id) else { continue };
+            if seen.at < known.not_before {
+                continue;
+            }
+            let may_search = known.trying || searching < self.policy.searches;
+            let subject = Subject { may_search, ..subject(index, asked) };
+            let before = RefCell::default();
+            let entitled = |online| entitled(asked, crowd.as_ref(), &before, online);
+            let tries = known.sizer.1.look(&subject, &entitled, &mut self.races);
+            searching += usize::from(tries && !known.trying);
+            subjects.push((asked, subject));
+        }
+        self.races.step(seen.over);
+        let mut actions = Vec::new();
+        for (asked, subject) in subjects {
+            let vm = subject.vm;
+            let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
+            let before = RefCell::default();
+            let choice = {
+                let entitled = |online| entitled(asked, crowd.as_ref(), &before, online);
+                known.sizer.1.choose(&subject, &entitled, &self.races)
             };
-            let choice = known.sizer.1.choose(&subject, &entitled);
             let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
-            searching += usize::from(known.trying && !was_trying);
             step.next = choice.next.map_or(step.next, |next| next.min(step.next));
             let preempted = subject.granted.is_some_and(|granted| granted < subject.online);
             let free = was_trying || known.trying || preempted;
@@ -521,19 +547,26 @@ fn weight(vm: &VmEstimate) -> f64 {
     vm.seen.weight.map_or(1024.0, |weight| weight.0)
 }
 
-/// The formula of VCPU-Bal: all pCPUs times its part of all weights, within its cap and its vCPUs' affinities.
-fn share(online: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
-    let mut assigned = width.map(|width| width.all.clone()).unwrap_or_default();
+/// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, within its cap and its vCPUs'
+/// affinities. `usable`: those pCPUs.
+fn share(usable: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
+    let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
+    let assigned = crate::share::count(assigned.union(&may_use(usable, vm)).intersection(usable).len());
+    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
+    let part = crate::share::count(usable.len()) * weight(vm) / weights;
+    (part > 0.0).then(|| part.min(assigned).min(cap))
+}
+
+/// pCPUs of these that some of its vCPUs may use.
+fn may_use(online: &CpuSet, vm: &VmEstimate) -> CpuSet {
+    let mut all = CpuSet::default();
     for vcpu in &vm.seen.vcpus {
         let affinity = vcpu.affinity.as_ref().unwrap_or(online);
-        if !affinity.is_within(&assigned) {
-            assigned = assigned.union(affinity);
+        if !affinity.is_within(&all) {
+            all = all.union(affinity);
         }
     }
-    let assigned = crate::share::count(assigned.intersection(online).len());
-    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
-    let part = crate::share::count(online.len()) * weight(vm) / weights;
-    (part > 0.0).then(|| part.min(assigned).min(cap))
+    all.intersection(online)
 }
 
 /// Work per second; `None` if nobody counted, or the count began anew.

@@ -40,9 +40,9 @@ pub(super) struct Ruled {
     pub(super) settled: f64,
 }
 
-/// Runs a host under a size policy until so much work is done. A run is followed for `patience` seconds at least; from then
+/// Runs a host under a size policy until so much work is done. A run is followed for [`SECONDS`] at least; from then
 /// on, once nothing was changed for twice [`LATELY`], it is taken to go on as in its last [`LATELY`] seconds.
-pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64, patience: f64) -> Result<Ruled> {
+pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Ruled> {
     let mut machine = SimMachine::new(Sim::new(spec)?, "P2", false);
     let mut controller = Controller::new(Policy { size, ..Policy::default() });
     let mut settled = 0.0;
@@ -69,7 +69,7 @@ pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64, patience: f64) -> Res
             recent.pop_front();
         }
         let calm = at - settled >= 2.0 * LATELY || at >= 2.0 * SECONDS;
-        if at >= patience && calm {
+        if at >= SECONDS && calm {
             let (then, had) = recent[0];
             at += (target - done) * (at - then) / (done - had).max(1e-9);
             break;

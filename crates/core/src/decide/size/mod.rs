@@ -16,7 +16,7 @@ use super::policy::{Policy, Rule, Sizer};
 use crate::Time;
 use crate::machine::VmEstimate;
 
-pub use corefit::Corefit;
+pub use corefit::{Corefit, Races};
 pub use pcpu_est::PcpuEst;
 pub use published::{AsGranted, VcpuBal, Vscale};
 
@@ -37,7 +37,7 @@ pub struct Subject<'a> {
     pub least: u32,
     /// See above.
     pub most: u32,
-    /// pCPUs by the formula of VCPU-Bal: its part by weight of all pCPUs, within its cap and affinity.
+    /// pCPUs by the formula of VCPU-Bal: its part by weight of all that VMs may use, within its cap and affinity.
     pub share: Option<f64>,
     /// pCPUs that it could get now with all its vCPUs online, by weights, with what others want now.
     pub available: Option<f64>,
@@ -78,9 +78,19 @@ pub struct Choice {
 
 /// A policy that decides for one VM, and what it remembers of it.
 pub trait Size: Debug {
-    /// How many vCPUs, now. `entitled(n)`: pCPUs that it would be entitled to with n online; one division of the whole
-    /// host, so not to be asked in vain.
-    fn choose(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>) -> Choice;
+    /// What the VM did since the last look, before any VM chooses. `entitled(n)`: pCPUs that it would be entitled to with n
+    /// online; one division of the whole host, so not to be asked in vain. Whether other counts are tried from now on.
+    fn look(&mut self, _: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &mut Races) -> bool {
+        false
+    }
+
+    /// How many vCPUs, now; after all VMs' looks. `entitled`: as above.
+    fn choose(
+        &mut self,
+        subject: &Subject<'_>,
+        entitled: &dyn Fn(u32) -> Option<f64>,
+        races: &Races,
+    ) -> Choice;
 }
 
 /// A policy by its name, for one VM.

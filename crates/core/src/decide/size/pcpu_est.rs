@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use super::published::keep;
-use super::{Choice, Size, Subject, whole};
+use super::{Choice, Races, Size, Subject, whole};
 use crate::Cpus;
 use crate::decide::Why;
 
@@ -48,7 +48,7 @@ impl PcpuEst {
 }
 
 impl Size for PcpuEst {
-    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let (Some(share), Some(used)) = (subject.share, subject.used) else { return keep(subject) };
         let from = subject.clamp(whole(share));
         if self.from != Some(from) {

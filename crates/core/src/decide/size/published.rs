@@ -1,6 +1,6 @@
 //! Policies that are formulas: nothing is remembered.
 
-use super::{Choice, Size, Subject, whole};
+use super::{Choice, Races, Size, Subject, whole};
 use crate::Cpus;
 use crate::decide::Why;
 
@@ -9,7 +9,7 @@ use crate::decide::Why;
 pub struct AsGranted;
 
 impl Size for AsGranted {
-    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let granted = subject.granted.unwrap_or(subject.online);
         Choice { count: subject.clamp(granted), why: Why::Granted { granted }, next: None }
     }
@@ -21,7 +21,7 @@ impl Size for AsGranted {
 pub struct VcpuBal;
 
 impl Size for VcpuBal {
-    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let Some(share) = subject.share else { return keep(subject) };
         Choice { count: subject.clamp(whole(share)), why: Why::Share { share: Cpus(share) }, next: None }
     }
@@ -33,7 +33,7 @@ impl Size for VcpuBal {
 pub struct Vscale;
 
 impl Size for Vscale {
-    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>) -> Choice {
+    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let Some(available) = subject.available else { return keep(subject) };
         // One that keeps all its vCPUs busy may want more than it can show.
         let busy = subject.wants.is_none_or(|wants| wants > 0.95 * f64::from(subject.online));

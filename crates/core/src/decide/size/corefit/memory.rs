@@ -32,7 +32,7 @@ impl Memory {
     /// The phase that did the same at this count.
     pub(super) fn recall(&self, available: u32, count: u32, mark: Mark) -> Option<&Phase> {
         let known = self.0.iter().rev().filter(|phase| phase.available == available);
-        known.into_iter().find(|phase| phase.marks.get(&count).is_some_and(|known| alike(*known, mark)))
+        known.into_iter().find(|phase| phase.marks.get(&count).is_some_and(|known| alike(*known, mark, 0.0)))
     }
 
     /// Remembers a phase, in the place of one that looks the same.
@@ -40,7 +40,7 @@ impl Memory {
         self.0.retain(|old| {
             let common: Vec<_> =
                 old.marks.iter().filter_map(|(n, mark)| Some((*mark, *marks.get(n)?))).collect();
-            old.available != available || common.is_empty() || !common.iter().all(|(a, b)| alike(*a, *b))
+            old.available != available || common.is_empty() || !common.iter().all(|(a, b)| alike(*a, *b, 0.0))
         });
         if self.0.len() == PHASES {
             self.0.remove(0);
@@ -49,10 +49,10 @@ impl Memory {
     }
 }
 
-/// Whether two marks are of the same load.
-pub(super) fn alike(a: Mark, b: Mark) -> bool {
-    let near = |a: f64, b: f64| (a - b).abs() <= ALIKE * a.max(b);
-    near(a.value, b.value) && near(a.used, b.used)
+/// Whether two marks are of the same load. `slack`: what counting may add to or take from a value.
+pub(super) fn alike(a: Mark, b: Mark, slack: f64) -> bool {
+    let near = |a: f64, b: f64, slack: f64| (a - b).abs() <= ALIKE * a.max(b) + slack;
+    near(a.value, b.value, slack) && near(a.used, b.used, 0.0)
 }
 
 #[cfg(test)]

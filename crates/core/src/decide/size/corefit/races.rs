@@ -1,0 +1,49 @@
+//! The races of a host: VMs that want to race at the same time race together, and one race is on at a time.
+
+use std::time::Duration;
+
+use super::race::{Entrant, Look, Race};
+use crate::machine::VmId;
+
+/// Who races. First all VMs tell what they did or that they want to race ([`Races::report`], [`Races::join`]), then time
+/// goes on for all ([`Races::step`]), then each is told its count.
+#[derive(Debug, Default)]
+pub struct Races {
+    wanted: Vec<Entrant>,
+    looks: Vec<(VmId, Look)>,
+    running: Option<Race>,
+    over: Option<Race>,
+}
+
+impl Races {
+    /// All have told what they did in this time.
+    pub fn step(&mut self, over: Duration) {
+        let looks = std::mem::take(&mut self.looks);
+        self.over = None;
+        if let Some(mut race) = self.running.take() {
+            let ended = race.look(over, &looks);
+            *(if ended { &mut self.over } else { &mut self.running }) = Some(race);
+        } else if !self.wanted.is_empty() {
+            self.running = Some(Race::new(&std::mem::take(&mut self.wanted)));
+        }
+    }
+
+    /// Whether no race is on, so that one can begin.
+    pub(super) fn is_free(&self) -> bool {
+        self.running.is_none()
+    }
+
+    pub(super) fn join(&mut self, entrant: Entrant) {
+        self.wanted.push(entrant);
+    }
+
+    pub(super) fn report(&mut self, id: &VmId, look: Look) {
+        self.looks.push((id.clone(), look));
+    }
+
+    /// The race that a VM takes part in, and whether it ended with this step.
+    pub(super) fn of(&self, id: &VmId) -> Option<(&Race, bool)> {
+        let race = self.running.as_ref().map(|race| (race, false)).or(self.over.as_ref().map(|r| (r, true)));
+        race.filter(|(race, _)| race.count(id).is_some())
+    }
+}
