@@ -354,7 +354,7 @@ fn the_topology_of_this_machine_and_of_a_line() {
 fn all_rules_are_listed_with_what_they_are_about() {
     let output = corefit(&captures(), &["check", "--explain"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 18, "{}", out(&output));
+    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 19, "{}", out(&output));
     assert!(
         out(&output).contains("stacked              several vCPUs of one VM on one pCPU\n"),
         "{}",

@@ -104,10 +104,6 @@ pub(crate) struct Vcpu {
     pub(crate) wait_since: Ns,
     pub(crate) run_ns: Ns,
     pub(crate) wait_ns: Ns,
-    /// How often it was put on a pCPU.
-    pub(crate) runs: u64,
-    /// Its slice under EEVDF; 0: the scheduler's own.
-    pub(crate) slice_ns: Ns,
     /// Left of its own quota in this period, with what was saved; [`NEVER`] without one.
     pub(crate) quota_left: Ns,
     /// Since when a quota keeps it from running, its own or else its VM's; [`NEVER`] if none does.
@@ -147,6 +143,10 @@ pub(crate) struct Cpus {
     pub(crate) pcpus: Vec<Pcpu>,
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) vms: Vec<VmCpus>,
+    /// By vCPU: how often it was put on a pCPU.
+    pub(crate) runs: Vec<u64>,
+    /// By vCPU: its slice under EEVDF; 0: the scheduler's own.
+    pub(crate) slices: Vec<Ns>,
     pub(crate) topology: Topology,
     /// Words of every mask.
     pub(crate) words: usize,

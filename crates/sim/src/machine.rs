@@ -118,7 +118,7 @@ impl SimMachine {
                 counters: Counters {
                     run_ns: Some(self.sim.run_ns(v)),
                     wait_ns: Some(self.sim.waited_ns(v)),
-                    runs: Some(self.sim.cpus.vcpus[v as usize].runs),
+                    runs: Some(self.sim.cpus.runs[v as usize]),
                 },
                 on: (ran_on != NONE).then_some(CpuId(ran_on)),
             }

@@ -27,6 +27,8 @@ impl Sim {
             pcpus: vec![Pcpu::new(); pcpus as usize],
             vcpus: vec![],
             vms: vec![],
+            runs: vec![],
+            slices: vec![],
             topology: Topology::new(&spec.hardware, &spec.classes),
             words,
             masks: vec![],
@@ -150,6 +152,8 @@ impl Parts {
             let mut vcpu_state = vcpu_of(vcpu, number, pool.is_some(), cpus);
             (vcpu_state.rotates, vcpu_state.sliced) = (vm.guest.rotate, vm.guest.rotate);
             cpus.vcpus.push(vcpu_state);
+            cpus.runs.push(0);
+            cpus.slices.push(vcpu.slice_ns.unwrap_or(0));
             self.limits.push(vcpu.limit.filter(|_| !xen));
         }
         let count = index(vm.vcpus.len());
@@ -294,8 +298,6 @@ fn vcpu_of(vcpu: &VcpuSpec, vm: u32, pool: bool, cpus: &mut Cpus) -> Vcpu {
         wait_since: 0,
         run_ns: 0,
         wait_ns: 0,
-        runs: 0,
-        slice_ns: vcpu.slice_ns.unwrap_or(0),
         debt: 0,
         quota_left: vcpu.limit.map_or(NEVER, |limit| limit.quota_ns),
         stopped_since: NEVER,

@@ -218,7 +218,7 @@ impl Sim {
         let vcpu = &mut self.cpus.vcpus[v as usize];
         vcpu.state = VState::Running;
         // Who goes on at once never left.
-        vcpu.runs += u64::from(pcpu.last != v || vcpu.wait_since != self.now);
+        self.cpus.runs[v as usize] += u64::from(pcpu.last != v || vcpu.wait_since != self.now);
         vcpu.pcpu = p;
         vcpu.charged = self.now;
         vcpu.wait_ns += self.now - vcpu.wait_since;

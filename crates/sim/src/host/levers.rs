@@ -88,7 +88,7 @@ impl Sim {
         self.known(vm, vcpu, "fair_slice")?;
         self.try_spec(vm, |spec| spec.vcpus[vcpu as usize].slice_ns = slice_ns)?;
         let v = self.cpus.vms[vm].first + vcpu;
-        self.cpus.vcpus[v as usize].slice_ns = slice_ns.unwrap_or(0);
+        self.cpus.slices[v as usize] = slice_ns.unwrap_or(0);
         Ok(())
     }
 

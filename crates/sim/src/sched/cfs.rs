@@ -88,7 +88,7 @@ impl Cfs {
 
     /// What a vCPU is to have until its deadline: its own, or the scheduler's.
     fn slice(&self, cpus: &Cpus, v: u32) -> Ns {
-        let own = cpus.vcpus[v as usize].slice_ns;
+        let own = cpus.slices[v as usize];
         if own > 0 { own } else { self.spec.base_slice_ns }
     }
 
