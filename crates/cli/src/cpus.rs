@@ -16,6 +16,8 @@ use crate::printable;
 const WINDOW: Duration = Duration::from_millis(200);
 /// Who used and waited for less than this, in CPUs, has not tried to get any.
 const RESTED: f64 = 0.2;
+/// A wait for a CPU that is longer than a timeslice.
+const LONG: Duration = Duration::from_millis(8);
 /// How often `--watch` reports.
 const REFRESH: Duration = Duration::from_secs(1);
 /// Contenders listed by name in the table.
@@ -89,8 +91,9 @@ fn report_all(args: &CpusArgs, root: &Root, pid: u32) -> anyhow::Result<()> {
         let mut report = estimate(&earlier, &later);
         let tried = args.other().is_none() && says_nothing(&report);
         if tried {
-            earlier = later;
-            keep_busy(WINDOW);
+            keep_busy(Duration::ZERO, WINDOW);
+            earlier = read(root, pid)?;
+            keep_busy(WINDOW, 2 * WINDOW);
             later = read(root, pid)?;
             report = estimate(&earlier, &later);
         }
@@ -110,11 +113,20 @@ fn says_nothing(report: &Report) -> bool {
     report.entitled.is_none() && measured && rested && report.available.0 < 1.0
 }
 
-/// Keeps one thread busy for some time.
-fn keep_busy(time: Duration) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::hint::spin_loop();
+/// Keeps one thread busy for a time, and on until it has just been kept waiting for [`LONG`], at most until
+/// another time: a quota that cannot be seen stops it in each of its periods, so between two such moments are
+/// whole periods, and what the thread got is what the quota leaves.
+fn keep_busy(least: Duration, most: Duration) {
+    let start = Instant::now();
+    let mut last = start;
+    loop {
+        let now = Instant::now();
+        let waited = now.duration_since(last);
+        let passed = now.duration_since(start);
+        if passed >= most || (passed >= least && waited >= LONG) {
+            return;
+        }
+        last = now;
     }
 }
 

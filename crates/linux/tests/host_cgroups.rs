@@ -67,7 +67,9 @@ fn realtime(above: &Group, group: &Group) -> Result<(Busy, f64), String> {
     if divided {
         for (group, runtime) in [(above, "50000"), (group, "40000")] {
             group.set("cpu.rt_period_us", "100000");
-            group.set("cpu.rt_runtime_us", runtime);
+            // The time of a group that was removed just now (by an earlier run) is free a little later.
+            let file = group.dir.join("cpu.rt_runtime_us");
+            until("there is time for real-time threads", || std::fs::write(&file, runtime).is_ok());
         }
     } else if most < 0.0 {
         return Err("real-time threads may use all of a pCPU here: nothing would be left to look with".into());
@@ -103,11 +105,11 @@ fn real_time_threads_run_before_what_has_weights_and_no_quota_holds_them() {
     let above = or_skip!(heavy());
     let (a, b) = (above.child("a"), above.child("b"));
     let (_first, most) = or_skip!(realtime(&above, &a));
-    let script = format!(
-        "echo $$ >'{}/cgroup.procs' && exec taskset -c 1 sh -c 'while :; do :; done'",
-        b.dir.display()
-    );
-    let _busy = Busy(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap());
+    // On its pCPU before it is in its group, for where it may run is read seldom.
+    let script = format!("echo $$ >'{}/cgroup.procs' && while :; do :; done", b.dir.display());
+    let mut command = Command::new("taskset");
+    let command = command.args(["-c", "1", "sh", "-c", &script]).stdin(Stdio::null());
+    let _busy = Busy(command.spawn().unwrap());
     until("the loop is in its group", || !members(&b.dir).is_empty());
     b.weight(200);
     a.quota(10_000); // of what has weights

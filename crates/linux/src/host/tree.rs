@@ -223,4 +223,32 @@ mod tests {
         put("cg/cpuset/a/cpuset.cpus", "x\n");
         assert_eq!(tree.settings(&root, "/a").1[0].0, What::Cpuset);
     }
+
+    #[test]
+    fn real_time_threads_may_use_the_least_that_their_groups_and_the_machine_leave() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("proc/self/mountinfo", "25 22 0:22 / /cg/cpu rw - cgroup cgroup rw,cpu\n");
+        let limit = |group: &str, runtime: &str, period: &str| {
+            put(&format!("cg/cpu{group}/cpu.rt_runtime_us"), &format!("{runtime}\n"));
+            put(&format!("cg/cpu{group}/cpu.rt_period_us"), &format!("{period}\n"));
+        };
+        limit("", "950000", "1000000");
+        limit("/a", "40000", "100000");
+        limit("/a/b", "50000", "100000");
+        put("proc/sys/kernel/sched_rt_runtime_us", "900000\n");
+        put("proc/sys/kernel/sched_rt_period_us", "1000000\n");
+        let root = Root::at(dir.path());
+        let tree = Tree::open(&root).unwrap();
+        let cpus = |path: &str| tree.realtime(&root, path).and_then(|quota| quota.cpus()).map(|cpus| cpus.0);
+        assert_eq!((cpus("/a/b"), cpus("/a"), cpus("")), (Some(0.4), Some(0.4), Some(0.9)));
+        assert!(tree.realtime(&root, "/a").unwrap().source.ends_with("/cg/cpu/a/cpu.rt_runtime_us"));
+        put("proc/sys/kernel/sched_rt_runtime_us", "-1\n");
+        limit("", "-1", "1000000");
+        assert_eq!((cpus("/a"), cpus("/c"), cpus("")), (Some(0.4), None, None));
+    }
 }
