@@ -447,8 +447,11 @@ mod tests {
         }
     }
 
+    /// Rate and pCPUs used of a VM, by its number and all counts.
+    type Does<'a> = &'a dyn Fn(usize, &[u32]) -> (f64, f64);
+
     /// Runs a race on rates and pCPUs used by VM and all counts; the counts that it ends with, and what it cost.
-    fn race(entrants: &[Entrant], does: &dyn Fn(usize, &[u32]) -> (f64, f64)) -> (Vec<u32>, f64) {
+    fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
         let mut race = Race::new(entrants);
         let counts =
             |race: &Race| -> Vec<u32> { entrants.iter().filter_map(|e| race.count(&e.id)).collect() };
