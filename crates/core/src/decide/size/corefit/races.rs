@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::race::{Entrant, Look, Race};
 use crate::machine::VmId;
 
-/// Who races. First all VMs tell what they did or that they want to race ([`Races::report`], [`Races::join`]), then time
+/// Who races. First all VMs tell what they did or that they want to race (`report`, `join`), then time
 /// goes on for all ([`Races::step`]), then each is told its count.
 #[derive(Debug, Default)]
 pub struct Races {
