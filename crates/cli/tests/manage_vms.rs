@@ -112,6 +112,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
         assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
         let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
         assert!(restored.status.success(), "{place}: {}", String::from_utf8_lossy(&restored.stderr));
+        assert!(!kept(&vms, guest.name), "{place}: {}", String::from_utf8_lossy(&restored.stdout));
         as_it_was(&vms, &guest);
     }
 

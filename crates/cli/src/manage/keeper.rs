@@ -283,7 +283,9 @@ impl Keeper {
     /// Notes of VMs of which nothing is changed any more.
     fn take_notes_back(&mut self, machine: &mut dyn Act) {
         let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
-        self.kept.retain(|vm, _| changed.contains(vm) || machine.keep(vm, None).is_err());
+        // Groups carry none.
+        let left = |result| matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)));
+        self.kept.retain(|vm, _| changed.contains(vm) || left(machine.keep(vm, None)));
     }
 
     fn take_over(
@@ -338,6 +340,7 @@ impl Keeper {
         // Last changed, first put back; but memory last, which may take its time.
         let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
         entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
+        let changed: BTreeSet<VmId> = entries.iter().map(|entry| entry.vm.clone()).collect();
         for entry in entries {
             let place = format!("{} of {}", entry.lever, entry.name);
             let here = snapshot.vms.iter().any(|vm| vm.id == entry.vm);
@@ -389,10 +392,18 @@ impl Keeper {
             // What is put back is found so by whoever reads the old journal.
             restored.pending.push(format!("the journal cannot be written: {error}"));
         }
-        for vm in snapshot.vms.iter().filter(|vm| vm.kept.is_some()) {
+        // A look may have missed the note of a VM that was changed.
+        let noted = |vm: &&VmState| vm.kept.is_some() || changed.contains(&vm.id);
+        for vm in snapshot.vms.iter().filter(noted) {
             self.kept.entry(vm.id.clone()).or_default();
         }
         self.take_notes_back(machine);
+        let left = |vm: &&VmState| {
+            self.kept.contains_key(&vm.id) && self.entries().iter().all(|entry| entry.vm != vm.id)
+        };
+        for vm in snapshot.vms.iter().filter(left) {
+            restored.pending.push(format!("the note of {}: it could not be taken back", vm.name));
+        }
         restored
     }
 }
