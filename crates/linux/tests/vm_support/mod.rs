@@ -57,8 +57,10 @@ impl Vms {
         let (owner, count) = (std::process::id().to_string(), count.to_string());
         let arguments = [&["up", &count, "--owner", &owner][..], options].concat();
         let mut output = testvm_of(state, &arguments);
-        if String::from_utf8_lossy(&output.stderr).contains("did not answer within") {
-            // Seen once, beside four compilers: a guest that is not up after two minutes. `testvm` took it away.
+        let late = ["did not answer within", "did not boot within"];
+        if late.iter().any(|late| String::from_utf8_lossy(&output.stderr).contains(late)) {
+            // Seen twice, once beside four compilers, once without a line of its kernel: a guest that is not up after two
+            // minutes. `testvm` took it away.
             _ = writeln!(std::io::stderr(), "testvm {arguments:?}: not up in time, once more");
             output = testvm_of(state, &arguments);
         }
