@@ -331,8 +331,9 @@ impl Controller {
         let online = online(seen);
         // What no VM may use is nobody's part.
         let mut usable = CpuSet::default();
+        let may = may_use(&self.policy, &online);
         for vm in seen.vms.iter().filter(|vm| competes(vm)) {
-            usable = usable.union(&may_use(&online, vm));
+            usable = usable.union(&may(vm));
         }
         for width in asked.iter().filter_map(|asked| asked.width.as_ref()) {
             usable = usable.union(&width.all.intersection(&online));
@@ -350,7 +351,7 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(&usable, vm, weights, asked.width.as_ref()),
+                share: share(&usable, &may(vm), vm, weights, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),
@@ -548,25 +549,35 @@ fn weight(vm: &VmEstimate) -> f64 {
 }
 
 /// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, within its cap and its vCPUs'
-/// affinities. `usable`: those pCPUs.
-fn share(usable: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
+/// affinities. `usable`: those pCPUs, `own`: those of them that it may use.
+fn share(usable: &CpuSet, own: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
     let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
-    let assigned = crate::share::count(assigned.union(&may_use(usable, vm)).intersection(usable).len());
+    let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
     let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
     let part = crate::share::count(usable.len()) * weight(vm) / weights;
     (part > 0.0).then(|| part.min(assigned).min(cap))
 }
 
-/// pCPUs of these that some of its vCPUs may use.
-fn may_use(online: &CpuSet, vm: &VmEstimate) -> CpuSet {
-    let mut all = CpuSet::default();
-    for vcpu in &vm.seen.vcpus {
-        let affinity = vcpu.affinity.as_ref().unwrap_or(online);
-        if !affinity.is_within(&all) {
-            all = all.union(affinity);
+/// pCPUs of these that some vCPUs of a VM may use, which for those that are placed is any but reserved ones: where they are
+/// pinned today limits nobody.
+fn may_use<'a>(policy: &'a Policy, online: &'a CpuSet) -> impl Fn(&VmEstimate) -> CpuSet + 'a {
+    move |vm| {
+        let left = policy.place == Placer::None
+            || policy.of(&vm.seen.name).exclude == Some(true)
+            || vm.seen.whole.is_some()
+            || vm.seen.fixed(LeverKind::Affinity).is_some();
+        if !left {
+            return online.difference(&policy.reserved);
         }
+        let mut all = CpuSet::default();
+        for vcpu in &vm.seen.vcpus {
+            let affinity = vcpu.affinity.as_ref().unwrap_or(online);
+            if !affinity.is_within(&all) {
+                all = all.union(affinity);
+            }
+        }
+        all.intersection(online)
     }
-    all.intersection(online)
 }
 
 /// Work per second; `None` if nobody counted, or the count began anew.
