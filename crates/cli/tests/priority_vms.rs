@@ -43,7 +43,7 @@ struct Scales {
 impl Scales {
     fn new(vms: &Vms) -> Scales {
         let mut machine = vms.machine();
-        let seen = machine.observe().unwrap().vms;
+        let seen = vms.look(machine.as_mut()).vms;
         let id = |name: &String| seen.iter().find(|vm| vm.name == *name).unwrap().id.clone();
         Scales { ids: vms.names.iter().map(id).collect(), machine }
     }

@@ -48,10 +48,10 @@ fn limits(machine: &mut dyn Act, vm: &VmId) -> [Limit; 2] {
 }
 
 /// The slice of one vCPU's thread is set, read back, seen, and put back.
-fn slices(machine: &mut dyn Act, vm: &VmId, name: &str) {
+fn slices(machine: &mut dyn Act, vm: &VmId, vms: &Vms) {
     let seen = |machine: &mut dyn Act| {
-        let vms = machine.observe().unwrap().vms;
-        vms.into_iter().find(|vm| vm.name == name).unwrap()
+        let seen = vms.look(machine).vms;
+        seen.into_iter().find(|vm| vm.name == vms.names[0]).unwrap()
     };
     let Some(before) = seen(machine).slices else {
         eprintln!("skipped: {}", seen(machine).fixed(LeverKind::Slice).expect("why it has none"));
@@ -76,7 +76,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     let options = ["--name", "shape", "--vcpus", "2", "--quota", "20", "--program", &program];
     let Some(vms) = or_skipped("shape on real VMs", Vms::up(1, &options)) else { return };
     let mut machine = vms.machine();
-    let seen = machine.observe().unwrap();
+    let seen = vms.look(machine.as_mut());
     let vm = &seen.vms.iter().find(|vm| vm.name == vms.names[0]).unwrap().id;
     let plain = limits(machine.as_mut(), vm);
     assert!(plain.iter().all(|limit| limit.burst_us == 0 && limit.quota_us.is_some()), "{plain:?}");
@@ -95,7 +95,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     }
     assert!(saves(machine.as_mut()), "it is read back");
     machine.set(vm, Lever::VcpuQuota(0), &Value::Limit(plain[0])).unwrap();
-    slices(machine.as_mut(), vm, &vms.names[0]);
+    slices(machine.as_mut(), vm, &vms);
     vms.testvm(&["exec", "--detach", &vms.names[0], "--", "/workloads/bursts"]);
 
     // By an init system.

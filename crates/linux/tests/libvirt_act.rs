@@ -32,14 +32,14 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
     let Some(vms) = or_skipped("every_lever_of_a_vm", Vms::up(2, &options)) else { return };
     let (name, mut machine) = (&vms.names[0], vms.machine());
     let machine = machine.as_mut();
-    let before = machine.observe().unwrap();
+    let before = vms.look(machine);
     let id = vm(&before, name).id.clone();
     let other = vm(&before, &vms.names[1]).clone();
 
     assert_eq!(machine.current(&id, Lever::Online), Ok(Value::Vcpus(set("0-3"))));
     assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0,2"))), Value::Vcpus(set("0,2")));
     assert_eq!(vms.guest(name, "cat /sys/devices/system/cpu/online").trim(), "0,2");
-    assert_eq!(vm(&machine.observe().unwrap(), name).online(), set("0,2"), "the next look shows it");
+    assert_eq!(vm(&vms.look(machine), name).online(), set("0,2"), "the next look shows it");
     assert_eq!(done(machine, &id, Lever::Online, Value::Vcpus(set("0-3"))), Value::Vcpus(set("0-3")));
 
     assert_eq!(machine.current(&id, Lever::Told), Ok(Value::Told(None)));
@@ -50,7 +50,7 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
     let original = machine.current(&id, Lever::Weight).unwrap();
     let weight = Value::Weight(Weight(3000.0));
     assert_eq!(done(machine, &id, Lever::Weight, weight.clone()), weight);
-    assert_eq!(vm(&machine.observe().unwrap(), name).weight, Some(Weight(3000.0)));
+    assert_eq!(vm(&vms.look(machine), name).weight, Some(Weight(3000.0)));
     assert_eq!(done(machine, &id, Lever::Weight, original.clone()), original);
 
     for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
@@ -63,10 +63,10 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
 
     let original = machine.current(&id, Lever::Affinity(2)).unwrap();
     assert_eq!(done(machine, &id, Lever::Affinity(2), Value::Pcpus(set("1"))), Value::Pcpus(set("1")));
-    assert_eq!(vm(&machine.observe().unwrap(), name).vcpus[2].affinity, Some(set("1")));
+    assert_eq!(vm(&vms.look(machine), name).vcpus[2].affinity, Some(set("1")));
     assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
 
-    let after = machine.observe().unwrap();
+    let after = vms.look(machine);
     let settings = |vm: &VmState| {
         (vm.weight, vm.quota.clone(), vm.vcpus.iter().map(|v| v.affinity.clone()).collect::<Vec<_>>())
     };
@@ -78,7 +78,7 @@ fn an_agent_that_hangs_or_is_gone_keeps_nobody_waiting_and_is_asked_again_later(
     let options = ["--name", "acthang", "--vcpus", "2"];
     let Some(vms) = or_skipped("an_agent_that_hangs", Vms::up(1, &options)) else { return };
     let (name, mut machine) = (&vms.names[0], vms.machine());
-    let id = vm(&machine.observe().unwrap(), name).id.clone();
+    let id = vm(&vms.look(machine.as_mut()), name).id.clone();
     vms.testvm(&[
         "exec",
         "--detach",
@@ -112,7 +112,7 @@ fn a_vm_without_agent_says_why_it_cannot_shrink_and_a_vm_that_ended_is_gone() {
     let options = ["--name", "actbare", "--bare", "--vcpus", "2"];
     let Some(vms) = or_skipped("a_vm_without_agent", Vms::up(1, &options)) else { return };
     let (name, mut machine) = (&vms.names[0], vms.machine());
-    let snapshot = machine.observe().unwrap();
+    let snapshot = vms.look(machine.as_mut());
     let seen = vm(&snapshot, name);
     assert!(
         seen.fixed(LeverKind::Online).is_some_and(|why| why.contains("no guest agent")),
@@ -139,7 +139,7 @@ fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
     let Some(vms) = or_skipped("sized_by_plugging", Vms::up(1, &options)) else { return };
     let mut machine = vms.machine();
     let machine = machine.as_mut();
-    let snapshot = machine.observe().unwrap();
+    let snapshot = vms.look(machine);
     let seen = vm(&snapshot, &vms.names[0]);
     assert!(
         seen.fixed(LeverKind::Online).is_none() && seen.fixed(LeverKind::Told).is_some(),
@@ -158,7 +158,7 @@ fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
         Ok(()) => assert_ne!(*left, set("0-3")),
         Err(MachineError::Unsupported(why)) => {
             assert!(why.contains("did not let go of vCPU 3"), "{why}");
-            let snapshot = machine.observe().unwrap();
+            let snapshot = vms.look(machine);
             let fixed = vm(&snapshot, &vms.names[0]).fixed(LeverKind::Online);
             assert!(fixed.is_some_and(|reason| reason == why), "{fixed:?}");
         }

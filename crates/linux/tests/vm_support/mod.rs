@@ -4,9 +4,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corefit_core::machine::Act;
+use corefit_core::machine::{Act, Snapshot};
 use corefit_linux::libvirt::{Options, open};
 
 /// Longest that a look may take.
@@ -77,6 +77,22 @@ impl Vms {
 
     pub(crate) fn machine(&self) -> Box<dyn Act> {
         open(&self.uri, Options { timeout: TIMEOUT, guests: Some(Duration::from_millis(500)) })
+    }
+
+    /// A look that shows all of them. While another test's VM starts, libvirtd makes those wait who ask for any,
+    /// and a first look has nothing to fall back on: it names those that it could not ask for, which is right.
+    pub(crate) fn look(&self, machine: &mut dyn Act) -> Snapshot {
+        let begun = Instant::now();
+        loop {
+            let snapshot = machine.observe();
+            match &snapshot {
+                Ok(snapshot)
+                    if self.names.iter().all(|name| snapshot.vms.iter().any(|vm| vm.name == *name)) => {}
+                _ if begun.elapsed() < Duration::from_secs(20) => continue,
+                seen => panic!("not all of {:?} are seen: {seen:#?}", self.names),
+            }
+            return snapshot.unwrap();
+        }
     }
 
     pub(crate) fn virsh(&self, arguments: &[&str]) {
