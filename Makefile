@@ -16,7 +16,7 @@ demo: build
 
 # All tests.
 test: build vms
-	cargo test --workspace --release --locked
+	cargo test --workspace --release --locked --no-fail-fast
 	workloads/check
 	@scripts/test-testvm || [ $$? -eq 77 ]
 
