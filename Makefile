@@ -35,7 +35,7 @@ bench: build
 differential:
 	cargo test -p corefit-linux --release --locked --test kernel_shares -- --ignored --nocapture differential
 
-# What real VMs are predicted to get against what they get: 22 minutes on a quiet machine.
+# What real VMs are predicted to get against what they get: 28 minutes on a quiet machine.
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 

@@ -207,5 +207,9 @@ fn row(what: &str, times: &[f64]) {
     let n = times.len() as f64;
     let mean = times.iter().sum::<f64>() / n;
     let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    println!("{what}: {mean:.2} (standard error {:.2}, {n} runs)", (variance / n).sqrt());
+    match times.len() {
+        0 => println!("{what}: no run was over"),
+        1 => println!("{what}: {mean:.2} (one run)"),
+        n_runs => println!("{what}: {mean:.2} (standard error {:.2}, {n_runs} runs)", (variance / n).sqrt()),
+    }
 }

@@ -2,10 +2,10 @@
 //! on pCPUs 0 and 1.
 //!
 //! Each prediction is made from the window before the one that it is compared with. The short form
-//! passes a case with the first window of some seconds that is as predicted, six at most: a wrong
+//! passes a case with the first window of some seconds that is as predicted, fifteen at most: a wrong
 //! prediction is wrong in all of them, a disturbance is not. Windows in or before which the rest of
 //! the machine is busy are not judged: that is no steady case. The long form,
-//! `make vm-shares`, judges the mean of five windows of a minute each: 22 minutes on a machine where
+//! `make vm-shares`, judges the mean of five windows of a minute each: 28 minutes on a machine where
 //! nobody else does anything.
 
 mod vm_support;
@@ -19,7 +19,8 @@ use vm_support::{Vms, or_skipped};
 const NEAR: f64 = 0.05;
 /// The same in the short form, whose windows are a few of the kernel's balancing intervals.
 const ROUGH: f64 = 0.15;
-const TRIES: usize = 6;
+/// Linux 6.18 was seen to let two vCPUs that were pinned to another pCPU wait there for 20 s.
+const TRIES: usize = 15;
 /// Wrong windows from which on a prediction is wrong.
 const ENOUGH: usize = 3;
 /// pCPUs that the rest of the machine may use in a window that is judged.
@@ -55,6 +56,14 @@ fn cases() -> [Case; 4] {
     ]
 }
 
+/// The first case with a pCPU for each vCPU, for the long form only: on Linux 6.18 one of the two equal VMs, by
+/// chance, gets nearly nothing for up to 20 s, though its vCPUs wait. Busy loops in groups like these do not show it.
+fn pinned() -> Case {
+    let pinned = || Set { pins: ["0", "1"], ..PLAIN };
+    let sets = [pinned(), Set { weight: 2048, ..pinned() }, pinned()];
+    Case("weights 1:2:1, each vCPU on a pCPU of its own", sets, [0.5, 1.0, 0.5])
+}
+
 #[test]
 fn vms_get_what_is_predicted() {
     let Some(vms) = or_skipped("vms_get_what_is_predicted", Vms::up(3, &["--vcpus", "2"])) else { return };
@@ -79,7 +88,7 @@ fn vms_get_what_is_predicted() {
 }
 
 #[test]
-#[ignore = "takes 22 minutes on a quiet machine: make vm-shares"]
+#[ignore = "takes 28 minutes on a quiet machine: make vm-shares"]
 fn vms_get_what_is_predicted_for_five_minutes_each() {
     let Some(vms) =
         or_skipped("vms_get_what_is_predicted_for_five_minutes_each", Vms::up(3, &["--vcpus", "2"]))
@@ -88,7 +97,7 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
     };
     let seconds = std::env::var("COREFIT_WINDOW_S").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
     let mut wrong = Vec::new();
-    for case in cases() {
+    for case in cases().into_iter().chain([pinned()]) {
         let mut watch = case.watch(&vms, Duration::from_secs(seconds));
         let windows: Vec<Window> = (0..5).map(|_| watch()).collect();
         windows.iter().for_each(|window| window.print(&vms.names));
@@ -105,6 +114,8 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
 struct Window {
     predicted: [f64; 3],
     used: [f64; 3],
+    /// Used, or waited for.
+    wanted: [f64; 3],
     /// What is not a VM used in it, or in the window before if that is more.
     others: f64,
 }
@@ -119,6 +130,7 @@ impl Window {
         Self {
             predicted: all(&|name| of(predicted, name).0),
             used: all(&|name| of(now, name).1),
+            wanted: all(&|name| of(now, name).2),
             others: others(predicted).max(others(now)),
         }
     }
@@ -129,6 +141,7 @@ impl Window {
         Self {
             predicted: std::array::from_fn(|i| mean(&|window| window.predicted[i])),
             used: std::array::from_fn(|i| mean(&|window| window.used[i])),
+            wanted: std::array::from_fn(|i| mean(&|window| window.wanted[i])),
             others: mean(&|window| window.others),
         }
     }
@@ -150,8 +163,9 @@ impl Window {
     }
 
     fn print(&self, names: &[String]) {
-        for ((name, predicted), used) in names.iter().zip(self.predicted).zip(self.used) {
-            print!("  {name}: predicted {predicted:.3}, used {used:.3};");
+        for (vm, name) in names.iter().enumerate() {
+            let (predicted, used, wanted) = (self.predicted[vm], self.used[vm], self.wanted[vm]);
+            print!("  {name}: predicted {predicted:.3}, used {used:.3} of {wanted:.1};");
         }
         println!("  others use {:.3}", self.others);
     }
@@ -162,7 +176,11 @@ impl Case {
     fn watch<'a>(&self, vms: &'a Vms, window: Duration) -> impl FnMut() -> Window + use<'a> {
         println!("{}, pCPUs:", self.0);
         for (set, name) in self.1.iter().zip(&vms.names) {
+            vms.testvm(&["busy", name, "0"]);
             set.apply(vms, name);
+        }
+        for (set, name) in self.1.iter().zip(&vms.names) {
+            vms.testvm(&["busy", name, &set.busy.to_string()]);
         }
         let mut machine = vms.machine();
         let mut before = Snapshot::default();
@@ -174,7 +192,7 @@ impl Case {
             seen
         };
         // To settle; then the first window to predict from.
-        watch(Duration::from_secs(2));
+        watch(window.clamp(Duration::from_secs(2), Duration::from_secs(30)) / 2);
         let mut predicted = watch(window.min(Duration::from_secs(10)));
         move || {
             let now = watch(window);
@@ -209,12 +227,13 @@ impl Case {
     }
 }
 
-/// What a VM has available, and what it used.
-fn of(estimate: &HostEstimate, name: &str) -> (f64, f64) {
+/// What a VM has available, what it used, and that with what it waited for.
+fn of(estimate: &HostEstimate, name: &str) -> (f64, f64, f64) {
     let vm = estimate.vms.iter().find(|vm| vm.seen.role == Role::Vm && vm.seen.name == name);
     let vm = vm.unwrap_or_else(|| panic!("{name} is not seen"));
     let known = |cpus: Option<corefit_core::Cpus>| cpus.expect("all is measured").0;
-    (known(vm.available), known(vm.activity.used))
+    let used = known(vm.activity.used);
+    (known(vm.available), used, used + known(vm.activity.waiting))
 }
 
 impl Set {
@@ -225,6 +244,5 @@ impl Set {
         for (vcpu, pin) in self.pins.iter().enumerate() {
             vms.virsh(&["vcpupin", name, &vcpu.to_string(), pin, "--live"]);
         }
-        vms.testvm(&["busy", name, &self.busy.to_string()]);
     }
 }
