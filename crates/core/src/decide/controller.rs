@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
+use super::part::{competes, may_use, online, share, weight};
 use super::place::{Place, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Races, Size, Subject, sizer, whole};
@@ -533,51 +534,6 @@ fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, choice: Choice) -> Option<
         to: Value::Pcpus(to),
         why: choice.why,
     })
-}
-
-/// pCPUs that are online.
-fn online(seen: &HostEstimate) -> CpuSet {
-    seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect()
-}
-
-fn competes(vm: &VmEstimate) -> bool {
-    vm.seen.role == Role::Vm && vm.seen.state == State::Running
-}
-
-fn weight(vm: &VmEstimate) -> f64 {
-    vm.seen.weight.map_or(1024.0, |weight| weight.0)
-}
-
-/// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, within its cap and its vCPUs'
-/// affinities. `usable`: those pCPUs, `own`: those of them that it may use.
-fn share(usable: &CpuSet, own: &CpuSet, vm: &VmEstimate, weights: f64, width: Option<&Width>) -> Option<f64> {
-    let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
-    let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
-    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
-    let part = crate::share::count(usable.len()) * weight(vm) / weights;
-    (part > 0.0).then(|| part.min(assigned).min(cap))
-}
-
-/// pCPUs of these that some vCPUs of a VM may use, which for those that are placed is any but reserved ones: where they are
-/// pinned today limits nobody.
-fn may_use<'a>(policy: &'a Policy, online: &'a CpuSet) -> impl Fn(&VmEstimate) -> CpuSet + 'a {
-    move |vm| {
-        let left = policy.place == Placer::None
-            || policy.of(&vm.seen.name).exclude == Some(true)
-            || vm.seen.whole.is_some()
-            || vm.seen.fixed(LeverKind::Affinity).is_some();
-        if !left {
-            return online.difference(&policy.reserved);
-        }
-        let mut all = CpuSet::default();
-        for vcpu in &vm.seen.vcpus {
-            let affinity = vcpu.affinity.as_ref().unwrap_or(online);
-            if !affinity.is_within(&all) {
-                all = all.union(affinity);
-            }
-        }
-        all.intersection(online)
-    }
 }
 
 /// Work per second; `None` if nobody counted, or the count began anew.

@@ -11,6 +11,7 @@ mod controller;
 mod cpusets;
 pub mod demand;
 mod hypothesis;
+mod part;
 pub mod place;
 pub mod placement;
 mod policy;

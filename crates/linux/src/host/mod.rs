@@ -23,13 +23,13 @@ mod resctrl;
 mod tally;
 mod tasks;
 mod tree;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use corefit_core::machine::{CacheUse, Counters, FairSlices, Group, Pcpu, Role, VcpuState, VmId, VmState};
-use corefit_core::topology::Cache;
-use corefit_core::{CpuSet, Quota, Throttled, Time, Unread, Weight, What};
+use corefit_core::machine::{Counters, Group, Role, VmId, VmState};
+use corefit_core::{CpuSet, Throttled, Time, What};
 
 use crate::cgroup::{files, mounts::Version};
 use crate::notes::Notes;
@@ -46,6 +46,8 @@ use resctrl::Resctrl;
 use tally::{Look, Tally};
 use tasks::{Direct, Scene};
 use tree::{Settings, Tree};
+use view::per_cpu;
+pub use view::{HostView, VmCounters, VmGroup};
 
 /// What changes rarely (weights, quotas, cpusets, the groups inside a group) is read anew after this.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -58,108 +60,6 @@ const PLACES: usize = 64;
 const SLICES: usize = 64;
 /// The groups inside a VM or a competitor are followed so far.
 const MOST_GROUPS: usize = 10_000;
-
-/// Whether to read what the VMs' groups used and waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VmCounters {
-    /// Yes.
-    Read,
-    /// No: somebody else knows better (libvirt counts each vCPU).
-    Skip,
-}
-
-/// A host's tree at one instant.
-#[derive(Clone, Debug, Default)]
-pub struct HostView {
-    /// When the reading began.
-    pub at: Time,
-    /// All pCPUs.
-    pub pcpus: Vec<Pcpu>,
-    /// Last-level caches.
-    pub caches: Vec<Cache>,
-    /// Why nobody counts what VMs do to caches; `None` where somebody does.
-    pub uncounted: Option<String>,
-    /// Who counts it.
-    pub(crate) monitors: Monitors,
-    /// Slices on the way to VMs, parents first, each named by its path. The top itself is none of them.
-    pub groups: Vec<Group>,
-    /// Everything else that competes, as [`Role::Other`].
-    pub others: Vec<VmState>,
-    /// The VMs' groups that exist, in the order of their paths.
-    pub vms: Vec<VmGroup>,
-    /// What could not be read.
-    pub unread: Vec<Unread>,
-}
-
-/// The group of a VM.
-#[derive(Clone, Debug)]
-pub struct VmGroup {
-    /// Its path below the top.
-    pub path: String,
-    /// Path and inode: tells it from a later group of the same path.
-    pub id: VmId,
-    /// The slice that it is in; `None` at the top.
-    pub parent: Option<String>,
-    /// Among its siblings (v1: 1024 is usual, v2: 100); `None` if unread.
-    pub weight: Option<Weight>,
-    /// Its bandwidth limit; `None` if it has no such setting.
-    pub quota: Option<Quota>,
-    /// How often that limit stopped it; `None` without one.
-    pub throttled: Option<Throttled>,
-    /// Which of these could not be read.
-    pub unread: Vec<What>,
-    /// The pCPUs that it may use.
-    pub cpus: CpuSet,
-    /// The NUMA nodes that are set for its memory; `None` if nothing is set.
-    pub memory_nodes: Option<CpuSet>,
-    /// Whether memory moves when these are changed.
-    pub memory_moves: bool,
-    /// What everything in it used and waited for; `None` each if unread or not asked for.
-    pub counters: Counters,
-    /// Slices of its threads; `None` where they have none, or nobody asks.
-    pub slices: Option<FairSlices>,
-    /// What it did to the last-level caches; `None` where nobody counts that, or nobody asks.
-    pub cache: Option<CacheUse>,
-    /// Where its threads were seen to run last.
-    pub on: CpuSet,
-    /// An instant before it was made, after the look before, if it is new.
-    pub began: Option<Time>,
-}
-
-impl VmGroup {
-    /// The group as a VM: one vCPU per pCPU that it may use.
-    #[must_use]
-    pub fn into_vm(self) -> VmState {
-        VmState {
-            vcpus: per_cpu(&self.cpus, &self.on),
-            id: self.id,
-            name: self.path,
-            parent: self.parent,
-            weight: self.weight,
-            quota: self.quota,
-            throttled: self.throttled,
-            unread: self.unread,
-            whole: Some(self.counters),
-            cache: self.cache,
-            began: self.began,
-            fixed: act::fixed(self.memory_nodes.is_some(), self.memory_moves, self.slices.is_some()),
-            slices: self.slices,
-            memory_nodes: self.memory_nodes,
-            ..VmState::default()
-        }
-    }
-}
-
-/// One vCPU per pCPU, each of which may use all of them.
-fn per_cpu(cpus: &CpuSet, on: &CpuSet) -> Vec<VcpuState> {
-    let vcpu = |cpu| VcpuState {
-        online: true,
-        affinity: Some(cpus.clone()),
-        on: on.contains(cpu).then_some(cpu),
-        ..VcpuState::default()
-    };
-    cpus.iter().map(vcpu).collect()
-}
 
 /// Looks at a host's tree time after time.
 pub struct HostReader {

@@ -11,9 +11,10 @@ use std::time::Duration;
 use corefit_core::machine::{Counters, Role, VcpuState, VmId, VmState};
 use corefit_core::{CpuSet, Quota, Time, Weight};
 
+use super::REFRESH;
 use super::kept::Kept;
 use super::tally::{Done, affinity, grown, is_born_since, schedstat, task};
-use super::{REFRESH, per_cpu};
+use super::view::per_cpu;
 use crate::proc::{Task, autogroup};
 
 /// For how long what rests is still shown.
