@@ -30,7 +30,7 @@ pub struct HostView {
     pub(crate) monitors: Monitors,
     /// Slices on the way to VMs, parents first, each named by its path. The top itself is none of them.
     pub groups: Vec<Group>,
-    /// Everything else that competes, as [`Role::Other`].
+    /// Everything else that competes, as [`Role::Other`](corefit_core::machine::Role::Other).
     pub others: Vec<VmState>,
     /// The VMs' groups that exist, in the order of their paths.
     pub vms: Vec<VmGroup>,
