@@ -87,6 +87,7 @@ impl Rotation {
             self.looks.fetch_add(1, Ordering::SeqCst);
             let ran: Vec<(u32, Duration)> =
                 look.threads.iter().map(|thread| (thread.tid, Duration::from_nanos(thread.run_ns))).collect();
+            self.mover.catch_up(&self.mover.allowed());
             let alone = turns.look(&ran, begun.saturating_duration_since(before));
             before = begun;
             if let Some(alone) = alone
