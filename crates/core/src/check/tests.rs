@@ -260,6 +260,36 @@ fn guest_nodes_have_to_be_where_their_memory_is() {
     assert_eq!(names(&host(SMT, vec![floating])), ["far-memory a 8", "far-memory a 8"]);
 }
 
+/// Where a guest is told of siblings that are none, pairs would share cores while others idle.
+#[test]
+fn invented_siblings_are_no_reason_to_share_cores() {
+    let crossed = || {
+        let mut vm = vm("a", &["0", "2", "1", "3"]);
+        vm.guest = guest(1, 2, 2);
+        vm
+    };
+    let followed = |mut subject: Subject| -> (Vec<String>, Vec<String>, Option<u32>) {
+        let found = check(&subject);
+        let rules = found.iter().filter(|f| f.vm == "a").map(|f| f.rule.to_string()).collect();
+        let vm = &mut subject.vms[0];
+        found.iter().filter(|f| f.vm == "a").flat_map(|f| &f.changes).for_each(|change| change.apply(vm));
+        let pins = vm.vcpus.iter().map(|vcpu| vcpu.affinity.as_ref().unwrap().value.to_string()).collect();
+        let threads = vm.guest.as_ref().map(|told| told.value.threads);
+        assert!(names(&subject).is_empty(), "{pins:?}: {:?}", names(&subject));
+        (rules, pins, threads)
+    };
+    let both = ["guest-topology", "siblings-forced"].map(String::from).to_vec();
+    assert_eq!(
+        followed(host(SMT, vec![crossed()])),
+        (both, ["0", "2", "4", "6"].map(String::from).to_vec(), Some(1))
+    );
+    // Told truly, they stay together.
+    let mut pairs = vm("a", &["0", "1", "2", "2"]);
+    pairs.guest = guest(1, 2, 2);
+    let (_, pins, threads) = followed(host(SMT, vec![pairs]));
+    assert_eq!((pins.join(" "), threads), ("0 1 2 3".into(), Some(2)));
+}
+
 /// `vnuma` of xl: Xen prefers the pCPUs beside the memory, as far as the affinity has some.
 #[test]
 fn nodes_of_a_xen_guest_have_to_be_where_its_vcpus_run() {

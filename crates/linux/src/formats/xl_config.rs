@@ -367,7 +367,8 @@ mod tests {
                 (cell.id, cell.vcpus.to_string(), memory.value.to_string(), memory.place.line)
             });
             let expected = [(0, "0-1,4", "0", 2), (1, "2-3", "2", 4)];
-            let expected = expected.map(|(id, vcpus, node, line)| (id, vcpus.into(), node.into(), Some(line)));
+            let expected =
+                expected.map(|(id, vcpus, node, line)| (id, vcpus.into(), node.into(), Some(line)));
             assert_eq!(cells.collect::<Vec<(u32, String, String, Option<u32>)>>(), expected);
         }
         assert!(vm("name = 'a'\nvnuma = []").unwrap().cells.is_empty());
