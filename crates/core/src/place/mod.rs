@@ -198,9 +198,8 @@ pub enum Reason {
     Policy(&'static str),
 }
 
-/// How often another placement is looked for from where one puts everybody: on small hosts, where that nearly always ends
-/// with the same, and on larger ones, where each takes some ms.
-const ROUNDS: (usize, usize) = (8, 1);
+/// How often, at most, another placement is looked for from where one puts everybody.
+const ROUNDS: usize = 8;
 
 /// Where everybody should run by a policy. The same problem gives the same placement.
 #[must_use]
@@ -215,10 +214,11 @@ pub fn place(problem: &Problem, policy: Policy) -> Placement {
 }
 
 /// The placement that is found again once it is in force: from where the first one puts everybody, the search may find
-/// something better still, or another pool that is as good.
+/// something better still, or another pool that is as good. On larger hosts, where a search takes some ms, the first one
+/// stands.
 fn settled(problem: &Problem, ground: &Ground) -> Placement {
     let mut found = sets::placement(problem, ground, &search::homes(ground));
-    for _ in 0..if search::is_small(ground) { ROUNDS.0 } else { ROUNDS.1 } {
+    for _ in 0..if search::is_small(ground) { ROUNDS } else { 0 } {
         let after = in_force(problem, &found);
         let next = sets::placement(problem, ground, &search::homes(&Ground::new(&after)));
         if same(&next, &found) {
