@@ -1,7 +1,7 @@
 //! `corefit check` and `corefit topology` as commands. `COREFIT_BLESS=1` rewrites what they print on the cases of
 //! `captures/check`; what they have to find there (`findings.toml`) is written by hand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -444,6 +444,48 @@ fn classes_priorities_and_reserved_pcpus_of_a_configuration_decide_where_vms_are
     put("corefit.toml", &rule("class = \"communicating\""));
     let args = ["topology", "--place", "corefit", "--config", "corefit.toml", shape, "a.xml"];
     assert!(out(&corefit(dir.path(), &args)).contains("VM a, communicating, given: as its rule says\n"));
+}
+
+/// Placement knows neither helpers nor what guests are told: what has to be changed after it is said with it.
+#[test]
+fn what_will_be_found_after_a_placement_is_said_with_its_cure() {
+    let dir = tempfile::tempdir().unwrap();
+    let domain = |pins: [u64; 2], emulator: &str, topology: &str| {
+        let [a, b] = pins;
+        let text = format!(
+            "<domain><name>a</name><vcpu>2</vcpu><cputune><vcpupin vcpu='0' cpuset='{a}'/>\
+             <vcpupin vcpu='1' cpuset='{b}'/><emulatorpin cpuset='{emulator}'/></cputune>{topology}</domain>"
+        );
+        std::fs::write(dir.path().join("a.xml"), text).unwrap();
+    };
+    let json = |args: &[&str]| -> serde_json::Value {
+        let all = [args, &["--json", "1 socket x 4 cores x 2 threads", "a.xml"]].concat();
+        serde_json::from_slice(&corefit(dir.path(), &all).stdout).unwrap()
+    };
+    domain([0, 1], "2", "<cpu><topology sockets='1' cores='1' threads='2'/></cpu>");
+    assert_eq!(json(&["check"])["findings"].as_array().unwrap().len(), 0);
+    let placed = json(&["topology", "--place", "corefit"])["placement"]["vms"][0].clone();
+    let homes = [0, 1].map(|vcpu| placed["vcpus"][vcpu]["home"].as_u64().unwrap());
+    let follows: BTreeMap<&str, &str> = placed["follows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| (f["rule"].as_str().unwrap(), f["cure"].as_str().unwrap()))
+        .collect();
+    let told = "<cpu><topology sockets='1' cores='2' threads='1'/></cpu>";
+    let emulator = follows["helpers-on-vcpus"].strip_prefix("virsh emulatorpin a ").unwrap();
+    let emulator = emulator.strip_suffix(" --config").unwrap();
+    assert_eq!((follows["guest-topology"], follows.len()), (told, 2));
+    // As `check` finds it then, and not once the cures are followed.
+    domain(homes, "2", "<cpu><topology sockets='1' cores='1' threads='2'/></cpu>");
+    let found = json(&["check"])["findings"].clone();
+    let rules: BTreeSet<&str> =
+        found.as_array().unwrap().iter().map(|f| f["rule"].as_str().unwrap()).collect();
+    assert_eq!(rules, follows.keys().copied().collect());
+    domain(homes, emulator, told);
+    assert_eq!(json(&["check"])["findings"].as_array().unwrap().len(), 0);
+    let args = ["topology", "--place", "corefit", "1 socket x 4 cores x 2 threads", "a.xml"];
+    assert!(!out(&corefit(dir.path(), &args)).contains("then corefit check finds"));
 }
 
 /// A policy that leaves everything, and a VM that is to be left alone: nothing is printed to change them.

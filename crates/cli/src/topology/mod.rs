@@ -1,5 +1,6 @@
 //! `corefit topology`: draws a machine, with VMs and vCPUs on it.
 
+mod follows;
 mod guests;
 mod proposal;
 mod svg;

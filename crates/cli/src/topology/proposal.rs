@@ -1,6 +1,6 @@
 //! `corefit topology --place POLICY`: where VMs should run, why, and the commands that put them there.
 
-use corefit_core::check::{Set, Subject, Vm, commands};
+use corefit_core::check::{Manager, Memory, Set, Subject, Vm, commands};
 use corefit_core::machine::Origin;
 use corefit_core::place::{self, Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
 use corefit_core::place::{cost, invalid, place, present, throughput};
@@ -8,6 +8,7 @@ use corefit_core::{CpuId, CpuSet, decide};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::follows::{Follows, follows};
 use crate::lines::wrap;
 use crate::printable;
 
@@ -23,6 +24,7 @@ pub(super) struct Proposal {
     placement: Placement,
     /// Of each VM.
     commands: Vec<Vec<String>>,
+    follows: Vec<Follows>,
 }
 
 impl Proposal {
@@ -38,7 +40,12 @@ impl Proposal {
             commands(vm, &pins, &placed.nodes)
         };
         let commands = subject.vms.iter().zip(&placement.vms).zip(&problem.vms).map(one).collect();
-        Proposal { policy, uncounted: subject.uncounted.clone(), problem, placement, commands }
+        let uncounted = subject.uncounted.clone();
+        let mut found = Proposal { policy, uncounted, problem, placement, commands, follows: Vec::new() };
+        if found.commands.iter().any(|commands| !commands.is_empty()) {
+            found.follows = follows(subject, &found.applied(subject));
+        }
+        found
     }
 
     /// The subject as it would be.
@@ -51,6 +58,19 @@ impl Proposal {
                 if let (Some(vcpu), Some(affinity)) = (vcpu, &seat.affinity) {
                     vcpu.affinity = Some(Set { value: affinity.clone(), place: place.clone() });
                 }
+            }
+        }
+        let moved = after.vms.iter_mut().zip(&self.placement.vms).zip(&self.commands);
+        for ((vm, placed), _) in moved.filter(|(_, commands)| !commands.is_empty()) {
+            if let Some(Set { value: Memory::Nodes { nodes, .. }, .. }) = &mut vm.memory
+                && !placed.nodes.is_within(nodes)
+            {
+                nodes.clone_from(&placed.nodes);
+            }
+            if vm.manager == Manager::Xen && !vm.running {
+                let near = self.problem.topology.pcpus_of_nodes(&placed.nodes);
+                let prefers = vm.vcpus.iter_mut().filter_map(|vcpu| vcpu.prefers.as_mut());
+                prefers.for_each(|set| set.value.clone_from(&near));
             }
         }
         after
@@ -96,6 +116,12 @@ impl Proposal {
             for command in commands {
                 out.push_str(&format!("  $ {}\n", printable::text(command)));
             }
+            for Follows { rule, text, cure, .. } in self.follows_of(vm) {
+                let text = format!("then corefit check finds [{rule}]: {text}");
+                wrap(&mut out, "  ", 4, &printable::text(&text), width);
+                let cure = cure.as_deref().unwrap_or("none that leaves its vCPUs there");
+                wrap(&mut out, "    ", 6, &printable::text(&format!("cure: {cure}")), width);
+            }
         }
         out
     }
@@ -106,7 +132,8 @@ impl Proposal {
         let vms = vms.map(|((vm, placed), commands)| {
             json!({ "name": vm.name, "class": vm.class.class, "class_origin": vm.class.origin,
                 "class_why": vm.class.why, "vcpus": placed.vcpus.iter().map(seat).collect::<Vec<_>>(),
-                "nodes": placed.nodes, "commands": commands })
+                "nodes": placed.nodes, "commands": commands,
+                "follows": self.follows_of(vm).collect::<Vec<_>>() })
         });
         #[derive(Serialize)]
         struct Side {
@@ -122,6 +149,10 @@ impl Proposal {
             "invalid": invalid(&self.problem).iter().map(|wrong| self.wrong(wrong)).collect::<Vec<_>>(),
             "vms": vms.collect::<Vec<_>>(),
         })
+    }
+
+    fn follows_of<'a>(&'a self, vm: &'a place::Vm) -> impl Iterator<Item = &'a Follows> {
+        self.follows.iter().filter(|follows| follows.vm == vm.name)
     }
 
     fn name(&self) -> &'static str {

@@ -86,7 +86,21 @@ fn vm(random: &mut Random, number: u32, topology: &Topology, manager: Manager) -
     let place = Place { file: format!("{number}.xml"), line: Some(1), element: String::new() };
     let mut vm = Vm { name: format!("v{number}"), manager, place, vcpus, ..Vm::default() };
     vm.weight = random.chance(30).then(|| at(Weight(random.of(&[512.0, 1024.0, 2048.0])), 3));
+    let node = |random: &mut Random| {
+        let beyond = u32::from(random.chance(5));
+        set_of([random.below(nodes + beyond)])
+    };
+    let halves = |random: &mut Random| {
+        [(0, 0..width / 2), (1, width / 2..width)].map(|(id, vcpus)| Cell {
+            id,
+            vcpus: set_of(vcpus),
+            memory: Some(at(node(random), 5 + id)),
+        })
+    };
     if manager == Manager::Xen {
+        if width > 1 && random.chance(40) {
+            vm.cells.extend(halves(random));
+        }
         return vm;
     }
     let helper = |kind, affinity| Helper {
@@ -98,17 +112,11 @@ fn vm(random: &mut Random, number: u32, topology: &Topology, manager: Manager) -
     if random.chance(20) {
         vm.helpers.push(helper(HelperKind::Iothread(1), random.set(pcpus)));
     }
-    let node = |random: &mut Random| {
-        let beyond = u32::from(random.chance(5));
-        set_of([random.below(nodes + beyond)])
-    };
     if random.chance(30) {
         let said = Memory::Nodes { nodes: node(random), mode: "strict".into() };
         vm.memory = Some(at(if random.chance(10) { Memory::Automatic } else { said }, 4));
     } else if width > 1 && random.chance(15) {
-        for (id, vcpus) in [(0, 0..width / 2), (1, width / 2..width)] {
-            vm.cells.push(Cell { id, vcpus: set_of(vcpus), memory: Some(at(node(random), 5 + id)) });
-        }
+        vm.cells.extend(halves(random));
     }
     vm.cap = random.chance(15).then(|| quota(random, 7));
     vm.vcpu_quota = random.chance(15).then(|| quota(random, 8));

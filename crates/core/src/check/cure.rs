@@ -82,6 +82,9 @@ fn one(vm: &Vm, change: &Change) -> String {
             }
         }
         Change::Memory(nodes) => memory(vm, nodes),
+        Change::CellMemory(cell, node) if vm.manager == Manager::Xen => {
+            format!("\"pnode={node}\" in the list of node {cell} in vnuma")
+        }
         Change::CellMemory(cell, nodes) => {
             format!("<numatune><memnode cellid='{cell}' mode='strict' nodeset='{nodes}'/></numatune>")
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::change::{Change, Cure, Filled};
-use super::{Cell, Context, Memory, Place, Report, Rule, Severity, Vcpu, Vm, count, named, set_of};
+use super::{Cell, Context, Manager, Memory, Place, Report, Rule, Severity, Vcpu, Vm, count, named, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
@@ -46,7 +46,10 @@ fn preferred(context: &Context<'_>, topology: &Topology, report: &mut Report<'_,
         let Some(soft) = &state.prefers else { continue };
         let Some(hard) = context.reach(state) else { continue };
         let first = soft.value.intersection(&hard);
-        if !first.is_empty() && first != hard {
+        let own = vm.cells.iter().filter(|cell| cell.vcpus.contains(CpuId(vcpu)));
+        let own = own.filter_map(|cell| Some(topology.pcpus_of_nodes(&cell.memory.as_ref()?.value)));
+        // That it prefers to run beside its memory is what xl sees to for a guest's nodes.
+        if !first.is_empty() && first != hard && !own.into_iter().any(|near| first.is_within(&near)) {
             alike.entry((hard, first)).or_insert_with(|| (Vec::new(), &soft.place)).0.push(vcpu);
         }
     }
@@ -181,7 +184,13 @@ fn cells(context: &Context<'_>, number: usize, topology: &Topology, report: &mut
         if !absent.is_empty() {
             let used = vcpus().filter_map(|(_, state)| context.reach(state));
             let used = used.fold(CpuSet::default(), |all, reach| all.union(&reach));
-            let own = [topology.nodes_of(&used), topology.node_ids()].into_iter().find_map(Filled::new);
+            let own = [topology.nodes_of(&used), topology.node_ids()].into_iter();
+            // Xen's node of a guest is on one of the host.
+            let one = |nodes: CpuSet| match vm.manager {
+                Manager::Xen => nodes.iter().take(1).collect(),
+                _ => nodes,
+            };
+            let own = own.map(one).find_map(Filled::new);
             let cure =
                 own.map_or_else(|| on(&CpuSet::default()), |own| Change::CellMemory(cell.id, own).into());
             report.add(Rule::FarMemory, Severity::Error, &memory.place, no_node(&absent, topology), cure);
@@ -209,13 +218,18 @@ fn cells(context: &Context<'_>, number: usize, topology: &Topology, report: &mut
     }
 }
 
-/// vCPUs of a node of the guest that may run away from where its memory is.
+/// vCPUs of a node of the guest that may run away from where its memory is. Xen fills first what they prefer, which is
+/// where the memory is, if nothing is said (`set_vnuma_affinity` in tools/libxl/libxl_dom.c).
 fn far<'a>(vm: &'a Vm, cell: &Cell, topology: &Topology) -> Vec<(u32, &'a Vcpu)> {
     let Some(memory) = &cell.memory else { return Vec::new() };
     let near = topology.pcpus_of_nodes(&memory.value).intersection(&topology.online());
+    let unsaid = vm.manager == Manager::Xen && vm.vcpus.iter().all(|vcpu| vcpu.prefers.is_none());
     let is_far = |state: &Vcpu| {
         let reach = state.affinity.as_ref().map(|set| set.value.intersection(&topology.online()));
-        reach.is_none_or(|reach| !reach.is_within(&near))
+        let reach = reach.unwrap_or_else(|| topology.online());
+        let prefers = state.prefers.as_ref().map(|set| &set.value).or(unsaid.then_some(&near));
+        let first = prefers.map(|prefers| reach.intersection(prefers)).filter(|first| !first.is_empty());
+        !first.unwrap_or(reach).is_within(&near)
     };
     let vcpus = vm.online().filter(|(vcpu, _)| cell.vcpus.contains(CpuId(*vcpu)));
     vcpus.filter(|(_, state)| is_far(state)).collect()

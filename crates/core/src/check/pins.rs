@@ -1,7 +1,7 @@
-//! A pCPU for each vCPU of a VM: siblings for what the guest takes for siblings, else whole units while there are
+//! A pCPU for each vCPU of a VM: siblings for what the guest takes for siblings and are such, else whole units while there are
 //! some; near the memory, and beside nobody else if that can be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::propose::{Taken, index};
 use super::{Context, Vm};
@@ -56,19 +56,31 @@ impl Seats<'_> {
     pub(super) fn take(&self, vcpus: usize) -> Option<Pins> {
         let vm = &self.context.subject.vms[self.number];
         let online: Vec<u32> = vm.online().take(vcpus).map(|(vcpu, _)| vcpu).collect();
-        let lone = online.iter().map(|vcpu| vec![*vcpu]).collect();
+        let lone: Vec<Vec<u32>> = online.iter().map(|vcpu| vec![*vcpu]).collect();
         let free = self.context.free(self.number, self.taken);
         if free.len() < online.len() {
             return None;
         }
-        let tries: Vec<Vec<Vec<u32>>> = [cores(vm, &online), Some(lone)].into_iter().flatten().collect();
+        let cores = cores(vm, &online);
+        let untrue = cores.is_some() && self.context.tells_untrue(vm);
         // Where helpers have pCPUs of their own, those are the last choice.
         let beside = free.difference(&self.context.helpers_own());
         let choices = [Some(beside).filter(|beside| beside.len() >= online.len()), Some(free)];
         choices.into_iter().flatten().find_map(|free| {
             let board = || Board::new(self.context, &free, &self.taken.named);
-            tries.iter().find_map(|cores| board().seat(self, cores))
+            // What the guest is told of siblings is not so: rather a unit for each vCPU, if there are so many, than
+            // to make it so. (That it is told so then has a cure of its own.)
+            let lone = || board().seat(self, &lone);
+            let apart = untrue.then(lone).flatten().filter(|pins| self.apart(pins));
+            apart.or_else(|| board().seat(self, cores.as_ref()?)).or_else(lone)
         })
+    }
+
+    /// Whether no two are on one unit, and nobody else is on any of them.
+    fn apart(&self, pins: &Pins) -> bool {
+        let units: BTreeSet<usize> = pins.values().map(|cpu| self.context.unit_of[cpu]).collect();
+        let clear = |unit: &usize| !self.context.units[*unit].meets(&self.taken.named);
+        units.len() == pins.len() && units.iter().all(clear)
     }
 
     /// First and second choice of pCPUs for a vCPU: the nodes of its memory; else the nodes that the VM uses now, or

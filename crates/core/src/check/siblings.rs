@@ -131,6 +131,11 @@ fn tell(context: &Context<'_>, vm: &Vm) -> Cure {
 }
 
 impl Context<'_> {
+    /// Whether some vCPUs that the guest takes for siblings are not.
+    pub(super) fn tells_untrue(&self, vm: &Vm) -> bool {
+        self.topology.is_some_and(|topology| !wrong_cores(self, topology, vm).is_empty())
+    }
+
     /// Whether the guest is told that the vCPUs that share units are siblings: those of each guest core are
     /// pinned within one unit.
     pub(super) fn told(&self, vm: &Vm, crowd: &Crowd, sets: &[(u32, &CpuSet)]) -> bool {

@@ -260,6 +260,74 @@ fn guest_nodes_have_to_be_where_their_memory_is() {
     assert_eq!(names(&host(SMT, vec![floating])), ["far-memory a 8", "far-memory a 8"]);
 }
 
+/// Where a guest is told of siblings that are none, pairs would share cores while others idle.
+#[test]
+fn invented_siblings_are_no_reason_to_share_cores() {
+    let crossed = || {
+        let mut vm = vm("a", &["0", "2", "1", "3"]);
+        vm.guest = guest(1, 2, 2);
+        vm
+    };
+    let followed = |mut subject: Subject| -> (Vec<String>, Vec<String>, Option<u32>) {
+        let found = check(&subject);
+        let rules = found.iter().filter(|f| f.vm == "a").map(|f| f.rule.to_string()).collect();
+        let vm = &mut subject.vms[0];
+        found.iter().filter(|f| f.vm == "a").flat_map(|f| &f.changes).for_each(|change| change.apply(vm));
+        let pins = vm.vcpus.iter().map(|vcpu| vcpu.affinity.as_ref().unwrap().value.to_string()).collect();
+        let threads = vm.guest.as_ref().map(|told| told.value.threads);
+        assert!(names(&subject).is_empty(), "{pins:?}: {:?}", names(&subject));
+        (rules, pins, threads)
+    };
+    let both = ["guest-topology", "siblings-forced"].map(String::from).to_vec();
+    assert_eq!(
+        followed(host(SMT, vec![crossed()])),
+        (both, ["0", "2", "4", "6"].map(String::from).to_vec(), Some(1))
+    );
+    // Told truly, they stay together.
+    let mut pairs = vm("a", &["0", "1", "2", "2"]);
+    pairs.guest = guest(1, 2, 2);
+    let (_, pins, threads) = followed(host(SMT, vec![pairs]));
+    assert_eq!((pins.join(" "), threads), ("0 1 2 3".into(), Some(2)));
+}
+
+/// `vnuma` of xl: Xen prefers the pCPUs beside the memory, as far as the affinity has some.
+#[test]
+fn nodes_of_a_xen_guest_have_to_be_where_its_vcpus_run() {
+    let cell =
+        |id, vcpus: &str, memory: &str| Cell { id, vcpus: set(vcpus), memory: Some(placed(set(memory), 8)) };
+    let with = |pins: &[&str], soft: Option<&str>| {
+        let mut vm = vm("a", pins);
+        vm.manager = Manager::Xen;
+        vm.cells = vec![cell(0, "0-1", "0"), cell(1, "2-3", "1")];
+        for vcpu in &mut vm.vcpus {
+            vcpu.prefers = soft.map(|soft| placed(set(soft), 20));
+        }
+        host(OPTERON, vec![vm])
+    };
+    for pins in [["", "", "", ""], ["0-31"; 4], ["0-15"; 4], ["0", "2", "8", "10"]] {
+        assert!(names(&with(&pins, None)).is_empty(), "{pins:?}");
+    }
+    let (name, text, cure) = only(&with(&["16", "18", "8", "10"], None));
+    assert_eq!(name, "far-memory a 10");
+    assert!(text.starts_with("vCPUs 0-1 of guest node 0 may run away from host node 0"), "{text}");
+    assert_eq!(cure, "cpus = [\"0\", \"2\", \"8\", \"10\"]");
+    // One node for all: both halves are away, and the same sets bring both back.
+    let subject = with(&["16-23"; 4], None);
+    assert_eq!(names(&subject), ["far-memory a 10", "far-memory a 12"]);
+    for finding in check(&subject) {
+        assert_eq!(finding.cure, "cpus = [\"0-7\", \"0-7\", \"8-15\", \"8-15\"]");
+    }
+    // What is said to be preferred counts instead of the memory's node.
+    assert_eq!(names(&with(&["0-15"; 4], Some("0-7"))), ["far-memory a 12", "node-conflict a 20"]);
+    // A node that does not exist, and one to be had.
+    let mut absent = with(&["8", "10", "8", "10"], None);
+    absent.vms[0].cells = vec![cell(0, "0-1", "7")];
+    absent.vms[0].vcpus.truncate(2);
+    let (name, _, cure) = only(&absent);
+    assert_eq!(name, "far-memory a 8");
+    assert_eq!(cure, "\"pnode=1\" in the list of node 0 in vnuma");
+}
+
 #[test]
 fn dedicated_sets_that_overlap() {
     let (name, text, cure) = only(&host(SMT, vec![vm("a", &["0", "2"]), vm("b", &["2", "4"])]));

@@ -198,6 +198,9 @@ pub enum Reason {
     Policy(&'static str),
 }
 
+/// How often, at most, another placement is looked for from where one puts everybody.
+const ROUNDS: usize = 8;
+
 /// Where everybody should run by a policy. The same problem gives the same placement.
 #[must_use]
 pub fn place(problem: &Problem, policy: Policy) -> Placement {
@@ -206,11 +209,32 @@ pub fn place(problem: &Problem, policy: Policy) -> Placement {
         Policy::None => policies::none(problem, &ground),
         Policy::Ulas => policies::ulas(problem, &ground),
         Policy::OptimalAffinity => policies::optimal_affinity(problem, &ground),
-        Policy::Corefit => {
-            let homes = search::homes(&ground);
-            sets::placement(problem, &ground, &homes)
-        }
+        Policy::Corefit => settled(problem, &ground),
     }
+}
+
+/// The placement that is found again once it is in force: from where the first one puts everybody, the search may find
+/// something better still, or another pool that is as good. On larger hosts, where a search takes some ms, the first one
+/// stands.
+fn settled(problem: &Problem, ground: &Ground) -> Placement {
+    let mut found = sets::placement(problem, ground, &search::homes(ground));
+    for _ in 0..if search::is_small(ground) { ROUNDS } else { 0 } {
+        let after = in_force(problem, &found);
+        let next = sets::placement(problem, ground, &search::homes(&Ground::new(&after)));
+        if same(&next, &found) {
+            break;
+        }
+        found = next;
+    }
+    found
+}
+
+/// Whether all may use the same pCPUs.
+fn same(one: &Placement, other: &Placement) -> bool {
+    let sets = |placement: &Placement| -> Vec<Option<CpuSet>> {
+        placement.vms.iter().flat_map(|vm| &vm.vcpus).map(|seat| seat.affinity.clone()).collect()
+    };
+    sets(one) == sets(other)
 }
 
 /// What the present affinities cost. Somebody who may use several pCPUs counts as being on all of them alike.
@@ -242,6 +266,19 @@ fn applied(problem: &Problem, placement: &Placement) -> Problem {
         for (vcpu, seat) in vm.vcpus.iter_mut().zip(&placed.vcpus) {
             vcpu.now.clone_from(&seat.affinity);
         }
+    }
+    after
+}
+
+/// The same with memory moved to its vCPUs where it can be, as somebody who has carried it out sees it.
+fn in_force(problem: &Problem, placement: &Placement) -> Problem {
+    let mut after = applied(problem, placement);
+    for (vm, placed) in after.vms.iter_mut().zip(&placement.vms).filter(|(vm, _)| !vm.stays) {
+        for vcpu in &mut vm.vcpus {
+            vcpu.on = vcpu.now.as_ref().filter(|set| set.len() == 1).and_then(|set| set.iter().next());
+        }
+        let memory = vm.memory.as_mut().filter(|memory| vm.memory_moves && !placed.nodes.is_within(memory));
+        memory.into_iter().for_each(|memory| memory.clone_from(&placed.nodes));
     }
     after
 }

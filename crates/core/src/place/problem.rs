@@ -36,6 +36,8 @@ impl Problem {
                     Memory::Nodes { nodes, .. } => Some(nodes.clone()),
                     Memory::Automatic => None,
                 }),
+                // Where it runs already, Xen leaves memory where the domain was built.
+                memory_moves: !(vm.manager == check::Manager::Xen && vm.running),
                 stays: vm.manager == check::Manager::Kubernetes || !vm.is_guest() && !narrow,
                 one_set: !vm.is_guest(),
                 vcpus,

@@ -12,6 +12,11 @@ const EXCHANGES: usize = 15_000;
 /// Rounds of moves and exchanges, for small problems and larger ones.
 const ROUNDS: (usize, usize) = (8, 3);
 
+/// Whether everything is tried with everything.
+pub(super) fn is_small(ground: &Ground) -> bool {
+    ground.guests.len() <= SMALL && ground.spots.len() <= SMALL
+}
+
 /// A home for each guest; `None` for those that stay and those that have no spot.
 pub(super) fn homes(ground: &Ground) -> Vec<Option<usize>> {
     let free: Vec<usize> = (0..ground.guests.len())

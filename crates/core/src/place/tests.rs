@@ -401,24 +401,22 @@ fn pins_of_a_host_of_another_shape_are_found_and_replaced() {
     assert!(invalid(&applied(&problem, &found)).is_empty());
 }
 
+/// Pools as well, of which several may be as good.
 #[test]
 fn what_is_placed_is_placed_so_again_and_nothing_moves() {
     let mut random = Random(3);
+    let (mut pools, mut hosts) = (0, Vec::new());
     for _ in 0..500 {
-        let problem = small(&mut random);
+        hosts.push(small(&mut random));
+    }
+    for problem in hosts {
         let first = place(&problem, Policy::Corefit);
         let pooled = |seat: &Seat| matches!(seat.why, Reason::Pool { .. });
-        if first.vms.iter().flat_map(|vm| &vm.vcpus).any(pooled) {
-            continue; // nobody has a home there that would be known afterwards
-        }
-        let second = place(&applied(&problem, &first), Policy::Corefit);
-        // From another beginning the search may find something better, and then that is what moves are for.
-        assert!(second.cost.0[..6] <= first.cost.0[..6], "{problem:?}");
-        assert!(
-            second.cost.moves() == 0 || second.cost.0[..6] < first.cost.0[..6],
-            "{problem:?}\n{second:?}"
-        );
+        pools += usize::from(first.vms.iter().flat_map(|vm| &vm.vcpus).any(pooled));
+        let second = place(&in_force(&problem, &first), Policy::Corefit);
+        assert_eq!(sets(&second), sets(&first), "{problem:?}");
     }
+    assert!(pools > 50, "{pools}");
 }
 
 /// The Opteron of P4 with its VM of 16 vCPUs.

@@ -18,6 +18,7 @@ mod properties;
 mod xl_config;
 mod xl_info;
 mod xl_list;
+mod xl_vnuma;
 pub(crate) mod xml;
 
 use corefit_core::CpuSet;

@@ -4,7 +4,7 @@ use corefit_core::check::{Manager, Place, Set, Vcpu, Vm};
 use corefit_core::topology::Topology;
 use corefit_core::{CpuSet, Quota, Weight};
 
-use super::{FormatError, Vms, cpu_list, short};
+use super::{FormatError, Vms, cpu_list, short, xl_vnuma};
 
 /// What Xen's credit schedulers account in, us: a cap is a part of it.
 const PERIOD_US: u64 = 30_000;
@@ -16,15 +16,28 @@ pub(super) fn read(text: &str, file: &str, host: Option<&Topology>) -> Result<Vm
     let entries = Scanner { text, at: 0, line: 1 }.entries()?;
     let config = Config { entries, file, host };
     let name = config.text("name")?.ok_or_else(|| fail(1, "no name = \"...\""))?;
-    let vcpus = config.number("vcpus")?.unwrap_or((1, 1));
-    let most = config.number("maxvcpus")?.unwrap_or(vcpus);
+    let vnuma = config.get("vnuma");
+    let vnuma = vnuma.map(|(_, nodes, line)| {
+        let cells = xl_vnuma::cells(nodes, *line, |line| config.place(line, "vnuma"))?;
+        Ok::<_, FormatError>((cells, *line))
+    });
+    let (cells, vnuma) = vnuma.transpose()?.filter(|(cells, _)| !cells.is_empty()).unwrap_or_default();
+    let of_nodes = cells.iter().map(|cell| cell.vcpus.len() as u64).sum();
+    let vcpus = config.number("vcpus")?;
+    let most = config.number("maxvcpus")?.or(vcpus);
+    if let Some((most, _)) = most.filter(|(most, _)| !cells.is_empty() && *most != of_nodes) {
+        let what = format!("vnuma: its nodes have {of_nodes} vCPUs, the guest {most}: xl refuses it");
+        return Err(fail(vnuma, &what));
+    }
+    let usual = if cells.is_empty() { (1, 1) } else { (of_nodes, vnuma) };
+    let (vcpus, most) = (vcpus.unwrap_or(usual), most.unwrap_or(usual));
     for (number, line) in [vcpus, most] {
         if number == 0 || number > u64::from(MAX_VCPUS) {
             return Err(fail(line, &format!("{number} is no number of vCPUs")));
         }
     }
     let place = config.place(config.line("vcpus").unwrap_or(1), "vcpus");
-    let mut vm = Vm { name: name.0, manager: Manager::Xen, place, ..Vm::default() };
+    let mut vm = Vm { name: name.0, manager: Manager::Xen, place, cells, ..Vm::default() };
     let count = |n: u64| usize::try_from(n).unwrap_or(0);
     let all = most.0.max(vcpus.0);
     vm.vcpus = (0..all).map(|number| Vcpu { online: number < vcpus.0, ..Vcpu::default() }).collect();
@@ -45,12 +58,12 @@ pub(super) fn read(text: &str, file: &str, host: Option<&Topology>) -> Result<Vm
     Ok(Vms { vms: vec![vm], shared: None })
 }
 
-fn fail(line: u32, what: &str) -> FormatError {
+pub(super) fn fail(line: u32, what: &str) -> FormatError {
     FormatError { line: Some(line), what: what.into() }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+pub(super) enum Value {
     Text(String),
     List(Vec<(Value, u32)>),
 }
@@ -343,8 +356,42 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_the_guest_have_their_memory_on_nodes_of_the_host() {
+        let text = "name = 'a'\nvnuma = [ [ \"pnode=0\", \"size=512\", \"vcpus=0-1,4\", \"vdistances=10,20\" ],\n\
+                    [ \"vcpus = 2-3\",\n \"pnode = 2\" ] ]\n";
+        for (text, width) in [(text.to_owned(), 5), (format!("{text}vcpus = 2\nmaxvcpus = 5"), 2)] {
+            let vm = vm(&text).unwrap();
+            assert_eq!((vm.vcpus.len(), vm.width()), (5, width));
+            let cells = vm.cells.iter().map(|cell| {
+                let memory = cell.memory.as_ref().unwrap();
+                (cell.id, cell.vcpus.to_string(), memory.value.to_string(), memory.place.line)
+            });
+            let expected = [(0, "0-1,4", "0", 2), (1, "2-3", "2", 4)];
+            let expected =
+                expected.map(|(id, vcpus, node, line)| (id, vcpus.into(), node.into(), Some(line)));
+            assert_eq!(cells.collect::<Vec<(u32, String, String, Option<u32>)>>(), expected);
+        }
+        assert!(vm("name = 'a'\nvnuma = []").unwrap().cells.is_empty());
+    }
+
+    #[test]
     fn damage_is_named_with_its_line() {
         for (text, error) in [
+            ("name = 'a'\nvnuma = 'x'", "line 2: vnuma: is no list of lists"),
+            ("name = 'a'\nvnuma = [ 'pnode=0' ]", "line 2: vnuma: a node is a list"),
+            ("name = 'a'\nvnuma = [ [\n'pnode' ] ]", "line 3: vnuma: an option of a node is a text"),
+            ("name = 'a'\nvnuma = [ [ ['pnode=1'] ] ]", "line 2: vnuma: an option of a node is a text"),
+            ("name = 'a'\nvnuma = [ [ 'pnode=x' ] ]", "line 2: vnuma: pnode: \"x\" is no number of a node"),
+            ("name = 'a'\nvnuma = [ [ 'pnode=70000' ] ]", "line 2: vnuma: pnode: \"70000\" is no number"),
+            ("name = 'a'\nvnuma = [ [ 'vcpus=a' ] ]", "line 2: vnuma: vcpus: \"a\" is no list"),
+            (
+                "name = 'a'\nvnuma = [ [ 'vcpus=0-1' ],\n[ 'vcpus=1' ] ]",
+                "line 3: vnuma: vCPU 1 is in two nodes",
+            ),
+            (
+                "name = 'a'\nvcpus = 4\nvnuma = [ [ 'vcpus=0-1' ] ]",
+                "line 3: vnuma: its nodes have 2 vCPUs, the guest 4: xl refuses it",
+            ),
             ("vcpus = 1", "line 1: no name"),
             ("name = 'a'\nvcpus = many", "line 2: vcpus: \"many\" is no number"),
             ("name = 'a'\nvcpus = 0", "line 2: 0 is no number of vCPUs"),

@@ -1,0 +1,47 @@
+//! What `corefit check` finds of VMs once they are placed, that it does not find now: pins one to one leave helpers no pCPU
+//! of their own, and what a guest was told of siblings may no longer be so. Placement does not count it.
+
+use corefit_core::check::{Change, Finding, Rule, Subject, check};
+use serde::Serialize;
+
+/// A finding to come.
+#[derive(Serialize)]
+pub(super) struct Follows {
+    #[serde(skip)]
+    pub(super) vm: String,
+    pub(super) rule: Rule,
+    pub(super) text: String,
+    /// What cures it without moving the vCPUs elsewhere; `None` if nothing does.
+    pub(super) cure: Option<String>,
+}
+
+/// All that is found once VMs are placed, and is not now.
+pub(super) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
+    let (before, after) = (check(now), check(then));
+    let many = |all: &[Finding], finding: &Finding| {
+        all.iter().filter(|other| other.rule == finding.rule && other.vm == finding.vm).count()
+    };
+    let known = |finding: &Finding| {
+        let same = |other: &Finding| other.rule == finding.rule && other.text == finding.text;
+        before.iter().any(|other| other.vm == finding.vm && same(other))
+    };
+    let new = after.iter().filter(|finding| many(&after, finding) > many(&before, finding));
+    let new = new.filter(|finding| !known(finding)).map(|finding| Follows {
+        vm: finding.vm.clone(),
+        rule: finding.rule,
+        text: finding.text.clone(),
+        cure: stays(then, finding).then(|| finding.cure.clone()),
+    });
+    new.collect()
+}
+
+/// Whether a cure leaves the VM's vCPUs on the pCPUs that they have: at most they change places.
+fn stays(then: &Subject, finding: &Finding) -> bool {
+    let mut vms = then.vms.iter().filter(|vm| vm.name == finding.vm);
+    vms.all(|vm| {
+        let mut cured = vm.clone();
+        let places = |change: &&Change| matches!(change, Change::Affinity(_));
+        finding.changes.iter().filter(places).for_each(|change| change.apply(&mut cured));
+        (cured.pcpus(), cured.is_pinned()) == (vm.pcpus(), vm.is_pinned())
+    })
+}
