@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corefit_core::place::{Core, spread};
 use corefit_core::{CpuSet, Cpus};
-use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, plan as knobs};
+use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, passive, plan as knobs};
 use corefit_linux::page::TeamPage;
 use corefit_linux::{Root, sample, topology};
 
@@ -192,6 +192,13 @@ impl Plan {
         self.launch.args.extend(self.arguments.iter().cloned());
         for (name, value) in plan.variables() {
             self.launch.env.push((name.into(), Some(value.into())));
+        }
+        if self.independent {
+            // Who is done before the others would only take from them what it spins away.
+            for (name, value) in passive(&|name| std::env::var_os(name)).set {
+                self.launch.env.push((name.into(), Some(value.into())));
+                self.set.push(format!("{name}={value}"));
+            }
         }
         for setting in &plan.settings {
             match setting {
