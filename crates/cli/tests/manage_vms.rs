@@ -8,6 +8,7 @@ mod vm_support;
 mod manage_support;
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::time::Duration;
 
 use manage_support::{Daemon, Guest, corefit, until};
@@ -154,6 +155,7 @@ fn measure() {
     let setting = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.into());
     let seconds: f64 = setting("MANAGE_SECONDS", "60").parse().expect("MANAGE_SECONDS: of each number");
     let (size, programs) = (setting("MANAGE_SIZE", "S"), setting("MANAGE_PROGRAMS", "lu sp cg ua"));
+    let parts = setting("MANAGE_PARTS", "sizing whole");
     let dir = tempfile::tempdir().unwrap();
     let files = manage_support::programs(dir.path());
     let mut options = vec!["--name", "measure", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
@@ -164,39 +166,72 @@ fn measure() {
         "seconds of a run of size {size} in an 8-vCPU VM on 2 pCPUs, 8 threads: means of runs for {seconds} s"
     );
     for program in programs.split_whitespace() {
-        let rounds = |seconds, run: &str| guest.rounds(program, &size, seconds, run);
-        let plain = "env OMP_NUM_THREADS=8";
-        row(&format!("{program} unmanaged"), &rounds(seconds, plain));
-        for policy in ["vcpu-bal", "pcpu-est", "corefit"] {
-            let config = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{policy}\"\n");
-            let mut daemon = Daemon::start(&vms, dir.path(), &config, &["--apply"], None);
-            // What the daemon takes to find its number, or one run if that is longer, apart.
-            let [first, then] = [SETTLE_S, seconds].map(|seconds| rounds(seconds, plain));
-            row(&format!("{program} {policy}, at first"), &first);
-            row(&format!("{program} {policy}, then ({} vCPUs)", guest.online()), &then);
-            assert!(daemon.end().success(), "{}", daemon.log());
-            if std::env::var_os("MANAGE_LOG").is_some() {
-                println!("{}", daemon.log());
-            }
+        let job = Job { guest: &guest, program, size: &size, seconds };
+        if parts.contains("sizing") {
+            sizing(&vms, dir.path(), &job);
         }
-        for count in [1, 2, 3, 4] {
-            guest.set_online(count);
-            row(&format!("{program} {count} vCPUs"), &rounds(seconds, plain));
+        if parts.contains("whole") {
+            whole(&vms, dir.path(), &job);
         }
-        // One long run: a short one is mostly the start of the command where instructions are emulated.
-        guest.set_online(2);
-        let two = "env OMP_NUM_THREADS=2";
-        let times = (seconds / rounds(0.0, two)[0]).ceil();
-        let long = |run: &str| guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times;
-        let reference = long(two);
-        guest.set_online(8);
-        let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
-        let mut daemon = Daemon::start(&vms, dir.path(), config, &["--apply"], None);
-        let whole = long("env OMP_NUM_THREADS=8 OMP_DYNAMIC=true /workloads/corefit run --");
-        assert!(daemon.end().success(), "{}", daemon.log());
-        println!("{program} {size}*{times}: whole {whole:.3}, 2 threads on 2 vCPUs {reference:.3}");
-        println!("{program} D = {:.3}", whole / reference);
     }
+}
+
+/// A program in a guest, and how long each number is measured.
+struct Job<'a> {
+    guest: &'a Guest<'a>,
+    program: &'a str,
+    size: &'a str,
+    seconds: f64,
+}
+
+const ALL_THREADS: &str = "env OMP_NUM_THREADS=8";
+
+/// Unmanaged, by each policy that sizes, and at each number of vCPUs set by hand.
+fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
+    let Job { guest, program, size, seconds } = *job;
+    let rounds = |seconds| guest.rounds(program, size, seconds, ALL_THREADS);
+    row(&format!("{program} unmanaged"), &rounds(seconds));
+    for policy in ["vcpu-bal", "pcpu-est", "corefit"] {
+        let config = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{policy}\"\n");
+        let mut daemon = Daemon::start(vms, dir, &config, &["--apply"], None);
+        // What the daemon takes to find its number, or one run if that is longer, apart.
+        let [first, then] = [SETTLE_S, seconds].map(rounds);
+        row(&format!("{program} {policy}, at first"), &first);
+        row(&format!("{program} {policy}, then (vCPUs {})", guest.online()), &then);
+        assert!(daemon.end().success(), "{}", daemon.log());
+        if std::env::var_os("MANAGE_LOG").is_some() {
+            println!("{}", daemon.log());
+        }
+    }
+    for count in [1, 2, 3, 4] {
+        guest.set_online(count);
+        row(&format!("{program} {count} vCPUs"), &rounds(seconds));
+    }
+    guest.set_online(8);
+}
+
+/// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs. One long run each: a short one is mostly
+/// the start of the command where instructions are emulated. The daemon finds its number during another one, before.
+fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
+    let Job { guest, program, size, seconds } = *job;
+    guest.set_online(2);
+    let two = "env OMP_NUM_THREADS=2";
+    let one = guest.rounds(program, size, 5.0, two);
+    let one = one.iter().sum::<f64>() / one.len() as f64;
+    let long = |seconds: f64, run: &str| {
+        let times = (seconds / one).ceil();
+        guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times
+    };
+    let reference = long(seconds, two);
+    guest.set_online(8);
+    let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
+    let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
+    let ours = format!("{ALL_THREADS} OMP_DYNAMIC=true /workloads/corefit run --");
+    let (first, then) = (long(SETTLE_S / 2.0, &ours), long(seconds, &ours));
+    assert!(daemon.end().success(), "{}", daemon.log());
+    println!("{program}, {seconds} s of runs of {size}: 2 threads on 2 vCPUs {reference:.4} a run");
+    println!("{program} whole, at first ({} s): {first:.4}, D = {:.3}", SETTLE_S / 2.0, first / reference);
+    println!("{program} whole, then ({seconds} s): {then:.4}, D = {:.3}", then / reference);
 }
 
 /// What a daemon may take to find its number.
@@ -207,7 +242,7 @@ fn row(what: &str, times: &[f64]) {
     let mean = times.iter().sum::<f64>() / n;
     let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (n - 1.0);
     match times.len() {
-        1 => println!("{what}: {mean:.2} (one run)"),
-        runs => println!("{what}: {mean:.2} (standard error {:.2}, {runs} runs)", (variance / n).sqrt()),
+        1 => println!("{what}: {mean:.3} (one run)"),
+        runs => println!("{what}: {mean:.3} (standard error {:.3}, {runs} runs)", (variance / n).sqrt()),
     }
 }
