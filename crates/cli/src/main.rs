@@ -31,6 +31,7 @@ mod verdicts;
 
 use std::process::ExitCode;
 
+use bench::interrupt::Interrupted;
 use clap::{Parser, Subcommand};
 use corefit_linux::launch::{FindError, LaunchError};
 
@@ -85,9 +86,10 @@ fn main() -> ExitCode {
     })
 }
 
-/// 126 or 127, as a shell ends, if there is no such program; else 2.
+/// As a shell ends: 126 or 127 if there is no such program, 128 and its number after a signal; else 2.
 fn status(error: &anyhow::Error) -> ExitCode {
     let unfound = error.downcast_ref::<FindError>().map(FindError::exit_code);
     let unstarted = error.downcast_ref::<LaunchError>().map(LaunchError::exit_code);
-    ExitCode::from(unfound.or(unstarted).unwrap_or(2))
+    let interrupted = error.downcast_ref::<Interrupted>().map(Interrupted::exit_code);
+    ExitCode::from(unfound.or(unstarted).or(interrupted).unwrap_or(2))
 }

@@ -19,7 +19,14 @@ pub(crate) struct Interrupt {
 /// A bench was asked to end by this signal.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by signal {0}; everything was cleaned up")]
-pub(crate) struct Interrupted(pub(crate) u8);
+pub(crate) struct Interrupted(u8);
+
+impl Interrupted {
+    /// As a shell ends after the signal.
+    pub(crate) fn exit_code(&self) -> u8 {
+        128_u8.saturating_add(self.0)
+    }
+}
 
 impl Interrupt {
     /// Catches the signals from now on.

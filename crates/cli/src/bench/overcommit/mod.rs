@@ -38,7 +38,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::arena::Arena;
-use super::interrupt::{Interrupt, Interrupted};
+use super::interrupt::Interrupt;
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
@@ -167,16 +167,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         None => None,
     };
     let interrupt = Interrupt::install().context("cannot catch signals")?;
-    let document = match measured(&settings, &interrupt) {
-        Err(error) => match error.downcast_ref() {
-            Some(Interrupted(signal)) => {
-                eprintln!("corefit bench: {error}");
-                return Ok(ExitCode::from(128_u8.saturating_add(*signal)));
-            }
-            None => return Err(error),
-        },
-        Ok(document) => document,
-    };
+    let document = measured(&settings, &interrupt)?;
     let text =
         if args.json { serde_json::to_string_pretty(&document)? + "\n" } else { text::render(&document) };
     std::io::stdout().write_all(text.as_bytes())?;
