@@ -134,8 +134,17 @@ pub fn cpu_of(pid: u32) -> Option<Duration> {
 /// CPU time of this process, which is what looking costs.
 #[must_use]
 pub fn own_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    clock(ClockId::ProcessCPUTime)
+}
+
+/// CPU time of the calling thread.
+#[must_use]
+pub fn this_threads_cpu() -> Duration {
+    clock(ClockId::ThreadCPUTime)
+}
+
+fn clock(id: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(id)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod history;
 mod launch;
 mod locks;
 mod notes;
+mod pace;
 mod placer;
 mod report;
 mod restart;
@@ -37,6 +38,7 @@ use grants::{Grants, Resize};
 use launch::Plan;
 use locks::Locks;
 use notes::Notes;
+use pace::{LOOK_AT_LIMITS, Loss, Pace};
 use report::Report;
 use restart::Restarts;
 use rotate::Rotation;
@@ -56,7 +58,7 @@ pub(crate) struct Args {
     /// Which programs may be resized while they run
     #[arg(long, value_enum, default_value = "safe")]
     resize: Resize,
-    /// Time between two looks at the program, 5ms to 10s
+    /// Time between two looks at the program, 5ms to 10s; more where looking would take over a hundredth of a CPU
     #[arg(long, default_value = "50ms", value_parser = interval)]
     interval: Duration,
     /// Keep the threads off the siblings of one core while other cores are free
@@ -206,6 +208,7 @@ fn watch(
     let mut follower = Follower::new(child.pid(), plan, grants);
     let first = pending.as_ref().map_or(args.interval, |p| p.due.saturating_duration_since(looked));
     let mut next = looked + first.min(args.interval);
+    let mut pace = Pace::new(args.interval);
     let ended = loop {
         match child.wait_until(next).context("lost the program")? {
             Event::Exited(status) => break Some(status),
@@ -229,16 +232,14 @@ fn watch(
                     break None;
                 }
                 let known = follower.knows_all();
-                let interval = if args.interval >= CALM {
-                    args.interval
-                } else if plan.independent && known {
-                    LOOK_AT_LIMITS
+                let loss = if plan.independent && known {
+                    Loss::Nothing
                 } else if decision.team == 1 && known || follower.nobody_listens() {
-                    args.interval * CALM_FACTOR
+                    Loss::Little
                 } else {
-                    args.interval
+                    Loss::Much
                 };
-                next = (next + interval).max(Instant::now());
+                next = (next + pace.next(loss)).max(Instant::now());
             }
         }
     };
@@ -248,19 +249,6 @@ fn watch(
     report.restarts = restarts.done();
     Ok((ended, report))
 }
-
-/// A single thread cannot be too many, and who has no team takes no orders, so they are looked at less often: each
-/// look of ours wakes a thread beside them, which makes the kernel move threads between CPUs (measured here beside
-/// two busy loops on 2 CPUs, cg W, medians of 12 runs: 2.04 s at 50 ms, 1.60 s at 200 ms). Threads that never wait
-/// for each other lose nothing by sharing CPUs: they follow limits only, and are looked at when these are (ep W,
-/// clang, means of 24 runs each: 1.910 ± 0.013 s at 200 ms, 1.887 ± 0.012 s at 10 s, and 1.873 ± 0.017 s without
-/// corefit). A first region is answered at once (`Grants::serve`), and followed from the next look on.
-const CALM_FACTOR: u32 = 4;
-/// Intervals from this on are long enough.
-const CALM: Duration = Duration::from_millis(200);
-
-/// Limits change seldom, and reading them takes a millisecond.
-const LOOK_AT_LIMITS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use corefit_core::Why;
 use corefit_linux::page::Process;
+use corefit_linux::threads::own_cpu;
 use serde::Serialize;
 
 use super::grants::Grant;
@@ -159,12 +159,6 @@ pub(crate) fn timeline(history: &History) -> (Vec<Change>, Vec<Sample>) {
     (changes, samples)
 }
 
-/// CPU time that this process has used itself.
-fn own_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::try_from(time).map_or(0.0, |t| t.as_secs_f64())
-}
-
 /// Three decimals are more than was measured.
 pub(crate) fn round(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
@@ -193,7 +187,7 @@ impl Report {
             notes_at_end: vec![],
             lock: None,
             rotated: None,
-            own_cpu_s: round(own_cpu_s()),
+            own_cpu_s: round(own_cpu().as_secs_f64()),
             restarts: 0,
         }
     }
