@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::check::{Place, Set, Subject, Vm};
 use corefit_core::decide::Policy;
-use corefit_core::machine::estimate;
+use corefit_core::machine::{HostEstimate, Snapshot, estimate};
 use corefit_core::topology::Topology;
 use corefit_linux::formats::{self, Format, MAX_BYTES};
 use corefit_linux::{Root, libvirt, topology};
@@ -204,12 +204,31 @@ fn snapshot(name: &str) -> Result<Inputs> {
     machine.pass(WATCH)?;
     let after = machine.observe()?;
     let at = if after.at > before.at { after.at } else { before.at + WATCH };
-    let after = corefit_core::machine::Snapshot { at, ..after };
+    let after = Snapshot { at, ..after };
     let host = estimate(&before, &after).with_context(|| machine.name())?;
-    let here = matches!(name.split(':').next(), Some("host" | "self" | "cgroups"));
-    let topology = if here { topology::read(&Root::live())? } else { Topology::of_snapshot(&after) };
-    let subject = Subject::of_snapshot(&after, &host, topology, &machine.name());
+    let subject = shown(name, &machine.name(), &after, &host)?;
     Ok(Inputs { subject, host: machine.name(), notes: after.notes.clone(), of_vms: true })
+}
+
+/// What a machine shows in a snapshot.
+fn shown(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result<Subject> {
+    let here = matches!(name.split(':').next(), Some("host" | "self" | "cgroups"));
+    let topology = if here { topology::read(&Root::live())? } else { Topology::of_snapshot(seen) };
+    Ok(Subject::of_snapshot(seen, host, topology, file))
+}
+
+/// What `corefit check --machine` of this name looks at, where others have watched already.
+///
+/// # Errors
+/// If its shape or its VMs' definitions cannot be read.
+pub(crate) fn watched(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result<Subject> {
+    let (kind, uri) = name.split_once(':').unwrap_or((name, ""));
+    let defined = match kind {
+        "libvirt" => documents(uri)?,
+        "host" => documents("").unwrap_or(None),
+        _ => None,
+    };
+    defined.map_or_else(|| shown(name, file, seen, host), |inputs| Ok(inputs.subject))
 }
 
 /// `--reserved LIST`.

@@ -11,6 +11,7 @@ mod check;
 mod cpus;
 mod durations;
 mod explain;
+mod follows;
 mod inputs;
 mod lines;
 mod machine;

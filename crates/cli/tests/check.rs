@@ -488,6 +488,40 @@ fn what_will_be_found_after_a_placement_is_said_with_its_cure() {
     assert!(!out(&corefit(dir.path(), &args)).contains("then corefit check finds"));
 }
 
+/// The same of a plan, as `check` finds it on the host that follows from it.
+#[test]
+fn what_will_be_found_after_a_plan_is_said_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = |pins: [&str; 2], helper: &str| {
+        let vcpus = pins.map(|pin| format!("{{ affinity = \"{pin}\" }}")).join(", ");
+        let helper = format!("{{ affinity = \"{helper}\", fixed = true, demand = 0.1 }}");
+        let text = format!("pcpus = \"0-7\"\n[[vm]]\nname = \"a\"\nvcpus = [{vcpus}, {helper}]\n");
+        std::fs::write(dir.path().join("h.toml"), text).unwrap();
+    };
+    let on = ["--machine", "scenario:h.toml", "--json"];
+    let plan = || -> serde_json::Value {
+        let args = [&["plan", "--place", "corefit", "--size", "none"][..], &on].concat();
+        serde_json::from_slice(&corefit(dir.path(), &args).stdout).unwrap()
+    };
+    host(["0", "0"], "1");
+    let planned = plan();
+    let follows = &planned["follows"];
+    assert_eq!(
+        (&planned["actions"][0]["to"], planned["actions"].as_array().unwrap().len()),
+        (&"1".into(), 1)
+    );
+    assert_eq!((&follows[0]["name"], &follows[0]["rule"]), (&"a".into(), &"helpers-on-vcpus".into()));
+    host(["0", "1"], "1");
+    let check = corefit(dir.path(), &[&["check"][..], &on].concat());
+    let found: serde_json::Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!(found["findings"].as_array().unwrap().len(), 1);
+    for key in ["rule", "text", "cure"] {
+        assert_eq!(found["findings"][0][key], follows[0][key], "{key}");
+    }
+    host(["0", "0"], "2-7");
+    assert_eq!(plan()["follows"].as_array().unwrap().len(), 0);
+}
+
 /// A policy that leaves everything, and a VM that is to be left alone: nothing is printed to change them.
 #[test]
 fn what_is_left_as_it_is_has_no_commands() {

@@ -40,6 +40,11 @@ impl MachineArg {
         Some(format!("{:02}:{:02}:{:02} UTC: ", now / 3600 % 24, now / 60 % 60, now % 60))
     }
 
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.machine
+    }
+
     /// As if this name had been given.
     pub(crate) fn named(name: &str) -> MachineArg {
         MachineArg { machine: name.into() }

@@ -1,17 +1,21 @@
 //! `corefit plan`: what the controllers would change on a host now, and why. Nothing is changed.
 
+mod after;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Step};
-use corefit_core::machine::{LeverKind, Role, Snapshot};
+use corefit_core::machine::{LeverKind, Role, Snapshot, estimate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::bench::table::Table;
 use crate::durations::duration;
+use crate::follows::{Follows, follows};
+use crate::inputs::watched;
 use crate::machine::MachineArg;
 use crate::manage::Config;
 use crate::{lines, printable};
@@ -64,7 +68,16 @@ struct Document<'a> {
     /// When the later look began, ns since the machine's epoch.
     at_ns: u64,
     actions: Vec<Line<'a>>,
+    /// What `corefit check` finds once all of them are carried out, and not now.
+    follows: Vec<Found<'a>>,
     notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Found<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    follows: &'a Follows,
 }
 
 #[derive(Serialize)]
@@ -104,16 +117,37 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let first = machine.observe()?;
     let (pcpus, offline) = first.pcpu_sets();
     config.fits(args.config.as_deref(), (&pcpus, &offline))?;
-    controller.step(&look(first))?;
+    let first = look(first);
+    controller.step(&first)?;
     if !machine.pass(args.interval)? {
         bail!("{}: it has one snapshot only; record for longer", machine.name());
     }
     let now = look(machine.observe()?);
     let name = printable::text(&machine.name());
-    let step = controller.step(&now).with_context(|| name.clone())?;
-    let text = if args.json { json(&name, &now, &step)? } else { text(&name, &now, &step) };
+    let mut step = controller.step(&now).with_context(|| name.clone())?;
+    let then = match found(args, &name, (&first, &now), &step.plan) {
+        Ok(then) => then,
+        Err(error) => {
+            step.notes.push(format!("what corefit check finds then is not known: {error:#}"));
+            Vec::new()
+        }
+    };
+    let text = if args.json { json(&name, &now, &step, &then)? } else { text(&name, &now, &step, &then) };
     lines::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `corefit check` finds once a plan is followed, and not now.
+fn found(args: &PlanArgs, name: &str, seen: (&Snapshot, &Snapshot), plan: &Plan) -> Result<Vec<Follows>> {
+    if plan.actions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let host = estimate(seen.0, seen.1)?;
+    let mut subject = watched(args.machine.name(), name, seen.1, &host)?;
+    if !args.json {
+        subject.vms.iter_mut().for_each(|vm| vm.name = printable::text(&vm.name));
+    }
+    Ok(follows(&subject, &after::after(&subject, &plan.actions)))
 }
 
 fn line(action: &Action) -> Line<'_> {
@@ -127,13 +161,14 @@ fn line(action: &Action) -> Line<'_> {
     }
 }
 
-fn json(machine: &str, now: &Snapshot, step: &Step) -> Result<String> {
+fn json(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> Result<String> {
     let actions = step.plan.actions.iter().map(line).collect();
-    let document = Document { machine, at_ns: now.at.0, actions, notes: &step.notes };
+    let follows = then.iter().map(|follows| Found { name: &follows.vm, follows }).collect();
+    let document = Document { machine, at_ns: now.at.0, actions, follows, notes: &step.notes };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
+fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String {
     let width = lines::width(lines::LEAST);
     let mut out = String::new();
     let Plan { actions } = &step.plan;
@@ -162,6 +197,11 @@ fn text(machine: &str, now: &Snapshot, step: &Step) -> String {
             }
             lines::wrap(&mut out, &format!("{}: ", action.name), 2, &action.why.to_string(), width);
         }
+    }
+    for follows in then {
+        let [found, cure] = follows.lines();
+        lines::wrap(&mut out, &format!("{}: ", follows.vm), 2, &found, width);
+        lines::wrap(&mut out, "  ", 4, &cure, width);
     }
     for note in &step.notes {
         lines::wrap(&mut out, "note: ", 6, note, width);
@@ -196,21 +236,32 @@ mod tests {
 
     #[test]
     fn a_plan_says_what_would_change_and_why() {
-        let text = text("a host", &Snapshot::default(), &step());
+        let found = Follows {
+            vm: "db".into(),
+            rule: corefit_core::check::Rule::Stacked,
+            text: "two on one.".into(),
+            cure: None,
+        };
+        let text = text("a host", &Snapshot::default(), &step(), &[found]);
         assert_eq!(
             text,
             "VM  setting       now   would be\n\
              db  online vCPUs  0-15  0-3\n\
              db: its weight, cap and affinity give it 4.00 pCPUs\n\
+             db: then corefit check finds [stacked]: two on one.\n\
+             \x20 cure: none that leaves its vCPUs there\n\
              note: a note\n"
         );
-        assert_eq!(super::text("a host", &Snapshot::default(), &Step::default()), "a host: there is no VM\n");
+        assert_eq!(
+            super::text("a host", &Snapshot::default(), &Step::default(), &[]),
+            "a host: there is no VM\n"
+        );
     }
 
     #[test]
     fn a_plan_is_one_document_for_programs() {
         let json: serde_json::Value =
-            serde_json::from_str(&json("a host", &Snapshot::default(), &step()).unwrap()).unwrap();
+            serde_json::from_str(&json("a host", &Snapshot::default(), &step(), &[]).unwrap()).unwrap();
         assert_eq!(json["actions"][0]["from"], "0-15");
         assert_eq!(json["actions"][0]["to"], "0-3");
         assert_eq!(json["notes"][0], "a note");

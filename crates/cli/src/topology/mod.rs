@@ -1,6 +1,5 @@
 //! `corefit topology`: draws a machine, with VMs and vCPUs on it.
 
-mod follows;
 mod guests;
 mod proposal;
 mod svg;

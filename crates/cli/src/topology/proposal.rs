@@ -8,7 +8,7 @@ use corefit_core::{CpuId, CpuSet, decide};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::follows::{Follows, follows};
+use crate::follows::{Follows, follows};
 use crate::lines::wrap;
 use crate::printable;
 
@@ -116,11 +116,9 @@ impl Proposal {
             for command in commands {
                 out.push_str(&format!("  $ {}\n", printable::text(command)));
             }
-            for Follows { rule, text, cure, .. } in self.follows_of(vm) {
-                let text = format!("then corefit check finds [{rule}]: {text}");
-                wrap(&mut out, "  ", 4, &printable::text(&text), width);
-                let cure = cure.as_deref().unwrap_or("none that leaves its vCPUs there");
-                wrap(&mut out, "    ", 6, &printable::text(&format!("cure: {cure}")), width);
+            for [found, cure] in self.follows_of(vm).map(Follows::lines) {
+                wrap(&mut out, "  ", 4, &found, width);
+                wrap(&mut out, "    ", 6, &cure, width);
             }
         }
         out

@@ -49,6 +49,8 @@ pub(super) struct Guest {
     /// Where it may be, and where it is.
     pub(super) now: Option<CpuSet>,
     pub(super) on: Option<usize>,
+    /// Nodes far from the memory of its guest node; `None`: its VM's say it.
+    far: Option<Vec<bool>>,
 }
 
 /// A VM.
@@ -87,6 +89,15 @@ impl Ground {
         let mut guests = Vec::new();
         let mut facts = Vec::new();
         let nodes = 1 + spots.iter().map(|spot| spot.node).max().unwrap_or(0);
+        let far_from = |memory: &CpuSet| {
+            let near = topology.pcpus_of_nodes(memory);
+            if !spots.iter().any(|spot| near.contains(spot.id)) {
+                return None;
+            }
+            let mut far = vec![false; nodes];
+            spots.iter().for_each(|spot| far[spot.node] |= !near.contains(spot.id));
+            Some(far)
+        };
         for (vm, known) in vms.iter().enumerate() {
             let begin = guests.len();
             let mut own = CpuSet::default();
@@ -95,24 +106,19 @@ impl Ground {
                     own = own.union(now);
                 }
                 let on = vcpu.on.and_then(index);
-                guests.push(Guest { vm, load: loads[vm][number], now: vcpu.now.clone(), on });
+                let far = vcpu.memory.as_ref().and_then(far_from);
+                guests.push(Guest { vm, load: loads[vm][number], now: vcpu.now.clone(), on, far });
             }
             let may = |spot: &Spot| {
                 !reserved.contains(spot.id) && (!topology.isolated.contains(spot.id) || own.contains(spot.id))
             };
-            let near = known.memory.as_ref().map(|nodes| topology.pcpus_of_nodes(nodes));
-            let near = near.filter(|pcpus| spots.iter().any(|spot| pcpus.contains(spot.id)));
-            let mut far = vec![false; nodes];
-            for spot in &spots {
-                far[spot.node] |= near.as_ref().is_some_and(|near| !near.contains(spot.id));
-            }
             let rank = ranks.iter().position(|rank| *rank == (known.priority, known.weight)).unwrap_or(0);
             facts.push(VmFacts {
                 stays: known.stays,
                 class: known.class.class,
                 rank: i64::try_from(rank).unwrap_or(0),
                 allowed: spots.iter().map(may).collect(),
-                far,
+                far: known.memory.as_ref().and_then(far_from).unwrap_or_else(|| vec![false; nodes]),
                 guests: begin..guests.len(),
             });
         }
@@ -240,7 +246,7 @@ impl<'a> Seats<'a> {
     /// The same; `None` if it would be above the limit.
     pub(super) fn cost_within(&self, guest: usize, spot: usize, limit: Option<&Cost>) -> Option<Cost> {
         let ground = self.ground;
-        let Guest { vm, load, ref now, on, .. } = ground.guests[guest];
+        let Guest { vm, load, ref now, on, ref far } = ground.guests[guest];
         // The common case first: nobody is stacked at the best spot, and somebody is in the way here.
         let sharing = self.load[spot] * load;
         let least = [0, sharing, 0, 0, 0, 0, 0];
@@ -263,7 +269,7 @@ impl<'a> Seats<'a> {
         let ranked = facts.rank * load;
         cost[HARM] =
             ranked * (beside + place.slow) + more * (self.unit_ranked[place.unit] - self.ranked[spot]);
-        cost[SPREAD] = self.spread(vm, facts, load, place);
+        cost[SPREAD] = self.spread(vm, far.as_deref(), load, place);
         cost[MOVES] = match (on, now) {
             (Some(on), _) if on == spot => 0,
             (_, Some(now)) if !now.contains(place.id) => 2,
@@ -273,10 +279,11 @@ impl<'a> Seats<'a> {
         Some(Cost(cost)).filter(|cost| limit.is_none_or(|limit| cost <= limit))
     }
 
-    fn spread(&self, vm: usize, facts: &VmFacts, load: i64, place: &Spot) -> i64 {
+    fn spread(&self, vm: usize, far: Option<&[bool]>, load: i64, place: &Spot) -> i64 {
         let ground = self.ground;
+        let facts = &ground.vms[vm];
         let all = self.of_vm[vm];
-        let mut apart = if facts.far[place.node] { WHOLE } else { 0 };
+        let mut apart = if far.unwrap_or(&facts.far)[place.node] { WHOLE } else { 0 };
         if facts.class != Class::CacheHungry {
             apart += all - self.by_node[vm * ground.nodes + place.node];
             apart += all - self.by_socket[vm * ground.sockets + place.socket];
@@ -308,7 +315,7 @@ impl<'a> Seats<'a> {
             return Cost::default();
         };
         let ground = self.ground;
-        let Guest { vm, load, .. } = ground.guests[guest];
+        let Guest { vm, load, ref far, .. } = ground.guests[guest];
         if many == 1 {
             let mut cost = self.cost(guest, spots[0]);
             cost.0[MOVES] = 0;
@@ -331,7 +338,7 @@ impl<'a> Seats<'a> {
             cost[COMPETING] = more * beside;
             cost[SLOW] = part * place.slow / WHOLE;
             cost[HARM] = harm;
-            cost[SPREAD] = self.spread(vm, facts, part, place);
+            cost[SPREAD] = self.spread(vm, far.as_deref(), part, place);
             sum += Cost(cost);
             self.change(guest, spot, part, 0);
             // Somebody may run here: the unit is not like one that nobody uses.
@@ -410,11 +417,17 @@ fn spots(topology: &Topology) -> Vec<Spot> {
     topology.online().iter().map(one).collect()
 }
 
+/// Whether all demands together exceed the pCPUs, so that weights say what each counts with.
+#[expect(clippy::cast_precision_loss, reason = "at most 8192")]
+pub(super) fn is_short(problem: &Problem) -> bool {
+    let all: f64 = problem.vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.demand.clamp(0.0, 1.0)).sum();
+    all > problem.topology.online().difference(&problem.reserved).len() as f64
+}
+
 /// What each vCPU counts with: its demand; where all pCPUs together are too few, what the weights leave it.
 fn loads(problem: &Problem) -> Vec<Vec<i64>> {
     let demand = |vcpu: &super::Vcpu| vcpu.demand.clamp(0.0, 1.0);
     let pcpus = problem.topology.online().difference(&problem.reserved);
-    let all: f64 = problem.vms.iter().flat_map(|vm| &vm.vcpus).map(demand).sum();
     let vcpus = |vm: &super::Vm| {
         let one = |vcpu| entitle::Vcpu { demand: Some(Cpus(demand(vcpu))), ..entitle::Vcpu::default() };
         vm.vcpus.iter().map(one).collect()
@@ -425,10 +438,8 @@ fn loads(problem: &Problem) -> Vec<Vec<i64>> {
         cap: None,
         vcpus: vcpus(vm),
     });
-    #[expect(clippy::cast_precision_loss, reason = "at most 8192")]
-    let short = all > pcpus.len() as f64;
     let host = entitle::Host { pcpus, vms: vms.collect(), ..entitle::Host::default() };
-    let division = if short { Division::of(&host, Wants::Measured).ok() } else { None };
+    let division = if is_short(problem) { Division::of(&host, Wants::Measured).ok() } else { None };
     let of = |vm: usize, vcpu: usize| match &division {
         Some(division) => division.vcpus(vm)[vcpu].cpus.0,
         None => demand(&problem.vms[vm].vcpus[vcpu]),

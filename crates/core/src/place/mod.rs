@@ -83,6 +83,8 @@ pub struct Vcpu {
     pub now: Option<CpuSet>,
     /// Where it was last seen.
     pub on: Option<CpuId>,
+    /// Nodes of the memory of its guest node, if they are said: before its VM's. They do not move.
+    pub memory: Option<CpuSet>,
 }
 
 /// What a VM's work is like.

@@ -45,19 +45,22 @@ pub fn invalid(problem: &Problem) -> Vec<Invalid> {
     found
 }
 
-/// vCPUs that want to run, and none of whose pCPUs is on a node of their VM's memory: the conflict of P4.2. Those of VMs
-/// whose memory moves to its vCPUs are left out with `moved`.
+/// vCPUs that want to run, and none of whose pCPUs is on a node of their memory, that of their guest node or of their VM: the
+/// conflict of P4.2. Of VMs whose memory moves to its vCPUs, that is left out with `moved`.
 #[must_use]
 pub fn far_from_memory(problem: &Problem, placement: &Placement, moved: bool) -> usize {
     let topology = &problem.topology;
-    let vms =
-        problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| !(vm.stays || moved && vm.memory_moves));
+    let vms = problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| !vm.stays);
     let far = vms.map(|(vm, placed)| {
-        let Some(nodes) = &vm.memory else { return 0 };
-        let near = topology.pcpus_of_nodes(nodes);
-        let far = |set: &CpuSet| !near.is_empty() && !set.meets(&near);
+        let near = |nodes: &Option<CpuSet>| nodes.as_ref().map(|nodes| topology.pcpus_of_nodes(nodes));
+        let of_vm = near(&vm.memory).filter(|_| !(moved && vm.memory_moves));
         let seats = placed.vcpus.iter().zip(&vm.vcpus).filter(|(_, vcpu)| vcpu.demand >= WANTS);
-        seats.filter(|(seat, _)| seat.affinity.as_ref().is_some_and(far)).count()
+        let far = seats.filter(|(seat, vcpu)| {
+            let own = near(&vcpu.memory);
+            let near = own.as_ref().or(of_vm.as_ref()).filter(|near| !near.is_empty());
+            near.zip(seat.affinity.as_ref()).is_some_and(|(near, set)| !set.meets(near))
+        });
+        far.count()
     });
     far.sum()
 }

@@ -5,7 +5,7 @@ use crate::check::{Memory, Set, Subject};
 use crate::decide::Policy;
 use crate::machine::{Classed, HostEstimate, LeverKind, Role, State, VmEstimate};
 use crate::topology::Topology;
-use crate::{CpuSet, Cpus, Quota, check, entitle};
+use crate::{CpuId, CpuSet, Cpus, Quota, check, entitle};
 
 /// Where nothing says what a VM weighs.
 const USUAL: f64 = 1024.0;
@@ -24,6 +24,11 @@ impl Problem {
                 demand: vcpu.demand.map_or(1.0, |demand| demand.0),
                 now: vcpu.affinity.as_ref().map(|set| set.value.clone()),
                 on: vcpu.affinity.as_ref().and_then(|set| only(&set.value)),
+                memory: vm
+                    .cells
+                    .iter()
+                    .find(|cell| cell.vcpus.contains(CpuId(id)))
+                    .and_then(|cell| cell.memory.as_ref().map(|nodes| nodes.value.clone())),
             });
             let mut vcpus: Vec<Vcpu> = vcpus.collect();
             let limit = |quota: Option<&Set<Quota>>| quota.and_then(|quota| quota.value.cpus());
@@ -87,6 +92,8 @@ fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
         demand: divided.demand.map_or(1.0, |demand| demand.0),
         now: vcpu.affinity.clone().filter(|set| !online.is_within(set)),
         on: vcpu.on.or_else(|| vcpu.affinity.as_ref().and_then(only)),
+        // A snapshot does not show guest nodes.
+        memory: None,
     });
     let mut vcpus: Vec<Vcpu> = vcpus.collect();
     let quota = |vcpu: u32| divided.vcpus.get(usize::try_from(vcpu).ok()?)?.quota;
@@ -115,6 +122,6 @@ fn within(vcpus: &mut [Vcpu], quota: impl Fn(u32) -> Option<Cpus>, cap: Option<C
     }
 }
 
-fn only(set: &CpuSet) -> Option<crate::CpuId> {
+fn only(set: &CpuSet) -> Option<CpuId> {
     if set.len() == 1 { set.iter().next() } else { None }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::cost::STEP;
-use super::ground::{Ground, Seats};
+use super::ground::{Ground, Seats, is_short};
 use super::{Cost, Placed, Placement, Problem, Reason, Seat, throughput};
 use crate::{CpuId, CpuSet};
 
-/// pCPUs; of two that differ by less the one that is fairer is taken, the pool.
+/// pCPUs, and pairs; of two that differ by less the one that is fairer is taken, the pool, unless more would compete.
 const EVEN: f64 = 1e-9;
 
 /// The placement of these homes.
@@ -46,7 +46,11 @@ pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usiz
     for (node, pool) in pools.iter().enumerate().filter(|(_, pool)| pool.is_some()) {
         chosen[node] = pool.as_ref();
         let pooled = with(&chosen);
-        if throughput(problem, &pooled) >= throughput(problem, &best) - EVEN {
+        let gain = throughput(problem, &pooled) - throughput(problem, &best);
+        // Parts that weights leave are no utilisations: there all pCPUs are busy.
+        let competes = |placement: &Placement| super::cost(problem, placement).competing();
+        let no_more = || is_short(problem) || competes(&pooled) <= competes(&best) + EVEN;
+        if gain > EVEN || gain >= -EVEN && no_more() {
             best = pooled;
         } else {
             chosen[node] = None;

@@ -81,6 +81,8 @@ fn small(random: &mut Random) -> Problem {
                 demand: if even { 1.0 } else { f64::from(u32::try_from(random.below(101)).unwrap()) / 100.0 },
                 now: (with_present && random.chance(70)).then(|| CpuSet::from_iter([cpu, other])),
                 on: None,
+                // Some are of a guest node with memory of its own, which may be on a node that is not there.
+                memory: (with_present && id == 1).then(|| set("1")),
             }
         };
         vms.push(Vm {
@@ -159,12 +161,14 @@ fn costs_are_what_their_definitions_say() {
         if f64::from(u32::try_from(online).unwrap()) < demand {
             continue; // weights decide what counts
         }
-        // (VM, class, home, demand in steps)
+        // (VM, class, home, demand in steps, nodes of its memory)
         let mut all = Vec::new();
         for (number, (vm, placed)) in problem.vms.iter().zip(&found.vms).enumerate() {
             for (vcpu, seat) in vm.vcpus.iter().zip(&placed.vcpus) {
                 let Some(home) = seat.home else { continue };
-                all.push((number, vm.class.class, home, counted(vcpu.demand)));
+                let is_here = |nodes: &&CpuSet| !topology.pcpus_of_nodes(nodes).is_empty();
+                let memory = vcpu.memory.as_ref().filter(is_here).or(vm.memory.as_ref());
+                all.push((number, vm.class.class, home, counted(vcpu.demand), memory));
             }
         }
         let load = |cpu: CpuId| all.iter().filter(|v| v.2 == cpu).map(|v| v.3).sum::<i64>();
@@ -191,8 +195,7 @@ fn costs_are_what_their_definitions_say() {
                     spread += product;
                 }
             }
-            let memory = problem.vms[a.0].memory.as_ref();
-            let far = memory.is_some_and(|nodes| !topology.pcpus_of_nodes(nodes).contains(a.2));
+            let far = a.4.is_some_and(|nodes| !topology.pcpus_of_nodes(nodes).contains(a.2));
             spread += if far { WHOLE * a.3 } else { 0 };
         }
         let mut competing = 0;
@@ -293,6 +296,51 @@ fn more_vcpus_than_pcpus_share_a_pool_and_nobody_is_pinned_to_a_queue() {
     let found = place(&problem, Policy::Corefit);
     assert_eq!(sets(&found), ["0-3 0-3 0-3 0-3", "0-3 0-3"]);
     assert_eq!(found.vms[1].vcpus[0].why, Reason::Pool { vcpus: 6, pcpus: 4 });
+}
+
+#[test]
+fn of_a_pool_and_pins_that_do_as_much_the_one_with_fewer_competing_pairs_is_taken() {
+    let mut random = Random(11);
+    let mut even = 0;
+    for _ in 0..3_000 {
+        let problem = small(&mut random);
+        let pooled = place(&problem, Policy::Corefit);
+        let mut pinned = pooled.clone();
+        let seats = || pooled.vms.iter().flat_map(|vm| &vm.vcpus);
+        for seat in pinned.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+            seat.affinity = seat.home.map(|home| CpuSet::from_iter([home])).or(seat.affinity.clone());
+        }
+        let pools = seats().any(|seat| matches!(seat.why, Reason::Pool { .. }));
+        if pools
+            && !ground::is_short(&problem)
+            && throughput(&problem, &pooled) <= throughput(&problem, &pinned) + 1e-9
+        {
+            even += 1;
+            let competing = [&pooled, &pinned].map(|placement| cost(&problem, placement).competing());
+            assert!(competing[0] <= competing[1] + 1e-9, "{competing:?} {problem:?}");
+        }
+    }
+    assert!(even > 0);
+}
+
+#[test]
+fn vcpus_of_a_guest_node_are_near_its_memory() {
+    let mut vm = busy("a", &[1.0, 1.0]);
+    vm.class = Classed::given(Class::CacheHungry);
+    vm.memory = Some(set("0"));
+    vm.vcpus[0].memory = Some(set("1"));
+    let problem = on("2 sockets x 2 cores", vec![vm]);
+    let found = place(&problem, Policy::Corefit);
+    assert_eq!(sets(&found), ["2 0"]);
+    let crossed = on("2 sockets x 2 cores", vec![pinned(problem.vms[0].clone(), &["0", "2"])]);
+    let now = place(&crossed, Policy::None);
+    let far =
+        |problem: &Problem, placement| [false, true].map(|moved| far_from_memory(problem, placement, moved));
+    assert_eq!((far(&crossed, &now), far(&crossed, &found)), ([2, 2], [0, 0]));
+    // Memory of the VM moves, that of its guest nodes does not.
+    let mut moves = crossed;
+    moves.vms[0].memory_moves = true;
+    assert_eq!(far(&moves, &now), [2, 1]);
 }
 
 #[test]

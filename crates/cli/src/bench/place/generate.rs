@@ -53,6 +53,7 @@ pub(super) fn problem(kind: Kind, seed: u64) -> Result<Problem> {
                 demand: f64::from(u32::try_from(percent).unwrap_or(0)) / 100.0,
                 now: matches!(kind, Kind::Pinned).then(|| CpuSet::from_iter([cpu])),
                 on: (!matches!(kind, Kind::Crowded)).then_some(cpu),
+                memory: None,
             }
         };
         let class =

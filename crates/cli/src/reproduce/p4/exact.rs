@@ -34,7 +34,7 @@ fn filled(topology: &Topology, all: &CpuSet, preferred: &CpuSet, busy: usize) ->
 }
 
 fn host(affinity: Option<&CpuSet>) -> Result<Problem> {
-    let vcpu = |id| Vcpu { id, demand: 1.0, now: affinity.cloned(), on: None };
+    let vcpu = |id| Vcpu { id, demand: 1.0, now: affinity.cloned(), ..Vcpu::default() };
     let vm = Vm { name: "npb".into(), weight: 1.0, vcpus: (0..16).map(vcpu).collect(), ..Vm::default() };
     Ok(Problem { topology: OPTERON.parse()?, vms: vec![vm], ..Problem::default() })
 }

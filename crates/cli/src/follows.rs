@@ -1,22 +1,27 @@
-//! What `corefit check` finds of VMs once they are placed, that it does not find now: pins one to one leave helpers no pCPU
-//! of their own, and what a guest was told of siblings may no longer be so. Placement does not count it.
+//! What `corefit check` finds of VMs once they are placed or a plan is followed, that it does not find now: pins one to one leave
+//! helpers no pCPU of their own, and what a guest was told of siblings may no longer be so. Placement does not count it.
 
 use corefit_core::check::{Change, Finding, Rule, Subject, check};
 use serde::Serialize;
 
+use crate::printable;
+
 /// A finding to come.
-#[derive(Serialize)]
-pub(super) struct Follows {
+#[derive(Debug, Serialize)]
+pub(crate) struct Follows {
+    /// Its VM.
     #[serde(skip)]
-    pub(super) vm: String,
-    pub(super) rule: Rule,
-    pub(super) text: String,
+    pub(crate) vm: String,
+    /// By which rule.
+    pub(crate) rule: Rule,
+    /// As the finding has it.
+    pub(crate) text: String,
     /// What cures it without moving the vCPUs elsewhere; `None` if nothing does.
-    pub(super) cure: Option<String>,
+    pub(crate) cure: Option<String>,
 }
 
 /// All that is found once VMs are placed, and is not now.
-pub(super) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
+pub(crate) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
     let (before, after) = (check(now), check(then));
     let many = |all: &[Finding], finding: &Finding| {
         all.iter().filter(|other| other.rule == finding.rule && other.vm == finding.vm).count()
@@ -33,6 +38,16 @@ pub(super) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
         cure: stays(then, finding).then(|| finding.cure.clone()),
     });
     new.collect()
+}
+
+impl Follows {
+    /// Two lines for people: what will be found, and what cures it.
+    pub(crate) fn lines(&self) -> [String; 2] {
+        let Follows { rule, text, cure, .. } = self;
+        let cure = cure.as_deref().unwrap_or("none that leaves its vCPUs there");
+        let lines = [format!("then corefit check finds [{rule}]: {text}"), format!("cure: {cure}")];
+        lines.map(|line| printable::text(&line))
+    }
 }
 
 /// Whether a cure leaves the VM's vCPUs on the pCPUs that they have: at most they change places.
