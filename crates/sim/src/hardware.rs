@@ -5,6 +5,7 @@
 //!                + (1/fpu - 1) * siblings that use the FPU / siblings)
 //!       * (1 - (1 - without_cache) * lost)                            last-level cache
 //!       * remote, on a node without the VM's memory
+//!       * pace, where a governor makes idling pCPUs slower
 //! lost  = 1 - min(1, size of the cache / footprints of all that run on it)
 //! ```
 //!
@@ -37,6 +38,8 @@ pub(crate) struct Topology {
     /// Of those that run, by node.
     footprints: Vec<u64>,
     classes: Vec<Speeds>,
+    /// How fast each pCPU is now, as a part of its full speed.
+    pub(crate) pace: Vec<f64>,
     /// Whether some class minds its siblings, or the cache.
     pub(crate) minds_siblings: bool,
     pub(crate) minds_cache: bool,
@@ -95,6 +98,7 @@ impl Topology {
             busy: vec![0; siblings.len()],
             floating: vec![0; siblings.len()],
             siblings,
+            pace: vec![1.0; places.len()],
             places,
             threads,
             cache_kib,
@@ -129,6 +133,7 @@ impl Topology {
         if remote {
             speed *= class.remote;
         }
+        speed *= self.pace[pcpu as usize];
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1024")]
         let rate = (speed * 1024.0).round() as u32;
         rate.max(1)

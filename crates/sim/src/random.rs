@@ -20,6 +20,8 @@ pub(crate) enum Purpose {
     Start = 3,
     /// What a vCPU had left of what was before the simulation.
     Before = 4,
+    /// When pCPUs are first looked at by who decides their speed.
+    Sample = 5,
 }
 
 /// The scrambling step of splitmix64.

@@ -26,6 +26,8 @@ pub struct Spec {
     pub costs: Costs,
     /// Detection of spinning.
     pub ple: Ple,
+    /// pCPUs are slower while they have little to do; `None`: never.
+    pub governor: Option<Governor>,
     /// Length of the periods that time is accounted in; 0: the scheduler's own.
     pub period_ns: u64,
     /// The end, if programs do not end before.
@@ -194,6 +196,21 @@ impl Default for Ple {
     }
 }
 
+/// Who makes pCPUs slower that have little to do: Xen's `ondemand`, its default (`cpufreq_ondemand.c`). See `host/pace.rs`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Governor {
+    /// The least speed, as a part of the full one.
+    pub slowest: f64,
+    /// How often it looks (20 ms: `MIN_STAT_SAMPLING_RATE`).
+    pub sample_ns: u64,
+}
+
+impl Default for Governor {
+    fn default() -> Governor {
+        Governor { slowest: 1.0, sample_ns: 20_000_000 }
+    }
+}
+
 /// A limit, in each period anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -352,6 +369,9 @@ pub struct AppSpec {
     pub pinned: bool,
     /// How long waiters at barriers spin before they block; 0: not at all, `u64::MAX`: for ever.
     pub spin_ns: u64,
+    /// The same if it has more threads than the VM has vCPUs online at the start, which runtimes look up once (libgomp:
+    /// `gomp_throttled_spin_count_var`); `None`: the same.
+    pub crowded_spin_ns: Option<u64>,
     /// Whether that spinning pauses, so that it can be seen.
     pub pauses: bool,
     /// When it starts.

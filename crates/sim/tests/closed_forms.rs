@@ -305,7 +305,7 @@ fn programs_of_the_library_have_the_work_that_is_stated() {
     let stated = [
         ("bt", 3.04),
         ("cg", 3.4),
-        ("ep", 3.0),
+        ("ep", 50.0),
         ("ft", 1.9),
         ("is", 0.32),
         ("lu", 2.92),

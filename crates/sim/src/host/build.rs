@@ -74,6 +74,7 @@ impl Sim {
             locks,
             costs: spec.costs,
             ple: spec.ple,
+            idle_before: vec![0; pcpus as usize],
             period_ns: if spec.period_ns == 0 { own_period } else { spec.period_ns },
             until: spec.until_ns,
             bandwidth_slice,
@@ -97,6 +98,10 @@ impl Sim {
         self.timers = self.sched.timers();
         for (number, period) in (0..).zip(self.timers.clone()) {
             self.queue.add(self.sched.first(number, period), Event::Timer(number));
+        }
+        if let Some(governor) = self.spec.governor {
+            let later = Stream::new(self.spec.seed, 0, Purpose::Sample).below(governor.sample_ns);
+            self.queue.add(self.spec.jitter_ns + later + 1, Event::Sample);
         }
         for (v, limit) in (0..).zip(self.limits.clone()) {
             if let Some(limit) = limit {
@@ -226,6 +231,7 @@ impl Parts {
                 sleep: stream(Purpose::Sleep),
             });
         }
+        let crowded = app.threads as usize > online.len();
         let channels = usize::from(app.program.channels) * 2 * app.threads as usize;
         self.apps.push(App {
             name: app.name.clone(),
@@ -237,7 +243,7 @@ impl Parts {
             team: app.team,
             next_team: app.team,
             pinned: app.pinned,
-            spin_ns: app.spin_ns,
+            spin_ns: app.crowded_spin_ns.filter(|_| crowded).unwrap_or(app.spin_ns),
             seen: app.pauses && spec.ple.on && spec.ple.user,
             again: app.again,
             locks,

@@ -52,6 +52,14 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
             "that is too short to account in; give 100us or more, or 0s for the scheduler's own",
         );
     }
+    if let Some(governor) =
+        spec.governor.filter(|governor| !(governor.slowest > 0.0 && governor.slowest <= 1.0))
+    {
+        return refuse(
+            "governor.slowest",
+            format!("{} is no part of the full speed; give more than 0, at most 1", governor.slowest),
+        );
+    }
     for class in &spec.classes {
         let parts = [
             ("beside_sibling", class.beside_sibling),

@@ -287,7 +287,7 @@ impl Sim {
     }
 
     /// Computes a pCPU's speed; one other than `changed` is settled and armed.
-    fn set_rate(&mut self, q: u32, changed: u32) {
+    pub(super) fn set_rate(&mut self, q: u32, changed: u32) {
         let v = self.cpus.pcpus[q as usize].run;
         if v == NONE {
             return;

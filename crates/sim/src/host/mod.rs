@@ -16,6 +16,7 @@ mod guest;
 mod hyper;
 mod levers;
 mod locks;
+mod pace;
 mod quota;
 mod teams;
 mod thread;
@@ -50,6 +51,8 @@ pub(crate) enum Event {
     Timer(u8),
     /// A VM's change, by number.
     Change(u32, u32),
+    /// The speed of pCPUs is decided.
+    Sample,
     /// A vCPU that went offline still has threads that could not be moved.
     Drain(u32),
 }
@@ -123,6 +126,8 @@ pub struct Sim {
     pub(crate) shares_since: Ns,
     pub(crate) costs: Costs,
     pub(crate) ple: Ple,
+    /// How long each pCPU had been idle when its speed was decided last.
+    idle_before: Vec<Ns>,
     pub(crate) period_ns: Ns,
     pub(crate) until: Ns,
     pub(crate) bandwidth_slice: Ns,
@@ -294,6 +299,7 @@ impl Sim {
             }
             Event::Change(vm, number) => self.change(vm, number),
             Event::Drain(v) => self.drain(v),
+            Event::Sample => self.sample(),
         }
     }
 

@@ -12,7 +12,8 @@ use super::{Scenario, ScenarioError, Set};
 use crate::host::{Sim, SpecError};
 use crate::program::{CLASSES, NAMES, Program, library, library_class};
 use crate::spec::{
-    AppSpec, Change, Class, Costs, GuestSpec, Hardware, Limit, LockKind, Ple, Spec, VcpuSpec, VmSpec,
+    AppSpec, Change, Class, Costs, Governor, GuestSpec, Hardware, Limit, LockKind, Ple, Spec, VcpuSpec,
+    VmSpec,
 };
 
 const MS: u64 = 1_000_000;
@@ -43,6 +44,7 @@ pub(super) fn scenario<'a>(
         relaxed,
         costs: costs(&root)?,
         ple: ple(&root)?,
+        governor: governor(&root)?,
         period_ns: root.time("period", 0)?,
         until_ns: root.time("until", 60_000 * MS)?,
         jitter_ns: root.time("jitter", 30 * MS)?,
@@ -123,6 +125,17 @@ fn ple(root: &Table<'_>) -> Result<Ple, ScenarioError> {
     };
     table.finish()?;
     Ok(ple)
+}
+
+fn governor(root: &Table<'_>) -> Result<Option<Governor>, ScenarioError> {
+    let usual = Governor::default();
+    let Some(table) = root.table("governor")? else { return Ok(None) };
+    let governor = Governor {
+        slowest: table.real("slowest", usual.slowest)?,
+        sample_ns: table.time("sample", usual.sample_ns)?.max(100_000),
+    };
+    table.finish()?;
+    Ok(Some(governor))
 }
 
 fn class(table: &Table<'_>) -> Result<Class, ScenarioError> {
@@ -279,6 +292,18 @@ fn soft(table: &Table<'_>, hardware: &Hardware) -> Result<CpuSet, ScenarioError>
     Ok(crate::hardware::pcpus_of(hardware, &nodes))
 }
 
+/// How long waiters spin.
+fn wait(table: &Table<'_>, key: &'static str) -> Result<Option<u64>, ScenarioError> {
+    Ok(match table.text(key)?.as_deref() {
+        None => None,
+        Some("spin") => Some(u64::MAX),
+        Some("block") => Some(0),
+        Some(_) => Some(table.time(key, 0).or_else(|_| {
+            table.error(key, "give spin, block, or how long to spin before blocking, such as \"2ms\"")
+        })?),
+    })
+}
+
 fn app(
     table: &Table<'_>,
     vcpus: &[VcpuSpec],
@@ -288,7 +313,6 @@ fn app(
     let threads = table.whole("threads", u32::try_from(vcpus.len()).unwrap_or(1), 1, 1_000_000)?;
     let team = table.whole("team", threads, 1, threads)?;
     let class = table.text("class")?;
-    let wait = table.text("wait")?;
     let mut app = AppSpec {
         name: String::new(),
         program: Program::compile("compute 1ns")
@@ -297,7 +321,8 @@ fn app(
         team,
         class: 0,
         pinned: table.boolean("pinned", false)?,
-        spin_ns: 2 * MS,
+        spin_ns: wait(table, "wait")?.unwrap_or(2 * MS),
+        crowded_spin_ns: wait(table, "wait_crowded")?,
         pauses: table.boolean("pauses", true)?,
         start_ns: table.time("start", 0)?,
         again: table.boolean("again", false)?,
@@ -313,14 +338,6 @@ fn app(
         };
         app.class = index;
     }
-    app.spin_ns = match wait.as_deref() {
-        None => app.spin_ns,
-        Some("spin") => u64::MAX,
-        Some("block") => 0,
-        Some(_) => table.time("wait", 0).or_else(|_| {
-            table.error("wait", "give spin, block, or how long to spin before blocking, such as \"2ms\"")
-        })?,
-    };
     let Some(text) = program else { return Ok(None) };
     app.name = if NAMES.contains(&text.as_str()) { text.clone() } else { "program".into() };
     let source = library(&text).unwrap_or(&text);

@@ -32,7 +32,8 @@ fn decimal(digits: &str, radix: u32) -> String {
 }
 
 /// Tables of settings that all have defaults.
-const PARTS: [&str; 8] = ["cfs", "costs", "credit", "credit2", "hardware", "ple", "relaxed", "strict"];
+const PARTS: [&str; 9] =
+    ["cfs", "costs", "credit", "credit2", "governor", "hardware", "ple", "relaxed", "strict"];
 
 /// Puts a value at a path: TOML, or else a text.
 pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> Result<(), String> {

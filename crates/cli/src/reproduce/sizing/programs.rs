@@ -20,7 +20,7 @@ pub(super) struct Long {
 pub(super) fn ten(name: &str) -> Result<Long> {
     let text = library(name).ok_or_else(|| anyhow!("no program {name}"))?;
     let text = match name {
-        "ep" => text.replace("compute 3s", "compute 3600s"),
+        "ep" => text.replace("compute 50s", "compute 3600s"),
         "dc" => text.replace("repeat 40", "forever"),
         _ => {
             let from = text.find("repeat").ok_or_else(|| anyhow!("{name} has no loop"))?;
