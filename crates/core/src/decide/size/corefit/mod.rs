@@ -119,7 +119,8 @@ impl Corefit {
     fn watch(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, races: &mut Races) {
         let (Some(part), Some(used)) = (subject.available, subject.used) else { return };
         let available = subject.clamp(whole(part));
-        if used < IDLE {
+        // Who cannot run is not idle.
+        if used + subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0) < IDLE {
             self.otherwise = None;
             return;
         }
@@ -186,7 +187,14 @@ impl Corefit {
             None => candidates(subject, available, entitled),
         };
         let bal = known.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
-        races.join(Entrant { id: subject.vm.seen.id.clone(), counts, bal, window, allowed });
+        races.join(Entrant {
+            id: subject.vm.seen.id.clone(),
+            counts,
+            bal,
+            all: self.checking,
+            window,
+            allowed,
+        });
         self.mode = Mode::Race;
     }
 
@@ -345,9 +353,9 @@ fn loses(count: u32, than: u32, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
     count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < 0.95 * less)
 }
 
-/// Counts that may be best: what there is, VCPU-Bal's and all vCPUs, then all but one, quarters of all (programs start as
-/// many threads as they see vCPUs, or a part of them), the neighbours of what is available, three quarters and, where it is a quarter of all, half of it.
-/// What comes after these was best nowhere where we looked, and each look costs. `None`: not for this VM.
+/// Counts that may be best: what there is, VCPU-Bal's and all vCPUs; all but one, three quarters and half of all (programs
+/// start as many threads as they see vCPUs, or a part of them); what is available, and, if that turns out to be too many
+/// ([`race`]), one less and three quarters of it. `None`: not for this VM.
 fn candidates(
     subject: &Subject<'_>,
     available: u32,
@@ -359,7 +367,7 @@ fn candidates(
     let bal = bal(subject, available);
     let may = |n: u32| !hurts || n <= own || n == bal || !loses_much(n, own, entitled);
     let sure = [subject.clamp(subject.online), bal, most].map(|n| may(n).then_some(n));
-    let others = [most - 1, most * 3 / 4, most / 2, most / 4, own + 2, own + 1, own, own - 1, own * 3 / 4];
+    let others = [most - 1, most * 3 / 4, most / 2, own, own - 1, own * 3 / 4];
     let others = others.map(|n| ((least..=most).contains(&n) && n >= own / 2 && may(n)).then_some(n));
     sure.into_iter().chain(others).collect()
 }
