@@ -404,10 +404,12 @@ impl Race {
         over
     }
 
-    /// Fewer vCPUs than VCPU-Bal's do less the fewer there are, unless the first step down shows otherwise.
+    /// Where pCPUs are short, fewer vCPUs than VCPU-Bal's do less the fewer there are, unless the first step down shows otherwise.
     fn leave_fewer(&mut self) {
         let bal = (0..self.levels.len()).find(|level| self.is_bal(*level));
-        let below = |race: &Race, level: usize| race.members.iter().all(|m| m.counts[level] < m.bal);
+        let below = |race: &Race, level: usize| {
+            race.members.iter().all(|m| m.counts[level] < m.bal && m.bal < m.all())
+        };
         let worth = |level: usize| self.value(level).unwrap_or(0.0);
         if bal.is_some_and(|bal| below(self, self.turn) && worth(self.turn) < worth(bal)) {
             for level in 0..self.levels.len() {
