@@ -44,6 +44,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// With a signal it is looked again whether another count is better after this time, and after twice as long each time
 /// that none was, up to [`LONGEST`]: a load may have changed so that it does what it did, but could do more elsewhere.
 const AGAIN: Duration = Duration::from_secs(600);
+/// After a search that left numbers out since things were clear these are looked at after this time.
+const SOON: Duration = Duration::from_secs(120);
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -221,7 +223,7 @@ impl Corefit {
             if self.counted {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
                 let (count, mark) = (bal(subject, available), Mark { value: 0.0, used });
-                self.settle(subject, Found { count, why: share, available, mark });
+                self.settle(subject, Found { count, why: share, available, mark }, false);
                 return self.stay(subject);
             }
             // Nothing was ever counted: as without a signal.
@@ -237,7 +239,8 @@ impl Corefit {
         self.memory.learn(available, marks, count);
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
         let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used });
-        self.settle(subject, Found { count, why, available, mark });
+        let soon = race.left_others;
+        self.settle(subject, Found { count, why, available, mark }, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }
 
@@ -256,11 +259,11 @@ impl Corefit {
             Form::First => Why::Share { share },
             Form::Second | Form::Third => Why::Utilisation { available: Cpus(part) },
         };
-        self.settle(subject, Found { count, why, available, mark });
+        self.settle(subject, Found { count, why, available, mark }, false);
     }
 
-    /// A search is over.
-    fn settle(&mut self, subject: &Subject<'_>, found: Found) {
+    /// A search is over; `soon`: it left numbers out, which are looked at soon.
+    fn settle(&mut self, subject: &Subject<'_>, found: Found, soon: bool) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
         if changed {
@@ -273,7 +276,7 @@ impl Corefit {
         // Looking without a change says nothing of whether changes are worth a search.
         let wait = if changed || self.checking { self.dwell } else { rest(REST, self.searches) };
         self.not_before = subject.at + wait;
-        self.again = subject.at + rest(AGAIN, self.checks);
+        self.again = subject.at + if soon { SOON } else { rest(AGAIN, self.checks) };
         self.found = Some(found);
     }
 }

@@ -208,6 +208,8 @@ pub(super) struct Race {
     /// vCPUs that the change was of, of the VM with most of them.
     step: u32,
     proven: Vec<(usize, f64)>,
+    /// Most levels were not tried: things were clear.
+    pub(super) left_others: bool,
     /// Seconds that trying cost, if the best is the best.
     pub(super) lost: f64,
     allowed: f64,
@@ -250,6 +252,7 @@ impl Race {
             lately: None,
             step: 0,
             proven: vec![],
+            left_others: false,
             lost: 0.0,
             allowed: entrants.iter().map(|entrant| entrant.allowed).fold(f64::INFINITY, f64::min),
         }
@@ -433,6 +436,7 @@ impl Race {
         let few = all.units < UNITS / 2.0;
         if few || (0..self.levels.len()).any(|level| self.levels[level].sure && far(level)) {
             (0..self.levels.len()).for_each(|level| self.levels[level].out |= level != best);
+            self.left_others = true;
         }
     }
 
