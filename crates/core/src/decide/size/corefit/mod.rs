@@ -44,6 +44,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// With a signal it is looked again whether another count is better after this time, and after twice as long each time
 /// that none was, up to [`LONGEST`]: a load may have changed so that it does what it did, but could do more elsewhere.
 const AGAIN: Duration = Duration::from_secs(600);
+/// After a search that left numbers out since things were clear these are looked at after this time.
+const SOON: Duration = Duration::from_secs(120);
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -119,7 +121,8 @@ impl Corefit {
     fn watch(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, races: &mut Races) {
         let (Some(part), Some(used)) = (subject.available, subject.used) else { return };
         let available = subject.clamp(whole(part));
-        if used < IDLE {
+        // Who cannot run is not idle.
+        if used + subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0) < IDLE {
             self.otherwise = None;
             return;
         }
@@ -186,7 +189,14 @@ impl Corefit {
             None => candidates(subject, available, entitled),
         };
         let bal = known.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
-        races.join(Entrant { id: subject.vm.seen.id.clone(), counts, bal, window, allowed });
+        races.join(Entrant {
+            id: subject.vm.seen.id.clone(),
+            counts,
+            bal,
+            all: self.checking,
+            window,
+            allowed,
+        });
         self.mode = Mode::Race;
     }
 
@@ -213,7 +223,7 @@ impl Corefit {
             if self.counted {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
                 let (count, mark) = (bal(subject, available), Mark { value: 0.0, used });
-                self.settle(subject, Found { count, why: share, available, mark });
+                self.settle(subject, Found { count, why: share, available, mark }, false);
                 return self.stay(subject);
             }
             // Nothing was ever counted: as without a signal.
@@ -229,7 +239,8 @@ impl Corefit {
         self.memory.learn(available, marks, count);
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
         let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used });
-        self.settle(subject, Found { count, why, available, mark });
+        let soon = race.left_others;
+        self.settle(subject, Found { count, why, available, mark }, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }
 
@@ -248,11 +259,11 @@ impl Corefit {
             Form::First => Why::Share { share },
             Form::Second | Form::Third => Why::Utilisation { available: Cpus(part) },
         };
-        self.settle(subject, Found { count, why, available, mark });
+        self.settle(subject, Found { count, why, available, mark }, false);
     }
 
-    /// A search is over.
-    fn settle(&mut self, subject: &Subject<'_>, found: Found) {
+    /// A search is over; `soon`: it left numbers out, which are looked at soon.
+    fn settle(&mut self, subject: &Subject<'_>, found: Found, soon: bool) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
         if changed {
@@ -265,7 +276,7 @@ impl Corefit {
         // Looking without a change says nothing of whether changes are worth a search.
         let wait = if changed || self.checking { self.dwell } else { rest(REST, self.searches) };
         self.not_before = subject.at + wait;
-        self.again = subject.at + rest(AGAIN, self.checks);
+        self.again = subject.at + if soon { SOON } else { rest(AGAIN, self.checks) };
         self.found = Some(found);
     }
 }
@@ -345,9 +356,9 @@ fn loses(count: u32, than: u32, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
     count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < 0.95 * less)
 }
 
-/// Counts that may be best: what there is, VCPU-Bal's and all vCPUs, then all but one, quarters of all (programs start as
-/// many threads as they see vCPUs, or a part of them), the neighbours of what is available, three quarters and, where it is a quarter of all, half of it.
-/// What comes after these was best nowhere where we looked, and each look costs. `None`: not for this VM.
+/// Counts that may be best: what there is, VCPU-Bal's and all vCPUs; all but one, three quarters and half of all (programs
+/// start as many threads as they see vCPUs, or a part of them); what is available, and, if that turns out to be too many
+/// ([`race`]), one less and three quarters of it. `None`: not for this VM.
 fn candidates(
     subject: &Subject<'_>,
     available: u32,
@@ -359,7 +370,7 @@ fn candidates(
     let bal = bal(subject, available);
     let may = |n: u32| !hurts || n <= own || n == bal || !loses_much(n, own, entitled);
     let sure = [subject.clamp(subject.online), bal, most].map(|n| may(n).then_some(n));
-    let others = [most - 1, most * 3 / 4, most / 2, most / 4, own + 2, own + 1, own, own - 1, own * 3 / 4];
+    let others = [most - 1, most * 3 / 4, most / 2, own, own - 1, own * 3 / 4];
     let others = others.map(|n| ((least..=most).contains(&n) && n >= own / 2 && may(n)).then_some(n));
     sure.into_iter().chain(others).collect()
 }

@@ -1,0 +1,153 @@
+//! Races on numbers.
+
+use super::*;
+
+fn entrant(number: usize, counts: &[u32], bal: u32, allowed: f64) -> Entrant {
+    Entrant {
+        id: VmId(number.to_string()),
+        counts: counts.iter().copied().map(Some).collect(),
+        bal,
+        all: false,
+        window: Duration::from_millis(100),
+        allowed,
+    }
+}
+
+/// Rate and pCPUs used of a VM, by its number and all counts.
+type Does<'a> = &'a dyn Fn(usize, &[u32]) -> (f64, f64);
+
+/// Runs a race on rates and pCPUs used by VM and all counts; the counts that it ends with, and what it cost.
+fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
+    let mut race = Race::new(entrants);
+    let counts = |race: &Race| -> Vec<u32> { entrants.iter().filter_map(|e| race.count(&e.id)).collect() };
+    for _ in 0..10_000 {
+        let (now, over) = (counts(&race), race.next());
+        let look = |(number, entrant): (usize, &Entrant)| {
+            let (rate, used) = does(number, &now);
+            let units = rate * over.as_secs_f64();
+            (entrant.id.clone(), Look { online: now[number], units, used, part: 1.0 })
+        };
+        let looks: Vec<(VmId, Look)> = entrants.iter().enumerate().map(look).collect();
+        if race.look(over, &looks) {
+            return (counts(&race), race.lost);
+        }
+    }
+    panic!("it does not end");
+}
+
+/// Alone, all counts.
+fn alone(rates: &dyn Fn(u32) -> f64, counts: &[u32], allowed: f64) -> (u32, f64) {
+    let one = Entrant { all: true, ..entrant(0, counts, 4, allowed) };
+    let (counts, lost) = race(&[one], &|_, counts| (rates(counts[0]), 1.0));
+    (counts[0], lost)
+}
+
+#[test]
+fn it_finds_the_best_of_a_rugged_landscape_and_costs_little() {
+    let rates = |n: u32| match n {
+        16 => 1000.0,
+        12 => 1100.0,
+        _ => 90.0 + f64::from(n),
+    };
+    let all: Vec<u32> = (1..=16).rev().collect();
+    let (best, lost) = alone(&rates, &all, 10.0);
+    assert_eq!(best, 12);
+    assert!(lost < 1.5, "{lost}");
+}
+
+#[test]
+fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
+    for (best, worst) in [(16, 4), (4, 16)] {
+        let mut tried = BTreeSet::new();
+        let one = entrant(0, &[16, 4, 16, 15, 12, 8, 3], 4, 10.0);
+        let mut race = Race::new(std::slice::from_ref(&one));
+        let mut over = false;
+        while !over {
+            let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
+            tried.insert(online);
+            let units = race.next().as_secs_f64() * if online == worst { 100.0 } else { 1000.0 };
+            let look = Look { online, units, used: 1.0, part: 1.0 };
+            over = race.look(race.next(), &[(one.id.clone(), look)]);
+        }
+        assert_eq!(race.count(&one.id), Some(best));
+        assert_eq!(tried, [4, 16].into());
+        assert!(race.lost < 0.3, "{}", race.lost);
+    }
+}
+
+#[test]
+fn one_unit_more_or_less_makes_nothing_clear() {
+    let left = |units: [f64; 2]| {
+        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)]);
+        for (stat, units) in race.members[0].stats.iter_mut().zip(units) {
+            *stat = Stat { seconds: 0.5, units, used: 0.5, part: 0.5, ..Stat::default() };
+        }
+        race.leave_others();
+        race.levels.iter().filter(|level| !level.out).count()
+    };
+    assert_eq!(left([1.0, 4.0]), 3, "two of four are a half");
+    assert_eq!(left([0.0, 4.0]), 1);
+    assert_eq!(left([1.0, 2.0]), 1, "so few tell nothing of the others either");
+}
+
+#[test]
+fn more_vcpus_than_before_are_come_to_by_way_of_all() {
+    let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)]);
+    let id = VmId("0".into());
+    race.turn = 2;
+    race.go_from(1);
+    assert_eq!(race.levels.len(), 3);
+    assert_eq!((race.count(&id), race.next()), (Some(16), PER_VCPU * 12));
+    let look = Look { online: 16, units: 1.0, used: 1.0, part: 1.0 };
+    assert!(!race.look(race.next(), &[(id.clone(), look)]));
+    assert_eq!(race.count(&id), Some(8));
+    race.turn = 1;
+    race.go_from(2);
+    assert_eq!(race.count(&id), Some(4), "fewer at once");
+}
+
+#[test]
+fn it_stops_when_it_has_cost_what_it_may() {
+    let rates = |n: u32| if n == 16 { 1000.0 } else { 500.0 };
+    let all: Vec<u32> = (1..=16).rev().collect();
+    let (best, lost) = alone(&rates, &all, 0.2);
+    assert_eq!(best, 16);
+    assert!(lost < 0.3, "{lost}");
+}
+
+#[test]
+fn what_is_taken_from_others_is_no_gain() {
+    // Four times the vCPUs take three times the pCPUs, and do twice the work.
+    let does = |_: usize, counts: &[u32]| if counts[0] == 16 { (2000.0, 3.0) } else { (1000.0, 1.0) };
+    assert_eq!(race(&[entrant(0, &[16, 4], 4, 10.0)], &does).0, [4]);
+}
+
+#[test]
+fn vms_end_where_all_are_best_off_though_each_would_gain_by_having_more_than_the_others() {
+    let does = |vm: usize, counts: &[u32]| {
+        let part = 2.0 * f64::from(counts[vm]) / f64::from(counts.iter().sum::<u32>());
+        (part * if counts[vm] <= 4 { 1000.0 } else { 700.0 }, part.min(1.0))
+    };
+    let two = [entrant(0, &[16, 4, 16, 8], 4, 10.0), entrant(1, &[16, 4, 16, 8], 4, 10.0)];
+    assert_eq!(race(&two, &does).0, [4, 4]);
+}
+
+#[test]
+fn each_gets_what_is_best_for_it_where_that_is_better_for_all() {
+    let does = |vm: usize, counts: &[u32]| (if counts[vm] == [4, 16][vm] { 1000.0 } else { 600.0 }, 1.0);
+    let two = [entrant(0, &[16, 4, 16, 8], 4, 10.0), entrant(1, &[16, 4, 16, 8], 4, 10.0)];
+    assert_eq!(race(&two, &does).0, [4, 16]);
+}
+
+#[test]
+fn who_is_gone_does_not_hold_up_the_others() {
+    let two = [entrant(0, &[16, 4], 4, 10.0), entrant(1, &[16, 4], 4, 10.0)];
+    let mut race = Race::new(&two);
+    let look = |online| Look { online, units: f64::from(online), used: 1.0, part: 1.0 };
+    let mut over = false;
+    for _ in 0..1000 {
+        let Some(online) = race.count(&two[1].id).filter(|_| !over) else { break };
+        over = race.look(race.next(), &[(two[1].id.clone(), look(online))]);
+    }
+    assert!(over && race.count(&two[0].id).is_none());
+}
