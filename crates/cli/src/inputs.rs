@@ -155,16 +155,26 @@ fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
 
 /// A machine of `--machine`.
 fn live(machine: &str) -> Result<Inputs> {
-    let (kind, uri) = machine.split_once(':').unwrap_or((machine, ""));
-    match kind {
-        "libvirt" => documents(uri)?.with_context(|| format!("{machine}: no running VM")),
-        // Most machines are no hosts of VMs.
-        "host" => match documents("") {
-            Ok(Some(inputs)) => Ok(inputs),
-            Ok(None) | Err(_) => snapshot(machine),
-        },
-        _ => snapshot(machine),
+    match defined(machine)? {
+        Some(inputs) => Ok(inputs),
+        None if kind(machine) == "libvirt" => bail!("{machine}: no running VM"),
+        None => snapshot(machine),
     }
+}
+
+/// The running VMs of a machine whose definitions can be read; `None` if it shows itself otherwise.
+fn defined(machine: &str) -> Result<Option<Inputs>> {
+    match kind(machine) {
+        "libvirt" => documents(machine.split_once(':').map_or("", |(_, uri)| uri)),
+        // Most machines are no hosts of VMs.
+        "host" => Ok(documents("").unwrap_or(None)),
+        _ => Ok(None),
+    }
+}
+
+/// What a machine's name begins with.
+fn kind(machine: &str) -> &str {
+    machine.split(':').next().unwrap_or(machine)
 }
 
 /// The running VMs of a libvirtd, with their live definitions; `None` if it has none.
@@ -212,7 +222,7 @@ fn snapshot(name: &str) -> Result<Inputs> {
 
 /// What a machine shows in a snapshot.
 fn shown(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result<Subject> {
-    let here = matches!(name.split(':').next(), Some("host" | "self" | "cgroups"));
+    let here = matches!(kind(name), "host" | "self" | "cgroups");
     let topology = if here { topology::read(&Root::live())? } else { Topology::of_snapshot(seen) };
     Ok(Subject::of_snapshot(seen, host, topology, file))
 }
@@ -222,13 +232,7 @@ fn shown(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result
 /// # Errors
 /// If its shape or its VMs' definitions cannot be read.
 pub(crate) fn watched(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result<Subject> {
-    let (kind, uri) = name.split_once(':').unwrap_or((name, ""));
-    let defined = match kind {
-        "libvirt" => documents(uri)?,
-        "host" => documents("").unwrap_or(None),
-        _ => None,
-    };
-    defined.map_or_else(|| shown(name, file, seen, host), |inputs| Ok(inputs.subject))
+    defined(name)?.map_or_else(|| shown(name, file, seen, host), |inputs| Ok(inputs.subject))
 }
 
 /// `--reserved LIST`.

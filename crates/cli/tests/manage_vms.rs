@@ -198,10 +198,7 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
         let [first, then] = [SETTLE_S, seconds].map(rounds);
         row(&format!("{program} {policy}, at first"), &first);
         row(&format!("{program} {policy}, then (vCPUs {})", guest.online()), &then);
-        assert!(daemon.end().success(), "{}", daemon.log());
-        if std::env::var_os("MANAGE_LOG").is_some() {
-            println!("{}", daemon.log());
-        }
+        end(&mut daemon);
     }
     for count in [1, 2, 3, 4] {
         guest.set_online(count);
@@ -217,8 +214,7 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let Job { guest, program, size, seconds } = *job;
     let two = "env OMP_NUM_THREADS=2";
     guest.set_online(2);
-    let some = guest.rounds(program, size, 5.0, two);
-    let one = some.iter().sum::<f64>() / some.len() as f64;
+    let one = mean(&guest.rounds(program, size, 5.0, two));
     let long = |seconds: f64, run: &str| {
         let times = (seconds / one).ceil();
         guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times
@@ -229,10 +225,7 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
     let ours = format!("{ALL_THREADS} OMP_DYNAMIC=true /workloads/corefit run --");
     let [first, then] = [SETTLE_S, seconds].map(|seconds| long(seconds, &ours));
-    assert!(daemon.end().success(), "{}", daemon.log());
-    if std::env::var_os("MANAGE_LOG").is_some() {
-        println!("{}", daemon.log());
-    }
+    end(&mut daemon);
     guest.set_online(2);
     let after = long(seconds, two);
     guest.set_online(8);
@@ -247,9 +240,20 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
 /// What a daemon may take to find its number.
 const SETTLE_S: f64 = 30.0;
 
+/// Ends a daemon, and prints what it did if that is asked for.
+fn end(daemon: &mut Daemon) {
+    assert!(daemon.end().success(), "{}", daemon.log());
+    if std::env::var_os("MANAGE_LOG").is_some() {
+        println!("{}", daemon.log());
+    }
+}
+
+fn mean(times: &[f64]) -> f64 {
+    times.iter().sum::<f64>() / times.len() as f64
+}
+
 fn row(what: &str, times: &[f64]) {
-    let n = times.len() as f64;
-    let mean = times.iter().sum::<f64>() / n;
+    let (n, mean) = (times.len() as f64, mean(times));
     let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (n - 1.0);
     match times.len() {
         1 => println!("{what}: {mean:.3} (one run)"),

@@ -43,15 +43,17 @@ pub(super) fn placement(problem: &Problem, ground: &Ground, homes: &[Option<usiz
     let pools = pools(ground, &seats, homes);
     let mut chosen = vec![None; pools.len()];
     let mut best = with(&chosen);
+    let mut known = throughput(problem, &best);
     for (node, pool) in pools.iter().enumerate().filter(|(_, pool)| pool.is_some()) {
         chosen[node] = pool.as_ref();
         let pooled = with(&chosen);
-        let gain = throughput(problem, &pooled) - throughput(problem, &best);
+        let does = throughput(problem, &pooled);
+        let gain = does - known;
         // Parts that weights leave are no utilisations: there all pCPUs are busy.
         let competes = |placement: &Placement| super::cost(problem, placement).competing();
         let no_more = || is_short(problem) || competes(&pooled) <= competes(&best) + EVEN;
         if gain > EVEN || gain >= -EVEN && no_more() {
-            best = pooled;
+            (best, known) = (pooled, does);
         } else {
             chosen[node] = None;
         }
