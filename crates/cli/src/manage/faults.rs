@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use corefit_core::decide::{Action, Why};
 use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId};
-use corefit_core::{CpuSet, Cpus, Time, Weight};
+use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
 use corefit_sim::{Scenario, Sim, SimMachine};
 
 use super::failpoint::testing::until_killed;
@@ -43,6 +43,8 @@ struct Faulty {
     lying: BTreeSet<u32>,
     /// Guests that take one vCPU offline and then fail.
     halfway: BTreeSet<u32>,
+    /// VMs that libvirtd could not be asked about in time for a look.
+    missed: BTreeSet<u32>,
     /// libvirtd does not answer.
     deaf: bool,
     touched: BTreeSet<u32>,
@@ -51,8 +53,8 @@ struct Faulty {
 impl Faulty {
     fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
-        let (hung, lying, halfway, touched) = Default::default();
-        Faulty { sim, moved, kept, gone, hung, lying, halfway, deaf: false, touched }
+        let (hung, lying, halfway, missed, touched) = Default::default();
+        Faulty { sim, moved, kept, gone, hung, lying, halfway, missed, deaf: false, touched }
     }
 
     fn id(&self, vm: u32) -> VmId {
@@ -79,7 +81,7 @@ impl Faulty {
     }
 
     fn heal(&mut self) {
-        (self.deaf, self.hung, self.lying, self.halfway) = Default::default();
+        (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
     }
 }
 
@@ -98,6 +100,12 @@ impl Machine for Faulty {
             vm.kept = self.kept.get(&number).cloned();
         }
         snapshot.vms.retain(|vm| self.number(&vm.id).is_ok());
+        for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {
+            let id = self.id(*vm);
+            snapshot.vms.retain(|vm| vm.id != id);
+            let (path, why) = (format!("VM \"{vm}\""), "not asked for yet".into());
+            snapshot.unread.push(Unread { what: What::Siblings, path, why });
+        }
         Ok(snapshot)
     }
 
@@ -253,7 +261,10 @@ impl Story {
         self.keeper = until_killed(kill, move || {
             if let Ok(snapshot) = machine.observe() {
                 keeper.adopt(machine, &snapshot);
-                keeper.apply(machine, actions, now);
+                // Nothing is decided for whom the look missed; one that has ended may still be in the plan.
+                let missed = |vm: &VmId| machine.missed.iter().any(|number| machine.id(*number) == *vm);
+                let actions: Vec<Action> = actions.iter().filter(|a| !missed(&a.vm)).cloned().collect();
+                keeper.apply(machine, &actions, now);
                 keeper.tell_again(machine, now);
             }
             keeper
@@ -311,6 +322,7 @@ impl Story {
             }
             10 if random.below(4) == 0 => drop(self.machine.gone.insert(vm)),
             11 => self.keeper = None,
+            12 => drop(self.machine.missed.insert(vm)),
             _ => {}
         }
         let kill = (random.below(4) == 0).then(|| random.below(12));
@@ -396,6 +408,20 @@ fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
 }
 
 #[test]
+fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    let plan = story.plan(&mut Random(7));
+    story.step(&plan, None);
+    assert!(!story.machine.kept.is_empty());
+    story.machine.missed = (0..MANAGED).collect();
+    story.keeper = None;
+    story.start(None);
+    story.check().unwrap();
+}
+
+#[test]
 fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
     let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
     let (mut sim, dir) = (simulated(text), directory());
@@ -451,6 +477,10 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
     for _ in 0..2 {
         let Err(MachineError::Denied(why)) = set(&mut story, 300.0) else { panic!("it was overwritten") };
         assert!(why.contains("somebody else changed the weight"), "{why}");
+        // Nor is it forgotten when a look misses the VM.
+        story.machine.missed = BTreeSet::from([1]);
+        story.step(&[], None);
+        story.machine.heal();
     }
     story.end();
     assert_eq!(story.machine.truth(1, Lever::Weight), theirs);

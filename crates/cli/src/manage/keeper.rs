@@ -267,17 +267,18 @@ impl Keeper {
 
     /// What is known of VMs that are there no more.
     fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
+        if unsure(snapshot) {
+            return;
+        }
         let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         self.kept.retain(|vm, _| here.contains(vm));
         self.theirs.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
-        if !unsure(snapshot) {
-            let ended = |entry: &Entry, machine: &mut dyn Act| {
-                !here.contains(&entry.vm)
-                    && matches!(machine.current(&entry.vm, entry.lever), Err(MachineError::Gone(_)))
-            };
-            self.journal.retain(|entry| !ended(entry, machine));
-        }
+        let ended = |entry: &Entry, machine: &mut dyn Act| {
+            !here.contains(&entry.vm)
+                && matches!(machine.current(&entry.vm, entry.lever), Err(MachineError::Gone(_)))
+        };
+        self.journal.retain(|entry| !ended(entry, machine));
     }
 
     /// Notes of VMs of which nothing is changed any more.
@@ -340,7 +341,7 @@ impl Keeper {
         // Last changed, first put back; but memory last, which may take its time.
         let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
         entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
-        let changed: BTreeSet<VmId> = entries.iter().map(|entry| entry.vm.clone()).collect();
+        let mut names = BTreeMap::new();
         for entry in entries {
             let place = format!("{} of {}", entry.lever, entry.name);
             let here = snapshot.vms.iter().any(|vm| vm.id == entry.vm);
@@ -356,6 +357,7 @@ impl Keeper {
                     continue;
                 }
             };
+            names.insert(entry.vm.clone(), entry.name.clone());
             if same(&current, &entry.original) {
                 restored.back += 1;
                 continue;
@@ -392,17 +394,16 @@ impl Keeper {
             // What is put back is found so by whoever reads the old journal.
             restored.pending.push(format!("the journal cannot be written: {error}"));
         }
-        // A look may have missed the note of a VM that was changed.
-        let noted = |vm: &&VmState| vm.kept.is_some() || changed.contains(&vm.id);
-        for vm in snapshot.vms.iter().filter(noted) {
-            self.kept.entry(vm.id.clone()).or_default();
+        // The look may have missed a VM that was changed, or its note.
+        let noted = snapshot.vms.iter().filter(|vm| vm.kept.is_some()).map(|vm| &vm.id);
+        for vm in noted.chain(names.keys()) {
+            self.kept.entry(vm.clone()).or_default();
         }
         self.take_notes_back(machine);
-        let left = |vm: &&VmState| {
-            self.kept.contains_key(&vm.id) && self.entries().iter().all(|entry| entry.vm != vm.id)
-        };
-        for vm in snapshot.vms.iter().filter(left) {
-            restored.pending.push(format!("the note of {}: it could not be taken back", vm.name));
+        for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
+            let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
+            let name = names.get(vm).or(seen).unwrap_or(&vm.0);
+            restored.pending.push(format!("the note of {name}: it could not be taken back"));
         }
         restored
     }
