@@ -18,9 +18,10 @@ use super::telling::Telling;
 use super::{Keeper, ManageArgs, metrics, restore, yields};
 
 /// All that can be left alone.
-const ALL: [LeverKind; 8] = [
+const ALL: [LeverKind; 9] = [
     LeverKind::Online,
     LeverKind::Weight,
+    LeverKind::HelperWeight,
     LeverKind::Quota,
     LeverKind::VcpuQuota,
     LeverKind::Affinity,

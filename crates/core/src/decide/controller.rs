@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
+use super::lighten::Lightening;
 use super::part::{competes, may_use, online, share, weight};
 use super::place::{Place, placer};
 use super::shape::{Shaping, Slicing};
@@ -33,6 +34,7 @@ pub struct Controller {
     arbiter: Option<Box<dyn Arbitrate + Send>>,
     races: Races,
     weighing: Weighing,
+    lightening: Lightening,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
     slicing: Slicing,
@@ -98,6 +100,7 @@ impl Controller {
             arbiter: arbiter(policy.arbitrate),
             races: Races::default(),
             weighing: Weighing::default(),
+            lightening: Lightening::default(),
             placer: placer(&policy),
             shaping: Shaping::default(),
             slicing: Slicing::default(),
@@ -149,6 +152,7 @@ impl Controller {
         step.plan.actions = sizes;
         let granted = self.granted(&asked, grants.as_deref());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
+        step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
             // A cpuset that is sized is chosen with that.
@@ -173,6 +177,7 @@ impl Controller {
             self.shaping.told(outcome, at);
             self.slicing.told(outcome, at);
             self.weighing.told(outcome, at);
+            self.lightening.told(outcome, at);
             if let Some(placer) = &mut self.placer {
                 placer.told(outcome);
             }
