@@ -122,6 +122,13 @@ fn each_case_gives_the_findings_that_are_written_down_with_their_reasons_and_no_
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["findings"][0]["rule"], "slice-extreme", "{document}");
     rules.insert("slice-extreme".into());
+    let recording = "replay:starving/recording.cfr";
+    let output = corefit(&captures(), &["check", "--json", "--machine", recording]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = document["findings"].as_array().unwrap();
+    let starved: Vec<_> = findings.iter().filter(|finding| finding["rule"] == "starved").collect();
+    assert_eq!((starved.len(), &starved[0]["vm"]), (1, &"vm1".into()), "{document}");
+    rules.insert("starved".into());
     // Every rule is broken somewhere.
     let listed = corefit(&captures(), &["check", "--explain", "nonsense"]);
     assert_eq!(listed.status.code(), Some(2));

@@ -43,6 +43,22 @@ fn the_recorded_host_gives_exactly_its_expected_tables_and_documents() {
     assert_eq!(one["vms"][0]["name"], "vm2");
 }
 
+/// Three real VMs on a kernel that does not keep to weights: one waited for ten seconds.
+#[test]
+fn a_host_that_does_not_keep_to_weights_is_told_with_who_starves() {
+    let mut machine = Replay::open(&captures().join("../starving/recording.cfr")).unwrap();
+    let before = machine.observe().unwrap();
+    assert!(machine.pass(Duration::from_secs(10)).unwrap());
+    let after = machine.observe().unwrap();
+    let view = View::of(&machine, &before, after).unwrap();
+    let starved: Vec<&str> =
+        view.host.vms.iter().filter(|vm| vm.starved().is_some()).map(|vm| vm.seen.name.as_str()).collect();
+    assert_eq!(starved, ["vm3"]);
+    let text = tables::text(&view, 200);
+    let note = "note: the host's scheduler did not keep to weights: vm3 had 0.12 of 0.50 pCPUs that were available to it";
+    assert!(text.contains(note), "{text}");
+}
+
 #[test]
 fn tables_fit_into_eighty_columns_and_more() {
     let view = view();

@@ -147,6 +147,7 @@ impl Local {
             hold(qemu.settings.get(&Part::Vcpu(number)), pcpus, vcpu);
             match qemu.vcpus.get_mut(&number) {
                 Some(thread) => {
+                    thread.look();
                     vcpu.counters = thread.counters();
                     alive |= vcpu.counters.run_ns.is_some();
                     missing += usize::from(vcpu.online && vcpu.counters.run_ns.is_none());

@@ -1,7 +1,11 @@
 //! One thread of a QEMU: what it is, what it did, and where it ran last.
+//!
+//! The kernel adds what a thread waited when it runs again. One that starves for seconds would look idle until then, so a thread
+//! that stopped running is asked whether it is ready to, and what it is ready counts as waiting.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet};
@@ -18,6 +22,12 @@ pub(super) struct Thread {
     runs: Option<u64>,
     /// Whether it ran between the last two readings; one that was read once may have.
     pub(super) ran: bool,
+    /// Whether it had run at the look before, and whether it stopped and was ready at the latest one; when that was.
+    ran_before: bool,
+    stuck: bool,
+    looked: Option<Instant>,
+    /// What it waited, with what the kernel has not added yet, ns.
+    waited: u64,
     /// What it had run when all threads of its QEMU were read last, ns.
     pub(super) ran_then: u64,
     on: Option<CpuId>,
@@ -43,13 +53,16 @@ impl Thread {
     /// The thread of this `schedstat`.
     pub(super) fn at(path: String, tid: u32) -> Thread {
         let file = File::open(&path).ok();
-        Thread { tid, file, path, done: None, runs: None, ran: true, ran_then: 0, on: None, placed: None }
+        let (done, runs, looked, on, placed) = Default::default();
+        let (ran, ran_before, stuck) = (true, true, false);
+        let (waited, ran_then) = (0, 0);
+        Thread { tid, path, file, done, runs, ran, ran_before, stuck, looked, waited, ran_then, on, placed }
     }
 
     /// What it did so far, as it was read last.
     pub(super) fn counters(&self) -> Counters {
         let (run_ns, wait_ns) = self.done.unzip();
-        Counters { run_ns, wait_ns, runs: self.runs }
+        Counters { run_ns, wait_ns: wait_ns.map(|ns| ns.max(self.waited)), runs: self.runs }
     }
 
     /// Reads what it did; hands back what that is more than before, ns.
@@ -71,6 +84,25 @@ impl Thread {
         self.done = Some((run, wait));
         self.runs = words.next().flatten();
         more
+    }
+
+    /// Counts as waiting the time since the look before, if it ran then, or was stuck, and is ready to run but did not.
+    pub(super) fn look(&mut self) {
+        let now = Instant::now();
+        let before = self.looked.replace(now);
+        let stopped = !self.ran && (self.ran_before || self.stuck);
+        self.ran_before = self.ran;
+        self.stuck = stopped && self.is_ready();
+        let (_, waited) = self.done.unwrap_or_default();
+        self.waited = self.waited.max(waited);
+        if let Some(before) = before.filter(|_| self.stuck) {
+            let ns = now.saturating_duration_since(before).as_nanos();
+            self.waited = self.waited.saturating_add(u64::try_from(ns).unwrap_or(0));
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        stat(&self.path.replace("schedstat", "stat")).is_some_and(|text| is_ready(&text))
     }
 
     /// What it ran since all threads of its QEMU were read, ns.
@@ -111,6 +143,11 @@ fn stat(path: &str) -> Option<String> {
 fn last_cpu(stat: &str) -> Option<CpuId> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(39 - 3)?.parse().ok().map(CpuId)
+}
+
+/// Field 3, proc(5): running, or ready to.
+fn is_ready(stat: &str) -> bool {
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
 }
 
 /// What a thread of QEMU is.
@@ -193,6 +230,32 @@ mod tests {
         assert!(thread.place(None, &mut places).is_some());
         assert_eq!(places.left, 0);
         assert_eq!(thread.place("5".parse().ok().as_ref(), &mut places), Some(CpuId(5)));
+    }
+
+    #[test]
+    fn a_thread_that_is_ready_and_does_not_run_waits_before_the_kernel_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        put("schedstat", "1000 20 1\n");
+        put("stat", "7 (CPU 0/KVM) R 1 1\n");
+        let mut thread = Thread::at(dir.path().join("schedstat").display().to_string(), 7);
+        let mut look = |run: u64, waited: u64, state: char| {
+            put("schedstat", &format!("{run} {waited} 1\n"));
+            put("stat", &format!("7 (CPU ) S/KVM) {state} 1 1\n"));
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            thread.read();
+            thread.look();
+            thread.counters().wait_ns.unwrap()
+        };
+        assert_eq!([look(1000, 20, 'R'), look(2000, 30, 'R')], [20, 30]);
+        let stuck = look(2000, 30, 'R');
+        assert!(stuck >= 2_000_030, "{stuck}");
+        assert!(look(2000, 30, 'R') >= stuck + 2_000_000);
+        // It runs again, and the kernel adds what it waited: that is counted already, but for what is more.
+        let all = look(3000, 60_000_000_000, 'R');
+        assert_eq!(all, 60_000_000_000);
+        // Who sleeps does not wait, and who slept is not asked again until it ran.
+        assert_eq!([look(3000, all, 'S'), look(3000, all, 'R')], [all, all]);
     }
 
     #[test]
