@@ -159,6 +159,41 @@ fn what_did_not_end_is_told_loudly() {
 }
 
 #[test]
+fn what_waits_for_itself_for_ever_is_told_loudly_and_needs_no_more_time() {
+    for (program, ends) in [
+        (
+            "forever { mutex a { compute 1ms mutex b { compute 1ms } } mutex b { compute 1ms mutex a { compute 1ms } } }",
+            false,
+        ),
+        ("compute 1ms wait c prev", true),
+    ] {
+        let text = format!(
+            "about = \"\\u001b[2Jabout\"\nhardware = {{ cores = 2 }}\nuntil = \"1s\"\nruns = 2\n[[vm]]\nname = \"a\"\nvcpus = 2\nprogram = \"{program}\"\n"
+        );
+        let output = sim("s.toml", &text, &[]);
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.starts_with("\\u{1b}[2Jabout\n"), "a text cannot steer a terminal: {told}");
+        assert!(
+            told.contains("STUCK: a/program in 2 of 2 runs: its threads all wait for each other"),
+            "{told}"
+        );
+        assert_eq!(told.contains("UNFINISHED: a/program did not end in 2 of 2 runs\n"), ends, "{told}");
+        let loud = String::from_utf8(output.stderr).unwrap();
+        assert!(loud.contains("corefit: STUCK: ") && !loud.contains("raise"), "{loud}");
+    }
+}
+
+#[test]
+fn a_file_without_end_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_corefit")).args(["sim", "/dev/zero"]).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), told.as_str()),
+        (Some(2), "corefit: /dev/zero: larger than 32 MiB; no scenario is\n")
+    );
+}
+
+#[test]
 fn the_scenarios_that_are_shipped_are_valid() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
     let mut seen = 0;

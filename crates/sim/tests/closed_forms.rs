@@ -121,6 +121,20 @@ fn a_quota_is_used_and_not_exceeded_and_a_vms_cap_is_for_all_of_it() {
 }
 
 #[test]
+fn a_cap_that_is_not_enough_for_all_vcpus_goes_to_them_in_turn() {
+    for policy in [cfs(), eevdf(), credit(), credit2(), strict()] {
+        let vcpus = vec![vcpu("0-3"), vcpu("0-3"), vcpu("0-3")];
+        let mut capped = vm("a", vcpus, vec![pinned("hog", 3)]);
+        capped.cap = limit(5, 100);
+        let mut sim = sim(&host(4, policy, vec![capped]));
+        sim.run_for(12_000 * MS);
+        let used = |v| sim.account_of(0, v).map_or(0, |a| a.utilised / MS);
+        let used = [0, 1, 2].map(used);
+        assert!(used.iter().all(|&ms| (150..=250).contains(&ms)), "{policy:?}: {used:?} ms of 600");
+    }
+}
+
+#[test]
 fn unused_quota_is_not_rolled_over() {
     // Works 1 ms, sleeps 150 ms: nothing is saved for the 60 ms that come then.
     let program = "sleep 1s compute 60ms";

@@ -2,12 +2,14 @@
 
 mod scenario;
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::machine::{Act, Lever, Machine, MachineError, Role, Snapshot, Value, VmId, VmState};
+use corefit_linux::formats::MAX_BYTES;
 use corefit_linux::host::{Cgroups, Choice};
 use corefit_linux::{Root, libvirt};
 
@@ -159,17 +161,17 @@ impl Act for Observed {
 /// # Errors
 /// If it cannot be read; the error says what to do.
 pub(crate) fn text_of(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).map_err(|error| {
-        let name = file.display();
-        match error.kind() {
-            ErrorKind::NotFound => {
-                anyhow!("{name}: no such file; scenarios/ of corefit's source has examples")
-            }
-            ErrorKind::IsADirectory => anyhow!("{name}: is a directory; give a scenario, a file in TOML"),
-            ErrorKind::InvalidData => anyhow!("{name}: is no text; give a scenario, a file in TOML"),
-            _ => anyhow!("{name}: {error}"),
-        }
-    })
+    let (name, mut bytes) = (file.display(), Vec::new());
+    let read = File::open(file).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!("{name}: no such file; scenarios/ of corefit's source has examples"),
+        ErrorKind::IsADirectory => anyhow!("{name}: is a directory; give a scenario, a file in TOML"),
+        _ => anyhow!("{name}: {error}"),
+    })?;
+    if bytes.len() as u64 > MAX_BYTES {
+        bail!("{name}: larger than {} MiB; no scenario is", MAX_BYTES >> 20);
+    }
+    String::from_utf8(bytes).map_err(|_| anyhow!("{name}: is no text; give a scenario, a file in TOML"))
 }
 
 /// What to do with a text that is no scenario of `corefit sim`, but one of the model.

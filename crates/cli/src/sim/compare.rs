@@ -107,6 +107,7 @@ mod tests {
             competing_cores: 0.0,
             idle_pcpus: 0.0,
             unfinished: vec![],
+            stuck: vec![],
             vms: vec![vm],
         }
     }

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use corefit_sim::{Scenario, ScenarioError, Set};
 
-use crate::{machine, parallel, picture};
+use crate::{machine, parallel, picture, printable};
 
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
@@ -137,7 +137,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         show!("{json}");
     } else {
-        show!("{}", text::render(&document).trim_end());
+        let lines: Vec<String> = text::render(&document).trim_end().lines().map(printable::text).collect();
+        show!("{}", lines.join("\n"));
     }
     loudly(&document);
     // Last: a picture that cannot be drawn takes nothing else with it.
@@ -175,12 +176,24 @@ fn trace(file: &Path, points: &[Point<'_>]) -> Result<()> {
 fn loudly(document: &summary::Document) {
     let concerned: Vec<_> = document.points.iter().filter(|p| !p.unfinished.is_empty()).collect();
     let programs: usize = concerned.iter().map(|p| p.unfinished.values().sum::<usize>()).sum();
+    let stuck: Vec<_> = document.points.iter().filter(|p| !p.stuck.is_empty()).collect();
+    let hopeless =
+        concerned.iter().all(|p| p.unfinished.iter().all(|(name, runs)| p.stuck.get(name) == Some(runs)));
+    let remedy = if hopeless { "" } else { "; raise `until`" };
     if programs > 0 {
         tell!(
             "corefit: UNFINISHED: {programs} times a program did not come to its end, at {} of {} points; their \
-             times are missing from means; raise `until`",
+             times are missing from means{remedy}",
             concerned.len(),
             document.points.len()
+        );
+    }
+    if let Some(first) = stuck.first() {
+        tell!(
+            "corefit: STUCK: programs whose threads all wait for each other, at {} of {} points, such as {}",
+            stuck.len(),
+            document.points.len(),
+            printable::text(first.stuck.keys().next().map_or("", String::as_str))
         );
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Run {
     pub(super) idle_pcpus: f64,
     /// `vm/program` that did not come to an end.
     pub(super) unfinished: Vec<String>,
+    /// `vm/program` whose threads all wait for each other.
+    pub(super) stuck: Vec<String>,
     pub(super) vms: Vec<VmRun>,
 }
 
@@ -82,5 +84,6 @@ fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
         idle_pcpus: truth.idle_ns as f64 / truth.ran_ns.max(1) as f64,
         vms: vms.collect(),
         unfinished,
+        stuck: sim.stuck(),
     })
 }

@@ -30,6 +30,8 @@ pub(super) struct PointResult {
     pub(super) first_seed: u64,
     /// `vm/program` that did not end in some run, and in how many.
     pub(super) unfinished: BTreeMap<String, usize>,
+    /// `vm/program` whose threads all waited for each other at the end of some run, and in how many.
+    pub(super) stuck: BTreeMap<String, usize>,
     pub(super) events: u64,
     pub(super) simulated_s: Mean,
     pub(super) competing_cores: Mean,
@@ -87,10 +89,13 @@ const NOTHING: Mean = Mean { mean: 0.0, ci95: None, n: 0 };
 
 impl PointResult {
     pub(super) fn of(point: &Point<'_>, runs: &[Run]) -> PointResult {
-        let mut unfinished = BTreeMap::new();
-        for name in runs.iter().flat_map(|run| &run.unfinished) {
-            *unfinished.entry(name.clone()).or_insert(0) += 1;
-        }
+        let count = |names: fn(&Run) -> &Vec<String>| {
+            let mut times = BTreeMap::new();
+            for name in runs.iter().flat_map(names) {
+                *times.entry(name.clone()).or_insert(0) += 1;
+            }
+            times
+        };
         let over = |of: fn(&Run) -> f64| Mean::of(runs.iter().map(of)).unwrap_or(NOTHING);
         let vms = runs.first().map_or(&[][..], |run| &run.vms).iter().enumerate();
         let vms = vms.map(|(number, vm)| {
@@ -106,7 +111,8 @@ impl PointResult {
             set: point.sets.iter().cloned().collect(),
             runs: runs.len(),
             first_seed: runs.first().map_or(0, |run| run.seed),
-            unfinished,
+            unfinished: count(|run| &run.unfinished),
+            stuck: count(|run| &run.stuck),
             events: runs.iter().map(|run| run.events).sum(),
             simulated_s: over(|run| run.ran_s),
             competing_cores: over(|run| run.competing_cores),

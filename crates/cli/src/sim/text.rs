@@ -69,8 +69,16 @@ fn one(point: &PointResult) -> String {
         ]);
     }
     text += &table.render();
+    for (name, runs) in &point.stuck {
+        text += &format!(
+            "STUCK: {name} in {runs} of {} runs: its threads all wait for each other, for ever; look at its locks, \
+             flags and barriers\n",
+            point.runs
+        );
+    }
     for (name, runs) in &point.unfinished {
-        text += &format!("UNFINISHED: {name} did not end in {runs} of {} runs; raise `until`\n", point.runs);
+        let remedy = if point.stuck.get(name) == Some(runs) { "" } else { "; raise `until`" };
+        text += &format!("UNFINISHED: {name} did not end in {runs} of {} runs{remedy}\n", point.runs);
     }
     text
 }

@@ -11,7 +11,7 @@ use crate::cpus::{NONE, VState};
 use crate::queue::Ns;
 
 /// Between attempts to move the rest.
-const DRAIN_NS: Ns = 100_000;
+pub(super) const DRAIN_NS: Ns = 100_000;
 
 impl Sim {
     /// So many vCPUs of a VM, by number, are online from now on: its first ones.

@@ -31,8 +31,9 @@ fn refuse<T>(path: impl Into<String>, what: impl Into<String>) -> Result<T, Spec
     Err(SpecError { path: path.into(), what: what.into() })
 }
 
-pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
-    let Hardware { sockets, nodes, cores, threads, .. } = spec.hardware;
+/// Before anything is as large as it is.
+pub(crate) fn check_hardware(hardware: &Hardware) -> Result<(), SpecError> {
+    let Hardware { sockets, nodes, cores, threads, .. } = *hardware;
     for (key, n) in [("sockets", sockets), ("nodes", nodes), ("cores", cores), ("threads", threads)] {
         between(&format!("hardware.{key}"), n, 1, MAX_PCPUS)?;
     }
@@ -43,6 +44,11 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
             format!("{product} pCPUs; give at most {MAX_PCPUS} (sockets x nodes x cores x threads)"),
         );
     }
+    Ok(())
+}
+
+pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
+    check_hardware(&spec.hardware)?;
     if spec.until_ns == 0 {
         return refuse("until", "0 is no time to simulate; give more");
     }

@@ -33,8 +33,8 @@ const WAKE_NS: (u64, u64) = (5_000, 60_000);
 /// A lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
-    owner: u32,
-    line: Line,
+    pub(crate) owner: u32,
+    pub(super) line: Line,
     /// Of its own, for [`LockKind::ITicket`].
     patience: u64,
     /// How often the first in line was passed, for [`LockKind::Corefit`].

@@ -8,6 +8,8 @@
 //! pCPU until now. *Arm after you changed*: [`Sim::arm`] computes when next something happens there.
 
 mod account;
+#[cfg(test)]
+mod audit;
 mod build;
 mod change;
 mod check;
@@ -29,6 +31,7 @@ use crate::spec::{Costs, LockKind, Ple};
 pub use account::Account;
 pub use build::division;
 pub use check::SpecError;
+pub(crate) use check::check_hardware;
 pub(crate) use teams::App;
 pub(crate) use thread::{Act, Line, Ready, TState, Thread, Wait};
 

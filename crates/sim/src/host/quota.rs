@@ -49,8 +49,10 @@ impl Sim {
         guest.pool = limit.refilled(left);
         guest.throttled.periods += 1;
         guest.throttled.throttled_periods += u64::from(stopped);
-        // Those that were throttled first: the others have something left to run on until their next look.
-        for v in all {
+        // Who was stopped first comes first, and before those that run (`throttled_cfs_rq`, a list).
+        let mut turn: Vec<u32> = all.collect();
+        turn.sort_by_key(|&v| self.cpus.vcpus[v as usize].stopped_since);
+        for v in turn {
             self.after_refill(v);
         }
     }
@@ -103,11 +105,20 @@ impl Sim {
     }
 
     pub(super) fn after_refill(&mut self, v: u32) {
-        let vcpu = &self.cpus.vcpus[v as usize];
-        match vcpu.state {
-            VState::Throttled => self.enter(v),
+        let state = self.cpus.vcpus[v as usize].state;
+        match state {
+            VState::Throttled if self.has_quota(v) => self.enter(v),
+            VState::Throttled => {
+                // Still stopped: for as long as it has been, if it is for the same reason.
+                let vcpu = &self.cpus.vcpus[v as usize];
+                let own = vcpu.quota_left == 0;
+                if own != vcpu.stopped_by_own || !own && vcpu.pool_left > 0 {
+                    self.goes_on(v);
+                    self.stopped(v);
+                }
+            }
             VState::Running => {
-                let p = vcpu.pcpu;
+                let p = self.cpus.vcpus[v as usize].pcpu;
                 self.has_quota(v);
                 self.settle(p);
                 self.set_limit(p);

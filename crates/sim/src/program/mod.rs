@@ -27,6 +27,10 @@
 //! | `put C next`, `put C prev` | a post to one neighbour that first waits, likewise, until it took the last one: a flag |
 //! | `mark` | counts: what a run that never ends is measured by |
 //!
+//! Blocks of any kind stand at most 64 deep in each other. In a program with `parallel`, what stands outside of it is
+//! for a team of one: `split` and `rotate` mean nothing there, and `barrier` is refused. So are operations after
+//! `forever`, and `sleep` or a lock of the program under `kernel`.
+//!
 //! DIST: `exp`, `uniform P%`, `normal P%` (P: half the width, the standard deviation). TIME: `10us`.
 
 mod classes;
@@ -189,13 +193,24 @@ mod tests {
             ("compute 1us\nfrob", "line 2: \"frob\" is no operation; give compute, sleep, repeat"),
             ("compute 1", "line 1: \"1\" is no time; give a number with ns, us, ms or s"),
             ("repeat 3 {\ncompute 1us", "line 2: a { is not closed"),
-            ("repeat 0 { compute 1us }", "line 1: \"0\" is no count; give 1 to 4294967295"),
+            ("repeat 0 { compute 1us }", "line 1: \"0\" is no count; give 1 to 4294967294"),
+            ("repeat 4294967295 { compute 1us }", "line 1: \"4294967295\" is no count; give 1 to"),
             ("parallel { parallel { compute 1us } }", "line 1: parallel stands in a parallel"),
             ("wait c left", "line 1: \"left\" is nobody; give prev or next"),
             ("forever { }", "line 1: a loop has nothing in it"),
             ("}", "line 1: a } too many"),
             ("compute 99999s", "line 1: \"99999s\" is too long; give at most 3600s"),
             ("kernel a { kernel a { compute 1us } }", "line 1: lock a is taken already"),
+            (
+                "compute 1us\nforever { mark\n compute 1us }\nmark",
+                "line 4: nothing that stands after forever",
+            ),
+            ("kernel a {\nsleep 1us }", "line 2: sleep under a lock of the kernel is a fault"),
+            ("kernel a { mutex b { compute 1us } }", "line 1: mutex under a lock of the kernel"),
+            (
+                "barrier\nparallel { compute 1us barrier }",
+                "line 1: barrier outside of parallel would wait for ever; put it inside",
+            ),
             (
                 "mutex a { single { barrier } }",
                 "line 1: barrier under a lock or in single would wait for ever",
@@ -204,6 +219,30 @@ mod tests {
             let error = Program::compile(text).unwrap_err().to_string();
             assert!(error.starts_with(said), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn blocks_stand_in_each_other_as_deep_as_is_said_and_no_stack_overflows() {
+        let nested = |n: usize| {
+            let open: String = (0..n).map(|i| format!("mutex l{i} {{ ")).collect();
+            Program::compile(&(open + "compute 1us" + &" }".repeat(n)))
+        };
+        assert!(nested(63).is_ok());
+        for n in [65, 100_000] {
+            let error = nested(n).unwrap_err().to_string();
+            assert_eq!(error, "line 1: blocks stand more than 64 deep in each other");
+        }
+    }
+
+    #[test]
+    fn outside_of_parallel_the_first_member_is_a_team_of_one() {
+        let program =
+            "compute 1us split single rotate { mark } parallel { compute 1us split single rotate { mark } }";
+        let program = Program::compile(program).unwrap();
+        assert_eq!(program.lengths.iter().map(|length| length.split).collect::<Vec<_>>(), [false, true]);
+        let rotates = |op: &Op| if let Op::Single { rotate, .. } = op { Some(*rotate) } else { None };
+        assert_eq!(program.ops.iter().filter_map(rotates).collect::<Vec<_>>(), [false, true]);
+        assert!(Program::compile("compute 1us split barrier").unwrap().lengths[0].split, "all members do it");
     }
 
     #[test]

@@ -4,6 +4,10 @@ use super::{Length, LockUse, Op, Program, Spread};
 
 /// Loops in loops.
 const MAX_DEPTH: usize = 8;
+/// Blocks of any kind in each other.
+const MAX_NESTED: usize = 64;
+/// The most rounds of a loop: one more is without end, [`Op::Repeat`].
+const MAX_ROUNDS: u32 = u32::MAX - 1;
 /// Operations of a program.
 const MAX_OPS: usize = 60_000;
 /// The longest single length, s.
@@ -43,10 +47,15 @@ pub(super) fn parse(text: &str) -> Result<Program, ProgramError> {
         channels: vec![],
         held: vec![],
         depth: 0,
+        nested: 0,
         parallel: false,
         single: false,
+        serial: vec![],
     };
     parser.block(false)?;
+    if parser.program.forks {
+        parser.alone()?;
+    }
     let program = &mut parser.program;
     program.ops.push(Op::End);
     program.locks = u16::try_from(parser.locks.len()).unwrap_or(u16::MAX);
@@ -69,10 +78,14 @@ struct Parser {
     program: Program,
     locks: Vec<(LockUse, String)>,
     channels: Vec<String>,
-    held: Vec<u16>,
+    held: Vec<(LockUse, u16)>,
+    /// Loops that this is in, and blocks of any kind.
     depth: usize,
+    nested: usize,
     parallel: bool,
     single: bool,
+    /// Operations for a team that stand outside of `parallel`, and their tokens.
+    serial: Vec<(usize, usize)>,
 }
 
 impl Parser {
@@ -104,7 +117,12 @@ impl Parser {
 
     /// Operations up to the closing brace, or to the end of the text.
     fn block(&mut self, inner: bool) -> Result<(), ProgramError> {
+        if self.nested == MAX_NESTED {
+            return self.error(format!("blocks stand more than {MAX_NESTED} deep in each other"));
+        }
+        self.nested += usize::from(inner);
         let begin = self.program.ops.len();
+        let mut endless = false;
         loop {
             match self.take().as_deref() {
                 None if inner => return self.error("a { is not closed"),
@@ -113,13 +131,28 @@ impl Parser {
                 Some("}") if self.program.ops.len() == begin => {
                     return self.error("a loop has nothing in it");
                 }
-                Some("}") => return Ok(()),
-                Some(word) => self.operation(word)?,
+                Some("}") => {
+                    self.nested -= 1;
+                    return Ok(());
+                }
+                Some(_) if endless => return self.error("nothing that stands after forever is ever reached"),
+                Some(word) => {
+                    endless = word == "forever";
+                    self.operation(word)?;
+                }
             }
         }
     }
 
     fn operation(&mut self, word: &str) -> Result<(), ProgramError> {
+        let kernel = self.held.iter().any(|(kind, _)| *kind == LockUse::Kernel);
+        if kernel && ["sleep", "mutex", "userspin"].contains(&word) {
+            return self
+                .error(format!("{word} under a lock of the kernel is a fault of a kernel; put it outside"));
+        }
+        if !self.parallel {
+            self.serial.push((self.program.ops.len(), self.at));
+        }
         match word {
             "compute" | "sleep" => {
                 let length = self.length()?;
@@ -129,13 +162,12 @@ impl Parser {
             }
             "repeat" => {
                 let token = self.take();
-                match token.as_deref().and_then(|t| t.parse::<u32>().ok()).filter(|&n| n > 0) {
+                match token.as_deref().and_then(|t| t.parse().ok()).filter(|n| (1..=MAX_ROUNDS).contains(n)) {
                     Some(times) => self.repeat(times)?,
                     None => {
                         return self.error(format!(
-                            "{} is no count; give 1 to {}",
-                            quoted(token.as_deref()),
-                            u32::MAX
+                            "{} is no count; give 1 to {MAX_ROUNDS}",
+                            quoted(token.as_deref())
                         ));
                     }
                 }
@@ -167,6 +199,24 @@ impl Parser {
             }
             "mark" => self.program.ops.push(Op::Mark),
             other => return self.error(format!("{other:?} is no operation; give {OPERATIONS}")),
+        }
+        Ok(())
+    }
+
+    /// Outside of `parallel` the first member is alone, in a team of one.
+    fn alone(&mut self) -> Result<(), ProgramError> {
+        for (op, at) in std::mem::take(&mut self.serial) {
+            match &mut self.program.ops[op] {
+                Op::Compute(length) | Op::Sleep(length) => {
+                    self.program.lengths[usize::from(*length)].split = false;
+                }
+                Op::Single { rotate, .. } => *rotate = false,
+                Op::Barrier => {
+                    self.at = at;
+                    return self.error("barrier outside of parallel would wait for ever; put it inside");
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -232,11 +282,11 @@ impl Parser {
             self.locks.len() - 1
         });
         let index = u16::try_from(index).unwrap_or(u16::MAX);
-        if self.held.contains(&index) {
+        if self.held.contains(&(kind, index)) {
             return self.error(format!("lock {name} is taken already"));
         }
         self.open()?;
-        self.held.push(index);
+        self.held.push((kind, index));
         self.program.ops.push(Op::Acquire(kind, index));
         self.block(true)?;
         self.program.ops.push(Op::Release(kind, index));

@@ -275,6 +275,24 @@ mod tests {
             (("\"a\"", "\"a.b\""), "line 3, vm.a.b.name: \"a.b\" is no name that --set can tell"),
             (("\"a\"", "\"0\""), "line 3, vm.0.name: \"0\" is no name"),
             (("\"a\"", "\"\""), "line 3, vm..name: \"\" is no name"),
+            (("\"a\"", "\" \""), "line 3, vm. .name: \" \" is no name"),
+            (
+                ("\"a\"", "\"a\\u001b[2J\""),
+                "line 3, vm.a\\u{1b}[2J.name: \"a\\u{1b}[2J\" has control characters",
+            ),
+            (
+                ("[[vm]]", "[[class]]\nname = \"x\"\n[[class]]\nname = \"x\"\nfpu = 0.5\n[[vm]]"),
+                "line 5, class.x.name: another class is called so, too",
+            ),
+            (("[[vm]]", "[[class]]\nname = \"plain\"\n[[vm]]"), "line 3, class.plain.name: another class"),
+            (
+                ("cores = 2", "sockets = 4096, nodes = 4096, cores = 4096, threads = 64"),
+                "line 1, hardware: 4398046511104 pCPUs; give at most 4096",
+            ),
+            (
+                ("\"ep\"\n", "\"ep\"\n[[vm.change]]\nat = \"1s\"\nonline = 0\n"),
+                "line 8, vm.a.change.0.online: 0 is out of range; give 1 to",
+            ),
             (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
             (("name = \"a\"", "name = \"a"), "line 3: "),
         ] {
@@ -296,6 +314,8 @@ mod tests {
         let set = [("vm.b.weight".to_owned(), "1".to_owned())];
         let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
         assert!(told.starts_with("--set vm.b.weight: there is no \"b\" in vm; there is a"), "{told}");
+        let told = Scenario::parse(SMALL, &[("vm.a".to_owned(), "1".to_owned())]).unwrap_err().to_string();
+        assert_eq!(told, "--set vm.a: is one of [[vm]], with keys of its own; give vm.a.KEY");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use super::policy::{policy, relaxed};
 use super::table::Table;
 use super::{Scenario, ScenarioError, Set};
-use crate::host::{Sim, SpecError};
+use crate::host::{Sim, SpecError, check_hardware};
 use crate::program::{CLASSES, NAMES, Program, library, library_class};
 use crate::spec::{
     AppSpec, Change, Class, Costs, Governor, GuestSpec, Hardware, Limit, LockKind, Ple, Spec, VcpuSpec,
@@ -30,7 +30,12 @@ pub(super) fn scenario<'a>(
     let relaxed = relaxed(&root, &policy)?;
     let mut classes = vec![Class::plain("plain")];
     for table in root.tables("class")? {
-        classes.push(class(&table)?);
+        let class = class(&table)?;
+        if classes.iter().any(|other| other.name == class.name) {
+            return table
+                .error("name", "another class is called so, too (plain is work that nothing slows down)");
+        }
+        classes.push(class);
     }
     let mut vms = Vec::new();
     for table in root.tables("vm")? {
@@ -90,6 +95,7 @@ fn hardware(root: &Table<'_>) -> Result<Hardware, ScenarioError> {
         cache_kib: table.whole("cache_kib", usual.cache_kib, 1, u32::MAX)?,
     };
     table.finish()?;
+    check_hardware(&hardware).map_err(|e| root.misfit("hardware", e.what))?;
     Ok(hardware)
 }
 
@@ -171,9 +177,12 @@ fn vm(
     vms: &mut Vec<VmSpec>,
 ) -> Result<(), ScenarioError> {
     let Some(name) = table.text("name")? else { return table.error("name", "give the VM a name") };
-    if name.is_empty() || name.contains('.') || name.bytes().all(|b| b.is_ascii_digit()) {
+    if name.trim().is_empty() || name.contains('.') || name.bytes().all(|b| b.is_ascii_digit()) {
         let what = "is no name that --set can tell; give one without a dot that is not a number";
         return table.error("name", format!("{name:?} {what}"));
+    }
+    if name.contains(char::is_control) {
+        return table.error("name", format!("{name:?} has control characters; leave them out"));
     }
     let count = table.whole("count", 1, 1, 4096)?;
     let (near, wake) = (table.whole("oticket_near", 18, 0, 64)?, table.whole("oticket_wake", 4, 1, 4096)?);
@@ -217,7 +226,7 @@ fn vm(
 fn changes(table: &Table<'_>) -> Result<Vec<Change>, ScenarioError> {
     let mut changes = Vec::new();
     for change in table.tables("change")? {
-        let number = |key| Ok(change.whole(key, 0, 0, 1_000_000)?).map(|n| (n > 0).then_some(n));
+        let number = |key| Ok(change.whole(key, 0, 1, 1_000_000)?).map(|n| (n > 0).then_some(n));
         let one = Change { at_ns: change.time("at", 0)?, online: number("online")?, team: number("team")? };
         if one.online.is_none() && one.team.is_none() {
             return change.error("at", "nothing changes then; give online or team, 1 or more");

@@ -52,7 +52,9 @@ pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> 
         match entry {
             Some(DeValue::Table(inner)) => table = inner,
             Some(DeValue::Array(items)) => {
-                let name = way.next().copied().unwrap_or_default();
+                let Some(name) = way.next() else {
+                    return Err(format!("is one of [[{part}]], with keys of its own; give {path}.KEY"));
+                };
                 table = element(items.iter_mut().map(Spanned::get_mut), name, part)?;
             }
             Some(_) => return Err(format!("{part:?} is no table")),
@@ -145,21 +147,26 @@ impl<'a> Table<'a> {
     fn place(&self, key: &str, at: usize) -> String {
         let full = self.full(key);
         if self.sets.iter().any(|(path, _)| *path == full) {
-            return format!("--set {full}: ");
+            return format!("--set {}: ", shown(&full));
         }
-        format!("line {}, {full}: ", line(self.text, at))
+        format!("line {}, {}: ", line(self.text, at), shown(&full))
     }
 
     pub(super) fn error<T>(&self, key: &str, what: impl Into<String>) -> Result<T, ScenarioError> {
+        Err(self.misfit(key, what))
+    }
+
+    /// What is wrong with a key's value.
+    pub(super) fn misfit(&self, key: &str, what: impl Into<String>) -> ScenarioError {
         let found = self.table.iter().find(|(k, _)| k.get_ref() == key);
         let place = match found {
             Some((_, value)) => self.place(key, value.span().start),
             None => {
                 self.at.map_or(String::new(), |at| format!("line {}, ", line(self.text, at)))
-                    + &format!("{}: ", self.full(key))
+                    + &format!("{}: ", shown(&self.full(key)))
             }
         };
-        Err(ScenarioError { place, what: what.into() })
+        ScenarioError { place, what: what.into() }
     }
 
     fn get(&self, key: &'static str) -> Option<&'a DeValue<'a>> {
@@ -299,6 +306,11 @@ impl<'a> Table<'a> {
 /// Where a value begins; `None`: it is not in the file.
 fn begin(value: &Spanned<DeValue<'_>>) -> Option<usize> {
     Some(value.span()).filter(|span| !span.is_empty()).map(|span| span.start)
+}
+
+/// A path without characters that steer a terminal.
+fn shown(path: &str) -> String {
+    path.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() }).collect()
 }
 
 /// `10us` in ns.
