@@ -134,7 +134,8 @@ fn threads_are_seen_once_whatever_number_of_files_may_be_open() {
     let part = number(&seen, "/seen_s") / number(&seen, "/cpu_s");
     assert!((0.5..1.05).contains(&part), "{part} of its CPU time is seen");
     let threads = seen["profile"]["features"]["threads"].as_u64().unwrap();
-    assert!((32..=48).contains(&threads), "{threads}");
+    // The first thread counts if it is slow to begin the others.
+    assert!((32..=49).contains(&threads), "{threads}");
 }
 
 #[test]
@@ -247,12 +248,16 @@ fn files_stay_as_they_are_until_there_is_something_to_write() {
     refused(&["--html", "kept.html", "--json=new", "--", "no-such-program"]);
     let same = refused(&["--html", "kept.html", "--scenario", "./kept.html", "--", "true"]);
     assert_eq!(same, "corefit: --html and --scenario name the same file: give each one of its own\n");
-    // Nothing was seen of it, so there is nothing that a scenario could do.
-    let nothing =
+    // Who ends before a look, as a rule, leaves nothing that a scenario could do; on a busy machine it may be seen.
+    let soon =
         place.corefit(&["profile", "--quiet", "--scenario", "new.toml", "--", "true"]).output().unwrap();
-    assert!(nothing.status.success());
-    assert_eq!(stderr(&nothing), "corefit: --scenario: not written: no thread was seen to run\n");
-    assert!(!place.path().join("new.toml").exists());
+    assert!(soon.status.success());
+    match std::fs::read_to_string(place.path().join("new.toml")) {
+        Ok(text) => assert!(text.contains("[[vm]]") && stderr(&soon).is_empty(), "{text}{}", stderr(&soon)),
+        Err(_) => {
+            assert_eq!(stderr(&soon), "corefit: --scenario: not written: no thread was seen to run\n");
+        }
+    }
 }
 
 #[test]
