@@ -82,6 +82,7 @@ fn active(profile: &Profile) -> anyhow::Result<String> {
     let points = |(i, sum): (usize, &f64)| ((i as f64 + 0.5) * bin / 1e9, sum / bin, None);
     let line = |name: String, y: f64| Series { name, points: vec![(0.0, y, None), (whole / 1e9, y, None)] };
     let f = &profile.features;
+    let high = PARALLEL * f.threads as f64;
     chart::svg(&Chart {
         title: String::new(),
         note: format!("means over {:.1} ms", bin / 1e6),
@@ -89,10 +90,11 @@ fn active(profile: &Profile) -> anyhow::Result<String> {
         y: "active cores".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: true,
         series: vec![
             Series { name: "active cores".into(), points: sums.iter().enumerate().map(points).collect() },
             line(format!("mean {:.1}", f.parallelism), f.parallelism),
-            line(format!("high from {:.1}", PARALLEL * f.threads as f64), PARALLEL * f.threads as f64),
+            line(format!("high from {}", text::trimmed(high)), high),
         ],
     })
 }
@@ -125,6 +127,7 @@ fn used(profile: &Profile) -> anyhow::Result<String> {
         y: "work over timeslices".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: true,
         series: vec![
             Series { name: "work there is".into(), points },
             Series { name: "all timeslices".into(), points: vec![(0.0, 1.0, None), (end, 1.0, None)] },
@@ -159,6 +162,7 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
         y: "speedup".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: true,
         series: vec![
             Series {
                 name: "machine of its own".into(),
