@@ -20,7 +20,12 @@ pub(super) fn columns() -> Option<usize> {
 /// For a terminal with so many columns; `None`: for a file.
 pub(super) fn render(document: &Document, columns: Option<usize>) -> String {
     let width = columns.map_or(WIDTH, |columns| columns.min(WIDTH));
-    let mut text = format!("corefit: {}\n", run(document));
+    let mut text = String::new();
+    match columns {
+        Some(columns) => lines::wrap(&mut text, "corefit: ", 4, &run(document), columns),
+        // Written as it is: the command may have blanks of its own.
+        None => text = format!("corefit: {}\n", run(document)),
+    }
     let mut add = |first: &str, sentence: &str| lines::wrap(&mut text, first, 4, sentence, width);
     if let Some(profile) = &document.profile {
         features(profile).iter().for_each(|line| add("  ", line));
@@ -267,7 +272,7 @@ mod tests {
         assert_eq!(beside(&one, 1.7, 1.5), "1.7");
         assert_eq!((beside(&few, 0.999, 1.0), beside(&few, 1.0, 1.0)), ("0.999".into(), "1.0".into()));
         let text = render(&document(&[&[3.0 * MS]], 24.0, 0.25), None);
-        assert!(text.contains("parallelism 0.75 of 1 thread (high from 0.75)"), "{text}");
+        assert!(text.contains("parallelism 0.8 of 1 thread (high from 0.75)"), "{text}");
     }
 
     #[test]
