@@ -17,6 +17,8 @@ pub(crate) struct Chart {
     pub(crate) categories: Option<Vec<String>>,
     /// The axis of amounts, all above 0, is logarithmic.
     pub(crate) logarithmic_x: bool,
+    /// y is never logarithmic, however far its ends are apart.
+    pub(crate) linear_y: bool,
     pub(crate) series: Vec<Series>,
 }
 
@@ -114,7 +116,7 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
     let edge = if chart.categories.is_some() { 0.5 } else { ((right - left) * 0.04).max(1e-9) };
     let mut builder = ChartBuilder::on(&area);
     builder.x_label_area_size(48).y_label_area_size(76);
-    let logarithmic = least > 0.0 && high > least * LOGARITHMIC;
+    let logarithmic = !chart.linear_y && least > 0.0 && high > least * LOGARITHMIC;
     let floor = if low > 0.0 { low } else { least } / 1.5;
     let amounts = low.min(0.0)..(high + (high - low.min(0.0)) * 0.05).max(1e-9);
     let (x, y) = (left - edge..right + edge, (floor..high * 1.5).log_scale());
@@ -252,6 +254,7 @@ mod tests {
             y: "s".into(),
             categories: None,
             logarithmic_x: false,
+            linear_y: false,
             series: (0..lines).map(series).collect(),
         }
     }
@@ -290,6 +293,21 @@ mod tests {
         chart.logarithmic_x = true;
         let (second, first) = line(&chart);
         assert!((second - first).abs() <= 1, "{first} {second}");
+    }
+
+    #[test]
+    fn an_axis_that_is_to_be_linear_is_and_begins_at_nothing() {
+        let mut chart = chart(1);
+        let heights = |chart: &Chart| -> Vec<String> {
+            let picture = svg(chart).unwrap();
+            let labels = picture.split("</text>").filter_map(|text| text.rsplit('>').next());
+            labels.map(|label| label.trim().to_owned()).collect()
+        };
+        chart.series[0].points = vec![(1.0, 0.01, None), (2.0, 4.0, None)];
+        assert!(!heights(&chart).contains(&"3".to_owned()), "{:?}", heights(&chart));
+        chart.linear_y = true;
+        let labels = heights(&chart);
+        assert!(labels.contains(&"3".to_owned()) && labels.contains(&"0".to_owned()), "{labels:?}");
     }
 
     #[test]

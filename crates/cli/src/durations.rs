@@ -1,5 +1,6 @@
-//! Times in arguments: `200ms`, `1s`, `5m`, `1h`.
+//! Times in arguments: `500us`, `200ms`, `1s`, `5m`, `1h`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The shortest time between two looks at a machine; clocks tick in hundredths of a second.
@@ -8,9 +9,22 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A time from 100 ms to a year.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    within(text, SHORTEST..=LONGEST)
+        .ok_or_else(|| "a time of at least 100ms is needed, like 500ms, 1s, 5m or 8h".into())
+}
+
+/// An allocation period, and what a VM may stand still for: 1 ms to 1 s.
+pub(crate) fn period(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(1)..=Duration::from_secs(1))
+        .ok_or_else(|| "a time from 1ms to 1s is needed, like 24ms".into())
+}
+
+/// A time with its unit, if it lies within.
+pub(crate) fn within(text: &str, bounds: RangeInclusive<Duration>) -> Option<Duration> {
     let text = text.trim();
     let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let unit = match &text[digits..] {
+        "us" => Some(1e-6),
         "ms" => Some(1e-3),
         "s" => Some(1.0),
         "m" | "min" => Some(60.0),
@@ -20,8 +34,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     };
     let seconds = unit.and_then(|unit| Some(text[..digits].trim().parse::<f64>().ok()? * unit));
     let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-    time.filter(|time| (SHORTEST..=LONGEST).contains(time))
-        .ok_or_else(|| "a time of at least 100ms is needed, like 500ms, 1s, 5m or 8h".into())
+    time.filter(|time| bounds.contains(time))
 }
 
 #[cfg(test)]
@@ -35,6 +48,18 @@ mod tests {
         }
         for text in ["", "1", "s", "-1s", "1y", "99ms", "nans", "infs", "1e99s", "400d", "1 s x"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn periods_are_from_a_millisecond_to_a_second() {
+        for (text, us) in
+            [("24ms", 24_000), ("0.1s", 100_000), ("1500us", 1500), ("1ms", 1000), ("1s", 1_000_000)]
+        {
+            assert_eq!(period(text), Ok(Duration::from_micros(us)));
+        }
+        for bad in ["24", "0ms", "999us", "2s", "ms", "NaNms", "-1s", "", "1m"] {
+            assert!(period(bad).is_err(), "{bad}");
         }
     }
 }

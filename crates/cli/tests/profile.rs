@@ -120,6 +120,24 @@ fn more_busy_threads_than_cpus_are_profiled_as_parallel_by_who_is_runnable() {
     assert!((cores - 0.25).abs() < 1e-9);
 }
 
+/// Where a file for each thread is more than may be open, none is missed, and none is counted again.
+#[test]
+fn threads_are_seen_once_whatever_number_of_files_may_be_open() {
+    let _alone = alone();
+    let place = Place::new();
+    let program = place.compile("busy", &["-pthread"], &BUSY.replace("400000000", "20000000"));
+    let inner = place.corefit(&["profile", "--quiet", "--json=report.json", "--"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh"]).arg(inner.get_program());
+    command.args(inner.get_args()).current_dir(place.path());
+    let (_, seen) = json(&place, command.arg(program).arg("48"));
+    let part = number(&seen, "/seen_s") / number(&seen, "/cpu_s");
+    assert!((0.5..1.05).contains(&part), "{part} of its CPU time is seen");
+    let threads = seen["profile"]["features"]["threads"].as_u64().unwrap();
+    // The first thread counts if it is slow to begin the others.
+    assert!((32..=49).contains(&threads), "{threads}");
+}
+
 #[test]
 fn the_report_says_both_speedups_and_stdout_is_the_programs_own() {
     let _alone = alone();
@@ -210,6 +228,55 @@ fn the_programs_signal_and_failures_to_start_are_as_without_corefit() {
     assert!(!place.path().join("ran").exists(), "nothing runs");
 }
 
+/// What is refused, and what cannot be written, changes nothing: neither files that are there nor the directory.
+#[test]
+fn files_stay_as_they_are_until_there_is_something_to_write() {
+    let _alone = alone();
+    let place = Place::new();
+    let kept = place.path().join("kept.html");
+    std::fs::write(&kept, "what was there").unwrap();
+    let refused = |args: &[&str]| {
+        let output = place.corefit(&[&["profile", "--quiet"], args].concat()).output().unwrap();
+        assert!(!output.status.success());
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "what was there", "{args:?}");
+        let left: Vec<_> =
+            std::fs::read_dir(place.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept.html"], "{args:?}");
+        stderr(&output)
+    };
+    refused(&["--html", "kept.html", "--scenario", "no/such/dir.toml", "--", "true"]);
+    refused(&["--html", "kept.html", "--json=new", "--", "no-such-program"]);
+    let same = refused(&["--html", "kept.html", "--scenario", "./kept.html", "--", "true"]);
+    assert_eq!(same, "corefit: --html and --scenario name the same file: give each one of its own\n");
+    // Who ends before a look, as a rule, leaves nothing that a scenario could do; on a busy machine it may be seen.
+    let soon =
+        place.corefit(&["profile", "--quiet", "--scenario", "new.toml", "--", "true"]).output().unwrap();
+    assert!(soon.status.success());
+    match std::fs::read_to_string(place.path().join("new.toml")) {
+        Ok(text) => assert!(text.contains("[[vm]]") && stderr(&soon).is_empty(), "{text}{}", stderr(&soon)),
+        Err(_) => {
+            assert_eq!(stderr(&soon), "corefit: --scenario: not written: no thread was seen to run\n");
+        }
+    }
+}
+
+#[test]
+fn the_document_and_the_page_have_the_notes_of_the_report() {
+    let _alone = alone();
+    let place = Place::new();
+    let program = place.compile("busy", &["-pthread"], BUSY);
+    let mut command = place.corefit(&["profile", "--json=report.json", "--html", "p.html", "--"]);
+    let (output, seen) = json(&place, command.arg(program).arg("1"));
+    let report = stderr(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = std::fs::read_to_string(place.path().join("p.html")).unwrap();
+    let notes = seen["notes"].as_array().unwrap().iter().chain(seen["profile"]["limits"].as_array().unwrap());
+    let notes: Vec<&str> = notes.map(|note| note.as_str().unwrap()).collect();
+    assert!(notes.len() >= 2, "{seen}");
+    for note in notes {
+        assert!(report.contains(note) && page.contains(note) && !note.contains("  "), "{note:?}: {report}");
+    }
+}
+
 #[test]
 fn waiting_is_made_to_sleep_unless_the_user_says_how_and_openmp_is_told_its_threads() {
     let _alone = alone();
@@ -277,6 +344,11 @@ fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_we
     let (_, seen) = json(&place, active.env("OMP_WAIT_POLICY", "active").arg(&program).arg("300"));
     assert_eq!(seen["profile"]["question"]["machine"]["one_cpu"], Value::Null);
     assert_eq!(seen["windows_s"], 0.0);
+    let notes = seen["notes"].as_array().unwrap();
+    assert!(
+        notes.iter().any(|note| note.as_str().unwrap().starts_with("--one-cpu told nothing: ")),
+        "{notes:?}"
+    );
 }
 
 /// Two processes that work, and then say which CPUs they may use: in the runs that are pinned one each, and not the same.

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use corefit_core::profile::{Look, Status, ThreadLook};
+use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::launch::Usage;
@@ -18,8 +19,8 @@ use crate::sample::{now, schedstat, tasks, tree};
 
 /// New processes are searched every so many looks.
 const SEARCH_EVERY: u32 = 16;
-/// Threads whose files are kept open; beyond, files are opened for each look.
-const KEPT_OPEN: usize = 1024;
+/// Threads whose files are kept open, at the most; beyond, files are opened for each look.
+const KEPT_OPEN: u64 = 1024;
 
 struct Files {
     pid: u32,
@@ -32,14 +33,19 @@ pub struct ThreadSampler {
     root: u32,
     pids: Vec<u32>,
     threads: BTreeMap<u32, Files>,
+    /// Threads whose files are kept open.
+    most: usize,
     looks: u32,
 }
 
 impl ThreadSampler {
-    /// A sampler for `root` and its descendants.
+    /// A sampler for `root` and its descendants. It keeps half as many files open as the process may have, two for each thread:
+    /// who cannot be looked at for want of files would be taken for one that has ended.
     #[must_use]
     pub fn new(root: u32) -> ThreadSampler {
-        ThreadSampler { root, pids: vec![root], threads: BTreeMap::new(), looks: 0 }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from((limit / 4).min(KEPT_OPEN)).unwrap_or(0);
+        ThreadSampler { root, pids: vec![root], threads: BTreeMap::new(), most, looks: 0 }
     }
 
     /// Looks; `status` decides whether switches and states are read, too. What has ended meanwhile is left out.
@@ -68,7 +74,7 @@ impl ThreadSampler {
 
     fn read(&mut self, pid: u32, tid: u32, status: bool) -> Option<ThreadLook> {
         let path = |name: &str| format!("/proc/{pid}/task/{tid}/{name}");
-        let keep = self.threads.len() < KEPT_OPEN;
+        let keep = self.threads.len() < self.most || self.threads.contains_key(&tid);
         let files = self.threads.entry(tid).or_insert(Files { pid, schedstat: None, status: None });
         if files.pid != pid {
             *files = Files { pid, schedstat: None, status: None };
@@ -195,6 +201,28 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(sampler.look(true).threads.is_empty());
+    }
+
+    #[test]
+    fn as_many_files_are_kept_as_may_be_and_no_thread_is_missed() {
+        let mut children: Vec<_> =
+            (0..4).map(|_| Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()).collect();
+        let mut sampler = ThreadSampler::new(std::process::id());
+        sampler.most = 3;
+        for status in [true, false, true] {
+            let look = sampler.look(status);
+            for child in &children {
+                let seen = look.threads.iter().find(|thread| thread.tid == child.id()).unwrap();
+                assert_eq!(seen.status.is_some(), status);
+            }
+            assert!(sampler.threads.len() <= 3);
+        }
+        for child in &mut children {
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert!(2 * ThreadSampler::new(1).most as u64 <= limit / 2);
     }
 
     #[test]

@@ -60,8 +60,12 @@ impl Held {
     }
 
     fn restore(&mut self) -> Result<()> {
-        let snapshot =
-            self.machine.observe().context("putting settings back (corefit restore does it later)")?;
+        let snapshot = match self.keeper.entries().is_empty() {
+            true => self.machine.observe()?,
+            false => {
+                self.machine.observe().context("putting settings back (corefit restore does it later)")?
+            }
+        };
         let restored = self.keeper.restore(&mut *self.machine, &snapshot);
         for what in restored.came.iter().chain(&restored.stand) {
             tell!("corefit: {}", crate::printable::text(what));

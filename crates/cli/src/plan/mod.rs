@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Step};
+use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Shaper, Step};
 use corefit_core::machine::{LeverKind, Role, Snapshot, estimate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::bench::table::Table;
-use crate::durations::duration;
+use crate::durations::{duration, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
@@ -39,10 +39,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Placer>)]
     place: corefit_core::decide::Placer,
     /// In which timeslices: none, burst, long-period, proportional, slice, corefit
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Shaper>)]
-    shape: corefit_core::decide::Shaper,
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<Shaper>)]
+    shape: Shaper,
     /// How long any VM may stand still because of its quota, 1ms to 1s; for longer periods
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = period)]
     latency: Option<Duration>,
     /// What VMs are going to want: ewma, pid, ftds, aisd
     #[arg(long, value_name = "POLICY", default_value = "ftds", value_parser = named::<corefit_core::decide::Forecast>)]
@@ -111,7 +111,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         lever_ms: 0,
         ..Policy::default()
     };
-    policy.check().map_err(|error| anyhow!("--latency: {}", error.what))?;
+    policy.check().map_err(|error| anyhow!("{}: {}", error.key, error.what))?;
+    let sensitive =
+        args.shape == Shaper::LongPeriod && policy.vm.iter().all(|rule| rule.latency_ms.is_none());
     let mut controller = Controller::new(policy);
     let look = |seen: Snapshot| if args.json { seen } else { printable::names(seen) };
     let first = machine.observe()?;
@@ -125,6 +127,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let now = look(machine.observe()?);
     let name = printable::text(&machine.name());
     let mut step = controller.step(&now).with_context(|| name.clone())?;
+    if sensitive {
+        step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());
+    }
     let then = match found(args, &name, (&first, &now), &step.plan) {
         Ok(then) => then,
         Err(error) => {

@@ -3,8 +3,10 @@
 use corefit_core::profile::Profile;
 use serde::Serialize;
 
+use crate::printable;
+
 /// A run and what is made of it. Times named `_s` are seconds, `_ns` nanoseconds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Document {
     /// Program and arguments.
     pub(crate) command: Vec<String>,
@@ -30,6 +32,11 @@ pub(crate) struct Document {
     pub(crate) set: Vec<String>,
     /// The user's wait policy, which was kept.
     pub(crate) kept: Vec<String>,
+    /// What to know about the run, in sentences.
+    pub(crate) notes: Vec<String>,
+    /// Why `--one-cpu` told nothing, if it was asked for.
+    #[serde(skip)]
+    pub(crate) one_cpu_not: Option<String>,
     /// Everything worked out; null if no thread was seen to run.
     pub(crate) profile: Option<Profile>,
 }
@@ -40,14 +47,19 @@ impl Document {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// What looking cost, of the program's CPU time, and windows, of its time.
+    /// What looking cost, of the program's CPU time, or of its time if that is more, and windows, of its time.
     pub(crate) fn cost(&self) -> f64 {
         let part = |cost: f64, of: f64| if of > 0.0 { cost / of } else { 0.0 };
-        part(self.own_cpu_s, self.cpu_s) + part(self.windows_s, self.wall_s)
+        part(self.own_cpu_s, self.cpu_s.max(self.wall_s)) + part(self.windows_s, self.wall_s)
     }
 
-    /// What to know about the run, in sentences.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    /// What to know about the run.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let Some(profile) = &self.profile else {
+            return vec![
+                "no thread was seen to run for as long as it takes to look: give it more to do".into(),
+            ];
+        };
         let mut notes = vec![];
         if self.cpu_s > 0.0 && self.seen_s < SEEN * self.cpu_s {
             notes.push(format!(
@@ -55,15 +67,11 @@ impl Document {
                 100.0 * self.seen_s / self.cpu_s
             ));
         }
-        let Some(profile) = &self.profile else {
-            notes
-                .push("no thread was seen to run for as long as it takes to look: give it more to do".into());
-            return notes;
-        };
         let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
         if profile.question.machine.cpus >= profile.features.threads && wait > CROWDED * run {
             notes.push(format!(
-                "its threads waited {:.0} % of the time that they ran, with a CPU for each: others kept the CPUs busy, and who                  blocks meanwhile looks like sequential work; profile it again on an idle machine",
+                "its threads waited {:.0} % of the time that they ran, with a CPU for each: others kept the CPUs busy, and who \
+                 blocks meanwhile looks like sequential work; profile it again on an idle machine",
                 100.0 * wait / run
             ));
         } else if profile.by_runnable {
@@ -77,6 +85,9 @@ impl Document {
                 profile.slot_ns / 1e6,
                 profile.question.period_ns / 1e6
             ));
+        }
+        if let Some(why) = &self.one_cpu_not {
+            notes.push(format!("--one-cpu told nothing: {why}"));
         }
         let machine = &profile.question.machine;
         match (machine.one_cpu, machine.contention) {
@@ -100,7 +111,7 @@ impl Document {
             ),
         }
         if !self.kept.is_empty() {
-            notes.push(format!("your own wait policy was kept: {}", self.kept.join(", ")));
+            notes.push(format!("your own wait policy was kept: {}", printable::text(&self.kept.join(", "))));
         }
         match profile.spinning_at_most {
             Some(most) => notes.push(format!(

@@ -10,14 +10,23 @@ use crate::printable;
 /// Points of a line.
 const POINTS: usize = 160;
 
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#1f2933;max-width:62rem;margin:2rem auto;padding:0 1rem}\
-    h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}pre{background:#f4f6f8;padding:1rem;overflow-x:auto;\
-    font-size:.8rem;line-height:1.4}svg{max-width:100%;height:auto}p{max-width:46rem}";
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#1f2933;background:#fff;max-width:68rem;margin:2rem auto;\
+    padding:0 1rem}h1{font-size:1.5rem;overflow-wrap:anywhere}h2{font-size:1.15rem;margin-top:2rem}pre{background:#f4f6f8;padding:1rem;overflow-x:auto;\
+    font-size:.8rem;line-height:1.4}figure{margin:0;overflow-x:auto}\
+    svg{max-width:100%;min-width:40rem;height:auto}p,li{max-width:46rem;overflow-wrap:anywhere}";
 
 pub(super) fn page(document: &Document) -> String {
-    let title = printable::markup(&document.command.join(" "));
-    let report = printable::markup(text::render(document).trim_end());
-    let mut body = format!("<h1>How <code>{title}</code> scales</h1>\n<pre>{report}</pre>\n");
+    let title = printable::markup(&printable::text(&document.command.join(" ")));
+    let mut body = format!(
+        "<h1>How <code>{title}</code> scales</h1>\n<p>{}</p>\n",
+        printable::markup(&text::run(document))
+    );
+    if let Some(profile) = &document.profile {
+        body += &list(&text::features(profile));
+        body += &format!("<pre>{}</pre>\n", printable::markup(text::table(profile, "").trim_end()));
+        body += &format!("<h2>What limits it</h2>\n{}", list(&profile.limits));
+    }
+    body += &format!("<h2>Notes</h2>\n{}", list(&document.notes));
     if let Some(profile) = &document.profile {
         for (heading, said, picture) in [
             (
@@ -31,7 +40,7 @@ pub(super) fn page(document: &Document) -> String {
         ] {
             let picture = picture
                 .unwrap_or_else(|why| format!("<p>Not drawn: {}</p>", printable::markup(&why.to_string())));
-            body += &format!("<h2>{heading}</h2>\n<p>{said}</p>\n{picture}\n");
+            body += &format!("<h2>{heading}</h2>\n<p>{said}</p>\n<figure>{picture}</figure>\n");
         }
     }
     format!(
@@ -39,6 +48,11 @@ pub(super) fn page(document: &Document) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}: corefit profile</title>\n\
          <style>{STYLE}</style></head>\n<body>\n{body}</body>\n</html>\n"
     )
+}
+
+fn list(sentences: &[String]) -> String {
+    let items: String = sentences.iter().map(|s| format!("<li>{}</li>\n", printable::markup(s))).collect();
+    format!("<ul>\n{items}</ul>\n")
 }
 
 const USE: &str = "In each allocation period: the work there is with a core for each thread, over what the VM's timeslices \
@@ -68,6 +82,7 @@ fn active(profile: &Profile) -> anyhow::Result<String> {
     let points = |(i, sum): (usize, &f64)| ((i as f64 + 0.5) * bin / 1e9, sum / bin, None);
     let line = |name: String, y: f64| Series { name, points: vec![(0.0, y, None), (whole / 1e9, y, None)] };
     let f = &profile.features;
+    let high = PARALLEL * f.threads as f64;
     chart::svg(&Chart {
         title: String::new(),
         note: format!("means over {:.1} ms", bin / 1e6),
@@ -75,10 +90,11 @@ fn active(profile: &Profile) -> anyhow::Result<String> {
         y: "active cores".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: true,
         series: vec![
             Series { name: "active cores".into(), points: sums.iter().enumerate().map(points).collect() },
             line(format!("mean {:.1}", f.parallelism), f.parallelism),
-            line(format!("high from {:.1}", PARALLEL * f.threads as f64), PARALLEL * f.threads as f64),
+            line(format!("high from {}", text::trimmed(high)), high),
         ],
     })
 }
@@ -101,9 +117,9 @@ fn used(profile: &Profile) -> anyhow::Result<String> {
     chart::svg(&Chart {
         title: String::new(),
         note: format!(
-            "periods of {:.0} ms, {:.0} % of {} cores{}",
-            q.period_ns / 1e6,
-            100.0 * q.share,
+            "periods of {} ms, {} % of {} cores{}",
+            text::trimmed(q.period_ns / 1e6),
+            text::trimmed(100.0 * q.share),
             profile.features.threads,
             if group > 1 { format!("; means of {group} periods") } else { String::new() }
         ),
@@ -111,6 +127,7 @@ fn used(profile: &Profile) -> anyhow::Result<String> {
         y: "work over timeslices".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: true,
         series: vec![
             Series { name: "work there is".into(), points },
             Series { name: "all timeslices".into(), points: vec![(0.0, 1.0, None), (end, 1.0, None)] },
@@ -135,7 +152,8 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
         });
         same.map(point).collect()
     };
-    let vm = |factor: f64| format!("{:.0} % VM, {:.0} ms", 100.0 * q.share, factor * q.period_ns / 1e6);
+    let [share, period] = [100.0 * q.share, q.period_ns / 1e6];
+    let vm = |factor: f64| format!("{} % VM, {} ms", text::trimmed(share), text::trimmed(factor * period));
     let most = profile.features.threads as f64;
     chart::svg(&Chart {
         title: String::new(),
@@ -144,6 +162,7 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
         y: "speedup".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: true,
         series: vec![
             Series {
                 name: "machine of its own".into(),

@@ -10,20 +10,19 @@
 mod document;
 mod html;
 mod isolate;
+mod output;
 mod scenario;
 mod text;
 mod watch;
 mod windows;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use corefit_core::profile::{Contention, Machine, Question, Spin, analyse};
 use corefit_linux::launch::{
     Counts, Environment, Launch, LaunchError, Program, Supervised, Waiting, end_like, passive, plan,
@@ -32,8 +31,10 @@ use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
+use crate::durations::period;
 use crate::preload;
 use document::Document;
+use output::Output;
 use watch::Watched;
 use windows::Windows;
 
@@ -58,7 +59,7 @@ pub(crate) struct Args {
     /// Write a page with pictures
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// One JSON document instead of the report on stderr, or into a file (--json=FILE) beside it
+    /// One JSON document instead of the report on stderr (with --isolate on stdout), or into a file (--json=FILE) beside it
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
     /// Write a scenario for `corefit sim` that behaves as the program did
@@ -90,45 +91,18 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-fn period(text: &str) -> Result<Duration, String> {
-    let (number, unit) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
-        (Some(number), _) => (number, 1e-6),
-        (_, Some(number)) => (number, 1e-3),
-        _ => (text.strip_suffix('s').unwrap_or(""), 1.0),
-    };
-    let seconds = number.trim().parse::<f64>().ok().map(|n| n * unit);
-    match seconds {
-        Some(s) if (0.001..=1.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
-        _ => Err("a time from 1ms to 1s is needed, like 24ms".into()),
-    }
-}
-
 fn share(text: &str) -> Result<f64, String> {
     let part = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().ok().map(|p| p / 100.0),
         None => text.trim().parse().ok(),
     };
     part.filter(|share| (0.001..=1.0).contains(share))
-        .ok_or_else(|| "a part of a CPU is needed, above 0 and at most 1, like 0.25 or 25%".into())
+        .ok_or_else(|| "a part of a CPU is needed, from 0.001 to 1, like 0.25 or 25%".into())
 }
 
-/// A file of this command: opened before the program runs, so that nothing is lost for a mistyped name.
-struct Output<'a>(&'a Path, File);
-
-impl<'a> Output<'a> {
-    fn open(path: &'a Path) -> Result<Output<'a>> {
-        let file = File::create(path).with_context(|| format!("{}: cannot be written", path.display()))?;
-        Ok(Output(path, file))
-    }
-
-    /// The program has run: what cannot be written now is told and does not change its end.
-    fn write(mut self, text: &str) {
-        if let Err(why) = self.1.write_all(text.as_bytes()) {
-            tell!("corefit: {}: {why}", self.0.display());
-        }
-    }
-}
-
+/// Why `--one-cpu` told nothing, if nothing else stood in its way.
+const NO_WINDOWS: &str =
+    "too few short OpenMP regions were seen that one thread begins and whose threads are not bound";
 /// Probes of the reporter before the program begins, and after it: some milliseconds.
 const ALONE: usize = 10;
 
@@ -137,6 +111,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let html = args.html.as_deref().map(Output::open).transpose()?;
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
+    output::distinct(&[
+        ("--html", html.as_ref()),
+        ("--scenario", scenario.as_ref()),
+        ("--json", json_file.as_ref()),
+    ])?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
     if args.isolate {
         let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
@@ -153,14 +132,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Threads that spin would stand in each other's way on one CPU.
-    let page = if args.one_cpu && waiting.sleeps { share_page(&program, &mut launch).ok() } else { None };
+    let page = match (args.one_cpu, waiting.sleeps) {
+        (false, _) => None,
+        (true, false) => Some(Err("threads that spin would stand in each other's way".to_owned())),
+        (true, true) => Some(share_page(&program, &mut launch)),
+    };
+    let (page, mut one_cpu_not) = match page {
+        None => (None, None),
+        Some(Ok(page)) => (Some(page), None),
+        Some(Err(why)) => (None, Some(why)),
+    };
     let mut reporter = Reporter::new();
     let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
     let start = Instant::now();
     let began = sample::now();
     let mut child = match Supervised::spawn(&launch) {
         Ok(child) => child,
-        Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
+        Err(LaunchError::Interrupted(signal)) => {
+            drop((html, scenario, json_file));
+            end_like(ExitStatus::from_raw(signal))
+        }
         Err(why) => return Err(why.into()),
     };
     let all = sample::affinity(std::process::id()).unwrap_or_default();
@@ -179,17 +170,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let cpu = usage.map_or(Duration::ZERO, |usage| usage.user + usage.system);
     let windows_cost = windows.as_ref().map_or(Duration::ZERO, Windows::cost);
+    let one_cpu = windows.and_then(|windows| windows.one_cpu(wall, cpu, series.voluntary));
+    if args.one_cpu && one_cpu.is_none() {
+        let why = if cpus < 2 { "there is one CPU only" } else { NO_WINDOWS };
+        one_cpu_not.get_or_insert_with(|| why.to_owned());
+    }
     let question = Question {
-        machine: Machine {
-            cpus,
-            contention: Contention::of(&alone, &probes, cpus),
-            one_cpu: windows.and_then(|windows| windows.one_cpu(wall, cpu, series.voluntary)),
-        },
+        machine: Machine { cpus, contention: Contention::of(&alone, &probes, cpus), one_cpu },
         spin: if waiting.sleeps { Spin::Passive } else { Spin::Unknown },
         period_ns: args.period.as_secs_f64() * 1e9,
         share: args.share,
     };
-    let document = Document {
+    let mut document = Document {
         command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
         exit_code: status.code(),
         exit_signal: status.signal(),
@@ -202,23 +194,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         windows_s: windows_cost.as_secs_f64(),
         set,
         kept: waiting.kept,
+        notes: vec![],
+        one_cpu_not,
         profile: analyse(&series, &question),
     };
+    document.notes = document.remarks();
     if let Some(output) = json_file {
         output.write(&document.json());
     } else if args.json.is_some() {
         tell!("{}", document.json().trim_end());
     }
     if !args.quiet && !matches!(args.json, Some(None)) {
-        tell!("{}", text::render(&document).trim_end());
+        tell!("{}", text::render(&document, text::columns()).trim_end());
     }
     if let Some(output) = html {
         output.write(&html::page(&document));
     }
-    if let (Some(output), Some(profile)) = (scenario, &document.profile) {
-        match scenario::of(profile, &document.command.join(" ")) {
+    if let Some(output) = scenario {
+        let made = document.profile.as_ref().context("no thread was seen to run");
+        match made.and_then(|profile| scenario::of(profile, &document.command.join(" "))) {
             Ok(made) => output.write(&made.text),
-            Err(why) => tell!("corefit: --scenario: {why:#}"),
+            Err(why) => tell!("corefit: --scenario: not written: {why:#}"),
         }
     }
     child.finish(status)
@@ -264,13 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn periods_and_shares_have_sane_bounds() {
-        assert_eq!(period("24ms"), Ok(Duration::from_millis(24)));
-        assert_eq!(period("0.1s"), Ok(Duration::from_millis(100)));
-        assert_eq!(period("1500us"), Ok(Duration::from_micros(1500)));
-        for bad in ["24", "0ms", "999us", "2s", "ms", "NaNms", "-1s", ""] {
-            assert!(period(bad).is_err(), "{bad}");
-        }
+    fn shares_have_sane_bounds() {
         assert_eq!((share("25%"), share("0.5"), share("1")), (Ok(0.25), Ok(0.5), Ok(1.0)));
         for bad in ["0", "1.1", "101%", "-1", "NaN", "%", "half", ""] {
             assert!(share(bad).is_err(), "{bad}");

@@ -18,10 +18,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::bench::table::{NONE, Table};
+use crate::picture;
 
 /// Simulate the papers' figures, theirs and ours side by side
 ///
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     /// nothing else
     #[arg(long, value_name = "CASE")]
     only: Vec<String>,
-    /// Draw P2's numbers of vCPUs: our times over the best ones
+    /// Draw P2's numbers of vCPUs: our times over the best ones; .svg or .png
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON document
@@ -158,6 +159,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "--only chooses of P2's numbers of vCPUs; give P2, and --controllers quick or full"
         );
     }
+    if let Some(file) = &args.svg {
+        // To be known before, not after minutes.
+        ensure!(
+            papers.contains(&Paper::P2) && args.controllers != Effort::None,
+            "--svg draws P2's numbers of vCPUs; give P2, and --controllers quick or full"
+        );
+        picture::check(file).context("--svg")?;
+    }
     let (mut items, mut sizes) = (vec![], vec![]);
     if papers.contains(&Paper::P2) && args.controllers != Effort::None {
         sizes = sizing::rows(args.controllers, &args.only)?;
@@ -177,9 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         });
     }
     if let Some(file) = &args.svg {
-        ensure!(!sizes.is_empty(), "--svg: nothing to draw; give P2, and --controllers quick or full");
-        let picture = crate::chart::svg(&sizing::chart(&sizes))?;
-        std::fs::write(file, picture).map_err(|e| anyhow!("{}: {e}", file.display()))?;
+        picture::write(file, &crate::chart::svg(&sizing::chart(&sizes))?)?;
     }
     items.sort_by_key(|item| item.paper);
     let missed = items.iter().filter(|item| !item.ok).count();

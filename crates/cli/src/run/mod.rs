@@ -45,6 +45,7 @@ use rotate::Rotation;
 use size::{Threads, Watcher};
 use status::Status;
 
+use crate::durations::within;
 use crate::lines;
 use crate::verdicts::Store;
 
@@ -90,15 +91,8 @@ pub(crate) struct Args {
 
 /// `50ms`, `1s`, `0.2s`.
 fn interval(text: &str) -> Result<Duration, String> {
-    let (number, unit) = match text.strip_suffix("ms") {
-        Some(number) => (number, 1e-3),
-        None => (text.strip_suffix('s').unwrap_or(""), 1.0),
-    };
-    let seconds = number.trim().parse::<f64>().ok().map(|n| n * unit);
-    match seconds {
-        Some(s) if (0.005..=10.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
-        _ => Err("a time from 5ms to 10s is needed, like 50ms or 0.1s".into()),
-    }
+    within(text, Duration::from_millis(5)..=Duration::from_secs(10))
+        .ok_or_else(|| "a time from 5ms to 10s is needed, like 50ms or 0.1s".into())
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {

@@ -130,6 +130,7 @@ pub(super) fn draw(
         y: host.map_or(METRICS[metric].meaning, |host| host.meaning).into(),
         categories: amounts.is_none().then(|| values.clone()),
         logarithmic_x: false,
+        linear_y: false,
         series,
     })
 }

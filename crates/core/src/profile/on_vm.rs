@@ -56,7 +56,8 @@ pub struct OnVm {
     pub slowed: f64,
     /// and not used.
     pub unused: f64,
-    /// P1's potential: the efficiency, if all that is to be done in a period could be done by any vCPU.
+    /// P1's potential (IV-A): the mean over the periods of a machine of its own of the part of the timeslices that the work
+    /// in them would fill, if any vCPU could do it. Where it leaves work for the next period, a VM may use more of its time.
     pub potential: f64,
 }
 
@@ -137,7 +138,7 @@ impl Steps {
 /// The potential of a VM with as many vCPUs as threads is P1's; with fewer, the threads cannot use more.
 pub(super) fn potential_on(steps: &[Step], vm: &Vm) -> f64 {
     let threads = steps.first().map_or(1, |step| step.work.len()).max(1);
-    let portion = vm.share * vm.vcpus as f64 / threads as f64;
+    let portion = vm.part() * vm.vcpus as f64 / threads as f64;
     potential(steps, portion.min(1.0), vm.period_ns)
 }
 

@@ -174,7 +174,16 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside_one / run),
         here: here(&prepared, question.machine.cpus.min(threads), run),
         machines: counts.iter().map(|cores| prepared.on(Vm::dedicated(*cores))).collect(),
-        limits: limits(&prepared, &features, &own, &asked),
+        limits: limits(
+            &prepared,
+            &features,
+            &own,
+            &asked,
+            match question.machine.one_cpu {
+                Some(_) => "as windows in which all threads were kept on one CPU showed",
+                None => "as a reporter beside them saw it",
+            },
+        ),
         active: stretches(&prepared.is, threads as f64 / 16.0),
         used: windows(&prepared.is, question.period_ns)
             .iter()

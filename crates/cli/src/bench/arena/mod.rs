@@ -40,7 +40,7 @@ impl Arena {
         let mut refused = vec![];
         for hierarchy in &found {
             for dir in cgroup::remove_leftovers(hierarchy) {
-                eprintln!("corefit bench: removed {}", dir.display());
+                tell!("corefit bench: removed {}", dir.display());
             }
             match Groups::make(hierarchy, pid) {
                 Ok(made) => groups.push(made),

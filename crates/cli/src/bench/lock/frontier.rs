@@ -63,6 +63,7 @@ pub(super) fn drawing(cells: &[&Cell], note: &str) -> Result<String> {
         y: "million acquisitions per second".into(),
         categories: None,
         logarithmic_x: true,
+        linear_y: false,
         series,
     })
 }

@@ -26,15 +26,15 @@ use judge::Verdict;
 /// Compare locks: throughput, fairness and waits, with fewer and with more threads than CPUs
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Short sections only, 1, 2 and 64 threads, 3 rounds; about two minutes
+    /// Unless said otherwise: short sections only, 1, 2 and 64 threads, 3 rounds; about two minutes
     #[arg(long)]
     quick: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
     /// Numbers of threads
-    #[arg(long, value_delimiter = ',', value_name = "N,...")]
-    threads: Vec<usize>,
+    #[arg(long, value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    threads: Vec<u16>,
     /// Only these sections
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", value_parser = ["short", "medium", "long", "zipf"])]
     sections: Vec<String>,
@@ -42,10 +42,10 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     locks: Vec<String>,
     /// Rounds; in each every lock runs once, in a new random order
-    #[arg(long)]
-    rounds: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
     /// Time of one run, without and then with clocks, s
-    #[arg(long)]
+    #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
     /// Draw throughput against waits, with the most threads: FILE.svg or FILE.png, with several sections FILE-SECTION.
     /// Measures the bypass-N, too
@@ -124,20 +124,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         // To be known before, not afterwards.
         picture::check(file).context("--plot")?;
     }
-    let quick_threads: &[usize] = if args.quick { &[1, 2, 64] } else { &[1, 2, 4, 16, 64] };
-    let threads = if args.threads.is_empty() { quick_threads } else { &args.threads };
-    let rounds = args.rounds.unwrap_or(if args.quick { 3 } else { 10 }).max(1);
+    let usual: &[u16] = if args.quick { &[1, 2, 64] } else { &[1, 2, 4, 16, 64] };
+    let threads: Vec<usize> =
+        if args.threads.is_empty() { usual } else { &args.threads }.iter().map(|n| (*n).into()).collect();
+    let rounds = usize::from(args.rounds.unwrap_or(if args.quick { 3 } else { 10 }));
     let seconds = args.seconds.unwrap_or(if args.quick { 0.5 } else { 10.0 });
-    let sections: Vec<Section> = SECTIONS
-        .into_iter()
-        .filter(|s| wanted(&args.sections, s.name) && (!args.quick || s.name == "short"))
-        .collect();
+    let all = !args.quick || !args.sections.is_empty();
+    let chosen = |s: &Section| wanted(&args.sections, s.name) && (all || s.name == "short");
+    let sections: Vec<Section> = SECTIONS.into_iter().filter(chosen).collect();
     let locks = locks(args)?;
     let mut progress = Progress::new(sections.len() * threads.len() * rounds * locks.len(), false);
     let mut random = Random::new(1);
     let mut cells = Vec::new();
     for section in &sections {
-        for n in threads {
+        for n in &threads {
             let mut outcomes = vec![Vec::new(); locks.len()];
             for _ in 0..rounds {
                 let mut order: Vec<usize> = (0..locks.len()).collect();
@@ -182,6 +182,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A time that a run may take.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.01..=3600.0).contains(s));
+    seconds.ok_or_else(|| "a number of seconds from 0.01 to 3600 is needed, like 10".into())
+}
+
 fn wanted(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|n| n == name)
 }
@@ -197,7 +203,7 @@ fn locks(args: &Args) -> Result<Vec<(&'static str, Face)>> {
     if wanted(&args.locks, PRELOADED) {
         match preload::find(&preload::LOCK).and_then(|path| Face::of_library(&path)) {
             Ok(face) => locks.push((PRELOADED, face)),
-            Err(why) => eprintln!("corefit: bench lock: {PRELOADED}: skipped: {why}"),
+            Err(why) => tell!("corefit: bench lock: {PRELOADED}: skipped: {why}"),
         }
     }
     if args.plot.is_some() || !args.locks.is_empty() {
@@ -312,6 +318,19 @@ impl Cell {
             switches_s: 0.0,
             order_checks: 0,
             overtakings: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_have_a_length() {
+        assert_eq!((seconds("10"), seconds("0.5")), (Ok(10.0), Ok(0.5)));
+        for bad in ["0", "-1", "nan", "inf", "1e9", "10s", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
         }
     }
 }

@@ -175,7 +175,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let part = document.conditions.iter().find(|p| p.name == args.svg_condition);
         match part.and_then(|part| svg::render(part, &document.machine)) {
             Some(picture) => file.write_all(picture.as_bytes()).context("cannot write the picture")?,
-            None => eprintln!("corefit bench: no picture: {} was not measured", args.svg_condition.name()),
+            None => tell!("corefit bench: no picture: {} was not measured", args.svg_condition.name()),
         }
     }
     Ok(ExitCode::from(u8::from(!document.wrong_results.is_empty())))

@@ -178,6 +178,7 @@ fn drawing(document: &Document) -> Result<String> {
         y: "seconds".into(),
         categories: None,
         logarithmic_x: false,
+        linear_y: false,
         series: columns(document).iter().map(line).collect(),
     })
 }

@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(long)]
     quick: bool,
     /// Rounds, each with all cases
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// P1's fork-join program in a real VM (scripts/testvm; root)
     #[arg(long)]
@@ -98,7 +98,7 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let rounds = if args.quick { 1 } else { args.rounds.max(1) };
+    let rounds = if args.quick { 1 } else { args.rounds };
     if args.vm {
         return vm::run(args, rounds);
     }

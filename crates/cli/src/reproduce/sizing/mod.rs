@@ -324,5 +324,6 @@ pub(super) fn chart(rows: &[Row]) -> Chart {
         series: series.collect(),
         categories: Some(names),
         logarithmic_x: false,
+        linear_y: false,
     }
 }
