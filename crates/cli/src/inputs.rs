@@ -156,7 +156,13 @@ fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
 /// A machine of `--machine`.
 fn live(machine: &str) -> Result<Inputs> {
     match defined(machine)? {
-        Some(inputs) => Ok(inputs),
+        Some(mut inputs) => {
+            match looked(machine) {
+                Ok((_, _, host)) => measure(&mut inputs.subject, &host),
+                Err(error) => inputs.notes.push(format!("what VMs do is not known: {error:#}")),
+            }
+            Ok(inputs)
+        }
         None if kind(machine) == "libvirt" => bail!("{machine}: no running VM"),
         None => snapshot(machine),
     }
@@ -207,8 +213,24 @@ fn documents(uri: &str) -> Result<Option<Inputs>> {
     Ok(Some(Inputs { subject, host, notes: found.unread, of_vms: true }))
 }
 
+/// Adds what VMs were seen to do to what is defined for them.
+fn measure(subject: &mut Subject, host: &HostEstimate) {
+    for vm in &mut subject.vms {
+        if let Some(seen) = host.vms.iter().find(|seen| seen.seen.name == vm.name) {
+            vm.measure(seen);
+        }
+    }
+}
+
 /// Any other machine, as it shows itself.
 fn snapshot(name: &str) -> Result<Inputs> {
+    let (file, after, host) = looked(name)?;
+    let subject = shown(name, &file, &after, &host)?;
+    Ok(Inputs { subject, host: file, notes: after.notes, of_vms: true })
+}
+
+/// Watches a machine for a moment: its name, what it showed then, and what happened.
+fn looked(name: &str) -> Result<(String, Snapshot, HostEstimate)> {
     let mut machine = MachineArg::named(name).open()?;
     let before = machine.observe()?;
     machine.pass(WATCH)?;
@@ -216,8 +238,7 @@ fn snapshot(name: &str) -> Result<Inputs> {
     let at = if after.at > before.at { after.at } else { before.at + WATCH };
     let after = Snapshot { at, ..after };
     let host = estimate(&before, &after).with_context(|| machine.name())?;
-    let subject = shown(name, &machine.name(), &after, &host)?;
-    Ok(Inputs { subject, host: machine.name(), notes: after.notes.clone(), of_vms: true })
+    Ok((machine.name(), after, host))
 }
 
 /// What a machine shows in a snapshot.
@@ -232,7 +253,9 @@ fn shown(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result
 /// # Errors
 /// If its shape or its VMs' definitions cannot be read.
 pub(crate) fn watched(name: &str, file: &str, seen: &Snapshot, host: &HostEstimate) -> Result<Subject> {
-    defined(name)?.map_or_else(|| shown(name, file, seen, host), |inputs| Ok(inputs.subject))
+    let Some(Inputs { mut subject, .. }) = defined(name)? else { return shown(name, file, seen, host) };
+    measure(&mut subject, host);
+    Ok(subject)
 }
 
 /// `--reserved LIST`.

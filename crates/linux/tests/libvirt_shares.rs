@@ -5,11 +5,15 @@
 //! passes a case with the first window of some seconds that is as predicted, fifteen at most: a wrong
 //! prediction is wrong in all of them, a disturbance is not. Windows in or before which the rest of
 //! the machine is busy are not judged: that is no steady case. The long form,
-//! `make vm-shares`, judges the mean of five windows of a minute each: 28 minutes on a machine where
-//! nobody else does anything.
+//! `make vm-shares`, judges the mean of five windows of a minute each: 34 minutes on a machine where
+//! nobody else does anything; COREFIT_CASES='one is idle' chooses, COREFIT_WINDOW_S=20 is quicker.
+//!
+//! Helper threads of VMs weigh next to nothing here, because of a defect of Linux (docs/model.md, "Where the kernel
+//! deviates"). What it does without that, the long form prints at its end.
 
 mod vm_support;
 
+use std::path::Path;
 use std::time::Duration;
 
 use corefit_core::machine::{HostEstimate, Role, Snapshot, estimate};
@@ -19,7 +23,7 @@ use vm_support::{Vms, or_skipped};
 const NEAR: f64 = 0.05;
 /// The same in the short form, whose windows are a few of the kernel's balancing intervals.
 const ROUGH: f64 = 0.15;
-/// Linux 6.18 was seen to let two vCPUs that were pinned to another pCPU wait there for 20 s.
+/// Windows of the short form at the most.
 const TRIES: usize = 15;
 /// Wrong windows from which on a prediction is wrong.
 const ENOUGH: usize = 3;
@@ -56,8 +60,7 @@ fn cases() -> [Case; 4] {
     ]
 }
 
-/// The first case with a pCPU for each vCPU, for the long form only: on Linux 6.18 one of the two equal VMs, by
-/// chance, gets nearly nothing for up to 20 s, though its vCPUs wait. Busy loops in groups like these do not show it.
+/// The first case with a pCPU for each vCPU, for the long form only.
 fn pinned() -> Case {
     let pinned = || Set { pins: ["0", "1"], ..PLAIN };
     let sets = [pinned(), Set { weight: 2048, ..pinned() }, pinned()];
@@ -67,6 +70,7 @@ fn pinned() -> Case {
 #[test]
 fn vms_get_what_is_predicted() {
     let Some(vms) = or_skipped("vms_get_what_is_predicted", Vms::up(3, &["--vcpus", "2"])) else { return };
+    weigh_helpers(&vms, Helpers::Light);
     for case in cases() {
         let mut watch = case.watch(&vms, Duration::from_secs(4));
         let (mut wrong, mut windows) = (Vec::new(), Vec::new());
@@ -88,7 +92,7 @@ fn vms_get_what_is_predicted() {
 }
 
 #[test]
-#[ignore = "takes 28 minutes on a quiet machine: make vm-shares"]
+#[ignore = "takes 34 minutes on a quiet machine: make vm-shares"]
 fn vms_get_what_is_predicted_for_five_minutes_each() {
     let Some(vms) =
         or_skipped("vms_get_what_is_predicted_for_five_minutes_each", Vms::up(3, &["--vcpus", "2"]))
@@ -97,7 +101,14 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
     };
     let seconds = std::env::var("COREFIT_WINDOW_S").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
     let mut wrong = Vec::new();
-    for case in cases().into_iter().chain([pinned()]) {
+    let steady = cases().into_iter().chain([pinned()]).map(|case| (case, Helpers::Light));
+    let cases = std::env::var("COREFIT_CASES").unwrap_or_default();
+    for (case, helpers) in steady.chain([(pinned(), Helpers::AsMade)]) {
+        if !case.0.contains(&cases) {
+            continue;
+        }
+        weigh_helpers(&vms, helpers);
+        println!("helper threads {helpers:?}:");
         let mut watch = case.watch(&vms, Duration::from_secs(seconds));
         let windows: Vec<Window> = (0..5).map(|_| watch()).collect();
         windows.iter().for_each(|window| window.print(&vms.names));
@@ -105,9 +116,40 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
         println!("  mean of {} windows of {seconds} s:", windows.len());
         mean.print(&vms.names);
         Window::print_spread(&windows, &vms.names);
-        wrong.extend(case.judge(&vms.names, &mean, NEAR).err());
+        let judged = case.judge(&vms.names, &mean, NEAR);
+        match helpers {
+            Helpers::Light => wrong.extend(judged.err()),
+            Helpers::AsMade => println!("  not judged, for it shows the kernel: {judged:?}"),
+        }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What the groups of threads that are no vCPUs weigh.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Helpers {
+    /// As little as can be.
+    Light,
+    /// As much as a vCPU, as libvirt makes them.
+    AsMade,
+}
+
+fn weigh_helpers(vms: &Vms, helpers: Helpers) {
+    let list = vm_support::testvm(&["list"]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    for line in list.lines().filter(|line| vms.names.iter().any(|name| line.starts_with(&format!("{name} "))))
+    {
+        let pid = line.split_once("qemu=").unwrap().1.split(' ').next().unwrap();
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let group = groups.lines().find(|line| line.ends_with("/emulator")).unwrap();
+        let path = group.rsplit_once(':').unwrap().1;
+        let (v1, v2) =
+            (format!("/sys/fs/cgroup/cpu{path}/cpu.shares"), format!("/sys/fs/cgroup{path}/cpu.weight"));
+        let (file, light, as_made) =
+            if Path::new(&v1).exists() { (v1, "2", "1024") } else { (v2, "1", "100") };
+        let weight = if helpers == Helpers::Light { light } else { as_made };
+        std::fs::write(&file, weight).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
 }
 
 /// pCPUs in one window.

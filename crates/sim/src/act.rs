@@ -25,7 +25,7 @@ impl Act for SimMachine {
             Lever::Affinity(vcpu) => Value::Pcpus(spec.vcpus[vcpu as usize].affinity.clone()),
             Lever::Told => Value::Told(self.told(number)),
             Lever::Slice(vcpu) => Value::Slice(spec.vcpus[vcpu as usize].slice_ns),
-            Lever::Nodes => return Err(refused(lever)),
+            Lever::Nodes | Lever::HelperWeight => return Err(refused(lever)),
         })
     }
 
@@ -80,6 +80,8 @@ impl SimMachine {
             lever: LeverKind::Nodes,
             reason: "memory of a simulated VM stays where it is".into(),
         }];
+        let reason = "a simulated VM has no helper threads".into();
+        fixed.push(Fixed { lever: LeverKind::HelperWeight, reason });
         if sim.spec.policy.is_xen() {
             let reason = "Xen's schedulers know no quota of a vCPU".into();
             fixed.push(Fixed { lever: LeverKind::VcpuQuota, reason });

@@ -37,6 +37,7 @@ pub(crate) fn detect(root: &Root) -> Vec<Yield> {
             ),
             levers: vec![
                 LeverKind::Weight,
+                LeverKind::HelperWeight,
                 LeverKind::Quota,
                 LeverKind::VcpuQuota,
                 LeverKind::Affinity,

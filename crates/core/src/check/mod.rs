@@ -25,6 +25,7 @@ mod rule;
 mod siblings;
 mod slices;
 mod snapshot;
+mod starved;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -131,6 +132,7 @@ impl<'a> Context<'a> {
         memory::check(self, number, &mut report);
         quota::check(self, number, &mut report);
         slices::check(&mut report);
+        starved::check(&mut report);
         neighbours::check(self, number, &mut report);
     }
 

@@ -1,7 +1,7 @@
 //! A host as some machine shows it, for who has no configuration to read.
 
 use super::{Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
-use crate::machine::{HostEstimate, Role, Snapshot, VmState};
+use crate::machine::{HostEstimate, Role, Snapshot, VmEstimate, VmState};
 use crate::topology::{Part, Topology};
 use crate::{CpuId, CpuSet};
 
@@ -66,16 +66,13 @@ fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
             .filter(|quota| quota.quota_us.is_some())
             .map(|quota| Set { value: quota.clone(), place: at(what) })
     };
-    Vm {
+    let mut one = Vm {
         name: vm.name.clone(),
         manager,
         vcpus: vm.vcpus.iter().enumerate().map(vcpu).collect(),
         helpers: vm.helpers.iter().filter_map(helper).collect(),
         cap: quota(vm.quota.as_ref(), "quota"),
         vcpu_quota: quota(vm.vcpus.first().and_then(|vcpu| vcpu.quota.as_ref()), "vCPU quota"),
-        class: measured.map(|vm| vm.class.clone()).unwrap_or_default(),
-        slices: vm.slices,
-        timeslices: measured.map(|vm| vm.timeslices.clone()).unwrap_or_default(),
         memory: vm.memory_nodes.clone().map(|nodes| Set {
             value: Memory::Nodes { nodes, mode: "strict".into() },
             place: at("memory nodes"),
@@ -84,6 +81,20 @@ fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
         exclusive: manager == Manager::Cgroup && apart,
         place,
         ..Vm::default()
+    };
+    if let Some(measured) = measured {
+        one.measure(measured);
+    }
+    one
+}
+
+impl Vm {
+    /// Adds what no configuration says of a VM.
+    pub fn measure(&mut self, seen: &VmEstimate) {
+        self.slices = seen.seen.slices;
+        self.timeslices = seen.timeslices.clone();
+        self.class = seen.class.clone();
+        self.starved = seen.starved();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Classed, FairSlices, Timeslices};
+use crate::machine::{Classed, FairSlices, Starved, Timeslices};
 use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Quota, Weight};
 
@@ -80,6 +80,8 @@ pub struct Vm {
     pub timeslices: Timeslices,
     /// Slices of its threads, where that was seen.
     pub slices: Option<FairSlices>,
+    /// What it had, where it was seen to starve.
+    pub starved: Option<Starved>,
     /// What its work is like, where that was seen.
     pub class: Classed,
     /// If it is set.

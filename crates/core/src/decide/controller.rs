@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
+use super::lighten::Lightening;
 use super::part::{may_use, online, share, weight};
 use super::place::{Place, placer};
 use super::shape::{Shaping, Slicing};
@@ -36,6 +37,7 @@ pub struct Controller {
     arbiter: Option<Box<dyn Arbitrate + Send>>,
     races: Races,
     weighing: Weighing,
+    lightening: Lightening,
     placer: Option<Box<dyn Place + Send>>,
     shaping: Shaping,
     slicing: Slicing,
@@ -101,6 +103,7 @@ impl Controller {
             arbiter: arbiter(policy.arbitrate),
             races: Races::default(),
             weighing: Weighing::default(),
+            lightening: Lightening::default(),
             placer: placer(&policy),
             shaping: Shaping::default(),
             slicing: Slicing::default(),
@@ -153,6 +156,7 @@ impl Controller {
         step.plan.actions = sizes;
         let granted = self.granted(&asked, grants.as_deref());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
+        step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
             // A cpuset that is sized is chosen with that.
@@ -185,6 +189,7 @@ impl Controller {
             self.shaping.told(outcome, at);
             self.slicing.told(outcome, at);
             self.weighing.told(outcome, at);
+            self.lightening.told(outcome, at);
             if let Some(placer) = &mut self.placer {
                 placer.told(outcome);
             }

@@ -11,6 +11,7 @@ mod controller;
 mod cpusets;
 pub mod demand;
 mod hypothesis;
+pub mod lighten;
 mod part;
 pub mod place;
 pub mod placement;
@@ -20,7 +21,7 @@ pub mod size;
 pub mod weigh;
 
 pub use controller::{Controller, Step};
-pub use policy::{Arbiter, Forecast, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
+pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
 use crate::machine::{Lever, MachineError, Value, VmId};
@@ -90,6 +91,22 @@ pub enum Why {
     /// Its weight goes back.
     #[error("it does not follow what was granted any more: as before")]
     Unweighed,
+    /// VMs starve, and helper threads that weigh little keep the kernel from it.
+    #[error(
+        "{name} had {used} of the {available} pCPUs that were available to it: this kernel moves a group ahead each time that its \
+         helper threads change what it weighs on a pCPU"
+    )]
+    Starved {
+        /// Who.
+        name: String,
+        /// pCPUs.
+        used: Cpus,
+        /// pCPUs.
+        available: Cpus,
+    },
+    /// Helper threads weigh again what they did.
+    #[error("its helper threads are not to weigh little any more: as before")]
+    Unlightened,
     /// A number is measured.
     #[error("trying {count}: nobody knows yet what it would do")]
     Trying {

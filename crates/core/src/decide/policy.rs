@@ -22,6 +22,8 @@ pub struct Policy {
     pub size: Sizer,
     /// What VMs weigh.
     pub weigh: Weigher,
+    /// What their helper threads weigh.
+    pub helpers: Helpers,
     /// On which pCPUs.
     pub place: Placer,
     /// pCPUs that are the host's: no VM is placed there.
@@ -61,6 +63,8 @@ pub struct Rule {
     /// pCPUs that it is guaranteed by weight, from 0.05 to `min`, which counts where nothing is said; only with
     /// [`Weigher::Grants`], for less than a pCPU is no number of vCPUs.
     pub guaranteed: Option<f64>,
+    /// As [`Policy::helpers`].
+    pub helpers: Option<Helpers>,
     /// As [`Policy::shape`].
     pub shape: Option<Shaper>,
     /// How long its vCPUs may stand still because of a quota, ms, from 1 to 1,000; only with it, allocation periods are
@@ -128,6 +132,17 @@ pub enum Weigher {
     Grants,
 }
 
+/// What helper threads of VMs weigh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Helpers {
+    /// As much as a vCPU, or what somebody set.
+    #[default]
+    None,
+    /// A hundredth of a vCPU, from when a VM of the host starves ([`crate::machine::Starved`]).
+    Light,
+}
+
 /// On which pCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -180,6 +195,7 @@ impl Default for Policy {
             arbitrate: Arbiter::default(),
             size: Sizer::default(),
             weigh: Weigher::default(),
+            helpers: Helpers::default(),
             place: Placer::default(),
             reserved: CpuSet::default(),
             shape: Shaper::default(),
@@ -261,6 +277,7 @@ impl Policy {
             found.max = rule.max.or(found.max);
             found.class = rule.class.or(found.class);
             found.guaranteed = rule.guaranteed.or(found.guaranteed);
+            found.helpers = rule.helpers.or(found.helpers);
             found.shape = rule.shape.or(found.shape);
             found.latency_ms = rule.latency_ms.or(found.latency_ms);
             found.exclude = rule.exclude.or(found.exclude);

@@ -15,6 +15,8 @@ pub enum Lever {
     Online,
     /// The VM's weight among its siblings.
     Weight,
+    /// The weight of its helper threads among its vCPUs: of all that are neither vCPUs nor I/O threads.
+    HelperWeight,
     /// The bandwidth limit of everything in the VM.
     Quota,
     /// The bandwidth limit of one vCPU (its number).
@@ -38,6 +40,8 @@ pub enum LeverKind {
     Online,
     /// [`Lever::Weight`].
     Weight,
+    /// [`Lever::HelperWeight`].
+    HelperWeight,
     /// [`Lever::Quota`].
     Quota,
     /// [`Lever::VcpuQuota`].
@@ -68,6 +72,7 @@ impl Lever {
         match self {
             Lever::Online => LeverKind::Online,
             Lever::Weight => LeverKind::Weight,
+            Lever::HelperWeight => LeverKind::HelperWeight,
             Lever::Quota => LeverKind::Quota,
             Lever::VcpuQuota(_) => LeverKind::VcpuQuota,
             Lever::Affinity(_) => LeverKind::Affinity,
@@ -109,7 +114,7 @@ pub struct Limit {
 pub enum Value {
     /// Of [`Lever::Online`]: numbers of the vCPUs that are online.
     Vcpus(CpuSet),
-    /// Of [`Lever::Weight`].
+    /// Of [`Lever::Weight`] and [`Lever::HelperWeight`].
     Weight(Weight),
     /// Of [`Lever::Quota`] and [`Lever::VcpuQuota`].
     Limit(Limit),
@@ -159,6 +164,7 @@ impl fmt::Display for Lever {
         match self {
             Lever::Online => write!(f, "online vCPUs"),
             Lever::Weight => write!(f, "weight"),
+            Lever::HelperWeight => write!(f, "weight of helper threads"),
             Lever::Quota => write!(f, "quota"),
             Lever::VcpuQuota(vcpu) => write!(f, "quota of vCPU {vcpu}"),
             Lever::Affinity(vcpu) => write!(f, "affinity of vCPU {vcpu}"),

@@ -159,7 +159,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
     let mut vms: Vec<VmEstimate> = vms.collect();
     let cpus = |number: usize| (division.cpus(number), available[number]);
     join_parts(&mut vms, cpus);
-    Ok(HostEstimate {
+    let mut host = HostEstimate {
         at: after.at,
         over,
         pcpus: pcpus(before, after, over, &vms),
@@ -169,7 +169,9 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
         unread: after.unread.clone(),
         notes: after.notes.clone(),
         uncounted: after.uncounted.clone(),
-    })
+    };
+    host.notes.extend(host.starving());
+    Ok(host)
 }
 
 /// Gives each VM what its real-time threads do and get ([`VmState::part_of`]); `cpus`: what one is entitled to

@@ -16,6 +16,7 @@ mod cache;
 pub mod contract;
 mod estimate;
 mod snapshot;
+mod starved;
 pub(crate) mod timeslices;
 mod unsure;
 
@@ -28,6 +29,7 @@ pub use snapshot::{
     Counters, FairSlices, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId,
     VmState,
 };
+pub use starved::Starved;
 pub use timeslices::{Slices, Timeslices};
 
 /// A host that can be observed.

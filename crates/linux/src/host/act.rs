@@ -1,6 +1,7 @@
 //! What corefit can change of a control group that plays a VM: weight, quota, cpuset, the nodes of its memory, and the slices
 //! of its threads.
 
+use corefit_core::Weight;
 use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
 
 use super::{Cgroups, HostReader};
@@ -16,6 +17,16 @@ impl HostReader {
     /// Sets it.
     pub(crate) fn set_limit(&self, path: &str, to: Limit) -> Result<(), MachineError> {
         write::set_limit(self.root(), self.tree.version, &self.tree.dir(path), to)
+    }
+
+    /// What a group weighs among its siblings.
+    pub(crate) fn weight(&self, path: &str) -> Result<Weight, MachineError> {
+        write::weight(self.root(), self.tree.version, &self.tree.dir(path))
+    }
+
+    /// Sets it.
+    pub(crate) fn set_weight(&self, path: &str, to: Weight) -> Result<(), MachineError> {
+        write::set_weight(self.root(), self.tree.version, &self.tree.dir(path), to)
     }
 
     /// The group that an id names, if it is still that one.
@@ -34,7 +45,7 @@ impl HostReader {
         let path = self.group_of_id(vm)?;
         let (root, version, dir) = (self.root(), self.tree.version, self.tree.dir(&path));
         match lever {
-            Lever::Weight => write::weight(root, version, &dir).map(Value::Weight),
+            Lever::Weight => self.weight(&path).map(Value::Weight),
             Lever::Quota => write::limit(root, version, &dir).map(Value::Limit),
             Lever::Affinity(0) => {
                 let (_, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
@@ -53,7 +64,7 @@ impl HostReader {
         let path = self.group_of_id(vm)?;
         let (root, version, dir) = (self.root(), self.tree.version, self.tree.dir(&path));
         match (lever, value) {
-            (Lever::Weight, Value::Weight(weight)) => write::set_weight(root, version, &dir, *weight),
+            (Lever::Weight, Value::Weight(weight)) => self.set_weight(&path, *weight),
             (Lever::Quota, Value::Limit(limit)) => write::set_limit(root, version, &dir, *limit),
             (Lever::Affinity(0), Value::Pcpus(pcpus)) => {
                 let (version, dir) = self.tree.cpuset_dir(&path).ok_or_else(no_cpuset)?;
@@ -80,7 +91,12 @@ fn no_cpuset() -> MachineError {
 pub(super) fn fixed(nodes: bool, moves: bool, slices: bool) -> Vec<Fixed> {
     let reason = "it is a control group, which has only weight, quota, cpuset and slices";
     let cpuset = "it is a control group, whose cpuset is sized where a rule that names it says size";
-    let kinds = [(LeverKind::Online, cpuset), (LeverKind::VcpuQuota, reason), (LeverKind::Told, reason)];
+    let kinds = [
+        (LeverKind::Online, cpuset),
+        (LeverKind::HelperWeight, reason),
+        (LeverKind::VcpuQuota, reason),
+        (LeverKind::Told, reason),
+    ];
     let mut fixed: Vec<Fixed> = kinds.map(|(lever, reason)| Fixed { lever, reason: reason.into() }).into();
     if !slices {
         fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::NONE.into() });

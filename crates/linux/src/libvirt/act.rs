@@ -181,6 +181,10 @@ impl Act for LibvirtMachine {
             let group = self.vcpu_group(vm, vcpu)?;
             return self.host()?.limit(&group).map(Value::Limit);
         }
+        if lever == Lever::HelperWeight {
+            let group = self.helper_group(vm)?;
+            return self.host()?.weight(&group).map(Value::Weight);
+        }
         if let Lever::Slice(vcpu) = lever {
             let thread = self.vcpu_thread(vm, vcpu)?;
             return Ok(Value::Slice(Slicer::now()?.current(&[thread])));
@@ -210,7 +214,7 @@ impl Act for LibvirtMachine {
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
-            Lever::VcpuQuota(_) | Lever::Slice(_) => {
+            Lever::VcpuQuota(_) | Lever::HelperWeight | Lever::Slice(_) => {
                 Err(MachineError::Unsupported("it is that of a control group or thread".into()))
             }
         });
@@ -225,6 +229,12 @@ impl Act for LibvirtMachine {
         if let (Lever::VcpuQuota(vcpu), Value::Limit(limit)) = (lever, value) {
             let group = self.vcpu_group(vm, vcpu)?;
             let done = self.host()?.set_limit(&group, *limit);
+            self.changed(vm);
+            return done;
+        }
+        if let (Lever::HelperWeight, Value::Weight(weight)) = (lever, value) {
+            let group = self.helper_group(vm)?;
+            let done = self.host()?.set_weight(&group, *weight);
             self.changed(vm);
             return done;
         }

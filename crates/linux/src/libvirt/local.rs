@@ -197,6 +197,12 @@ impl Local {
         Some(format!("{}/vcpu{vcpu}", qemu.base.as_deref()?))
     }
 
+    /// The control group of a VM's threads that are neither vCPUs nor I/O threads.
+    pub(super) fn helper_group(&self, vm: &VmId) -> Option<String> {
+        let qemu = self.qemus.get(&session::key(vm)?)?;
+        Some(format!("{}/{}", qemu.base.as_deref()?, Part::Emulator.group()))
+    }
+
     /// The threads of a VM's vCPUs.
     pub(super) fn vcpu_threads(&self, key: &Key) -> Vec<u32> {
         self.qemus.get(key).map_or(Vec::new(), |qemu| qemu.vcpus.values().map(|thread| thread.tid).collect())

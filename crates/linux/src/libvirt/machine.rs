@@ -98,6 +98,14 @@ impl LibvirtMachine {
         self.local.vcpu_group(vm, vcpu).ok_or_else(none)
     }
 
+    /// The control group of the helper threads of a VM, as the last look found it.
+    pub(super) fn helper_group(&self, vm: &VmId) -> Result<String, MachineError> {
+        let none = || {
+            MachineError::Unsupported("its helper threads have no control group that can be seen here".into())
+        };
+        self.local.helper_group(vm).ok_or_else(none)
+    }
+
     /// The thread of a vCPU that has a slice, as the last look found it.
     pub(super) fn vcpu_thread(&self, vm: &VmId, vcpu: u32) -> Result<u32, MachineError> {
         let thread = self.local.vcpu_thread(vm, vcpu);

@@ -1,0 +1,234 @@
+//! Helper threads that weigh little, while the kernel does not keep to weights.
+//!
+//! Linux 6.13 to 6.19 place the group that runs on a pCPU ahead of the others each time that its weight there changes
+//! (kernel/sched/fair.c, `reweight_entity`; docs/model.md, "Where the kernel deviates"). What a VM weighs on a pCPU is its
+//! weight by the part of its load that is there, and that changes at every tick as its emulator's threads come and go. The
+//! kernel overlooks changes of a load by less than 1/64 (`update_tg_load_avg`); helper threads that weigh a hundredth
+//! of a vCPU are below that.
+//!
+//! The price: where vCPUs want all of a pCPU, helper threads get a hundredth of it there, and wait for it. So this is
+//! for VMs that compute, is asked for (`helpers = "light"`), and is done only once a VM of the host starves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Action, Helpers, Outcome, Policy, Why};
+use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Value, VmEstimate, VmId, VmState};
+use crate::{Time, Weight};
+
+/// Of what a vCPU weighs.
+const PART: f64 = 0.01;
+/// One that did not answer is left alone for so long.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// Helper threads that use more than this need it, pCPUs. Ours.
+const BUSY: f64 = 0.05;
+
+/// The stage: whom it knows to starve, and what is ours.
+#[derive(Debug, Default)]
+pub struct Lightening {
+    vms: BTreeMap<VmId, Known>,
+    /// Who starved first: then this kernel has the defect.
+    why: Option<Why>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// What helper threads weighed before, and what we made it.
+    ours: Option<(Weight, Weight)>,
+    not_before: Time,
+    refused: bool,
+}
+
+impl Lightening {
+    /// Which weights of helper threads to change; what people should know goes to `notes`.
+    pub fn step(&mut self, seen: &HostEstimate, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
+        self.vms.retain(|id, _| seen.vms.iter().any(|vm| vm.seen.id == *id));
+        if self.why.is_none() {
+            let starved = seen.vms.iter().find_map(|vm| Some((vm.seen.name.clone(), vm.starved()?)));
+            self.why = starved.map(|(name, s)| Why::Starved { name, used: s.used, available: s.available });
+        }
+        let mut actions = Vec::new();
+        for vm in seen.vms.iter().filter(|vm| vm.seen.is_running_vm()) {
+            let rule = policy.of(&vm.seen.name);
+            let light =
+                rule.helpers.unwrap_or(policy.helpers) == Helpers::Light && rule.exclude != Some(true);
+            let Some((now, of_vcpu)) = weights(&vm.seen) else { continue };
+            let ours = self.vms.get(&vm.seen.id).and_then(|known| known.ours);
+            if ours.is_some_and(|(_, wrote)| now != wrote) {
+                // Somebody else's now.
+                self.vms.insert(vm.seen.id.clone(), Known { refused: true, ..Known::default() });
+                continue;
+            }
+            let (to, why) = match (light, ours, &self.why) {
+                (false, Some((before, _)), _) => (before, Why::Unlightened),
+                (true, None, Some(why)) => (Weight((of_vcpu.0 * PART).round().max(1.0)), why.clone()),
+                _ => continue,
+            };
+            if let Some(reason) = vm.seen.fixed(LeverKind::HelperWeight) {
+                notes.push(format!("{}: its helper threads keep their weight: {reason}", vm.seen.name));
+                continue;
+            }
+            if light && busy(vm) {
+                notes.push(format!(
+                    "{}: its helper threads keep their weight, for they use more than {BUSY} pCPUs",
+                    vm.seen.name
+                ));
+                continue;
+            }
+            let known = self.vms.entry(vm.seen.id.clone()).or_default();
+            if known.refused || seen.at < known.not_before || (light && now.0 <= to.0) {
+                continue;
+            }
+            actions.push(Action {
+                vm: vm.seen.id.clone(),
+                name: vm.seen.name.clone(),
+                lever: Lever::HelperWeight,
+                from: Some(Value::Weight(now)),
+                to: Value::Weight(to),
+                why,
+            });
+        }
+        actions
+    }
+
+    /// What became of an action of the last step.
+    pub fn told(&mut self, outcome: &Outcome, at: Time) {
+        let Action { vm, lever: Lever::HelperWeight, from: Some(Value::Weight(from)), why, .. } =
+            &outcome.action
+        else {
+            return;
+        };
+        let Some(known) = self.vms.get_mut(vm) else { return };
+        match &outcome.result {
+            Ok(Value::Weight(read)) => {
+                known.ours = (*why != Why::Unlightened).then_some((*from, *read));
+            }
+            Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
+            Ok(_) | Err(_) => known.refused = true,
+        }
+    }
+}
+
+/// What the emulator's threads weigh, and a vCPU.
+fn weights(vm: &VmState) -> Option<(Weight, Weight)> {
+    let emulator = vm.helpers.iter().find(|helper| helper.name == "emulator")?;
+    Some((emulator.weight?, vm.vcpus.iter().find(|vcpu| vcpu.online)?.weight?))
+}
+
+/// Whether its helper threads have work to do.
+fn busy(vm: &VmEstimate) -> bool {
+    vm.helpers.iter().filter_map(|helper| helper.used).map(|used| used.0).sum::<f64>() > BUSY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Counters, Helper, Pcpu, Snapshot, VcpuState, estimate};
+    use crate::{CpuId, CpuSet};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Two equal VMs on one pCPU, looked at once a second.
+    struct Toy {
+        stage: Lightening,
+        now: Snapshot,
+        policy: Policy,
+        notes: Vec<String>,
+    }
+
+    impl Toy {
+        fn new(policy: &str) -> Toy {
+            let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
+            let weight = Some(Weight(1024.0));
+            let vm = |name: &str| VmState {
+                id: VmId(name.into()),
+                name: name.into(),
+                vcpus: vec![VcpuState { online: true, weight, counters, ..VcpuState::default() }],
+                helpers: vec![Helper { name: "emulator".into(), weight, counters, ..Helper::default() }],
+                ..VmState::default()
+            };
+            let pcpus = vec![Pcpu { id: CpuId(0), online: true, ..Pcpu::default() }];
+            let now =
+                Snapshot { at: Time(SECOND), pcpus, vms: vec![vm("a"), vm("b")], ..Snapshot::default() };
+            let policy = toml::from_str(policy).unwrap();
+            Toy { stage: Lightening::default(), now, policy, notes: Vec::new() }
+        }
+
+        /// A second in which the first had so much of the pCPU and both wanted all of it, and the helpers of both used so
+        /// much: what is set, done at once.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a second")]
+        fn second(&mut self, first: f64, helpers: f64) -> Vec<(String, f64)> {
+            let before = self.now.clone();
+            self.now.at = Time(before.at.0 + SECOND);
+            for (vm, had) in self.now.vms.iter_mut().zip([first, 1.0 - first]) {
+                let more = |counters: &mut Counters, run: f64, wait: f64| {
+                    counters.run_ns = counters.run_ns.map(|ns| ns + (run * SECOND as f64) as u64);
+                    counters.wait_ns = counters.wait_ns.map(|ns| ns + (wait * SECOND as f64) as u64);
+                };
+                more(&mut vm.vcpus[0].counters, had, 1.0 - had);
+                more(&mut vm.helpers[0].counters, helpers, 0.0);
+            }
+            let seen = estimate(&before, &self.now).unwrap();
+            let actions = self.stage.step(&seen, &self.policy, &mut self.notes);
+            let set = |action: Action| {
+                let Value::Weight(weight) = action.to else { panic!("{action:?}") };
+                let vm = self.now.vms.iter_mut().find(|vm| vm.id == action.vm).unwrap();
+                vm.helpers[0].weight = Some(weight);
+                self.stage.told(&Outcome { result: Ok(action.to.clone()), action }, self.now.at);
+                (vm.name.clone(), weight.0)
+            };
+            actions.into_iter().map(set).collect()
+        }
+    }
+
+    fn both(weight: f64) -> Vec<(String, f64)> {
+        ["a", "b"].map(|name| (name.to_owned(), weight)).into()
+    }
+
+    #[test]
+    fn helpers_weigh_little_once_a_vm_starves_and_what_they_did_when_that_is_not_wanted_any_more() {
+        let mut toy = Toy::new("helpers = \"light\"");
+        assert_eq!(toy.second(0.6, 0.01), []);
+        assert_eq!(toy.second(0.95, 0.01), both(10.0));
+        assert_eq!(toy.second(0.5, 0.01), [], "it stays so");
+        toy.policy.helpers = Helpers::None;
+        assert_eq!(toy.second(0.5, 0.01), both(1024.0));
+        assert_eq!(toy.second(0.95, 0.01), []);
+    }
+
+    #[test]
+    fn nobody_is_touched_who_was_not_named_whose_helpers_work_or_whose_weight_is_somebody_elses() {
+        assert_eq!(Toy::new("").second(0.95, 0.01), []);
+        let mut one = Toy::new("[[vm]]\nname = \"b\"\nhelpers = \"light\"");
+        assert_eq!(one.second(0.95, 0.01), [("b".to_owned(), 10.0)]);
+        let mut busy = Toy::new("helpers = \"light\"");
+        assert_eq!(busy.second(0.95, 0.2), []);
+        assert!(busy.notes[0].contains("use more than 0.05 pCPUs"), "{:?}", busy.notes);
+        let mut theirs = Toy::new("helpers = \"light\"");
+        theirs.second(0.95, 0.01);
+        theirs.now.vms[1].helpers[0].weight = Some(Weight(500.0));
+        assert_eq!(theirs.second(0.95, 0.01), []);
+        theirs.policy.helpers = Helpers::None;
+        assert_eq!(theirs.second(0.5, 0.01), [("a".to_owned(), 1024.0)]);
+    }
+
+    #[test]
+    fn a_machine_that_refuses_is_not_asked_again() {
+        let mut toy = Toy::new("helpers = \"light\"");
+        toy.now.vms[0].vcpus[0].affinity = Some(CpuSet::first(1));
+        let before = toy.now.clone();
+        let _ = toy.second(0.95, 0.01);
+        let seen = estimate(&before, &toy.now).unwrap();
+        let mut stage = Lightening::default();
+        toy.now.vms.iter_mut().for_each(|vm| vm.helpers[0].weight = Some(Weight(1024.0)));
+        let mut seen = seen;
+        seen.vms.iter_mut().for_each(|vm| vm.seen.helpers[0].weight = Some(Weight(1024.0)));
+        let actions = stage.step(&seen, &toy.policy, &mut toy.notes);
+        assert_eq!(actions.len(), 2);
+        for action in actions {
+            let result = Err(MachineError::Denied("no".into()));
+            stage.told(&Outcome { action, result }, seen.at);
+        }
+        assert_eq!(stage.step(&seen, &toy.policy, &mut toy.notes), []);
+    }
+}
