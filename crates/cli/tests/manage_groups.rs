@@ -106,6 +106,56 @@ fn containers_are_sized_by_their_cpusets_apart_and_put_back() {
     assert_eq!((a.cpus(), b.cpus()), before);
 }
 
+/// A rule that goes while the daemon runs takes what came of it along, and what people read of groups speaks of groups.
+#[test]
+fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let [a, b] = [0, 1].map(|_| Container::start(&cpu, &cpuset));
+    let (a, b) = (or_skip!(a), or_skip!(b));
+    let before = a.cpus();
+    if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
+        println!("skipped: one CPU cannot be divided");
+        return;
+    }
+    let machine = format!("cgroups:/{},/{}", a.name, b.name);
+    let rule = |of: &Container, what: &str| format!("[[policy.vm]]\nname = \"/{}\"\n{what}\n", of.name);
+    let start = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n";
+    let (sized, excluded) = ("size = \"vcpu-bal\"\nmax = 1", "size = \"vcpu-bal\"\nmax = 1\nexclude = true");
+    let config = |of_a: &str, of_b: &str| [start, &rule(&a, of_a), &rule(&b, of_b)].concat();
+    let one = |of: &Container| of.cpus().parse::<corefit_core::CpuSet>().unwrap().len() == 1;
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let state = state.to_str().unwrap();
+    let daemon = Daemon::on(&machine, dir.path(), &config(sized, sized), &["--apply"], None);
+    until("both are sized", || one(&a) && one(&b));
+    until("the status says so", || {
+        let status = String::from_utf8_lossy(&corefit(&["status", "--state", state]).stdout).into_owned();
+        let said = |of: &Container| status.contains(&format!("/{}: cpuset: ", of.name));
+        assert!(!status.contains("left alone") && !status.contains("vCPU 0"), "{status}");
+        said(&a) && said(&b)
+    });
+    assert!(daemon.log().contains("lever=cpuset") && !daemon.log().contains("vCPU 0"), "{}", daemon.log());
+
+    daemon.configure(&config(excluded, sized));
+    until("the one that is excluded is as it was", || a.cpus() == before);
+    assert!(one(&b), "the other is not concerned: {}", daemon.log());
+    let status = String::from_utf8_lossy(&corefit(&["status", "--state", state]).stdout).into_owned();
+    assert!(status.contains(&format!("/{}: left alone: its rule says exclude", a.name)), "{status}");
+    daemon.configure(&config(sized, "size = \"none\""));
+    until("it is sized again, and the other as it was", || one(&a) && b.cpus() == before);
+    assert!(!daemon.log().contains("somebody else"), "{}", daemon.log());
+    drop(daemon);
+
+    // Killed: one that only looks says what is left.
+    let mut daemon = Daemon::on(&machine, dir.path(), &config(sized, sized), &["--for", "1s"], None);
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(log.contains("an earlier run was killed") && log.contains("corefit restore"), "{log}");
+    assert!(one(&a));
+    assert!(corefit(&["restore", "--state", state]).status.success());
+    assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));
+}
+
 /// Works for 0.2 ms, sleeps for 1 ms, and so on.
 const BLOCKS: &str = "#include <unistd.h>\nint main(void) { for (;;) { for (volatile long i = 0; i < 100000; i++) ; usleep(1000); } }";
 

@@ -100,6 +100,17 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     daemon.configure("[policy]\nsize = \"huge\"\n");
     until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));
 
+    // Its owner wants it to be left alone: it is as it was, and stays so.
+    let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];
+    vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
+    until("it is let go", || guest.online() == ALL && !kept(&vms, guest.name));
+    until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
+    std::thread::sleep(Duration::from_secs(6));
+    as_it_was(&vms, &guest);
+    vms.virsh(&[&owner[..], &["--remove"]].concat());
+    until("it is managed again", || guest.online() == FEW);
+    until("and told", || guest.told().is_some_and(|text| !text.contains("cpus none")));
+
     // libvirtd is started again meanwhile.
     vms.testvm(&["daemon", "restart"]);
     until("it looks again", || guest.online() == FEW);

@@ -294,6 +294,24 @@ fn who_cannot_shrink_is_said_once_and_left_alone() {
 }
 
 #[test]
+fn who_is_left_alone_by_its_owners_wish_is_in_no_plan() {
+    let mut one = vm("a", 16, Some(four), four);
+    one.state.hands_off = true;
+    let policy = Policy { size: Sizer::VcpuBal, place: Placer::Corefit, ..Policy::default() };
+    let mut toy = Toy::new(4, vec![one, vm("b", 16, None, four)]);
+    let mut controller = Controller::new(policy);
+    let (mut planned, mut notes) = (vec![], vec![]);
+    for _ in 0..10 {
+        let step = controller.step(&toy.observe()).unwrap();
+        planned.extend(step.plan.actions.into_iter().map(|action| action.name));
+        notes.extend(step.notes);
+        toy.pass(Duration::from_secs(1));
+    }
+    assert!(planned.iter().any(|name| name == "b") && planned.iter().all(|name| name != "a"), "{planned:?}");
+    assert_eq!(notes, ["a: keeps its vCPUs: its owner set hands-off in its metadata"]);
+}
+
+#[test]
 fn a_machine_that_refuses_is_not_asked_again_and_one_that_is_away_later() {
     let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
     let mut controller = with(Sizer::VcpuBal);

@@ -203,7 +203,7 @@ fn limits(view: &View, vm: &VmEstimate, width: usize, out: &mut String) {
 fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
     let vm = &view.host.vms[number];
     out.push_str("\nvCPUs\n");
-    if vm.seen.whole.is_some() {
+    if vm.seen.is_group() {
         let text = "A control group has no vCPUs: one stands for each pCPU that it may use. What it used is \
             counted for all together.";
         wrap(out, "  ", text, width);
@@ -216,7 +216,7 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
         let division = view.host.division.as_ref().filter(|_| vm.entitled.is_some());
         let share = division.map(|division| division.vcpus(number)[index].cpus);
         let activity = vm.vcpus.get(index).copied().unwrap_or_default();
-        let one = |cpus: Option<Cpus>| if vm.seen.whole.is_some() { String::new() } else { amount(cpus) };
+        let one = |cpus: Option<Cpus>| if vm.seen.is_group() { String::new() } else { amount(cpus) };
         let cells = vec![
             vcpu.affinity.as_ref().map_or("?".into(), |set| numbered("pCPU", set)),
             if vcpu.online { amount(share) } else { "offline".into() },

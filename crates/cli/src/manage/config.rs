@@ -30,12 +30,16 @@ pub(crate) struct Config {
     metrics: String,
     /// Which controllers decide, and how.
     pub(crate) policy: Policy,
+    /// The file's text, to say where something is.
+    #[serde(skip)]
+    text: String,
 }
 
 impl Default for Config {
     fn default() -> Config {
         let (state, metrics) = (STATE.into(), METRICS.into());
-        Config { machine: None, apply: false, tell: true, state, metrics, policy: Policy::default() }
+        let policy = Policy::default();
+        Config { machine: None, apply: false, tell: true, state, metrics, policy, text: String::new() }
     }
 }
 
@@ -52,7 +56,7 @@ impl Config {
     }
 
     fn parse(text: &str) -> Result<Config> {
-        let config: Config = toml::from_str(text).map_err(|error| {
+        let mut config: Config = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
             let key = error.span().and_then(|span| key_at(text, span.start));
             let key = key.map_or(String::new(), |key| format!(", key {key}"));
@@ -65,6 +69,11 @@ impl Config {
         if let Err(what) = config.metrics() {
             bail!("line {}, key metrics: {what}", line_of_key(text, "metrics").unwrap_or(1));
         }
+        if config.state.as_os_str().is_empty() {
+            let line = line_of_key(text, "state").unwrap_or(1);
+            bail!("line {line}, key state: is empty; give a directory such as {STATE:?}");
+        }
+        config.text = text.into();
         Ok(config)
     }
 
@@ -73,9 +82,17 @@ impl Config {
     /// # Errors
     /// If it is not, and where that is said.
     pub(crate) fn fits(&self, file: Option<&Path>, (pcpus, offline): (&CpuSet, &CpuSet)) -> Result<()> {
-        let name = file.map_or_else(|| "configuration".into(), |file| file.display().to_string());
         let fits = self.policy.fits(pcpus, offline);
-        fits.map_err(|error| anyhow!("{name}, key policy.{}: {}", error.key, error.what))
+        fits.map_err(|error| {
+            anyhow!("{}: {}", self.place(file, &format!("policy.{}", error.key)), error.what)
+        })
+    }
+
+    /// Where a key is: file, line and key.
+    pub(crate) fn place(&self, file: Option<&Path>, key: &str) -> String {
+        let file = file.map_or_else(|| "configuration".into(), |file| file.display().to_string());
+        let line = line_of_key(&self.text, key).map_or(String::new(), |line| format!(", line {line}"));
+        format!("{file}{line}, key {key}")
     }
 
     /// Where metrics are to be had.

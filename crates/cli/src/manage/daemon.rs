@@ -1,13 +1,14 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Action, Controller, Outcome, Step};
-use corefit_core::machine::{Act, Fixed, Lever, LeverKind, MachineError, Role, Snapshot};
+use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -15,24 +16,16 @@ use super::config::Config;
 use super::log::{Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
-use super::{Keeper, ManageArgs, metrics, restore, yields};
+use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
 
-/// All that can be left alone.
-const ALL: [LeverKind; 9] = [
-    LeverKind::Online,
-    LeverKind::Weight,
-    LeverKind::HelperWeight,
-    LeverKind::Quota,
-    LeverKind::VcpuQuota,
-    LeverKind::Affinity,
-    LeverKind::Slice,
-    LeverKind::Nodes,
-    LeverKind::Told,
-];
 /// A guest that does not answer may come back while everything is put back: so often it is tried again.
 const LAST_TRIES: u32 = 3;
-/// Notes that the status keeps.
+/// A libvirtd that is being restarted refuses at once.
+const BETWEEN_TRIES: Duration = Duration::from_secs(2);
+/// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
+/// What is remembered as said: containers come and go, under ever new names.
+const REMEMBERED: usize = 10_000;
 
 /// Signals that arrived, in order.
 pub(super) struct Signals(Receiver<i32>);
@@ -70,7 +63,11 @@ pub(super) struct Daemon<'a> {
     /// Time passes by itself.
     live: bool,
     board: Board,
+    _socket: Option<status::Socket>,
+    /// What is left to the kernel, as it was said last.
+    left: Vec<yields::Yield>,
     told: BTreeSet<String>,
+    notes: VecDeque<String>,
     /// What would be changed, as it was said last.
     planned: BTreeMap<String, String>,
     steps: u64,
@@ -87,18 +84,24 @@ impl<'a> Daemon<'a> {
         let board = Board::default();
         board.lock().machine = machine.name();
         board.lock().applies = keeper.is_some();
-        if keeper.is_some() {
-            status::serve(&config.state, &board)?;
+        if live && keeper.is_none() {
+            left_by_another(&config.state);
         }
+        // What is simulated without changing anything has no directory. A daemon without a status, or metrics, is better than none.
+        let serve =
+            (live || keeper.is_some()).then(|| status::serve(&config.state, &board, keeper.is_some()));
+        let socket = serve.and_then(|served| {
+            let why = |error: anyhow::Error| [("why", format!("{error:#}"))];
+            served.map_err(|error| log(Level::Warning, "no status", &why(error))).ok()
+        });
         if let Ok(Some(address)) = config.metrics() {
-            // A daemon without metrics is better than none.
             match metrics::serve(address, &board) {
                 Ok(address) => log(Level::Info, "metrics", &[("address", address.to_string())]),
                 Err(error) => log(Level::Warning, "no metrics", &[("why", format!("{error:#}"))]),
             }
         }
         let controller = Controller::new(config.policy.clone());
-        let (told, planned, telling) = Default::default();
+        let (told, planned, telling, left, notes) = Default::default();
         Ok(Daemon {
             args,
             config,
@@ -108,7 +111,10 @@ impl<'a> Daemon<'a> {
             telling,
             live,
             board,
+            _socket: socket,
+            left,
             told,
+            notes,
             planned,
             steps: 0,
         })
@@ -118,9 +124,6 @@ impl<'a> Daemon<'a> {
     pub(super) fn run(&mut self, signals: &Signals) -> Result<ExitCode> {
         let does = if self.keeper.is_some() { "changes settings" } else { "only says what it would change" };
         log(Level::Info, "begun", &[("machine", self.machine.name()), ("does", does.into())]);
-        for found in self.yields() {
-            log(Level::Warning, "left to the kernel", &[("what", found.reason)]);
-        }
         // Whatever happens to the loop, what was changed is put back.
         let turn = std::panic::AssertUnwindSafe(|| self.turn(signals));
         let result = std::panic::catch_unwind(turn);
@@ -193,12 +196,13 @@ impl<'a> Daemon<'a> {
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
-        self.leave_alone(&mut snapshot);
+        self.yields(&mut snapshot);
         if let Some(keeper) = &mut self.keeper {
             for note in keeper.adopt(&mut *self.machine, &snapshot) {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
             }
         }
+        self.release(&snapshot);
         if let Some(keeper) = &self.keeper {
             self.controller.weighed_before(keeper.weights());
             self.controller.confined_before(keeper.cpusets());
@@ -207,10 +211,6 @@ impl<'a> Daemon<'a> {
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
             step.plan.actions.extend(self.telling.step(host, &self.config.policy));
         }
-        step.plan.actions.retain(|action| {
-            let vm = snapshot.vms.iter().find(|vm| vm.id == action.vm);
-            vm.is_some_and(|vm| vm.role == Role::Vm && vm.fixed(action.lever.kind()).is_none())
-        });
         self.say(&step);
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
@@ -220,7 +220,7 @@ impl<'a> Daemon<'a> {
                 outcomes
             }
             None => {
-                self.would(&step.plan.actions);
+                self.would(&snapshot, &step.plan.actions);
                 Vec::new()
             }
         };
@@ -228,32 +228,45 @@ impl<'a> Daemon<'a> {
             if outcome.action.lever == Lever::Told && outcome.result.is_err() {
                 self.telling.missed(&outcome.action.vm);
             }
-            self.tell(outcome);
+            self.tell(&snapshot, outcome);
         }
         self.post(&snapshot, &step, &outcomes);
         Ok(step.next)
     }
 
-    /// What is known to manage itself, or whose owner wants it left alone, has no levers.
-    fn leave_alone(&self, snapshot: &mut Snapshot) {
-        let yields = self.yields();
-        for vm in snapshot.vms.iter_mut().filter(|vm| vm.role == Role::Vm) {
-            if vm.hands_off {
-                let reason = "its owner set hands-off in its metadata";
-                vm.fixed = ALL.map(|lever| Fixed { lever, reason: reason.into() }).into();
+    /// What the kernel manages itself has no levers.
+    fn yields(&mut self, snapshot: &mut Snapshot) {
+        let found = if self.live { yields::detect(&Root::live()) } else { Vec::new() };
+        if found != self.left {
+            for what in found.iter().filter(|what| !self.left.contains(what)) {
+                log(Level::Warning, "left to the kernel", &[("what", what.reason.clone())]);
             }
-            for found in &yields {
-                for &lever in
-                    found.levers.iter().filter(|lever| vm.fixed(**lever).is_none()).collect::<Vec<_>>()
-                {
-                    vm.fixed.push(Fixed { lever, reason: found.reason.clone() });
-                }
+            for what in self.left.iter().filter(|what| !found.contains(what)) {
+                log(Level::Info, "left to the kernel no more", &[("what", what.reason.clone())]);
             }
+            self.left = found;
         }
+        yields::leave_alone(snapshot, &self.left);
     }
 
-    fn yields(&self) -> Vec<yields::Yield> {
-        if self.live { yields::detect(&Root::live()) } else { Vec::new() }
+    /// What is not to be changed any more (by another configuration, or by the owner of a VM) is put back.
+    fn release(&mut self, snapshot: &Snapshot) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let Config { policy, tell, .. } = &self.config;
+        let free = |vm: &VmState, lever: Lever| {
+            let told = lever != Lever::Told || *tell;
+            vm.hands_off || !told || !policy.manages(vm, lever.kind())
+        };
+        let restored = keeper.release(&mut *self.machine, snapshot, free);
+        if restored.back > 0 {
+            let why = "hands off, excluded, or of no policy any more";
+            log(Level::Info, "put back", &[("settings", restored.back.to_string()), ("why", why.into())]);
+        }
+        for text in restored.stand.into_iter().chain(restored.pending) {
+            if self.told.insert(text.clone()) {
+                log(Level::Warning, "not put back", &[("what", text)]);
+            }
+        }
     }
 
     fn trouble(&mut self, error: &MachineError) {
@@ -267,38 +280,44 @@ impl<'a> Daemon<'a> {
 
     /// Notes, each once.
     fn say(&mut self, step: &Step) {
+        if self.told.len() + self.planned.len() > REMEMBERED {
+            (self.told, self.planned) = Default::default();
+        }
         for note in &step.notes {
             if self.told.insert(note.clone()) {
                 log(Level::Info, "note", &[("what", note.clone())]);
+                self.notes.push_back(note.clone());
+                self.notes.drain(..self.notes.len().saturating_sub(NOTES));
             }
         }
     }
 
     /// Without --apply: what would be changed, once each time that it is something else.
-    fn would(&mut self, actions: &[Action]) {
+    fn would(&mut self, snapshot: &Snapshot, actions: &[Action]) {
         for action in actions {
             let key = format!("{} {}", action.vm.0, action.lever);
             let to = action.to.to_string();
             if self.planned.get(&key) != Some(&to) {
-                log(Level::Info, "would set", &fields(action));
+                log(Level::Info, "would set", &fields(snapshot, action));
                 self.planned.insert(key, to);
             }
         }
     }
 
-    fn tell(&mut self, outcome: &Outcome) {
+    fn tell(&mut self, snapshot: &Snapshot, outcome: &Outcome) {
         let Outcome { action, result } = outcome;
+        let fields = fields(snapshot, action);
         match result {
-            Ok(value) if *value == action.to => log(Level::Info, "set", &fields(action)),
+            Ok(value) if *value == action.to => log(Level::Info, "set", &fields),
             Ok(value) => {
                 let came = [("became", value.to_string())];
-                log(Level::Warning, "set in part", &[&fields(action)[..], &came].concat());
+                log(Level::Warning, "set in part", &[&fields[..], &came].concat());
             }
             Err(error) => {
                 let key = format!("{} {}: {error}", action.name, action.lever);
                 if self.told.insert(key) {
                     let why = [("error", error.to_string())];
-                    log(Level::Warning, "not set", &[&fields(action)[..], &why].concat());
+                    log(Level::Warning, "not set", &[&fields[..], &why].concat());
                 }
             }
         }
@@ -308,35 +327,24 @@ impl<'a> Daemon<'a> {
     fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
         let counts = self.board.counts();
         let entries = self.keeper.as_ref().map_or(&[][..], Keeper::entries);
-        let vm = |vm: &corefit_core::machine::VmState| {
+        let vm = |vm: &VmState| {
             let estimate =
                 step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
             let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
             let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
             let (actions, failures) = counts.get(&vm.name).copied().unwrap_or_default();
-            let changed = entries.iter().filter(|entry| entry.vm == vm.id).map(|entry| {
-                let now = entry.wrote.last().map_or(String::new(), ToString::to_string);
-                format!("{}: {now}, before {}", entry.lever, entry.original)
-            });
             VmStatus {
-                name: vm.name.clone(),
-                vcpus: vm.vcpus.len(),
-                online: vm.vcpus.iter().filter(|vcpu| vcpu.online).count(),
-                entitled: estimate.and_then(|e| e.entitled),
-                available: estimate.and_then(|e| e.available),
-                used: estimate.and_then(|e| e.activity.used),
-                waiting: estimate.and_then(|e| e.activity.waiting),
-                left_alone: vm.fixed(LeverKind::Online).map(Into::into),
-                changed: changed.collect(),
                 actions: actions + of_vm().count() as u64 - failed,
                 failures: failures + failed,
+                ..VmStatus::of(vm, estimate, entries, &self.config.policy)
             }
         };
         let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
         let mut status = self.board.lock();
         status.steps = self.steps;
         status.vms = vms;
-        status.notes = self.told.iter().take(NOTES).cloned().collect();
+        let left = self.left.iter().map(|what| format!("left to the kernel: {}", what.reason));
+        status.notes = left.chain(self.notes.iter().cloned()).collect();
     }
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
@@ -352,6 +360,11 @@ impl<'a> Daemon<'a> {
                 }
                 self.controller.reconfigure(config.policy.clone());
                 (self.config.policy, self.config.tell) = (config.policy, config.tell);
+                // What is so by the new one is said anew.
+                (self.told, self.notes, self.planned) = Default::default();
+                if !self.config.tell {
+                    self.telling = Telling::default();
+                }
                 log(Level::Info, "configuration read again", &[]);
             }
             Err(error) => {
@@ -370,6 +383,9 @@ impl<'a> Daemon<'a> {
         for attempt in 1..=LAST_TRIES {
             if keeper.entries().is_empty() {
                 break;
+            }
+            if attempt > 1 && self.live {
+                std::thread::sleep(BETWEEN_TRIES);
             }
             let snapshot = match self.machine.observe() {
                 Ok(snapshot) => snapshot,
@@ -396,11 +412,22 @@ impl<'a> Daemon<'a> {
     }
 }
 
-fn fields(action: &Action) -> [(&'static str, String); 5] {
+/// Settings of a run that was killed stay as they are while one that changes nothing looks on.
+fn left_by_another(state: &Path) {
+    let Ok(Some((machine, settings))) = Journal::left(state, &boot(true)) else { return };
+    if settings > 0 && !status::answers(state) {
+        let left = format!("{settings} settings of the machine {machine}");
+        let remedy = format!("corefit restore --state {}", state.display());
+        log(Level::Warning, "an earlier run was killed", &[("left", left), ("remedy", remedy)]);
+    }
+}
+
+fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
+    let group = snapshot.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
     let from = action.from.as_ref().map_or("unknown".into(), ToString::to_string);
     [
         ("vm", action.name.clone()),
-        ("lever", action.lever.to_string()),
+        ("lever", action.lever.name(group)),
         ("from", from),
         ("to", action.to.to_string()),
         ("why", action.why.to_string()),

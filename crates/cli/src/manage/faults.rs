@@ -220,13 +220,16 @@ struct Story {
     machine: Faulty,
     keeper: Option<Keeper>,
     expected: BTreeMap<(u32, Lever), Value>,
+    /// VMs that are not to be changed any more.
+    released: BTreeSet<u32>,
     now: Time,
 }
 
 impl Story {
     fn new(dir: &Path, machine: Faulty) -> Story {
+        let (expected, released) = Default::default();
         let mut story =
-            Story { dir: dir.into(), machine, keeper: None, expected: BTreeMap::new(), now: Time(1 << 40) };
+            Story { dir: dir.into(), machine, keeper: None, expected, released, now: Time(1 << 40) };
         for vm in 0..=MANAGED {
             for lever in levers(vm) {
                 let value = story.machine.truth(vm, lever);
@@ -256,14 +259,18 @@ impl Story {
 
     /// One step of the daemon, perhaps killed on the way.
     fn step(&mut self, actions: &[Action], kill: Option<u32>) {
+        let released: BTreeSet<VmId> = self.released.iter().map(|vm| self.machine.id(*vm)).collect();
         let (machine, now) = (&mut self.machine, self.now);
         let Some(mut keeper) = self.keeper.take() else { return };
         self.keeper = until_killed(kill, move || {
-            if let Ok(snapshot) = machine.observe() {
+            if let Ok(mut snapshot) = machine.observe() {
+                snapshot.at = now;
                 keeper.adopt(machine, &snapshot);
+                keeper.release(machine, &snapshot, |vm, _| released.contains(&vm.id));
                 // Nothing is decided for whom the look missed; one that has ended may still be in the plan.
                 let missed = |vm: &VmId| machine.missed.iter().any(|number| machine.id(*number) == *vm);
-                let actions: Vec<Action> = actions.iter().filter(|a| !missed(&a.vm)).cloned().collect();
+                let planned = |a: &&Action| !missed(&a.vm) && !released.contains(&a.vm);
+                let actions: Vec<Action> = actions.iter().filter(planned).cloned().collect();
                 keeper.apply(machine, &actions, now);
                 keeper.tell_again(machine, now);
             }
@@ -323,6 +330,8 @@ impl Story {
             10 if random.below(4) == 0 => drop(self.machine.gone.insert(vm)),
             11 => self.keeper = None,
             12 => drop(self.machine.missed.insert(vm)),
+            13 => drop(self.released.insert(vm)),
+            14 => drop(self.released.remove(&vm)),
             _ => {}
         }
         let kill = (random.below(4) == 0).then(|| random.below(12));
@@ -418,6 +427,46 @@ fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
     story.machine.missed = (0..MANAGED).collect();
     story.keeper = None;
     story.start(None);
+    story.check().unwrap();
+}
+
+#[test]
+fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    let why = Why::Available { available: Cpus(1.0) };
+    let action = |story: &Story, vm: u32, lever, to| {
+        let (id, why) = (story.machine.id(vm), why.clone());
+        Action { vm: id, name: format!("vm{vm}"), lever, from: None, to, why }
+    };
+    let one = || Value::Vcpus(CpuSet::first(1));
+    let weight = || Value::Weight(Weight(200.0));
+    let told = || Value::Told(Some(Cpus(1.0)));
+    let plan = [
+        action(&story, 0, Lever::Online, one()),
+        action(&story, 0, Lever::Told, told()),
+        action(&story, 0, Lever::Weight, weight()),
+        action(&story, 1, Lever::Weight, weight()),
+    ];
+    story.step(&plan, None);
+    story.machine.hung.insert(0);
+    story.released.insert(0);
+    story.step(&[], None);
+    assert_eq!(story.machine.truth(0, Lever::Weight), story.expected[&(0, Lever::Weight)]);
+    assert_eq!(story.machine.truth(0, Lever::Online), one(), "it did not hear it");
+    assert_eq!(story.machine.truth(1, Lever::Weight), weight(), "the other goes on");
+    story.machine.heal();
+    story.now = story.now + Duration::from_secs(6);
+    story.step(&[], None);
+    assert_eq!(story.machine.truth(0, Lever::Online), one(), "it is not asked at each step");
+    story.now = story.now + Duration::from_secs(6);
+    story.step(&[], None);
+    for lever in levers(0) {
+        assert_eq!(story.machine.truth(0, lever), story.expected[&(0, lever)], "{lever}");
+    }
+    assert!(!story.machine.kept.contains_key(&0) && story.machine.kept.contains_key(&1));
+    story.end();
     story.check().unwrap();
 }
 

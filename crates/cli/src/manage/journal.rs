@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use corefit_core::machine::{Lever, Value, VmId};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,7 @@ impl Journal {
     /// If another corefit holds it, it is damaged, of another machine, or cannot be written: then nothing may
     /// be changed.
     pub(crate) fn open(dir: &Path, machine: &str, boot: &str) -> Result<Journal> {
-        fs::create_dir_all(dir)
-            .with_context(|| format!("{}: no directory for the journal", dir.display()))?;
+        fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
         let lock = lock(dir)?;
         let mut content = Content { boot: boot.into(), machine: machine.into(), entries: Vec::new() };
         if let Some(found) = read(dir)? {
@@ -95,15 +94,15 @@ impl Journal {
             }
         }
         let journal = Journal { dir: dir.into(), _lock: lock, content };
-        journal.write().map_err(|error| {
-            anyhow!("{}: cannot be written, so nothing is changed: {error}", file(dir).display())
-        })?;
+        journal.write().map_err(|error| unusable(&file(dir), &error))?;
         Ok(journal)
     }
 
-    /// The machine that an earlier run's entries are of, if there is a journal in the directory.
-    pub(crate) fn machine_of(dir: &Path) -> Result<Option<String>> {
-        Ok(read(dir)?.map(|content| content.machine))
+    /// What an earlier run left, if there is a journal in the directory: the machine, and how many settings of it that are changed
+    /// since this boot.
+    pub(crate) fn left(dir: &Path, boot: &str) -> Result<Option<(String, usize)>> {
+        let count = |content: &Content| if content.boot == boot { content.entries.len() } else { 0 };
+        Ok(read(dir)?.map(|content| (content.machine.clone(), count(&content))))
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
@@ -146,15 +145,22 @@ impl Journal {
     }
 }
 
+fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!(
+        "{}: cannot be written, so nothing is changed: {error}; another directory for the journal: --state",
+        path.display()
+    )
+}
+
 fn file(dir: &Path) -> PathBuf {
     dir.join("journal")
 }
 
 fn lock(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
-    let mut lock = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let held = lock.as_mut().map_err(|error| anyhow!("{}: {error}", path.display()))?;
-    match flock(&*held, FlockOperation::NonBlockingLockExclusive) {
+    let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut lock = lock.map_err(|error| unusable(&path, &error))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let who = fs::read_to_string(&path).unwrap_or_default();
@@ -167,8 +173,8 @@ fn lock(dir: &Path) -> Result<File> {
         Err(error) => bail!("{}: {error}", path.display()),
     }
     // For people; what counts is the lock.
-    let _ = held.set_len(0).and_then(|()| held.write_all(std::process::id().to_string().as_bytes()));
-    Ok(lock?)
+    let _ = lock.set_len(0).and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()));
+    Ok(lock)
 }
 
 fn read(dir: &Path) -> Result<Option<Content>> {
@@ -263,7 +269,7 @@ mod tests {
     fn where_nothing_can_be_written_nothing_begins() {
         let full = Path::new("/dev/full");
         let text = Journal::open(&full.join("x"), "host", "boot").err().unwrap().to_string();
-        assert!(text.contains("no directory for the journal"), "{text}");
+        assert!(text.contains("cannot be written, so nothing is changed"), "{text}");
         let dir = tempfile::tempdir().unwrap();
         // A directory in the way of the new file, as no permission stops root.
         fs::create_dir(dir.path().join("journal.new")).unwrap();

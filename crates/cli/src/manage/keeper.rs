@@ -22,6 +22,8 @@ use super::journal::{Entry, Journal};
 
 /// What guests are told is written again after so long, for it counts 20 s there.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// Who did not answer when something of it was to be put back is asked again after so long.
+const RELEASE_AGAIN: Duration = Duration::from_secs(10);
 /// A kernel's or an agent's rounding of a number.
 const ROUNDING: f64 = 0.002;
 
@@ -33,6 +35,8 @@ pub(crate) struct Keeper {
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
     told_at: BTreeMap<VmId, Time>,
+    /// What nobody manages any more, and when it was last tried to put it back.
+    released: BTreeMap<(VmId, Lever), Time>,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -70,8 +74,8 @@ pub(crate) struct Restored {
 
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
-        let (theirs, kept, told_at) = Default::default();
-        Keeper { journal, theirs, kept, told_at, budget }
+        let (theirs, kept, told_at, released) = Default::default();
+        Keeper { journal, theirs, kept, told_at, released, budget }
     }
 
     /// Settings that are changed now.
@@ -221,7 +225,8 @@ impl Keeper {
         let begun = Instant::now();
         for entry in self.journal.entries() {
             let due = self.told_at.get(&entry.vm).is_none_or(|at| now < *at || now.since(*at) >= TELL_AGAIN);
-            if entry.lever == Lever::Told && due && begun.elapsed() < self.budget {
+            let managed = !self.released.contains_key(&(entry.vm.clone(), entry.lever));
+            if entry.lever == Lever::Told && managed && due && begun.elapsed() < self.budget {
                 if let Some(value) = entry.wrote.last() {
                     // Whoever does not hear it falls back on what it sees itself.
                     let _ = machine.set(&entry.vm, entry.lever, value);
@@ -333,9 +338,58 @@ impl Keeper {
     pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
         // Before their notes are taken back.
         let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
+        let names = self.undo(machine, snapshot, &|_| true, &mut restored);
+        // The look may have missed a VM that was changed, or its note.
+        let noted = snapshot.vms.iter().filter(|vm| vm.kept.is_some()).map(|vm| &vm.id);
+        for vm in noted.chain(names.keys()) {
+            self.kept.entry(vm.clone()).or_default();
+        }
+        self.take_notes_back(machine);
+        for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
+            let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
+            let name = names.get(vm).or(seen).unwrap_or(&vm.0);
+            restored.pending.push(format!("the note of {name}: it could not be taken back"));
+        }
+        restored
+    }
+
+    /// Puts back what nobody manages any more, while the rest goes on: `free` says of which levers of a VM that is so.
+    pub(crate) fn release(
+        &mut self,
+        machine: &mut dyn Act,
+        snapshot: &Snapshot,
+        free: impl Fn(&VmState, Lever) -> bool,
+    ) -> Restored {
+        let mut restored = Restored::default();
+        let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
+        let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
+        let is_free = |entry: &&Entry| vms.get(&entry.vm).is_some_and(|vm| free(vm, entry.lever));
+        let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
+        self.released.retain(|key, _| due.contains(key));
+        let now = snapshot.at;
+        due.retain(|key| {
+            self.released.get(key).is_none_or(|at| now < *at || now.since(*at) >= RELEASE_AGAIN)
+        });
+        if !due.is_empty() {
+            self.released.extend(due.iter().map(|key| (key.clone(), now)));
+            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), &mut restored);
+            self.take_notes_back(machine);
+        }
+        restored
+    }
+
+    /// Puts back some settings, as far as they are still as we wrote them; what cannot be put back yet stays in the
+    /// journal. The names of VMs that could be asked.
+    fn undo(
+        &mut self,
+        machine: &mut dyn Act,
+        snapshot: &Snapshot,
+        which: &dyn Fn(&Entry) -> bool,
+        restored: &mut Restored,
+    ) -> BTreeMap<VmId, String> {
         let mut left = Vec::new();
         // A guest may do a part: then it has to be known that the rest is ours, too.
-        let guests = |entry: &&mut Entry| entry.lever == Lever::Online;
+        let guests = |entry: &&mut Entry| entry.lever == Lever::Online && which(entry);
         self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
         let unwritten = self.journal.write().err();
         // Last changed, first put back; but memory last, which may take its time.
@@ -343,8 +397,14 @@ impl Keeper {
         entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
         let mut names = BTreeMap::new();
         for entry in entries {
-            let place = format!("{} of {}", entry.lever, entry.name);
-            let here = snapshot.vms.iter().any(|vm| vm.id == entry.vm);
+            if !which(&entry) {
+                left.push(entry);
+                continue;
+            }
+            let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
+            let here = seen.is_some();
+            let place =
+                format!("{} of {}", entry.lever.name(seen.is_some_and(VmState::is_group)), entry.name);
             let current = match machine.current(&entry.vm, entry.lever) {
                 Ok(current) => current,
                 Err(MachineError::Gone(_)) if !here && !unsure(snapshot) => {
@@ -394,18 +454,7 @@ impl Keeper {
             // What is put back is found so by whoever reads the old journal.
             restored.pending.push(format!("the journal cannot be written: {error}"));
         }
-        // The look may have missed a VM that was changed, or its note.
-        let noted = snapshot.vms.iter().filter(|vm| vm.kept.is_some()).map(|vm| &vm.id);
-        for vm in noted.chain(names.keys()) {
-            self.kept.entry(vm.clone()).or_default();
-        }
-        self.take_notes_back(machine);
-        for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
-            let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
-            let name = names.get(vm).or(seen).unwrap_or(&vm.0);
-            restored.pending.push(format!("the note of {name}: it could not be taken back"));
-        }
-        restored
+        names
     }
 }
 

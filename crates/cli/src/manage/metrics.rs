@@ -5,13 +5,15 @@
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
 use super::status::{Board, Status, VmStatus};
 
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Zero would be for ever.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// Longest request that is read.
 const REQUEST: usize = 4096;
 
@@ -33,11 +35,13 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
 }
 
 fn reply(mut stream: TcpStream, board: &Board) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let until = Instant::now() + PATIENCE;
     let mut request = Vec::new();
     let mut buffer = [0; 512];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST {
+        // Of all of it, not of each piece: nobody may keep the others waiting by being slow.
+        stream.set_read_timeout(Some(until.saturating_duration_since(Instant::now()).max(SHORTEST)))?;
         match stream.read(&mut buffer)? {
             0 => break,
             n => request.extend_from_slice(&buffer[..n]),
@@ -130,5 +134,24 @@ mod tests {
         assert!(!text.contains("corefit_vm_entitled_cpus{"), "{text}");
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn one_who_asks_slowly_does_not_keep_others_waiting_for_longer_than_it_is_given() {
+        let address = serve("127.0.0.1:0".parse().unwrap(), &Board::default()).unwrap();
+        let mut slow = TcpStream::connect(address).unwrap();
+        let drip = std::thread::spawn(move || {
+            // A byte every half second is within any time that single reads may take.
+            for _ in 0..30 {
+                if slow.write_all(b"x").is_err() {
+                    break;
+                }
+                std::thread::sleep(PATIENCE / 4);
+            }
+        });
+        let begun = Instant::now();
+        assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+        assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", begun.elapsed());
+        drip.join().unwrap();
     }
 }

@@ -20,13 +20,13 @@ mod metrics;
 mod restore;
 mod status;
 mod telling;
-mod yields;
+pub(crate) mod yields;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use corefit_core::decide::{Controller, Policy};
 use corefit_core::machine::Act;
 
@@ -43,10 +43,10 @@ pub(crate) use status::{StatusArgs, run as status};
 
 /// Keep each VM at what it can use: the daemon
 ///
-/// Looks at a host again and again, decides, and with --apply changes: vCPUs online, weights, limits, and what
-/// guests are told. Without --apply it only says what it would change. Everything is put back at its end, after an
-/// error, and by the next start after a kill -9; what somebody else changed meanwhile stands. SIGHUP reads the
-/// configuration again.
+/// Looks at a host again and again, decides, and with --apply changes, as far as the configuration wants it: vCPUs
+/// online, weights, limits, timeslices, pins, and what guests are told. Without --apply it only says what it would
+/// change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
+/// else changed meanwhile stands. SIGHUP reads the configuration again.
 #[derive(clap::Args)]
 pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md
@@ -74,7 +74,15 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let name = config.machine.clone().unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
-    let mut machine = machine.open_to_act()?;
+    // An option has no place in a file.
+    let file = args.config.as_deref().filter(|_| args.machine.is_none() && config.machine.is_some());
+    let mut machine = machine.open_to_act().map_err(|error| match file {
+        Some(_) => {
+            let (place, why) = (config.place(file, "machine"), format!("{error:#}"));
+            anyhow!("{place}: {}", why.strip_prefix("--machine ").unwrap_or(&why))
+        }
+        None => error,
+    })?;
     fits(&config, args.config.as_deref(), &mut *machine)?;
     let keeper = config
         .apply

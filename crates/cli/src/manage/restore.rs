@@ -31,16 +31,29 @@ pub(crate) struct RestoreArgs {
 
 /// Runs the verb.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
-    let of_journal = Journal::machine_of(&args.state)?;
+    let of_journal = Journal::left(&args.state, &boot(true))?.map(|(machine, _)| machine);
+    let none = of_journal.is_none();
     let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     if machine.clock().is_none() {
         bail!("--machine {name}: ended with the daemon; there is nothing to put back");
     }
-    let journal = Journal::open(&args.state, &name, &boot(true))?;
+    let open = || Journal::open(&args.state, &name, &boot(true));
+    let journal = if none { None } else { Some(open()?) };
     let mut machine = machine.open_to_act()?;
     let _alone = Alone::with(&machine.name())?;
     let snapshot = machine.observe()?;
+    if none {
+        tell!(
+            "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
+            args.state.display()
+        );
+    }
+    if none && snapshot.vms.iter().all(|vm| vm.kept.is_none()) {
+        show!("{}", sum(&Restored::default()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let journal = journal.map_or_else(open, Ok)?;
     let mut keeper = Keeper::new(journal, PATIENCE);
     let restored = keeper.restore(&mut *machine, &snapshot);
     show!("{}", sum(&restored));

@@ -2,24 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use corefit_core::Cpus;
+use corefit_core::decide::Policy;
+use corefit_core::machine::{VmEstimate, VmState};
 use serde::{Deserialize, Serialize};
 
 use super::config::STATE;
+use super::journal::Entry;
 use crate::bench::table::Table;
 use crate::lines;
 use crate::printable;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The least that is read of an answer of a daemon that works.
+/// The longest answer that is read.
 const MOST: u64 = 64 << 20;
 
 /// The daemon, as of its last step.
@@ -59,6 +63,36 @@ pub(crate) struct VmStatus {
     pub(crate) failures: u64,
 }
 
+impl VmStatus {
+    /// A VM, with what is known of it and what of it is changed. Nothing was done yet.
+    pub(crate) fn of(
+        vm: &VmState,
+        estimate: Option<&VmEstimate>,
+        entries: &[Entry],
+        policy: &Policy,
+    ) -> VmStatus {
+        let changed = entries.iter().filter(|entry| entry.vm == vm.id).map(|entry| {
+            let now = entry.wrote.last().map_or(String::new(), ToString::to_string);
+            format!("{}: {now}, before {}", entry.lever.name(vm.is_group()), entry.original)
+        });
+        let excluded = policy.of(&vm.name).exclude == Some(true);
+        let excluded = excluded.then_some("its rule says exclude");
+        VmStatus {
+            name: vm.name.clone(),
+            vcpus: vm.vcpus.len(),
+            online: vm.online().len(),
+            entitled: estimate.and_then(|e| e.entitled),
+            available: estimate.and_then(|e| e.available),
+            used: estimate.and_then(|e| e.activity.used),
+            waiting: estimate.and_then(|e| e.activity.waiting),
+            left_alone: excluded.or(vm.fixed(policy.sized_by(vm))).map(Into::into),
+            changed: changed.collect(),
+            actions: 0,
+            failures: 0,
+        }
+    }
+}
+
 /// Where the daemon puts its status for those who ask.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Board(Arc<Mutex<Status>>);
@@ -78,16 +112,46 @@ fn socket(state: &Path) -> PathBuf {
     state.join("status.sock")
 }
 
-/// Answers whoever asks the socket in the state directory, as long as this process lives.
+/// The socket's file, which goes with this, unless it is somebody else's by then.
+pub(crate) struct Socket {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> std::io::Result<u64> {
+    Ok(std::fs::symlink_metadata(path)?.ino())
+}
+
+/// Whether a daemon answers at the socket in a state directory.
+pub(crate) fn answers(state: &Path) -> bool {
+    UnixStream::connect(socket(state)).is_ok()
+}
+
+/// Answers whoever asks the socket in the state directory, as long as this process lives. Who does not hold the directory's lock
+/// leaves the socket to a daemon that answers there.
 ///
 /// # Errors
 /// If the socket cannot be made.
-pub(crate) fn serve(state: &Path, board: &Board) -> Result<()> {
+pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> {
     let path = socket(state);
-    // Of an earlier run: whoever is here holds the directory's lock, or only looks.
+    if !holds {
+        if answers(state) {
+            bail!("{}: another corefit manage answers there", path.display());
+        }
+        let _ = std::fs::create_dir_all(state);
+    }
+    // Of an earlier run.
     let _ = std::fs::remove_file(&path);
-    let listener =
-        UnixListener::bind(&path).with_context(|| format!("{}: no status socket", path.display()))?;
+    let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+    let own = Socket { inode: inode(&path)?, path };
     let board = board.clone();
     let answer = move || {
         for stream in listener.incoming().flatten() {
@@ -97,7 +161,7 @@ pub(crate) fn serve(state: &Path, board: &Board) -> Result<()> {
         }
     };
     std::thread::Builder::new().name("status".into()).spawn(answer).context("no thread for the status")?;
-    Ok(())
+    Ok(own)
 }
 
 /// What `corefit manage` does now
@@ -124,7 +188,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let text = match ask() {
         Ok(text) => text,
         Err(error) => {
-            tell!("corefit: {}: no corefit manage answers ({error})", path.display());
+            tell!(
+                "corefit: {}: no corefit manage answers there ({error}); is it running, with this --state directory?",
+                path.display()
+            );
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -169,13 +236,19 @@ mod tests {
     fn the_socket_answers_each_who_asks_with_the_status_of_now() {
         let dir = tempfile::tempdir().unwrap();
         let board = Board::default();
-        serve(dir.path(), &board).unwrap();
+        let socket_file = serve(dir.path(), &board, true).unwrap();
         for steps in 1..4 {
             board.lock().steps = steps;
             let mut text = String::new();
             UnixStream::connect(socket(dir.path())).unwrap().read_to_string(&mut text).unwrap();
             assert_eq!(serde_json::from_str::<Status>(&text).unwrap().steps, steps);
         }
+        assert!(serve(dir.path(), &board, false).is_err(), "who only looks does not take it");
+        let taken = serve(dir.path(), &board, true).unwrap();
+        drop(socket_file);
+        assert!(answers(dir.path()), "the one of the other is left there");
+        drop(taken);
+        assert!(!answers(dir.path()));
     }
 
     #[test]

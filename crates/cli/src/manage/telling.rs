@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use corefit_core::Cpus;
 use corefit_core::decide::{Action, Policy, Why};
-use corefit_core::machine::{HostEstimate, Lever, LeverKind, Role, State, Value, VmId};
+use corefit_core::machine::{HostEstimate, Lever, LeverKind, Value, VmId};
 
 /// Weight of what is new: three looks later two thirds of a change are told.
 const NEW: f64 = 0.3;
@@ -31,8 +31,12 @@ impl Telling {
         let mut actions = Vec::new();
         for vm in &host.vms {
             let (seen, Some(Cpus(available))) = (&vm.seen, vm.available) else { continue };
-            let can = seen.role == Role::Vm && seen.state == State::Running && seen.guest.is_some();
+            let can = seen.is_running_vm() && seen.guest.is_some();
             let may = policy.of(&seen.name).exclude != Some(true) && seen.fixed(LeverKind::Told).is_none();
+            if !may {
+                // What it was told is taken back; if it may hear of it again, it is told anew.
+                self.known.remove(&seen.id);
+            }
             if !can || !may {
                 continue;
             }
@@ -129,8 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn excluded_vms_are_told_nothing() {
+    fn excluded_vms_are_told_nothing_and_anew_once_they_are_not() {
         let policy = toml::from_str("[[vm]]\nname = \"a\"\nexclude = true\n").unwrap();
-        assert!(Telling::default().step(&host(2.0), &policy).is_empty());
+        let mut telling = Telling::default();
+        assert!(telling.step(&host(2.0), &policy).is_empty());
+        assert_eq!(told(&mut telling, 2.0), Some(2.0));
+        assert!(telling.step(&host(2.0), &policy).is_empty());
+        assert_eq!(told(&mut telling, 2.0), Some(2.0));
     }
 }

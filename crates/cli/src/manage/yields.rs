@@ -1,6 +1,6 @@
 //! Kernels that manage CPUs themselves: what they do, corefit leaves alone, and says so.
 
-use corefit_core::machine::LeverKind;
+use corefit_core::machine::{Fixed, LeverKind, Role, Snapshot};
 use corefit_linux::Root;
 
 /// Something that does a part of corefit's work.
@@ -10,6 +10,18 @@ pub(crate) struct Yield {
     pub(crate) reason: String,
     /// What is left to it.
     pub(crate) levers: Vec<LeverKind>,
+}
+
+/// VMs have no levers for what the kernel does itself.
+pub(crate) fn leave_alone(snapshot: &mut Snapshot, yields: &[Yield]) {
+    for vm in snapshot.vms.iter_mut().filter(|vm| vm.role == Role::Vm) {
+        for found in yields {
+            let free: Vec<LeverKind> =
+                found.levers.iter().copied().filter(|lever| vm.fixed(*lever).is_none()).collect();
+            let fixed = |lever| Fixed { lever, reason: found.reason.clone() };
+            vm.fixed.extend(free.into_iter().map(fixed));
+        }
+    }
 }
 
 /// What this host's kernel does itself now.

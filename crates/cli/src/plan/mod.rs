@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Shaper, Step};
-use corefit_core::machine::{LeverKind, Role, Snapshot, estimate};
+use corefit_core::machine::{Role, Snapshot, estimate};
+use corefit_linux::Root;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,7 +18,7 @@ use crate::durations::{duration, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
-use crate::manage::Config;
+use crate::manage::{Config, yields};
 use crate::{lines, printable};
 
 /// What the controllers would change on a host now, and why
@@ -115,7 +116,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let sensitive =
         args.shape == Shaper::LongPeriod && policy.vm.iter().all(|rule| rule.latency_ms.is_none());
     let mut controller = Controller::new(policy);
-    let look = |seen: Snapshot| if args.json { seen } else { printable::names(seen) };
+    let yields = if args.machine.clock().is_some() { yields::detect(&Root::live()) } else { Vec::new() };
+    let look = |mut seen: Snapshot| {
+        yields::leave_alone(&mut seen, &yields);
+        if args.json { seen } else { printable::names(seen) }
+    };
     let first = machine.observe()?;
     let (pcpus, offline) = first.pcpu_sets();
     config.fits(args.config.as_deref(), (&pcpus, &offline))?;
@@ -130,6 +135,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     if sensitive {
         step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());
     }
+    step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
     let then = match found(args, &name, (&first, &now), &step.plan) {
         Ok(then) => then,
         Err(error) => {
@@ -183,14 +189,10 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
         lines::wrap(&mut out, "", 0, &format!("{machine}: {what}"), width);
     } else {
         let mut table = Table::new(4, &["VM", "setting", "now", "would be"]);
-        let group = |id: &str| now.vms.iter().any(|vm| vm.id.0 == id && vm.whole.is_some());
-        for (action, Line { vm, name, lever, from, to, .. }) in actions.iter().map(|a| (a, line(a))) {
-            let setting = match action.lever.kind() {
-                LeverKind::Affinity if group(vm) => "cpuset".into(),
-                LeverKind::Slice if group(vm) => "slice of its threads".into(),
-                _ => lever,
-            };
-            table.row(vec![name.into(), setting, from.unwrap_or_else(|| "?".into()), to]);
+        for action in actions {
+            let group = now.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
+            let from = action.from.as_ref().map_or_else(|| "?".into(), ToString::to_string);
+            table.row(vec![action.name.clone(), action.lever.name(group), from, action.to.to_string()]);
         }
         out = table.render();
         let mut said: Option<(&str, String)> = None;

@@ -39,7 +39,7 @@ fn pcpus(vm: &VmState) -> Option<CpuSet> {
 
 fn one(vm: &VmState, host: &HostEstimate, apart: bool, file: &str) -> Vm {
     // Groups are counted as a whole; names may be anything in a recording without names.
-    let manager = if vm.whole.is_some() { Manager::Cgroup } else { Manager::Libvirt };
+    let manager = if vm.is_group() { Manager::Cgroup } else { Manager::Libvirt };
     let place = Place { file: file.into(), line: None, element: vm.name.clone() };
     let at = |what: &str| place.at(None, &format!("{} {what}", vm.name));
     let measured = host.vms.iter().find(|known| known.seen.id == vm.id);

@@ -8,7 +8,7 @@ use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::lighten::Lightening;
-use super::part::{competes, may_use, online, share, weight};
+use super::part::{may_use, online, share, weight};
 use super::place::{Place, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Races, Size, Subject, sizer, whole};
@@ -16,14 +16,17 @@ use super::weigh::{Granted, Weighing};
 use super::{Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, State, Value, VmEstimate, VmId,
-    VmState, estimate,
+    HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, Value, VmEstimate, VmId, VmState,
+    estimate,
 };
+use crate::share::count;
 use crate::topology::Topology;
-use crate::{CpuId, CpuSet, Time, Weight};
+use crate::{CpuId, CpuSet, Cpus, Time, Weight};
 
 /// One whose action failed is left alone for so long.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// Notes that are remembered as said: containers come and go, under ever new names.
+const REMEMBERED: usize = 10_000;
 
 /// Decides for a host, from one snapshot to the next. Knows the time from [`Snapshot::at`] only.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ pub struct Step {
     pub estimate: Option<HostEstimate>,
     /// What to change.
     pub plan: Plan,
-    /// What people should know, each said once.
+    /// What people should know, each said once by each policy.
     pub notes: Vec<String>,
     /// When to look again: after the interval, or sooner, while something is tried.
     pub next: Duration,
@@ -122,6 +125,7 @@ impl Controller {
         }
         self.placer = placer(&policy);
         self.policy = policy;
+        self.said.clear();
     }
 
     /// The policy in force.
@@ -165,6 +169,14 @@ impl Controller {
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
         step.plan.actions.extend(self.slicing.step(now, policy, &mut step.notes));
+        // Some stages do not ask.
+        let vms: BTreeMap<&VmId, &VmState> = now.vms.iter().map(|vm| (&vm.id, vm)).collect();
+        let free =
+            |action: &Action| vms.get(&action.vm).is_some_and(|vm| vm.fixed(action.lever.kind()).is_none());
+        step.plan.actions.retain(free);
+        if self.said.len() > REMEMBERED {
+            self.said.clear();
+        }
         step.notes.retain(|note| self.said.insert(note.clone()));
         step.estimate = Some(seen);
         Ok(step)
@@ -216,7 +228,7 @@ impl Controller {
         let pcpus = online(seen);
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
-            if vm.seen.role != Role::Vm || vm.seen.state != State::Running || vm.seen.vcpus.is_empty() {
+            if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
                 continue;
             }
             let rule = self.policy.of(&vm.seen.name);
@@ -224,11 +236,13 @@ impl Controller {
                 step.notes.push(format!("{}: left alone, as its rule says", vm.seen.name));
                 continue;
             }
+            if let Some((min, max)) = rule.min.zip(rule.max).filter(|(min, max)| min > max) {
+                let name = &vm.seen.name;
+                step.notes.push(format!("{name}: its rules say min {min} and max {max}: max counts"));
+            }
             let policy = &self.policy;
-            let group = vm.seen.whole.is_some();
-            let name =
-                if group { policy.size_of_group(&vm.seen.name) } else { rule.size.unwrap_or_default() };
-            let by_cpuset = group && name != Sizer::None;
+            let name = policy.sizer_of(&vm.seen);
+            let by_cpuset = vm.seen.is_group() && name != Sizer::None;
             let known = self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
@@ -286,6 +300,14 @@ impl Controller {
             asked.iter().map(|asked| asked.request(&seen.vms[asked.number].seen.id, weighs)).collect();
         let pcpus = seen.pcpus.iter().filter(|pcpu| pcpu.online).count();
         let grants = arbiter.grant(&requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
+        let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
+        let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
+        if guaranteed > count(pcpus) {
+            let guaranteed = Cpus(guaranteed);
+            step.notes.push(format!(
+                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
+            ));
+        }
         for ((grant, request), asked) in grants.iter().zip(&requests).zip(asked) {
             if grant.starves {
                 let (name, wants) = (&seen.vms[asked.number].seen.name, request.wants.min(request.most));
@@ -337,15 +359,18 @@ impl Controller {
         let online = online(seen);
         // What no VM may use is nobody's part.
         let mut usable = CpuSet::default();
-        let may = may_use(&self.policy, &online);
-        for vm in seen.vms.iter().filter(|vm| competes(vm)) {
-            usable = usable.union(&may(vm));
+        let running: Vec<(usize, &VmEstimate)> =
+            seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.is_running_vm()).collect();
+        let may: BTreeMap<usize, CpuSet> =
+            running.iter().map(|(number, vm)| (*number, may_use(&self.policy, &online, vm))).collect();
+        for own in may.values() {
+            usable = usable.union(own);
         }
         for width in asked.iter().filter_map(|asked| asked.width.as_ref()) {
             usable = usable.union(&width.all.intersection(&online));
         }
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
-        let weights: f64 = seen.vms.iter().filter(|vm| competes(vm)).map(weight).sum();
+        let weights: f64 = running.iter().map(|(_, vm)| weight(vm)).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
         let subject = |index: usize, asked: &'a Asked| {
             let vm = &seen.vms[asked.number];
@@ -357,7 +382,7 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(&usable, &may(vm), vm, weights, asked.width.as_ref()),
+                share: share(&usable, &may[&asked.number], vm, weights, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),

@@ -51,7 +51,7 @@ impl Crowd {
         };
         for (number, vm) in seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.state == State::Running) {
             // All "vCPUs" of a control group may use all of its pCPUs.
-            let sets = if vm.seen.whole.is_some() { 1 } else { vm.seen.vcpus.len() };
+            let sets = if vm.seen.is_group() { 1 } else { vm.seen.vcpus.len() };
             let each = wants(vm) / crate::share::count(sets.max(1));
             for vcpu in vm.seen.vcpus.iter().take(sets) {
                 let set =

@@ -13,9 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Action, Helpers, Outcome, Policy, Why};
-use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Role, State, Value, VmEstimate, VmId, VmState,
-};
+use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Value, VmEstimate, VmId, VmState};
 use crate::{Time, Weight};
 
 /// Of what a vCPU weighs.
@@ -50,7 +48,7 @@ impl Lightening {
             self.why = starved.map(|(name, s)| Why::Starved { name, used: s.used, available: s.available });
         }
         let mut actions = Vec::new();
-        for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm && vm.seen.state == State::Running) {
+        for vm in seen.vms.iter().filter(|vm| vm.seen.is_running_vm()) {
             let rule = policy.of(&vm.seen.name);
             let light =
                 rule.helpers.unwrap_or(policy.helpers) == Helpers::Light && rule.exclude != Some(true);

@@ -3,16 +3,11 @@
 use super::cpusets::Width;
 use super::{Placer, Policy};
 use crate::CpuSet;
-use crate::machine::{HostEstimate, LeverKind, Role, State, VmEstimate};
+use crate::machine::{HostEstimate, LeverKind, VmEstimate};
 
 /// pCPUs that are online.
 pub(super) fn online(seen: &HostEstimate) -> CpuSet {
     seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect()
-}
-
-/// Whether it is a VM that runs.
-pub(super) fn competes(vm: &VmEstimate) -> bool {
-    vm.seen.role == Role::Vm && vm.seen.state == State::Running
 }
 
 /// Its weight among its siblings, or the usual one where that is unknown.
@@ -38,22 +33,20 @@ pub(super) fn share(
 
 /// pCPUs of these that some vCPUs of a VM may use, which for those that are placed is any but reserved ones: where they are
 /// pinned today limits nobody.
-pub(super) fn may_use<'a>(policy: &'a Policy, online: &'a CpuSet) -> impl Fn(&VmEstimate) -> CpuSet + 'a {
-    move |vm| {
-        let left = policy.place == Placer::None
-            || policy.of(&vm.seen.name).exclude == Some(true)
-            || vm.seen.whole.is_some()
-            || vm.seen.fixed(LeverKind::Affinity).is_some();
-        if !left {
-            return online.difference(&policy.reserved);
-        }
-        let mut all = CpuSet::default();
-        for vcpu in &vm.seen.vcpus {
-            let affinity = vcpu.affinity.as_ref().unwrap_or(online);
-            if !affinity.is_within(&all) {
-                all = all.union(affinity);
-            }
-        }
-        all.intersection(online)
+pub(super) fn may_use(policy: &Policy, online: &CpuSet, vm: &VmEstimate) -> CpuSet {
+    let left = policy.place == Placer::None
+        || policy.of(&vm.seen.name).exclude == Some(true)
+        || vm.seen.is_group()
+        || vm.seen.fixed(LeverKind::Affinity).is_some();
+    if !left {
+        return online.difference(&policy.reserved);
     }
+    let mut all = CpuSet::default();
+    for vcpu in &vm.seen.vcpus {
+        let affinity = vcpu.affinity.as_ref().unwrap_or(online);
+        if !affinity.is_within(&all) {
+            all = all.union(affinity);
+        }
+    }
+    all.intersection(online)
 }

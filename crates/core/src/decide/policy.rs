@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::CpuSet;
+use crate::machine::{LeverKind, VmState};
 use crate::place::Class;
 
 /// Which controllers decide, and how quickly.
@@ -284,11 +285,39 @@ impl Policy {
         found
     }
 
-    /// How control groups of this name are sized: as a rule of theirs says, not one of all names, as a smaller cpuset is a limit
-    /// that nobody asked for otherwise.
-    pub(super) fn size_of_group(&self, name: &str) -> Sizer {
-        let rules = self.vm.iter().filter(|rule| rule.name != "*" && matches(&rule.name, name));
+    /// How a VM is sized. Control groups: as a rule of theirs says, not one of all names, as a smaller cpuset is a limit that
+    /// nobody asked for otherwise.
+    pub(super) fn sizer_of(&self, vm: &VmState) -> Sizer {
+        if !vm.is_group() {
+            return self.of(&vm.name).size.unwrap_or_default();
+        }
+        let rules = self.vm.iter().filter(|rule| rule.name != "*" && matches(&rule.name, &vm.name));
         rules.filter_map(|rule| rule.size).next_back().unwrap_or(Sizer::None)
+    }
+
+    /// By which lever a VM is sized, if it is.
+    #[must_use]
+    pub fn sized_by(&self, vm: &VmState) -> LeverKind {
+        if vm.is_group() && self.sizer_of(vm) != Sizer::None {
+            LeverKind::Affinity
+        } else {
+            LeverKind::Online
+        }
+    }
+
+    /// Whether a lever of a VM is anybody's business. Of what is not, earlier changes are to be put back; weights, limits and
+    /// slices are by those who changed them, unless the whole VM is excluded.
+    #[must_use]
+    pub fn manages(&self, vm: &VmState, lever: LeverKind) -> bool {
+        let sizes = || self.sizer_of(vm) != Sizer::None;
+        let places = self.place != Placer::None;
+        let managed = match lever {
+            LeverKind::Online => sizes() || self.arbitrate != Arbiter::None,
+            LeverKind::Affinity => places || (vm.is_group() && sizes()),
+            LeverKind::Nodes => places,
+            _ => true,
+        };
+        managed && self.of(&vm.name).exclude != Some(true)
     }
 
     /// Whether weights are to follow what is granted.
@@ -315,11 +344,17 @@ impl Policy {
     }
 }
 
-/// Whether a name is what a pattern with `*` says.
+/// Whether a name is what a pattern with `*` says. Whoever names a VM cannot make it slow.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(name) = name.strip_prefix(start) else { return false };
-    (0..=name.len()).filter(|&at| name.is_char_boundary(at)).any(|at| matches(rest, &name[at..]))
+    let Some(mut name) = name.strip_prefix(start) else { return false };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    // The first place where a part is found leaves most to the others.
+    for part in middle.split('*') {
+        let Some((_, behind)) = name.split_once(part) else { return false };
+        name = behind;
+    }
+    name.ends_with(end)
 }
 
 #[cfg(test)]
@@ -356,12 +391,20 @@ mod tests {
 
     #[test]
     fn stars_stand_for_anything_at_any_place() {
+        let (slow, long) = ("*a".repeat(40), "ab".repeat(60));
         for (pattern, name, yes) in [
             ("*", "", true),
             ("a*c", "abc", true),
             ("a*c", "ac", true),
             ("a*c", "abcd", false),
             ("a*b*", "aXbYb", true),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "acb", false),
+            ("a*ab", "ab", false),
+            ("*ab*ab", "abab", true),
+            ("*ab*ab", "aab", false),
+            ("**ä*", "xäy", true),
+            (slow.as_str(), long.as_str(), false),
         ] {
             assert_eq!(matches(pattern, name), yes, "{pattern} {name}");
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{Action, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
-use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, State, Value, VmId, VmState};
+use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, Value, VmId, VmState};
 use crate::share::count;
 use crate::{Time, Weight};
 
@@ -183,15 +183,11 @@ impl Known {
 
 /// Whether somebody has less than it asked for, and numbers of vCPUs do not see to the rest.
 fn contended(seen: &HostEstimate, granted: &[Granted]) -> bool {
-    let running = |number: usize| {
-        let vm = &seen.vms[number].seen;
-        vm.role == Role::Vm && vm.state == State::Running
-    };
     let stays = |number: usize| {
         let found = granted.binary_search_by_key(&number, |granted| granted.number);
         found.map_or_else(|_| seen.vms[number].seen.online().len(), |at| granted[at].vcpus as usize)
     };
-    let vcpus: usize = (0..seen.vms.len()).filter(|n| running(*n)).map(stays).sum();
+    let vcpus: usize = (0..seen.vms.len()).filter(|n| seen.vms[*n].seen.is_running_vm()).map(stays).sum();
     granted.iter().any(|granted| granted.short) && vcpus > pcpus(seen)
 }
 

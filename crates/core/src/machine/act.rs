@@ -81,6 +81,16 @@ impl Lever {
             Lever::Told => LeverKind::Told,
         }
     }
+
+    /// Its name for people, of a control group or of a VM.
+    #[must_use]
+    pub fn name(self, group: bool) -> String {
+        match self {
+            Lever::Affinity(_) if group => "cpuset".into(),
+            Lever::Slice(_) if group => "slice of its threads".into(),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// Slices that corefit sets end so, ns of a microsecond: tells them from those that others set, also on threads that inherited

@@ -175,9 +175,24 @@ impl VmState {
         self.role == Role::Other && self.weight == Some(VmState::REALTIME)
     }
 
-    /// Why a lever of it cannot be moved; `None` if nothing is known against it.
+    /// Whether it is a VM that runs.
+    #[must_use]
+    pub fn is_running_vm(&self) -> bool {
+        self.role == Role::Vm && self.state == State::Running
+    }
+
+    /// Whether it is a control group: it has one cpuset, and one number for all of its slices.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    /// Why a lever of it cannot be moved, or is not to be; `None` if nothing is known against it.
     #[must_use]
     pub fn fixed(&self, lever: LeverKind) -> Option<&str> {
+        if self.hands_off {
+            return Some("its owner set hands-off in its metadata");
+        }
         self.fixed.iter().find(|fixed| fixed.lever == lever).map(|fixed| fixed.reason.as_str())
     }
 

@@ -82,7 +82,7 @@ impl Problem {
 
 fn of_vm(vm: &VmEstimate, divided: &entitle::Vm, online: &CpuSet) -> Vm {
     let seen = &vm.seen;
-    let group = seen.whole.is_some();
+    let group = seen.is_group();
     let wide = seen.vcpus.iter().all(|v| v.affinity.as_ref().is_none_or(|set| online.is_within(set)));
     // Helpers come after the vCPUs in what was divided.
     let vcpus = (0..).zip(&seen.vcpus).zip(&divided.vcpus).filter(|((_, vcpu), _)| vcpu.online);

@@ -119,7 +119,7 @@ impl Definition {
         for node in all.filter(|node| node.is_element()) {
             match node.tag_name().namespace() {
                 // What is not understood is taken for yes: it was set to keep somebody off.
-                Some(OWNER) => self.hands_off = node.attribute("hands-off").is_some_and(|text| text != "no"),
+                Some(OWNER) => self.hands_off = node.attribute("hands-off") != Some("no"),
                 Some(KEPT) => self.kept = node.text().map(Into::into),
                 _ => {}
             }
@@ -256,6 +256,9 @@ mod tests {
         let owner = |value| of(&format!("<c:owner xmlns:c='{OWNER}' hands-off='{value}'/>")).hands_off;
         assert!(owner("yes") && owner("please") && !owner("no"));
         assert!(!of("<owner xmlns='urn:another' hands-off='yes'/>").hands_off);
+        for odd in ["handsoff='yes'", "", "priority='3'"] {
+            assert!(of(&format!("<owner xmlns='{OWNER}' {odd}/>")).hands_off, "{odd:?} is not understood");
+        }
         assert_eq!(of(&format!("<c:kept xmlns:c='{KEPT}'>{{&lt;</c:kept>")).kept.as_deref(), Some("{<"));
         assert_eq!(of("").kept, None);
     }

@@ -201,7 +201,7 @@ impl Cost {
 /// VMs, and their vCPUs; of control groups the threads that stand for vCPUs.
 fn size(snapshot: &Snapshot) -> (usize, usize) {
     let vms = || snapshot.vms.iter().filter(|vm| vm.role == Role::Vm);
-    let groups = vms().any(|vm| vm.whole.is_some());
+    let groups = vms().any(|vm| vm.is_group());
     let vcpus = vms().map(|vm| vm.vcpus.iter().filter(|vcpu| vcpu.online).count()).sum();
     (vms().count(), if groups { VCPUS * vms().count() } else { vcpus })
 }

@@ -20,8 +20,7 @@ use std::time::Duration;
 
 use super::super::{Action, Outcome, Policy, Rule, Shaper, Why};
 use crate::machine::{
-    Counters, FairSlices, Lever, LeverKind, MachineError, Role, SLICE_MARK_NS, Snapshot, State, Value, VmId,
-    VmState,
+    Counters, FairSlices, Lever, LeverKind, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId, VmState,
 };
 use crate::{CpuSet, Time};
 
@@ -81,7 +80,12 @@ impl Slicing {
     pub fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
         self.vms.retain(|id, _| now.vms.iter().any(|vm| vm.id == *id));
         let mut actions = Vec::new();
-        for vm in now.vms.iter().filter(|vm| vm.role == Role::Vm && vm.state == State::Running) {
+        for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
+            if vm.hands_off {
+                // Whoever keeps the journal puts them back.
+                self.vms.remove(&vm.id);
+                continue;
+            }
             let rule = policy.of(&vm.name);
             let shaper = rule.shape.unwrap_or(policy.shape);
             let wanted = shaper == Shaper::Slice && rule.exclude != Some(true);
@@ -201,7 +205,7 @@ impl Known {
             why: why.clone(),
         };
         // All threads of a control group have one lever.
-        if vm.whole.is_some() { vec![action(0)] } else { all.iter().map(|cpu| action(cpu.0)).collect() }
+        if vm.is_group() { vec![action(0)] } else { all.iter().map(|cpu| action(cpu.0)).collect() }
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::super::{Action, Outcome, Policy, Rule, Shaper, Why};
 use super::{Timeslices, Tool, Wish, tools};
 use crate::machine::timeslices::limit_of;
-use crate::machine::{Lever, Limit, MachineError, Role, Snapshot, State, Value, VmId, VmState};
+use crate::machine::{Lever, Limit, MachineError, Snapshot, Value, VmId, VmState};
 use crate::{CpuId, CpuSet, Time};
 
 /// Fewer periods tell little. Ours.
@@ -87,7 +87,7 @@ impl Shaping {
     pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
         self.vms.retain(|id, _| now.vms.iter().any(|vm| vm.id == *id));
         let mut actions = Vec::new();
-        for vm in now.vms.iter().filter(|vm| vm.role == Role::Vm && vm.state == State::Running) {
+        for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
             let rule = policy.of(&vm.name);
             let excluded = rule.exclude == Some(true);
             let shaper = if excluded { Shaper::None } else { rule.shape.unwrap_or(policy.shape) };

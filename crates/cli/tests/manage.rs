@@ -1,0 +1,200 @@
+//! `corefit manage`, `restore`, `status` and `plan` as commands: what they say to whom gives them something that cannot be, and
+//! that nothing is changed or made then. Simulated hosts, and libvirt's test driver; no VM and no control group is touched.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Three busy VMs on four pCPUs.
+const HOST: &str = "until = \"3600s\"\nhardware = { cores = 4 }\n\
+    [[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"hog\"\n\
+    [[vm]]\nname = \"b\"\nvcpus = 4\nprogram = \"hog\"\n\
+    [[vm]]\nname = \"c\"\nvcpus = 4\nprogram = \"hog\"\n";
+/// libvirt's driver without VMs that run: each process has one of its own.
+const LIVE: &str = "libvirt:test:///default";
+
+/// A directory to work in, with a simulated host.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        place.file("host.toml", HOST);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn corefit(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What it says on stderr for a configuration; it ends well.
+    fn log(&self, config: &str, args: &[&str]) -> String {
+        self.file("corefit.toml", config);
+        let output = self.corefit(&[&["manage", "--config", "corefit.toml"], args].concat());
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        text
+    }
+
+    /// The one line of an error, with exit status 2.
+    fn error(&self, args: &[&str]) -> String {
+        let output = self.corefit(args);
+        let text = said(&output).trim_end().to_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(!text.contains('\n') && text.starts_with("corefit: "), "{args:?}: {text}");
+        text
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Ended with this value.
+struct Daemon(Child);
+
+impl Daemon {
+    fn end(&mut self) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is_made() {
+    let place = Place::new();
+    for (text, parts) in [
+        ("apply = true\nstate = \"\"\n", "corefit.toml, line 2, key state: "),
+        ("tell = true\nmachine = \"mars\"\n", "corefit.toml, line 2, key machine: "),
+        ("\nmachine = \"libvirt:\"\n", "corefit.toml, line 2, key machine: "),
+        (
+            "machine = \"sim:host.toml\"\n[policy]\n\nreserved = \"0-9\"\n",
+            "corefit.toml, line 4, key policy.reserved: the host has no pCPU 4-9",
+        ),
+        ("[policy]\nvm = [{ name = \"a\", min = -1 }]\n", "corefit.toml, line 2, key vm: "),
+    ] {
+        place.file("corefit.toml", text);
+        let error = place.error(&["manage", "--config", "corefit.toml", "--for", "1s"]);
+        assert!(error.contains(parts), "{text:?}: {error}");
+        assert_eq!(place.names(), ["corefit.toml", "host.toml"], "{text:?}");
+    }
+    // What the command line names is not in the file.
+    place.file("corefit.toml", "machine = \"host\"\n");
+    let error = place.error(&["manage", "--config", "corefit.toml", "--machine", "mars"]);
+    assert!(error.contains("--machine mars") && !error.contains("line"), "{error}");
+}
+
+#[test]
+fn where_the_journal_cannot_be_it_says_that_nothing_is_changed_and_what_to_do() {
+    let place = Place::new();
+    place.file("taken", "");
+    let sim = ["manage", "--apply", "--machine", "sim:host.toml", "--for", "1s", "--state"];
+    for state in ["taken", "taken/below"] {
+        let error = place.error(&[&sim[..], &[state]].concat());
+        assert!(error.contains("nothing is changed") && error.contains("--state"), "{error}");
+    }
+    std::fs::create_dir_all(place.path("locked/lock")).unwrap();
+    let error = place.error(&[&sim[..], &["locked"]].concat());
+    assert!(error.contains("nothing is changed") && error.contains("--state"), "{error}");
+}
+
+#[test]
+fn a_daemon_whose_status_socket_cannot_be_works_without_it() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("state/status.sock")).unwrap();
+    let long = "x".repeat(120);
+    for state in ["state", &long] {
+        let config = "metrics = \"off\"\nmachine = \"sim:host.toml\"\n[policy]\nsize = \"vcpu-bal\"\n";
+        let log = place.log(config, &["--apply", "--state", state, "--for", "10s"]);
+        assert!(log.contains("warning: no status") && log.contains("restored"), "{log}");
+    }
+}
+
+#[test]
+fn the_status_is_there_without_apply_too_and_its_socket_goes_with_the_daemon() {
+    let place = Place::new();
+    let status = || place.corefit(&["status", "--state", "state"]);
+    let missing = status();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(said(&missing).contains("--state"), "{}", said(&missing));
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--config", "corefit.toml", "--machine", LIVE, "--state", "state"];
+    let start = || Daemon(place.command(&args).stderr(Stdio::null()).spawn().unwrap());
+    let mut daemon = start();
+    until("it tells its status", || status().status.success());
+    let text = String::from_utf8_lossy(&status().stdout).into_owned();
+    assert!(text.contains("only looks (without --apply)"), "{text}");
+    // A second one that only looks does not take the socket away.
+    let second = place.corefit(&[&args[..], &["--for", "1s"]].concat());
+    assert!(second.status.success() && said(&second).contains("no status"), "{}", said(&second));
+    assert!(status().status.success());
+    daemon.end();
+    assert_eq!(status().status.code(), Some(1));
+    assert!(!place.path("state/status.sock").exists());
+}
+
+#[test]
+fn a_directory_without_a_journal_is_said_to_be_one_and_not_made() {
+    let place = Place::new();
+    let output = place.corefit(&["restore", "--state", "typo", "--machine", LIVE]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("typo: no journal there"), "{}", said(&output));
+    assert!(!Path::exists(&place.path("typo")));
+}
+
+#[test]
+fn guarantees_and_limits_that_cannot_all_hold_are_said() {
+    let place = Place::new();
+    let config = "machine = \"sim:host.toml\"\nmetrics = \"off\"\ntell = false\n\
+        [policy]\nsize = \"none\"\narbitrate = \"priority\"\n\
+        [[policy.vm]]\nname = \"[bc]\"\nmin = 4\n\
+        [[policy.vm]]\nname = \"*\"\nmax = 3\n[[policy.vm]]\nname = \"c\"\nmin = 3\n\
+        [[policy.vm]]\nname = \"b\"\nmin = 3\n[[policy.vm]]\nname = \"b\"\nmax = 2\n";
+    let log = place.log(config, &["--for", "40s"]);
+    assert!(log.contains("b: its rules say min 3 and max 2: max counts"), "{log}");
+    assert!(!log.contains("c: its rules"), "{log}");
+    assert!(
+        log.contains("5.00 pCPUs are guaranteed, more than the 4 that there are: not all VMs can get theirs"),
+        "{log}"
+    );
+}
