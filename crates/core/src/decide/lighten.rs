@@ -54,9 +54,10 @@ impl Lightening {
                 rule.helpers.unwrap_or(policy.helpers) == Helpers::Light && rule.exclude != Some(true);
             let Some((now, of_vcpu)) = weights(&vm.seen) else { continue };
             let ours = self.vms.get(&vm.seen.id).and_then(|known| known.ours);
-            if ours.is_some_and(|(_, wrote)| now != wrote) {
-                // Somebody else's now.
-                self.vms.insert(vm.seen.id.clone(), Known { refused: true, ..Known::default() });
+            if let Some((before, _)) = ours.filter(|(_, wrote)| now != *wrote) {
+                // Put back, or somebody else's now.
+                let known = Known { refused: now != before, ..Known::default() };
+                self.vms.insert(vm.seen.id.clone(), known);
                 continue;
             }
             let (to, why) = match (light, ours, &self.why) {
@@ -208,6 +209,10 @@ mod tests {
         theirs.second(0.95, 0.01);
         theirs.now.vms[1].helpers[0].weight = Some(Weight(500.0));
         assert_eq!(theirs.second(0.95, 0.01), []);
+        // What was put back meanwhile, as for a VM that was excluded for a while, may be done again.
+        theirs.now.vms[0].helpers[0].weight = Some(Weight(1024.0));
+        assert_eq!(theirs.second(0.5, 0.01), []);
+        assert_eq!(theirs.second(0.5, 0.01), [("a".to_owned(), 10.0)]);
         theirs.policy.helpers = Helpers::None;
         assert_eq!(theirs.second(0.5, 0.01), [("a".to_owned(), 1024.0)]);
     }
