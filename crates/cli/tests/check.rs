@@ -326,7 +326,7 @@ fn a_configuration_that_reserves_absent_pcpus_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", out(&output));
         let text = err(&output);
         assert!(
-            text.starts_with("corefit: bad.toml, key policy.reserved: the host has no pCPU "),
+            text.starts_with("corefit: bad.toml, line 2, key policy.reserved: the host has no pCPU "),
             "{args:?}: {text}"
         );
         assert_eq!(text.lines().count(), 1, "{text}");
@@ -361,7 +361,7 @@ fn the_topology_of_this_machine_and_of_a_line() {
 fn all_rules_are_listed_with_what_they_are_about() {
     let output = corefit(&captures(), &["check", "--explain"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 19, "{}", out(&output));
+    assert_eq!(out(&output).lines().filter(|line| !line.starts_with(' ')).count(), 20, "{}", out(&output));
     assert!(
         out(&output).contains("stacked              several vCPUs of one VM on one pCPU\n"),
         "{}",

@@ -101,15 +101,17 @@ fn vms_get_what_is_predicted_for_five_minutes_each() {
     };
     let seconds = std::env::var("COREFIT_WINDOW_S").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
     let mut wrong = Vec::new();
+    weigh_helpers(&vms, Helpers::Light);
     let steady = cases().into_iter().chain([pinned()]).map(|case| (case, Helpers::Light));
     let cases = std::env::var("COREFIT_CASES").unwrap_or_default();
     for (case, helpers) in steady.chain([(pinned(), Helpers::AsMade)]) {
         if !case.0.contains(&cases) {
             continue;
         }
-        weigh_helpers(&vms, helpers);
         println!("helper threads {helpers:?}:");
         let mut watch = case.watch(&vms, Duration::from_secs(seconds));
+        // Only now, for agents of guests that starve do not answer.
+        weigh_helpers(&vms, helpers);
         let windows: Vec<Window> = (0..5).map(|_| watch()).collect();
         windows.iter().for_each(|window| window.print(&vms.names));
         let mean = Window::mean(&windows);

@@ -225,7 +225,25 @@ static FUNCTIONS: OnceLock<Result<Functions, String>> = OnceLock::new();
 /// # Errors
 /// Why it cannot be loaded, with the remedy.
 pub(super) fn load() -> Result<(), String> {
-    FUNCTIONS.get_or_init(find).as_ref().map(|_| ()).map_err(Clone::clone)
+    FUNCTIONS.get_or_init(|| find().inspect(|_| leave_at_once())).as_ref().map(|_| ()).map_err(Clone::clone)
+}
+
+/// From now on this process ends without the destructors of libraries: libvirt's free what its threads, and ours that close their
+/// connections, still use (seen once: "malloc_consolidate(): unaligned fastbin chunk detected", after all was done).
+fn leave_at_once() {
+    // glibc's on_exit(3) hands over the status.
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            fn on_exit(call: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        }
+        extern "C" fn leave(status: c_int, _: *mut c_void) {
+            // SAFETY: it only ends the process. Rust's own streams are flushed before exit(3).
+            unsafe { libc::_exit(status) }
+        }
+        // SAFETY: a function that lives as long as the process, and may be called at any time.
+        unsafe { on_exit(leave, std::ptr::null_mut()) };
+    }
 }
 
 /// A function of a library, which stays loaded.
