@@ -5,8 +5,8 @@
 //! VMs ──────┴▶ Subject ──check──▶ Findings: rule, place, what happens because of it, what cures it
 //! ```
 //!
-//! Rules see settings, and of a host that was watched what became of them (timeslices, slices, who starves). Whoever may run somewhere is taken to be busy there, unless its demand was
-//! measured. What can be no matter (a VM that shares a set of pCPUs on purpose, a guest that knows its
+//! Rules see settings, and of a host that was watched what became of them (timeslices, slices, who starves). Whoever may
+//! run somewhere is taken to be busy there, unless its demand was measured. What can be no matter (a VM that shares a set of pCPUs on purpose, a guest that knows its
 //! siblings) is not reported; [`Rule::explanation`] says for each rule when.
 
 mod affinity;
