@@ -8,11 +8,11 @@ mod vm_support;
 #[allow(dead_code, reason = "every test file uses a part of this")]
 mod manage_support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corefit_core::Weight;
 use corefit_core::machine::{Act, HostEstimate, Lever, Value, VmId, estimate};
-use manage_support::{Daemon, corefit};
+use manage_support::{Daemon, comes, corefit};
 use vm_support::{Vms, or_skipped};
 
 const CONFIG: &str = "metrics = \"off\"\ntell = false\n[policy]\nsize = \"none\"\nhelpers = \"light\"\n";
@@ -32,20 +32,6 @@ fn watch(machine: &mut dyn Act, vms: &Vms, seconds: u64) -> HostEstimate {
     let before = vms.look(machine);
     std::thread::sleep(Duration::from_secs(seconds));
     estimate(&before, &vms.look(machine)).unwrap()
-}
-
-/// Whether something is so before patience ends.
-fn comes(mut is: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    loop {
-        if is() {
-            return true;
-        }
-        if begun.elapsed() > PATIENCE {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
 
 #[test]
@@ -73,7 +59,7 @@ fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_ar
     let state = dir.path().join("state");
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     vms.names.iter().for_each(|name| vms.testvm(&["busy", name, "2"]));
-    if !comes(|| light(machine.as_mut())) {
+    if !comes(PATIENCE, || light(machine.as_mut())) {
         eprintln!("skipped: this kernel kept to weights for {PATIENCE:?}");
         assert_eq!(weights(machine.as_mut(), &ids), before);
         return;
@@ -86,7 +72,7 @@ fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_ar
         used.fold(f64::INFINITY, f64::min)
     };
     let mut parts = Vec::new();
-    let even = comes(|| {
+    let even = comes(PATIENCE, || {
         parts.push(part(&watch(machine.as_mut(), &vms, 5)));
         parts.last().is_some_and(|least| *least > 0.85)
     });
@@ -96,7 +82,7 @@ fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_ar
 
     // By kill -9, when it has written the first.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some("written"));
-    if comes(|| weights(machine.as_mut(), &ids) != before) {
+    if comes(PATIENCE, || weights(machine.as_mut(), &ids) != before) {
         daemon.wait();
         let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));

@@ -11,12 +11,20 @@ use super::vm_support::{Vms, stripped};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until something is so.
-pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, is: impl FnMut() -> bool) {
+    assert!(comes(PATIENCE, is), "not within {PATIENCE:?}: {what}");
+}
+
+/// Whether something is so before patience ends.
+pub(crate) fn comes(patience: Duration, mut is: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !is() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        if begun.elapsed() >= patience {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(200));
     }
+    true
 }
 
 pub(crate) fn corefit(args: &[&str]) -> Output {

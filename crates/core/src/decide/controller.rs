@@ -13,7 +13,7 @@ use super::place::{Place, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Races, Size, Subject, sizer, whole};
 use super::weigh::{Granted, Weighing};
-use super::{Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
+use super::{AFTER_FAILURE, Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, Value, VmEstimate, VmId, VmState,
@@ -23,8 +23,6 @@ use crate::share::count;
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet, Cpus, Time, Weight};
 
-/// One whose action failed is left alone for so long.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// Notes that are remembered as said: containers come and go, under ever new names.
 const REMEMBERED: usize = 10_000;
 

@@ -10,16 +10,13 @@
 //! for VMs that compute, is asked for (`helpers = "light"`), and is done only once a VM of the host starves.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use super::{Action, Helpers, Outcome, Policy, Why};
+use super::{AFTER_FAILURE, Action, Helpers, Outcome, Policy, Why};
 use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Value, VmEstimate, VmId, VmState};
 use crate::{Time, Weight};
 
 /// Of what a vCPU weighs.
 const PART: f64 = 0.01;
-/// One that did not answer is left alone for so long.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// Helper threads that use more than this need it, pCPUs. Ours.
 const BUSY: f64 = 0.05;
 
@@ -124,8 +121,8 @@ fn busy(vm: &VmEstimate) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CpuId;
     use crate::machine::{Counters, Helper, Pcpu, Snapshot, VcpuState, estimate};
-    use crate::{CpuId, CpuSet};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -135,6 +132,7 @@ mod tests {
         now: Snapshot,
         policy: Policy,
         notes: Vec<String>,
+        refuses: bool,
     }
 
     impl Toy {
@@ -152,11 +150,11 @@ mod tests {
             let now =
                 Snapshot { at: Time(SECOND), pcpus, vms: vec![vm("a"), vm("b")], ..Snapshot::default() };
             let policy = toml::from_str(policy).unwrap();
-            Toy { stage: Lightening::default(), now, policy, notes: Vec::new() }
+            Toy { stage: Lightening::default(), now, policy, notes: Vec::new(), refuses: false }
         }
 
         /// A second in which the first had so much of the pCPU and both wanted all of it, and the helpers of both used so
-        /// much: what is set, done at once.
+        /// much: what is to be set, done at once, or refused.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a second")]
         fn second(&mut self, first: f64, helpers: f64) -> Vec<(String, f64)> {
             let before = self.now.clone();
@@ -174,8 +172,13 @@ mod tests {
             let set = |action: Action| {
                 let Value::Weight(weight) = action.to else { panic!("{action:?}") };
                 let vm = self.now.vms.iter_mut().find(|vm| vm.id == action.vm).unwrap();
-                vm.helpers[0].weight = Some(weight);
-                self.stage.told(&Outcome { result: Ok(action.to.clone()), action }, self.now.at);
+                let result = if self.refuses {
+                    Err(MachineError::Denied("no".into()))
+                } else {
+                    vm.helpers[0].weight = Some(weight);
+                    Ok(action.to.clone())
+                };
+                self.stage.told(&Outcome { action, result }, self.now.at);
                 (vm.name.clone(), weight.0)
             };
             actions.into_iter().map(set).collect()
@@ -220,20 +223,8 @@ mod tests {
     #[test]
     fn a_machine_that_refuses_is_not_asked_again() {
         let mut toy = Toy::new("helpers = \"light\"");
-        toy.now.vms[0].vcpus[0].affinity = Some(CpuSet::first(1));
-        let before = toy.now.clone();
-        let _ = toy.second(0.95, 0.01);
-        let seen = estimate(&before, &toy.now).unwrap();
-        let mut stage = Lightening::default();
-        toy.now.vms.iter_mut().for_each(|vm| vm.helpers[0].weight = Some(Weight(1024.0)));
-        let mut seen = seen;
-        seen.vms.iter_mut().for_each(|vm| vm.seen.helpers[0].weight = Some(Weight(1024.0)));
-        let actions = stage.step(&seen, &toy.policy, &mut toy.notes);
-        assert_eq!(actions.len(), 2);
-        for action in actions {
-            let result = Err(MachineError::Denied("no".into()));
-            stage.told(&Outcome { action, result }, seen.at);
-        }
-        assert_eq!(stage.step(&seen, &toy.policy, &mut toy.notes), []);
+        toy.refuses = true;
+        assert_eq!(toy.second(0.95, 0.01), both(10.0));
+        assert_eq!(toy.second(0.95, 0.01), []);
     }
 }

@@ -20,11 +20,16 @@ pub mod shape;
 pub mod size;
 pub mod weigh;
 
+use std::time::Duration;
+
 pub use controller::{Controller, Step};
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
 use crate::machine::{Lever, MachineError, Value, VmId};
+
+/// One that did not answer, or whose action failed, is left alone for so long.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// What to change, in the order in which to change it.
 #[derive(Clone, Debug, Default, PartialEq)]

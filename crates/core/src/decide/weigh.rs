@@ -12,14 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Action, Outcome, Policy, Why};
+use super::{AFTER_FAILURE, Action, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
 use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, Value, VmId, VmState};
 use crate::share::count;
 use crate::{Time, Weight};
 
-/// One that did not answer is left alone for so long.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// The least weight, of Linux and of what libvirt takes.
 const LEAST: f64 = 2.0;
 /// The greatest that every kernel takes (control groups v2), for VMs that did not weigh more before.

@@ -92,7 +92,7 @@ impl Thread {
         let before = self.looked.replace(now);
         let stopped = !self.ran && (self.ran_before || self.stuck);
         self.ran_before = self.ran;
-        self.stuck = stopped && self.is_ready();
+        self.stuck = stopped && self.stat().is_some_and(|text| is_ready(&text));
         let (_, waited) = self.done.unwrap_or_default();
         self.waited = self.waited.max(waited);
         if let Some(before) = before.filter(|_| self.stuck) {
@@ -101,8 +101,12 @@ impl Thread {
         }
     }
 
-    fn is_ready(&self) -> bool {
-        stat(&self.path.replace("schedstat", "stat")).is_some_and(|text| is_ready(&text))
+    /// The text of its `stat`, in one read.
+    fn stat(&self) -> Option<String> {
+        let mut buffer = [0; 1024];
+        let file = File::open(self.path.replace("schedstat", "stat"));
+        let length = file.and_then(|file| file.read_at(&mut buffer, 0)).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
     }
 
     /// What it ran since all threads of its QEMU were read, ns.
@@ -124,19 +128,12 @@ impl Thread {
             None if self.ran && old && places.left > 0 => {
                 places.left -= 1;
                 self.placed = Some(places.look);
-                self.on = stat(&self.path.replace("schedstat", "stat")).and_then(|text| last_cpu(&text));
+                self.on = self.stat().and_then(|text| last_cpu(&text));
             }
             None => {}
         }
         self.on
     }
-}
-
-/// The text of `/proc/PID/task/TID/stat`, in one read.
-fn stat(path: &str) -> Option<String> {
-    let mut buffer = [0; 1024];
-    let length = File::open(path).and_then(|file| file.read_at(&mut buffer, 0)).ok()?;
-    Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
 /// Field 39 of `/proc/PID/stat`, proc(5); the second, in parentheses, may hold anything.

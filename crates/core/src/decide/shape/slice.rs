@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::{Action, Outcome, Policy, Rule, Shaper, Why};
+use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why};
 use crate::machine::{
     Counters, FairSlices, Lever, LeverKind, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId, VmState,
 };
@@ -33,8 +33,6 @@ const ALWAYS: f64 = 0.95;
 /// How long a VM rests to which it brought nothing, at first and at most. Ours.
 const REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
-/// One that did not answer is left alone for so long.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// The stage that sets slices: what it remembers of each VM.
 #[derive(Debug, Default)]

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::{Action, Outcome, Policy, Rule, Shaper, Why};
+use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why};
 use super::{Timeslices, Tool, Wish, tools};
 use crate::machine::timeslices::limit_of;
 use crate::machine::{Lever, Limit, MachineError, Snapshot, Value, VmId, VmState};
@@ -24,8 +24,6 @@ const LEAST_PERIODS: u64 = 10;
 /// How long a tool rests that brought nothing, at first and at most. Ours.
 const REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
-/// One that did not answer is left alone for so long.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// The stage that shapes timeslices: what it remembers of each VM.
 #[derive(Debug, Default)]
