@@ -26,7 +26,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-# The measurement behind every number in the README; some hours on 2 CPUs, on a quiet machine.
+# The measurement behind every number in docs/measured.md; some hours on 2 CPUs, on a quiet machine.
 bench: build
 	scripts/install-apps
 	target/release/corefit bench overcommit --svg docs/overcommit.svg | tee build/overcommit.txt

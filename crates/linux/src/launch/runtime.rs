@@ -72,7 +72,7 @@ impl Runtime {
 impl Runtime {
     /// Whether it deals out equal parts of work to as many threads as the system says that there are CPUs, and waits for the
     /// last: Julia's `Threads.@threads` with `--threads=auto`. Beside a neighbour of equal weight on 2 CPUs one thread took
-    /// 2.1 s, two took 3.8 s (`corefit bench overcommit --apps julia_par`; the table in the README).
+    /// 2.1 s, two took 3.8 s (`corefit bench overcommit --apps julia_par`; docs/measured.md).
     #[must_use]
     pub fn is_team(self) -> bool {
         self == Runtime::Julia
