@@ -51,8 +51,21 @@ pub(super) fn page(document: &Document) -> String {
 }
 
 fn list(sentences: &[String]) -> String {
-    let items: String = sentences.iter().map(|s| format!("<li>{}</li>\n", printable::markup(s))).collect();
+    let items: String = sentences.iter().map(|s| format!("<li>{}</li>\n", commands(&printable::markup(s)))).collect();
     format!("<ul>\n{items}</ul>\n")
+}
+
+/// What stands between backticks, as code.
+fn commands(markup: &str) -> String {
+    let mut parts = markup.split('`');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    while let Some(code) = parts.next() {
+        match parts.next() {
+            Some(after) => out += &format!("<code>{code}</code>{after}"),
+            None => out += &format!("`{code}"),
+        }
+    }
+    out
 }
 
 const USE: &str = "In each allocation period: the work there is with a core for each thread, over what the VM's timeslices \
@@ -245,4 +258,13 @@ fn map(profile: &Profile) -> String {
         BOTTOM + 46.0
     );
     svg
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_stands_between_backticks_is_code_and_a_single_one_stays() {
+        assert_eq!(super::commands("a `corefit run` b `c`"), "a <code>corefit run</code> b <code>c</code>");
+        assert_eq!(super::commands("don`t"), "don`t");
+    }
 }
