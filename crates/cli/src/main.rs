@@ -45,40 +45,40 @@ struct Corefit {
 
 #[derive(Subcommand)]
 enum Verb {
-    Bench(bench::Args),
     Run(run::Args),
     Certify(certify::Args),
-    Check(check::CheckArgs),
     Cpus(cpus::CpusArgs),
-    Explain(explain::ExplainArgs),
     Profile(profile::Args),
-    Manage(manage::ManageArgs),
-    Restore(manage::RestoreArgs),
-    Status(manage::StatusArgs),
+    Explain(explain::ExplainArgs),
+    Check(check::CheckArgs),
+    Topology(topology::TopologyArgs),
     Plan(plan::PlanArgs),
+    Manage(manage::ManageArgs),
+    Status(manage::StatusArgs),
+    Restore(manage::RestoreArgs),
     Record(record::RecordArgs),
     Sim(sim::Args),
     Reproduce(reproduce::Args),
-    Topology(topology::TopologyArgs),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Corefit::parse().verb {
-        Verb::Bench(args) => bench::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Certify(args) => certify::run(&args),
-        Verb::Check(args) => check::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
-        Verb::Explain(args) => explain::run(&args),
         Verb::Profile(args) => profile::run(&args),
-        Verb::Manage(args) => manage::run(&args),
-        Verb::Restore(args) => manage::restore(&args),
-        Verb::Status(args) => manage::status(&args),
+        Verb::Explain(args) => explain::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Topology(args) => topology::run(&args),
         Verb::Plan(args) => plan::run(&args),
+        Verb::Manage(args) => manage::run(&args),
+        Verb::Status(args) => manage::status(&args),
+        Verb::Restore(args) => manage::restore(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Reproduce(args) => reproduce::run(&args),
-        Verb::Topology(args) => topology::run(&args),
+        Verb::Bench(args) => bench::run(&args),
     };
     result.unwrap_or_else(|error| {
         let lines: Vec<String> = format!("{error:#}").lines().map(printable::text).collect();
