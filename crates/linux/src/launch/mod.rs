@@ -46,6 +46,7 @@ mod witness;
 
 pub use ending::end_like;
 pub use format::{Kind, Privilege};
+pub use inherited::files_may_be_refused;
 pub use knobs::{Counts, Environment, Knobs, Setting, plan};
 pub use last_line::LastLine;
 pub use program::{FindError, Program};
