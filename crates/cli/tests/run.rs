@@ -3,7 +3,8 @@
 mod run_support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -224,6 +225,28 @@ fn a_report_that_cannot_be_written_does_not_keep_the_program_from_running() {
 }
 
 #[test]
+fn a_report_waits_for_who_reads_its_pipe_and_the_program_does_not() {
+    let place = Place::new();
+    assert!(Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    let run = ["run", "--quiet", "--report", "pipe", "--", "sh", "-c", "echo ran; read line"];
+    let mut command = place.corefit(&run);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ran = [0; 4];
+    child.stdout.as_mut().unwrap().read_exact(&mut ran).unwrap();
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut reader = fs::File::options();
+    let mut reader = reader.read(true).custom_flags(nonblock).open(place.path().join("pipe")).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["wall_s"].is_number(), "{text}");
+    drop(reader);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(stderr(&output).contains("cannot write the report to pipe"), "{}", stderr(&output));
+}
+
+#[test]
 fn programs_that_no_library_can_enter_run_and_are_told_why() {
     let place = Place::new();
     let program = place.compile("static", &["-static"], "#include <stdio.h>\nint main(void){puts(\"ran\");}");
@@ -291,11 +314,12 @@ fn what_the_user_set_himself_stays() {
     let place = Place::new();
     let output = place
         .corefit(&["run", "--threads", "1", "--report", "report.json", "--", "sh", "-c"])
-        .arg("echo $OMP_NUM_THREADS $GOMAXPROCS")
+        .arg("echo $OMP_NUM_THREADS $GOMAXPROCS $RAYON_NUM_THREADS")
         .env("OMP_NUM_THREADS", "7")
+        .env("RAYON_NUM_THREADS", "") // as good as not set
         .output()
         .unwrap();
-    assert_eq!(stdout(&output), "7 1\n");
+    assert_eq!(stdout(&output), "7 1 1\n");
     let said = stderr(&output);
     assert!(said.contains("left as you set them: OMP_NUM_THREADS=7"), "{said}");
     assert!(said.contains("corefit: set GOMAXPROCS, RAYON_NUM_THREADS,"), "{said}");
@@ -522,6 +546,9 @@ fn lock_says_so_where_it_cannot_enter_the_program() {
         place.corefit(&["run", "--quiet", "--lock", "--", program.to_str().unwrap()]).output().unwrap();
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("16000\n", Some(0)));
     assert!(stderr(&output).contains("corefit: --lock: "), "{}", stderr(&output));
+    // Not once more in other words.
+    let output = place.corefit(&["run", "--lock", "--", program.to_str().unwrap()]).output().unwrap();
+    assert_eq!(stderr(&output).matches("statically linked").count(), 1, "{}", stderr(&output));
 }
 
 #[test]

@@ -22,4 +22,4 @@ mod self_view;
 mod slice;
 
 pub use root::{ReadError, Root};
-pub use self_view::read;
+pub use self_view::{read, read_settings};

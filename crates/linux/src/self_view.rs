@@ -2,7 +2,7 @@
 
 use corefit_core::{CpuSet, CpuTimes, Reading, Sourced, What};
 
-use crate::cgroup::{self, mounts::Mount, mounts::mounts};
+use crate::cgroup::{self, Others, mounts::Mount, mounts::mounts};
 use crate::notes::Notes;
 use crate::proc;
 use crate::root::{ReadError, Root, optional, value};
@@ -23,6 +23,19 @@ use crate::root::{ReadError, Root, optional, value};
 /// error of `/proc/PID/stat` or `status` if these cannot be read, or of the list of online CPUs if
 /// neither `/sys` nor `/proc/stat` has it.
 pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
+    reading(root, pid, true)
+}
+
+/// The same without those who share a group with the process: the settings, which a program's launch
+/// waits for. It takes a tenth of the time, and [`corefit_core::estimate`] can only tell from it what is allowed.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_settings(root: &Root, pid: u32) -> Result<Reading, ReadError> {
+    reading(root, pid, false)
+}
+
+fn reading(root: &Root, pid: u32, siblings: bool) -> Result<Reading, ReadError> {
     let gone = |error: ReadError| match error {
         error if error.is_absent() && !root.has("/proc/stat") => {
             ReadError::Io { path: "/proc".into(), why: "not mounted: nothing is known of processes".into() }
@@ -41,7 +54,12 @@ pub fn read(root: &Root, pid: u32) -> Result<Reading, ReadError> {
     let process = proc::process(root, pid, true).map_err(gone)?;
     let process = process.ok_or_else(|| ReadError::Gone { path: format!("/proc/{pid}") })?;
     let online = online(root, &cpu_times, &mut notes)?;
-    let view = cgroup::look(root, &process, affinity != online.value, &mounts, &mut notes);
+    let others = match siblings {
+        false => Others::Nobody,
+        true if affinity != online.value => Others::Confined,
+        true => Others::All,
+    };
+    let view = cgroup::look(root, &process, others, &mounts, &mut notes);
     if view.own.iter().flat_map(|p| &p.times.tasks).any(|task| task.wait_ns.is_none()) {
         let why = "no schedstat: CPU time in steps of 10 ms, waiting not counted";
         notes.add(What::Threads, format!("/proc/{pid}/task/*/schedstat"), why.into());

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use corefit_core::{LimitKind, Reading, Report, estimate};
-use corefit_linux::{Root, read};
+use corefit_linux::{Root, read, read_settings};
 
 /// Name, entitled, available, kind and source of each binding limit.
 type Expected = (&'static str, Option<f64>, f64, &'static [(LimitKind, &'static str)]);
@@ -65,6 +65,34 @@ fn readings(name: &str) -> (Reading, Reading) {
     let pid = std::fs::read_to_string(dir.join("pid")).unwrap().trim().parse().unwrap();
     let (t0, t1) = (dir.join("t0"), dir.join("t1"));
     (read(&Root::at(&t0), pid).unwrap(), read(&Root::overlay(&t1, &t0), pid).unwrap())
+}
+
+#[test]
+fn settings_alone_tell_the_same_limits_without_looking_at_anybody_else() {
+    for (name, ..) in EXPECTED {
+        let dir = captures().join(name);
+        let pid = std::fs::read_to_string(dir.join("pid")).unwrap().trim().parse().unwrap();
+        let root = Root::at(&dir.join("t0"));
+        let (full, settings) = (read(&root, pid).unwrap(), read_settings(&root, pid).unwrap());
+        let limits = |reading: &Reading| {
+            let mut limits = estimate(reading, reading).limits;
+            limits.retain(|l| {
+                matches!(
+                    l.kind,
+                    LimitKind::Online
+                        | LimitKind::Affinity
+                        | LimitKind::Cpuset
+                        | LimitKind::Quota
+                        | LimitKind::Told
+                )
+            });
+            limits.into_iter().map(|l| (l.kind, l.cpus, l.source)).collect::<Vec<_>>()
+        };
+        assert_eq!(limits(&settings), limits(&full), "{name}");
+        let available = |reading: &Reading| estimate(reading, reading).available;
+        assert_eq!(available(&settings), available(&full), "{name}");
+        assert!(settings.groups.iter().all(|group| group.others.is_empty()), "{name}");
+    }
 }
 
 fn report(name: &str) -> Report {

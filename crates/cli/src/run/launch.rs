@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use corefit_core::place::{Core, spread};
 use corefit_core::{CpuSet, Cpus};
 use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, passive, plan as knobs};
@@ -53,7 +52,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Looks at the machine and plans the first launch.
-    pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Notes) -> Result<Plan> {
+    pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Notes) -> Plan {
         let (resizable, independent) = expected(args, program, grants);
         // Only a size that cannot be corrected later is worth waiting for.
         let Look { room, pending, unread } = size::look(args.threads == Threads::Auto && resizable.is_none());
@@ -63,9 +62,9 @@ impl Plan {
         let preloadable = program.preloadable().map_err(|why| format!("{}: {why}", program.path.display()));
         let mut libraries = vec![];
         let teams = preloadable.clone().and_then(|()| preload::find(&preload::OPENMP));
-        let not_entered = teams.as_ref().err().cloned();
-        libraries.extend(teams.ok());
-        let locks = Locks::make(args, preloadable, &mut libraries, notes)?;
+        // With --lock, the reason that is the same for both libraries is told there.
+        let not_entered = teams.as_ref().err().filter(|_| !args.lock || preloadable.is_ok()).cloned();
+        let locks = Locks::make(args, preloadable, &mut libraries, notes);
         let mut plan = Plan {
             launch: Launch {
                 program: program.clone(),
@@ -95,13 +94,21 @@ impl Plan {
         if args.place {
             plan.place(notes);
         }
-        if plan.not_entered.is_none() {
+        if let Ok(library) = teams {
             let (grant, ask) = grants.at_first();
-            let page = TeamPage::create(grant.orders(Some(plan.team), false), ask, plan.nprocs(), 1)
-                .context("cannot make the shared page")?;
-            let (name, value) = page.variable();
-            plan.launch.env.push((name.into(), Some(value.into())));
-            plan.page = Some(Arc::new(page));
+            match TeamPage::create(grant.orders(Some(plan.team), false), ask, plan.nprocs(), 1) {
+                Ok(page) => {
+                    let (name, value) = page.variable();
+                    plan.launch.env.push((name.into(), Some(value.into())));
+                    plan.page = Some(Arc::new(page));
+                    libraries.insert(0, library);
+                }
+                Err(why) => {
+                    plan.not_entered = Some(format!(
+                        "cannot make the shared page ({why}): teams cannot be resized while the program runs"
+                    ));
+                }
+            }
         }
         if let Some(locks) = &plan.locks {
             let (name, value) = locks.variable();
@@ -112,7 +119,7 @@ impl Plan {
             plan.launch.env.push(("LD_PRELOAD".into(), Some(preload)));
         }
         plan.environment();
-        Ok(plan)
+        plan
     }
 
     /// Plans another launch of the same program at `team` threads.
@@ -182,7 +189,7 @@ impl Plan {
         let plan = knobs(
             Counts { openmp: size(openmp), teams: size(teams), pools: size(pools) },
             &Environment {
-                get: &|name| std::env::var_os(name),
+                get: &|name| std::env::var_os(name).filter(|value| !value.is_empty()),
                 program: &self.launch.program,
                 args: &self.arguments,
                 raise: matches!(self.threads, Threads::AtMost(_)),

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
 use corefit_lock::shared::SharedCounters;
 use serde::Serialize;
 
@@ -56,21 +55,30 @@ impl Locks {
         preloadable: Result<(), String>,
         libraries: &mut Vec<PathBuf>,
         notes: &mut Notes,
-    ) -> Result<Option<Locks>> {
+    ) -> Option<Locks> {
         if !args.lock {
-            return Ok(None);
+            return None;
         }
-        match preloadable.and_then(|()| preload::find(&preload::LOCK)) {
-            Ok(library) => libraries.push(library),
+        let library = preloadable.map_err(|why| format!("{why}, and it keeps the C library's locks"));
+        let library = library.and_then(|()| preload::find(&preload::LOCK));
+        let counting = args.report.is_some();
+        let made = library.and_then(|library| {
+            let counters = SharedCounters::create(counting);
+            let counters = counters.map_err(|why| {
+                format!("cannot make the shared counters ({why}): the program keeps the C library's locks")
+            });
+            counters.map(|counters| (library, Locks { counters, counting }))
+        });
+        match made {
+            Ok((library, locks)) => {
+                libraries.push(library);
+                Some(locks)
+            }
             Err(why) => {
                 notes.warn(format!("--lock: {why}"));
-                return Ok(None);
+                None
             }
         }
-        let counting = args.report.is_some();
-        let counters =
-            SharedCounters::create(counting).context("cannot make the shared counters of --lock")?;
-        Ok(Some(Locks { counters, counting }))
     }
 
     /// The variable by which programs find the counters.

@@ -23,7 +23,6 @@ mod size;
 mod status;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
@@ -31,7 +30,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use corefit_linux::launch::{Event, LaunchError, Program, Supervised, end_like};
+use corefit_linux::launch::{Event, LaunchError, Program, Supervised, end_like, files_may_be_refused};
 
 use follow::Follower;
 use grants::{Grants, Resize};
@@ -39,7 +38,7 @@ use launch::Plan;
 use locks::Locks;
 use notes::Notes;
 use pace::{LOOK_AT_LIMITS, Loss, Pace};
-use report::Report;
+use report::{Report, ReportFile};
 use restart::Restarts;
 use rotate::Rotation;
 use size::{Threads, Watcher};
@@ -96,21 +95,15 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    files_may_be_refused();
     let program = Program::find(&args.command[0])?;
     let mut notes = Notes::new(args.quiet);
     let report_file = args.report.as_ref().and_then(|path| {
-        File::create(path)
-            .map_err(|why| {
-                let note = format!(
-                    "cannot write the report to {} ({why}): the program runs without one",
-                    path.display()
-                );
-                notes.warn(note);
-            })
-            .ok()
+        let file = ReportFile::open(path);
+        file.map_err(|why| notes.warn(format!("{why:#}: the program runs without one"))).ok()
     });
     let grants = Grants::new(args.resize, Store::open());
-    let mut plan = Plan::make(args, &program, &grants, &mut notes)?;
+    let mut plan = Plan::make(args, &program, &grants, &mut notes);
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
@@ -129,7 +122,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let page = plan.page.clone();
     let (status, mut report) = std::thread::scope(|scope| {
         if let Some(page) = &page {
-            scope.spawn(|| grants.serve(page));
+            // Without this thread (`ulimit -u`), programs go by the orders that the page begins with.
+            let _ = thread().spawn_scoped(scope, || grants.serve(page));
         }
         let result = supervise(args, &mut child, &mut plan, &grants, &mut restarts, rotation.as_ref());
         if let Some(page) = &page {
@@ -150,13 +144,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let text = report.text(lines::width_of(&stderr, lines::LEAST));
         let _ = std::io::Write::write_all(&mut stderr, text.as_bytes());
     }
-    if let (Some(file), Some(path)) = (report_file, &args.report)
-        && let Err(why) = report.write(file, path)
+    if let Some(file) = report_file
+        && let Err(why) = file.write(&report)
     {
         tell!("corefit: {why:#}");
     }
     drop((plan, page)); // whoever outlives the program gets no orders any more
     child.finish(status)
+}
+
+/// A thread that need not start.
+fn thread() -> std::thread::Builder {
+    std::thread::Builder::new()
 }
 
 /// Follows the program until it ends, through restarts.
@@ -171,7 +170,8 @@ fn supervise(
     loop {
         let (pid, ends) = (child.pid(), AtomicBool::new(false));
         let ended = std::thread::scope(|scope| {
-            let rotating = rotation.map(|rotation| scope.spawn(|| rotation.follow(pid, &ends)));
+            let rotating = rotation
+                .and_then(|rotation| thread().spawn_scoped(scope, || rotation.follow(pid, &ends)).ok());
             let _end = rotating.map(|rotating| rotate::End(&ends, rotating.thread().clone()));
             watch(args, child, plan, grants, restarts)
         })?;
@@ -212,10 +212,17 @@ fn watch(
                 tell!("corefit: signal {signal} could not be passed on: {why}");
             }
             Event::Tick => {
+                if let Some(pending) = pending.as_mut().filter(|p| !p.begun()) {
+                    let left = pending.begin();
+                    // Not an interval later than need be.
+                    next = Instant::now() + if left < 2 * args.interval { left } else { args.interval };
+                    continue;
+                }
                 if let Some(known) = pending.take_if(|p| p.due <= Instant::now()) {
-                    let room = known.room();
-                    limits = room.limits;
-                    follower.settle(plan.sizes_in(&room).0);
+                    if let Some(room) = known.room() {
+                        limits = room.limits;
+                        follower.settle(plan.sizes_in(&room).0);
+                    }
                 } else if looked.elapsed() >= LOOK_AT_LIMITS {
                     limits = watcher.limits();
                     looked = Instant::now();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::builder::TypedValueParser;
 use corefit_core::{Cpus, LimitKind, Reading, estimate, team_for};
 use corefit_linux::launch::Runtime;
-use corefit_linux::{Root, read, sample};
+use corefit_linux::{Root, read, read_settings, sample};
 
 use super::follow::Limits;
 
@@ -95,6 +95,10 @@ pub(crate) struct Watcher {
     limits: Limits,
 }
 
+/// How long a program runs before it is worth a reading: this takes some milliseconds, and who waits for a
+/// program that has ended would wait for them, too.
+const AFTER_START: Duration = Duration::from_millis(5);
+
 /// Shortest time between two readings that says something: `/proc/stat` counts 10 ms.
 const WINDOW: Duration = Duration::from_millis(60);
 
@@ -135,19 +139,33 @@ pub(crate) struct Look {
     pub(crate) unread: Option<String>,
 }
 
-/// A first reading that needs a second one.
+/// Two readings still to come, the program running meanwhile.
 pub(crate) struct Pending {
     root: Root,
-    first: Reading,
     allowed: u32,
-    /// When the second one says something.
+    first: Option<Reading>,
+    begun: bool,
+    /// When the next of them is due.
     pub(crate) due: Instant,
 }
 
 impl Pending {
-    /// What there is, the program running meanwhile.
-    pub(crate) fn room(&self) -> Room {
-        Room::of(self.allowed, &self.first, read(&self.root, self.first.pid).ok().as_ref())
+    /// Takes the first reading, and says how long it is until the second one is due.
+    pub(crate) fn begin(&mut self) -> Duration {
+        let first = read(&self.root, std::process::id());
+        (self.first, self.begun) = (first.ok(), true);
+        self.due = Instant::now() + WINDOW;
+        WINDOW
+    }
+
+    pub(crate) fn begun(&self) -> bool {
+        self.begun
+    }
+
+    /// What there is; None if that could not be read.
+    pub(crate) fn room(&self) -> Option<Room> {
+        let first = self.first.as_ref()?;
+        Some(Room::of(self.allowed, first, read(&self.root, first.pid).ok().as_ref()))
     }
 }
 
@@ -158,45 +176,48 @@ impl Room {
     }
 }
 
-/// Looks at what there is for this process and its children: takes some milliseconds, and one
-/// [`WINDOW`] more if others run and `wait` asks for certainty. Without, a CPU counts as taken
+/// Looks at what there is for this process and its children. If others run and `wait` asks for
+/// certainty, that takes one [`WINDOW`] more. Without, a CPU counts as taken
 /// by each thread that runs elsewhere: for a moment, a team that is too small costs less than
 /// one that is too large. What cannot be read does not limit.
 pub(crate) fn look(wait: bool) -> Look {
     let me = std::process::id();
     let allowed = sample::affinity(me).map_or(1, |set| u32::try_from(set.len()).unwrap_or(1));
     let root = Root::live();
-    let start = Instant::now();
     let before = others_running();
-    let first = match read(&root, me) {
-        Ok(first) => first,
+    let settings = match read_settings(&root, me) {
+        Ok(settings) => settings,
         Err(why) => {
             let room = Room { allowed, available: Cpus(allowed.into()), limits: Limits::default() };
             let unread = Some(format!("cannot read what limits this process: {why}"));
             return Look { room, pending: None, unread };
         }
     };
-    let others = fewest_running(before);
-    let mut room = Room::of(allowed, &first, None);
+    let mut room = Room::of(allowed, &settings, None);
+    let others = fewest_running(before, wait);
     let mut pending = None;
     if others > 0 && wait {
-        std::thread::sleep(WINDOW.saturating_sub(start.elapsed()));
-        room = Room::of(allowed, &first, read(&root, me).ok().as_ref());
+        let start = Instant::now();
+        if let Ok(first) = read(&root, me) {
+            std::thread::sleep(WINDOW.saturating_sub(start.elapsed()));
+            room = Room::of(allowed, &first, read(&root, me).ok().as_ref());
+        }
     } else if others > 0 {
         room.available = room.available.min(Cpus(allowed.saturating_sub(others).max(1).into()));
-        pending = Some(Pending { root, first, allowed, due: start + WINDOW });
+        pending =
+            Some(Pending { root, allowed, first: None, begun: false, due: Instant::now() + AFTER_START });
     }
     Look { room, pending, unread: None }
 }
 
-/// The fewest threads that ran besides this one: at an instant some milliseconds ago, now, and if
-/// need be 1 ms later. Who computes runs at all of them, a daemon that wakes up does not. (Where
+/// The fewest threads that ran besides this one: at an instant some time ago, now, and if need be and
+/// there is `time`, 1 ms later. Who computes runs at all of them, a daemon that wakes up does not. (Where
 /// CPUs are busy, each sleep costs a wait for one of them, so there is only one.)
-fn fewest_running(before: Option<u32>) -> u32 {
+fn fewest_running(before: Option<u32>, time: bool) -> u32 {
     let now = || others_running().unwrap_or(u32::MAX);
     let fewest = now().min(before.unwrap_or(u32::MAX));
-    if fewest == 0 {
-        return 0;
+    if fewest == 0 || !time {
+        return fewest;
     }
     std::thread::sleep(Duration::from_millis(1));
     fewest.min(now())

@@ -35,12 +35,22 @@ pub(crate) struct View {
     pub(crate) own_weight: Weight,
 }
 
-/// Reads the groups of `process` and all who share them; if it is `confined` to a part of the
-/// machine, then also where they may run.
+/// Who else is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// All who share a group with the process.
+    All,
+    /// All, and where they may run.
+    Confined,
+    /// Nobody.
+    Nobody,
+}
+
+/// Reads the groups of `process` and who shares them.
 pub(crate) fn look(
     root: &Root,
     process: &Process,
-    confined: bool,
+    others: Others,
     mounts: &[Mount],
     notes: &mut Notes,
 ) -> View {
@@ -54,7 +64,7 @@ pub(crate) fn look(
     };
     let found = |controller| mounts::find(root, mounts, &memberships, controller, pid);
     let cpusets = cpusets(root, &found("cpuset"), notes);
-    let mut people = People::new(root, process, confined, mounts);
+    let mut people = People::new(root, process, others == Others::Confined, mounts);
     let mut view = match found("cpu") {
         Found::At(version, place) => {
             let acct = version == Version::V2 || mounts.iter().any(|m| m.counts_at(&place.point));
@@ -62,13 +72,13 @@ pub(crate) fn look(
                 Found::At(version, place) => Some((version, place)),
                 Found::Hidden { .. } | Found::Nowhere => None,
             };
-            Tree { root, version, place, acct, cpuset }.view(process, &mut people, notes)
+            Tree { root, version, place, acct, cpuset, others }.view(process, &mut people, notes)
         }
         Found::Hidden { path, why } => {
             notes.add(What::Ancestors, path, why);
             alone(process)
         }
-        Found::Nowhere => no_groups(root, process, &mut people, notes),
+        Found::Nowhere => no_groups(root, process, others, &mut people, notes),
     };
     people.report(notes);
     view.cpusets = cpusets;
@@ -86,8 +96,17 @@ fn alone(process: &Process) -> View {
 }
 
 /// A kernel without control groups: everybody is in the root.
-fn no_groups(root: &Root, process: &Process, people: &mut People<'_>, notes: &mut Notes) -> View {
-    let names = notes.ask(What::Siblings, root.dirs("/proc").map(Some)).unwrap_or_default();
+fn no_groups(
+    root: &Root,
+    process: &Process,
+    others: Others,
+    people: &mut People<'_>,
+    notes: &mut Notes,
+) -> View {
+    let names = match others {
+        Others::Nobody => Vec::new(),
+        _ => notes.ask(What::Siblings, root.dirs("/proc").map(Some)).unwrap_or_default(),
+    };
     let pids = names.iter().filter_map(|name| name.parse().ok()).collect();
     let mut view = alone(process);
     let (own, others) = fellows(process, people.read_visible(pids, "/proc"));
@@ -130,6 +149,7 @@ struct Tree<'a> {
     /// Whether the groups count their own CPU time.
     acct: bool,
     cpuset: Option<(Version, Place)>,
+    others: Others,
 }
 
 impl Tree<'_> {
@@ -147,12 +167,15 @@ impl Tree<'_> {
             let last = level == deepest;
             let mut group = self.group(level, is_root, notes);
             let child = self.place.names.get(level).filter(|_| !last);
-            let mut members = self.siblings(&mut group, child, last, people, notes);
-            if self.version == Version::V1 || is_root || last {
-                members.extend(self.members(&group.path, people, notes));
+            let mut members = Vec::new();
+            if self.others != Others::Nobody {
+                members = self.siblings(&mut group, child, last, people, notes);
+                if self.version == Version::V1 || is_root || last {
+                    members.extend(self.members(&group.path, people, notes));
+                }
             }
             let (own, others) = fellows(process, members);
-            if last {
+            if last && !own.is_empty() {
                 view.own = own;
             }
             if is_root {

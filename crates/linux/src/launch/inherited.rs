@@ -77,6 +77,12 @@ impl Inherited {
     }
 }
 
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error of this process, not its death. The
+/// program starts with what this process started with.
+pub fn files_may_be_refused() {
+    set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
+}
+
 /// What happens on `signal` now; None for signals that have no disposition.
 pub(super) fn disposition(signal: i32) -> Option<libc::sighandler_t> {
     // SAFETY: sigaction is plain data for which zero is a valid value.

@@ -29,6 +29,7 @@ mod format;
 mod inherited;
 mod java;
 mod knobs;
+mod last_line;
 mod program;
 mod restart;
 mod runtime;
@@ -45,7 +46,9 @@ mod witness;
 
 pub use ending::end_like;
 pub use format::{Kind, Privilege};
+pub use inherited::files_may_be_refused;
 pub use knobs::{Counts, Environment, Knobs, Setting, plan};
+pub use last_line::LastLine;
 pub use program::{FindError, Program};
 pub use restart::Killed;
 pub use runtime::Runtime;

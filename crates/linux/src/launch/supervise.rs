@@ -133,7 +133,14 @@ impl Supervised {
         if let Some(signal) = self.asked_to_end {
             return Err(LaunchError::Interrupted(signal));
         }
-        self.pid = spawn(launch)?;
+        if self.ended.is_some() {
+            self.witness = Witness::new().ok();
+        }
+        self.pid = match spawn(launch) {
+            // The program needs the last process of a limit more than we do.
+            Err(LaunchError::Process(_)) if self.witness.take().is_some() => spawn(launch)?,
+            started => started?,
+        };
         (self.stopped, self.stopped_again, self.ended) = (None, None, None);
         if !launch.hold_stdio {
             release_stdio();
@@ -239,6 +246,9 @@ impl Supervised {
             return Ok(Some(Event::Continued));
         }
         self.ended = Some((status, Usage::from(&usage)));
+        if let Some(witness) = &self.witness {
+            witness.dismiss();
+        }
         Ok(Some(Event::Exited(status)))
     }
 
