@@ -1,6 +1,7 @@
 //! `corefit sim`, as typed.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 const SCENARIO: &str = "until = \"200ms\"\nhardware = { cores = 2 }\n[[vm]]\nname = \"a\"\ncount = 2\nvcpus = [1, 2]\n\
     program = \"forever { compute 50us exp barrier mark }\"\n";
@@ -160,27 +161,59 @@ fn what_did_not_end_is_told_loudly() {
 
 #[test]
 fn what_waits_for_itself_for_ever_is_told_loudly_and_needs_no_more_time() {
-    for (program, ends) in [
+    const CROSSED: &str =
+        "{ mutex a { compute 1ms mutex b { compute 1ms } } mutex b { compute 1ms mutex a { compute 1ms } } }";
+    for (program, threads, whom, ends) in [
+        (format!("forever {CROSSED}"), 2, "its threads all wait for each other, for ever", false),
+        ("compute 1ms wait c prev".into(), 2, "its last thread waits for one that has ended, for ever", true),
         (
-            "forever { mutex a { compute 1ms mutex b { compute 1ms } } mutex b { compute 1ms mutex a { compute 1ms } } }",
+            format!("single {{ forever {{ sleep 1ms mark }} }} forever {CROSSED}"),
+            3,
+            "2 of its threads wait for each other (others go on: 1), for ever",
             false,
         ),
-        ("compute 1ms wait c prev", true),
     ] {
         let text = format!(
-            "about = \"\\u001b[2Jabout\"\nhardware = {{ cores = 2 }}\nuntil = \"1s\"\nruns = 2\n[[vm]]\nname = \"a\"\nvcpus = 2\nprogram = \"{program}\"\n"
+            "about = \"\\u001b[2Jabout\"\nhardware = {{ cores = 2 }}\nuntil = \"1s\"\nruns = 2\n[[vm]]\nname = \"a\"\nvcpus = 2\nthreads = {threads}\nprogram = \"{program}\"\n"
         );
         let output = sim("s.toml", &text, &[]);
         let told = String::from_utf8(output.stdout).unwrap();
         assert!(told.starts_with("\\u{1b}[2Jabout\n"), "a text cannot steer a terminal: {told}");
-        assert!(
-            told.contains("STUCK: a/program in 2 of 2 runs: its threads all wait for each other"),
-            "{told}"
-        );
+        assert!(told.contains(&format!("STUCK: a/program in 2 of 2 runs: {whom}")), "{told}");
         assert_eq!(told.contains("UNFINISHED: a/program did not end in 2 of 2 runs\n"), ends, "{told}");
         let loud = String::from_utf8(output.stderr).unwrap();
         assert!(loud.contains("corefit: STUCK: ") && !loud.contains("raise"), "{loud}");
+        let json: serde_json::Value =
+            serde_json::from_slice(&sim("s.toml", &text, &["--json"]).stdout).unwrap();
+        let stuck = &json["points"][0]["stuck"]["a/program"];
+        assert_eq!(
+            (&stuck["runs"], &stuck["others"]),
+            (&2.into(), &u32::from(threads == 3).into()),
+            "{json}"
+        );
     }
+}
+
+#[test]
+fn a_run_that_takes_hours_is_warned_of_with_file_line_and_key_before_it_begins() {
+    let text = "hardware = { cores = 2 }\n[[vm]]\nname = \"a\"\ncount = 2\nprogram = [\"forever { compute 2ns }\", \"ep\"]\n";
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("s.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+    let mut child =
+        command.arg("sim").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let place = format!(
+        "corefit: {}: line 5, vm.a.program: about 6e10 events, 1.4 hours for each run",
+        file.display()
+    );
+    assert!(told.starts_with(&place), "{told}");
+    let ends = sim("s.toml", text, &["--points", "1..2", "--runs", "1"]);
+    assert_eq!(String::from_utf8(ends.stderr).unwrap(), "");
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod random;
 mod scenario;
 mod sched;
 mod spec;
+mod stuck;
 mod trace;
 mod truth;
 
@@ -59,4 +60,5 @@ pub use machine::SimMachine;
 pub use program::{CLASSES, NAMES, Program, ProgramError, library, library_class};
 pub use scenario::{Scenario, ScenarioError, Set};
 pub use spec::*;
+pub use stuck::Stuck;
 pub use truth::{AppTruth, Truth, VmTruth};

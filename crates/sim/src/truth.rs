@@ -3,8 +3,7 @@
 
 use serde::Serialize;
 
-use crate::cpus::NONE;
-use crate::host::{Account, App, Counts, Sim, TState, Thread, Wait};
+use crate::host::{Account, Counts, Sim};
 
 /// What happened until now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,28 +117,6 @@ impl Sim {
     pub fn unfinished(&self) -> Vec<String> {
         let open = self.apps.iter().filter(|app| !app.program.is_endless() && app.ended.is_none());
         open.map(|app| format!("{}/{}", self.guests[app.vm as usize].name, app.name)).collect()
-    }
-
-    /// Applications in which every thread waits for another one, so that none will ever go on: `vm/app`.
-    #[must_use]
-    pub fn stuck(&self) -> Vec<String> {
-        let stuck = self.apps.iter().filter(|app| self.is_stuck(app));
-        stuck.map(|app| format!("{}/{}", self.guests[app.vm as usize].name, app.name)).collect()
-    }
-
-    fn is_stuck(&self, app: &App) -> bool {
-        let threads = &self.threads[app.first as usize..(app.first + app.threads) as usize];
-        let begun = || threads.iter().filter(|thread| thread.state != TState::Out);
-        // Locks, channels and teams are an application's own. Who takes a free lock may only not have run yet.
-        let waits = |thread: &Thread| match thread.wait {
-            Wait::Nothing => false,
-            Wait::Kernel(l) | Wait::User(l) | Wait::Mutex(l) => {
-                !thread.granted && self.locks[l as usize].owner != NONE
-            }
-            Wait::Team | Wait::Channel(_) => !thread.granted,
-        };
-        // Of one that never ends, threads begin one after the other.
-        app.alive > 0 && begun().count() >= app.alive as usize && begun().all(waits)
     }
 
     /// How long a pCPU was idle.

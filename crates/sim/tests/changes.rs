@@ -55,6 +55,19 @@ fn pinned_threads_are_moved_too_and_what_holds_a_kernels_lock_goes_last() {
 }
 
 #[test]
+fn threads_that_lost_the_vcpu_that_they_were_pinned_to_use_those_that_come_back() {
+    let vcpus = (0..4).map(|i| vcpu(&i.to_string())).collect();
+    let mut one = vm("a", vcpus, vec![pinned("repeat 200 { compute 5ms barrier }", 4)]);
+    one.changes = vec![at(300, 1), at(900, 4)];
+    let mut sim = Sim::new(&host(4, cfs(), vec![one])).unwrap();
+    sim.run();
+    // 60 rounds at 5 ms, 30 at 20, and 110 at 5; one is spread again only when threads have blocked.
+    let took = sim.truth().vms[0].apps[0].took_ns.unwrap() / MS;
+    assert!((1_450..1_600).contains(&took), "{took}");
+    sim.check().unwrap();
+}
+
+#[test]
 fn hotplugging_costs_the_first_vcpu_its_time() {
     let mut one = guest(2, "forever { compute 1ms mark }", 1);
     one.changes = (1..=10).map(|i| at(i * 100, 1 + u32::try_from(i).unwrap() % 2)).collect();

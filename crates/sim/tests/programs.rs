@@ -14,6 +14,13 @@ fn after_a_second(program: &str, threads: u32) -> Sim {
     sim
 }
 
+/// Of `a/app`: how many threads are stuck, and how many others go on.
+fn stuck(sim: &Sim) -> (usize, usize) {
+    let [stuck] = &sim.stuck()[..] else { panic!("one program is stuck: {:?}", sim.stuck()) };
+    assert_eq!(stuck.name, "a/app");
+    (stuck.threads, stuck.others)
+}
+
 #[test]
 fn a_program_whose_threads_all_wait_for_each_other_is_stuck() {
     for kind in ["mutex", "kernel", "userspin"] {
@@ -21,15 +28,41 @@ fn a_program_whose_threads_all_wait_for_each_other_is_stuck() {
             format!("{kind} {outer} {{ compute 1ms {kind} {inner} {{ compute 1ms }} }}")
         };
         let text = format!("forever {{ {} {} mark }}", inside("a", "b"), inside("b", "a"));
-        assert_eq!(after_a_second(&text, 2).stuck(), ["a/app"], "{text}");
+        assert_eq!(stuck(&after_a_second(&text, 2)), (2, 0), "{text}");
         assert!(after_a_second(&text, 1).stuck().is_empty(), "one thread alone takes both");
     }
-    for (text, threads) in [
-        ("compute 1ms wait c prev compute 1ms", 2),
-        ("parallel { compute 1ms wait c prev }", 3),
-        ("repeat 2 { put c next compute 1ms }", 2),
+    for (text, threads, waiting) in [
+        ("compute 1ms wait c prev compute 1ms", 2, 1),
+        ("parallel { compute 1ms wait c prev }", 3, 3),
+        ("repeat 2 { put c next compute 1ms }", 2, 1),
     ] {
-        assert_eq!(after_a_second(text, threads).stuck(), ["a/app"], "{text}");
+        assert_eq!(stuck(&after_a_second(text, threads)), (waiting, 0), "{text}");
+    }
+}
+
+#[test]
+fn threads_that_wait_for_each_other_are_stuck_though_others_go_on() {
+    let crossed =
+        "mutex a { compute 1ms mutex b { compute 1ms } } mutex b { compute 1ms mutex a { compute 1ms } }";
+    for (text, threads, told) in [
+        // The first takes one lock and the others; in its turn each of the others comes into its way.
+        (format!("single {{ forever {{ sleep 1ms mark }} }} forever {{ {crossed} }}"), 3, (2, 1)),
+        // Who waits for a lock whose owner waits for ever, and for those at a barrier.
+        (format!("single {{ forever {{ compute 1ms }} }} repeat 9 {{ {crossed} }} barrier"), 4, (3, 1)),
+        // A barrier, a join and a lock that one member never comes to, or never gives back.
+        ("single { forever { compute 1ms } } barrier".into(), 3, (2, 1)),
+        (
+            "parallel { single rotate { compute 1ms } single rotate { forever { sleep 1ms } } }".into(),
+            3,
+            (2, 1),
+        ),
+        ("kernel a { forever { compute 1ms } }".into(), 2, (1, 1)),
+        // Nobody posts, or takes, any more; or ever.
+        ("post c forever { wait c prev compute 1ms mark }".into(), 3, (2, 1)),
+        ("forever { put c next compute 1ms }".into(), 4, (3, 1)),
+        ("forever { wait c next compute 1ms put c next }".into(), 2, (1, 1)),
+    ] {
+        assert_eq!(stuck(&after_a_second(&text, threads)), told, "{text}");
     }
 }
 
@@ -45,6 +78,14 @@ fn a_program_that_goes_on_or_has_ended_or_not_begun_is_not_stuck() {
         "forever { userspin a { compute 1ms exp } mark }",
         "forever { mutex a { sleep 9s } }",
         "forever { parallel { compute 100us exp barrier compute 100us exp } }",
+        // Of a producer that sleeps, of one that is another's neighbour, and of whom the program needs no more.
+        "forever { sleep 5s post c wait c prev }",
+        "forever { single { sleep 5s } put c next wait c prev }",
+        "forever { mutex a { sleep 9s } barrier }",
+        "parallel { compute 1ms } forever { sleep 5s }",
+        "parallel { compute 1ms } sleep 5s",
+        "parallel { single { forever { sleep 1ms } } }",
+        "repeat 9 { parallel { mutex a { sleep 900ms } } }",
     ] {
         for threads in [1, 2, 7] {
             assert!(after_a_second(text, threads).stuck().is_empty(), "{text}, {threads} threads");
@@ -56,4 +97,60 @@ fn a_program_that_goes_on_or_has_ended_or_not_begun_is_not_stuck() {
     let mut sim = Sim::new(&host(1, Policy::Cfs(CfsSpec::default()), vms)).unwrap();
     sim.run_for(1000 * MS);
     assert!(sim.stuck().is_empty());
+}
+
+/// Operations of a random program, at the top or under locks.
+fn random(next: &mut impl FnMut(u64) -> u64, held: &[&str]) -> String {
+    let choices = if held.is_empty() { 10 } else { 5 };
+    match next(choices) {
+        0 => "compute 100us exp".into(),
+        1 => "sleep 1ms exp".into(),
+        2..=4 => {
+            let name = ["a", "b", "c"][usize::try_from(next(3)).unwrap()];
+            if held.contains(&name) {
+                return "compute 50us".into();
+            }
+            let kind = if name == "c" { "userspin" } else { "mutex" };
+            let inside = random(next, &[held, &[name]].concat());
+            format!("{kind} {name} {{ compute 50us exp {inside} }}")
+        }
+        5 => "barrier".into(),
+        6 => "put c next compute 10us wait c prev".into(),
+        7 => "wait c prev put c next".into(),
+        8 => "post d compute 10us exp".into(),
+        _ => "wait d next".into(),
+    }
+}
+
+#[test]
+fn of_random_programs_those_that_never_end_and_no_others_are_stuck() {
+    let (mut ended, mut in_part, mut whole) = (0, 0, 0);
+    for seed in 0..300_u64 {
+        let mut state = seed * 2 + 1;
+        let mut next = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        let body: Vec<String> = (0..1 + next(4)).map(|_| random(&mut next, &[])).collect();
+        let text = format!("repeat 8 {{ compute 20us {} }}", body.join(" "));
+        let vcpus = vec![vcpu("0-1"), vcpu("0-1"), vcpu("0")];
+        let mut spec = host(2, Policy::Cfs(CfsSpec::default()), vec![vm("a", vcpus, vec![app(&text, 4)])]);
+        (spec.seed, spec.until_ns) = (seed, 60_000 * MS);
+        let mut sim = Sim::new(&spec).unwrap();
+        // Whoever is stuck stays so.
+        let mut before = 0;
+        for _ in 0..40 {
+            sim.run_for(5 * MS);
+            let now = sim.stuck().first().map_or(0, |stuck| stuck.threads);
+            assert!(now >= before, "{before} were stuck, {now} are: {text}");
+            in_part += usize::from(now > 0 && now != before && sim.stuck()[0].others > 0);
+            before = now;
+        }
+        sim.run();
+        let stuck: Vec<String> = sim.stuck().into_iter().map(|stuck| stuck.name).collect();
+        assert_eq!(sim.unfinished(), stuck, "{text}");
+        whole += stuck.len();
+        ended += usize::from(stuck.is_empty());
+    }
+    assert!(ended > 100 && whole > 50 && in_part > 10, "{ended} ended, {whole} did not, {in_part} in part");
 }

@@ -177,8 +177,7 @@ fn loudly(document: &summary::Document) {
     let concerned: Vec<_> = document.points.iter().filter(|p| !p.unfinished.is_empty()).collect();
     let programs: usize = concerned.iter().map(|p| p.unfinished.values().sum::<usize>()).sum();
     let stuck: Vec<_> = document.points.iter().filter(|p| !p.stuck.is_empty()).collect();
-    let hopeless =
-        concerned.iter().all(|p| p.unfinished.iter().all(|(name, runs)| p.stuck.get(name) == Some(runs)));
+    let hopeless = concerned.iter().all(|p| p.unfinished.iter().all(|(name, runs)| p.hopeless(name, *runs)));
     let remedy = if hopeless { "" } else { "; raise `until`" };
     if programs > 0 {
         tell!(
@@ -190,7 +189,7 @@ fn loudly(document: &summary::Document) {
     }
     if let Some(first) = stuck.first() {
         tell!(
-            "corefit: STUCK: programs whose threads all wait for each other, at {} of {} points, such as {}",
+            "corefit: STUCK: programs with threads that wait for each other for ever, at {} of {} points, such as {}",
             stuck.len(),
             document.points.len(),
             printable::text(first.stuck.keys().next().map_or("", String::as_str))
@@ -230,12 +229,17 @@ fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String
     ensure!(to <= all.len(), "--points {from}..{to}: {name} has {} points", all.len());
     let mut about = String::new();
     let mut points = vec![];
+    let mut endless = None;
     for (number, sets) in all.into_iter().enumerate().skip(from).take(to - from) {
         let mut point = Point { source, number, sets, runs: 1 };
         let scenario = point.scenario().map_err(place)?;
         point.runs = args.runs.unwrap_or(scenario.runs);
         about = scenario.about;
+        endless = endless.or(scenario.endless);
         points.push(point);
+    }
+    if let Some(endless) = endless {
+        tell!("corefit: {name}: {}", printable::text(&endless.to_string()));
     }
     Ok((about, points))
 }

@@ -4,7 +4,7 @@
 //! whatever else was run. Run r of every point has seed + r: numbers are drawn by (seed, thread, purpose,
 //! counter), so points that differ in a policy see the same random numbers, and can be compared in pairs.
 
-use corefit_sim::{ScenarioError, Sim};
+use corefit_sim::{ScenarioError, Sim, Stuck};
 
 use super::Point;
 use super::metric::METRICS;
@@ -20,8 +20,8 @@ pub(super) struct Run {
     pub(super) idle_pcpus: f64,
     /// `vm/program` that did not come to an end.
     pub(super) unfinished: Vec<String>,
-    /// `vm/program` whose threads all wait for each other.
-    pub(super) stuck: Vec<String>,
+    /// Programs with threads that wait for each other.
+    pub(super) stuck: Vec<Stuck>,
     pub(super) vms: Vec<VmRun>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use corefit_sim::Stuck;
 use serde::Serialize;
 
 use super::Point;
@@ -30,13 +31,23 @@ pub(super) struct PointResult {
     pub(super) first_seed: u64,
     /// `vm/program` that did not end in some run, and in how many.
     pub(super) unfinished: BTreeMap<String, usize>,
-    /// `vm/program` whose threads all waited for each other at the end of some run, and in how many.
-    pub(super) stuck: BTreeMap<String, usize>,
+    /// `vm/program` with threads that waited for each other at the end of some run.
+    pub(super) stuck: BTreeMap<String, StuckRuns>,
     pub(super) events: u64,
     pub(super) simulated_s: Mean,
     pub(super) competing_cores: Mean,
     pub(super) idle_pcpus: Mean,
     pub(super) vms: Vec<VmResult>,
+}
+
+/// A program with threads that wait for each other, for ever.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct StuckRuns {
+    /// In how many runs.
+    pub(super) runs: usize,
+    /// In the first of them: how many threads, and how many others go on.
+    pub(super) threads: usize,
+    pub(super) others: usize,
 }
 
 /// One VM at a point.
@@ -89,13 +100,14 @@ const NOTHING: Mean = Mean { mean: 0.0, ci95: None, n: 0 };
 
 impl PointResult {
     pub(super) fn of(point: &Point<'_>, runs: &[Run]) -> PointResult {
-        let count = |names: fn(&Run) -> &Vec<String>| {
-            let mut times = BTreeMap::new();
-            for name in runs.iter().flat_map(names) {
-                *times.entry(name.clone()).or_insert(0) += 1;
-            }
-            times
-        };
+        let mut unfinished = BTreeMap::new();
+        for name in runs.iter().flat_map(|run| &run.unfinished) {
+            *unfinished.entry(name.clone()).or_insert(0) += 1;
+        }
+        let mut stuck = BTreeMap::new();
+        for Stuck { name, threads, others } in runs.iter().flat_map(|run| run.stuck.clone()) {
+            stuck.entry(name).or_insert(StuckRuns { runs: 0, threads, others }).runs += 1;
+        }
         let over = |of: fn(&Run) -> f64| Mean::of(runs.iter().map(of)).unwrap_or(NOTHING);
         let vms = runs.first().map_or(&[][..], |run| &run.vms).iter().enumerate();
         let vms = vms.map(|(number, vm)| {
@@ -111,14 +123,21 @@ impl PointResult {
             set: point.sets.iter().cloned().collect(),
             runs: runs.len(),
             first_seed: runs.first().map_or(0, |run| run.seed),
-            unfinished: count(|run| &run.unfinished),
-            stuck: count(|run| &run.stuck),
+            unfinished,
+            stuck,
             events: runs.iter().map(|run| run.events).sum(),
             simulated_s: over(|run| run.ran_s),
             competing_cores: over(|run| run.competing_cores),
             idle_pcpus: over(|run| run.idle_pcpus),
             vms: vms.collect(),
         }
+    }
+}
+
+impl PointResult {
+    /// No more time would let a program end that did not end in so many runs.
+    pub(super) fn hopeless(&self, name: &str, runs: usize) -> bool {
+        self.stuck.get(name).is_some_and(|stuck| stuck.runs == runs)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tables for people.
 
 use super::compare::Comparison;
-use super::summary::{Document, PointResult, VmResult};
+use super::summary::{Document, PointResult, StuckRuns, VmResult};
 use crate::bench::table::{NONE, Table};
 
 const HEADINGS: [&str; 13] = [
@@ -69,15 +69,20 @@ fn one(point: &PointResult) -> String {
         ]);
     }
     text += &table.render();
-    for (name, runs) in &point.stuck {
+    for (name, &StuckRuns { runs, threads, others }) in &point.stuck {
+        let whom = match (threads, others) {
+            (1, 0) => "its last thread waits for one that has ended,".into(),
+            (_, 0) => "its threads all wait for each other,".into(),
+            (1, _) => format!("1 of its threads waits for what no other will do (others go on: {others}),"),
+            _ => format!("{threads} of its threads wait for each other (others go on: {others}),"),
+        };
         text += &format!(
-            "STUCK: {name} in {runs} of {} runs: its threads all wait for each other, for ever; look at its locks, \
-             flags and barriers\n",
+            "STUCK: {name} in {runs} of {} runs: {whom} for ever; look at its locks, flags and barriers\n",
             point.runs
         );
     }
     for (name, runs) in &point.unfinished {
-        let remedy = if point.stuck.get(name) == Some(runs) { "" } else { "; raise `until`" };
+        let remedy = if point.hopeless(name, *runs) { "" } else { "; raise `until`" };
         text += &format!("UNFINISHED: {name} did not end in {runs} of {} runs{remedy}\n", point.runs);
     }
     text

@@ -159,7 +159,7 @@ impl Sim {
             let (vm, spec) = (&self.cpus.vms[app.vm as usize], &self.spec.vms[app.vm as usize]);
             let plain = spec.guest.packages == 1 && spec.vcpus.iter().all(|vcpu| vcpu.online);
             let own = vm.first + thread.member % vm.count;
-            let right = !app.pinned || !plain || thread.vcpu == own;
+            let right = !thread.pinned || !plain || thread.vcpu == own;
             ensure(right, || format!("thread {t}, pinned to vCPU {own}, is on {}", thread.vcpu))?;
         }
         Ok(())
@@ -187,8 +187,8 @@ impl Sim {
                 ensure(if waiting && !thread.granted { spins } else { owner == t && !spins }, || {
                     format!("thread {t} is at lock {l}, of {owner}, waits {waiting}, in line {spins}")
                 })?;
-                kernel += u16::from(kind == LockUse::Kernel && !waiting);
-                user += u16::from(kind == LockUse::User && !waiting);
+                kernel += u8::from(kind == LockUse::Kernel && !waiting);
+                user += u8::from(kind == LockUse::User && !waiting);
             }
             ensure((thread.holds, thread.holds_user) == (kernel, user), || {
                 format!(

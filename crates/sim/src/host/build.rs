@@ -12,7 +12,7 @@ use crate::hardware::Topology;
 use crate::queue::{NEVER, Queue};
 use crate::random::{Purpose, Stream};
 use crate::sched::{AnyScheduler, Scheduler};
-use crate::spec::{Limit, Policy, Spec, VcpuSpec, VmSpec};
+use crate::spec::{CfsSpec, Limit, Policy, Spec, VcpuSpec, VmSpec};
 
 impl Sim {
     /// The host that a description describes, at time 0.
@@ -57,7 +57,7 @@ impl Sim {
             Policy::Cfs(cfs) => (cfs.latency_ns, cfs.bandwidth_slice_ns),
             Policy::Credit(credit) => (credit.slice_ns, NEVER),
             Policy::Credit2(credit2) => (credit2.credit_ns, credit2.shortest_ns),
-            Policy::Strict(strict) => (strict.slice_ns, NEVER),
+            Policy::Strict(strict) => (strict.slice_ns, CfsSpec::default().bandwidth_slice_ns),
         };
         let cores = cpus.topology.siblings.len();
         let mut sim = Sim {
@@ -78,6 +78,7 @@ impl Sim {
             period_ns: if spec.period_ns == 0 { own_period } else { spec.period_ns },
             until: spec.until_ns,
             bandwidth_slice,
+            at_once: matches!(spec.policy, Policy::Credit2(_)),
             timers: vec![],
             limits,
             vm_limits,
@@ -187,6 +188,8 @@ impl Parts {
             crowded: vec![0; guest_words],
             memory_nodes: (!vm.memory_nodes.is_empty()).then(|| mask(&vm.memory_nodes, nodes)),
             pool: pool.map_or(NEVER, |limit| limit.quota_ns),
+            refill_at: pool.map_or(NEVER, |limit| limit.period_ns),
+            slack: false,
             throttled: Throttled::default(),
             missed: 0,
             counts: Counts::default(),
@@ -216,6 +219,7 @@ impl Parts {
                 wait: Wait::Nothing,
                 granted: false,
                 seen: false,
+                pinned: app.pinned,
                 holds: 0,
                 holds_user: 0,
                 app: a,
@@ -242,7 +246,6 @@ impl Parts {
             threads: app.threads,
             team: app.team,
             next_team: app.team,
-            pinned: app.pinned,
             spin_ns: app.crowded_spin_ns.filter(|_| crowded).unwrap_or(app.spin_ns),
             seen: app.pauses && spec.ple.on && spec.ple.user,
             again: app.again,

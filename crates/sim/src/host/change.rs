@@ -1,6 +1,6 @@
 //! What is changed while a host runs: vCPUs go online and offline, teams become larger and smaller.
 //!
-//! A guest that takes a vCPU offline moves its threads to the others, pinned ones, too, as Linux does; those that hold
+//! A guest that takes a vCPU offline moves its threads to the others, pinned ones, too, which are pinned no more, as Linux does; those that hold
 //! or wait for a lock of the kernel stay until they do not, and the vCPU halts when it has none left. One that comes
 //! online takes a waiting thread. Both are work for the first vCPU ([`crate::Costs::hotplug_ns`]), and each moved thread
 //! pays for its move. Known gaps: the other vCPUs are not stopped meanwhile (`stop_machine`), and the change

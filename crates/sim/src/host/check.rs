@@ -104,6 +104,38 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
     Ok(())
 }
 
+/// A run of more events is warned of: a quarter of an hour, at what the simulator does in a second.
+const MANY_EVENTS: f64 = 1e10;
+const EVENTS_PER_S: f64 = 12e6;
+
+impl Spec {
+    /// A run may take very long, and which program is most of it: about as many events as its threads alone make if they
+    /// never wait, up to the end of the simulation.
+    #[must_use]
+    pub fn endless(&self) -> Option<SpecError> {
+        let costs = &self.costs;
+        let halt =
+            [costs.halt_ns, costs.ipi_ns, costs.switch_ns].map(|ns| ns as f64).iter().sum::<f64>().max(1.0);
+        let mut busy = 0.0;
+        let mut apps = vec![];
+        for (vm, app) in self.vms.iter().flat_map(|vm| vm.apps.iter().map(move |app| (vm, app))) {
+            let at_once = f64::from(app.team.min(index(vm.vcpus.len())));
+            let ns = self.until_ns.saturating_sub(app.start_ns) as f64;
+            busy += at_once;
+            apps.push((vm, at_once * app.program.events_in(ns, app.team, halt)));
+        }
+        let crowded = (busy / f64::from(self.hardware.pcpus())).max(1.0);
+        let all: f64 = apps.iter().map(|(_, events)| events / crowded).sum();
+        let (vm, _) = apps.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let hours = all / EVENTS_PER_S / 3600.0;
+        let what = format!(
+            "about {all:.0e} events, {hours:.1} hours for each run at 12 million a second; give longer operations, or a \
+             shorter `until`"
+        );
+        (all > MANY_EVENTS).then(|| SpecError { path: format!("vm.{}.program", vm.name), what })
+    }
+}
+
 fn between(path: &str, value: u32, low: u32, high: u32) -> Result<(), SpecError> {
     if (low..=high).contains(&value) {
         return Ok(());

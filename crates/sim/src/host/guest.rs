@@ -34,8 +34,8 @@ impl Sim {
     fn vcpu_for(&self, t: u32) -> u32 {
         let thread = &self.threads[t as usize];
         let before = thread.vcpu;
-        // Who is pinned to what went offline runs anywhere (`select_fallback_rq`).
-        if self.apps[thread.app as usize].pinned && self.cpus.vcpus[before as usize].online {
+        // Who is pinned to what went offline runs anywhere from then on (`select_fallback_rq`).
+        if thread.pinned && self.cpus.vcpus[before as usize].online {
             return before;
         }
         let vm = self.cpus.vcpus[before as usize].vm as usize;
@@ -62,6 +62,7 @@ impl Sim {
         let thread = &mut self.threads[t as usize];
         if thread.vcpu != v {
             thread.vcpu = v;
+            thread.pinned = false;
             let vcpu = &mut self.cpus.vcpus[v as usize];
             vcpu.debt += self.costs.migrate_near_ns;
             self.guests[vcpu.vm as usize].counts.thread_moves += 1;
@@ -175,7 +176,7 @@ impl Sim {
         let idle = &self.guests[vm].idle;
         let next = bits(idle).find(|&i| i > own).or_else(|| bits(idle).next());
         let thread = &self.threads[t as usize];
-        let stays = thread.act == Act::Spin || self.apps[thread.app as usize].pinned;
+        let stays = thread.act == Act::Spin || thread.pinned;
         let Some(to) = next.map(|i| first + i).filter(|_| !stays) else { return };
         self.block(t);
         self.cpus.vcpus[to as usize].debt += self.costs.migrate_near_ns;
@@ -195,7 +196,8 @@ impl Sim {
         let vm = vcpu.vm as usize;
         let first = self.cpus.vms[vm].first;
         let movable = |t: &u32| {
-            !self.apps[self.threads[*t as usize].app as usize].pinned && !self.threads[*t as usize].fixed()
+            let thread = &self.threads[*t as usize];
+            !thread.pinned && !thread.fixed()
         };
         let (from, t) = bits(&self.guests[vm].crowded).find_map(|index| {
             let from = first + index;

@@ -178,11 +178,8 @@ impl Sim {
         let vcpu = &mut self.cpus.vcpus[v as usize];
         vcpu.state = VState::Halted;
         let vm = vcpu.vm as usize;
-        if vcpu.pool_left != NEVER {
-            // What it took and did not use is the VM's again.
-            self.guests[vm].pool += std::mem::take(&mut vcpu.pool_left);
-        }
         self.guests[vm].counts.halts += 1;
+        self.give_back(v);
         self.sched.halts(&mut self.cpus, v);
         self.count_runnable(v, false);
         self.dispatch(p);
@@ -196,6 +193,7 @@ impl Sim {
         let waited = std::mem::replace(&mut vcpu.state, VState::Halted) == VState::Waiting;
         let p = vcpu.pcpu;
         if waited {
+            self.give_back(v);
             self.sched.leave(&mut self.cpus, v);
             self.count_runnable(v, false);
             self.settle(p);

@@ -47,6 +47,7 @@ impl Sim {
                 self.charge_of(v);
                 self.cpus.vcpus[v as usize].pool_left = 0;
             }
+            self.guests[vm].refill_at = self.now + pool.period_ns;
             self.queue.add(self.now + pool.period_ns, Event::RefillVm(build::index(vm)));
         }
         self.fill(vm);

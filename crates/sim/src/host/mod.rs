@@ -50,6 +50,8 @@ pub(crate) enum Event {
     Refill(u32),
     /// A VM's quota is there again.
     RefillVm(u32),
+    /// What was given back of a VM's quota goes to others of it.
+    Slack(u32),
     /// A timer of the scheduler, by number.
     Timer(u8),
     /// A VM's change, by number.
@@ -75,6 +77,10 @@ pub(crate) struct Guest {
     pub(crate) memory_nodes: Option<Vec<u64>>,
     /// Left of the VM's quota in this period; [`NEVER`] without one.
     pub(crate) pool: Ns,
+    /// When it begins anew.
+    pub(crate) refill_at: Ns,
+    /// Somebody waits for what was given back.
+    pub(crate) slack: bool,
     /// How often that quota stopped a vCPU.
     pub(crate) throttled: corefit_core::Throttled,
     /// Time in which its threads waited for lines that a cache had not, in 1/1024 ns.
@@ -134,6 +140,8 @@ pub struct Sim {
     pub(crate) period_ns: Ns,
     pub(crate) until: Ns,
     pub(crate) bandwidth_slice: Ns,
+    /// What is given back of a VM's quota can be had at once.
+    pub(crate) at_once: bool,
     timers: Vec<Ns>,
     /// Quotas of vCPUs and VMs, by number.
     limits: Vec<Option<crate::spec::Limit>>,
@@ -296,6 +304,7 @@ impl Sim {
             Event::Wake(t) => self.slept(t),
             Event::Refill(v) => self.refill(v),
             Event::RefillVm(vm) => self.refill_vm(vm),
+            Event::Slack(vm) => self.slack(vm),
             Event::Timer(number) => {
                 self.queue.add(self.now + self.timers[usize::from(number)], event);
                 self.scheduler_timer(number);

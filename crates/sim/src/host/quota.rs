@@ -1,13 +1,69 @@
 //! Quotas of vCPUs and VMs, and vCPUs that may not run for other reasons.
+//!
+//! Who halts gives back what it took of its VM's quota and did not use, and those whom that quota stopped get it before the
+//! next period. Linux lets the one keep 1 ms and wakes the others up 5 ms later, if there is more than a slice then and the
+//! next period is not near (`__return_cfs_rq_runtime`, `do_sched_cfs_slack_timer`; kernel/sched/fair.c); Xen's credit2 at once
+//! (`unit_return_budget`; credit2.c). The first credit scheduler gives nothing back: each vCPU has its own part of a cap until credits
+//! are handed out again (`csched_acct`).
 
 use corefit_core::Throttled;
 
 use super::Sim;
 use crate::cpus::{VState, VmCpus};
-use crate::queue::NEVER;
+use crate::queue::{NEVER, Ns};
 use crate::sched::Scheduler;
 
+/// After so long those that wait get what others gave back; it is not done when a period begins sooner than this and
+/// [`NEAR_NS`] later, or than [`NEAR_NS`] in the end.
+const SLACK_NS: Ns = 5_000_000;
+const NEAR_NS: Ns = 2_000_000;
+/// What who halts keeps.
+const KEPT_NS: Ns = 1_000_000;
+
 impl Sim {
+    /// A vCPU halts: what it took and does not need is its VM's again.
+    pub(super) fn give_back(&mut self, v: u32) {
+        let vcpu = &mut self.cpus.vcpus[v as usize];
+        if vcpu.pool_left == NEVER {
+            return;
+        }
+        let (kept, delay) = if self.at_once { (0, self.costs.ipi_ns) } else { (KEPT_NS, SLACK_NS) };
+        let kept = vcpu.pool_left.min(kept);
+        let (vm, back) = (vcpu.vm, std::mem::replace(&mut vcpu.pool_left, kept) - kept);
+        self.guests[vm as usize].pool += back;
+        let guest = &self.guests[vm as usize];
+        if back > 0 && !guest.slack && self.has_slack(vm, delay) && self.stopped_in(vm).next().is_some() {
+            self.guests[vm as usize].slack = true;
+            self.queue.add(self.now + delay, super::Event::Slack(vm));
+        }
+    }
+
+    /// A VM's quota has something that who waits for it may have.
+    fn has_slack(&self, vm: u32, delay: Ns) -> bool {
+        let guest = &self.guests[vm as usize];
+        let near = delay + if self.at_once { 0 } else { NEAR_NS };
+        guest.pool > if self.at_once { 0 } else { self.bandwidth_slice } && guest.refill_at > self.now + near
+    }
+
+    /// vCPUs that the VM's quota keeps from running.
+    fn stopped_in(&self, vm: u32) -> impl Iterator<Item = u32> + '_ {
+        let VmCpus { first, count, .. } = self.cpus.vms[vm as usize];
+        (first..first + count).filter(|&v| {
+            let vcpu = &self.cpus.vcpus[v as usize];
+            vcpu.stopped_since != NEVER && !vcpu.stopped_by_own
+        })
+    }
+
+    /// What was given back goes to who was stopped first.
+    pub(crate) fn slack(&mut self, vm: u32) {
+        self.guests[vm as usize].slack = false;
+        if self.has_slack(vm, 0) {
+            let mut turn: Vec<u32> = self.stopped_in(vm).collect();
+            turn.sort_by_key(|&v| self.cpus.vcpus[v as usize].stopped_since);
+            turn.into_iter().for_each(|v| self.after_refill(v));
+        }
+    }
+
     /// A vCPU's local part of its VM's quota is filled up; whether it may run at all.
     pub(super) fn has_quota(&mut self, v: u32) -> bool {
         let vcpu = &mut self.cpus.vcpus[v as usize];
@@ -46,6 +102,7 @@ impl Sim {
             stopped |= vcpu.stopped_since != NEVER && !vcpu.stopped_by_own;
         }
         let guest = &mut self.guests[vm as usize];
+        guest.refill_at = self.now + limit.period_ns;
         guest.pool = limit.refilled(left);
         guest.throttled.periods += 1;
         guest.throttled.throttled_periods += u64::from(stopped);

@@ -28,7 +28,6 @@ pub(crate) struct App {
     /// Members now, and at the next fork.
     pub(crate) team: u32,
     pub(crate) next_team: u32,
-    pub(crate) pinned: bool,
     pub(crate) spin_ns: Ns,
     /// PLE sees its spinning.
     pub(crate) seen: bool,
@@ -68,6 +67,22 @@ impl Channel {
 impl App {
     fn channel(&self, channel: u16, to_next: bool, member: u32) -> usize {
         ((u32::from(channel) * 2 + u32::from(to_next)) * self.threads + member) as usize
+    }
+
+    /// Of a slot that a thread waits at: the neighbour that it waits for, the channel, whether that goes to the next
+    /// member, and whether the neighbour is to take a post rather than to give one.
+    pub(crate) fn awaited(&self, slot: u32, t: u32) -> (u32, u16, bool, bool) {
+        let (line, member) = (slot / self.threads, slot % self.threads);
+        let to_next = line % 2 == 1;
+        let takes = self.channels[slot as usize].putter == t;
+        let neighbour = if !takes {
+            member
+        } else if to_next {
+            member + 1
+        } else {
+            member - 1
+        };
+        (neighbour, u16::try_from(line / 2).unwrap_or(u16::MAX), to_next, takes)
     }
 }
 

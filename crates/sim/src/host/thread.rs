@@ -52,9 +52,11 @@ pub(crate) struct Thread {
     pub(crate) granted: bool,
     /// Its spinning can be seen by PLE.
     pub(crate) seen: bool,
-    /// Spin locks of the kernel, and of the program, that it holds.
-    pub(crate) holds: u16,
-    pub(crate) holds_user: u16,
+    /// The guest leaves it on its vCPU, until that goes offline.
+    pub(crate) pinned: bool,
+    /// Spin locks of the kernel, and of the program, that it holds: at most as many as blocks stand in each other.
+    pub(crate) holds: u8,
+    pub(crate) holds_user: u8,
     pub(crate) wait: Wait,
     pub(crate) app: u32,
     /// Where it runs, waits or ran last.

@@ -34,6 +34,7 @@
 //! DIST: `exp`, `uniform P%`, `normal P%` (P: half the width, the standard deviation). TIME: `10us`.
 
 mod classes;
+mod events;
 mod library;
 mod parse;
 

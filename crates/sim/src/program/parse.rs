@@ -325,6 +325,11 @@ impl Parser {
             return self
                 .error(format!("{} is too long; give at most {MAX_SECONDS}s", quoted(token.as_deref())));
         }
+        // It would take a whole ns each time.
+        if seconds > 0.0 && seconds < 1e-9 {
+            let token = quoted(token.as_deref());
+            return self.error(format!("{token} is shorter than the clock's 1ns; give 1ns or more, or 0ns"));
+        }
         let mut length = Length { mean_ns: seconds * 1e9, spread: Spread::Constant, split: false };
         loop {
             match self.peek() {

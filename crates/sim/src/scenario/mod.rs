@@ -9,6 +9,7 @@
 //! name = "lu"
 //! count = 2                        # lu-0, lu-1
 //! vcpus = [2, 4]                   # a list: the scenario is a sweep over its values
+//! cap = ["none", 1.5]              # pCPUs; 0 is refused, as some mean none by it (Xen) and others nothing
 //! program = "lu"
 //! class = "lu"                     # one of [[class]], or of the library
 //!
@@ -39,6 +40,8 @@ pub struct Scenario {
     pub agent: bool,
     /// Whether its hardware counts what VMs do to caches.
     pub cache_counters: bool,
+    /// That a run of it would take very long, and why.
+    pub endless: Option<ScenarioError>,
     /// The host.
     pub spec: Spec,
 }
@@ -212,6 +215,21 @@ mod tests {
                 "line 5, vm.a.affinity: pCPUs 4-5 do not exist; the host has 0-1",
             ),
             (("vcpus = 2", "vcpus = 2\naffinity = \"\""), "line 5, vm.a.affinity: vCPU 0 may run nowhere"),
+            (
+                ("vcpus = 2", "vcpus = 2\ncap = 0"),
+                "line 5, vm.a.cap: 0 is out of range; give pCPUs above 0, at most 4096, or leave it out or give \"none\" for no cap",
+            ),
+            (("vcpus = 2", "vcpus = 2\ncap = inf"), "line 5, vm.a.cap: inf is out of range; give pCPUs"),
+            (
+                ("vcpus = 2", "vcpus = 2\npin = \"0-9\""),
+                "line 5, vm.a.pin: pCPU 2 does not exist; the host has 0-1",
+            ),
+            (("vcpus = 2", "vcpus = 2\nquota = 0.0"), "line 5, vm.a.quota: 0 is out of range; give pCPUs"),
+            (("vcpus = 2", "vcpus = 2\ncap = \"all\""), "line 5, vm.a.cap: give a number"),
+            (
+                ("\"ep\"", "\"\"\"\nmark\nforever { compute 0.3ns }\"\"\""),
+                "line 5, vm.a.program: line 2: \"0.3ns\" is shorter than the clock's 1ns; give 1ns or more, or 0ns",
+            ),
             (
                 ("vcpus = 2", "vcpus = 2\nthreads = 1000000000"),
                 "line 5, vm.a.threads: 1000000000 is out of range; give 1 to 1000000",

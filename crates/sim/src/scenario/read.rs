@@ -61,6 +61,7 @@ pub(super) fn scenario<'a>(
         runs: root.whole("runs", 5, 1, 100_000)?,
         agent: root.boolean("agent", true)?,
         cache_counters: root.boolean("cache_counters", false)?,
+        endless: None,
         spec,
     };
     root.finish()?;
@@ -70,7 +71,8 @@ pub(super) fn scenario<'a>(
         return Err(placed(SpecError { path: format!("vm.{}.quota", vm.name), what }, &lines.borrow()));
     }
     Sim::new(&scenario.spec).map_err(|e| placed(e, &lines.borrow()))?;
-    Ok(scenario)
+    let endless = scenario.spec.endless().map(|e| placed(e, &lines.borrow()));
+    Ok(Scenario { endless, ..scenario })
 }
 
 /// A mistake that shows only in the whole, with the place of the value that causes it.
@@ -239,14 +241,18 @@ fn changes(table: &Table<'_>) -> Result<Vec<Change>, ScenarioError> {
 
 /// A limit in pCPUs, with the keys of its period and of what of it may be saved.
 fn limit(table: &Table<'_>, [key, period, burst]: [&'static str; 3]) -> Result<Option<Limit>, ScenarioError> {
-    let cpus = table.real(key, 0.0)?;
+    let none = table.none(key);
+    let cpus = if none { 0.0 } else { table.real(key, 0.0)? };
     let period_ns = table.time(period, 100 * MS)?;
     let burst_ns = table.time(burst, 0)?;
-    if cpus == 0.0 {
+    if none {
         return Ok(None);
     }
     if !(cpus > 0.0 && cpus <= 4096.0) {
-        return table.error(key, format!("{cpus} is out of range; give pCPUs above 0, or leave it out"));
+        // Xen takes 0 for none, a control group refuses it, and a user may mean nothing at all.
+        let none = format!("leave it out or give \"none\" for no {key}");
+        return table
+            .error(key, format!("{cpus} is out of range; give pCPUs above 0, at most 4096, or {none}"));
     }
     #[expect(
         clippy::cast_possible_truncation,
@@ -271,6 +277,9 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
     }
     if pins.is_some() && affinity.is_some() {
         return table.error("pin", "give affinity (all vCPUs on all of these) or pin (one each), not both");
+    }
+    if let Some(there) = pins.as_ref().and_then(|pins| pins.iter().find(|p| !all.contains(**p))) {
+        return table.error("pin", format!("pCPU {} does not exist; the host has {all}", there.0));
     }
     let affinity = affinity.unwrap_or(all);
     let slice = table.time("fair_slice", 0)?;

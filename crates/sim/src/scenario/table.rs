@@ -198,6 +198,11 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// There is no such value, or it is `"none"`.
+    pub(super) fn none(&self, key: &'static str) -> bool {
+        self.get(key).is_none_or(|value| matches!(value, DeValue::String(text) if text == "none"))
+    }
+
     pub(super) fn boolean(&self, key: &'static str, default: bool) -> Result<bool, ScenarioError> {
         match self.get(key) {
             None => Ok(default),
