@@ -51,7 +51,8 @@ pub(super) fn page(document: &Document) -> String {
 }
 
 fn list(sentences: &[String]) -> String {
-    let items: String = sentences.iter().map(|s| format!("<li>{}</li>\n", commands(&printable::markup(s)))).collect();
+    let items: String =
+        sentences.iter().map(|s| format!("<li>{}</li>\n", commands(&printable::markup(s)))).collect();
     format!("<ul>\n{items}</ul>\n")
 }
 

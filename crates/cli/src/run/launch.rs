@@ -152,7 +152,7 @@ impl Plan {
         // Threads that never wait for each other lose nothing by sharing CPUs.
         let fits = if self.independent { room.most() } else { room.team() };
         let (team, most) = match self.threads {
-            Threads::Auto => (fits, room.most()),
+            Threads::Auto => (fits, room.most_to_come()),
             Threads::AtMost(n) if self.resizable.is_some() => (fits.min(n), n),
             Threads::AtMost(n) => (n, n),
             Threads::Max => (room.allowed, room.allowed),

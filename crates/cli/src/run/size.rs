@@ -39,6 +39,8 @@ pub(crate) fn threads_parser() -> impl TypedValueParser<Value = Threads> {
 pub(crate) struct Room {
     /// CPUs allowed (affinity and cpuset).
     pub(crate) allowed: u32,
+    /// With those that are offline now (a VM that is sized from outside), as far as they are present.
+    pub(crate) to_come: u32,
     /// CPUs to be had now.
     pub(crate) available: Cpus,
     /// What the quotas leave, and what is left when everybody is busy.
@@ -50,6 +52,11 @@ impl Room {
     pub(crate) fn most(&self) -> u32 {
         let quota = self.limits.quota.map_or(u32::MAX, up);
         quota.min(self.allowed).max(1)
+    }
+
+    /// The same once all CPUs are online: what a program whose teams are resized may grow to.
+    pub(crate) fn most_to_come(&self) -> u32 {
+        Room { allowed: self.allowed.max(self.to_come), ..*self }.most()
     }
 
     /// Threads that wait for each other: see `corefit_core::team_for`. A quota stops all
@@ -170,9 +177,20 @@ impl Pending {
 }
 
 impl Room {
+    /// Nothing but the mask limits.
+    fn free(allowed: u32) -> Room {
+        let to_come = sample::affinity_when_online(std::process::id());
+        let to_come = to_come.and_then(|set| u32::try_from(set.len()).ok()).unwrap_or(allowed);
+        Room { allowed, to_come, available: Cpus(allowed.into()), limits: Limits::default() }
+    }
+
     fn of(allowed: u32, first: &Reading, second: Option<&Reading>) -> Room {
         let report = estimate(first, second.unwrap_or(first));
-        Room { allowed, available: Cpus(report.available.0.max(0.1)), limits: Limits::of(&report) }
+        Room {
+            available: Cpus(report.available.0.max(0.1)),
+            limits: Limits::of(&report),
+            ..Room::free(allowed)
+        }
     }
 }
 
@@ -188,7 +206,7 @@ pub(crate) fn look(wait: bool) -> Look {
     let settings = match read_settings(&root, me) {
         Ok(settings) => settings,
         Err(why) => {
-            let room = Room { allowed, available: Cpus(allowed.into()), limits: Limits::default() };
+            let room = Room::free(allowed);
             let unread = Some(format!("cannot read what limits this process: {why}"));
             return Look { room, pending: None, unread };
         }
@@ -236,7 +254,7 @@ mod tests {
 
     fn room(allowed: u32, available: f64, quota: Option<f64>) -> Room {
         let limits = Limits { quota: quota.map(Cpus), ..Limits::default() };
-        Room { allowed, available: Cpus(available), limits }
+        Room { allowed, to_come: allowed, available: Cpus(available), limits }
     }
 
     #[test]
@@ -250,5 +268,12 @@ mod tests {
         let answer = |runtime| room(4, 1.5, None).answer(&BTreeSet::from([runtime]));
         assert_eq!((answer(Runtime::Julia), answer(Runtime::Node), answer(Runtime::DotNet)), (2, 4, 4));
         assert_eq!(room(2, 2.0, Some(8.0)).most(), 2);
+    }
+
+    #[test]
+    fn a_team_may_grow_to_cpus_that_are_offline_now_and_not_beyond_quotas() {
+        let of_eight = |quota| Room { to_come: 8, ..room(2, 2.0, quota) };
+        assert_eq!((of_eight(None).most(), of_eight(None).most_to_come()), (2, 8));
+        assert_eq!((of_eight(Some(3.0)).most_to_come(), of_eight(None).pool()), (3, 2));
     }
 }
