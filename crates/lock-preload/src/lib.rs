@@ -20,6 +20,9 @@
 //! All definitions are unversioned, so that they answer for every version that a program may ask for:
 //! `pthread_mutex_trylock@GLIBC_2.2.5` and `@GLIBC_2.34`, `pthread_cond_wait@GLIBC_2.2.5` and `@GLIBC_2.3.2`.
 //!
+//! C11's `mtx_t` and `cnd_t` stay the C library's, which calls its own functions for them: a program that casts one of them
+//! to a `pthread_mutex_t` and uses both kinds of functions on it has no lock.
+//!
 //! A library loaded with `RTLD_DEEPBIND` or `dlmopen` calls the C library past these. That is harmless as
 //! long as it shares no mutex of ours, nor a condition variable, with the rest of the program; if it does,
 //! they exclude each other no longer, or hang.

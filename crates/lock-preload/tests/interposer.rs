@@ -97,6 +97,12 @@ fn more_threads_than_cpus_lose_nothing() {
 }
 
 #[test]
+fn who_finds_no_room_in_the_line_sleeps() {
+    let stats = same("crowd");
+    assert!(stats.timed_out > 0, "{stats:?}");
+}
+
+#[test]
 fn a_forked_child_goes_on() {
     same("fork");
     let dir = tempfile::tempdir().unwrap();

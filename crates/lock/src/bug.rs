@@ -54,4 +54,10 @@ pub(crate) enum Bug {
     TrustTheKick,
     /// A release that was interrupted by another change of the word does not look again whether somebody gave up.
     ReapLookedOnce,
+    /// Who finds no room in the line announces its sleep without a fence before it reads the word again.
+    OutsideNoFence,
+    /// Who finds no room in the line does not read the word again before it sleeps.
+    OutsideNoReread,
+    /// Who finds no room in the line is not told that the ticket whose turn it awaits has left without one.
+    LeftUnseen,
 }

@@ -11,7 +11,8 @@ use crate::deadline::Deadline;
 use crate::given_up::GivenUp;
 #[cfg(not(modelled))]
 use crate::sys::AtomicU64;
-use crate::sys::{Futex, Ordering};
+use crate::sys::{AtomicU32, Futex, Ordering};
+use crate::word::TICKET_BITS;
 
 #[cfg(not(modelled))]
 const SLOTS: usize = 1024;
@@ -19,10 +20,17 @@ const SLOTS: usize = 1024;
 #[cfg(modelled)]
 const SLOTS: usize = 1;
 
+const MOST_WAITING: u32 = (1 << TICKET_BITS) - 1;
+
 /// The slots, and the tickets without owner.
 pub(crate) struct Place {
     slots: [Slot; SLOTS],
     pub(crate) given_up: GivenUp,
+    /// Those who find no room in a line.
+    pub(crate) outside: AtomicU32,
+    /// How many may stand in a line.
+    #[cfg(modelled)]
+    pub(crate) room: u32,
 }
 
 /// A place to sleep, alone on its cache line.
@@ -35,7 +43,8 @@ pub(crate) struct Slot {
 }
 
 #[cfg(not(modelled))]
-static PLACE: Place = Place { slots: [const { Slot::new() }; SLOTS], given_up: GivenUp::new() };
+static PLACE: Place =
+    Place { slots: [const { Slot::new() }; SLOTS], given_up: GivenUp::new(), outside: AtomicU32::new(0) };
 
 impl Place {
     /// That of the process.
@@ -46,7 +55,21 @@ impl Place {
 
     #[cfg(modelled)]
     pub(crate) fn new() -> Place {
-        Place { slots: std::array::from_fn(|_| Slot::new()), given_up: GivenUp::new() }
+        Place {
+            slots: std::array::from_fn(|_| Slot::new()),
+            given_up: GivenUp::new(),
+            outside: AtomicU32::new(0),
+            room: MOST_WAITING,
+        }
+    }
+
+    /// How many may stand in a line.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> u32 {
+        #[cfg(modelled)]
+        return self.room;
+        #[cfg(not(modelled))]
+        return MOST_WAITING;
     }
 
     /// The slot of a ticket of the lock at this address. Neighbouring tickets get different ones.

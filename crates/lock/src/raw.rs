@@ -34,8 +34,6 @@ use crate::tune::{self, Stay};
 use crate::word::HELD;
 use crate::word::{GIVEN_UP, PARKED, TICKET_BITS, Word};
 
-/// Longest sleep of those who find the line full, ns.
-const OUTSIDE_NS: u64 = 1_000_000;
 /// Waiters in line above which a timed wait draws no ticket, so that tickets given up by repeated
 /// timed waits for a lock that nobody releases cannot fill the line.
 const TIMED_WAITERS: u32 = 256;
@@ -126,7 +124,6 @@ impl Raw<'_> {
 
     /// Draws a ticket; `None` if the lock was free meanwhile and is now taken.
     fn draw(self, deadline: Option<Deadline>) -> Result<Option<u32>, TimedOut> {
-        let mut pause_ns = 50_000;
         loop {
             let word = self.load();
             if let Some(next) = word.take(self.policy.bypasses) {
@@ -135,19 +132,62 @@ impl Raw<'_> {
                 }
                 continue;
             }
-            let full = deadline.is_some() && word.waiting() >= TIMED_WAITERS;
-            if let Some((next, ticket)) = word.enqueue().filter(|_| !full) {
+            let room =
+                if deadline.is_some() { TIMED_WAITERS.min(self.place.room()) } else { self.place.room() };
+            if let Some((next, ticket)) = word.enqueue().filter(|_| word.waiting() < room) {
                 if self.exchange(word, next, Ordering::Relaxed).is_ok() {
                     return Ok(Some(ticket));
                 }
                 continue;
             }
-            let rest = deadline.map_or(OUTSIDE_NS, Deadline::rest);
-            if rest == 0 {
+            if deadline.is_some_and(Deadline::over) {
                 return Err(TimedOut);
             }
-            sys::sleep_ns(rest.min(pause_ns));
-            pause_ns = (pause_ns * 2).min(OUTSIDE_NS);
+            self.stay_outside(deadline);
+        }
+    }
+
+    /// There is no room in the line: sleeps where one of those in line would, until that one's turn has come or it has
+    /// left the line. Threads choose different ones, so that they come one by one as there is room.
+    fn stay_outside(self, deadline: Option<Deadline>) {
+        let word = self.load();
+        // The head may be about to take the lock.
+        let steps = if word.waiting() > 1 { 1 + sys::anything() % (word.waiting() - 1) } else { 0 };
+        let Some(ticket) = word.behind(steps) else { return };
+        let slot = self.place.slot(self.address(), ticket);
+        self.place.outside.fetch_add(1, Ordering::Relaxed);
+        let published = slot.publish();
+        if !planted(Bug::OutsideNoFence) {
+            fence(Ordering::SeqCst);
+        }
+        if self.flag_outside(word, ticket) {
+            slot.sleep(published, deadline);
+        } else {
+            sys::pause();
+        }
+        self.place.outside.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Sets the slow-path flag for one who waits for this ticket's turn. False if that may have come: the release that gives
+    /// it is no longer to come. Not with `fetch_or` as in `wait`: with nobody in line the flag would stay.
+    fn flag_outside(self, mut word: Word, ticket: u32) -> bool {
+        while word.in_line(ticket) && !word.turn(ticket) {
+            match self.exchange(word, Word(word.0 | PARKED), Ordering::Relaxed) {
+                Err(other) if !planted(Bug::OutsideNoReread) => word = other,
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    /// A ticket has left the line without having had its turn: tells those outside who wait for that. `word` was the last one
+    /// with it.
+    fn left(self, word: Word, ticket: u32) {
+        if word.parked() && !planted(Bug::LeftUnseen) {
+            fence(Ordering::SeqCst);
+            if self.place.outside.load(Ordering::Relaxed) > 0 {
+                self.place.slot(self.address(), ticket).kick();
+            }
         }
     }
 
@@ -251,7 +291,12 @@ impl Raw<'_> {
                 continue;
             };
             match self.exchange(word, next, Ordering::Acquire) {
-                Ok(_) => return end,
+                Ok(_) => {
+                    if matches!(end, Leaving::Left) {
+                        self.left(word, ticket);
+                    }
+                    return end;
+                }
                 Err(other) => word = other,
             }
         }
@@ -294,7 +339,10 @@ impl Raw<'_> {
             let next = if gone { word.advance() } else { word.release() };
             let next = if next.waiting() > 0 { Word(next.0 | GIVEN_UP) } else { next };
             match self.exchange(word, next, Ordering::AcqRel) {
-                Ok(_) if gone => word = next,
+                Ok(_) if gone => {
+                    self.left(word, word.head());
+                    word = next;
+                }
                 Ok(_) => return next,
                 Err(_) if gone => word = self.pass_head(),
                 Err(other) => word = other,
@@ -307,7 +355,10 @@ impl Raw<'_> {
         let mut word = self.load();
         loop {
             match self.exchange(word, word.advance(), Ordering::AcqRel) {
-                Ok(_) => return word.advance(),
+                Ok(_) => {
+                    self.left(word, word.head());
+                    return word.advance();
+                }
                 Err(other) => word = other,
             }
         }

@@ -1,6 +1,6 @@
 //! Two and three threads under loom.
 
-use super::{BYPASS, Bug, EARLY, FIFO, catches, caught, late, turns};
+use super::{BYPASS, Bug, EARLY, FIFO, catches, caught, crowd, late, late_crowd, turns};
 
 /// Preemptions with which bugs are looked for.
 const PREEMPTIONS: usize = 3;
@@ -43,6 +43,13 @@ fn who_runs_out_of_time_leaves_no_gap_in_the_line() {
     explore(2, late(BYPASS, 1, 1));
 }
 
+#[test]
+fn who_finds_no_room_in_the_line_comes_later() {
+    explore(2, crowd(FIFO, &[1, 1, 1], 1));
+    explore(2, crowd(BYPASS, &[2, 1, 1], 1));
+    explore(2, late_crowd(FIFO, 1, 1, 1));
+}
+
 const LOST: &str = "deadlock";
 const RACE: &str = "Causality violation";
 
@@ -64,3 +71,6 @@ caught!(looking_at_the_missing_too_early, LookRelaxed, LOST, late(FIFO, 1, 1));
 caught!(a_re_read_that_came_before_the_flag, RereadBeforeFlag, LOST, turns(FIFO, &[1, 1]));
 caught!(a_kick_that_is_taken_for_a_turn, TrustTheKick, RACE, turns(EARLY, &[1, 1, 1]));
 caught!(a_release_that_looks_for_the_missing_once, ReapLookedOnce, LOST, late(FIFO, 1, 1));
+caught!(no_fence_before_sleeping_outside, OutsideNoFence, LOST, crowd(FIFO, &[1, 1, 1], 1));
+caught!(sleeping_outside_without_a_re_read, OutsideNoReread, LOST, crowd(FIFO, &[1, 1, 1], 1));
+caught!(leaving_the_line_unseen, LeftUnseen, LOST, late_crowd(FIFO, 1, 1, 1));

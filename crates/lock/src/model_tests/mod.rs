@@ -32,9 +32,11 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(policy: Policy) -> Arc<Shared> {
+    fn new(policy: Policy, room: u32) -> Arc<Shared> {
         let (word, count) = (AtomicU32::new(0), Protected::new());
-        Arc::new(Shared { word, place: Place::new(), policy, count })
+        let mut place = Place::new();
+        place.room = room;
+        Arc::new(Shared { word, place, policy, count })
     }
 
     fn raw(&self) -> Raw<'_> {
@@ -123,8 +125,13 @@ impl Protected {
 
 /// `turns[0]` turns by this thread, the others by one thread each.
 fn turns(policy: Policy, turns: &'static [u32]) -> impl Fn() + Sync + Send + 'static {
+    crowd(policy, turns, 1023)
+}
+
+/// The same with a line that has room for so many.
+fn crowd(policy: Policy, turns: &'static [u32], room: u32) -> impl Fn() + Sync + Send + 'static {
     move || {
-        let shared = Shared::new(policy);
+        let shared = Shared::new(policy, room);
         let all = |shared: &Shared, n: u32| (0..n).for_each(|_| assert!(shared.turn()));
         let handles: Vec<_> = turns[1..]
             .iter()
@@ -141,8 +148,13 @@ fn turns(policy: Policy, turns: &'static [u32]) -> impl Fn() + Sync + Send + 'st
 
 /// The times of `late` threads run out while another holds the lock and `behind` more may be in line.
 fn late(policy: Policy, late: u32, behind: u32) -> impl Fn() + Sync + Send + 'static {
+    late_crowd(policy, late, behind, 1023)
+}
+
+/// The same with a line that has room for so many.
+fn late_crowd(policy: Policy, late: u32, behind: u32, room: u32) -> impl Fn() + Sync + Send + 'static {
     move || {
-        let shared = Shared::new(policy);
+        let shared = Shared::new(policy, room);
         shared.raw().lock(None).unwrap();
         let spawn = |turn: fn(&Shared) -> bool| {
             let shared = Arc::clone(&shared);

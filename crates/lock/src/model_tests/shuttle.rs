@@ -4,11 +4,11 @@
 use ::shuttle::scheduler::{PctScheduler, RandomScheduler};
 use ::shuttle::{Config, Runner};
 
-use super::{BYPASS, Bug, EARLY, FIFO, catches, caught, late, turns};
+use super::{BYPASS, Bug, EARLY, FIFO, catches, caught, crowd, late, late_crowd, turns};
 use crate::policy::Policy;
 
 /// Orders tried of each kind.
-const ORDERS: usize = 5_000;
+const ORDERS: usize = 10_000;
 /// Preemptions at which a bug may hide, for the second kind.
 const DEPTH: usize = 4;
 
@@ -44,6 +44,14 @@ fn who_runs_out_of_time_among_eight_leaves_no_gap_in_the_line() {
     check(late(BYPASS, 3, 4));
 }
 
+#[test]
+fn eight_threads_with_room_for_two_in_the_line() {
+    check(crowd(FIFO, EIGHT, 2));
+    check(crowd(BYPASS, EIGHT, 2));
+    check(late_crowd(FIFO, 3, 4, 2));
+    check(late_crowd(BYPASS, 4, 3, 3));
+}
+
 const LOST: &str = "deadlock";
 const WRONG: &str = "assertion";
 
@@ -54,6 +62,8 @@ caught!(waking_one_of_those_on_a_slot, WakeOneOfTheSlot, LOST, turns(FIFO, EIGHT
 caught!(passing_nobody_who_gave_up, NoReap, LOST, late(FIFO, 3, 4));
 caught!(giving_up_without_a_re_read, GiveUpWithoutReread, LOST, late(FIFO, 3, 4));
 caught!(entering_the_missing_after_the_flag, EnterAfterFlag, LOST, late(FIFO, 3, 4));
-caught!(looking_at_the_head_with_the_flag_set, ReapWithFlagSet, LOST, late(FIFO, 6, 1));
+caught!(looking_at_the_head_with_the_flag_set, ReapWithFlagSet, LOST, late(FIFO, 4, 1));
 caught!(flagging_a_ticket_that_was_passed, FlagUnseen, WRONG, late(FIFO, 6, 1));
 caught!(taking_a_turn_that_was_passed, TurnThoughPassed, WRONG, late(BYPASS, 6, 1));
+caught!(sleeping_outside_without_a_re_read, OutsideNoReread, LOST, crowd(FIFO, EIGHT, 2));
+caught!(leaving_the_line_unseen, LeftUnseen, LOST, late_crowd(FIFO, 3, 4, 2));
