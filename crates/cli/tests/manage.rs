@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 /// Three busy VMs on four pCPUs.
@@ -111,7 +112,10 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
             "machine = \"sim:host.toml\"\n[policy]\n\nreserved = \"0-9\"\n",
             "corefit.toml, line 4, key policy.reserved: the host has no pCPU 4-9",
         ),
-        ("[policy]\nvm = [{ name = \"a\", min = -1 }]\n", "corefit.toml, line 2, key vm: "),
+        (
+            "[policy]\nvm = [{ name = \"a\", min = -1 }]\n",
+            "corefit.toml, line 2, key policy.vm[0].min: -1 cannot be; give ",
+        ),
     ] {
         place.file("corefit.toml", text);
         let error = place.error(&["manage", "--config", "corefit.toml", "--for", "1s"]);
@@ -122,6 +126,103 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
     place.file("corefit.toml", "machine = \"host\"\n");
     let error = place.error(&["manage", "--config", "corefit.toml", "--machine", "mars"]);
     assert!(error.contains("--machine mars") && !error.contains("line"), "{error}");
+}
+
+#[test]
+fn a_plan_with_a_configuration_is_what_the_daemon_would_do_with_it() {
+    let place = Place::new();
+    let config = "machine = \"sim:host.toml\"\nmetrics = \"off\"\n[policy]\nsize = \"vcpu-bal\"\n\
+        [[policy.vm]]\nname = \"b\"\nexclude = true\n[[policy.vm]]\nname = \"c\"\nmin = 3\n";
+    place.file("corefit.toml", config);
+    let plan = |args: &[&str]| {
+        let args = [&["plan", "--json", "--config", "corefit.toml"], args].concat();
+        let output = place.corefit(&args);
+        assert!(output.status.success(), "{}", said(&output));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let one = |action: &serde_json::Value| {
+            let text = |key: &str| action[key].as_str().unwrap().to_owned();
+            (text("name"), text("lever"), text("to"))
+        };
+        let mut planned: Vec<_> = json["actions"].as_array().unwrap().iter().map(one).collect();
+        planned.sort();
+        (planned, json["notes"].to_string())
+    };
+    let (planned, notes) = plan(&[]);
+    // What the daemon says it would set, once it has waited.
+    let log = place.log(config, &["--for", "10s"]);
+    let value = |line: &str, key: &str| {
+        let rest = line.split_once(&format!(" {key}=")).unwrap().1;
+        let end = |rest: &str, mark| rest.split(mark).next().unwrap().to_owned();
+        rest.strip_prefix('"').map_or_else(|| end(rest, ' '), |rest| end(rest, '"'))
+    };
+    let mut would: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains(": would set "))
+        .map(|line| (value(line, "vm"), value(line, "lever"), value(line, "to")))
+        .collect();
+    would.sort();
+    assert_eq!(planned, would, "{log}");
+    assert_eq!(planned.len(), 2, "{planned:?}");
+    assert!(notes.contains("only running corefit manage shows") && notes.contains("3000 ms"), "{notes}");
+    // An option counts more than the file.
+    assert_eq!(plan(&["--size", "none"]).0, []);
+}
+
+/// A node of libvirt's test driver with a name of its own: other tests are no neighbours.
+fn node(place: &Place) -> String {
+    place.file(
+        "host.xml",
+        "<node><cpu><nodes>1</nodes><sockets>1</sockets><cores>2</cores><threads>1</threads></cpu>\
+         <memory>4000000</memory></node>",
+    );
+    format!("libvirt:test://{}", place.path("host.xml").display())
+}
+
+#[test]
+fn a_second_daemon_with_another_directory_is_refused_until_the_first_is_killed() {
+    let place = Place::new();
+    let machine = node(&place);
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--state"];
+    let first = Daemon(place.command(&[&args[..], &["a"]].concat()).stderr(Stdio::null()).spawn().unwrap());
+    until("it holds the machine", || {
+        let status = place.corefit(&["status", "--state", "a"]);
+        status.status.success() && !String::from_utf8_lossy(&status.stdout).contains(" 0 steps")
+    });
+    let second = [&args[..], &["b", "--for", "1s"]].concat();
+    let error = place.corefit(&second);
+    assert_eq!(error.status.code(), Some(2), "{}", said(&error));
+    assert!(said(&error).contains("another corefit is at work there"), "{}", said(&error));
+    drop(first); // kill -9
+    let next = place.corefit(&second);
+    assert!(next.status.success(), "{}", said(&next));
+}
+
+#[test]
+fn nobody_keeps_the_daemon_from_its_machine_by_taking_a_name() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    let place = Place::new();
+    let machine = node(&place);
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--for", "1s"];
+    // Any user may bind this; earlier versions took it for another corefit.
+    let log = place.corefit(&[&args[..], &["--state", "a"]].concat());
+    let name = said(&log)
+        .split_once("machine=")
+        .unwrap()
+        .1
+        .split_once(" does=")
+        .unwrap()
+        .0
+        .trim_matches('"')
+        .to_owned();
+    let sum: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let address = SocketAddr::from_abstract_name(format!("corefit-manage-{sum}")).unwrap();
+    let _taken = UnixListener::bind_addr(&address).unwrap();
+    let output = place.corefit(&[&args[..], &["--state", "b"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 #[test]

@@ -139,8 +139,11 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     daemon.configure(&config(excluded, sized));
     until("the one that is excluded is as it was", || a.cpus() == before);
     assert!(one(&b), "the other is not concerned: {}", daemon.log());
-    let status = String::from_utf8_lossy(&corefit(&["status", "--state", state]).stdout).into_owned();
-    assert!(status.contains(&format!("/{}: left alone: its rule says exclude", a.name)), "{status}");
+    // It is put back within the step whose end the status shows.
+    until("the status says so, too", || {
+        let status = String::from_utf8_lossy(&corefit(&["status", "--state", state]).stdout).into_owned();
+        status.contains(&format!("/{}: left alone: its rule says exclude", a.name))
+    });
     daemon.configure(&config(sized, "size = \"none\""));
     until("it is sized again, and the other as it was", || one(&a) && b.cpus() == before);
     assert!(!daemon.log().contains("somebody else"), "{}", daemon.log());
@@ -154,6 +157,33 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     assert!(one(&a));
     assert!(corefit(&["restore", "--state", state]).status.success());
     assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));
+}
+
+#[test]
+fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_again() {
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let group = or_skip!(Container::start(&cpu, &cpuset));
+    let before = group.cpus();
+    if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
+        println!("skipped: one CPU cannot be divided");
+        return;
+    }
+    let machine = format!("cgroups:/{}", group.name);
+    let config = format!(
+        "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n\
+         [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n",
+        group.name
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    until("it is sized", || group.cpus() != before);
+    group.set.as_ref().unwrap_or(&group.cpu).set("cpuset.cpus", &before);
+    until("that is seen", || daemon.log().contains("put the affinity of vCPU 0 back"));
+    assert_eq!(group.cpus(), before, "{}", daemon.log());
+    daemon.configure(&config);
+    until("it is sized again", || group.cpus() != before);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!(group.cpus(), before, "{}", daemon.log());
 }
 
 /// Works for 0.2 ms, sleeps for 1 ms, and so on.

@@ -121,6 +121,11 @@ pub(crate) fn task(path: &str, text: &str) -> Result<Task, ReadError> {
     })
 }
 
+/// Whether a thread runs, or is ready to, by its `stat`: field 3, proc(5).
+pub(crate) fn is_ready(stat: &str) -> bool {
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
+}
+
 /// Whether threads of a scheduling policy run before all that have weights (sched(7)).
 pub(crate) fn is_realtime(policy: i64) -> bool {
     [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].iter().any(|p| i64::from(*p) == policy)

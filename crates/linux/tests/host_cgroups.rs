@@ -136,6 +136,32 @@ fn real_time_threads_run_before_what_has_weights_and_no_quota_holds_them() {
 }
 
 #[test]
+fn a_group_that_gets_no_turn_for_long_waits_and_is_not_idle() {
+    let _alone = alone();
+    let above = or_skip!(heavy());
+    let group = above.child("a");
+    let _busy = loops(&group);
+    // A millisecond in each second: in most looks it did not run.
+    if group.quota_file().ends_with("cpu.max") {
+        group.set("cpu.max", "1000 1000000");
+    } else {
+        group.set("cpu.cfs_period_us", "1000000");
+        group.set("cpu.cfs_quota_us", "1000");
+    }
+    let mut machine = machine(&above, "*");
+    machine.observe().unwrap();
+    let seen: Vec<(f64, f64)> = (0..8)
+        .map(|_| {
+            let (_, host) = watch(&mut machine, Duration::from_millis(300));
+            let activity = &vms(&host)[0].activity;
+            (activity.used.unwrap().0, activity.waiting.unwrap().0)
+        })
+        .collect();
+    let none: Vec<f64> = seen.iter().filter(|(used, _)| *used == 0.0).map(|(_, waiting)| *waiting).collect();
+    assert!(!none.is_empty() && none.iter().all(|waiting| (waiting - 2.0).abs() < 0.1), "{seen:?}");
+}
+
+#[test]
 fn three_busy_groups_of_weights_1_2_1_get_what_is_predicted() {
     let _alone = alone();
     let above = or_skip!(heavy());

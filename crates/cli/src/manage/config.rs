@@ -9,6 +9,8 @@ use corefit_core::decide::Policy;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
+use super::keys;
+
 /// Where the journal is if nobody says otherwise.
 pub(crate) const STATE: &str = "/var/lib/corefit";
 /// Who may ask for metrics, if nobody says otherwise.
@@ -56,12 +58,17 @@ impl Config {
     }
 
     fn parse(text: &str) -> Result<Config> {
-        let mut config: Config = toml::from_str(text).map_err(|error| {
+        let unreadable = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
             let key = error.span().and_then(|span| key_at(text, span.start));
             let key = key.map_or(String::new(), |key| format!(", key {key}"));
-            anyhow!("line {line}{key}: {}", error.message().replace('\n', " "))
-        })?;
+            anyhow!("line {line}{key}: this is no TOML: {}", error.message().replace('\n', " "))
+        };
+        let document = DeTable::parse(text).map_err(unreadable)?;
+        if let Some(keys::Bad { at, key, what }) = keys::bad(text, document.get_ref()) {
+            bail!("line {}, key {key}: {what}", line_of(text, at));
+        }
+        let mut config: Config = toml::from_str(text).map_err(unreadable)?;
         if let Err(error) = config.policy.check() {
             let line = line_of_key(text, &format!("policy.{}", error.key)).unwrap_or(1);
             bail!("line {line}, key policy.{}: {}", error.key, error.what);
@@ -88,8 +95,17 @@ impl Config {
         })
     }
 
+    /// Why its machine cannot be had, where that is said.
+    pub(crate) fn not_opened(&self, file: Option<&Path>, error: anyhow::Error) -> anyhow::Error {
+        if file.is_none() || self.machine.is_none() {
+            return error;
+        }
+        let (place, why) = (self.place(file, "machine"), format!("{error:#}"));
+        anyhow!("{place}: {}", why.strip_prefix("--machine ").unwrap_or(&why))
+    }
+
     /// Where a key is: file, line and key.
-    pub(crate) fn place(&self, file: Option<&Path>, key: &str) -> String {
+    fn place(&self, file: Option<&Path>, key: &str) -> String {
         let file = file.map_or_else(|| "configuration".into(), |file| file.display().to_string());
         let line = line_of_key(&self.text, key).map_or(String::new(), |line| format!(", line {line}"));
         format!("{file}{line}, key {key}")
@@ -151,17 +167,40 @@ mod tests {
     #[test]
     fn errors_name_line_and_key() {
         for (text, start) in [
-            ("aply = true\n", "line 1, key aply: unknown field `aply`"),
-            ("apply = true\n\nmetrics = 3\n", "line 3, key metrics: invalid type"),
+            (
+                "aply = true\n",
+                "line 1, key aply: there is no such key; there are machine, apply, tell, state,",
+            ),
+            (
+                "size = \"none\"\n",
+                "line 1, key size: there is no such key; size stands below [policy]; there are",
+            ),
+            ("apply = true\n\nmetrics = 3\n", "line 3, key metrics: 3 cannot be; give an address in quotes"),
+            ("apply = \"yes\"\n", "line 1, key apply: \"yes\" cannot be; give true or false"),
+            (
+                "[[policy.vm]]\nname = \"a\"\nmin = \"two\"\n",
+                "line 3, key policy.vm[0].min: \"two\" cannot be; give a whole number of vCPUs, 1 or more",
+            ),
+            (
+                "[policy]\nvm = [{ name = \"a\",\n max = -1 }]\n",
+                "line 3, key policy.vm[0].max: -1 cannot be; give",
+            ),
+            (
+                "policy.interval_ms = 1.5\n",
+                "line 1, key policy.interval_ms: 1.5 cannot be; give a whole number of",
+            ),
             ("metrics = \"here\"\n", "line 1, key metrics: \"here\" is no address"),
-            ("[policy]\nsize = \"biggest\"\n", "line 2, key size: unknown variant `biggest`"),
+            (
+                "[policy]\nsize = \"biggest\"\n",
+                "line 2, key policy.size: \"biggest\" cannot be; give one of \"none\", \"vcpu-bal\"",
+            ),
             ("[policy]\n\ninterval_ms = 1\n", "line 3, key policy.interval_ms: give 50 to 3600000"),
             (
                 "[[policy.vm]]\nname = \"a\"\n\n[[policy.vm]]\nname = \"b\"\nmin = 0\n",
                 "line 6, key policy.vm[1].min: is 0",
             ),
             ("[[policy.vm]]\nmin = 1\n", "line 1, key policy.vm[0].name: is missing"),
-            ("apply = \n", "line 1, key apply: "),
+            ("apply = \n", "line 1, key apply: this is no TOML: "),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(start), "{text:?}: {error}");

@@ -332,7 +332,7 @@ impl<'a> Daemon<'a> {
                 step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
             let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
             let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
-            let (actions, failures) = counts.get(&vm.name).copied().unwrap_or_default();
+            let (actions, failures) = counts.get(&vm.id.0).copied().unwrap_or_default();
             VmStatus {
                 actions: actions + of_vm().count() as u64 - failed,
                 failures: failures + failed,
@@ -359,6 +359,7 @@ impl<'a> Daemon<'a> {
                     log(Level::Warning, "configuration", &[("note", what.into())]);
                 }
                 self.controller.reconfigure(config.policy.clone());
+                self.keeper.iter_mut().for_each(Keeper::try_again);
                 (self.config.policy, self.config.tell) = (config.policy, config.tell);
                 // What is so by the new one is said anew.
                 (self.told, self.notes, self.planned) = Default::default();

@@ -534,3 +534,37 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
     story.end();
     assert_eq!(story.machine.truth(1, Lever::Weight), theirs);
 }
+
+#[test]
+fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_but_not_what_a_guest_does() {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    let (id, on_machine) = (story.machine.id(1), VmId("sim-1".into()));
+    let set = |story: &mut Story, lever, to| {
+        let why = Why::Available { available: Cpus(1.0) };
+        let action = Action { vm: id.clone(), name: "b".into(), lever, from: None, to, why };
+        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
+    };
+    let weight = |weight| Value::Weight(Weight(weight));
+    let before = story.machine.truth(1, Lever::Weight);
+    assert!(set(&mut story, Lever::Weight, weight(200.0)).is_ok());
+    story.machine.sim.set(&on_machine, Lever::Weight, &before).unwrap();
+    for _ in 0..2 {
+        let result = set(&mut story, Lever::Weight, weight(300.0));
+        let Err(MachineError::Denied(why)) = result else { panic!("it was changed again") };
+        assert!(why.contains("somebody put the weight back"), "{why}");
+        assert_eq!(story.machine.truth(1, Lever::Weight), before);
+    }
+    story.keeper.as_mut().unwrap().try_again();
+    assert!(set(&mut story, Lever::Weight, weight(300.0)).is_ok());
+    // A guest that boots has all its vCPUs, and nobody wanted that.
+    let all = story.machine.truth(1, Lever::Online);
+    let one = || Value::Vcpus(CpuSet::first(1));
+    assert!(set(&mut story, Lever::Online, one()).is_ok());
+    story.machine.sim.set(&on_machine, Lever::Online, &all).unwrap();
+    assert!(set(&mut story, Lever::Online, one()).is_ok());
+    assert_eq!(story.machine.truth(1, Lever::Online), one());
+    story.end();
+    assert_eq!((story.machine.truth(1, Lever::Weight), story.machine.truth(1, Lever::Online)), (before, all));
+}

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome};
-use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight, What};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub(crate) struct Keeper {
     journal: Journal,
     /// Settings that somebody else changed after us.
     theirs: BTreeSet<(VmId, Lever)>,
+    /// Settings that somebody else made what they were before us.
+    put_back: BTreeSet<(VmId, Lever)>,
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
     told_at: BTreeMap<VmId, Time>,
@@ -74,8 +76,8 @@ pub(crate) struct Restored {
 
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
-        let (theirs, kept, told_at, released) = Default::default();
-        Keeper { journal, theirs, kept, told_at, released, budget }
+        let (theirs, put_back, kept, told_at, released) = Default::default();
+        Keeper { journal, theirs, put_back, kept, told_at, released, budget }
     }
 
     /// Settings that are changed now.
@@ -99,6 +101,11 @@ impl Keeper {
             _ => None,
         };
         self.entries().iter().filter_map(cpuset).collect()
+    }
+
+    /// What somebody put back may be changed again.
+    pub(crate) fn try_again(&mut self) {
+        self.put_back.clear();
     }
 
     /// Does what a plan says, as far as it can be done.
@@ -153,6 +160,9 @@ impl Keeper {
         if self.theirs.contains(&(vm.clone(), *lever)) {
             return Some(Err(MachineError::Denied(stands(*lever))));
         }
+        if self.put_back.contains(&(vm.clone(), *lever)) {
+            return Some(Err(MachineError::Denied(is_back(*lever))));
+        }
         let current = match machine.current(vm, *lever) {
             Ok(current) => current,
             Err(error) => return Some(Err(error)),
@@ -163,6 +173,11 @@ impl Keeper {
                 let now = format!("{}: it is {current} now", stands(*lever));
                 self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
                 return Some(Err(MachineError::Denied(now)));
+            }
+            if somebody_put_back(entry, &current) {
+                self.put_back.insert((vm.clone(), *lever));
+                self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
+                return Some(Err(MachineError::Denied(is_back(*lever))));
             }
             if same(&current, to) {
                 return Some(Ok(current));
@@ -278,6 +293,7 @@ impl Keeper {
         let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         self.kept.retain(|vm, _| here.contains(vm));
         self.theirs.retain(|(vm, _)| here.contains(vm));
+        self.put_back.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
         let ended = |entry: &Entry, machine: &mut dyn Act| {
             !here.contains(&entry.vm)
@@ -481,6 +497,21 @@ fn is_ours(entry: &Entry, current: &Value) -> bool {
     current.is_within(&all) && least.is_within(current)
 }
 
+/// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,
+/// nobody can tell.
+fn somebody_put_back(entry: &Entry, current: &Value) -> bool {
+    let stays = matches!(
+        entry.lever.kind(),
+        LeverKind::Weight
+            | LeverKind::HelperWeight
+            | LeverKind::Quota
+            | LeverKind::Affinity
+            | LeverKind::Nodes
+    );
+    let ours = entry.pending || entry.wrote.iter().any(|wrote| same(wrote, &entry.original));
+    stays && !ours && same(&entry.original, current)
+}
+
 /// Whether two values are the same, but for rounding.
 fn same(a: &Value, b: &Value) -> bool {
     let near = |a: f64, b: f64| (a - b).abs() <= ROUNDING;
@@ -493,6 +524,12 @@ fn same(a: &Value, b: &Value) -> bool {
 
 fn stands(lever: Lever) -> String {
     format!("somebody else changed the {lever} after corefit; that stands, and it is left alone")
+}
+
+fn is_back(lever: Lever) -> String {
+    format!(
+        "somebody put the {lever} back; it is left alone until the VM or corefit starts again, or the configuration is read again"
+    )
 }
 
 fn not_tried() -> MachineError {

@@ -90,7 +90,8 @@ fn text(status: &Status) -> String {
         let _ = write!(out, "# HELP corefit_vm_{name} {help}\n# TYPE corefit_vm_{name} {kind}\n");
         for vm in &status.vms {
             if let Some(value) = value(vm) {
-                let _ = writeln!(out, "corefit_vm_{name}{{vm=\"{}\"}} {value}", label(&vm.name));
+                let (vm, id) = (label(&vm.name), label(&vm.id));
+                let _ = writeln!(out, "corefit_vm_{name}{{vm=\"{vm}\",id=\"{id}\"}} {value}");
             }
         }
     }
@@ -122,18 +123,41 @@ mod tests {
     #[test]
     fn the_page_has_each_vm_and_no_value_where_none_is_known() {
         let board = Board::default();
-        let vm = VmStatus { name: "a\"b".into(), used: Some(Cpus(1.5)), actions: 3, ..VmStatus::default() };
+        let vm = VmStatus {
+            name: "a\"b".into(),
+            id: "7".into(),
+            used: Some(Cpus(1.5)),
+            actions: 3,
+            ..VmStatus::default()
+        };
         board.lock().vms = vec![vm];
         let address = serve("127.0.0.1:0".parse().unwrap(), &board).unwrap();
         let text = ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-        assert!(text.contains("corefit_vm_used_cpus{vm=\"a\\\"b\"} 1.5\n"), "{text}");
+        assert!(text.contains("corefit_vm_used_cpus{vm=\"a\\\"b\",id=\"7\"} 1.5\n"), "{text}");
         assert!(
-            text.contains("corefit_vm_actions_total{vm=\"a\\\"b\"} 3\n") && text.contains("corefit_up 1\n")
+            text.contains("corefit_vm_actions_total{vm=\"a\\\"b\",id=\"7\"} 3\n")
+                && text.contains("corefit_up 1\n")
         );
         assert!(!text.contains("corefit_vm_entitled_cpus{"), "{text}");
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn vms_of_one_name_have_series_of_their_own() {
+        let vm = |id: &str| VmStatus { name: "web\n".into(), id: id.into(), ..VmStatus::default() };
+        let text = text(&Status { vms: vec![vm("u-1#1"), vm("/machine/web@7")], ..Status::default() });
+        let mut series: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.rsplit_once(' ').unwrap().0)
+            .collect();
+        let all = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), all, "{text}");
+        assert!(series.contains(&"corefit_vm_vcpus{vm=\"web\\n\",id=\"/machine/web@7\"}"), "{text}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod faults;
 mod held;
 mod journal;
 pub(crate) mod keeper;
+mod keys;
 mod log;
 mod metrics;
 mod restore;
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use corefit_core::decide::{Controller, Policy};
 use corefit_core::machine::Act;
 
@@ -40,6 +41,7 @@ pub(crate) use journal::Journal;
 pub(crate) use keeper::Keeper;
 pub(crate) use restore::{RestoreArgs, run as restore};
 pub(crate) use status::{StatusArgs, run as status};
+pub(crate) use telling::Telling;
 
 /// Keep each VM at what it can use: the daemon
 ///
@@ -75,14 +77,11 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
     // An option has no place in a file.
-    let file = args.config.as_deref().filter(|_| args.machine.is_none() && config.machine.is_some());
-    let mut machine = machine.open_to_act().map_err(|error| match file {
-        Some(_) => {
-            let (place, why) = (config.place(file, "machine"), format!("{error:#}"));
-            anyhow!("{place}: {}", why.strip_prefix("--machine ").unwrap_or(&why))
-        }
-        None => error,
-    })?;
+    let opened = machine.open_to_act();
+    let mut machine = match &args.machine {
+        Some(_) => opened?,
+        None => opened.map_err(|error| config.not_opened(args.config.as_deref(), error))?,
+    };
     fits(&config, args.config.as_deref(), &mut *machine)?;
     let keeper = config
         .apply

@@ -47,6 +47,9 @@ pub(crate) struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VmStatus {
     pub(crate) name: String,
+    /// Tells VMs of one name from each other.
+    #[serde(default)]
+    pub(crate) id: String,
     /// All that it could have, and those online.
     pub(crate) vcpus: usize,
     pub(crate) online: usize,
@@ -79,6 +82,7 @@ impl VmStatus {
         let excluded = excluded.then_some("its rule says exclude");
         VmStatus {
             name: vm.name.clone(),
+            id: vm.id.0.clone(),
             vcpus: vm.vcpus.len(),
             online: vm.online().len(),
             entitled: estimate.and_then(|e| e.entitled),
@@ -104,7 +108,7 @@ impl Board {
 
     /// Actions and failures of each VM so far, to go on counting.
     pub(crate) fn counts(&self) -> BTreeMap<String, (u64, u64)> {
-        self.lock().vms.iter().map(|vm| (vm.name.clone(), (vm.actions, vm.failures))).collect()
+        self.lock().vms.iter().map(|vm| (vm.id.clone(), (vm.actions, vm.failures))).collect()
     }
 }
 

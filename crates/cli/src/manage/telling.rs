@@ -15,7 +15,7 @@ const DEADBAND: f64 = 0.2;
 
 /// What guests were told.
 #[derive(Default)]
-pub(super) struct Telling {
+pub(crate) struct Telling {
     known: BTreeMap<VmId, Known>,
 }
 
@@ -26,7 +26,7 @@ struct Known {
 
 impl Telling {
     /// What to tell now. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs.
-    pub(super) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
+    pub(crate) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
         self.known.retain(|vm, _| host.vms.iter().any(|seen| seen.seen.id == *vm));
         let mut actions = Vec::new();
         for vm in &host.vms {

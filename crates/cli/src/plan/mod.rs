@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use corefit_core::decide::{Action, Controller, Plan, Policy, Rule, Shaper, Step};
+use corefit_core::decide::{Action, Arbiter, Controller, Helpers, Plan, Policy, Rule, Shaper, Sizer, Step};
 use corefit_core::machine::{Role, Snapshot, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
@@ -18,48 +18,48 @@ use crate::durations::{duration, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
-use crate::manage::{Config, yields};
+use crate::manage::{Config, Telling, yields};
 use crate::{lines, printable};
 
 /// What the controllers would change on a host now, and why
 ///
-/// Looks twice, and changes nothing. With the size policy `corefit` the first thing that it would do is often to try a
-/// number of vCPUs.
+/// Looks twice, and changes nothing. With --config it plans what `corefit manage` would with that file; options count more. With
+/// the size policy `corefit` the first thing that it would do is often to try a number of vCPUs.
 #[derive(clap::Args)]
 pub(crate) struct PlanArgs {
-    /// How many vCPUs: none, vcpu-bal, vscale, pcpu-est, corefit
-    #[arg(long, value_name = "POLICY", default_value = "corefit", value_parser = named::<corefit_core::decide::Sizer>)]
-    size: corefit_core::decide::Sizer,
-    /// Who is served first: none, fcfs, priority, max-min
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Arbiter>)]
-    arbitrate: corefit_core::decide::Arbiter,
+    /// How many vCPUs: none, vcpu-bal, vscale, pcpu-est, corefit [default: that of the configuration, else corefit]
+    #[arg(long, value_name = "POLICY", value_parser = named::<corefit_core::decide::Sizer>)]
+    size: Option<corefit_core::decide::Sizer>,
+    /// Who is served first: none, fcfs, priority, max-min [default: that of the configuration, else none, as of those below]
+    #[arg(long, value_name = "POLICY", value_parser = named::<corefit_core::decide::Arbiter>)]
+    arbitrate: Option<corefit_core::decide::Arbiter>,
     /// What VMs weigh: none, grants
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Weigher>)]
-    weigh: corefit_core::decide::Weigher,
+    #[arg(long, value_name = "POLICY", value_parser = named::<corefit_core::decide::Weigher>)]
+    weigh: Option<corefit_core::decide::Weigher>,
     /// On which pCPUs: none, ulas, optimal-affinity, corefit
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<corefit_core::decide::Placer>)]
-    place: corefit_core::decide::Placer,
+    #[arg(long, value_name = "POLICY", value_parser = named::<corefit_core::decide::Placer>)]
+    place: Option<corefit_core::decide::Placer>,
     /// In which timeslices: none, burst, long-period, proportional, slice, corefit
-    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = named::<Shaper>)]
-    shape: Shaper,
+    #[arg(long, value_name = "POLICY", value_parser = named::<Shaper>)]
+    shape: Option<Shaper>,
     /// How long any VM may stand still because of its quota, 1ms to 1s; for longer periods
     #[arg(long, value_name = "TIME", value_parser = period)]
     latency: Option<Duration>,
-    /// What VMs are going to want: ewma, pid, ftds, aisd
-    #[arg(long, value_name = "POLICY", default_value = "ftds", value_parser = named::<corefit_core::decide::Forecast>)]
-    demand: corefit_core::decide::Forecast,
-    /// What an administrator says of VMs (class, priority, limits, exclusion) and of pCPUs that are the host's: the
-    /// `[policy]` of a configuration. Policies are those of the options, unless a rule names another
+    /// What VMs are going to want: ewma, pid, ftds, aisd [default: that of the configuration, else ftds]
+    #[arg(long, value_name = "POLICY", value_parser = named::<corefit_core::decide::Forecast>)]
+    demand: Option<corefit_core::decide::Forecast>,
+    /// A configuration of `corefit manage`: its machine, its policies, its rules for VMs, and whether guests are told
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Time between the two looks
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    interval: Duration,
+    /// Time between the two looks [default: that of the configuration, else 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    machine: MachineArg,
+    /// Which machine: as for `explain` [default: that of the configuration, else host]
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
 }
 
 /// The document for programs.
@@ -93,30 +93,20 @@ struct Line<'a> {
 
 /// Runs the verb.
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
-    let mut machine = args.machine.open()?;
-    // One look is all there is: what a daemon would wait for is not waited for.
-    let latency_ms = args.latency.map(|latency| u64::try_from(latency.as_millis()).unwrap_or(u64::MAX));
     let config = Config::read(args.config.as_deref())?;
-    let given = &config.policy;
-    let vm = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
-    let policy = Policy {
-        size: args.size,
-        arbitrate: args.arbitrate,
-        demand: args.demand,
-        weigh: args.weigh,
-        place: args.place,
-        shape: args.shape,
-        vm: vm.into_iter().chain(given.vm.clone()).collect(),
-        reserved: given.reserved.clone(),
-        dwell_ms: 0,
-        lever_ms: 0,
-        ..Policy::default()
+    let arg = MachineArg::named(args.machine.as_deref().or(config.machine.as_deref()).unwrap_or("host"));
+    let opened = arg.open();
+    let mut machine = match &args.machine {
+        Some(_) => opened?,
+        None => opened.map_err(|error| config.not_opened(args.config.as_deref(), error))?,
     };
+    let interval = args.interval.unwrap_or(config.policy.interval());
+    let policy = policy(args, &config.policy);
     policy.check().map_err(|error| anyhow!("{}: {}", error.key, error.what))?;
     let sensitive =
-        args.shape == Shaper::LongPeriod && policy.vm.iter().all(|rule| rule.latency_ms.is_none());
-    let mut controller = Controller::new(policy);
-    let yields = if args.machine.clock().is_some() { yields::detect(&Root::live()) } else { Vec::new() };
+        policy.shape == Shaper::LongPeriod && policy.vm.iter().all(|rule| rule.latency_ms.is_none());
+    let mut controller = Controller::new(policy.clone());
+    let yields = if arg.clock().is_some() { yields::detect(&Root::live()) } else { Vec::new() };
     let look = |mut seen: Snapshot| {
         yields::leave_alone(&mut seen, &yields);
         if args.json { seen } else { printable::names(seen) }
@@ -126,17 +116,23 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     config.fits(args.config.as_deref(), (&pcpus, &offline))?;
     let first = look(first);
     controller.step(&first)?;
-    if !machine.pass(args.interval)? {
+    if !machine.pass(interval)? {
         bail!("{}: it has one snapshot only; record for longer", machine.name());
     }
     let now = look(machine.observe()?);
     let name = printable::text(&machine.name());
     let mut step = controller.step(&now).with_context(|| name.clone())?;
+    if args.config.is_some() {
+        if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
+            step.plan.actions.extend(Telling::default().step(host, &policy));
+        }
+        step.notes.extend(only_running(&config.policy, &policy, &step.plan));
+    }
     if sensitive {
         step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());
     }
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
-    let then = match found(args, &name, (&first, &now), &step.plan) {
+    let then = match found(args, arg.name(), &name, (&first, &now), &step.plan) {
         Ok(then) => then,
         Err(error) => {
             step.notes.push(format!("what corefit check finds then is not known: {error:#}"));
@@ -148,13 +144,63 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The policy of a configuration, with what the command line says instead. One look is all there is: what a daemon would wait for
+/// is not waited for.
+fn policy(args: &PlanArgs, given: &Policy) -> Policy {
+    let latency_ms = args.latency.map(|latency| u64::try_from(latency.as_millis()).unwrap_or(u64::MAX));
+    let vm = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
+    Policy {
+        size: args.size.unwrap_or(given.size),
+        arbitrate: args.arbitrate.unwrap_or(given.arbitrate),
+        demand: args.demand.unwrap_or(given.demand),
+        weigh: args.weigh.unwrap_or(given.weigh),
+        place: args.place.unwrap_or(given.place),
+        shape: args.shape.unwrap_or(given.shape),
+        vm: vm.into_iter().chain(given.vm.clone()).collect(),
+        dwell_ms: 0,
+        lever_ms: 0,
+        ..given.clone()
+    }
+}
+
+/// What a daemon does with a policy that two looks cannot show.
+fn only_running(given: &Policy, policy: &Policy, plan: &Plan) -> Option<String> {
+    let any = |of: &dyn Fn(&Rule) -> bool| policy.vm.iter().any(of);
+    let shapes = |shape: Shaper| !matches!(shape, Shaper::None | Shaper::Slice);
+    let mut what = Vec::new();
+    if policy.size == Sizer::Corefit || any(&|rule| rule.size == Some(Sizer::Corefit)) {
+        what.push("where the size policy corefit ends up once it has tried".into());
+    }
+    if shapes(policy.shape) || any(&|rule| rule.shape.is_some_and(shapes)) {
+        what.push("which timeslices it keeps, as what brings nothing is undone".into());
+    }
+    if policy.helpers == Helpers::Light || any(&|rule| rule.helpers == Some(Helpers::Light)) {
+        what.push("who starves at other times than now".into());
+    }
+    if policy.arbitrate != Arbiter::None {
+        what.push(
+            "what VMs are going to want by more than these two looks, and who waits for how long".into(),
+        );
+    }
+    if given.dwell_ms > 0 && !plan.actions.is_empty() {
+        what.push(format!("whether who is to get less is so for {} ms (dwell_ms)", given.dwell_ms));
+    }
+    (!what.is_empty()).then(|| format!("only running corefit manage shows: {}", what.join("; ")))
+}
+
 /// What `corefit check` finds once a plan is followed, and not now.
-fn found(args: &PlanArgs, name: &str, seen: (&Snapshot, &Snapshot), plan: &Plan) -> Result<Vec<Follows>> {
+fn found(
+    args: &PlanArgs,
+    machine: &str,
+    name: &str,
+    seen: (&Snapshot, &Snapshot),
+    plan: &Plan,
+) -> Result<Vec<Follows>> {
     if plan.actions.is_empty() {
         return Ok(Vec::new());
     }
     let host = estimate(seen.0, seen.1)?;
-    let mut subject = watched(args.machine.name(), name, seen.1, &host)?;
+    let mut subject = watched(machine, name, seen.1, &host)?;
     if !args.json {
         subject.vms.iter_mut().for_each(|vm| vm.name = printable::text(&vm.name));
     }
@@ -225,7 +271,7 @@ fn named<T: DeserializeOwned>(name: &str) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use corefit_core::decide::{Sizer, Why};
+    use corefit_core::decide::Why;
     use corefit_core::machine::{Lever, Value, VmId};
     use corefit_core::{CpuSet, Cpus};
 

@@ -113,7 +113,7 @@ impl Controller {
         }
     }
 
-    /// Another policy from now on; what was learned is kept, but for what another stage learned.
+    /// Another policy from now on; what was learned is kept, but for what another stage learned. Who refused is asked again.
     pub fn reconfigure(&mut self, policy: Policy) {
         if policy.arbitrate != self.policy.arbitrate {
             self.arbiter = arbiter(policy.arbitrate);
@@ -122,6 +122,10 @@ impl Controller {
             self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
         }
         self.placer = placer(&policy);
+        self.known.values_mut().for_each(|known| known.refused = false);
+        self.weighing.try_again();
+        self.lightening.try_again();
+        self.shaping.try_again();
         self.policy = policy;
         self.said.clear();
     }

@@ -89,6 +89,11 @@ impl Lightening {
         actions
     }
 
+    /// Who refused is asked again.
+    pub fn try_again(&mut self) {
+        self.vms.values_mut().for_each(|known| known.refused = false);
+    }
+
     /// What became of an action of the last step.
     pub fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever: Lever::HelperWeight, from: Some(Value::Weight(from)), why, .. } =

@@ -121,6 +121,11 @@ impl Weighing {
         }
     }
 
+    /// Who refused is asked again.
+    pub fn try_again(&mut self) {
+        self.vms.values_mut().for_each(|known| known.refused = false);
+    }
+
     /// Whose the weights are: what is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, seen: &HostEstimate) {
         let here: BTreeSet<&VmId> = seen.vms.iter().map(|vm| &vm.seen.id).collect();

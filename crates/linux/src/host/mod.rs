@@ -434,7 +434,10 @@ impl HostReader {
         let used = self.usage(path, g);
         let Some(known) = self.groups.get_mut(path) else { return };
         known.tally.on = CpuSet::default();
+        let over = self.last.map_or(Duration::ZERO, |last| g.now.since(last));
+        let over_ns = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
         if used == Some(0) && !first {
+            known.tally.rested(&self.kept, over_ns);
             g.view.others.extend(known.realtime.states(&scene(path, g.now, self.last, &g.all), owner));
             return;
         }
@@ -446,7 +449,7 @@ impl HostReader {
         let before = known.tally.sums().run_ns.unwrap_or(0);
         let masks = known.read_at == g.now || known.tally.masks.is_empty();
         let last = self.last.filter(|_| !first || known.began.is_some());
-        let did = known.tally.update(&mut self.kept, &threads, &Look { last, places, masks });
+        let did = known.tally.update(&mut self.kept, &threads, &Look { over_ns, last, places, masks });
         let scene = scene(path, g.now, self.last, &g.all);
         known.realtime.update(&self.kept, &self.tree, &did, &scene);
         if used.is_none() {

@@ -1,4 +1,7 @@
 //! Sums over threads that come and go, which never run backwards.
+//!
+//! The kernel adds what a thread waited when it runs again. One that starves for seconds would look idle until then, so a thread
+//! that stopped running is asked whether it is ready to, and what it is ready counts as waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +13,7 @@ use crate::proc::{self, TICK_NS, Task};
 use crate::root::ReadError;
 use crate::sample;
 
-/// Where threads of a group may run is looked up for so many at most.
+/// Where threads of a group may run, and whether those that stopped running are ready to, is looked up for so many at most.
 const LOOKED_UP: usize = 64;
 
 /// What one thread has done so far, ns: run and waited.
@@ -19,7 +22,7 @@ pub(crate) type Done = (u64, u64);
 /// The threads of a group and of all below it.
 #[derive(Default)]
 pub(crate) struct Tally {
-    known: BTreeMap<u32, (Done, u64)>,
+    known: BTreeMap<u32, Seen>,
     run_ns: u64,
     wait_ns: u64,
     runs: u64,
@@ -31,8 +34,24 @@ pub(crate) struct Tally {
     pub(crate) masks: CpuSet,
 }
 
+/// A thread, as it was seen last.
+#[derive(Clone, Copy)]
+struct Seen {
+    pid: u32,
+    done: Done,
+    runs: u64,
+    /// It ran before that look, or may have.
+    ran: bool,
+    /// It stopped, and was ready to run.
+    stuck: bool,
+    /// What counts as waited though the kernel has not added it yet, ns.
+    owed: u64,
+}
+
 /// How a group's threads are read.
 pub(crate) struct Look {
+    /// Since the last look, ns.
+    pub(crate) over_ns: u64,
     /// The last one, if new threads in the group can be those that were born since; `None` if nothing
     /// was known of the group then.
     pub(crate) last: Option<Time>,
@@ -55,19 +74,32 @@ impl Tally {
         let mut first = Vec::new();
         let mut on = Vec::new();
         let mut masks: Vec<CpuId> = Vec::new();
+        let mut asks = LOOKED_UP;
         for &(pid, tid) in threads {
             let Ok((done, runs)) = schedstat(kept, pid, tid) else { continue };
             let old = self.known.get(&tid).copied();
-            let then = old.map(|(done, _)| done);
+            let then = old.map(|old| old.done);
             let (run, wait) = grown(then, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
             // Who came from elsewhere did nothing here yet.
-            let before = old.map_or(if (run, wait) == done { 0 } else { runs }, |(_, before)| before);
+            let before = old.map_or(if (run, wait) == done { 0 } else { runs }, |old| old.runs);
+            let (stuck, owed) = old.map_or((false, 0), |old| (old.stuck, old.owed));
+            let mut seen =
+                Seen { pid, done, runs, ran: run > 0 || old.is_none_or(|old| old.ran), stuck, owed };
             if run + wait > 0 && is_realtime(kept, pid, tid) {
                 first.push(((pid, tid), (run, wait)));
+                (seen.ran, seen.stuck) = (false, false);
             } else {
                 self.run_ns += run;
-                self.wait_ns += wait;
+                self.wait_ns += wait.saturating_sub(owed);
                 self.runs += runs.saturating_sub(before);
+                if wait > 0 {
+                    seen.owed = 0;
+                }
+                if run > 0 {
+                    seen.stuck = false;
+                } else if old.is_some() {
+                    self.wait_ns += seen.asked(kept, tid, look.over_ns, &mut asks);
+                }
             }
             if run > 0 && on.len() < look.places {
                 on.extend(task(kept, pid).ok().and_then(|task| task.on));
@@ -75,7 +107,7 @@ impl Tally {
             if look.masks && now.len() < LOOKED_UP {
                 masks.extend(affinity(kept, pid).iter().flat_map(CpuSet::iter));
             }
-            now.insert(tid, (done, runs));
+            now.insert(tid, seen);
         }
         self.blind = now.is_empty() && !threads.is_empty();
         self.known = now;
@@ -85,6 +117,14 @@ impl Tally {
                 if threads.len() > LOOKED_UP { CpuSet::default() } else { masks.into_iter().collect() };
         }
         first
+    }
+
+    /// None of them ran since the last look, so long ago; they are not read.
+    pub(crate) fn rested(&mut self, kept: &Kept, over_ns: u64) {
+        let mut asks = LOOKED_UP;
+        for (tid, seen) in &mut self.known {
+            self.wait_ns += seen.asked(kept, *tid, over_ns, &mut asks);
+        }
     }
 
     /// The sums since the first look; without those of real-time threads, and of threads that came and
@@ -101,6 +141,21 @@ impl Tally {
 
     pub(crate) fn is_blind(&self) -> bool {
         self.blind
+    }
+}
+
+impl Seen {
+    /// What a thread waited that did not run since the last look, ns: all of that time if it ran or waited before it, and is ready.
+    fn asked(&mut self, kept: &Kept, tid: u32, over_ns: u64, asks: &mut usize) -> u64 {
+        if !(self.ran || self.stuck) || *asks == 0 {
+            return 0;
+        }
+        *asks -= 1;
+        let stat = kept.root.read(&format!("/proc/{}/task/{tid}/stat", self.pid));
+        (self.ran, self.stuck) = (false, stat.is_ok_and(|stat| proc::is_ready(&stat)));
+        let waited = if self.stuck { over_ns } else { 0 };
+        self.owed += waited;
+        waited
     }
 }
 
@@ -173,7 +228,7 @@ mod tests {
             threads.iter().for_each(|&(tid, done)| thread(dir.path(), tid, done));
             let listed: Vec<_> = threads.iter().map(|&(tid, _)| (tid, tid)).collect();
             let last = (last > 0).then_some(Time(last));
-            let look = Look { last, places: 64, masks: false };
+            let look = Look { over_ns: 1000, last, places: 64, masks: false };
             tally.update(&mut kept, &listed, &look);
             let sums = tally.sums();
             (sums.run_ns.unwrap(), sums.wait_ns.unwrap())
@@ -187,11 +242,43 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_is_ready_and_does_not_run_waits_before_the_kernel_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kept = Kept::new(Root::at(dir.path()));
+        let state = |state: char| {
+            let stat = format!("7 (a) {state} 1 7 7 0\n");
+            std::fs::write(dir.path().join("proc/7/task/7/stat"), stat).unwrap();
+        };
+        let mut tally = Tally::default();
+        let mut update = |tally: &mut Tally, done: Done| {
+            thread(dir.path(), 7, done);
+            let look = Look { over_ns: 1000, last: Some(Time(60_000_000_000)), places: 0, masks: false };
+            tally.update(&mut kept, &[(7, 7)], &look);
+            tally.sums().wait_ns.unwrap()
+        };
+        let rest = Kept::new(Root::at(dir.path()));
+        let rested = |tally: &mut Tally| {
+            tally.rested(&rest, 1000);
+            tally.sums().wait_ns.unwrap()
+        };
+        assert_eq!(update(&mut tally, (100, 10)), 0);
+        state('R');
+        assert_eq!(update(&mut tally, (200, 10)), 0, "it ran");
+        assert_eq!(rested(&mut tally), 1000, "nobody in the group ran");
+        assert_eq!(update(&mut tally, (200, 10)), 2000, "another did");
+        assert_eq!(update(&mut tally, (201, 2015)), 2005, "the kernel adds it all, and 5");
+        state('S');
+        assert_eq!(rested(&mut tally), 2005, "it sleeps");
+        state('R');
+        assert_eq!(rested(&mut tally), 2005, "it may just have woken up");
+    }
+
+    #[test]
     fn threads_without_counters_give_no_sums() {
         let dir = tempfile::tempdir().unwrap();
         let mut kept = Kept::new(Root::at(dir.path()));
         let mut tally = Tally::default();
-        let look = Look { last: None, places: 0, masks: false };
+        let look = Look { over_ns: 0, last: None, places: 0, masks: false };
         tally.update(&mut kept, &[(7, 7)], &look);
         assert_eq!((tally.sums(), tally.is_blind()), (Counters::default(), true));
         tally.update(&mut kept, &[], &look);

@@ -10,6 +10,8 @@ use std::time::Instant;
 use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet};
 
+use crate::proc::is_ready;
+
 /// A thread, of which it is known what it did when it was read last.
 pub(super) struct Thread {
     pub(super) tid: u32,
@@ -140,11 +142,6 @@ impl Thread {
 fn last_cpu(stat: &str) -> Option<CpuId> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(39 - 3)?.parse().ok().map(CpuId)
-}
-
-/// Field 3, proc(5): running, or ready to.
-fn is_ready(stat: &str) -> bool {
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
 }
 
 /// What a thread of QEMU is.

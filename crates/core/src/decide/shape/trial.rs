@@ -99,6 +99,11 @@ impl Shaping {
         actions
     }
 
+    /// Who refused is asked again.
+    pub fn try_again(&mut self) {
+        self.vms.values_mut().for_each(|known| known.refused = false);
+    }
+
     /// What became of an action of the last step.
     pub fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever, .. } = &outcome.action;
