@@ -6,7 +6,7 @@ use corefit_core::topology::Topology;
 use corefit_linux::formats::{Format, decode, detect};
 use libfuzzer_sys::fuzz_target;
 
-const FORMATS: [Format; 8] = [
+const FORMATS: [Format; 9] = [
     Format::Hwloc,
     Format::Capabilities,
     Format::Domain,
@@ -14,6 +14,7 @@ const FORMATS: [Format; 8] = [
     Format::XlList,
     Format::XlConfig,
     Format::Kubelet,
+    Format::KubeletMemory,
     Format::Synthetic,
 ];
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -45,16 +46,17 @@ struct Document {
 /// # Errors
 /// One line that names the file, the line and the remedy.
 pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> {
-    let documents: Vec<Document> = files.iter().map(|file| open(file)).collect::<Result<_>>()?;
+    let (trees, files): (Vec<&String>, Vec<&String>) = files.iter().partition(|file| is_tree(file));
+    let documents: Vec<Document> = files.into_iter().map(|file| open(file)).collect::<Result<_>>()?;
     let mut inputs = match machine {
         Some(machine) => live(machine)?,
-        None if documents.is_empty() => live("host")?,
+        None if documents.is_empty() && trees.is_empty() => live("host")?,
         None => {
             let of_vms = documents.iter().any(|document| !document.format.is_host());
             Inputs { subject: Subject::default(), host: String::new(), notes: Vec::new(), of_vms }
         }
     };
-    host(&documents, &mut inputs)?;
+    host(&documents, &trees, &mut inputs)?;
     // Those of a live machine are definitions in force.
     let live = std::mem::take(&mut inputs.subject.vms);
     let mut vms: Vec<(Vm, Format)> = live.into_iter().map(|vm| (vm, Format::Domain)).collect();
@@ -73,6 +75,16 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
             }
         }
     }
+    let of_memory = documents.iter().find(|document| document.format == Format::KubeletMemory);
+    if let Some(memory) = of_memory.filter(|_| !documents.iter().any(|other| other.format == Format::Kubelet))
+    {
+        bail!(
+            "{}: tells the memory of containers; give cpu_manager_state, which is beside it, as well",
+            memory.name
+        );
+    }
+    // Containers with memory of their own on pCPUs that all share.
+    vms.retain(|(vm, format)| *format != Format::KubeletMemory || !vm.vcpus.is_empty());
     inputs.subject.vms = vms.into_iter().map(|(vm, _)| vm).collect();
     Ok(inputs)
 }
@@ -87,13 +99,18 @@ pub(crate) fn this_machine() -> Result<Inputs> {
     Ok(Inputs { subject, host: "this machine".into(), notes: Vec::new(), of_vms: false })
 }
 
+/// Whether a directory holds a copy of a machine's `/sys`.
+fn is_tree(name: &str) -> bool {
+    Path::new(name).join("sys/devices/system/cpu").is_dir()
+}
+
 /// A file, or what it would hold.
 fn open(name: &str) -> Result<Document> {
     let document = |text: String| -> Result<Document> {
         let format = formats::detect(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         Ok(Document { name: name.into(), text, format })
     };
-    let mut file = match File::open(name) {
+    let mut file = match File::open(if name == "-" { "/dev/stdin" } else { name }) {
         Ok(file) => file,
         // "2 sockets x 8 cores" is a machine; a file of that name would have come first.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.contains(' ') => {
@@ -103,7 +120,7 @@ fn open(name: &str) -> Result<Document> {
     };
     let meta = file.metadata().with_context(|| format!("{name}: cannot be read"))?;
     if meta.is_dir() {
-        bail!("{name}: is a directory; give files, as in {name}/*");
+        bail!("{name}: is a directory; give files, as in {name}/*, or a copy of a host's /sys in {name}/sys");
     }
     let mut bytes = Vec::new();
     file.by_ref()
@@ -118,25 +135,31 @@ fn open(name: &str) -> Result<Document> {
 }
 
 /// The host of the files; without any, of the machine, else this one.
-fn host(documents: &[Document], inputs: &mut Inputs) -> Result<()> {
-    let mut hosts = documents.iter().filter(|document| document.format.is_host());
-    if let Some(document) = hosts.next() {
-        if let Some(second) = hosts.next() {
-            bail!("{} and {} both describe a host; give one of them", document.name, second.name);
-        }
-        let found = document.format.topology(&document.text);
-        inputs.subject.topology = Some(found.map_err(|error| anyhow!("{}: {error}", document.name))?);
-        inputs.host.clone_from(&document.name);
-    } else if inputs.subject.topology.is_none() {
-        inputs.subject.topology = Some(topology::read(&Root::live()).context("the shape of this machine")?);
-        inputs.host = "this machine".into();
-        let text = "no file describes the host (virsh capabilities, lstopo x.xml, xl info -n): this machine is taken for it";
-        inputs.notes.push(text.into());
+fn host(documents: &[Document], trees: &[&String], inputs: &mut Inputs) -> Result<()> {
+    let texts = documents.iter().filter(|document| document.format.is_host());
+    let names: Vec<&String> = trees.iter().copied().chain(texts.clone().map(|text| &text.name)).collect();
+    if let [first, second, ..] = names[..] {
+        bail!("{first} and {second} both describe a host; give one of them");
     }
+    let found = match (texts.clone().next(), trees) {
+        (Some(text), _) => {
+            text.format.topology(&text.text).map_err(|error| anyhow!("{}: {error}", text.name))?
+        }
+        (None, [tree, ..]) => topology::read(&Root::at(Path::new(tree))).with_context(|| (*tree).clone())?,
+        (None, []) if inputs.subject.topology.is_some() => return Ok(()),
+        (None, []) => {
+            let text = "no file describes the host (virsh capabilities, lstopo x.xml, xl info -n): this machine is taken for it";
+            inputs.notes.push(text.into());
+            topology::read(&Root::live()).context("the shape of this machine")?
+        }
+    };
+    inputs.subject.topology = Some(found);
+    inputs.host = names.first().map_or_else(|| "this machine".into(), |name| (*name).clone());
     Ok(())
 }
 
-/// Adds a VM; what `xl vcpu-list` says of one is joined with its configuration, and holds.
+/// Adds a VM; what `xl vcpu-list` says of one is joined with its configuration, and holds; what kubelet's two states say
+/// of a container is one.
 fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
     let same = |(other, _): &&mut (Vm, Format)| other.name == vm.name && other.manager == vm.manager;
     match known.iter_mut().find(same) {
@@ -145,6 +168,15 @@ fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
         Some((list, from @ Format::XlList)) if format == Format::XlConfig => {
             let vcpus = std::mem::take(&mut list.vcpus);
             (*list, *from) = (Vm { vcpus, ..vm }, format);
+        }
+        Some((cpus, from @ Format::Kubelet)) if format == Format::KubeletMemory => {
+            (cpus.memory, *from) = (vm.memory, format);
+        }
+        Some((memory, from @ Format::KubeletMemory))
+            if format == Format::Kubelet && memory.vcpus.is_empty() =>
+        {
+            let memory_of = memory.memory.take();
+            (*memory, *from) = (Vm { memory: memory_of, ..vm }, Format::KubeletMemory);
         }
         Some((other, _)) => {
             bail!("VM {} is in {} and in {}; give one of them", vm.name, other.place, vm.place)

@@ -18,8 +18,9 @@ use crate::lines::{LEAST, print, width};
 /// Without FILEs: of the host here. Exit status 0: none found, 1: some, 2: bad input.
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    /// Of VMs: libvirt domain XML, xl configurations, xl vcpu-list, kubelet's cpu_manager_state; of their
-    /// host: virsh capabilities, lstopo x.xml, xl info -n, or a line as in "2 sockets x 8 cores x 2 threads"
+    /// Of VMs: libvirt domain XML, xl configurations, xl vcpu-list, kubelet's cpu_manager_state (with
+    /// memory_manager_state); of their host: virsh capabilities, lstopo x.xml, xl info -n, a directory with a copy
+    /// of its /sys, or a line as in "2 sockets x 8 cores x 2 threads"
     #[arg(value_name = "FILE")]
     files: Vec<String>,
     /// A live host as well: libvirt or libvirt:URI, cgroups or cgroups:PATHS, replay:FILE, and what explain takes

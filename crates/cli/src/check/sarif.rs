@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// What could not be read, or was taken for granted, is a notification.
 pub(super) fn log(findings: &[Finding], notes: &[String]) -> Result<String> {
     let notes: Vec<Value> =
-        notes.iter().map(|note| json!({ "level": "warning", "message": { "text": note } })).collect();
+        notes.iter().map(|note| json!({ "level": "warning", "message": { "text": plain(note) } })).collect();
     let rules = RULES.map(|rule| {
         json!({
             "id": rule.id(),
@@ -56,10 +56,15 @@ fn result(finding: &Finding) -> Value {
         "ruleId": finding.rule.id(),
         "ruleIndex": finding.rule as usize,
         "level": level,
-        "message": { "text": format!("{}: {}. Cure: {}", finding.vm, finding.text, finding.cure) },
+        "message": { "text": plain(&format!("{}: {}. Cure: {}", finding.vm, finding.text, finding.cure)) },
         "locations": [location],
         "properties": { "vm": finding.vm, "cure": finding.cure },
     })
+}
+
+/// A text as messages have it: braces stand for arguments unless they are doubled (section 3.11.5).
+fn plain(text: &str) -> String {
+    text.replace('{', "{{").replace('}', "}}")
 }
 
 /// A path as a URI reference.
@@ -88,13 +93,15 @@ mod tests {
             vm: "web".into(),
             place: Place { file: file.into(), line, element: "<memory>".into() },
             text: "far".into(),
-            cure: "nearer".into(),
+            cure: "go ${p%:*} nearer".into(),
             changes: Vec::new(),
         };
         let text = [finding("/a b/web.xml", Some(3)), finding("virsh dumpxml web", Some(3))];
         let text = log(&text, &["/sys/x: denied".into()]).unwrap();
         let log: Value = serde_json::from_str(&text).unwrap();
         let results = log["runs"][0]["results"].as_array().unwrap();
+        assert_eq!(results[0]["message"]["text"], "web: far. Cure: go ${{p%:*}} nearer");
+        assert_eq!(results[0]["properties"]["cure"], "go ${p%:*} nearer");
         let location = &results[0]["locations"][0];
         assert_eq!(location["physicalLocation"]["artifactLocation"]["uri"], "file:///a%20b/web.xml");
         assert_eq!(location["physicalLocation"]["region"]["startLine"], 3);

@@ -1,7 +1,7 @@
 //! A host as it would be once a plan is followed, for what `corefit check` finds then.
 
 use corefit_core::CpuId;
-use corefit_core::check::{Memory, Set, Subject, Vm};
+use corefit_core::check::{Change, Filled, Set, Subject, Vm};
 use corefit_core::decide::Action;
 use corefit_core::machine::{Lever, Limit, Value};
 
@@ -17,17 +17,15 @@ pub(super) fn after(subject: &Subject, actions: &[Action]) -> Subject {
 }
 
 fn change(vm: &mut Vm, action: &Action) {
-    let place = vm.affinity_place().clone();
     match (action.lever, &action.to) {
         (Lever::Affinity(number), Value::Pcpus(to)) => {
             let group = !vm.is_guest();
-            let vcpus = (0..).zip(&mut vm.vcpus).filter(|(index, _)| group || *index == number);
-            vcpus.for_each(|(_, vcpu)| vcpu.affinity = Some(Set { value: to.clone(), place: place.clone() }));
+            let vcpus = (0..).zip(&vm.vcpus).map(|(vcpu, _)| vcpu).filter(|vcpu| group || *vcpu == number);
+            let sets = vcpus.filter_map(|vcpu| Some((vcpu, Filled::new(to.clone())?)));
+            Change::Affinity(sets.collect()).apply(vm);
         }
         (Lever::Nodes, Value::Nodes(Some(to))) => {
-            if let Some(Set { value: Memory::Nodes { nodes, .. }, .. }) = &mut vm.memory {
-                nodes.clone_from(to);
-            }
+            Filled::new(to.clone()).map(Change::Memory).iter().for_each(|change| change.apply(vm));
         }
         (Lever::Online, Value::Vcpus(to)) => {
             (0..).zip(&mut vm.vcpus).for_each(|(index, vcpu)| vcpu.online = to.contains(CpuId(index)));
@@ -48,7 +46,7 @@ fn limited(quota: Option<&mut Set<corefit_core::Quota>>, to: &Limit) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use corefit_core::check::{Place, Vcpu};
+    use corefit_core::check::{Memory, Place, Vcpu};
     use corefit_core::decide::Why;
     use corefit_core::machine::VmId;
 

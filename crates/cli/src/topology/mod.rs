@@ -24,8 +24,9 @@ use proposal::Proposal;
 /// Without FILEs: this machine, with the VMs of libvirt if there are some.
 #[derive(clap::Args)]
 pub(crate) struct TopologyArgs {
-    /// A host: lstopo x.xml, virsh capabilities, xl info -n, or a line as in "2 sockets x 8 cores x 2 threads";
-    /// and VMs: domain XML, xl configurations, xl vcpu-list, kubelet's cpu_manager_state
+    /// A host: lstopo x.xml, virsh capabilities, xl info -n, a directory with a copy of its /sys, or a line as in
+    /// "2 sockets x 8 cores x 2 threads"; and VMs: domain XML, xl configurations, xl vcpu-list, kubelet's
+    /// cpu_manager_state (with memory_manager_state)
     #[arg(value_name = "FILE")]
     files: Vec<String>,
     /// A live host, as for `corefit check`

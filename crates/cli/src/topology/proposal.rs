@@ -1,6 +1,6 @@
 //! `corefit topology --place POLICY`: where VMs should run, why, and the commands that put them there.
 
-use corefit_core::check::{Manager, Memory, Set, Subject, Vm, commands};
+use corefit_core::check::{Change, Manager, Subject, Vm, commands, placing};
 use corefit_core::machine::Origin;
 use corefit_core::place::{self, Cost, Invalid, Placed, Placement, Policy, Problem, Seat};
 use corefit_core::place::{cost, invalid, place, present, throughput};
@@ -22,7 +22,8 @@ pub(super) struct Proposal {
     uncounted: Option<String>,
     problem: Problem,
     placement: Placement,
-    /// Of each VM.
+    /// Of each VM, and as commands.
+    changes: Vec<Vec<Change>>,
     commands: Vec<Vec<String>>,
     follows: Vec<Follows>,
 }
@@ -37,11 +38,13 @@ impl Proposal {
             }
             let pins: Vec<(u32, CpuSet)> =
                 placed.vcpus.iter().filter_map(|seat| Some((seat.id, seat.affinity.clone()?))).collect();
-            commands(vm, &pins, &placed.nodes)
+            placing(vm, &pins, &placed.nodes)
         };
-        let commands = subject.vms.iter().zip(&placement.vms).zip(&problem.vms).map(one).collect();
+        let changes: Vec<_> = subject.vms.iter().zip(&placement.vms).zip(&problem.vms).map(one).collect();
+        let commands = subject.vms.iter().zip(&changes).map(|(vm, changes)| commands(vm, changes)).collect();
         let uncounted = subject.uncounted.clone();
-        let mut found = Proposal { policy, uncounted, problem, placement, commands, follows: Vec::new() };
+        let mut found =
+            Proposal { policy, uncounted, problem, placement, changes, commands, follows: Vec::new() };
         if found.commands.iter().any(|commands| !commands.is_empty()) {
             found.follows = follows(subject, &found.applied(subject));
         }
@@ -51,23 +54,10 @@ impl Proposal {
     /// The subject as it would be.
     pub(super) fn applied(&self, subject: &Subject) -> Subject {
         let mut after = subject.clone();
-        for (vm, placed) in after.vms.iter_mut().zip(&self.placement.vms) {
-            let place = vm.affinity_place().clone();
-            for seat in &placed.vcpus {
-                let vcpu = usize::try_from(seat.id).ok().and_then(|id| vm.vcpus.get_mut(id));
-                if let (Some(vcpu), Some(affinity)) = (vcpu, &seat.affinity) {
-                    vcpu.affinity = Some(Set { value: affinity.clone(), place: place.clone() });
-                }
-            }
-        }
-        let moved = after.vms.iter_mut().zip(&self.placement.vms).zip(&self.commands);
-        for ((vm, placed), _) in moved.filter(|(_, commands)| !commands.is_empty()) {
-            if let Some(Set { value: Memory::Nodes { nodes, .. }, .. }) = &mut vm.memory
-                && !placed.nodes.is_within(nodes)
-            {
-                nodes.clone_from(&placed.nodes);
-            }
-            if vm.manager == Manager::Xen && !vm.running {
+        for ((vm, placed), changes) in after.vms.iter_mut().zip(&self.placement.vms).zip(&self.changes) {
+            changes.iter().for_each(|change| change.apply(vm));
+            // xl makes of the nodes what the vCPUs prefer.
+            if vm.manager == Manager::Xen && !vm.running && !changes.is_empty() {
                 let near = self.problem.topology.pcpus_of_nodes(&placed.nodes);
                 let prefers = vm.vcpus.iter_mut().filter_map(|vcpu| vcpu.prefers.as_mut());
                 prefers.for_each(|set| set.value.clone_from(&near));

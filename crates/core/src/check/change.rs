@@ -141,7 +141,12 @@ impl Change {
             }
             Change::Memory(nodes) => {
                 let place = vm.memory.as_ref().map_or(&vm.place, |memory| &memory.place).clone();
-                let value = Memory::Nodes { nodes: nodes.0.clone(), mode: "strict".into() };
+                // As virsh and the kernel do: other nodes, the same mode.
+                let mode = match vm.memory.take().map(|memory| memory.value) {
+                    Some(Memory::Nodes { mode, .. }) => mode,
+                    _ => "strict".into(),
+                };
+                let value = Memory::Nodes { nodes: nodes.0.clone(), mode };
                 vm.memory = Some(Set { value, place });
             }
             Change::CellMemory(id, nodes) => {
@@ -173,5 +178,23 @@ impl Limit {
             Limit::Cap => &mut vm.cap,
             Limit::VcpuQuota => &mut vm.vcpu_quota,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_on_other_nodes_keeps_its_mode() {
+        let nodes = |list: &str| list.parse::<CpuSet>().unwrap();
+        let set = |list: &str, mode: &str| Memory::Nodes { nodes: nodes(list), mode: mode.into() };
+        let mut vm = Vm::default();
+        let to = |list: &str| Change::Memory(Filled::new(nodes(list)).unwrap());
+        to("1").apply(&mut vm);
+        assert_eq!(vm.memory.as_ref().unwrap().value, set("1", "strict"));
+        vm.memory.as_mut().unwrap().value = set("1", "restrictive");
+        to("0").apply(&mut vm);
+        assert_eq!(vm.memory.unwrap().value, set("0", "restrictive"));
     }
 }

@@ -9,13 +9,13 @@ use crate::CpuSet;
 /// What puts a VM's vCPUs (by number) on these sets, and its node affinity on these nodes; nothing for what is so
 /// already.
 #[must_use]
-pub fn commands(vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet) -> Vec<String> {
+pub fn placing(vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet) -> Vec<Change> {
     let filled = sets.iter().filter_map(|(vcpu, set)| Some((*vcpu, Filled::new(set.clone())?)));
     let sets: Vec<(u32, Filled)> = filled.collect();
     let moves = sets.iter().any(|(vcpu, set)| present(vm, *vcpu) != Some(set));
     let mut found = Vec::new();
     if moves {
-        found.push(one(vm, &Change::Affinity(sets)));
+        found.push(Change::Affinity(sets));
     }
     let memory = match vm.memory.as_ref().map(|memory| &memory.value) {
         Some(Memory::Nodes { nodes, .. }) => Some(nodes),
@@ -24,8 +24,14 @@ pub fn commands(vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet) -> Vec<String> 
     let prefers = vm.online().any(|(_, vcpu)| vcpu.prefers.is_some());
     let away = memory.is_some_and(|memory| !nodes.is_within(memory));
     let needed = away || prefers && vm.manager == Manager::Xen && !vm.running && moves;
-    found.extend(Filled::new(nodes.clone()).filter(|_| needed).map(|nodes| one(vm, &Change::Memory(nodes))));
+    found.extend(Filled::new(nodes.clone()).filter(|_| needed).map(Change::Memory));
     found
+}
+
+/// Changes as commands, one for each.
+#[must_use]
+pub fn commands(vm: &Vm, changes: &[Change]) -> Vec<String> {
+    changes.iter().map(|change| one(vm, change)).collect()
 }
 
 /// What is to be done about a VM, in words.
@@ -281,6 +287,8 @@ mod tests {
             ..Default::default()
         };
         let mut vm = Vm { name: "-a".into(), vcpus: vec![vcpu("0"), vcpu("0")], ..Vm::default() };
+        let commands =
+            |vm: &Vm, sets: &[(u32, CpuSet)], nodes: &CpuSet| commands(vm, &placing(vm, sets, nodes));
         let sets = [(0, set("0")), (1, set("2"))];
         assert_eq!(commands(&vm, &sets, &set("0")), ["virsh vcpupin --domain=-a 1 2 --config"]);
         vm.connect = Some("qemu+ssh://h/system?a=b c".into());

@@ -38,7 +38,7 @@ use crate::{CpuId, CpuSet};
 use change::Cure;
 
 pub use change::{Change, Filled, Limit};
-pub use cure::commands;
+pub use cure::{commands, placing};
 pub use rule::{RULES, Rule, Severity};
 pub use subject::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
 

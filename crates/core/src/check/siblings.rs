@@ -253,7 +253,11 @@ fn invented(context: &Context<'_>, number: usize, topology: &Topology, report: &
             named("vCPU", vcpus),
             named("pCPU", pcpus),
             if wrong.len() > 1 {
-                format!(" (so of {} more of its cores)", wrong.len() - 1)
+                format!(
+                    "; {} more of its cores {}",
+                    wrong.len() - 1,
+                    if wrong.len() == 2 { "is like that" } else { "are like that" }
+                )
             } else {
                 String::new()
             }

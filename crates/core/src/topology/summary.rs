@@ -17,7 +17,9 @@ impl Topology {
             }
         };
         count(self.sockets.len(), "socket");
-        count(self.nodes.len(), "NUMA node");
+        let (near, bare): (Vec<_>, Vec<_>) = self.nodes.iter().partition(|node| !node.pcpus.is_empty());
+        count(near.len(), "NUMA node");
+        count(bare.len(), "memory-only node");
         for level in [5, 4, 3, 2] {
             let shared = self.caches.iter().filter(|c| c.level == level && !self.is_of_one_unit(&c.pcpus));
             count(shared.count(), &format!("L{level} cache"));

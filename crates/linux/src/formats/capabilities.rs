@@ -37,7 +37,9 @@ pub(super) fn read(text: &str) -> Result<Topology, FormatError> {
                     cores.insert(core);
                 }
             }
-            if let Some(socket) = attribute::<u32>(cpu, "socket_id")? {
+            // Negative where the firmware does not say.
+            let socket = attribute::<i64>(cpu, "socket_id")?.and_then(|id| u32::try_from(id).ok());
+            if let Some(socket) = socket {
                 sockets.entry(socket).or_default().push(CpuId(id));
             }
         }
@@ -99,6 +101,14 @@ mod tests {
         );
         assert_eq!((found.nodes[0].memory_kib, found.caches[0].size_kib), (Some(2048), Some(8192)));
         assert_eq!(found.about, "Skylake");
+    }
+
+    #[test]
+    fn a_socket_that_the_firmware_does_not_tell_is_none() {
+        let text = "<capabilities><host><topology><cells><cell id='0'><cpus>
+            <cpu id='0' socket_id='-1' core_id='0' siblings='0'/><cpu id='1' socket_id='-1' core_id='1' siblings='1'/>
+            </cpus></cell></cells></topology></host></capabilities>";
+        assert_eq!(read(text).unwrap().summary(), "1 NUMA node, 2 cores, 2 pCPUs");
     }
 
     #[test]

@@ -60,9 +60,11 @@ fn parts(text: &str, one: impl Fn(&str) -> Result<CpuSet, String>) -> Result<Cpu
     let mut set = CpuSet::default();
     for part in text.split(',').map(str::trim) {
         match part.strip_prefix('^') {
-            Some("") => return Err(short(part)),
+            Some("") => return Err(format!("{:?}: nothing behind ^", short(text))),
             Some(rest) => set = set.difference(&one(rest)?),
-            None if part.is_empty() => return Err(short(text)),
+            None if part.is_empty() => {
+                return Err(format!("{:?} is no list of pCPUs, as in 0-3,^1", short(text)));
+            }
             None => set = set.union(&one(part)?),
         }
     }
@@ -94,6 +96,13 @@ mod tests {
         assert_eq!(set("all,^nodes:0"), "2-7");
         assert_eq!(xl("all", None), Ok(None));
         assert_eq!(xl("2-3", None).unwrap().unwrap().to_string(), "2-3");
+        for empty in ["", " ", "0,", "^"] {
+            let error = xl(empty, Some(&host)).unwrap_err();
+            assert!(
+                error.contains("no list of pCPUs") || error.contains("nothing behind"),
+                "{empty:?}: {error}"
+            );
+        }
         assert!(xl("nodes:0", None).unwrap_err().contains("needs the host"));
         assert!(xl("nodes:7", Some(&host)).unwrap_err().contains("node 7 does not exist"));
     }

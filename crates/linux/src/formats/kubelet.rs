@@ -1,12 +1,15 @@
-//! The state of Kubernetes' CPU manager (`/var/lib/kubelet/cpu_manager_state`): pCPUs dedicated to containers.
+//! The state of Kubernetes' CPU manager (`/var/lib/kubelet/cpu_manager_state`): pCPUs dedicated to containers; and of
+//! its memory manager (`memory_manager_state`): the nodes of their memory.
 //!
 //! Source: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`: `policyName`, `defaultCpuSet`, `entries` by pod and
 //! container, `checksum`. Up to Kubernetes 1.17 entries were by container alone (`CPUManagerCheckpointV1`).
+//! `pkg/kubelet/cm/memorymanager/state/`: `policyName`, `machineState`, `entries` by pod and container, each a list of
+//! blocks (`numaAffinity`, `type`, `size`), `checksum`.
 
 use std::collections::BTreeMap;
 
-use corefit_core::CpuSet;
-use corefit_core::check::{Manager, Place, Set, Vcpu, Vm};
+use corefit_core::check::{Manager, Memory, Place, Set, Vcpu, Vm};
+use corefit_core::{CpuId, CpuSet};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -38,16 +41,58 @@ enum Policy {
     Static,
 }
 
-/// Reads the state.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MemoryState {
+    #[serde(rename = "policyName")]
+    _policy: IgnoredAny,
+    #[serde(rename = "machineState")]
+    _machine: IgnoredAny,
+    #[serde(default)]
+    entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
+    #[serde(default, rename = "checksum")]
+    _checksum: IgnoredAny,
+}
+
+/// Memory of one kind (`memory`, `hugepages-1Gi`).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Block {
+    numa_affinity: Vec<u32>,
+}
+
+/// Whether a JSON text is the state of the memory manager.
+pub(super) fn is_of_memory(text: &str) -> bool {
+    line_of(text, 0, "machineState").0.is_some()
+}
+
+/// Reads the state of the memory manager: containers with the nodes of their memory, and without vCPUs.
+pub(super) fn read_memory(text: &str, file: &str) -> Result<Vms, FormatError> {
+    let state: MemoryState = serde_json::from_str(text).map_err(|error| FormatError {
+        line: u32::try_from(error.line()).ok().filter(|line| *line > 0),
+        what: format!("is no state of Kubernetes' memory manager (memory_manager_state): {error}"),
+    })?;
+    let mut vms = Vec::new();
+    for (pod, containers) in &state.entries {
+        let from = line_of(text, 0, pod).1;
+        for (container, blocks) in containers {
+            let name = format!("{pod}/{container}");
+            let line = line_of(text, from, container).0;
+            let place = Place { file: file.into(), line, element: name.clone() };
+            let nodes: CpuSet =
+                blocks.iter().flat_map(|block| &block.numa_affinity).map(|node| CpuId(*node)).collect();
+            let memory = (!nodes.is_empty())
+                .then(|| Set { value: Memory::Nodes { nodes, mode: "strict".into() }, place: place.clone() });
+            vms.push(Vm { name, manager: Manager::Kubernetes, place, memory, ..Vm::default() });
+        }
+    }
+    Ok(Vms { vms, shared: None })
+}
+
+/// Reads the state of the CPU manager.
 pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
     let state: State = serde_json::from_str(text).map_err(|error| {
-        let what = match line_of(text, 0, "machineState").0 {
-            Some(_) => {
-                "is the state of Kubernetes' memory manager; give cpu_manager_state, which is beside it"
-                    .into()
-            }
-            None => format!("is no state of Kubernetes' CPU manager (cpu_manager_state): {error}"),
-        };
+        let what = format!("is no state of Kubernetes' CPU manager (cpu_manager_state): {error}");
         FormatError { line: u32::try_from(error.line()).ok().filter(|line| *line > 0), what }
     })?;
     let cpus = |list: &str, element: &str, line: Option<u32>| -> Result<Set<CpuSet>, FormatError> {
@@ -159,9 +204,22 @@ mod tests {
         assert!(
             fails("{\"policyName\":\"Static\",\"defaultCpuSet\":\"\"}").contains("unknown variant `Static`")
         );
-        let memory = state("\"machineState\":{},\"entries\":{},\"checksum\":1");
-        assert!(memory.ends_with(
-            "is the state of Kubernetes' memory manager; give cpu_manager_state, which is beside it"
-        ));
+    }
+
+    #[test]
+    fn the_memory_manager_tells_the_nodes_of_containers() {
+        let blocks = "[{\"numaAffinity\":[1],\"type\":\"memory\",\"size\":1},{\"numaAffinity\":[0,1],\"type\":\"hugepages-1Gi\",\"size\":1}]";
+        let text = format!(
+            "{{\"policyName\":\"Static\",\"machineState\":{{\"0\":{{\"cells\":[0]}}}},\n\"entries\":{{\"p1\":{{\n\"web\":{blocks},\"log\":[]}}}},\"checksum\":1}}"
+        );
+        assert!(is_of_memory(&text) && !is_of_memory("{\"policyName\":\"none\"}"));
+        let found = read_memory(&text, "state").unwrap();
+        let of = |vm: &Vm| match &vm.memory {
+            Some(Set { value: Memory::Nodes { nodes, .. }, place }) => format!("{} {nodes} {place}", vm.name),
+            _ => vm.name.clone(),
+        };
+        assert_eq!(found.vms.iter().map(of).collect::<Vec<_>>(), ["p1/log", "p1/web 0-1 state:3, p1/web"]);
+        let odd = read_memory(&text.replace("[0,1]", "\"x\""), "s").unwrap_err().to_string();
+        assert!(odd.starts_with("line 3: is no state of Kubernetes' memory manager"), "{odd}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hwloc XML, libvirt capabilities, xl info -n, a line of text ──▶ Topology
-//! libvirt domain XML, xl configuration, xl vcpu-list, kubelet's state ──▶ check::Vm, each setting with its line
+//! libvirt domain XML, xl configuration, xl vcpu-list, kubelet's states ──▶ check::Vm, each setting with its line
 //! ```
 //!
 //! Texts are at most [`MAX_BYTES`] long and in UTF-8; XML may not declare entities. What is wrong is said
@@ -55,6 +55,8 @@ pub enum Format {
     XlConfig,
     /// `/var/lib/kubelet/cpu_manager_state`.
     Kubelet,
+    /// `/var/lib/kubelet/memory_manager_state`; its containers have no vCPUs.
+    KubeletMemory,
     /// One line, as in `2 sockets x 8 cores x 2 threads`.
     Synthetic,
 }
@@ -122,7 +124,7 @@ pub fn detect(text: &str) -> Result<Format, FormatError> {
         };
     }
     if start.starts_with('{') {
-        return Ok(Format::Kubelet);
+        return Ok(if kubelet::is_of_memory(start) { Format::KubeletMemory } else { Format::Kubelet });
     }
     let line = |test: &dyn Fn(&str) -> bool| text.lines().take(200).any(|line| test(line.trim()));
     if line(&|line| line.starts_with("Name ") && line.contains("VCPU") && line.contains("Affinity")) {
@@ -140,7 +142,7 @@ pub fn detect(text: &str) -> Result<Format, FormatError> {
         return Ok(Format::XlConfig);
     }
     let what = "is none of: hwloc, libvirt capabilities or domain XML; an xl configuration; output of xl info -n or \
-                xl vcpu-list; kubelet's cpu_manager_state; a line like \"2 sockets x 8 cores x 2 threads\"";
+                xl vcpu-list; kubelet's cpu_manager_state or memory_manager_state; a line like \"2 sockets x 8 cores x 2 threads\"";
     Err(FormatError { line: None, what: what.into() })
 }
 
@@ -184,6 +186,7 @@ impl Format {
             Format::XlList => xl_list::read(text, file, host),
             Format::XlConfig => xl_config::read(text, file, host),
             Format::Kubelet => kubelet::read(text, file),
+            Format::KubeletMemory => kubelet::read_memory(text, file),
             _ => Err(FormatError { line: None, what: "describes a host, no VMs".into() }),
         }
     }
@@ -212,6 +215,7 @@ mod tests {
             ("Name   ID  VCPU   CPU State   Time(s) Affinity (Hard / Soft)\n", Format::XlList),
             ("# a guest\nname = 'a'\nvcpus=2\n", Format::XlConfig),
             ("{\"policyName\":\"static\"}", Format::Kubelet),
+            ("{\"policyName\":\"Static\",\"machineState\":{}}", Format::KubeletMemory),
             ("# mine\n2 sockets x 4 cores", Format::Synthetic),
         ] {
             assert_eq!(detect(text), Ok(format), "{text}");

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::{Format, decode, detect};
 
-const FORMATS: [Format; 8] = [
+const FORMATS: [Format; 9] = [
     Format::Hwloc,
     Format::Capabilities,
     Format::Domain,
@@ -13,6 +13,7 @@ const FORMATS: [Format; 8] = [
     Format::XlList,
     Format::XlConfig,
     Format::Kubelet,
+    Format::KubeletMemory,
     Format::Synthetic,
 ];
 

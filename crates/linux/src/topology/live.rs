@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use corefit_core::topology::{Cache, Part, Topology};
 use corefit_core::{CpuId, CpuSet};
 
-use super::{CPUS, siblings};
+use super::{CPUS, listed, mask, siblings};
 use crate::root::{ReadError, Root, optional, value};
 use crate::self_view::cpu_list;
 
@@ -20,8 +20,7 @@ const FULL: u32 = 1024;
 /// # Errors
 /// If it is not known which CPUs there are.
 pub fn read(root: &Root) -> Result<Topology, ReadError> {
-    let online = cpu_list(root, "online")?.value;
-    let present = optional(cpu_list(root, "present"))?.map_or_else(CpuSet::default, |set| set.value);
+    let (online, present) = cpus(root)?;
     let isolated = value(root, &format!("{CPUS}/isolated"), "list of CPUs", |text| text.parse().ok());
     let mut found = Topology {
         pcpus: online.union(&present),
@@ -31,15 +30,21 @@ pub fn read(root: &Root) -> Result<Topology, ReadError> {
     };
     found.offline = found.pcpus.difference(&online);
     let mut sockets: BTreeMap<u32, Vec<CpuId>> = BTreeMap::new();
+    let mut unnumbered = Vec::new();
+    let family_15h = is_family_15h(root);
     for cpu in online.iter() {
         let dir = format!("{CPUS}/cpu{}", cpu.0);
         if let Some(core) = siblings(root, &format!("cpu{}", cpu.0)).filter(|core| core.contains(cpu)) {
-            add(root, &dir, core, &mut found);
+            add(root, &dir, core, family_15h, &mut found);
         }
-        // -1 where the firmware does not say.
+        // -1 where the firmware does not say; s390 still says who is on a chip.
         let package = format!("{dir}/topology/physical_package_id");
         if let Ok(id) = value(root, &package, "number", |text| text.parse::<u32>().ok()) {
             sockets.entry(id).or_default().push(cpu);
+        } else if let Some(set) = listed(root, &format!("{dir}/topology/core_siblings"))
+            && !unnumbered.contains(&set)
+        {
+            unnumbered.push(set);
         }
         caches(root, &dir, &mut found);
     }
@@ -49,9 +54,31 @@ pub fn read(root: &Root) -> Result<Topology, ReadError> {
         memory_kib: None,
     };
     found.sockets = sockets.into_iter().map(socket).collect();
+    // Where each is a core, nothing is said of chips.
+    if unnumbered.iter().any(|chip| !found.cores.iter().any(|core| chip.is_within(core))) {
+        let chip = |pcpus| Part { id: None, pcpus, memory_kib: None };
+        found.sockets.extend(unnumbered.into_iter().map(chip));
+    }
     found.nodes = nodes(root);
     found.capacity = capacities(root, &online);
     found.settle().map_err(|error| ReadError::Io { path: CPUS.into(), why: error.to_string() })
+}
+
+/// CPUs online and present; of kernels without the lists, by the directory and the file `online` of each.
+fn cpus(root: &Root) -> Result<(CpuSet, CpuSet), ReadError> {
+    let present = optional(cpu_list(root, "present"))?.map_or_else(CpuSet::default, |set| set.value);
+    let error = match cpu_list(root, "online") {
+        Ok(online) => return Ok((online.value, present)),
+        Err(error) if error.is_absent() => error,
+        Err(error) => return Err(error),
+    };
+    let names = root.dirs(CPUS).unwrap_or_default();
+    let ids: Vec<CpuId> =
+        names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok().map(CpuId)).collect();
+    let off =
+        |cpu: &CpuId| root.read(&format!("{CPUS}/cpu{}/online", cpu.0)).is_ok_and(|text| text.trim() == "0");
+    let online: CpuSet = ids.iter().copied().filter(|cpu| !off(cpu)).collect();
+    if online.is_empty() { Err(error) } else { Ok((online, present.union(&ids.into_iter().collect()))) }
 }
 
 /// The caches of the highest level that these CPUs have.
@@ -65,13 +92,19 @@ pub(crate) fn last_level(root: &Root, online: &CpuSet) -> Vec<Cache> {
     found.caches
 }
 
-/// A core; or a module, where each of the siblings has a data cache of its own (AMD family 15h: the kernel
-/// calls the two cores of a module thread siblings).
-fn add(root: &Root, dir: &str, siblings: CpuSet, found: &mut Topology) {
-    let own = cache_dirs(root, dir).into_iter().find_map(|cache| {
-        let (level, kind, shared) = cache_of(root, &cache)?;
-        (level == 1 && kind != "Instruction").then_some(shared)
-    });
+/// A core; or a module, where each sibling has a data cache of its own and they share an instruction cache (AMD family
+/// 15h: the kernel calls the two cores of a module thread siblings). Old kernels do not say of that family that it is
+/// shared, so its name will do. QEMU says of a guest's threads that each has both caches of its own: they are threads.
+fn add(root: &Root, dir: &str, siblings: CpuSet, family_15h: bool, found: &mut Topology) {
+    let first: Vec<_> = cache_dirs(root, dir)
+        .into_iter()
+        .filter_map(|cache| cache_of(root, &cache))
+        .filter(|(level, ..)| *level == 1)
+        .collect();
+    let of = |code: bool| {
+        first.iter().find(|(_, kind, _)| (kind == "Instruction") == code).map(|(.., shared)| shared.clone())
+    };
+    let own = of(false).filter(|_| family_15h || of(true).is_some_and(|shared| shared == siblings));
     let push = |sets: &mut Vec<CpuSet>, set: CpuSet| {
         if !sets.contains(&set) {
             sets.push(set);
@@ -99,19 +132,9 @@ fn cache_dirs(root: &Root, dir: &str) -> Vec<String> {
 fn cache_of(root: &Root, dir: &str) -> Option<(u32, String, CpuSet)> {
     let level = value(root, &format!("{dir}/level"), "number", |text| text.parse().ok()).ok()?;
     let kind = root.read(&format!("{dir}/type")).ok()?.trim().to_owned();
-    let list = value(root, &format!("{dir}/shared_cpu_list"), "list of CPUs", |text| text.parse().ok());
-    let set = list.ok().or_else(|| mask(&root.read(&format!("{dir}/shared_cpu_map")).ok()?))?;
-    Some((level, kind, set))
-}
-
-/// `0000000f,00000001`: 32-bit words, the highest first (kernels without `shared_cpu_list`).
-fn mask(text: &str) -> Option<CpuSet> {
-    let mut set = Vec::new();
-    for (number, word) in (0..2048).zip(text.trim().split(',').rev()) {
-        let word = u32::from_str_radix(word, 16).ok()?;
-        set.extend((0..32).filter(|bit| word >> bit & 1 == 1).map(|bit| CpuId(number * 32 + bit)));
-    }
-    Some(set.into_iter().collect())
+    let shared = format!("{dir}/shared_cpu_list");
+    let list = value(root, &shared, "list of CPUs", |text| text.parse().ok());
+    Some((level, kind, list.ok().or_else(|| mask(root, &format!("{dir}/shared_cpu_map")))?))
 }
 
 fn caches(root: &Root, dir: &str, found: &mut Topology) {
@@ -139,7 +162,7 @@ fn nodes(root: &Root) -> Vec<Part> {
         let id = name.strip_prefix("node")?.parse().ok()?;
         let dir = format!("{NODES}/{name}");
         let list = value(root, &format!("{dir}/cpulist"), "list of CPUs", |text| text.parse().ok());
-        let pcpus = list.ok().or_else(|| mask(&root.read(&format!("{dir}/cpumap")).ok()?))?;
+        let pcpus = list.ok().or_else(|| mask(root, &format!("{dir}/cpumap")))?;
         let memory = root.read(&format!("{dir}/meminfo")).ok().and_then(|text| {
             let line = text.lines().find(|line| line.contains("MemTotal"))?;
             line.split_whitespace().rev().nth(1)?.parse().ok()
@@ -150,7 +173,7 @@ fn nodes(root: &Root) -> Vec<Part> {
 }
 
 /// Capacities as the kernel's scheduler has them; on Intel's hybrid machines, where older kernels do not say,
-/// from the highest performance of each kind of core.
+/// from the highest performance of each kind of core. (That alone tells no kinds: favoured cores have more, too.)
 fn capacities(root: &Root, online: &CpuSet) -> BTreeMap<u32, u32> {
     let of = |cpu: CpuId, file: &str| -> Option<u32> {
         value(root, &format!("{CPUS}/cpu{}/{file}", cpu.0), "number", |text| text.parse().ok()).ok()
@@ -166,13 +189,16 @@ fn capacities(root: &Root, online: &CpuSet) -> BTreeMap<u32, u32> {
         let set = value(root, &path, "list of CPUs", |text| text.parse::<CpuSet>().ok());
         set.unwrap_or_default().intersection(online)
     };
-    let kinds = [kind("cpu_core"), kind("cpu_atom"), kind("cpu_lowpower")];
+    let mut kinds = vec![kind("cpu_core"), kind("cpu_atom"), kind("cpu_lowpower")];
+    kinds.retain(|set| !set.is_empty());
+    if kinds.len() < 2 {
+        kinds = by_l2(root, online);
+    }
     let best = |set: &CpuSet| {
         let file = ["acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq"];
         file.map(|file| set.iter().filter_map(|cpu| of(cpu, file)).max())
     };
-    let kinds: Vec<_> =
-        kinds.into_iter().filter(|set| !set.is_empty()).map(|set| (best(&set), set)).collect();
+    let kinds: Vec<_> = kinds.into_iter().map(|set| (best(&set), set)).collect();
     let source = (0..2).find(|file| kinds.iter().all(|(best, _)| best[*file].is_some()));
     let Some(source) = source.filter(|_| kinds.len() > 1) else { return BTreeMap::new() };
     let figure = |best: &[Option<u32>; 2]| best[source].unwrap_or(0);
@@ -181,6 +207,29 @@ fn capacities(root: &Root, online: &CpuSet) -> BTreeMap<u32, u32> {
         u32::try_from(u64::from(figure(best)) * u64::from(FULL) / u64::from(most)).unwrap_or(FULL).max(1)
     };
     kinds.iter().flat_map(|(best, set)| set.iter().map(move |cpu| (cpu.0, scaled(best)))).collect()
+}
+
+/// CPUs by the size of their L2, where kernels tell no kinds (before 5.13); nothing if that is not known of all.
+fn by_l2(root: &Root, online: &CpuSet) -> Vec<CpuSet> {
+    let mut kinds: BTreeMap<u64, Vec<CpuId>> = BTreeMap::new();
+    for cpu in online.iter() {
+        let mut found = Topology::default();
+        caches(root, &format!("{CPUS}/cpu{}", cpu.0), &mut found);
+        let size = found.caches.iter().find(|cache| cache.level == 2).and_then(|cache| cache.size_kib);
+        let Some(size) = size else { return Vec::new() };
+        kinds.entry(size).or_default().push(cpu);
+    }
+    kinds.into_values().map(|cpus| cpus.into_iter().collect()).collect()
+}
+
+/// Bulldozer and its successors.
+fn is_family_15h(root: &Root) -> bool {
+    let text = root.read("/proc/cpuinfo").unwrap_or_default();
+    let says = |key: &str, what: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(name, _)| name.trim() == key).is_some_and(|(_, value)| value.trim() == what)
+    };
+    says("vendor_id", "AuthenticAMD") && says("cpu family", "21")
 }
 
 /// The processor's name.

@@ -4,9 +4,9 @@ mod live;
 
 use std::collections::BTreeSet;
 
-use corefit_core::{CpuSet, place::Core};
+use corefit_core::{CpuId, CpuSet, place::Core};
 
-use crate::root::Root;
+use crate::root::{Root, value};
 
 pub(crate) use live::last_level;
 pub use live::read;
@@ -27,9 +27,28 @@ pub fn cores(root: &Root) -> Vec<Core> {
 
 /// The core of the CPU that sysfs calls `cpu3` or so.
 pub(crate) fn siblings(root: &Root, cpu: &str) -> Option<Core> {
-    let list = |name| root.read(&format!("{CPUS}/{cpu}/topology/{name}")).ok();
-    let list = list("core_cpus_list").or_else(|| list("thread_siblings_list"))?;
-    list.parse::<CpuSet>().ok().filter(|core| !core.is_empty())
+    let of = |name| listed(root, &format!("{CPUS}/{cpu}/topology/{name}"));
+    of("core_cpus").or_else(|| of("thread_siblings")).filter(|core| !core.is_empty())
+}
+
+/// CPUs of a file and its twin: `core_cpus_list`, else the bitmap `core_cpus` of older kernels. The lists of some
+/// end in a NUL behind their line (seen on an arm64 server, in hwloc's capture of it).
+fn listed(root: &Root, path: &str) -> Option<CpuSet> {
+    let list = value(root, &format!("{path}_list"), "list of CPUs", |text| text.parse().ok());
+    list.ok().or_else(|| mask(root, path))
+}
+
+/// A file with a bitmap: `0000000f,00000001`, 32-bit words, the highest first.
+fn mask(root: &Root, path: &str) -> Option<CpuSet> {
+    value(root, path, "bitmap of CPUs", |text| {
+        let mut set = Vec::new();
+        for (number, word) in (0..2048).zip(text.split(',').rev()) {
+            let word = u32::from_str_radix(word, 16).ok()?;
+            set.extend((0..32).filter(|bit| word >> bit & 1 == 1).map(|bit| CpuId(number * 32 + bit)));
+        }
+        Some(set.into_iter().collect())
+    })
+    .ok()
 }
 
 #[cfg(test)]
@@ -37,8 +56,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use corefit_core::Cpus;
     use corefit_core::place::spread;
-    use corefit_core::{CpuId, Cpus};
 
     fn machine(cpus: &[(&str, &str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
