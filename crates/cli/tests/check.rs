@@ -277,7 +277,7 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
         (&["heavy.cfg"], "corefit: heavy.cfg: line 2: cpu_weight: xl takes no more than 65535; give"),
         (
             &["memory_manager_state"],
-            "corefit: memory_manager_state: line 1: is the state of Kubernetes' memory manager; give cpu_manager_state",
+            "corefit: memory_manager_state: tells the memory of containers; give cpu_manager_state, which is beside it, as",
         ),
         (
             &["misspelt"],
