@@ -75,6 +75,19 @@ impl Vms {
         Ok(Vms { uri, names, state: state.map(Path::to_owned) })
     }
 
+    /// The libvirtd of a host of its own, without VMs.
+    pub(crate) fn daemon(state: &Path) -> Result<Vms, String> {
+        let output = testvm_of(Some(state), &["daemon", "up"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.code() {
+            Some(0) => {}
+            Some(77) => return Err(text.trim().into()),
+            _ => panic!("testvm daemon up: {text}{}", String::from_utf8_lossy(&output.stderr)),
+        }
+        let uri = String::from_utf8(testvm_of(Some(state), &["uri"]).stdout).unwrap().trim().to_owned();
+        Ok(Vms { uri, names: Vec::new(), state: Some(state.to_owned()) })
+    }
+
     pub(crate) fn machine(&self) -> Box<dyn Act> {
         open(&self.uri, Options { timeout: TIMEOUT, guests: Some(Duration::from_millis(500)) })
     }
@@ -131,6 +144,10 @@ impl Vms {
 
 impl Drop for Vms {
     fn drop(&mut self) {
+        if self.names.is_empty() && self.state.is_some() {
+            self.call(&["daemon", "down"]);
+            return;
+        }
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
         self.call(&[&["down"][..], &names].concat());
     }

@@ -1,0 +1,150 @@
+//! A conflict of vCPU affinity and node affinity on a host of two nodes, found and corrected through a live libvirtd:
+//! `corefit check`, `topology --place`, `plan --place` and `manage --apply`, read back by virsh.
+//!
+//! Our machines have one node, where no such conflict can be; so this libvirtd shows the host of libvirt's test driver
+//! (two nodes of eight pCPUs). The daemon, its protocol and what is set are real; the VM runs nothing, so who waits is
+//! not measured here (`place_vms.rs`, `manage_place_vms.rs` do).
+
+#[path = "../../linux/tests/vm_support/mod.rs"]
+mod vm_support;
+
+#[expect(dead_code, reason = "the rest is for tests with guests")]
+mod manage_support;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use manage_support::{Daemon, corefit, until};
+use serde_json::Value;
+use vm_support::{Vms, or_skipped};
+
+const CONFIG: &str = "metrics = \"off\"\ntell = false\n\
+    [policy]\ninterval_ms = 500\ndwell_ms = 1000\nsize = \"none\"\nplace = \"corefit\"\n";
+/// Its memory is on node 1, two of its vCPUs are on one pCPU of node 0, the others beside them.
+const BEFORE: [&str; 4] = ["0", "1", "0", "3"];
+
+fn definition() -> String {
+    let pins = (0..).zip(BEFORE).map(|(vcpu, pin)| format!("<vcpupin vcpu='{vcpu}' cpuset='{pin}'/>"));
+    let cell = |id, cpus| format!("<cell id='{id}' cpus='{cpus}' memory='524288' unit='KiB'/>");
+    format!(
+        "<domain type='test'><name>conflict</name><memory unit='KiB'>1048576</memory><vcpu placement='static'>4</vcpu>\
+         <cputune>{}</cputune><numatune><memory mode='strict' nodeset='1'/></numatune><os><type>hvm</type></os>\
+         <cpu><topology sockets='2' dies='1' cores='2' threads='1'/><numa>{}{}</numa></cpu></domain>",
+        pins.collect::<String>(),
+        cell(0, "0-1"),
+        cell(1, "2-3")
+    )
+}
+
+/// A libvirtd of its own; what its test driver holds lasts while somebody is connected.
+struct Host {
+    uri: String,
+    /// Stays connected.
+    holder: Child,
+    /// Ends the libvirtd before its directory goes.
+    _daemon: Vms,
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn up() -> Result<Host, String> {
+        let dir = tempfile::Builder::new().prefix("cn").tempdir_in("/tmp").unwrap();
+        // No VM, but the libvirtd that VMs would be under.
+        let daemon = Vms::daemon(&dir.path().join("s"))?;
+        let socket = daemon.uri.split_once("socket=").unwrap().1;
+        let uri = format!("test+unix:///default?socket={socket}");
+        let mut virsh = Command::new("virsh");
+        virsh.args(["-c", &uri]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut holder = virsh.spawn().unwrap();
+        let file = dir.path().join("conflict.xml");
+        std::fs::write(&file, definition()).unwrap();
+        // The VM that the test driver begins with is not ours.
+        let commands = format!("create {}\ndestroy test\n", file.display());
+        holder.stdin.as_mut().unwrap().write_all(commands.as_bytes()).unwrap();
+        let host = Host { uri, holder, _daemon: daemon, dir };
+        until("the VM is there, and no other", || host.virsh(&["list", "--name"]).trim() == "conflict");
+        Ok(host)
+    }
+
+    fn virsh(&self, arguments: &[&str]) -> String {
+        let output = Command::new("virsh").args(["-c", &self.uri]).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The affinity of each vCPU, as virsh says it.
+    fn pins(&self) -> Vec<String> {
+        let text = self.virsh(&["vcpupin", "conflict", "--live"]);
+        let rows = text.lines().skip(2).filter(|line| !line.trim().is_empty());
+        rows.map(|line| line.split_whitespace().nth(1).unwrap_or("").to_owned()).collect()
+    }
+
+    fn machine(&self) -> String {
+        format!("libvirt:{}", self.uri)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let output = corefit(&[args, &["--json", "--machine", &self.machine()]].concat());
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{args:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"))
+    }
+
+    /// The rules of `corefit check` that find something.
+    fn found(&self) -> BTreeSet<String> {
+        let found = self.json(&["check"]);
+        let findings = found["findings"].as_array().unwrap().iter();
+        findings.map(|finding| finding["rule"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// Each vCPU has a pCPU of its own on the node of the memory.
+fn corrected(pins: &[String]) -> bool {
+    let pcpus: BTreeSet<u32> = pins.iter().filter_map(|pin| pin.parse().ok()).collect();
+    pcpus.len() == BEFORE.len() && pcpus.iter().all(|pcpu| (8..16).contains(pcpu))
+}
+
+#[test]
+fn vcpus_that_libvirtd_has_away_from_their_memory_are_found_and_brought_to_it() {
+    let Some(host) = or_skipped("correcting node affinity", Host::up()) else { return };
+    assert_eq!(host.pins(), BEFORE);
+    let conflict = BTreeSet::from(["far-memory".to_owned(), "stacked".to_owned()]);
+    assert_eq!(host.found(), conflict);
+
+    // What `plan --place` would do: each vCPU to node 1, and the memory, which cannot move, stays.
+    let plan = ["plan", "--place", "corefit", "--size", "none"];
+    let planned = host.json(&plan);
+    let actions = planned["actions"].as_array().unwrap();
+    let to: Vec<String> = actions.iter().map(|action| action["to"].to_string()).collect();
+    assert_eq!(to.len(), BEFORE.len(), "{planned}");
+    assert_eq!(host.pins(), BEFORE, "a plan changes nothing");
+
+    // What `topology --place` prints does it, and then nothing is found or planned.
+    let placed = host.json(&["topology", "--place", "corefit"]);
+    let commands = placed["placement"]["vms"][0]["commands"].as_array().unwrap();
+    assert_eq!(commands.len(), 1, "{placed}");
+    for command in commands {
+        assert!(Command::new("sh").args(["-c", command.as_str().unwrap()]).status().unwrap().success());
+    }
+    assert!(corrected(&host.pins()), "{:?}", host.pins());
+    assert_eq!(host.found(), BTreeSet::new());
+    assert_eq!(host.json(&plan)["actions"].as_array().map(Vec::len), Some(0));
+
+    // The daemon does the same and puts back what it found.
+    for (vcpu, pin) in BEFORE.iter().enumerate() {
+        host.virsh(&["vcpupin", "conflict", &vcpu.to_string(), pin, "--live"]);
+    }
+    assert_eq!(host.found(), conflict);
+    let mut daemon = Daemon::on(&host.machine(), host.dir.path(), CONFIG, &["--apply"], None);
+    until("the vCPUs are beside their memory", || corrected(&host.pins()));
+    assert_eq!(host.found(), BTreeSet::new(), "{}", daemon.log());
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert_eq!(host.pins(), BEFORE, "{}", daemon.log());
+}
