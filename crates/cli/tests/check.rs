@@ -445,7 +445,7 @@ fn classes_priorities_and_reserved_pcpus_of_a_configuration_decide_where_vms_are
     for args in [&["topology", "--place", "corefit", shape, "a.xml"][..], &["plan", "--place", "corefit"]] {
         let output = corefit(dir.path(), &[args, &["--config", "corefit.toml"]].concat());
         assert_eq!(output.status.code(), Some(2));
-        let line = "corefit.toml, line 4, key class: unknown variant `hungry`";
+        let line = "corefit.toml, line 4, key policy.vm[0].class: \"hungry\" cannot be; give one of ";
         assert!(err(&output).contains(line), "{}", err(&output));
     }
     put("corefit.toml", &rule("class = \"communicating\""));
