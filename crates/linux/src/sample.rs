@@ -203,17 +203,6 @@ pub fn affinity(pid: u32) -> Option<CpuSet> {
     Some(cpus.filter_map(|c| u32::try_from(c).ok()).map(CpuId).collect())
 }
 
-/// CPUs that a process may run on once all that are present are online: its mask as `/proc/PID/status` has it
-/// (`Cpus_allowed_list`), which keeps CPUs that went offline, as `sched_getaffinity` does not. `None` if that cannot be read.
-#[must_use]
-pub fn affinity_when_online(pid: u32) -> Option<CpuSet> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let present = fs::read_to_string("/sys/devices/system/cpu/present").ok()?;
-    let (mask, present) = (mask.trim().parse::<CpuSet>().ok()?, present.trim().parse::<CpuSet>().ok()?);
-    Some(mask.intersection(&present))
-}
-
 /// Whether a thread runs before all that have weights, by the kernel; not if it has ended.
 pub(crate) fn is_realtime(tid: u32) -> bool {
     // SAFETY: takes a number only, any number.

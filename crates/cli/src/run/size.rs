@@ -177,19 +177,14 @@ impl Pending {
 }
 
 impl Room {
-    /// Nothing but the mask limits.
-    fn free(allowed: u32) -> Room {
-        let to_come = sample::affinity_when_online(std::process::id());
-        let to_come = to_come.and_then(|set| u32::try_from(set.len()).ok()).unwrap_or(allowed);
-        Room { allowed, to_come, available: Cpus(allowed.into()), limits: Limits::default() }
-    }
-
     fn of(allowed: u32, first: &Reading, second: Option<&Reading>) -> Room {
         let report = estimate(first, second.unwrap_or(first));
+        let to_come = first.present.as_ref().map(|present| present.value.intersection(&first.affinity.value));
         Room {
+            allowed,
+            to_come: to_come.and_then(|set| u32::try_from(set.len()).ok()).unwrap_or(allowed),
             available: Cpus(report.available.0.max(0.1)),
             limits: Limits::of(&report),
-            ..Room::free(allowed)
         }
     }
 }
@@ -206,7 +201,8 @@ pub(crate) fn look(wait: bool) -> Look {
     let settings = match read_settings(&root, me) {
         Ok(settings) => settings,
         Err(why) => {
-            let room = Room::free(allowed);
+            let available = Cpus(allowed.into());
+            let room = Room { allowed, to_come: allowed, available, limits: Limits::default() };
             let unread = Some(format!("cannot read what limits this process: {why}"));
             return Look { room, pending: None, unread };
         }
