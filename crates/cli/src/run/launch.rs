@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use corefit_core::place::{Core, spread};
@@ -22,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) launch: Launch,
     /// What was there before the launch.
     pub(crate) room: Room,
+    /// The files that hold quotas.
+    pub(crate) quotas: Vec<PathBuf>,
     /// Knows soon after the launch what there really was.
     pub(crate) pending: Option<Pending>,
     /// Threads that OpenMP begins with.
@@ -55,7 +58,8 @@ impl Plan {
     pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Notes) -> Plan {
         let (resizable, independent) = expected(args, program, grants);
         // Only a size that cannot be corrected later is worth waiting for.
-        let Look { room, pending, unread } = size::look(args.threads == Threads::Auto && resizable.is_none());
+        let Look { room, quotas, pending, unread } =
+            size::look(args.threads == Threads::Auto && resizable.is_none());
         if let Some(unread) = unread {
             notes.keep(unread);
         }
@@ -74,7 +78,9 @@ impl Plan {
                 hold_stdio: args.restartable,
             },
             room,
-            pending,
+            quotas,
+            // Neighbours do not matter to threads that never wait for each other.
+            pending: pending.filter(|_| !independent),
             team: 1,
             most: 1,
             page: None,

@@ -9,6 +9,7 @@
 //! ```
 
 mod follow;
+mod glance;
 mod grants;
 mod history;
 mod launch;
@@ -195,16 +196,19 @@ fn watch(
     restarts: &mut Restarts,
 ) -> Result<(Option<ExitStatus>, Report)> {
     let mut status_line = Status::new(args.quiet);
-    let mut watcher = Watcher::new(child.pid(), plan.room.limits);
+    let mut watcher = Watcher::new(child.pid(), plan.room.limits, &plan.quotas);
     let mut limits = plan.room.limits;
     let mut looked = Instant::now();
     let mut pending = plan.pending.take();
     let mut follower = Follower::new(child.pid(), plan, grants);
-    let first = pending.as_ref().map_or(args.interval, |p| p.due.saturating_duration_since(looked));
-    let mut next = looked + first.min(args.interval);
     let mut pace = Pace::new(args.interval);
+    let first = pending.as_ref().map(|p| p.due.saturating_duration_since(looked).min(args.interval));
+    // Threads that never wait for each other find their places best if nobody else runs beside them.
+    let mut next = looked + first.unwrap_or_else(|| pace.first(plan.independent));
     let ended = loop {
-        match child.wait_until(next).context("lost the program")? {
+        // A single thread cannot be too many, and the others are looked at often enough.
+        let until = if plan.independent { pace.glance(next) } else { next };
+        match child.wait_until(until).context("lost the program")? {
             Event::Exited(status) => break Some(status),
             Event::Stopped(_) => status_line.clear(),
             Event::Continued => follower.skip(),
@@ -212,6 +216,10 @@ fn watch(
                 tell!("corefit: signal {signal} could not be passed on: {why}");
             }
             Event::Tick => {
+                let changed = watcher.changed();
+                if !changed && Instant::now() < next {
+                    continue;
+                }
                 if let Some(pending) = pending.as_mut().filter(|p| !p.begun()) {
                     let left = pending.begin();
                     // Not an interval later than need be.
@@ -223,7 +231,7 @@ fn watch(
                         limits = room.limits;
                         follower.settle(plan.sizes_in(&room).0);
                     }
-                } else if looked.elapsed() >= LOOK_AT_LIMITS {
+                } else if changed || looked.elapsed() >= LOOK_AT_LIMITS {
                     limits = watcher.limits();
                     looked = Instant::now();
                 }
@@ -240,7 +248,7 @@ fn watch(
                 } else {
                     Loss::Much
                 };
-                next = (next + pace.next(loss)).max(Instant::now());
+                next = pace.next(next, loss);
             }
         }
     };

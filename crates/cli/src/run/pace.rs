@@ -1,6 +1,6 @@
 //! When to look at the program again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corefit_linux::threads::this_threads_cpu;
 
@@ -26,7 +26,7 @@ pub(super) enum Loss {
     /// cg W, medians of 12 runs: 2.04 s at 50 ms, 1.60 s at 200 ms). A first region is answered at once
     /// (`Grants::serve`), and followed from the next look on.
     Little,
-    /// Threads that never wait for each other lose nothing by sharing CPUs: they follow limits only (ep W, clang, beside
+    /// Threads that never wait for each other lose nothing by sharing CPUs: they follow limits only ([`super::glance`]; ep W, clang, beside
     /// two busy loops, means of 24 runs each: 1.910 ± 0.013 s at 200 ms, 1.887 ± 0.012 s at 10 s, and 1.873 ± 0.017 s
     /// without corefit).
     Nothing,
@@ -45,11 +45,22 @@ impl Pace {
         Pace { wanted, began: this_threads_cpu(), looks: 0 }
     }
 
-    /// After a look: how long until the next one.
-    pub(super) fn next(&mut self, loss: Loss) -> Duration {
+    /// How long until the first look.
+    pub(crate) fn first(&self, independent: bool) -> Duration {
+        apart(self.wanted, if independent { Loss::Nothing } else { Loss::Much }, Duration::ZERO)
+    }
+
+    /// When to glance at the limits, if not at `next`: so that a smaller one is known within two of the intervals wanted.
+    pub(crate) fn glance(&self, next: Instant) -> Instant {
+        next.min(Instant::now() + self.wanted * 3 / 2)
+    }
+
+    /// After a look that was due at `due`, or came before: when the next one is.
+    pub(super) fn next(&mut self, due: Instant, loss: Loss) -> Instant {
         self.looks = self.looks.saturating_add(1);
         let cost = this_threads_cpu().saturating_sub(self.began) / self.looks.max(FIRST);
-        apart(self.wanted, loss, cost)
+        let now = Instant::now();
+        (due.min(now) + apart(self.wanted, loss, cost)).max(now)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::builder::TypedValueParser;
@@ -10,6 +11,7 @@ use corefit_linux::launch::Runtime;
 use corefit_linux::{Root, read, read_settings, sample};
 
 use super::follow::Limits;
+use super::glance::{self, Glance};
 
 /// `--threads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +102,7 @@ pub(crate) struct Watcher {
     pid: u32,
     before: Option<Reading>,
     limits: Limits,
+    glance: Glance,
 }
 
 /// How long a program runs before it is worth a reading: this takes some milliseconds, and who waits for a
@@ -110,19 +113,28 @@ const AFTER_START: Duration = Duration::from_millis(5);
 const WINDOW: Duration = Duration::from_millis(60);
 
 impl Watcher {
-    /// `limits` are those at launch. Nothing is read yet: that would cost every short program 2 ms.
-    pub(crate) fn new(pid: u32, limits: Limits) -> Watcher {
-        Watcher { root: Root::live(), pid, before: None, limits }
+    /// `limits` are those at launch, and `quotas` the files of those. Nothing is read yet: that would cost every short
+    /// program 2 ms.
+    pub(crate) fn new(pid: u32, limits: Limits, quotas: &[PathBuf]) -> Watcher {
+        Watcher { root: Root::live(), pid, before: None, limits, glance: Glance::new(pid, quotas) }
     }
 
-    /// The limits now; those of before at the first call, and if the process cannot be read any more.
+    /// Whether a limit was set to something else since the last call.
+    pub(crate) fn changed(&mut self) -> bool {
+        self.glance.changed()
+    }
+
+    /// The limits now; those of before if the process cannot be read any more. What is left when everybody is busy takes
+    /// two readings, so that is known from the second call on.
     pub(crate) fn limits(&mut self) -> Limits {
-        let now = read(&self.root, self.pid).ok();
-        if let (Some(before), Some(now)) = (&self.before, &now) {
-            let report = estimate(before, now);
-            self.limits = Limits::of(&report);
-        }
-        self.before = now.or(self.before.take());
+        let Ok(now) = read(&self.root, self.pid) else {
+            return self.limits;
+        };
+        let entitled = if self.before.is_none() { self.limits.entitled } else { None };
+        let set = Limits::of(&estimate(self.before.as_ref().unwrap_or(&now), &now));
+        self.limits = Limits { entitled: entitled.or(set.entitled), ..set };
+        self.glance.follow(&glance::files(&now));
+        self.before = Some(now);
         self.limits
     }
 }
@@ -139,6 +151,8 @@ impl Limits {
 /// What a look at launch found.
 pub(crate) struct Look {
     pub(crate) room: Room,
+    /// The files that hold quotas.
+    pub(crate) quotas: Vec<PathBuf>,
     /// Set where others run and nobody waited to see how much: `room` is a guess until
     /// [`Pending::room`] knows better.
     pub(crate) pending: Option<Pending>,
@@ -204,7 +218,7 @@ pub(crate) fn look(wait: bool) -> Look {
             let available = Cpus(allowed.into());
             let room = Room { allowed, to_come: allowed, available, limits: Limits::default() };
             let unread = Some(format!("cannot read what limits this process: {why}"));
-            return Look { room, pending: None, unread };
+            return Look { room, quotas: vec![], pending: None, unread };
         }
     };
     let mut room = Room::of(allowed, &settings, None);
@@ -221,7 +235,7 @@ pub(crate) fn look(wait: bool) -> Look {
         pending =
             Some(Pending { root, allowed, first: None, begun: false, due: Instant::now() + AFTER_START });
     }
-    Look { room, pending, unread: None }
+    Look { room, quotas: glance::files(&settings), pending, unread: None }
 }
 
 /// The fewest threads that ran besides this one: at an instant some time ago, now, and if need be and
