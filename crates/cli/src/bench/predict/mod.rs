@@ -48,6 +48,9 @@ pub(super) struct Args {
     /// Four programs, four conditions, one round
     #[arg(long)]
     quick: bool,
+    /// Only conditions of these kinds: machine, quota, neighbour
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "vm", value_parser = ["machine", "quota", "neighbour"])]
+    only: Vec<String>,
     /// In real VMs of 4 and 8 vCPUs (scripts/testvm; root), from profiles in one with a vCPU for each CPU
     #[arg(long, conflicts_with = "quick")]
     vm: bool,
@@ -196,7 +199,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             );
             in_vms(u32::try_from(cpus)?)
         }
-        false => conditions(args.quick).into_iter().filter(|c| usable || *c == Condition::Machine).collect(),
+        false => conditions(args.quick)
+            .into_iter()
+            .filter(|c| usable || *c == Condition::Machine)
+            .filter(|c| args.only.is_empty() || args.only.iter().any(|only| only == c.group()))
+            .collect(),
     };
     if !usable && !args.vm {
         tell!("corefit bench: quotas and neighbours are left out: {}", arena.refusal());
