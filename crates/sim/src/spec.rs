@@ -352,6 +352,16 @@ pub enum LockKind {
     },
 }
 
+/// How a team's members wait for each other at its beginning and its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    /// LLVM's: the master waits for all at the end, each of the others only for the next team.
+    #[default]
+    Libomp,
+    /// GCC's: all wait for all at the end, and again before the next team begins.
+    Libgomp,
+}
+
 /// A program and its threads.
 #[derive(Clone, Debug)]
 pub struct AppSpec {
@@ -372,6 +382,8 @@ pub struct AppSpec {
     /// The same if it has more threads than the VM has vCPUs online at the start, which runtimes look up once (libgomp:
     /// `gomp_throttled_spin_count_var`); `None`: the same.
     pub crowded_spin_ns: Option<u64>,
+    /// How teams begin and end.
+    pub runtime: Runtime,
     /// Whether that spinning pauses, so that it can be seen.
     pub pauses: bool,
     /// When it starts.

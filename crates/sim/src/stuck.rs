@@ -46,6 +46,8 @@ struct Team<'a> {
     app: &'a App,
     threads: &'a [Thread],
     at_barrier: BTreeSet<u32>,
+    at_join: BTreeSet<u32>,
+    docked: BTreeSet<u32>,
     /// Goes on, as far as the others are concerned.
     goes_on: Vec<bool>,
 }
@@ -53,16 +55,17 @@ struct Team<'a> {
 impl<'a> Team<'a> {
     fn of(sim: &'a Sim, app: &'a App) -> Team<'a> {
         let threads = &sim.threads[app.first as usize..(app.first + app.threads) as usize];
-        let at_barrier = app.at_barrier.iter(&sim.threads).map(|t| t - app.first).collect();
-        let mut team = Team { sim, app, threads, at_barrier, goes_on: vec![] };
+        let [at_barrier, at_join, docked] = [app.at_barrier, app.at_join, app.dock]
+            .map(|line| line.iter(&sim.threads).map(|t| t - app.first).collect());
+        let mut team = Team { sim, app, threads, at_barrier, at_join, docked, goes_on: vec![] };
         team.goes_on = (0..app.threads).map(|member| team.alone(member)).collect();
         // Up and down in turn: who waits often waits for a neighbour.
         let mut members: Vec<u32> = (0..app.threads).filter(|&m| !team.goes_on[m as usize]).collect();
         loop {
             let before = members.len();
-            let (barrier, join) = (team.all_come(Op::Barrier), team.all_come(Op::Join));
+            let all = team.all_come();
             members.retain(|&member| {
-                let helped = team.helped(member, barrier, join);
+                let helped = team.helped(member, all);
                 team.goes_on[member as usize] |= helped;
                 !helped
             });
@@ -88,7 +91,7 @@ impl<'a> Team<'a> {
     }
 
     /// Who it waits for goes on, and comes to what it waits for.
-    fn helped(&self, member: u32, barrier: bool, join: bool) -> bool {
+    fn helped(&self, member: u32, (barrier, join, dock): (bool, bool, bool)) -> bool {
         let thread = &self.threads[member as usize];
         match thread.wait {
             _ if thread.state == TState::Out => false,
@@ -99,7 +102,14 @@ impl<'a> Team<'a> {
                 self.comes(owner, |op| matches!(op, Op::Release(_, number) if u32::from(number) == lock))
             }
             Wait::Team if self.at_barrier.contains(&member) => barrier,
-            Wait::Team if member == 0 => join,
+            Wait::Team if self.at_join.contains(&member) => join,
+            Wait::Team if member == 0 => {
+                if self.app.meets {
+                    dock
+                } else {
+                    join
+                }
+            }
             // In the dock: it waits for the first member, which forks again, or ends the program.
             Wait::Team => self.goes_on[0],
             Wait::Channel(slot) => {
@@ -114,15 +124,20 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// Everybody of the team is at the barrier, or the join, or comes there.
-    fn all_come(&self, to: Op) -> bool {
-        let there = |member: u32| {
-            let thread = &self.threads[member as usize];
-            let waits = thread.wait == Wait::Team && !thread.granted;
-            let at_barrier = self.at_barrier.contains(&member);
-            if to == Op::Join { member == 0 || waits && !at_barrier } else { at_barrier }
+    /// Everybody of the team is at the barrier, or the join, or comes there; every worker in the dock.
+    fn all_come(&self) -> (bool, bool, bool) {
+        let all = |from: u32, end: u32, there: &dyn Fn(u32) -> bool, to: Op| {
+            (from..end).all(|member| there(member) || self.comes(member, |op| op == to))
         };
-        (0..self.app.team).all(|member| there(member) || self.comes(member, |op| op == to))
+        let docked = |member: u32| self.docked.contains(&member);
+        // Where nobody waits at the join but the master, the others wait in the dock.
+        let gathers = |member: u32| !self.app.meets && (member == 0 || docked(member));
+        let join = |member: u32| self.at_join.contains(&member) || gathers(member);
+        (
+            all(0, self.app.team, &|member| self.at_barrier.contains(&member), Op::Barrier),
+            all(0, self.app.team, &join, Op::Join),
+            all(1, self.app.threads, &docked, Op::Dock),
+        )
     }
 
     fn comes(&self, member: u32, to: impl Fn(Op) -> bool) -> bool {

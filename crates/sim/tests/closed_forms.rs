@@ -5,7 +5,9 @@ mod support;
 use std::time::Duration;
 
 use corefit_core::machine::Machine;
-use corefit_sim::{AppSpec, CfsSpec, Credit2Spec, CreditSpec, Limit, Policy, SimMachine, StrictSpec};
+use corefit_sim::{
+    AppSpec, CfsSpec, Credit2Spec, CreditSpec, Limit, Policy, Runtime, SimMachine, StrictSpec,
+};
 use support::{MS, app, host, limit, pinned, seconds, shares, sim, vcpu, vm};
 
 fn cfs() -> Policy {
@@ -255,6 +257,20 @@ fn amdahls_law_holds_on_dedicated_pcpus() {
     let ((alone, _), (together, speedup)) = (took(1), took(4));
     near(alone / together, 2.5, 1e-4);
     near(speedup, 2.5, 1e-3);
+}
+
+/// Four vCPUs with spinning threads take turns of 30 ms on one pCPU. Who gathers at the master needs one round for each team;
+/// of two barriers each takes a round but for the turn of who came last, and goes on.
+#[test]
+fn a_team_on_vcpus_in_turns_takes_a_round_and_if_it_meets_twice_two_rounds_less_two_turns() {
+    for (runtime, turns) in [(Runtime::Libomp, 4.0), (Runtime::Libgomp, 6.0)] {
+        let mut one = pinned("forever { parallel { compute 1us } mark }", 4);
+        (one.spin_ns, one.runtime) = (u64::MAX, runtime);
+        let vcpus = (0..4).map(|_| vcpu("0")).collect();
+        let mut sim = sim(&host(1, credit(), vec![vm("a", vcpus, vec![one])]));
+        sim.run_for(60 * 1000 * MS);
+        near(60.0 / sim.truth().vms[0].apps[0].marks as f64, turns * 0.030, 0.002);
+    }
 }
 
 /// P1's Figure 6: iterations of 2 sequential and 4 parallel units of 1 ms on 4 vCPUs, which get `units` of

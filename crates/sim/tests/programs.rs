@@ -2,12 +2,18 @@
 
 mod support;
 
-use corefit_sim::{CfsSpec, Policy, Sim};
+use corefit_sim::{CfsSpec, Policy, Runtime, Sim};
 use support::{MS, app, host, vcpu, vm};
 
 /// A VM of two vCPUs with a program, after a second.
 fn after_a_second(program: &str, threads: u32) -> Sim {
-    let vms = vec![vm("a", vec![vcpu("0-1"), vcpu("0-1")], vec![app(program, threads)])];
+    under(Runtime::Libomp, program, threads)
+}
+
+fn under(runtime: Runtime, program: &str, threads: u32) -> Sim {
+    let mut one = app(program, threads);
+    one.runtime = runtime;
+    let vms = vec![vm("a", vec![vcpu("0-1"), vcpu("0-1")], vec![one])];
     let mut sim = Sim::new(&host(2, Policy::Cfs(CfsSpec::default()), vms)).unwrap();
     sim.run_for(1000 * MS);
     sim.check().unwrap();
@@ -89,8 +95,14 @@ fn a_program_that_goes_on_or_has_ended_or_not_begun_is_not_stuck() {
     ] {
         for threads in [1, 2, 7] {
             assert!(after_a_second(text, threads).stuck().is_empty(), "{text}, {threads} threads");
+            // There all wait for the end of the section, the others of the first member, too.
+            if !text.contains("single { forever") {
+                let stuck = under(Runtime::Libgomp, text, threads).stuck();
+                assert!(stuck.is_empty(), "{text}, {threads} threads, libgomp");
+            }
         }
     }
+    assert_eq!(stuck(&under(Runtime::Libgomp, "parallel { single { forever { sleep 1ms } } }", 3)), (2, 1));
     let mut late = app("compute 1ms barrier compute 1ms", 2);
     late.start_ns = 2000 * MS;
     let vms = vec![vm("a", vec![vcpu("0")], vec![late])];

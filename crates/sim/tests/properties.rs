@@ -5,7 +5,7 @@ mod support;
 use corefit_core::entitle::entitled;
 use corefit_sim::{
     CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, QueueOf,
-    RelaxedSpec, Sim, Spec, StrictSpec, VcpuSpec,
+    RelaxedSpec, Runtime, Sim, Spec, StrictSpec, VcpuSpec,
 };
 use support::{MS, app, host, vcpu, vm};
 
@@ -89,6 +89,7 @@ fn random_host(seed: u64) -> Spec {
         let threads = 1 + u32::try_from(r.below(8)).unwrap();
         let mut one = app(r.pick(&PROGRAMS), threads);
         one.spin_ns = r.pick(&[0, 100_000, u64::MAX]);
+        one.runtime = if seed.is_multiple_of(2) { Runtime::Libomp } else { Runtime::Libgomp };
         one.class = usize::try_from(r.below(2)).unwrap();
         one.pinned = r.below(4) == 0;
         one.again = r.below(2) == 0;

@@ -215,7 +215,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Who waits at a barrier is not all of the team.
+    /// Who waits at a barrier or a join is not all of the team; every worker is in the dock or not back.
     fn audit_teams(&self) -> Audit {
         for (a, app) in self.apps.iter().enumerate() {
             let there = app.at_barrier.iter(&self.threads).count();
@@ -223,7 +223,15 @@ impl Sim {
             ensure(right, || {
                 format!("app {a}: {there} at a barrier, {} arrived of {}", app.arrived, app.team)
             })?;
-            ensure(app.joined <= app.team, || format!("app {a}: {} of {} joined", app.joined, app.team))?;
+            let there = app.at_join.iter(&self.threads).count();
+            let right =
+                app.joined < app.team.max(1) && there == if app.meets { app.joined as usize } else { 0 };
+            ensure(right, || format!("app {a}: {there} at the join, {} joined of {}", app.joined, app.team))?;
+            let docked = app.dock.iter(&self.threads).count();
+            let workers = app.threads as usize - 1;
+            let right = !app.program.forks || app.alive == 0 || docked + app.away as usize == workers;
+            ensure(right, || format!("app {a}: {docked} docked, {} away of {workers}", app.away))?;
+            ensure(app.forks_at.is_none() || app.away > 0, || format!("app {a}: nobody to wait for"))?;
         }
         Ok(())
     }
@@ -388,6 +396,7 @@ mod tests {
             text += &r.one_in(4, "pinned = true");
             text += &r.one_in(4, "rotate = true");
             text += &r.one_in(3, "again = true");
+            text += &r.one_in(2, "runtime = \"libgomp\"");
             let cap = r.pick(&["0.2", "0.7", "1.3"]);
             text += &r.one_in(3, &format!("cap = {cap}\ncap_period = \"10ms\""));
             if linux {

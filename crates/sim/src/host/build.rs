@@ -12,7 +12,7 @@ use crate::hardware::Topology;
 use crate::queue::{NEVER, Queue};
 use crate::random::{Purpose, Stream};
 use crate::sched::{AnyScheduler, Scheduler};
-use crate::spec::{CfsSpec, Limit, Policy, Spec, VcpuSpec, VmSpec};
+use crate::spec::{CfsSpec, Limit, Policy, Runtime, Spec, VcpuSpec, VmSpec};
 
 impl Sim {
     /// The host that a description describes, at time 0.
@@ -254,7 +254,11 @@ impl Parts {
             at_barrier: Line::EMPTY,
             joined: 0,
             master_waits: false,
+            meets: app.runtime == Runtime::Libgomp,
+            at_join: Line::EMPTY,
             dock: Line::EMPTY,
+            away: 0,
+            forks_at: None,
             channels: vec![Channel::EMPTY; channels],
             alive: 0,
             started: app.start_ns,

@@ -95,10 +95,19 @@ impl Sim {
                 }
                 Op::Fork => {
                     thread.pc += 1;
-                    self.fork(t);
+                    if !self.fork(t) {
+                        return;
+                    }
+                }
+                Op::Dock => {
+                    thread.pc += 1;
+                    if !self.dock(t) {
+                        return;
+                    }
                 }
                 Op::Join => {
-                    thread.pc += 1;
+                    // The master does not go into the dock.
+                    thread.pc += 1 + u32::from(thread.member == 0);
                     if !self.join(t) {
                         return;
                     }

@@ -5,6 +5,10 @@
 //! worker ──dock──▶ body ──join──▶ dock ─────────────▶ …        waits in the dock for the next fork
 //! ```
 //!
+//! So in LLVM's runtime, which gathers members at the join. In GCC's (`gomp_team_start`, `gomp_thread_start` in libgomp's
+//! team.c) join and dock are barriers of all members, the master included: each has to see the end of the join before it goes
+//! into the dock, and a team is forked when the last one is there ([`App::meets`]). Who comes last lets the others go.
+//!
 //! Waiting for the team is spinning for `spin_ns`, then blocking (as libgomp does). A channel counts
 //! posts that the member before or after did not wait for yet; waiting for it spins without pause. With `put`
 //! it has one place: who finds it full waits until it is emptied.
@@ -38,7 +42,15 @@ pub(crate) struct App {
     pub(crate) at_barrier: Line,
     pub(crate) joined: u32,
     pub(crate) master_waits: bool,
+    /// Join and dock are barriers; `at_join` are those who wait there.
+    pub(crate) meets: bool,
+    pub(crate) at_join: Line,
+    /// Workers.
     pub(crate) dock: Line,
+    /// Workers that were released from the dock and are not back.
+    pub(crate) away: u32,
+    /// Where the master forks, if it waits for them.
+    pub(crate) forks_at: Option<u32>,
     pub(crate) channels: Vec<Channel>,
     /// Members that have not ended.
     pub(crate) alive: u32,
@@ -157,26 +169,47 @@ impl Sim {
         true
     }
 
-    /// The master starts a team.
-    pub(super) fn fork(&mut self, t: u32) {
+    /// The master starts a team; whether it goes on at once.
+    pub(super) fn fork(&mut self, t: u32) -> bool {
         let a = self.threads[t as usize].app as usize;
-        let by = self.threads[t as usize].vcpu;
         let app = &mut self.apps[a];
         if app.team != app.next_team {
             app.team = app.next_team;
             app.channels.fill(Channel::EMPTY);
         }
-        let (team, pc, waiting) = (app.team, self.threads[t as usize].pc, app.dock.len);
+        if app.team == 1 {
+            return true;
+        }
+        let pc = self.threads[t as usize].pc;
+        if app.away == 0 {
+            self.undock(t, pc);
+            return true;
+        }
+        app.forks_at = Some(pc);
+        self.wait_for_team(t);
+        false
+    }
+
+    /// All are in the dock: the team's members begin at `pc`. Thread `t` came last.
+    fn undock(&mut self, t: u32, pc: u32) {
+        let (a, by) = (self.threads[t as usize].app as usize, self.threads[t as usize].vcpu);
+        let (team, waiting) = (self.apps[a].team, self.apps[a].dock.len);
         for _ in 0..waiting {
             let Some(w) = self.apps[a].dock.pop(&mut self.threads) else { break };
             if self.threads[w as usize].member < team {
-                self.threads[w as usize].pc = pc;
-                self.threads[w as usize].depth = 0;
+                self.begin(w, pc);
                 self.grant(w, self.costs.line_ns, by);
             } else {
                 self.apps[a].dock.push(&mut self.threads, w);
             }
         }
+    }
+
+    fn begin(&mut self, worker: u32, pc: u32) {
+        let thread = &mut self.threads[worker as usize];
+        thread.pc = pc;
+        thread.depth = 0;
+        self.apps[thread.app as usize].away += 1;
     }
 
     /// A member reaches the end of a parallel section; whether it goes on at once.
@@ -190,6 +223,17 @@ impl Sim {
             app.joined = 0;
             app.steps += 1;
         }
+        if app.meets {
+            if !all {
+                app.at_join.push(&mut self.threads, t);
+                self.wait_for_team(t);
+                return false;
+            }
+            while let Some(w) = self.apps[a].at_join.pop(&mut self.threads) {
+                self.grant(w, self.costs.line_ns, by);
+            }
+            return true;
+        }
         if member == 0 {
             if !all {
                 app.master_waits = true;
@@ -198,10 +242,31 @@ impl Sim {
             return all;
         }
         let master = app.first;
+        app.away -= 1;
         app.dock.push(&mut self.threads, t);
         if all && std::mem::take(&mut app.master_waits) {
             self.grant(master, self.costs.line_ns, by);
         }
+        self.wait_for_team(t);
+        false
+    }
+
+    /// A worker comes from a join that is a barrier; whether it goes on at once.
+    pub(super) fn dock(&mut self, t: u32) -> bool {
+        let (a, member) = (self.threads[t as usize].app as usize, self.threads[t as usize].member);
+        let app = &mut self.apps[a];
+        app.away -= 1;
+        let (team, master) = (app.team, app.first);
+        let forks_at = if app.away == 0 { app.forks_at.take() } else { None };
+        if let Some(pc) = forks_at {
+            self.undock(t, pc);
+            self.grant(master, self.costs.line_ns, self.threads[t as usize].vcpu);
+            if member < team {
+                self.begin(t, pc);
+                return true;
+            }
+        }
+        self.apps[a].dock.push(&mut self.threads, t);
         self.wait_for_team(t);
         false
     }
@@ -301,7 +366,8 @@ impl Sim {
             for worker in first + 1..first + threads {
                 self.kill(worker);
             }
-            self.apps[a as usize].dock = Line::EMPTY;
+            let app = &mut self.apps[a as usize];
+            (app.dock, app.away) = (Line::EMPTY, 0);
         }
     }
 }

@@ -133,6 +133,8 @@ pub(crate) enum Op {
     },
     Fork,
     Join,
+    /// Workers wait for the next team.
+    Dock,
     Mark,
     End,
 }

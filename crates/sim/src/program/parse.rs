@@ -253,6 +253,7 @@ impl Parser {
         self.program.ops.push(Op::Fork);
         self.block(true)?;
         self.program.ops.push(Op::Join);
+        self.program.ops.push(Op::Dock);
         self.parallel = false;
         Ok(())
     }

@@ -12,8 +12,8 @@ use super::{Scenario, ScenarioError, Set};
 use crate::host::{Sim, SpecError, check_hardware};
 use crate::program::{CLASSES, NAMES, Program, library, library_class};
 use crate::spec::{
-    AppSpec, Change, Class, Costs, Governor, GuestSpec, Hardware, Limit, LockKind, Ple, Spec, VcpuSpec,
-    VmSpec,
+    AppSpec, Change, Class, Costs, Governor, GuestSpec, Hardware, Limit, LockKind, Ple, Runtime, Spec,
+    VcpuSpec, VmSpec,
 };
 
 const MS: u64 = 1_000_000;
@@ -341,6 +341,11 @@ fn app(
         pinned: table.boolean("pinned", false)?,
         spin_ns: wait(table, "wait")?.unwrap_or(2 * MS),
         crowded_spin_ns: wait(table, "wait_crowded")?,
+        runtime: match table.text("runtime")?.as_deref() {
+            None | Some("libomp") => Runtime::Libomp,
+            Some("libgomp") => Runtime::Libgomp,
+            Some(_) => return table.error("runtime", "give libomp or libgomp"),
+        },
         pauses: table.boolean("pauses", true)?,
         start_ns: table.time("start", 0)?,
         again: table.boolean("again", false)?,

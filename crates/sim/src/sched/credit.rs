@@ -9,7 +9,8 @@
 //! vCPUs become active when a tick finds them running. With more credit than a slice's worth they become inactive, and
 //! keep half of it. Who waits takes a running one's place only when it wakes up, else when the slice ends. The credit
 //! that is looked at when more is handed out is that of the pCPU's last tick; ticks are spread evenly over pCPUs
-//! (as they were started one after the other; at most [`PHASES`] different times).
+//! (as they were started one after the other; at most [`PHASES`] different times). Who yields goes behind one that has no
+//! credit, and comes before it again when the pCPU's first tick after a handing out sorts its queue.
 //!
 //! A vCPU wakes up where it was. If that pCPU is busy, an idle one that it may use, the preferred ones first, in turns, is
 //! told to look, and takes it (`__runq_tickle`); if there is none, and the vCPU comes first, what runs goes. While some pCPU is
@@ -42,8 +43,10 @@ enum Rank {
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {
     spec: CreditSpec,
-    /// Sorted by rank; first come, first served within a rank.
+    /// First come, first served within a rank, as of when each came or the queue was sorted.
     queues: Vec<Vec<u32>>,
+    /// By pCPU: more credit was handed out since its queue was sorted.
+    unsorted: Vec<bool>,
     rank: Vec<Rank>,
     credit: Vec<i64>,
     /// What was used since the last tick or switch.
@@ -69,6 +72,7 @@ impl Credit {
         Credit {
             spec,
             queues: vec![vec![]; cpus.pcpus.len()],
+            unsorted: vec![false; cpus.pcpus.len()],
             rank: vec![Rank::Under; vcpus],
             credit: (0..).map(left).map(signed).take(vcpus).collect(),
             used: vec![0; vcpus],
@@ -147,6 +151,7 @@ impl Credit {
         let all = u32::try_from(cpus.pcpus.len()).unwrap_or(0);
         for p in (u32::from(phase)..all).step_by(usize::from(self.phases)) {
             let v = cpus.pcpus[p as usize].run;
+            self.sort(p);
             if v == NONE {
                 continue;
             }
@@ -173,18 +178,12 @@ impl Credit {
         }
     }
 
-    fn set_rank(&mut self, cpus: &mut Cpus, v: u32, rank: Rank) {
-        if self.rank[v as usize] == rank {
-            return;
-        }
-        let p = cpus.vcpus[v as usize].pcpu;
-        let queued = self.queues[p as usize].contains(&v);
-        if queued {
-            take_out(&mut self.queues, cpus, v);
-        }
-        self.rank[v as usize] = rank;
-        if queued {
-            self.insert(cpus, p, v, false);
+    /// Those with credit go before those without, if there was more credit since the last time (`csched_runq_sort`). Until
+    /// then all wait where they were, whatever their ranks are by now.
+    fn sort(&mut self, p: u32) {
+        if std::mem::take(&mut self.unsorted[p as usize]) {
+            let rank = &self.rank;
+            self.queues[p as usize].sort_by_key(|&v| rank[v as usize] == Rank::Over);
         }
     }
 }
@@ -392,5 +391,28 @@ mod tests {
         credit.leave(&mut sim.cpus, 0);
         credit.back(&mut sim.cpus, 2, 0, false);
         assert_eq!(credit.rank[0], Rank::Boost);
+    }
+
+    #[test]
+    fn who_yielded_behind_one_without_credit_comes_before_it_at_the_first_tick_after_more_was_handed_out() {
+        let mut sim = host(2, &[("0", HOG), ("0", HOG), ("0", HOG)]);
+        sim.run_for(MS);
+        let Kind::Credit(credit) = &mut sim.sched.kind else { panic!("another scheduler") };
+        let cpus = &mut sim.cpus;
+        let run = cpus.pcpus[0].run;
+        let (over, under) = ((run + 1) % 3, (run + 2) % 3);
+        credit.leave(cpus, over);
+        credit.leave(cpus, under);
+        credit.rank[over as usize] = Rank::Over;
+        credit.insert(cpus, 0, over, false);
+        credit.insert(cpus, 0, under, true);
+        let mut orders = vec![];
+        credit.tick(cpus, 0, &mut orders);
+        assert_eq!(credit.waiting(0), [over, under], "it yielded");
+        credit.hand_out(cpus, &mut orders);
+        assert_eq!(credit.waiting(0), [over, under], "not before a tick");
+        credit.rank[over as usize] = Rank::Over;
+        credit.tick(cpus, 0, &mut orders);
+        assert_eq!(credit.waiting(0), [under, over]);
     }
 }

@@ -3,8 +3,8 @@
 
 use corefit_core::CpuSet;
 use corefit_sim::{
-    AppSpec, Class, Costs, GuestSpec, Hardware, Limit, Ple, Policy, Program, Sim, Spec, VcpuSpec, VmSpec,
-    library,
+    AppSpec, Class, Costs, GuestSpec, Hardware, Limit, Ple, Policy, Program, Runtime, Sim, Spec, VcpuSpec,
+    VmSpec, library,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -21,6 +21,7 @@ pub(crate) fn app(program: &str, threads: u32) -> AppSpec {
         pinned: false,
         spin_ns: 2 * MS,
         crowded_spin_ns: None,
+        runtime: Runtime::Libomp,
         pauses: true,
         start_ns: 0,
         again: false,

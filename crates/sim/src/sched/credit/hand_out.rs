@@ -11,6 +11,7 @@ impl Credit {
     /// Hands out a slice of every pCPU.
     pub(super) fn hand_out(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
         let slice = self.spec.slice_ns;
+        self.unsorted.fill(true);
         let online = u64::try_from(cpus.pcpus.len()).unwrap_or(0);
         let active = |credit: &Credit, vm: usize| {
             let vm = &cpus.vms[vm];
@@ -67,6 +68,6 @@ impl Credit {
                 self.active[v as usize] = false;
             }
         }
-        self.set_rank(cpus, v, rank);
+        self.rank[v as usize] = rank;
     }
 }
