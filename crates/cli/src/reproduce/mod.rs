@@ -32,9 +32,9 @@ pub(crate) struct Args {
     /// Papers [default: all]
     #[arg(value_enum, ignore_case = true)]
     papers: Vec<Paper>,
-    /// How much of what controllers do is simulated: numbers of vCPUs (P2) and job sets (P5). quick: three
-    /// shortages and six random programs; full: all twelve (2 to 8 VMs, caps of 1200 to 100 %, 12 to 1 pCPUs), three runs each, and 60 random
-    /// programs. On two idle CPUs quick takes half a minute (P2); full takes some 15 minutes (P2) and hours (P5)
+    /// How much of what controllers do is simulated: numbers of vCPUs (P2); with any but none also 1,000 job sets (P5), a minute
+    /// on two idle CPUs. quick: three shortages and six random programs, a minute; full: all twelve (2 to 8 VMs, caps of 1200 to
+    /// 100 %, 12 to 1 pCPUs), three runs each, and 60 random programs, some 15 minutes
     #[arg(long, value_enum, value_name = "HOW", default_value = "quick")]
     controllers: Effort,
     /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and

@@ -1,6 +1,6 @@
 //! P5, Figures 6 to 8: jobs of three VMs one after the other, overlapping first come first served, and with priorities.
 //!
-//! The paper prints three mean turnover times of one set of nine jobs and not the set, so random sets are run (in full a thousand) and
+//! The paper prints three mean turnover times of one set of nine jobs and not the set, so a thousand random sets are run and
 //! the published ratios are placed among theirs. As in the paper: three VMs of 4 vCPUs that begin with one, jobs that take
 //! 16 to 56 s alone, 6 pCPUs (8 less the two of Dom0), a random interval before each job of a VM. Ours, for the paper prints
 //! none: 4 threads a job, intervals of 0 to 20 s (a job waits for the one before it), VM 0 is the important one. Without overlap
@@ -36,9 +36,8 @@ program = "compute 1ns"
 
 const VMS: usize = 3;
 const JOBS: usize = 3;
-/// Job sets, in full and when time is short.
+/// Job sets.
 const SETS: u64 = 1000;
-const QUICK: u64 = 100;
 /// Between two looks of the controller; XenMVM's own is not printed.
 const INTERVAL_MS: u64 = 1000;
 
@@ -49,7 +48,7 @@ pub(super) fn items(effort: Effort) -> Result<Vec<Item>> {
     if effort == Effort::None {
         return Ok(vec![]);
     }
-    let sets: Vec<u64> = (0..if effort == Effort::Full { SETS } else { QUICK }).collect();
+    let sets: Vec<u64> = (0..SETS).collect();
     let ratios: Result<Vec<(f64, f64)>> =
         parallel::map(&sets, parallel::cpus(), "P5, job sets", |seed| of_set(*seed)).into_iter().collect();
     let (overlap, priority): (Vec<f64>, Vec<f64>) = ratios?.into_iter().unzip();
