@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::bits;
 use super::certificate::{Certificate, Full, Usage};
 use super::compile::{Compiled, Wants, compile, demand};
+use super::crowds::Crowds;
 use super::host::{Host, HostError, Vcpu};
 use crate::{CpuSet, Cpus};
 
@@ -128,24 +129,21 @@ impl Division {
     /// is the same whatever timetable was found.
     #[must_use]
     pub fn crowd(&self, vm: usize, vcpu: usize) -> FullSet {
-        Arc::unwrap_or_clone(self.crowd_of(vm, vcpu, &mut Vec::new()))
+        Arc::unwrap_or_clone(self.crowd_of(vm, vcpu, &mut Crowds::default()))
     }
 
-    /// The same, remembered among others by their members.
-    pub(super) fn crowd_of(
-        &self,
-        vm: usize,
-        vcpu: usize,
-        known: &mut Vec<(Vec<usize>, Arc<FullSet>)>,
-    ) -> Arc<FullSet> {
+    /// The same, remembered among others.
+    pub(super) fn crowd_of(&self, vm: usize, vcpu: usize, crowds: &mut Crowds) -> Arc<FullSet> {
         let Some(leaf) = self.leaf(vm, vcpu) else {
             return Arc::new(FullSet { pcpus: CpuSet::default(), vms: Vec::new() });
         };
-        let mut closure = self.compiled.filling.network.closure(leaf);
-        closure.leaves.sort_unstable();
-        if let Some((_, full)) = known.iter().find(|(leaves, _)| *leaves == closure.leaves) {
-            return Arc::clone(full);
+        if let Some(known) = crowds.of(leaf) {
+            return known;
         }
+        let closure = match self.compiled.filling.network.closure(leaf, |other| crowds.reaches(other, leaf)) {
+            Ok(closure) => closure,
+            Err(other) => return crowds.same(leaf, other),
+        };
         let mut member = vec![false; self.compiled.counts.len()];
         closure.leaves.iter().for_each(|&leaf| member[leaf] = true);
         let mut vms = Vec::new();
@@ -158,9 +156,8 @@ impl Division {
                 vms.push((vm, inside));
             }
         }
-        let full = Arc::new(FullSet { pcpus: self.pcpus(&closure.pcpus), vms });
-        known.push((closure.leaves, Arc::clone(&full)));
-        full
+        let full = FullSet { pcpus: self.pcpus(&closure.pcpus), vms };
+        crowds.add(leaf, closure.leaves, full)
     }
 
     /// Everything that somebody who does not trust the solver needs to check the result.

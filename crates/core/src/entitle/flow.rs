@@ -245,7 +245,10 @@ impl Network {
 
     /// All leaves and pCPUs that are reachable from a leaf: pCPUs by masks, leaves by what they use.
     /// If the leaf cannot grow, all these pCPUs are full: the smallest crowded set with the leaf.
-    pub(crate) fn closure(&self, leaf: usize) -> Crowd {
+    ///
+    /// # Errors
+    /// The first leaf on the way that reaches this one, too, as the caller knows: what the two reach is the same.
+    pub(crate) fn closure(&self, leaf: usize, reaches: impl Fn(usize) -> bool) -> Result<Crowd, usize> {
         let mut seen = vec![0; self.width];
         let (mut leaves, mut next) = (vec![leaf], 0);
         let mut known = vec![false; self.used.len()];
@@ -256,14 +259,19 @@ impl Network {
             bits::add(&mut seen, &new);
             for p in bits::iter(&new) {
                 for &user in &self.users[p] {
-                    if self.flow(user, p) > SHORT && !std::mem::replace(&mut known[user], true) {
-                        leaves.push(user);
+                    if known[user] || self.flow(user, p) <= SHORT {
+                        continue;
                     }
+                    if reaches(user) {
+                        return Err(user);
+                    }
+                    known[user] = true;
+                    leaves.push(user);
                 }
             }
         }
         leaves.sort_unstable();
-        Crowd { leaves, pcpus: seen }
+        Ok(Crowd { leaves, pcpus: seen })
     }
 
     fn short(&self) -> Vec<usize> {

@@ -43,6 +43,7 @@ mod available;
 mod bits;
 mod certificate;
 mod compile;
+mod crowds;
 mod delivery;
 mod division;
 mod fill;
@@ -57,11 +58,12 @@ mod words;
 pub use available::available_to_all;
 pub use certificate::{Certificate, Full, Usage, Violation};
 pub use compile::Wants;
+pub use crowds::Crowds;
 pub use division::{Cause, Division, FullSet, Share, TOLERANCE};
 pub use grouping::{EqualGroup, Grouping, group};
 pub(crate) use host::WEIGHTS;
 pub use host::{Host, HostError, Slice, Vcpu, Vm, WeightRule};
-pub use words::{Binding, Crowds, quoted};
+pub use words::{Binding, quoted};
 
 /// What each VM gets when everybody wants everything.
 ///

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::crowds::Crowds;
 use super::division::{Cause, Division, FullSet, Share};
 use crate::{CpuId, CpuSet, Cpus};
 
@@ -21,11 +22,6 @@ pub struct Binding {
     pub full: Option<Arc<FullSet>>,
 }
 
-/// Full sets that were found already, by what they are made of: on a crowded host most VMs share one, and to write it
-/// down costs a walk over the host.
-#[derive(Debug, Default)]
-pub struct Crowds(Vec<(Vec<usize>, Arc<FullSet>)>);
-
 impl Division {
     /// What holds the vCPUs of a VM, in the order of the first vCPU that each thing holds. Leaves
     /// [`fixed`](Share::fixed) ones out: nobody asks what they could get.
@@ -36,22 +32,12 @@ impl Division {
 
     fn bindings_of(&self, vm: usize, crowds: &mut Crowds) -> Vec<Binding> {
         let mut found: Vec<(Vec<u32>, Binding)> = Vec::new();
-        // Equal vCPUs are held by the same.
-        let mut walked: Vec<(Option<usize>, Arc<FullSet>)> = Vec::new();
         for (vcpu, Share { cpus, cause, fixed }) in self.vcpus(vm).iter().enumerate() {
             if *fixed {
                 continue;
             }
             let Ok(number) = u32::try_from(vcpu) else { continue };
-            let full = (*cause == Cause::Crowded).then(|| {
-                let leaf = self.leaf(vm, vcpu);
-                if let Some((_, full)) = walked.iter().find(|(known, _)| *known == leaf) {
-                    return Arc::clone(full);
-                }
-                let full = self.crowd_of(vm, vcpu, &mut crowds.0);
-                walked.push((leaf, Arc::clone(&full)));
-                full
-            });
+            let full = (*cause == Cause::Crowded).then(|| self.crowd_of(vm, vcpu, crowds));
             let same_full = |other: &Option<Arc<FullSet>>| match (other, &full) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
                 (a, b) => a.is_none() && b.is_none(),

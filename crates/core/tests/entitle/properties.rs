@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use corefit_core::entitle::{
-    Division, Host, Slice, TOLERANCE, Vcpu, Vm, Wants, WeightRule, available_to_all, group,
+    Crowds, Division, Host, Slice, TOLERANCE, Vcpu, Vm, Wants, WeightRule, available_to_all, group,
 };
 use corefit_core::{CpuId, CpuSet, Cpus, Weight};
 
@@ -175,6 +175,23 @@ fn on_larger_hosts_too_warm_starts_give_what_each_vm_has_alone_which_is_proved()
             assert!(checked.is_ok(), "seed {seed}, VM {vm}: {checked:?}");
         }
     });
+}
+
+#[test]
+fn sets_that_are_remembered_are_those_that_are_found_anew() {
+    let shared = Cell::new(0);
+    let same = |seed: u64, host: &Host| {
+        let division = Division::of(host, Wants::Everything).unwrap();
+        let mut crowds = Crowds::default();
+        for vm in 0..division.vms() {
+            let remembered = division.sentences_of(vm, &mut crowds);
+            assert_eq!(remembered, division.sentences(vm), "seed {seed}, VM {vm}");
+            shared.set(shared.get() + u32::from(vm > 0 && remembered[0].contains("shared with")));
+        }
+    };
+    for_all(EVERYTHING, 4, |seed, instance| same(seed, &instance.host()));
+    (0..20).for_each(|seed| same(seed, &middling(seed)));
+    assert!(shared.get() > 100, "few share anything: {}", shared.get());
 }
 
 #[test]
