@@ -211,6 +211,7 @@ extern "C" fn enter(number: usize, threads: u32, caller: usize, body: *const c_v
     let (target, runtime) = real(number, body, caller);
     let word = session::current_word();
     let threads = if word == 0 {
+        region::pass(runtime);
         threads
     } else {
         region::size(runtime, threads, word, body.addr()).unwrap_or(threads)

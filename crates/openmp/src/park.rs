@@ -121,11 +121,11 @@ fn needed(slot: &Slot) -> u32 {
 
 /// Whether parking can bring a runtime anything: libgomp's threads spin while they wait, by its variables (libgomp env.c).
 pub(crate) fn may_help(runtime: &Runtime) -> bool {
-    let spins = match variable("GOMP_SPINCOUNT") {
+    let spins = || match variable("GOMP_SPINCOUNT") {
         Some(count) => count.trim() != "0",
         None => !variable("OMP_WAIT_POLICY").is_some_and(|v| v.trim().eq_ignore_ascii_case("passive")),
     };
-    runtime.kind == runtime::GOMP && spins
+    runtime.kind == runtime::GOMP && spins()
 }
 
 extern "C" fn hold(task: *mut c_void) -> *mut c_void {

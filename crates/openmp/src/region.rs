@@ -22,13 +22,13 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32, key: usize)
     }
     let slot = session::slot()?;
     session::note_runtime(slot, rt);
+    let outer = enclosing_threads(rt);
     // Where nobody spins, a change within a region changes nothing in it; and a thread that is made just before the team
     // is takes its place: on 2 CPUs, beside two busy loops, the team of two was on one of them for 0.15 s then.
-    let first = slot.regions.load(Relaxed) == 0;
+    let first = outer == 1 && slot.regions.load(Relaxed) == 0;
     if word != word::TIME && (!first || park::may_help(rt)) {
         watch::start(slot, asks);
     }
-    let outer = enclosing_threads(rt);
     let dynamic = rt.dynamic();
     let resizable = word & word::ANY != 0 || (word & word::DYNAMIC != 0 && dynamic);
     let team = if !resizable {
@@ -45,6 +45,16 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32, key: usize)
         }
     }
     (team != requested).then_some(team)
+}
+
+/// A libgomp region while nothing is ordered, the first from its part of the program: if another runtime's regions came before
+/// it, nobody may be watching.
+#[cold]
+pub(crate) fn pass(rt: &'static Runtime) {
+    if let Some(slot) = session::slot().filter(|_| park::may_help(rt)) {
+        session::note_runtime(slot, rt);
+        watch::start(slot, rt.max_threads());
+    }
 }
 
 /// A size from 1 to the one requested. The first region always gets another one, since a program may

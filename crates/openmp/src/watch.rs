@@ -34,7 +34,9 @@ pub(crate) fn start(slot: &'static Slot, team: u32) {
     if team < 2 || STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
         return;
     }
-    if !rehearse(team.saturating_add(SPARE).min(threads_with_small_tls())) {
+    // A team that is there need not be made.
+    let there = if slot.regions.load(Relaxed) > 0 { slot.team.load(Relaxed) } else { 0 };
+    if !rehearse(team.saturating_sub(there).saturating_add(SPARE).min(threads_with_small_tls())) {
         return;
     }
     // SAFETY: `watch` takes a slot.

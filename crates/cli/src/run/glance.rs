@@ -9,71 +9,91 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use corefit_core::{CpuSet, Reading};
 use corefit_linux::{sample, told};
 
-/// Files that hold quotas have less than so many bytes.
-const MOST: usize = 64;
+/// Of a file, so many bytes are compared.
+const MOST: usize = 512;
 
 /// The limits when they were last looked at.
 pub(super) struct Glance {
     pid: u32,
     allowed: Option<CpuSet>,
-    quotas: Vec<Quota>,
+    files: Vec<Watched>,
     told: Option<Vec<u8>>,
 }
 
-/// A file of a quota. Kept open: it is written anew each time it is read from its start.
-struct Quota {
+/// A file that says a limit. Kept open: it is written anew each time it is read from its start.
+struct Watched {
     path: PathBuf,
     file: Option<File>,
     text: Option<Vec<u8>>,
 }
 
-/// The files that hold the quotas of a process and its ancestors, also of those that have none now.
+/// The files that hold the quotas of a process and its ancestors, also of those that have none now, and that which says which
+/// groups these are.
 pub(super) fn files(reading: &Reading) -> Vec<PathBuf> {
-    reading.groups.iter().filter_map(|group| Some(PathBuf::from(&group.quota.as_ref()?.source))).collect()
+    let groups = reading.groups.iter().flat_map(|group| match &group.quota {
+        Some(quota) => {
+            let quota = PathBuf::from(&quota.source);
+            let period = quota.with_file_name("cpu.cfs_period_us");
+            vec![quota, period]
+        }
+        None => vec![PathBuf::from(&group.path).join("cpu.max")],
+    });
+    groups.chain([PathBuf::from(format!("/proc/{}/cgroup", reading.pid))]).collect()
 }
 
 impl Glance {
-    /// The limits of a process now; `quotas` are their files.
-    pub(super) fn new(pid: u32, quotas: &[PathBuf]) -> Glance {
-        let mut glance = Glance { pid, allowed: sample::affinity(pid), quotas: vec![], told: told() };
-        glance.follow(quotas);
+    /// The limits of a process now: `files` hold its quotas, and `pid` has its affinity.
+    pub(super) fn new(pid: u32, files: &[PathBuf]) -> Glance {
+        let mut glance = Glance { pid, allowed: sample::affinity(pid), files: vec![], told: told() };
+        glance.follow(files);
         glance
     }
 
-    /// Looks at these quotas from now on, for instance because the process was moved to another control group.
-    pub(super) fn follow(&mut self, quotas: &[PathBuf]) {
-        if self.quotas.iter().map(|quota| &quota.path).ne(quotas) {
-            self.quotas = quotas.iter().map(Quota::open).collect();
+    /// Looks at these files from now on, for instance because the process was moved to another control group.
+    pub(super) fn follow(&mut self, files: &[PathBuf]) {
+        if self.files.iter().map(|file| &file.path).ne(files) {
+            self.files = files.iter().map(|path| Watched::open(path)).collect();
         }
     }
 
-    /// Whether a limit is another one than at the last call. Who cannot be read any more has changed, once.
+    /// Whether a limit is another one than at the last call. What cannot be read any more has changed, once.
     pub(super) fn changed(&mut self) -> bool {
         let (allowed, told) = (sample::affinity(self.pid), told());
         let mut changed = allowed != self.allowed || told != self.told;
         (self.allowed, self.told) = (allowed, told);
-        for quota in &mut self.quotas {
-            let text = quota.read();
-            changed |= text != quota.text;
-            quota.text = text;
+        for file in &mut self.files {
+            changed |= file.changed();
         }
         changed
     }
 }
 
-impl Quota {
-    fn open(path: &PathBuf) -> Quota {
-        let mut quota = Quota { path: path.clone(), file: File::open(path).ok(), text: None };
-        quota.text = quota.read();
-        quota
+impl Watched {
+    fn open(path: &Path) -> Watched {
+        let mut watched = Watched { path: path.to_path_buf(), file: None, text: None };
+        watched.changed();
+        watched
     }
 
-    fn read(&self) -> Option<Vec<u8>> {
+    fn changed(&mut self) -> bool {
+        let text = self.read();
+        let changed = text != self.text;
+        if text.is_none() {
+            self.file = None;
+        }
+        self.text = text;
+        changed
+    }
+
+    fn read(&mut self) -> Option<Vec<u8>> {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
         let mut text = vec![0; MOST];
         let length = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
         text.truncate(length);
@@ -95,7 +115,7 @@ mod tests {
     fn a_quota_that_is_set_has_changed_once() {
         let dir = tempfile::tempdir().unwrap();
         let paths = ["outer", "inner", "missing"].map(|name| dir.path().join(name));
-        let [outer, inner, _] = &paths;
+        let [outer, inner, missing] = &paths;
         std::fs::write(outer, "-1\n").unwrap();
         std::fs::write(inner, "100000\n").unwrap();
         let mut glance = Glance::new(std::process::id(), &paths);
@@ -107,6 +127,8 @@ mod tests {
         assert!(!glance.changed(), "it is not followed any more");
         std::fs::write(inner, "-1\n").unwrap();
         assert_eq!((glance.changed(), glance.changed()), (true, false));
+        std::fs::write(missing, "max 100000\n").unwrap();
+        assert_eq!((glance.changed(), glance.changed()), (true, false), "a file that comes");
     }
 
     #[test]
@@ -116,7 +138,7 @@ mod tests {
         let mut glance = Glance::new(pid, &[]);
         let unchanged = !glance.changed();
         let allowed = sample::affinity(pid).unwrap();
-        let one = allowed.iter().next().unwrap().to_string();
+        let one = allowed.iter().next().unwrap().0.to_string();
         let set = Command::new("taskset").args(["-cp", &one, &pid.to_string()]).output();
         let changed = (glance.changed(), glance.changed());
         program.kill().and_then(|()| program.wait()).unwrap();

@@ -196,7 +196,9 @@ fn watch(
     restarts: &mut Restarts,
 ) -> Result<(Option<ExitStatus>, Report)> {
     let mut status_line = Status::new(args.quiet);
-    let mut watcher = Watcher::new(child.pid(), plan.room.limits, &plan.quotas);
+    let moved = plan.cores.is_some() || args.rotate.is_some();
+    let allowed_of = if moved { std::process::id() } else { child.pid() };
+    let mut watcher = Watcher::new(child.pid(), allowed_of, plan.room.limits, &plan.quotas);
     let mut limits = plan.room.limits;
     let mut looked = Instant::now();
     let mut pending = plan.pending.take();
@@ -205,6 +207,7 @@ fn watch(
     let first = pending.as_ref().map(|p| p.due.saturating_duration_since(looked).min(args.interval));
     // Threads that never wait for each other find their places best if nobody else runs beside them.
     let mut next = looked + first.unwrap_or_else(|| pace.first(plan.independent));
+    let mut changed = false;
     let ended = loop {
         // A single thread cannot be too many, and the others are looked at often enough.
         let until = if plan.independent { pace.glance(next) } else { next };
@@ -216,7 +219,7 @@ fn watch(
                 tell!("corefit: signal {signal} could not be passed on: {why}");
             }
             Event::Tick => {
-                let changed = watcher.changed();
+                changed |= watcher.changed();
                 if !changed && Instant::now() < next {
                     continue;
                 }
@@ -231,9 +234,9 @@ fn watch(
                         limits = room.limits;
                         follower.settle(plan.sizes_in(&room).0);
                     }
-                } else if changed || looked.elapsed() >= LOOK_AT_LIMITS {
+                } else if changed || looked.elapsed() + args.interval / 2 >= LOOK_AT_LIMITS {
+                    (looked, changed) = (Instant::now(), false);
                     limits = watcher.limits();
-                    looked = Instant::now();
                 }
                 let decision = follower.tick(limits);
                 status_line.refresh(&follower);

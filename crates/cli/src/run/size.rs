@@ -109,14 +109,17 @@ pub(crate) struct Watcher {
 /// program that has ended would wait for them, too.
 const AFTER_START: Duration = Duration::from_millis(5);
 
+/// Who else was busy is judged over this at least.
+const LONG: Duration = Duration::from_millis(500);
+
 /// Shortest time between two readings that says something: `/proc/stat` counts 10 ms.
 const WINDOW: Duration = Duration::from_millis(60);
 
 impl Watcher {
-    /// `limits` are those at launch, and `quotas` the files of those. Nothing is read yet: that would cost every short
-    /// program 2 ms.
-    pub(crate) fn new(pid: u32, limits: Limits, quotas: &[PathBuf]) -> Watcher {
-        Watcher { root: Root::live(), pid, before: None, limits, glance: Glance::new(pid, quotas) }
+    /// `limits` are those at launch, `quotas` the files of those, and `allowed_of` the process whose affinity is not ours to
+    /// set. Nothing is read yet: that would cost every short program 2 ms.
+    pub(crate) fn new(pid: u32, allowed_of: u32, limits: Limits, quotas: &[PathBuf]) -> Watcher {
+        Watcher { root: Root::live(), pid, before: None, limits, glance: Glance::new(allowed_of, quotas) }
     }
 
     /// Whether a limit was set to something else since the last call.
@@ -130,11 +133,16 @@ impl Watcher {
         let Ok(now) = read(&self.root, self.pid) else {
             return self.limits;
         };
-        let entitled = if self.before.is_none() { self.limits.entitled } else { None };
-        let set = Limits::of(&estimate(self.before.as_ref().unwrap_or(&now), &now));
-        self.limits = Limits { entitled: entitled.or(set.entitled), ..set };
         self.glance.follow(&glance::files(&now));
-        self.before = Some(now);
+        let long_ago = |before: &Reading| now.at.since(before.at) >= LONG;
+        let entitled = match &self.before {
+            Some(before) if long_ago(before) => Limits::of(&estimate(before, &now)).entitled,
+            _ => self.limits.entitled,
+        };
+        self.limits = Limits { entitled, ..Limits::of(&estimate(&now, &now)) };
+        if self.before.as_ref().is_none_or(long_ago) {
+            self.before = Some(now);
+        }
         self.limits
     }
 }
