@@ -34,9 +34,10 @@ pub(crate) fn start(slot: &'static Slot, team: u32) {
     if team < 2 || STARTED.load(Relaxed) || STARTED.swap(true, AcqRel) {
         return;
     }
-    // A team that is there need not be made.
-    let there = if slot.regions.load(Relaxed) > 0 { slot.team.load(Relaxed) } else { 0 };
-    if !rehearse(team.saturating_sub(there).saturating_add(SPARE).min(threads_with_small_tls())) {
+    // Who is there need not be made: the first thread, and after a region its team.
+    let there = if slot.regions.load(Relaxed) > 0 { slot.team.load(Relaxed).max(1) } else { 1 };
+    let ours_and_spare = 1 + SPARE;
+    if !rehearse(team.saturating_sub(there).saturating_add(ours_and_spare).min(threads_with_small_tls())) {
         return;
     }
     // SAFETY: `watch` takes a slot.
