@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use run_support::{Place, REGIONS, stderr, stdout};
+use run_support::{Place, REGIONS, on_one_cpu, stderr, stdout};
 
 /// What it said, in one line.
 fn told(output: &std::process::Output) -> String {
@@ -138,22 +138,6 @@ int main(int argc, char **argv) {
     return 0;
 }
 "#;
-
-/// A command kept to CPU 0 with what it starts: an overcommitted machine of one CPU.
-fn on_one_cpu(command: &Command) -> Command {
-    let mut taskset = Command::new("taskset");
-    taskset.args(["-c", "0"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => taskset.env(name, value),
-            None => taskset.env_remove(name),
-        };
-    }
-    if let Some(dir) = command.get_current_dir() {
-        taskset.current_dir(dir);
-    }
-    taskset
-}
 
 #[test]
 fn a_program_passes_through_unchanged() {

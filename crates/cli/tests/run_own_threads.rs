@@ -5,7 +5,7 @@ mod run_support;
 
 use std::process::Command;
 
-use run_support::{Place, stderr, stdout};
+use run_support::{Place, on_one_cpu, stderr, stdout};
 
 /// Prints how many threads of ours there are within its first region, and some regions later.
 const COUNTS_OURS: &str = r#"
@@ -66,11 +66,7 @@ fn who_cannot_be_helped_within_the_first_region_gets_no_thread_there() {
     {
         let options = ["run", "--quiet", "--resize", "always", "--", program.to_str().unwrap()];
         let command = place.corefit(&options);
-        let mut pinned = Command::new("taskset");
-        pinned.args(["-c", "0"]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            value.map(|value| pinned.env(name, value));
-        }
+        let mut pinned = on_one_cpu(&command);
         pinned.env("OMP_NUM_THREADS", "2").env_remove("OMP_WAIT_POLICY").env_remove("GOMP_SPINCOUNT");
         policy.map(|policy| pinned.env("OMP_WAIT_POLICY", policy));
         let output = pinned.output().unwrap();

@@ -134,13 +134,11 @@ impl Watcher {
             return self.limits;
         };
         self.glance.follow(&glance::files(&now));
-        let long_ago = |before: &Reading| now.at.since(before.at) >= LONG;
-        let entitled = match &self.before {
-            Some(before) if long_ago(before) => Limits::of(&estimate(before, &now)).entitled,
-            _ => self.limits.entitled,
-        };
-        self.limits = Limits { entitled, ..Limits::of(&estimate(&now, &now)) };
-        if self.before.as_ref().is_none_or(long_ago) {
+        let long_ago = self.before.as_ref().filter(|before| now.at.since(before.at) >= LONG);
+        let set = Limits::of(&estimate(long_ago.unwrap_or(&now), &now));
+        let entitled = if long_ago.is_some() { set.entitled } else { self.limits.entitled };
+        self.limits = Limits { entitled, ..set };
+        if long_ago.is_some() || self.before.is_none() {
             self.before = Some(now);
         }
         self.limits

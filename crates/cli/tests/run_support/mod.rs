@@ -70,6 +70,22 @@ impl Place {
     }
 }
 
+/// A command kept to CPU 0 with what it starts: an overcommitted machine of one CPU.
+pub(crate) fn on_one_cpu(command: &Command) -> Command {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-c", "0"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => taskset.env(name, value),
+            None => taskset.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        taskset.current_dir(dir);
+    }
+    taskset
+}
+
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
