@@ -1,5 +1,6 @@
 //! `corefit certify` does not certify what it has not seen.
 
+#[allow(dead_code, reason = "every test file uses a part of this")]
 mod run_support;
 
 use std::fs;

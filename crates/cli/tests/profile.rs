@@ -5,7 +5,7 @@ mod run_support;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use run_support::{Place, REGIONS, stderr, stdout};
+use run_support::{Place, REGIONS, on_one_cpu, stderr, stdout};
 use serde_json::Value;
 
 /// Threads take turns: each runs alone for a while, `argv[1]` times in all, then blocks. How many of them there are is
@@ -105,9 +105,7 @@ fn more_busy_threads_than_cpus_are_profiled_as_parallel_by_who_is_runnable() {
     let _alone = alone();
     let place = Place::new();
     let program = place.compile("busy", &["-pthread"], BUSY);
-    let mut command = Command::new("taskset");
-    let inner = place.corefit(&["profile", "--quiet", "--json=report.json", "--"]);
-    command.args(["-c", "0"]).arg(inner.get_program()).args(inner.get_args()).current_dir(place.path());
+    let mut command = on_one_cpu(&place.corefit(&["profile", "--quiet", "--json=report.json", "--"]));
     let (_, seen) = json(&place, command.arg(program).arg("4"));
     let profile = &seen["profile"];
     assert_eq!((&profile["features"]["threads"], &profile["by_runnable"]), (&4.into(), &true.into()));
