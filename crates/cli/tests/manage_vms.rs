@@ -166,7 +166,7 @@ fn measure() {
     let setting = |name: &str, usual: &str| std::env::var(name).unwrap_or_else(|_| usual.into());
     let seconds: f64 = setting("MANAGE_SECONDS", "60").parse().expect("MANAGE_SECONDS: of each number");
     let (size, programs) = (setting("MANAGE_SIZE", "S"), setting("MANAGE_PROGRAMS", "lu sp cg ua"));
-    let parts = setting("MANAGE_PARTS", "sizing whole");
+    let parts = setting("MANAGE_PARTS", "sizing counted whole");
     let dir = tempfile::tempdir().unwrap();
     let files = manage_support::programs(dir.path());
     let mut options = vec!["--name", "measure", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
@@ -180,6 +180,9 @@ fn measure() {
         let job = Job { guest: &guest, program, size: &size, seconds };
         if parts.contains("sizing") {
             sizing(&vms, dir.path(), &job);
+        }
+        if parts.contains("counted") {
+            counted(&vms, dir.path(), &job);
         }
         if parts.contains("whole") {
             whole(&vms, dir.path(), &job);
@@ -217,6 +220,37 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
     }
     guest.set_online(8);
 }
+
+/// Sizing alone by progress: `corefit run` only counts, the program keeps its eight threads. Against each number of vCPUs set by
+/// hand, with the same command; before and after, for emulation is not equally fast all the time.
+fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
+    let Job { guest, program, size, seconds } = *job;
+    let run = format!("{ALL_THREADS} /workloads/corefit run --quiet --threads 8 --resize never --");
+    let long = |seconds: f64, one: f64| {
+        let times = (seconds / one).ceil();
+        guest.rounds(program, &format!("{size}*{times}"), 0.0, &run)[0] / times
+    };
+    guest.set_online(2);
+    let one = mean(&guest.rounds(program, size, 5.0, ALL_THREADS));
+    let by_hand = |when: &str| {
+        for count in [1, 2, 3, 4, 5] {
+            guest.set_online(count);
+            println!("{program} {size}, {count} vCPUs by hand, {when}: {:.4}", long(seconds / 2.0, one));
+        }
+        guest.set_online(8);
+    };
+    by_hand("before");
+    let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
+    let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
+    println!("{program} {size}, corefit by progress, at first: {:.4}", long(COUNTED_SETTLE_S, one));
+    let then = long(seconds, one);
+    println!("{program} {size}, corefit by progress, then (vCPUs {}): {then:.4}", guest.online());
+    end(&mut daemon);
+    by_hand("after");
+}
+
+/// What a daemon may take to find its number by progress: where things were clear at once it looks at others after two minutes.
+const COUNTED_SETTLE_S: f64 = 240.0;
 
 /// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs before and after it, for emulation is not
 /// equally fast all the time. One long run each: a short one is mostly the start of the command where instructions are

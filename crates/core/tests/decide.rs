@@ -24,6 +24,8 @@ struct ToyVm {
     rate: Option<ByCount>,
     /// pCPUs used by the number of vCPUs.
     used: ByCount,
+    /// Its count is brought every so often only, with the time of the guest's clock; the last one that was.
+    brought: Option<(Duration, f64, u64)>,
 }
 
 impl Toy {
@@ -36,7 +38,7 @@ impl Toy {
         Snapshot {
             at: Time(self.at),
             pcpus: (0..self.pcpus).map(pcpu).collect(),
-            vms: self.vms.iter().map(|vm| vm.state.clone()).collect(),
+            vms: self.vms.iter().map(ToyVm::seen).collect(),
             ..Snapshot::default()
         }
     }
@@ -52,6 +54,11 @@ impl Toy {
             }
             if let Some(rate) = vm.rate {
                 *vm.state.progress.get_or_insert(0.0) += rate(online) * time.as_secs_f64();
+            }
+            if let Some((every, units, at)) = &mut vm.brought
+                && Duration::from_nanos(self.at - *at) >= *every
+            {
+                (*units, *at) = (vm.state.progress.unwrap(), self.at);
             }
         }
     }
@@ -98,6 +105,16 @@ impl Toy {
     }
 }
 
+impl ToyVm {
+    fn seen(&self) -> VmState {
+        let mut state = self.state.clone();
+        if let Some((_, units, at)) = self.brought {
+            (state.progress, state.progress_at) = (Some(units), Some(Time(at)));
+        }
+        state
+    }
+}
+
 fn vm(name: &str, vcpus: usize, rate: Option<ByCount>, used: ByCount) -> ToyVm {
     let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
     let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
@@ -109,7 +126,7 @@ fn vm(name: &str, vcpus: usize, rate: Option<ByCount>, used: ByCount) -> ToyVm {
         progress: rate.map(|_| 0.0),
         ..VmState::default()
     };
-    ToyVm { state, rate, used }
+    ToyVm { state, rate, used, brought: None }
 }
 
 fn four(_: u32) -> f64 {
@@ -238,6 +255,30 @@ fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     let again = toy.rule(&mut controller, 60);
     assert_eq!(toy.online(0), 4);
     assert!(again < 12, "remembered: {again} changes are no full search");
+}
+
+/// A guest's agent brings the count late, and not at each look: each number of vCPUs is judged by what came after the change to it.
+#[test]
+fn a_count_that_comes_late_is_waited_for() {
+    fn rate(n: u32) -> f64 {
+        match n {
+            4 => 100.0,
+            2 => 70.0,
+            _ => 5.0,
+        }
+    }
+    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), |_| 2.0)]);
+    toy.vms[0].brought = Some((Duration::from_millis(700), 0.0, 0));
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert!(matches!(toy.online(0), 2 | 4), "{}", toy.online(0));
+    toy.rule(&mut controller, 180);
+    assert_eq!(toy.online(0), 4);
+    // Nobody counts any more: it stays, and nothing is waited for.
+    toy.vms[0].brought = None;
+    (toy.vms[0].rate, toy.vms[0].state.progress) = (None, None);
+    toy.rule(&mut controller, 60);
+    assert!(matches!(toy.online(0), 2 | 4), "{}", toy.online(0));
 }
 
 /// What a count that is not in use could do does not show: it is looked for again, rarely.
@@ -463,7 +504,8 @@ fn a_guest_that_is_not_asked_at_each_look_wants_what_it_did() {
                 ..GuestVcpu::default()
             };
             for vm in &mut toy.vms {
-                vm.state.guest = Some(GuestView { vcpus: vec![vcpu(0), vcpu(1)], runnable: Some(2) });
+                vm.state.guest =
+                    Some(GuestView { vcpus: vec![vcpu(0), vcpu(1)], runnable: Some(2), work: None });
             }
         }
         let step = controller.step(&toy.observe()).unwrap();

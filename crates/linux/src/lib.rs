@@ -8,6 +8,7 @@ pub mod launch;
 pub mod libvirt;
 pub mod moving;
 pub mod page;
+pub mod progress;
 pub mod reporter;
 pub mod sample;
 pub mod threads;

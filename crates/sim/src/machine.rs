@@ -203,7 +203,7 @@ impl SimMachine {
             let halted = self.sim.cpus.vcpus[thread.vcpu as usize].state == VState::Halted;
             matches!(thread.state, TState::Current | TState::Ready) && !halted
         });
-        GuestView { vcpus: vcpus.collect(), runnable: u32::try_from(runnable.count()).ok() }
+        GuestView { vcpus: vcpus.collect(), runnable: u32::try_from(runnable.count()).ok(), work: None }
     }
 }
 

@@ -161,7 +161,8 @@ fn helpers_memory_and_what_the_guest_says_are_shown() {
         idle_ns: Some(250_000_000),
         ..GuestVcpu::default()
     };
-    vm.seen.guest = Some(GuestView { vcpus: vec![vcpu(0, true), vcpu(1, false)], runnable: Some(3) });
+    vm.seen.guest =
+        Some(GuestView { vcpus: vec![vcpu(0, true), vcpu(1, false)], runnable: Some(3), work: None });
     let text = derivation::text(&view, number, 80);
     assert!(text.contains("Memory\n  from NUMA nodes 0,2 only"), "{text}");
     assert!(text.contains("3 of its threads running or ready to run"), "{text}");

@@ -12,6 +12,7 @@ use super::history::{History, Point};
 use super::launch::Plan;
 use super::placer::Placer;
 use super::report::{OpenMp, Report};
+use super::work::Teller;
 
 /// A process that used less than this in an interval gets no part of the team.
 const ACTIVE: f64 = 0.05;
@@ -47,6 +48,8 @@ pub(crate) struct Follower<'a> {
     /// Threads wait that are in no known team. Where nothing is ordered a region tells nothing, so it may
     /// be one that asks for more than those before (a `num_threads` clause, `omp_set_num_threads`).
     more_than_known: bool,
+    /// Tells the host of this VM how much is done.
+    teller: Teller,
     pub(crate) history: History,
 }
 
@@ -70,12 +73,14 @@ impl<'a> Follower<'a> {
             in_force: plan.team,
             ordered: true,
             more_than_known: false,
+            teller: Teller::default(),
         }
     }
 
     /// One interval: gives what was decided.
     pub(crate) fn tick(&mut self, limits: Limits) -> Decision {
         let sample = self.sampler.sample();
+        self.tell();
         let processes = self.live(&sample);
         let active = self.active(&processes, &sample);
         let seen = self.interval(&sample, &active, limits);
@@ -105,6 +110,15 @@ impl<'a> Follower<'a> {
     /// After a stop: what happened meanwhile says nothing.
     pub(crate) fn skip(&mut self) {
         self.before = self.sampler.sample();
+    }
+
+    /// Tells how much is done, if a host wants to know.
+    fn tell(&mut self) {
+        if let Some(page) = self.page
+            && self.teller.listens(&mut || self.grants.set_counts(true))
+        {
+            self.teller.tell(&page.processes());
+        }
     }
 
     /// Registered processes; slots of ended ones are freed.
@@ -210,13 +224,15 @@ impl<'a> Follower<'a> {
                 seen.quieted |= limited && quiet;
             }
             let orders = if limited {
-                self.grants.of(p).orders(Some(mine), quiet)
+                self.grants.orders(self.grants.of(p), Some(mine), quiet)
             } else {
-                let orders = match self.grants.of(p).orders(None, false) {
-                    Orders { team: Some(most), .. } if u32::from(most) >= p.requested => Orders::default(),
+                let orders = match self.grants.orders(self.grants.of(p), None, false) {
+                    Orders { team: Some(most), count, .. } if u32::from(most) >= p.requested => {
+                        Orders { count, ..Orders::default() }
+                    }
                     orders => orders,
                 };
-                Orders { count: self.more_than_known, ..orders }
+                Orders { count: orders.count || self.more_than_known, ..orders }
             };
             // The process may have become another program meanwhile, with another grant.
             if page.is_current(p) {
@@ -253,6 +269,7 @@ impl<'a> Follower<'a> {
 
     /// What is known at the end of a run.
     pub(crate) fn report(&mut self, plan: &Plan) -> Report {
+        self.tell();
         for p in self.page.map(TeamPage::processes).unwrap_or_default() {
             let known = self.seen.remove(&p.pid);
             self.seen.insert(p.pid, OpenMp::update(known, &p, self.grants.of(&p)));

@@ -72,6 +72,8 @@ pub(crate) struct Grants {
     given: Mutex<BTreeMap<(usize, u32, u32), Grant>>,
     /// Threads ordered for a process that registers now.
     team: AtomicU32,
+    /// Whether regions are counted whatever else is ordered.
+    counts: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -83,6 +85,7 @@ impl Grants {
             store,
             given: Mutex::default(),
             team: AtomicU32::new(1),
+            counts: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
     }
@@ -117,6 +120,16 @@ impl Grants {
         self.team.store(team, Ordering::Relaxed);
     }
 
+    /// Whether regions are to be counted whatever else is ordered.
+    pub(crate) fn set_counts(&self, counts: bool) {
+        self.counts.store(counts, Ordering::Relaxed);
+    }
+
+    /// As [`Grant::orders`]; regions are counted if somebody wants to know.
+    pub(crate) fn orders(&self, grant: Grant, team: Option<u32>, quiet: bool) -> Orders {
+        Orders { count: self.counts.load(Ordering::Relaxed), ..grant.orders(team, quiet) }
+    }
+
     /// Answers registrations until [`Grants::stop`]; runs in a thread of its own, since a
     /// program waits for the answer.
     pub(crate) fn serve(&self, page: &TeamPage) {
@@ -139,7 +152,7 @@ impl Grants {
                     continue; // another program registered meanwhile: it is looked at next
                 }
                 let team = self.team.load(Ordering::Relaxed);
-                page.publish(process.slot, grant.orders(Some(team), false));
+                page.publish(process.slot, self.orders(grant, Some(team), false));
                 page.answer(process.slot);
             }
             page.make_room();

@@ -102,7 +102,7 @@ impl Plan {
         }
         if let Ok(library) = teams {
             let (grant, ask) = grants.at_first();
-            match TeamPage::create(grant.orders(Some(plan.team), false), ask, plan.nprocs(), 1) {
+            match TeamPage::create(grants.orders(grant, Some(plan.team), false), ask, plan.nprocs(), 1) {
                 Ok(page) => {
                     let (name, value) = page.variable();
                     plan.launch.env.push((name.into(), Some(value.into())));
@@ -139,7 +139,7 @@ impl Plan {
         self.environment();
         if let Some(page) = &self.page {
             let (grant, ask) = grants.at_first();
-            page.set_policy(grant.orders(Some(team), false), ask);
+            page.set_policy(grants.orders(grant, Some(team), false), ask);
             page.set_nprocs(self.nprocs());
         }
     }

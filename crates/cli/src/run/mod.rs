@@ -22,6 +22,7 @@ mod restart;
 mod rotate;
 mod size;
 mod status;
+mod work;
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -104,6 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         file.map_err(|why| notes.warn(format!("{why:#}: the program runs without one"))).ok()
     });
     let grants = Grants::new(args.resize, Store::open());
+    grants.set_counts(work::is_wanted());
     let mut plan = Plan::make(args, &program, &grants, &mut notes);
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {

@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
+use super::counted::Counted;
 use super::cpusets::{Crowd, Width};
 use super::demand::{Monitored, Predict, monitor, predictor};
 use super::lighten::Lightening;
 use super::part::{may_use, online, share, weight};
-use super::place::{Place, placer};
+use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Races, Size, Subject, sizer, whole};
 use super::weigh::{Granted, Weighing};
-use super::{AFTER_FAILURE, Action, Outcome, Placer, Plan, Policy, Rule, Sizer, hypothesis};
+use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Rule, Sizer, counted, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, Value, VmEstimate, VmId, VmState,
-    estimate,
+    HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
 };
 use crate::share::count;
 use crate::topology::Topology;
@@ -31,6 +31,8 @@ const REMEMBERED: usize = 10_000;
 pub struct Controller {
     policy: Policy,
     before: Option<Snapshot>,
+    /// The snapshot by which VMs were last sized, while what came of that is awaited.
+    sized: Option<Snapshot>,
     known: BTreeMap<VmId, Known>,
     arbiter: Option<Box<dyn Arbitrate + Send>>,
     races: Races,
@@ -63,6 +65,8 @@ struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
     wants: Option<f64>,
+    /// The work that was counted by the last step.
+    work: Option<Counted>,
     /// It was tried with other counts at the last look.
     trying: bool,
     changed: Option<Time>,
@@ -107,6 +111,7 @@ impl Controller {
             slicing: Slicing::default(),
             policy,
             before: None,
+            sized: None,
             known: BTreeMap::new(),
             confined: BTreeMap::new(),
             said: BTreeSet::new(),
@@ -154,8 +159,16 @@ impl Controller {
         self.known.retain(|id, _| here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let grants = self.arbitrate(&asked, &seen, &mut step);
-        let sizes = self.size(&asked, &grants, &before, &seen, &mut step);
-        step.plan.actions = sizes;
+        if self.awaits(now) {
+            step.next = step.next.min(self.policy.probe());
+            self.sized.get_or_insert_with(|| before.clone());
+        } else if let Some(sized) = self.sized.take() {
+            // All that happened meanwhile.
+            let all = estimate(&sized, now)?;
+            step.plan.actions = self.size(&asked, &grants, &sized, &all, &mut step);
+        } else {
+            step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
+        }
         let granted = self.granted(&asked, grants.as_deref());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
         step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
@@ -249,6 +262,7 @@ impl Controller {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
                 wants: None,
+                work: None,
                 trying: false,
                 changed: None,
                 fewer: None,
@@ -345,6 +359,15 @@ impl Controller {
         asked.iter().zip(grants).map(granted).collect()
     }
 
+    /// Whether a VM that is tried with another count has not said yet what came of it.
+    fn awaits(&self, now: &Snapshot) -> bool {
+        let tried = self.known.iter().filter(|(_, known)| known.trying);
+        let counted: BTreeMap<&VmId, Time> =
+            tried.filter_map(|(id, known)| Some((id, known.work?.at))).collect();
+        let same = |vm: &VmState| vm.progress_at.is_some() && vm.progress_at == counted.get(&vm.id).copied();
+        !counted.is_empty() && now.vms.iter().any(same)
+    }
+
     /// Sizes: how many vCPUs each has online.
     fn size<'a>(
         &mut self,
@@ -374,6 +397,12 @@ impl Controller {
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weights: f64 = running.iter().map(|(_, vm)| weight(vm)).sum();
         let mut searching = self.known.values().filter(|known| known.trying).count();
+        let mut rate_of = |asked: &Asked| {
+            let vm = &seen.vms[asked.number];
+            let known = self.known.get_mut(&vm.seen.id)?;
+            counted::rate(earlier.get(&vm.seen.id).copied(), &vm.seen, seen.over, &mut known.work)
+        };
+        let rates: Vec<Option<f64>> = asked.iter().map(&mut rate_of).collect();
         let subject = |index: usize, asked: &'a Asked| {
             let vm = &seen.vms[asked.number];
             Subject {
@@ -387,7 +416,7 @@ impl Controller {
                 share: share(&usable, &may[&asked.number], vm, weights, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
-                rate: rate(earlier.get(&vm.seen.id).copied(), vm, seen.over),
+                rate: rates[index],
                 wants: asked.wants,
                 granted: grants.as_ref().map(|grants| grants[index].pcpus),
                 period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
@@ -511,29 +540,6 @@ fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
     after
 }
 
-/// What VMs are placed as, or why nobody knows that.
-fn classes(policy: &Policy, seen: &HostEstimate) -> Vec<String> {
-    let placed = seen.vms.iter().filter(|vm| {
-        let stays =
-            policy.of(&vm.seen.name).exclude == Some(true) || vm.seen.fixed(LeverKind::Affinity).is_some();
-        vm.seen.role == Role::Vm && !stays
-    });
-    let note = |vm: &VmEstimate| {
-        let name = &vm.seen.name;
-        match (policy.of(name).class, vm.class.origin, &seen.uncounted) {
-            (Some(class), ..) => Some(format!("{name}: placed as {class}, as its rule says")),
-            (None, Origin::Measured, _) => {
-                Some(format!("{name}: placed as {}, as its counters of caches show", vm.class.class))
-            }
-            (None, _, Some(why)) if policy.place == Placer::Corefit => {
-                Some(format!("classes of VMs are unknown where no rule gives one: {why}"))
-            }
-            _ => None,
-        }
-    };
-    placed.filter_map(note).collect()
-}
-
 /// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.
 fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
     let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
@@ -566,10 +572,4 @@ fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, choice: Choice) -> Option<
         to: Value::Pcpus(to),
         why: choice.why,
     })
-}
-
-/// Work per second; `None` if nobody counted, or the count began anew.
-fn rate(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<f64> {
-    let grown = vm.seen.progress? - before?.progress?;
-    (grown >= 0.0 && !over.is_zero()).then(|| grown / over.as_secs_f64())
 }

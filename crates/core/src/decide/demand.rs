@@ -229,7 +229,7 @@ mod tests {
             iowait_ns: Some(wait),
         };
         let vm = |vcpu, runnable| VmState {
-            guest: Some(GuestView { vcpus: vec![vcpu], runnable }),
+            guest: Some(GuestView { vcpus: vec![vcpu], runnable, work: None }),
             ..VmState::default()
         };
         // busy 60 of which nice 20, idle 40 of which waiting 10: (60 - 20 + 10) / (60 - 20 + 40)

@@ -8,6 +8,7 @@
 
 pub mod arbitrate;
 mod controller;
+mod counted;
 mod cpusets;
 pub mod demand;
 mod hypothesis;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::policy::{Placer, Policy};
 use super::{Action, Outcome, placement};
 use crate::Time;
-use crate::machine::{Classed, HOLDS, HostEstimate, Lever, Origin, Snapshot, VmId, VmState};
+use crate::machine::{
+    Classed, HOLDS, HostEstimate, Lever, LeverKind, Origin, Role, Snapshot, VmEstimate, VmId, VmState,
+};
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
@@ -107,6 +109,29 @@ impl Placing {
             }
         }
     }
+}
+
+/// What VMs are placed as, or why nobody knows that.
+pub(super) fn classes(policy: &Policy, seen: &HostEstimate) -> Vec<String> {
+    let placed = seen.vms.iter().filter(|vm| {
+        let stays =
+            policy.of(&vm.seen.name).exclude == Some(true) || vm.seen.fixed(LeverKind::Affinity).is_some();
+        vm.seen.role == Role::Vm && !stays
+    });
+    let note = |vm: &VmEstimate| {
+        let name = &vm.seen.name;
+        match (policy.of(name).class, vm.class.origin, &seen.uncounted) {
+            (Some(class), ..) => Some(format!("{name}: placed as {class}, as its rule says")),
+            (None, Origin::Measured, _) => {
+                Some(format!("{name}: placed as {}, as its counters of caches show", vm.class.class))
+            }
+            (None, _, Some(why)) if policy.place == Placer::Corefit => {
+                Some(format!("classes of VMs are unknown where no rule gives one: {why}"))
+            }
+            _ => None,
+        }
+    };
+    placed.filter_map(note).collect()
 }
 
 #[cfg(test)]

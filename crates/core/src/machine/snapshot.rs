@@ -152,6 +152,10 @@ pub struct VmState {
     /// program); only its growth means something. `None` where nobody counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<f64>,
+    /// When it was so much, by a clock of whoever counts. `None`: at the time of the snapshot. A guest's count comes late, and
+    /// may be the same in several snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_at: Option<Time>,
     /// What it does to the last-level caches; `None` where nobody counts that for it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
@@ -271,6 +275,9 @@ pub struct GuestView {
     pub vcpus: Vec<GuestVcpu>,
     /// Threads that are running or runnable in the guest (`procs_running` of its `/proc/stat`).
     pub runnable: Option<u32>,
+    /// Units of work that its programs have counted, and when it was so many, by its own clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<(u64, Time)>,
 }
 
 /// A vCPU as its guest sees it. Times in ns since the guest's boot.

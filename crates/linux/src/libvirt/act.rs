@@ -27,6 +27,7 @@ use super::machine::LibvirtMachine;
 use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
 use crate::cgroup::write;
+use crate::progress;
 use crate::slice::Slicer;
 use crate::told;
 
@@ -257,6 +258,9 @@ impl Act for LibvirtMachine {
             Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
             value => self.hand.with(vm, move |domain| set(domain, lever, value)),
         };
+        if lever == Lever::Online {
+            self.resized(vm);
+        }
         self.hand.learn(vm, lever, &result);
         let result = match burst_us {
             Some(burst_us) => result.and_then(|()| self.save(vm, burst_us, |b, limit| b != limit.burst_us)),
@@ -281,7 +285,13 @@ impl Act for LibvirtMachine {
 fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineError> {
     match (lever, value) {
         (Lever::Told, Value::Told(cpus)) => {
-            agent::write_file(&mut ask(domain)?, told::PATH, &told::text(cpus))
+            let mut ask = ask(domain)?;
+            agent::write_file(&mut ask, told::PATH, &told::text(cpus))?;
+            // Who is told what it gets may say what it does with that; need not.
+            if cpus.is_some() {
+                let _ = agent::make_file(&mut ask, progress::PATH);
+            }
+            Ok(())
         }
         (Lever::Weight, Value::Weight(Weight(weight))) => {
             let shares = write::whole(weight, 2..=262_144)?;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use corefit_core::Time;
 use corefit_core::machine::GuestView;
 
 use super::api::{Access, Connection, Failure, Kind};
@@ -27,6 +28,14 @@ const MOST_PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent that has not answered for so long is said not to have: others take some milliseconds.
 const PROMPT: Duration = Duration::from_millis(500);
+
+/// A guest whose programs count their work is asked so often at least, so that what comes of a change of its vCPUs shows soon: for
+/// some time after one as often as it answers.
+const COUNTING: Duration = Duration::from_secs(1);
+/// See above.
+const AFTER_CHANGE: Duration = Duration::from_secs(5);
+/// A count that stays as it is for so long is nobody's any more.
+const COUNTED: Duration = Duration::from_secs(10);
 
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";
@@ -61,6 +70,10 @@ struct Guest {
     next: Instant,
     /// Whether the agent reads files, as far as is known.
     files: bool,
+    /// Its programs' count as it was last, and when that came.
+    work: Option<(Instant, (u64, Time))>,
+    /// When its vCPUs were changed: a count from before says nothing of what comes of that.
+    changed: Option<Instant>,
 }
 
 impl Agents {
@@ -75,7 +88,10 @@ impl Agents {
         let Some(guest) = board.guests.get(key) else { return Ok(None) };
         match (&guest.view, &guest.error) {
             (_, Some(error)) => Err(error.clone()),
-            (Some((at, view)), None) if at.elapsed() <= self.every * AGE => Ok(Some(view.clone())),
+            (Some((at, view)), None) if at.elapsed() <= self.every * AGE => {
+                let work = guest.work.filter(|(came, _)| came.elapsed() <= COUNTED).map(|(_, work)| work);
+                Ok(Some(GuestView { work, ..view.clone() }))
+            }
             (Some((at, _)), None) => Err(format!("last answer {} s ago", at.elapsed().as_secs())),
             // Not asked before it was first due.
             (None, None) if guest.next.elapsed() >= PROMPT => {
@@ -88,6 +104,15 @@ impl Agents {
     /// Why guests are not asked at all.
     pub(super) fn closed(&self) -> Option<String> {
         lock(&self.board).closed.as_ref().map(|(why, _)| why.clone())
+    }
+
+    /// The vCPUs of this VM were changed: its count is asked for anew, at once.
+    pub(super) fn changed(&self, key: &Key) {
+        if let Some(guest) = lock(&self.board).guests.get_mut(key)
+            && guest.work.is_some()
+        {
+            (guest.changed, guest.next) = (Some(Instant::now()), Instant::now());
+        }
     }
 
     /// Has the agents of these VMs asked that it is time for; returns at once.
@@ -122,7 +147,7 @@ impl Agents {
             board.closed = None;
             self.worker = None;
         }
-        let new = || Guest { view: None, error: None, failures: 0, next: now, files: true };
+        let new = || Guest::new(now);
         let due = |key: &&Key| board.guests.entry((*key).clone()).or_insert_with(new).next <= now;
         let due: Vec<Key> = vms.iter().filter(due).cloned().collect();
         if due.is_empty() {
@@ -143,6 +168,26 @@ impl Agents {
 }
 
 impl Guest {
+    fn new(next: Instant) -> Guest {
+        Guest { view: None, error: None, failures: 0, next, files: true, work: None, changed: None }
+    }
+
+    /// Takes an answer to what was asked at that time.
+    fn answered(&mut self, asked: Instant, view: GuestView, every: Duration) {
+        let now = Instant::now();
+        let known = self.work.map(|(_, work)| work);
+        if view.work != known && self.changed.is_none_or(|changed| changed <= asked) {
+            self.work = view.work.map(|work| (now, work));
+        }
+        let lively = self.changed.is_some_and(|changed| changed.elapsed() < AFTER_CHANGE);
+        let pause = match self.work {
+            Some((came, _)) if lively && came.elapsed() <= COUNTED => Duration::ZERO,
+            Some((came, _)) if came.elapsed() <= COUNTED => COUNTING.min(every),
+            _ => every,
+        };
+        (self.view, self.error, self.failures, self.next) = (Some((now, view)), None, 0, now + pause);
+    }
+
     fn fail(&mut self, why: String, every: Duration) {
         self.failures += 1;
         let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
@@ -168,6 +213,7 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
     for key in due {
         let Some(mut files) = lock(board).guests.get(key).map(|guest| guest.files) else { continue };
         begin(board, Some(key.clone()));
+        let asked = Instant::now();
         let answer = connection.domain(&key.0).and_then(|domain| {
             if domain.id() != Some(key.1) {
                 return Err(Failure { kind: Kind::NoDomain, text: "it ended".into() });
@@ -180,15 +226,7 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
         let Some(guest) = board.guests.get_mut(key) else { continue };
         guest.files = files;
         match answer {
-            Ok(Ok(view)) => {
-                *guest = Guest {
-                    view: Some((Instant::now(), view)),
-                    error: None,
-                    failures: 0,
-                    next: Instant::now() + every,
-                    files,
-                };
-            }
+            Ok(Ok(view)) => guest.answered(asked, view, every),
             Ok(Err(why)) => guest.fail(why, every),
             Err(error) if error.kind == Kind::NoDomain => {}
             Err(error) => {
@@ -225,14 +263,31 @@ mod tests {
     fn an_agent_that_never_answered_is_named_and_one_just_asked_is_not() {
         let agents = Agents::new("test:///default", Duration::from_secs(1));
         let key: Key = ("uuid".into(), 1);
-        let guest = |next| Guest { view: None, error: None, failures: 0, next, files: true };
         let asked = |next| {
-            lock(&agents.board).guests.insert(key.clone(), guest(next));
+            lock(&agents.board).guests.insert(key.clone(), Guest::new(next));
             agents.latest(&key)
         };
         assert_eq!(asked(Instant::now()), Ok(None));
         let why = asked(Instant::now().checked_sub(Duration::from_secs(1)).unwrap()).unwrap_err();
         assert!(why.starts_with("no answer from its agent yet, for 1."), "{why}");
+    }
+
+    #[test]
+    fn a_count_from_before_a_change_is_not_that_of_after_it() {
+        let agents = Agents::new("test:///default", Duration::from_secs(5));
+        let key: Key = ("uuid".into(), 1);
+        let began = Instant::now();
+        lock(&agents.board).guests.insert(key.clone(), Guest::new(began));
+        let answer = |asked, units| {
+            let work = Some((units, Time(units)));
+            let view = GuestView { work, ..GuestView::default() };
+            lock(&agents.board).guests.get_mut(&key).unwrap().answered(asked, view, agents.every);
+            agents.latest(&key).unwrap().unwrap().work.unwrap().0
+        };
+        assert_eq!(answer(began, 1), 1);
+        agents.changed(&key);
+        assert_eq!(answer(began, 2), 1, "asked before");
+        assert_eq!(answer(Instant::now(), 3), 3);
     }
 
     #[test]

@@ -101,6 +101,12 @@ pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<()
     Ok(())
 }
 
+/// Makes a file of the guest that is empty, unless it is there.
+pub(super) fn make_file(ask: &mut Ask<'_>, path: &str) -> Result<(), MachineError> {
+    let handle = call(ask, "guest-file-open", json!({ "path": path, "mode": "a" }))?;
+    call(ask, "guest-file-close", json!({ "handle": handle })).map(drop)
+}
+
 fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, MachineError> {
     let text = match arguments {
         Value::Null => json!({ "execute": command }),

@@ -5,13 +5,17 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use corefit_core::Time;
 use corefit_core::machine::{GuestVcpu, GuestView};
 use serde_json::{Value, json};
 
 use crate::proc::TICK_NS;
+use crate::progress;
 
 /// How much of `/proc/stat` is asked for: 4,096 vCPUs and the line of interrupts.
 const ENOUGH: u32 = 1 << 20;
+/// How much of a file of ours.
+const SMALL: u32 = 4096;
 
 /// Asks a guest, through a function that takes a command to the answer.
 ///
@@ -34,8 +38,12 @@ pub(super) fn view<E: ToString>(
         Ok(answer["return"].clone())
     };
     if *files {
-        match read(&mut ask) {
-            Ok(text) => return proc_stat(&text),
+        match read(&mut ask, "/proc/stat", ENOUGH) {
+            Ok(text) => {
+                let mut view = proc_stat(&text)?;
+                view.work = work(&mut ask)?;
+                return Ok(view);
+            }
             Err(error) if refuses(&error) => *files = false,
             Err(error) => return Err(error),
         }
@@ -55,9 +63,22 @@ pub(super) fn refuses(error: &str) -> bool {
         .any(|text| error.contains(text))
 }
 
-fn read(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Result<String, String> {
-    let handle = ask("guest-file-open", json!({ "path": "/proc/stat", "mode": "r" }))?;
-    let part = ask("guest-file-read", json!({ "handle": handle, "count": ENOUGH }));
+/// What its programs say that they have done; `None` if nobody counts, or the agent may not read that.
+fn work(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Result<Option<(u64, Time)>, String> {
+    match read(ask, progress::PATH, SMALL) {
+        Ok(text) => Ok(progress::parse(&text).map(|work| (work.units, work.at))),
+        Err(error) if refuses(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read(
+    ask: &mut impl FnMut(&str, Value) -> Result<Value, String>,
+    path: &str,
+    most: u32,
+) -> Result<String, String> {
+    let handle = ask("guest-file-open", json!({ "path": path, "mode": "r" }))?;
+    let part = ask("guest-file-read", json!({ "handle": handle, "count": most }));
     let closed = ask("guest-file-close", json!({ "handle": handle }));
     let part = part?;
     closed?;
@@ -136,19 +157,21 @@ mod tests {
     #[test]
     fn a_linux_guest_tells_times_and_runnable_threads_by_its_file() {
         let mut asked = Vec::new();
+        let answer = |text: &str| {
+            let data = BASE64_STANDARD.encode(text);
+            format!(r#"{{"return":{{"count":5,"buf-b64":"{data}","eof":true}}}}"#)
+        };
         let mut agent = |command: &str| {
             asked.push(command.to_owned());
             Ok::<_, String>(match asked.len() {
-                1 => r#"{"return":1000}"#.to_owned(),
-                2 => format!(
-                    r#"{{"return":{{"count":5,"buf-b64":"{}","eof":true}}}}"#,
-                    BASE64_STANDARD.encode(STAT)
-                ),
+                1 | 4 => r#"{"return":1000}"#.to_owned(),
+                2 => answer(STAT),
+                5 => answer("corefit-progress 1\nunits 12\nat_ns 34   \n"),
                 _ => r#"{"return":{}}"#.to_owned(),
             })
         };
         let view = view(&mut true, &mut agent).unwrap();
-        assert_eq!(view.runnable, Some(6));
+        assert_eq!((view.runnable, view.work), (Some(6), Some((12, Time(34)))));
         let first = GuestVcpu {
             id: 0,
             online: true,
@@ -161,6 +184,23 @@ mod tests {
         assert_eq!(view.vcpus[0], first);
         assert_eq!((view.vcpus[1].id, view.vcpus[1].steal_ns), (3, None));
         assert!(asked[2].contains("guest-file-close") && asked[2].contains("1000"), "{asked:?}");
+        assert!(asked[3].contains("/run/corefit-progress"), "{asked:?}");
+    }
+
+    #[test]
+    fn a_guest_in_which_nobody_counts_tells_the_rest() {
+        let mut number = 0;
+        let mut agent = |_: &str| {
+            number += 1;
+            match number {
+                1 => Ok(r#"{"return":1000}"#.to_owned()),
+                2 => Ok(format!(r#"{{"return":{{"buf-b64":"{}"}}}}"#, BASE64_STANDARD.encode(STAT))),
+                3 => Ok(r#"{"return":{}}"#.to_owned()),
+                _ => Err("failed to open file '/run/corefit-progress': No such file or directory".to_owned()),
+            }
+        };
+        let view = view(&mut true, &mut agent).unwrap();
+        assert_eq!((view.runnable, view.work), (Some(6), None));
     }
 
     #[test]

@@ -133,6 +133,13 @@ impl LibvirtMachine {
         }
     }
 
+    /// The vCPUs of a VM were changed.
+    pub(super) fn resized(&self, vm: &VmId) {
+        if let (Some(agents), Some(key)) = (&self.agents, session::key(vm)) {
+            agents.changed(&key);
+        }
+    }
+
     /// What is set for a VM was changed: the next look asks for it, though libvirt may not have said so yet.
     pub(super) fn changed(&mut self, vm: &VmId) {
         if let Some((uuid, _)) = session::key(vm) {
@@ -331,6 +338,10 @@ impl LibvirtMachine {
                 (Some(true), true, None) => match agents.latest(key) {
                     Ok(view) => {
                         vm.guest = view;
+                        let work = vm.guest.as_ref().and_then(|guest| guest.work);
+                        #[expect(clippy::cast_precision_loss, reason = "only growth counts, far below 2^52")]
+                        let units = work.map(|(units, _)| units as f64);
+                        (vm.progress, vm.progress_at) = (units, work.map(|(_, at)| at));
                         offline(vm);
                         continue;
                     }
@@ -466,7 +477,7 @@ mod tests {
     fn vcpus_that_the_guest_does_not_use_are_offline() {
         let online = |online| VcpuState { online, ..VcpuState::default() };
         let says = |id| GuestVcpu { id, online: true, ..GuestVcpu::default() };
-        let guest = GuestView { vcpus: vec![says(0), says(2)], runnable: None };
+        let guest = GuestView { vcpus: vec![says(0), says(2)], ..GuestView::default() };
         let vcpus = vec![online(true), online(true), online(true), online(false)];
         let mut vm = VmState { vcpus, guest: Some(guest), ..VmState::default() };
         offline(&mut vm);
@@ -480,7 +491,7 @@ mod tests {
     fn what_was_read_later_counts_more_than_what_the_guest_said() {
         let online = |online| VcpuState { online, ..VcpuState::default() };
         let says = |id| GuestVcpu { id, online: true, ..GuestVcpu::default() };
-        let guest = Some(GuestView { vcpus: vec![says(0), says(1)], runnable: None });
+        let guest = Some(GuestView { vcpus: vec![says(0), says(1)], ..GuestView::default() });
         let mut vm = VmState { vcpus: vec![online(true), online(true)], guest, ..VmState::default() };
         known_online(&mut vm, &"0".parse().unwrap());
         assert_eq!(vm.online(), "0".parse().unwrap());
@@ -491,7 +502,7 @@ mod tests {
     fn where_numbers_may_differ_the_guest_decides_nothing() {
         let online = |online| VcpuState { online, ..VcpuState::default() };
         let says = |id| GuestVcpu { id, online: true, ..GuestVcpu::default() };
-        let guest = GuestView { vcpus: vec![says(0), says(1)], runnable: None };
+        let guest = GuestView { vcpus: vec![says(0), says(1)], ..GuestView::default() };
         let vcpus = vec![online(true), online(false), online(true)];
         let mut vm = VmState { vcpus: vcpus.clone(), guest: Some(guest), ..VmState::default() };
         offline(&mut vm);
