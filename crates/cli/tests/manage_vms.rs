@@ -75,8 +75,22 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
         guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus "))
     });
     until("its note is there", || kept(&vms, guest.name));
-    let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]);
-    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let status = || -> serde_json::Value {
+        let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]);
+        serde_json::from_slice(&status.stdout).unwrap()
+    };
+    let work_of = |name: &str| {
+        status()["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == name).unwrap()["work"].clone()
+    };
+    // Whoever works there may say how much he has done.
+    let file = "/run/corefit-progress";
+    let mode = || vms.guest(guest.name, &format!("ls -l {file} 2>/dev/null | cut -c 1-10 || true"));
+    until("it may count its work", || mode().trim() == "-rw-rw-rw-");
+    assert!(work_of(guest.name).is_null(), "nobody counts");
+    vms.guest(guest.name, &format!("printf 'corefit-progress 1\\nunits 7\\nat_ns 5\\n' >{file}"));
+    until("its count is known", || work_of(guest.name) == 7.0);
+    until("a count that nobody goes on with is nobody's", || work_of(guest.name).is_null());
+    let status = status();
     assert_eq!(status["applies"], true);
     assert!(status["vms"].as_array().unwrap().iter().any(|vm| vm["online"] == 1), "{status}");
 

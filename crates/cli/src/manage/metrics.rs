@@ -73,13 +73,14 @@ fn text(status: &Status) -> String {
     );
     one("corefit_applies", "gauge", "Whether settings are changed.", f64::from(u8::from(status.applies)));
     type Value = fn(&VmStatus) -> Option<f64>;
-    let families: [(&str, &str, &str, Value); 9] = [
+    let families: [(&str, &str, &str, Value); 10] = [
         ("entitled_cpus", "gauge", "pCPUs when everybody wants everything.", |vm| vm.entitled.map(|c| c.0)),
         ("available_cpus", "gauge", "pCPUs to be had now, at least.", |vm| vm.available.map(|c| c.0)),
         ("used_cpus", "gauge", "pCPUs used.", |vm| vm.used.map(|c| c.0)),
         ("waiting_cpus", "gauge", "vCPUs that waited for a pCPU.", |vm| vm.waiting.map(|c| c.0)),
         ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| Some(count(vm.online as u64))),
+        ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
         ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
             Some(count(vm.changed.len() as u64))
         }),

@@ -58,6 +58,9 @@ pub(crate) struct VmStatus {
     pub(crate) available: Option<Cpus>,
     pub(crate) used: Option<Cpus>,
     pub(crate) waiting: Option<Cpus>,
+    /// Units of work that its programs have counted; `None`: nobody counts.
+    #[serde(default)]
+    pub(crate) work: Option<f64>,
     /// Why it is left alone.
     pub(crate) left_alone: Option<String>,
     /// Settings that are not as they were, and what they were.
@@ -89,6 +92,7 @@ impl VmStatus {
             available: estimate.and_then(|e| e.available),
             used: estimate.and_then(|e| e.activity.used),
             waiting: estimate.and_then(|e| e.activity.waiting),
+            work: vm.progress,
             left_alone: excluded.or(vm.fixed(policy.sized_by(vm))).map(Into::into),
             changed: changed.collect(),
             actions: 0,

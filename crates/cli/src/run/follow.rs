@@ -112,12 +112,15 @@ impl<'a> Follower<'a> {
         self.before = self.sampler.sample();
     }
 
-    /// Tells how much is done, if a host wants to know.
+    /// Tells how much is done, if a host wants to know. Not of programs whose teams follow what it tells: they fit any number of
+    /// vCPUs, and a search for another one costs only.
     fn tell(&mut self) {
         if let Some(page) = self.page
             && self.teller.listens(&mut || self.grants.set_counts(true))
         {
-            self.teller.tell(&page.processes());
+            let mut processes = page.processes();
+            processes.retain(|p| !self.grants.of(p).may_be_resized(p.dynamic));
+            self.teller.tell(&processes);
         }
     }
 

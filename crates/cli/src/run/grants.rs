@@ -46,6 +46,15 @@ pub(crate) enum Grant {
 }
 
 impl Grant {
+    /// Whether orders about team sizes have an effect; `dynamic`: on a region with OpenMP dynamic adjustment.
+    pub(crate) fn may_be_resized(self, dynamic: bool) -> bool {
+        match self {
+            Grant::Certified { .. } | Grant::Vouched => true,
+            Grant::IfDynamic => dynamic,
+            Grant::Nothing | Grant::Refused => false,
+        }
+    }
+
     /// Orders for a process that should run at most `team` threads (`None`: no limit).
     pub(crate) fn orders(self, team: Option<u32>, quiet: bool) -> Orders {
         let team = match self {
@@ -125,9 +134,10 @@ impl Grants {
         self.counts.store(counts, Ordering::Relaxed);
     }
 
-    /// As [`Grant::orders`]; regions are counted if somebody wants to know.
+    /// As [`Grant::orders`]; regions of who keeps his threads are counted if somebody wants to know.
     pub(crate) fn orders(&self, grant: Grant, team: Option<u32>, quiet: bool) -> Orders {
-        Orders { count: self.counts.load(Ordering::Relaxed), ..grant.orders(team, quiet) }
+        let count = self.counts.load(Ordering::Relaxed) && !grant.may_be_resized(false);
+        Orders { count, ..grant.orders(team, quiet) }
     }
 
     /// Answers registrations until [`Grants::stop`]; runs in a thread of its own, since a
@@ -204,5 +214,15 @@ mod tests {
         grants.given.lock().unwrap().insert((3, 4711, 1), certified);
         assert_eq!(grants.of(&before), certified);
         assert_eq!(grants.of(&Process { serial: 2, ..before }), Grant::IfDynamic);
+    }
+
+    #[test]
+    fn regions_are_counted_of_who_may_keep_his_threads_if_somebody_wants_to_know() {
+        let grants = Grants::new(Resize::Safe, Store::open());
+        let counts = |grant| grants.orders(grant, Some(2), false).count;
+        assert!(!counts(Grant::Nothing), "nobody wants to know");
+        grants.set_counts(true);
+        assert!(counts(Grant::Nothing) && counts(Grant::Refused) && counts(Grant::IfDynamic));
+        assert!(!counts(Grant::Certified { most: 4 }) && !counts(Grant::Vouched));
     }
 }

@@ -132,11 +132,7 @@ impl OpenMp {
 
     /// Whether orders about its team size have an effect.
     pub(crate) fn may_be_resized(&self) -> bool {
-        match self.grant {
-            Grant::Certified { .. } | Grant::Vouched => true,
-            Grant::IfDynamic => self.dynamic,
-            Grant::Nothing | Grant::Refused => false,
-        }
+        self.grant.may_be_resized(self.dynamic)
     }
 }
 

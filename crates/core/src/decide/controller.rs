@@ -25,6 +25,9 @@ use crate::{CpuId, CpuSet, Cpus, Time, Weight};
 
 /// Notes that are remembered as said: containers come and go, under ever new names.
 const REMEMBERED: usize = 10_000;
+/// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
+/// one count long.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Decides for a host, from one snapshot to the next. Knows the time from [`Snapshot::at`] only.
 #[derive(Debug)]
@@ -419,7 +422,7 @@ impl Controller {
                 rate: rates[index],
                 wants: asked.wants,
                 granted: grants.as_ref().map(|grants| grants[index].pcpus),
-                period: vm.seen.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us)),
+                period: shortest(&vm.seen),
                 may_search: false,
             }
         };
@@ -538,6 +541,12 @@ fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
         }
     }
     after
+}
+
+/// The longest period of a quota, and half of what it takes until two counts have come from whoever counts by his own clock.
+fn shortest(vm: &VmState) -> Duration {
+    let period = vm.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us));
+    if vm.progress_at.is_some() { period.max(LATE) } else { period }
 }
 
 /// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.

@@ -49,7 +49,7 @@ pub struct Subject<'a> {
     pub wants: Option<f64>,
     /// vCPUs that arbitration gives it; `None` if nobody arbitrates.
     pub granted: Option<u32>,
-    /// The longest period of a quota on it: shorter looks see only a part of it.
+    /// The longest period of a quota on it, or what its count of work takes to come: shorter looks see only a part of it.
     pub period: Duration,
     /// Whether it may begin to try other counts: not too many VMs at a time.
     pub may_search: bool,
