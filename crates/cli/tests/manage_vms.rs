@@ -247,7 +247,7 @@ fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
     guest.set_online(2);
     let one = mean(&guest.rounds(program, size, 5.0, ALL_THREADS));
     let by_hand = |when: &str| {
-        for count in [1, 2, 3, 4, 5] {
+        for count in 1..=8 {
             guest.set_online(count);
             println!("{program} {size}, {count} vCPUs by hand, {when}: {:.4}", long(seconds / 2.0, one));
         }

@@ -63,6 +63,13 @@ pub fn parse(text: &str) -> Result<Told, usize> {
     Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s.min(86_400)) })
 }
 
+/// Whether a host tells this guest anything now.
+#[must_use]
+pub fn is_told() -> bool {
+    let written = std::fs::metadata(PATH).and_then(|file| file.modified());
+    written.is_ok_and(|at| at.elapsed().unwrap_or_else(|error| error.duration()) <= VALID)
+}
+
 /// What this guest is told now; what is too old, or makes no sense, is named in `Err`.
 pub(crate) fn read(root: &Root) -> Result<Option<Sourced<Cpus>>, Unread> {
     // What was written in the future is as far from now: a clock was set back.

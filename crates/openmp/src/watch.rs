@@ -57,7 +57,9 @@ extern "C" fn watch(slot: *mut c_void) -> *mut c_void {
     let mut gone = false;
     loop {
         let word = slot.word.load(Acquire);
-        parked.follow(slot, word & word::QUIET != 0 && !gone, word != 0 && !gone);
+        // Counting is no shortage.
+        let short = word & !word::COUNT != 0;
+        parked.follow(slot, word & word::QUIET != 0 && !gone, short && !gone);
         futex_wait(&slot.word, word, LOOK_MS);
         if program_has_ended(1 + parked.threads()) {
             // SAFETY: what the C library does when the last thread ends.

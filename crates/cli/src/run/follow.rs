@@ -61,7 +61,7 @@ impl<'a> Follower<'a> {
         let allowed_of = if placed.is_some() { std::process::id() } else { pid };
         let mut sampler = TreeSampler::new(pid, allowed_of);
         let before = sampler.sample();
-        Follower {
+        let mut follower = Follower {
             page: plan.page.as_deref(),
             grants,
             placed,
@@ -74,7 +74,10 @@ impl<'a> Follower<'a> {
             ordered: true,
             more_than_known: false,
             teller: Teller::default(),
-        }
+        };
+        // A program that is started again did before what it did.
+        follower.tell();
+        follower
     }
 
     /// One interval: gives what was decided.
@@ -115,12 +118,10 @@ impl<'a> Follower<'a> {
     /// Tells how much is done, if a host wants to know. Not of programs whose teams follow what it tells: they fit any number of
     /// vCPUs, and a search for another one costs only.
     fn tell(&mut self) {
-        if let Some(page) = self.page
-            && self.teller.listens(&mut || self.grants.set_counts(true))
-        {
-            let mut processes = page.processes();
-            processes.retain(|p| !self.grants.of(p).may_be_resized(p.dynamic));
-            self.teller.tell(&processes);
+        let Some(page) = self.page else { return };
+        let (grants, processes) = (self.grants, page.processes());
+        if self.teller.listens(&processes, &mut |listens| grants.set_counts(listens)) {
+            self.teller.tell(&processes, |p| !grants.of(p).may_be_resized(p.dynamic));
         }
     }
 

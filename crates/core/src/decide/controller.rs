@@ -28,6 +28,8 @@ const REMEMBERED: usize = 10_000;
 /// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
 /// one count long.
 const LATE: Duration = Duration::from_millis(500);
+/// What came of a change is awaited for so long.
+const HOLD: Duration = Duration::from_secs(5);
 
 /// Decides for a host, from one snapshot to the next. Knows the time from [`Snapshot::at`] only.
 #[derive(Debug)]
@@ -162,7 +164,7 @@ impl Controller {
         self.known.retain(|id, _| here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let grants = self.arbitrate(&asked, &seen, &mut step);
-        if self.awaits(now) {
+        if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());
         } else if let Some(sized) = self.sized.take() {
@@ -362,13 +364,22 @@ impl Controller {
         asked.iter().zip(grants).map(granted).collect()
     }
 
-    /// Whether a VM that is tried with another count has not said yet what came of it.
-    fn awaits(&self, now: &Snapshot) -> bool {
-        let tried = self.known.iter().filter(|(_, known)| known.trying);
-        let counted: BTreeMap<&VmId, Time> =
-            tried.filter_map(|(id, known)| Some((id, known.work?.at))).collect();
-        let same = |vm: &VmState| vm.progress_at.is_some() && vm.progress_at == counted.get(&vm.id).copied();
-        !counted.is_empty() && now.vms.iter().any(same)
+    /// Whether a VM that is tried with another count has not said yet what came of it. Not for long: nobody may keep the others
+    /// waiting.
+    fn awaits(&mut self, asked: &[Asked], seen: &HostEstimate) -> bool {
+        let sizable = asked.iter().filter(|asked| asked.sizable).map(|asked| &seen.vms[asked.number].seen);
+        let sizable: BTreeMap<&VmId, &VmState> = sizable.map(|vm| (&vm.id, vm)).collect();
+        // Nobody chooses for the others any more.
+        self.known.iter_mut().for_each(|(id, known)| known.trying &= sizable.contains_key(id));
+        let waited = self.sized.as_ref().map_or(Duration::ZERO, |sized| seen.at.since(sized.at));
+        let silent = |(id, known): (&VmId, &Known)| {
+            let told = sizable.get(id).and_then(|vm| vm.progress_at);
+            known.trying
+                && seen.at >= known.not_before
+                && told.is_some()
+                && told == known.work.map(|work| work.at)
+        };
+        waited < HOLD && self.known.iter().any(silent)
     }
 
     /// Sizes: how many vCPUs each has online.
@@ -403,7 +414,8 @@ impl Controller {
         let mut rate_of = |asked: &Asked| {
             let vm = &seen.vms[asked.number];
             let known = self.known.get_mut(&vm.seen.id)?;
-            counted::rate(earlier.get(&vm.seen.id).copied(), &vm.seen, seen.over, &mut known.work)
+            let before = earlier.get(&vm.seen.id).copied();
+            counted::rate(before, &vm.seen, seen.over, known.trying, &mut known.work)
         };
         let rates: Vec<Option<f64>> = asked.iter().map(&mut rate_of).collect();
         let subject = |index: usize, asked: &'a Asked| {

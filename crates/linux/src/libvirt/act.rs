@@ -286,9 +286,8 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineErr
     match (lever, value) {
         (Lever::Told, Value::Told(cpus)) => {
             let mut ask = ask(domain)?;
-            agent::write_file(&mut ask, told::PATH, &told::text(cpus))?;
-            // Who is told what it gets may say what it does with that; need not.
-            if cpus.is_some() {
+            // Who is told what it gets, for the first time since it booted, may say what it does with that; need not.
+            if agent::write_file(&mut ask, told::PATH, &told::text(cpus))? && cpus.is_some() {
                 let _ = agent::make_file(&mut ask, progress::PATH);
             }
             Ok(())

@@ -31,7 +31,7 @@ const PROMPT: Duration = Duration::from_millis(500);
 
 /// A guest whose programs count their work is asked so often at least, so that what comes of a change of its vCPUs shows soon: for
 /// some time after one as often as it answers.
-const COUNTING: Duration = Duration::from_secs(1);
+const COUNTING: Duration = Duration::from_millis(900);
 /// See above.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
 /// A count that stays as it is for so long is nobody's any more.
@@ -72,8 +72,9 @@ struct Guest {
     files: bool,
     /// Its programs' count as it was last, and when that came.
     work: Option<(Instant, (u64, Time))>,
-    /// When its vCPUs were changed: a count from before says nothing of what comes of that.
-    changed: Option<Instant>,
+    /// When its vCPUs were changed, and of when the first count is that was asked for then: it may be from before, which says
+    /// nothing of what comes of the change.
+    changed: Option<(Instant, Option<Option<Time>>)>,
 }
 
 impl Agents {
@@ -89,7 +90,9 @@ impl Agents {
         match (&guest.view, &guest.error) {
             (_, Some(error)) => Err(error.clone()),
             (Some((at, view)), None) if at.elapsed() <= self.every * AGE => {
-                let work = guest.work.filter(|(came, _)| came.elapsed() <= COUNTED).map(|(_, work)| work);
+                // That its agent is asked late says nothing of who counts.
+                let work = guest.work.filter(|(came, _)| at.saturating_duration_since(*came) <= COUNTED);
+                let work = work.map(|(_, work)| work);
                 Ok(Some(GuestView { work, ..view.clone() }))
             }
             (Some((at, _)), None) => Err(format!("last answer {} s ago", at.elapsed().as_secs())),
@@ -111,7 +114,7 @@ impl Agents {
         if let Some(guest) = lock(&self.board).guests.get_mut(key)
             && guest.work.is_some()
         {
-            (guest.changed, guest.next) = (Some(Instant::now()), Instant::now());
+            (guest.changed, guest.next) = (Some((Instant::now(), None)), Instant::now());
         }
     }
 
@@ -175,17 +178,24 @@ impl Guest {
     /// Takes an answer to what was asked at that time.
     fn answered(&mut self, asked: Instant, view: GuestView, every: Duration) {
         let now = Instant::now();
-        let known = self.work.map(|(_, work)| work);
-        if view.work != known && self.changed.is_none_or(|changed| changed <= asked) {
-            self.work = view.work.map(|work| (now, work));
+        let at = |work: (u64, Time)| work.1;
+        let news = view.work.filter(|work| self.work.is_none_or(|(_, known)| at(known) != at(*work)));
+        let after = match &mut self.changed {
+            Some((changed, _)) if asked < *changed => false,
+            Some((_, first)) => *first.get_or_insert(view.work.map(at)) != view.work.map(at),
+            None => true,
+        };
+        // A text that makes no sense may be half written.
+        if let Some(work) = news.filter(|_| after) {
+            self.work = Some((now, work));
         }
-        let lively = self.changed.is_some_and(|changed| changed.elapsed() < AFTER_CHANGE);
+        let lively = self.changed.is_some_and(|(changed, _)| changed.elapsed() < AFTER_CHANGE);
         let pause = match self.work {
             Some((came, _)) if lively && came.elapsed() <= COUNTED => Duration::ZERO,
             Some((came, _)) if came.elapsed() <= COUNTED => COUNTING.min(every),
             _ => every,
         };
-        (self.view, self.error, self.failures, self.next) = (Some((now, view)), None, 0, now + pause);
+        (self.view, self.error, self.failures, self.next) = (Some((now, view)), None, 0, asked + pause);
     }
 
     fn fail(&mut self, why: String, every: Duration) {
@@ -279,15 +289,29 @@ mod tests {
         let began = Instant::now();
         lock(&agents.board).guests.insert(key.clone(), Guest::new(began));
         let answer = |asked, units| {
-            let work = Some((units, Time(units)));
-            let view = GuestView { work, ..GuestView::default() };
-            lock(&agents.board).guests.get_mut(&key).unwrap().answered(asked, view, agents.every);
-            agents.latest(&key).unwrap().unwrap().work.unwrap().0
+            let tell = |work| {
+                let view = GuestView { work, ..GuestView::default() };
+                lock(&agents.board).guests.get_mut(&key).unwrap().answered(asked, view, agents.every);
+            };
+            tell(Some((units, Time(units))));
+            let known = agents.latest(&key).unwrap().unwrap().work.unwrap();
+            tell(Some((units + 100, known.1)));
+            assert_eq!(
+                agents.latest(&key).unwrap().unwrap().work,
+                Some(known),
+                "no news without another time"
+            );
+            tell(None);
+            assert_eq!(agents.latest(&key).unwrap().unwrap().work, Some(known), "half written");
+            known.0
         };
         assert_eq!(answer(began, 1), 1);
         agents.changed(&key);
         assert_eq!(answer(began, 2), 1, "asked before");
-        assert_eq!(answer(Instant::now(), 3), 3);
+        assert_eq!(answer(Instant::now(), 3), 1, "may have been written before");
+        assert_eq!(answer(Instant::now(), 3), 1);
+        assert_eq!(answer(Instant::now(), 4), 4);
+        assert_eq!(answer(Instant::now(), 5), 5);
     }
 
     #[test]

@@ -83,13 +83,13 @@ pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>,
 }
 
 /// Writes a small file of the guest. Whoever reads it meanwhile sees the old or the new text if both have the
-/// same length: then it is not emptied before.
-pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<(), MachineError> {
-    let handle = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r+" })) {
+/// same length: then it is not emptied before. Whether it was not there before.
+pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bool, MachineError> {
+    let (handle, new) = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r+" })) {
         Err(error) if error.to_string().contains("No such file") => {
-            call(ask, "guest-file-open", json!({ "path": path, "mode": "w" }))?
+            (call(ask, "guest-file-open", json!({ "path": path, "mode": "w" }))?, true)
         }
-        other => other?,
+        other => (other?, false),
     };
     let data = BASE64_STANDARD.encode(text);
     let written = call(ask, "guest-file-write", json!({ "handle": handle, "buf-b64": data }));
@@ -98,7 +98,7 @@ pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<()
     if count != Some(text.len() as u64) {
         return Err(malformed(&format!("guest-file-write wrote {count:?} of {} bytes", text.len())));
     }
-    Ok(())
+    Ok(new)
 }
 
 /// Makes a file of the guest that is empty, unless it is there.

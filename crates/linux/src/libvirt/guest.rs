@@ -41,7 +41,7 @@ pub(super) fn view<E: ToString>(
         match read(&mut ask, "/proc/stat", ENOUGH) {
             Ok(text) => {
                 let mut view = proc_stat(&text)?;
-                view.work = work(&mut ask)?;
+                view.work = work(&mut ask);
                 return Ok(view);
             }
             Err(error) if refuses(&error) => *files = false,
@@ -63,13 +63,10 @@ pub(super) fn refuses(error: &str) -> bool {
         .any(|text| error.contains(text))
 }
 
-/// What its programs say that they have done; `None` if nobody counts, or the agent may not read that.
-fn work(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Result<Option<(u64, Time)>, String> {
-    match read(ask, progress::PATH, SMALL) {
-        Ok(text) => Ok(progress::parse(&text).map(|work| (work.units, work.at))),
-        Err(error) if refuses(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
+/// What its programs say that they have done; `None` if nobody counts, or that cannot be read.
+fn work(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Option<(u64, Time)> {
+    let work = progress::parse(&read(ask, progress::PATH, SMALL).ok()?)?;
+    Some((work.units, work.at))
 }
 
 fn read(

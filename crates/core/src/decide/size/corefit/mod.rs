@@ -293,13 +293,16 @@ impl Size for Corefit {
         match self.mode {
             Mode::Watch => self.watch(subject, entitled, races),
             Mode::Race => {
-                let look = Look {
-                    online: subject.online,
-                    units: subject.rate.map_or(0.0, |rate| rate * subject.over.as_secs_f64()),
-                    used: subject.used.unwrap_or(0.0),
-                    part: subject.available.unwrap_or(0.0),
-                };
-                races.report(&subject.vm.seen.id, look);
+                // Nothing counted is not nothing done: who does not report leaves the race.
+                if let Some(rate) = subject.rate {
+                    let look = Look {
+                        online: subject.online,
+                        units: rate * subject.over.as_secs_f64(),
+                        used: subject.used.unwrap_or(0.0),
+                        part: subject.available.unwrap_or(0.0),
+                    };
+                    races.report(&subject.vm.seen.id, look);
+                }
             }
             Mode::Climb(_) => self.climb(subject),
         }
