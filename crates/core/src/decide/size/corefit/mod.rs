@@ -20,14 +20,16 @@ mod memory;
 mod race;
 mod races;
 mod shape;
+mod stat;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::memory::{Mark, Memory, alike};
-use self::race::{Entrant, Look, Stat};
+use self::race::Entrant;
 pub use self::races::Races;
 use self::shape::{Climb, Form};
+use self::stat::{Look, Stat};
 use super::published::keep;
 use super::{Choice, Size, Subject, whole};
 use crate::decide::Why;

@@ -15,6 +15,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::stat::{Look, Stat};
 use crate::machine::VmId;
 
 /// A guest takes so long for each vCPU that goes offline or online (milliseconds in published measurements of Linux).
@@ -64,77 +65,6 @@ pub(super) struct Entrant {
     /// Of a look in the first round, and seconds that the race may cost.
     pub(super) window: Duration,
     pub(super) allowed: f64,
-}
-
-/// What one look at a VM showed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
-    /// vCPUs there really were.
-    pub(super) online: u32,
-    /// Units of work.
-    pub(super) units: f64,
-    /// pCPUs used, and the VM's own part.
-    pub(super) used: f64,
-    pub(super) part: f64,
-}
-
-/// What a VM did with a count.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stat {
-    seconds: f64,
-    units: f64,
-    /// pCPU seconds used, and those of the VM's own part.
-    used: f64,
-    part: f64,
-    /// Looks, and the sum of their units squared per second: how units vary.
-    looks: u32,
-    squares: f64,
-}
-
-impl Stat {
-    fn add(&mut self, look: &Look, seconds: f64) {
-        self.seconds += seconds;
-        self.units += look.units;
-        self.used += look.used * seconds;
-        self.part += look.part * seconds;
-        self.looks += 1;
-        self.squares += look.units * look.units / seconds.max(1e-9);
-    }
-
-    /// Worth per second; `None` before it was looked at.
-    pub(super) fn value(&self) -> Option<f64> {
-        Some(self.rate()? * self.own())
-    }
-
-    fn rate(&self) -> Option<f64> {
-        (self.seconds > 0.0).then(|| self.units / self.seconds)
-    }
-
-    /// Of what was used the part that was the own one.
-    fn own(&self) -> f64 {
-        if self.used > self.part { self.part / self.used } else { 1.0 }
-    }
-
-    /// pCPUs used.
-    pub(super) fn used(&self) -> Option<f64> {
-        (self.seconds > 0.0).then(|| self.used / self.seconds)
-    }
-
-    /// How its looks' units vary: the sum over looks of (units - expected)^2 / expected, and one less than looks.
-    fn varies(&self) -> (f64, f64) {
-        if self.units <= 0.0 || self.looks < 2 {
-            return (0.0, 0.0);
-        }
-        ((self.squares * self.seconds / self.units - self.units).max(0.0), f64::from(self.looks - 1))
-    }
-
-    /// How far off its value may be, as a part of it: what schedulers' turns do to short looks (measured on the
-    /// simulated host), and counting. `bursts`: variance of the number of units over its mean. Half a unit may be missing at
-    /// each end.
-    fn error(&self, bursts: f64) -> f64 {
-        let units = self.units.max(1.0);
-        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + (bursts / units).sqrt().max(1.0 / units)
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -392,6 +322,13 @@ impl Race {
         if all.seconds > 0.0 { all.units / all.seconds } else { 0.0 }
     }
 
+    /// What one unit more would be worth there.
+    fn unit(&self, level: usize) -> f64 {
+        let best = self.best();
+        let each = best.and_then(|best| Some(self.value(best)? / self.units_per_second(best).max(1e-9)));
+        each.unwrap_or(0.0) / self.together(level).seconds.max(1e-9)
+    }
+
     /// The best level so far.
     fn best(&self) -> Option<usize> {
         let values = (0..self.levels.len()).filter_map(|level| Some((level, self.value(level)?)));
@@ -425,15 +362,11 @@ impl Race {
     /// Where what there is, VCPU-Bal's and all differ much there is nothing to search for, nor where counting tells too little.
     fn leave_others(&mut self) {
         let Some(best) = self.best() else { return };
-        let (all, least) = (self.together(best), CLEAR * self.value(best).unwrap_or(0.0));
+        let least = CLEAR * self.value(best).unwrap_or(0.0);
         // One unit more may be all but done.
-        let far = |level: usize| {
-            let here = self.together(level);
-            let value = self.value(level).unwrap_or(0.0);
-            value + least / CLEAR * all.seconds / (all.units * here.seconds).max(1e-9) < least
-        };
+        let far = |level: usize| self.value(level).unwrap_or(0.0) + self.unit(level) < least;
         // So few units would not tell the others apart either.
-        let few = all.units < UNITS / 2.0;
+        let few = self.together(best).units < UNITS / 2.0;
         if few || (0..self.levels.len()).any(|level| self.levels[level].sure && far(level)) {
             (0..self.levels.len()).for_each(|level| self.levels[level].out |= level != best);
             self.left_others = true;
@@ -570,12 +503,14 @@ impl Race {
         let (best, known) = best.unwrap_or((self.turn, 0.0));
         let open =
             (0..self.levels.len()).filter(|level| self.proven.iter().all(|(proven, _)| proven != level));
-        // What is not clearly better than VCPU-Bal's counts has to be so for as long.
-        let bursts = self.bursts();
-        let may_be = |level: usize| {
-            if self.is_bal(level) { 1.0 + self.together(level).error(bursts) } else { 1.0 / BETTER }
+        // What is not clearly better than VCPU-Bal's counts has to be so for as long: what they do not do in a short look says
+        // little, so they get one unit more, and what chance may have kept from them.
+        let bursts = self.bursts().max(1.0);
+        let may_be = |level: usize, value: f64| {
+            let units = 1.0 + (bursts * (self.together(level).units + 1.0)).sqrt();
+            if self.is_bal(level) { value + self.unit(level) * units } else { value / BETTER }
         };
-        let values = open.filter_map(|level| Some((level, self.value(level)? * may_be(level))));
+        let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
         let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
         let (next, over) = rival.map_or((best, true), |(rival, _)| (rival, false));
         if next == self.turn {

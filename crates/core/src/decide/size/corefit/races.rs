@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::race::{Entrant, Look, Race};
+use super::race::{Entrant, Race};
+use super::stat::Look;
 use crate::machine::VmId;
 
 /// Who races. First all VMs tell what they did or that they want to race (`report`, `join`), then time

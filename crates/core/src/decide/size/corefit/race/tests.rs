@@ -107,6 +107,34 @@ fn more_vcpus_than_before_are_come_to_by_way_of_all() {
 }
 
 #[test]
+fn vcpu_bals_counts_are_watched_before_they_are_given_up_for_what_does_hardly_more_than_a_look_shows() {
+    // All did much when the race began and does nothing later; VCPU-Bal's does nothing just after a change.
+    let end = |later: f64| {
+        let one = entrant(0, &[16, 4], 4, 10.0);
+        let mut race = Race::new(std::slice::from_ref(&one));
+        let (mut at, mut since, mut before, mut over) = (0.0, 0.0, 16, false);
+        while !over {
+            let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
+            let seconds = race.next().as_secs_f64();
+            since = if online == before { since + seconds } else { seconds };
+            (at, before) = (at + seconds, online);
+            let rate = match online {
+                16 if at < 0.5 => 200.0,
+                16 => later,
+                _ if since < 0.3 => 0.0,
+                _ => 100.0,
+            };
+            let look = Look { online, units: rate * seconds, used: 1.0, part: 1.0 };
+            over = race.look(race.next(), &[(one.id.clone(), look)]);
+        }
+        race.count(&one.id)
+    };
+    assert_eq!(end(0.0), Some(4));
+    assert_eq!(end(4.0), Some(4), "a unit may have been all but done");
+    assert_eq!(end(400.0), Some(16), "a look would have shown some of so many");
+}
+
+#[test]
 fn it_stops_when_it_has_cost_what_it_may() {
     let rates = |n: u32| if n == 16 { 1000.0 } else { 500.0 };
     let all: Vec<u32> = (1..=16).rev().collect();

@@ -1,0 +1,72 @@
+//! What a VM did in a race with a count, and how much that tells.
+
+/// What one look at a VM showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// vCPUs there really were.
+    pub(super) online: u32,
+    /// Units of work.
+    pub(super) units: f64,
+    /// pCPUs used, and the VM's own part.
+    pub(super) used: f64,
+    pub(super) part: f64,
+}
+
+/// What a VM did with a count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stat {
+    pub(super) seconds: f64,
+    pub(super) units: f64,
+    /// pCPU seconds used, and those of the VM's own part.
+    pub(super) used: f64,
+    pub(super) part: f64,
+    /// Looks, and the sum of their units squared per second: how units vary.
+    pub(super) looks: u32,
+    pub(super) squares: f64,
+}
+
+impl Stat {
+    pub(super) fn add(&mut self, look: &Look, seconds: f64) {
+        self.seconds += seconds;
+        self.units += look.units;
+        self.used += look.used * seconds;
+        self.part += look.part * seconds;
+        self.looks += 1;
+        self.squares += look.units * look.units / seconds.max(1e-9);
+    }
+
+    /// Worth per second; `None` before it was looked at.
+    pub(super) fn value(&self) -> Option<f64> {
+        Some(self.rate()? * self.own())
+    }
+
+    pub(super) fn rate(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.units / self.seconds)
+    }
+
+    /// Of what was used the part that was the own one.
+    pub(super) fn own(&self) -> f64 {
+        if self.used > self.part { self.part / self.used } else { 1.0 }
+    }
+
+    /// pCPUs used.
+    pub(super) fn used(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.used / self.seconds)
+    }
+
+    /// How its looks' units vary: the sum over looks of (units - expected)^2 / expected, and one less than looks.
+    pub(super) fn varies(&self) -> (f64, f64) {
+        if self.units <= 0.0 || self.looks < 2 {
+            return (0.0, 0.0);
+        }
+        ((self.squares * self.seconds / self.units - self.units).max(0.0), f64::from(self.looks - 1))
+    }
+
+    /// How far off its value may be, as a part of it: what schedulers' turns do to short looks (measured on the
+    /// simulated host), and counting. `bursts`: variance of the number of units over its mean. Half a unit may be missing at
+    /// each end.
+    pub(super) fn error(&self, bursts: f64) -> f64 {
+        let units = self.units.max(1.0);
+        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + (bursts / units).sqrt().max(1.0 / units)
+    }
+}
