@@ -274,11 +274,33 @@ fn a_count_that_comes_late_is_waited_for() {
     assert!(matches!(toy.online(0), 2 | 4), "{}", toy.online(0));
     toy.rule(&mut controller, 180);
     assert_eq!(toy.online(0), 4);
-    // Nobody counts any more: it stays, and nothing is waited for.
-    toy.vms[0].brought = None;
-    (toy.vms[0].rate, toy.vms[0].state.progress) = (None, None);
-    toy.rule(&mut controller, 60);
-    assert!(matches!(toy.online(0), 2 | 4), "{}", toy.online(0));
+}
+
+/// A guest whose count does not go on, in the middle of a race or from its start, keeps the others waiting for some seconds at most.
+#[test]
+fn who_goes_on_counting_no_more_keeps_nobody_waiting() {
+    for seconds in [2, 30] {
+        let rate: ByCount = |n| if n == 4 { 100.0 } else { 70.0 };
+        let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), |_| 2.0), vm("b", 8, Some(rate), |_| 1.0)]);
+        toy.vms[0].brought = Some((Duration::from_millis(700), 0.0, 0));
+        let mut controller = with(Sizer::Corefit);
+        toy.rule(&mut controller, seconds);
+        toy.vms[0].brought.as_mut().unwrap().0 = Duration::MAX;
+        toy.vms[1].rate = None;
+        toy.vms[1].state.progress = None;
+        toy.rule(&mut controller, 60);
+        toy.vms[1].state.weight = Some(Weight(1e5));
+        toy.rule(&mut controller, 60);
+        assert_eq!(toy.online(1), 2, "b has all");
+        let (begun, mut steps) = (toy.at, 0);
+        while toy.at - begun < 60_000_000_000 {
+            let step = controller.step(&toy.observe()).unwrap();
+            toy.obey(&mut controller, &step);
+            toy.pass(step.next);
+            steps += 1;
+        }
+        assert!(steps < 130, "{steps} looks in a minute");
+    }
 }
 
 /// What a count that is not in use could do does not show: it is looked for again, rarely.

@@ -376,8 +376,7 @@ impl Controller {
             let told = sizable.get(id).and_then(|vm| vm.progress_at);
             known.trying
                 && seen.at >= known.not_before
-                && told.is_some()
-                && told == known.work.map(|work| work.at)
+                && known.work.is_some_and(|work| work.rate.is_some() && told == Some(work.at))
         };
         waited < HOLD && self.known.iter().any(silent)
     }

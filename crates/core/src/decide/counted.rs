@@ -11,7 +11,7 @@ pub(super) struct Counted {
     units: f64,
     pub(super) at: Time,
     /// Units per second between the last two counts.
-    rate: Option<f64>,
+    pub(super) rate: Option<f64>,
 }
 
 /// Work per second; `None` if nobody counted, or the count began anew. Who counts by his own clock did as much lately as
