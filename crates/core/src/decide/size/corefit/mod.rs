@@ -210,7 +210,14 @@ impl Corefit {
     ) -> Choice {
         let id = &subject.vm.seen.id;
         let Some((race, over)) = races.of(id) else {
+            // It left: nothing is known to be better than what it had, or VCPU-Bal's.
             self.mode = Mode::Watch;
+            if self.found.is_none() {
+                let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+                let (available, mark) = (subject.clamp(whole(part)), Mark { value: 0.0, used });
+                let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
+                self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
+            }
             return self.stay(subject);
         };
         let Some(count) = race.count(id).filter(|_| over) else {
