@@ -11,11 +11,12 @@
 //! something. The time is `CLOCK_MONOTONIC` of the guest, when it was so much; so how late the agent brings it does not
 //! matter. The text has always the same length, so that a reader never sees half of a new one. The agent makes files that all
 //! may write (QEMU's qga/commands-posix.c, `DEFAULT_NEW_FILE_MODE`), as programs have no rights of their own: who writes
-//! nonsense misleads the sizing of his own VM, which stays within its limits.
+//! nonsense misleads the sizing of his VM, and of those that search at the same time, within their limits.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use corefit_core::Time;
 use rustix::fs::{FlockOperation, flock};
@@ -36,7 +37,6 @@ pub struct Work {
 }
 
 /// The text to be written.
-#[must_use]
 fn text(work: Work) -> String {
     let text = format!("corefit-progress 1\nunits {}\nat_ns {}", work.units, work.at.0);
     format!("{text:<width$}\n", width = LENGTH - 1)
@@ -89,9 +89,8 @@ impl Counter {
 }
 
 fn now() -> Time {
-    let now = clock_gettime(ClockId::Monotonic);
-    let (seconds, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-    Time(seconds * 1_000_000_000 + ns)
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

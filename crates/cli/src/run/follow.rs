@@ -76,15 +76,16 @@ impl<'a> Follower<'a> {
             teller: Teller::default(),
         };
         // A program that is started again did before what it did.
-        follower.tell();
+        follower.tell(&follower.registered());
         follower
     }
 
     /// One interval: gives what was decided.
     pub(crate) fn tick(&mut self, limits: Limits) -> Decision {
         let sample = self.sampler.sample();
-        self.tell();
-        let processes = self.live(&sample);
+        let processes = self.registered();
+        self.tell(&processes);
+        let processes = self.live(processes, &sample);
         let active = self.active(&processes, &sample);
         let seen = self.interval(&sample, &active, limits);
         let decision = self.control.step(&seen);
@@ -117,20 +118,23 @@ impl<'a> Follower<'a> {
 
     /// Tells how much is done, if a host wants to know. Not of programs whose teams follow what it tells: they fit any number of
     /// vCPUs, and a search for another one costs only.
-    fn tell(&mut self) {
-        let Some(page) = self.page else { return };
-        let (grants, processes) = (self.grants, page.processes());
-        if self.teller.listens(&processes, &mut |listens| grants.set_counts(listens)) {
-            self.teller.tell(&processes, |p| !grants.of(p).may_be_resized(p.dynamic));
+    fn tell(&mut self, processes: &[Process]) {
+        let grants = self.grants;
+        if self.teller.listens(processes, &mut |listens| grants.set_counts(listens)) {
+            self.teller.tell(processes, |p| !grants.of(p).may_be_resized(p.dynamic));
         }
     }
 
-    /// Registered processes; slots of ended ones are freed.
-    fn live(&self, sample: &TreeSample) -> Vec<Process> {
+    /// Processes that have a slot.
+    fn registered(&self) -> Vec<Process> {
+        self.page.map(TeamPage::processes).unwrap_or_default()
+    }
+
+    /// Those that live; slots of ended ones are freed.
+    fn live(&self, mut processes: Vec<Process>, sample: &TreeSample) -> Vec<Process> {
         let Some(page) = self.page else {
             return vec![];
         };
-        let mut processes = page.processes();
         processes.retain(|p| {
             let ran = sample.processes.get(&p.pid) > self.before.processes.get(&p.pid);
             let alive = ran || !has_ended(p.pid);
@@ -273,8 +277,9 @@ impl<'a> Follower<'a> {
 
     /// What is known at the end of a run.
     pub(crate) fn report(&mut self, plan: &Plan) -> Report {
-        self.tell();
-        for p in self.page.map(TeamPage::processes).unwrap_or_default() {
+        let processes = self.registered();
+        self.tell(&processes);
+        for p in processes {
             let known = self.seen.remove(&p.pid);
             self.seen.insert(p.pid, OpenMp::update(known, &p, self.grants.of(&p)));
         }

@@ -15,7 +15,7 @@ use super::guest::refuses;
 /// How often a list of vCPUs is sent, as long as each time brings something.
 const TRIES: u32 = 4;
 /// Longest file of ours in a guest, bytes.
-const SMALL: u32 = 4096;
+pub(super) const SMALL: u32 = 4096;
 
 /// Takes a command to a guest agent, and brings the answer or the reason why there is none.
 pub(super) type Ask<'a> = dyn FnMut(&str) -> Result<String, MachineError> + 'a;

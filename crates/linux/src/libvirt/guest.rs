@@ -9,13 +9,12 @@ use corefit_core::Time;
 use corefit_core::machine::{GuestVcpu, GuestView};
 use serde_json::{Value, json};
 
+use super::agent_calls::SMALL;
 use crate::proc::TICK_NS;
 use crate::progress;
 
 /// How much of `/proc/stat` is asked for: 4,096 vCPUs and the line of interrupts.
 const ENOUGH: u32 = 1 << 20;
-/// How much of a file of ours.
-const SMALL: u32 = 4096;
 
 /// Asks a guest, through a function that takes a command to the answer.
 ///

@@ -213,10 +213,7 @@ impl Corefit {
             // It left: nothing is known to be better than what it had, or VCPU-Bal's.
             self.mode = Mode::Watch;
             if self.found.is_none() {
-                let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
-                let (available, mark) = (subject.clamp(whole(part)), Mark { value: 0.0, used });
-                let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
-                self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
+                self.settle_at_bal(subject);
             }
             return self.stay(subject);
         };
@@ -225,14 +222,12 @@ impl Corefit {
         };
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
         let available = subject.clamp(whole(part));
-        let share = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
         self.mode = Mode::Watch;
         self.lost += race.lost;
         let Some((stat, gain)) = race.found(id) else {
             if self.counted {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
-                let (count, mark) = (bal(subject, available), Mark { value: 0.0, used });
-                self.settle(subject, Found { count, why: share, available, mark }, false);
+                self.settle_at_bal(subject);
                 return self.stay(subject);
             }
             // Nothing was ever counted: as without a signal.
@@ -269,6 +264,14 @@ impl Corefit {
             Form::Second | Form::Third => Why::Utilisation { available: Cpus(part) },
         };
         self.settle(subject, Found { count, why, available, mark }, false);
+    }
+
+    /// Nothing is known to be better than VCPU-Bal's number.
+    fn settle_at_bal(&mut self, subject: &Subject<'_>) {
+        let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+        let (available, mark) = (subject.clamp(whole(part)), Mark { value: 0.0, used });
+        let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
+        self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
     }
 
     /// A search is over; `soon`: it left numbers out, which are looked at soon.
