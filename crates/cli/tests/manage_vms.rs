@@ -246,8 +246,11 @@ fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
     };
     guest.set_online(2);
     let one = mean(&guest.rounds(program, size, 5.0, ALL_THREADS));
+    let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| "1 2 3 4 5 6 7 8".into());
+    let numbers: Vec<u32> =
+        numbers.split(' ').map(|count| count.parse().expect("MANAGE_NUMBERS: of vCPUs")).collect();
     let by_hand = |when: &str| {
-        for count in 1..=8 {
+        for &count in &numbers {
             guest.set_online(count);
             println!("{program} {size}, {count} vCPUs by hand, {when}: {:.4}", long(seconds / 2.0, one));
         }
