@@ -238,6 +238,23 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_the_shape_says_otherwise() {
     }
 }
 
+/// A guest's counting program has ended, and others run there now: utilisation tells again.
+#[test]
+fn who_counts_no_more_is_sized_by_utilisation_again() {
+    let mut one = vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7)));
+    one.state.quota =
+        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    let mut toy = Toy::new(16, vec![one]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 4);
+    (toy.vms[0].rate, toy.vms[0].state.progress) = (None, None);
+    toy.rule(&mut controller, 40);
+    assert_eq!(toy.online(0), 4, "it may only be silent for a while");
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 7);
+}
+
 #[test]
 fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });

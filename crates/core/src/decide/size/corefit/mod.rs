@@ -48,6 +48,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(600);
 /// After a search that left numbers out since things were clear these are looked at after this time.
 const SOON: Duration = Duration::from_secs(120);
+/// Where no work was counted for so long nobody counts it any more.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -60,8 +62,8 @@ pub struct Corefit {
     began: Option<Time>,
     /// Seconds that searches cost so far.
     lost: f64,
-    /// Work was counted once.
-    counted: bool,
+    /// When work was counted last.
+    counted: Option<Time>,
     /// Where it is to be, because of what; found for so many available pCPUs, and what it did there at first.
     found: Option<Found>,
     /// Since when things are otherwise.
@@ -103,7 +105,7 @@ impl Corefit {
             mode: Mode::Watch,
             began: None,
             lost: 0.0,
-            counted: false,
+            counted: None,
             found: None,
             otherwise: None,
             memory: Memory::default(),
@@ -172,7 +174,7 @@ impl Corefit {
         }
         if let (Some(found), Some(mark)) = (&mut self.found, mark)
             && subject.rate.is_some()
-            && self.counted
+            && self.counted.is_some()
             && race::telling(found.mark.value.max(mark.value)) > allowed
         {
             // Work is counted in so large units that a search would tell nothing for what it may cost.
@@ -225,12 +227,12 @@ impl Corefit {
         self.mode = Mode::Watch;
         self.lost += race.lost;
         let Some((stat, gain)) = race.found(id) else {
-            if self.counted {
+            if self.counted.is_some() {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
                 self.settle_at_bal(subject);
                 return self.stay(subject);
             }
-            // Nothing was ever counted: as without a signal.
+            // Nobody counts: as without a signal.
             let climb = climb(subject, available, self.probe.max(2 * subject.period), entitled);
             let choice = trying(climb.count(), climb.next());
             self.mode = Mode::Climb(climb);
@@ -254,7 +256,7 @@ impl Corefit {
         let Some((count, form)) = climb.look(subject.online, used, part) else { return };
         let available = subject.clamp(whole(part));
         // Work was counted after all: of what utilisation says nothing is proven to be better.
-        let form = if self.counted { Form::First } else { form };
+        let form = if self.counted.is_some() { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
         let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used) };
         self.mode = Mode::Watch;
@@ -301,7 +303,14 @@ impl Size for Corefit {
         races: &mut Races,
     ) -> bool {
         self.began.get_or_insert(subject.at);
-        self.counted |= subject.rate.is_some_and(|rate| rate > 0.0);
+        match (subject.rate, self.counted) {
+            (Some(rate), _) if rate > 0.0 => self.counted = Some(subject.at),
+            (None, Some(last)) if subject.at.since(last) >= FORGOTTEN => {
+                // What was found by its work says nothing of what it does now.
+                (self.counted, self.found) = (None, None);
+            }
+            _ => {}
+        }
         match self.mode {
             Mode::Watch => self.watch(subject, entitled, races),
             Mode::Race => {
