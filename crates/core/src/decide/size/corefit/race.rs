@@ -503,12 +503,13 @@ impl Race {
         let (best, known) = best.unwrap_or((self.turn, 0.0));
         let open =
             (0..self.levels.len()).filter(|level| self.proven.iter().all(|(proven, _)| proven != level));
-        // What is not clearly better than VCPU-Bal's counts has to be so for as long: what they do not do in a short look says
-        // little, so they get one unit more, and what chance may have kept from them.
-        let bursts = self.bursts().max(1.0);
-        let may_be = |level: usize, value: f64| {
-            let units = 1.0 + (bursts * (self.together(level).units + 1.0)).sqrt();
-            if self.is_bal(level) { value + self.unit(level) * units } else { value / BETTER }
+        // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
+        let now = self.all(|member| &member.proof);
+        let few = |seen: &Stat| now.units * seen.seconds < UNITS * now.seconds;
+        let may_be = |level: usize, value: f64| match self.is_bal(level) {
+            true if few(&self.together(level)) => f64::INFINITY,
+            true => value + self.unit(level),
+            false => value / BETTER,
         };
         let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
         let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
