@@ -394,3 +394,20 @@ fn programs_of_the_library_have_the_work_that_is_stated() {
     sim.run();
     near(sim.truth().vms[0].time.utilised as f64 / 1e9, 1.6, 0.1);
 }
+
+#[test]
+fn who_slept_is_behind_and_preempts_or_comes_at_the_next_tick() {
+    // Beside three loops, which it finds in the middle of slices of 8 ms, two ticks.
+    let waits_ms = |wakeup_ns: u64| {
+        let sleeper = app("forever { sleep 60ms exp compute 1ms }", 1);
+        let mut vms = vec![vm("a", vec![vcpu("0")], vec![sleeper])];
+        vms.extend(["b", "c", "d"].map(|name| vm(name, vec![vcpu("0")], vec![app("hog", 1)])));
+        let mut sim = sim(&host(1, Policy::Cfs(CfsSpec { wakeup_ns, ..CfsSpec::default() }), vms));
+        sim.run_for(60_000 * MS);
+        let vm = &sim.truth().vms[0];
+        vm.waited_ns as f64 / vm.counts.halts as f64 / MS as f64
+    };
+    assert!(waits_ms(4 * MS) < 0.5, "at once: {} ms", waits_ms(4 * MS));
+    // Even where nobody preempts on waking up, it is behind by more than a slice: half of 4 ms on average.
+    near(waits_ms(1000 * MS), 2.0, 0.5);
+}

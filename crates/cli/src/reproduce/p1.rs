@@ -2,6 +2,7 @@
 
 mod figure5;
 mod figure7;
+mod types;
 
 use anyhow::{Context, Result};
 use corefit_sim::{Limit, Program, Spec};
@@ -43,6 +44,7 @@ pub(super) fn items() -> Result<Vec<Item>> {
     ];
     items.extend(figure5::items()?);
     items.extend(figure7::items()?);
+    items.extend(types::items()?);
     Ok(items)
 }
 

@@ -43,8 +43,10 @@ pub(crate) struct Cfs {
     queues: Vec<Vec<u32>>,
     /// The least virtual time on a pCPU, which never falls; with deadlines the mean.
     floor: Vec<i64>,
-    /// Virtual time of a vCPU; relative to its pCPU's floor while it is halted.
+    /// Virtual time of a vCPU, in that of its pCPU. While it is off, it stands still in that of the pCPU where it was, so that
+    /// it falls behind those that run; with deadlines it is its lag then.
     virt: Vec<i64>,
+    was_on: Vec<u32>,
     /// With deadlines: of each vCPU, and until which virtual time what runs is left alone.
     deadline: Vec<i64>,
     until: Vec<i64>,
@@ -66,6 +68,7 @@ impl Cfs {
             queues: vec![vec![]; pcpus],
             floor: vec![0; pcpus],
             virt: vec![0; vcpus],
+            was_on: cpus.vcpus.iter().map(|vcpu| vcpu.pcpu).collect(),
             deadline: vec![0; vcpus],
             until: vec![0; vcpus],
             buddy: vec![NONE; pcpus],
@@ -173,8 +176,10 @@ impl Cfs {
         cpus.vcpus[v as usize].pcpu = to;
     }
 
-    /// A vCPU's times while it is off: relative to the floor; with deadlines, its lag, of at most two slices.
+    /// A vCPU's times while it is off: as they are (`dequeue_entity`, `DEQUEUE_SLEEP`); with deadlines, its lag, of at most
+    /// two slices.
     fn lay_aside(&mut self, cpus: &Cpus, v: u32, p: u32) {
+        self.was_on[v as usize] = p;
         if self.spec.deadlines {
             let all = self.there(cpus, p).filter(|&w| w != v).chain([v]);
             let mean = self.mean(cpus, all).unwrap_or_default();
@@ -183,7 +188,6 @@ impl Cfs {
             self.raise(cpus, p);
         } else {
             self.raise(cpus, p);
-            self.virt[v as usize] -= self.floor[p as usize];
         }
     }
 
@@ -265,8 +269,12 @@ impl Scheduler for Cfs {
             let slice = Cfs::virtual_time(cpus, v, self.slice(cpus, v));
             self.deadline[v as usize] = self.virt[v as usize] + slice;
         } else {
-            let credit = -signed(self.spec.latency_ns / 2);
-            self.virt[v as usize] = self.floor[p as usize] + self.virt[v as usize].max(credit);
+            // Half of the latency at most is made up for (`place_entity`, `GENTLE_FAIR_SLEEPERS`).
+            let from = self.was_on[v as usize];
+            self.raise(cpus, from);
+            self.shift(cpus, v, from, p);
+            let credit = signed(self.spec.latency_ns / 2);
+            self.virt[v as usize] = self.virt[v as usize].max(self.floor[p as usize] - credit);
         }
         put_in(&mut self.queues, cpus, p, v);
         p
@@ -274,11 +282,7 @@ impl Scheduler for Cfs {
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {
         let p = take_out(&mut self.queues, cpus, v);
-        if self.spec.deadlines {
-            self.lay_aside(cpus, v, p);
-        } else {
-            self.virt[v as usize] -= self.floor[p as usize];
-        }
+        self.lay_aside(cpus, v, p);
     }
 
     fn back(&mut self, cpus: &mut Cpus, p: u32, v: u32, yielded: bool) {
@@ -351,7 +355,13 @@ impl Scheduler for Cfs {
             let (own, all) = (Cfs::weight(cpus, pcpu.run), self.load(cpus, p));
             let slice = if own * 2 == all { period / 2 } else { period * own / all.max(1) };
             let slice = slice.max(granularity_ns.min(latency_ns / 4));
-            (pcpu.dispatched + slice).max(now + 1)
+            let end = pcpu.dispatched + slice;
+            // Or earlier, if another one is behind by more than that (`check_preempt_tick`).
+            let least = self.queues[p as usize].iter().map(|&v| self.virt[v as usize]).min();
+            let run = self.virt[pcpu.run as usize];
+            let left = least.map_or(0, |least| u64::try_from(least + signed(slice) - run).unwrap_or(0));
+            let behind = now + left.saturating_mul(own).div_ceil(UNIT);
+            end.min(behind.max(pcpu.dispatched + granularity_ns)).max(now + 1)
         };
         if tick_ns == 0 { end } else { end.next_multiple_of(tick_ns) }
     }
