@@ -4,9 +4,9 @@
 //! program's own round robin for the balanced version. Ours, for the paper prints none: the neighbours run a busy thread on
 //! each of their vCPUs, waiting blocks, and "in proportion to the workload" means weights of vCPUs of 3 to 1 (1.5 ms of
 //! work in each turn for the one with the sequential unit, 0.5 ms for the others). Each VM is a control group, whose weight its
-//! runnable vCPUs divide: the VMM "first allocates CPU time to VMs", then to vCPUs (II-A). Loads are those of the moment here, so a
-//! vCPU that works alone at once has all of its VM's weight, and neither remedy has anything left to do; Linux' are means over
-//! some 32 ms (PELT). Without groups (`[cfs] groups = false`) vCPUs that sleep most of the time preempt whenever they wake up. The
+//! runnable vCPUs divide: the VMM "first allocates CPU time to VMs", then to vCPUs (II-A). The 16
+//! vCPUs of the parallel part weigh a sixteenth of it each when they wake up, and do not preempt busy neighbours (`wakeup_gran`): that
+//! wait is what a turn takes, so neither remedy gains. Without groups (`[cfs] groups = false`) vCPUs that sleep most of the time preempt whenever they wake up. The
 //! same is run a second time with quotas of a quarter in 24 ms in the place of the neighbours: nothing of that was published.
 
 use anyhow::{Context, Result};
