@@ -55,7 +55,7 @@ impl Sim {
     /// A vCPU that does not run wants to.
     pub(super) fn enter(&mut self, v: u32) {
         self.goes_on(v);
-        if !self.has_quota(v) {
+        if !self.may_enter(v) {
             self.cpus.vcpus[v as usize].state = VState::Throttled;
             self.stopped(v);
             return;
@@ -131,8 +131,11 @@ impl Sim {
         let v = self.off(p);
         self.return_to_queue(p, v, yielded);
         self.dispatch(p);
-        if self.cpus.pcpus[p as usize].run != v && !yielded {
-            self.count_preemption(v);
+        if self.cpus.pcpus[p as usize].run != v {
+            self.leaves_pool(v);
+            if !yielded {
+                self.count_preemption(v);
+            }
         }
     }
 
@@ -203,7 +206,7 @@ impl Sim {
 
     /// Puts the next vCPU on an empty pCPU.
     fn dispatch(&mut self, p: u32) {
-        let Some(v) = self.sched.next(&mut self.cpus, p) else {
+        let Some(v) = self.next_with_quota(p) else {
             let pcpu = &mut self.cpus.pcpus[p as usize];
             pcpu.idle_since = pcpu.idle_since.min(self.now);
             self.cpus.set_idle(p, true);
@@ -383,6 +386,7 @@ impl Sim {
         self.dispatch(from);
         self.arm(from);
         self.return_to_queue(to, v, false);
+        self.leaves_pool(v);
         self.poke(to, v);
     }
 

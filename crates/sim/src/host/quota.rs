@@ -3,7 +3,7 @@
 //! Who halts gives back what it took of its VM's quota and did not use, and those whom that quota stopped get it before the
 //! next period. Linux lets the one keep 1 ms and wakes the others up 5 ms later, if there is more than a slice then and the
 //! next period is not near (`__return_cfs_rq_runtime`, `do_sched_cfs_slack_timer`; kernel/sched/fair.c); Xen's credit2 at once
-//! (`unit_return_budget`; credit2.c). The first credit scheduler gives nothing back: each vCPU has its own part of a cap until credits
+//! (`unit_return_budget`; credit2.c), and so does who is preempted there. The first credit scheduler gives nothing back: each vCPU has its own part of a cap until credits
 //! are handed out again (`csched_acct`).
 
 use corefit_core::Throttled;
@@ -35,6 +35,30 @@ impl Sim {
         if back > 0 && !guest.slack && self.has_slack(vm, delay) && self.stopped_in(vm).next().is_some() {
             self.guests[vm as usize].slack = true;
             self.queue.add(self.now + delay, super::Event::Slack(vm));
+        }
+    }
+
+    /// A vCPU that wants to run loses its pCPU: Xen's credit2 gives back what it has (`csched2_context_saved`), Linux does not.
+    pub(super) fn leaves_pool(&mut self, v: u32) {
+        if self.at_once {
+            self.give_back(v);
+        }
+    }
+
+    /// Who is next on a pCPU. Under credit2 whoever waits has nothing of its VM's quota, and takes some only now; if there is
+    /// none, it is stopped, and the next one's turn comes (`unit_grab_budget` in `runq_candidate`).
+    pub(super) fn next_with_quota(&mut self, p: u32) -> Option<u32> {
+        loop {
+            let v = self.sched.next(&mut self.cpus, p)?;
+            if !self.at_once || self.has_quota(v) {
+                return Some(v);
+            }
+            let vcpu = &mut self.cpus.vcpus[v as usize];
+            vcpu.wait_ns += self.now - vcpu.wait_since;
+            vcpu.wait_since = self.now;
+            vcpu.state = VState::Throttled;
+            self.stopped(v);
+            self.count_runnable(v, false);
         }
     }
 
@@ -74,6 +98,16 @@ impl Sim {
             vcpu.pool_left = part;
         }
         vcpu.quota_left > 0 && vcpu.pool_left > 0 && vcpu.parked == 0
+    }
+
+    /// Whether it may wait for a pCPU. Under credit2 that takes nothing of its VM's quota: it does so once it has one.
+    pub(super) fn may_enter(&mut self, v: u32) -> bool {
+        if !self.at_once {
+            return self.has_quota(v);
+        }
+        let vcpu = &self.cpus.vcpus[v as usize];
+        let pool = vcpu.pool_left > 0 || self.guests[vcpu.vm as usize].pool > 0;
+        vcpu.quota_left > 0 && pool && vcpu.parked == 0
     }
 
     /// A vCPU's quota begins anew.
@@ -164,7 +198,7 @@ impl Sim {
     pub(super) fn after_refill(&mut self, v: u32) {
         let state = self.cpus.vcpus[v as usize].state;
         match state {
-            VState::Throttled if self.has_quota(v) => self.enter(v),
+            VState::Throttled if self.may_enter(v) => self.enter(v),
             VState::Throttled => {
                 // Still stopped: for as long as it has been, if it is for the same reason.
                 let vcpu = &self.cpus.vcpus[v as usize];
@@ -207,5 +241,31 @@ impl Sim {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpus::VState;
+    use crate::{Scenario, Sim};
+
+    #[test]
+    fn who_waits_under_credit2_has_given_back_what_it_had_of_the_cap() {
+        let text = "scheduler = \"credit2\"\nhardware = { cores = 1 }\n\
+                    [[vm]]\nname = \"capped\"\ncap = 0.4\nprogram = \"hog\"\n\
+                    [[vm]]\nname = \"other\"\nprogram = \"hog\"\n";
+        let mut sim = Sim::new(&Scenario::parse(text, &[]).unwrap().spec).unwrap();
+        let mut waited = 0;
+        for _ in 0..20_000 {
+            sim.run_for(50_000);
+            let vcpu = &sim.cpus.vcpus[0];
+            if vcpu.state == VState::Waiting {
+                waited += 1;
+                assert_eq!(vcpu.pool_left, 0, "at {}", sim.now);
+            }
+        }
+        assert!(waited > 50, "it waits now and then: {waited}");
+        let part = sim.truth().vms[0].time.utilised as f64 / sim.now as f64;
+        assert!((part - 0.4).abs() < 0.01, "{part}");
     }
 }

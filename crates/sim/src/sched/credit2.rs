@@ -8,8 +8,8 @@
 //!
 //! Known gaps: loads are counted per pCPU of a queue (Xen compares whole queues), and queues are evened out by moving
 //! one, never by exchanging two. A cap is a VM's quota of 10 ms periods (`CSCHED2_BDGT_REPL_PERIOD`), taken in slices
-//! of 0.5 ms; it is the host that keeps to it; who is preempted keeps the rest of its slice (Xen: gives it back). PLE looks at
-//! whether one waits at the very pCPU, not in its queue.
+//! of 0.5 ms, of which who stops running gives back the rest; it is the host that keeps to it. PLE looks at whether one waits
+//! at the very pCPU, not in its queue.
 
 use crate::cpus::{Cpus, NONE, bits, has};
 use crate::queue::{NEVER, Ns};
