@@ -255,6 +255,28 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 7);
 }
 
+/// It stands still for minutes and says so; then another program counts in its place, so that one look tells nothing.
+#[test]
+fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
+    let work: ByCount = |n| if n == 4 { 100.0 } else { 50.0 };
+    let mut one = vm("a", 16, Some(work), |n| 0.5 * f64::from(n.min(7)));
+    one.state.quota =
+        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    let mut toy = Toy::new(16, vec![one]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 4);
+    toy.vms[0].rate = Some(|_| 0.0);
+    toy.vms[0].used = |_| 0.0;
+    toy.rule(&mut controller, 180);
+    toy.vms[0].rate = Some(work);
+    toy.vms[0].used = |n| 0.5 * f64::from(n.min(7));
+    toy.vms[0].state.progress = Some(0.0);
+    toy.pass(Duration::from_secs(1));
+    assert_eq!(toy.rule(&mut controller, 30), 0, "its phase is known");
+    assert_eq!(toy.online(0), 4);
+}
+
 #[test]
 fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });

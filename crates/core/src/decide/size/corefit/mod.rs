@@ -48,7 +48,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(600);
 /// After a search that left numbers out since things were clear these are looked at after this time.
 const SOON: Duration = Duration::from_secs(120);
-/// Where no work was counted for so long nobody counts it any more.
+/// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
@@ -62,8 +62,10 @@ pub struct Corefit {
     began: Option<Time>,
     /// Seconds that searches cost so far.
     lost: f64,
-    /// When work was counted last.
-    counted: Option<Time>,
+    /// Work was counted.
+    counted: bool,
+    /// When somebody counted last, were it nothing.
+    heard: Time,
     /// Where it is to be, because of what; found for so many available pCPUs, and what it did there at first.
     found: Option<Found>,
     /// Since when things are otherwise.
@@ -105,7 +107,8 @@ impl Corefit {
             mode: Mode::Watch,
             began: None,
             lost: 0.0,
-            counted: None,
+            counted: false,
+            heard: Time(0),
             found: None,
             otherwise: None,
             memory: Memory::default(),
@@ -174,7 +177,7 @@ impl Corefit {
         }
         if let (Some(found), Some(mark)) = (&mut self.found, mark)
             && subject.rate.is_some()
-            && self.counted.is_some()
+            && self.counted
             && race::telling(found.mark.value.max(mark.value)) > allowed
         {
             // Work is counted in so large units that a search would tell nothing for what it may cost.
@@ -227,7 +230,7 @@ impl Corefit {
         self.mode = Mode::Watch;
         self.lost += race.lost;
         let Some((stat, gain)) = race.found(id) else {
-            if self.counted.is_some() {
+            if self.counted {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
                 self.settle_at_bal(subject);
                 return self.stay(subject);
@@ -256,7 +259,7 @@ impl Corefit {
         let Some((count, form)) = climb.look(subject.online, used, part) else { return };
         let available = subject.clamp(whole(part));
         // Work was counted after all: of what utilisation says nothing is proven to be better.
-        let form = if self.counted.is_some() { Form::First } else { form };
+        let form = if self.counted { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
         let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used) };
         self.mode = Mode::Watch;
@@ -303,13 +306,12 @@ impl Size for Corefit {
         races: &mut Races,
     ) -> bool {
         self.began.get_or_insert(subject.at);
-        match (subject.rate, self.counted) {
-            (Some(rate), _) if rate > 0.0 => self.counted = Some(subject.at),
-            (None, Some(last)) if subject.at.since(last) >= FORGOTTEN => {
-                // What was found by its work says nothing of what it does now.
-                (self.counted, self.found) = (None, None);
-            }
-            _ => {}
+        if let Some(rate) = subject.rate {
+            self.heard = subject.at;
+            self.counted |= rate > 0.0;
+        } else if self.counted && subject.at.since(self.heard) >= FORGOTTEN {
+            // What was found by its work says nothing of what it does now.
+            (self.counted, self.found) = (false, None);
         }
         match self.mode {
             Mode::Watch => self.watch(subject, entitled, races),
