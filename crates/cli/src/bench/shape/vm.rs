@@ -1,7 +1,7 @@
-//! `corefit bench shape --vm`: P1's fork-join program in a real VM whose vCPUs have quotas: imbalanced, balanced by itself or by
-//! `corefit run --rotate` in the guest, and with quotas in proportion, decided by the daemon's controllers.
+//! `corefit bench shape --vm`: P1's fork-join program in a real VM whose vCPUs have quotas: imbalanced, balanced by itself (its
+//! sequential part is each thread's in turn, or its thread goes over all CPUs) or by `corefit run --rotate` in the guest, and with quotas in proportion, decided by the daemon's controllers.
 
-use std::process::{ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -15,18 +15,25 @@ use super::super::progress::Progress;
 use super::super::vms::{Vms, last_line, stripped};
 use super::{Args, Document, Row, VCPUS, controller, ratios, shape, text};
 
-/// A quarter of a pCPU for each, one in all; libvirt's usual period.
-const BEGIN: Limit = Limit { quota_us: Some(25_000), period_us: 100_000, burst_us: 0 };
+/// A quarter of a pCPU for each, one in all. Four times libvirt's usual period: emulated vCPUs take long to halt and to wake up.
+const BEGIN: Limit = Limit { quota_us: Some(100_000), period_us: 400_000, burst_us: 0 };
+/// Of a unit of work, ms.
+const UNIT_MS: f64 = 4.0;
 /// The controllers have so long, s; then nothing changes while turns are counted.
-const SETTLE: f64 = 8.0;
-const COUNT: f64 = 5.0;
+const SETTLE: f64 = 16.0;
+const COUNT: f64 = 8.0;
 
 /// How it runs in the guest, what shapes it on the host, and its name; the first is what the others are compared with.
-const CASES: [(&[&str], Shaper, &str); 5] = [
+const CASES: [(&[&str], Shaper, &str); 6] = [
     (&[FORK_JOIN, "--pinned"], Shaper::None, "imbalanced"),
     (&[FORK_JOIN], Shaper::None, "imbalanced, threads not pinned"),
     (&[FORK_JOIN, "--pinned", "--balanced"], Shaper::None, "balanced by the program"),
-    (&["run --quiet --rotate -- /workloads/corefit", FORK_JOIN], Shaper::None, "balanced by run --rotate"),
+    (&[FORK_JOIN, "--pinned", "--moved 24"], Shaper::None, "balanced, moved by the program"),
+    (
+        &["run --quiet --rotate=96ms -- /workloads/corefit", FORK_JOIN],
+        Shaper::None,
+        "balanced by run --rotate",
+    ),
     (&[FORK_JOIN, "--pinned"], Shaper::Proportional, "proportional quotas"),
 ];
 const FORK_JOIN: &str = "bench fork-join";
@@ -53,6 +60,8 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
     let seen = machine.observe()?;
     let vm = seen.vms.iter().find(|vm| Some(&vm.name) == vms.names.first()).map(|vm| vm.id.clone());
     let vm = vm.context("libvirt does not show the VM")?;
+    // Once for all, so that they do the same work.
+    let unit = UNIT_MS * number(start(&vms, FORK_JOIN)?, "steps_per_ms: ")?;
     let mut progress = Progress::new(CASES.len() * rounds as usize, false);
     let mut rates = vec![vec![]; CASES.len()];
     let mut limits = vec![vec![]; CASES.len()];
@@ -60,7 +69,9 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
         for (index, (command, shaper, name)) in CASES.into_iter().enumerate() {
             progress.begin(name);
             limits_are(machine.as_mut(), &vm)?;
-            let (rate, set) = case(&vms, machine.as_mut(), &vm, command, shaper, &interrupt)?;
+            let options = format!("--unit {unit} --settle {SETTLE} --count {COUNT}");
+            let command = format!("{} {options}", command.join(" "));
+            let (rate, set) = case(&vms, machine.as_mut(), &vm, &command, shaper, &interrupt)?;
             progress.end(name, &format!("{rate:.2} turns a second"));
             rates[index].push(rate);
             limits[index] = set.iter().map(|limit| Value::Limit(*limit).to_string()).collect();
@@ -83,26 +94,34 @@ fn case(
     vms: &Vms,
     machine: &mut dyn Act,
     vm: &VmId,
-    command: &[&str],
+    command: &str,
     shaper: Shaper,
     interrupt: &Interrupt,
 ) -> Result<(f64, Vec<Limit>)> {
-    let name = vms.names.first().context("no VM")?;
-    let script = format!("exec /workloads/corefit {} --settle {SETTLE} --count {COUNT}", command.join(" "));
-    let mut guest = vms.exec(name);
-    guest.args(["sh", "-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = guest.spawn().context("cannot start scripts/testvm exec")?;
+    let mut child = start(vms, command)?;
     let begun = Instant::now();
     let over = &mut || Ok(begun.elapsed().as_secs_f64() > SETTLE || child.try_wait()?.is_some());
     shape(machine, controller(shaper), interrupt, over)?;
     let vcpus = 0..u32::try_from(VCPUS)?;
     let limits = vcpus.map(|vcpu| limit(machine, vm, vcpu)).collect::<Result<_>>()?;
+    Ok((number(child, "turns_per_s: ")?, limits))
+}
+
+/// `corefit` with this command line in the guest.
+fn start(vms: &Vms, command: &str) -> Result<Child> {
+    let mut guest = vms.exec(vms.names.first().context("no VM")?);
+    guest.args(["sh", "-c", &format!("exec /workloads/corefit {command}")]);
+    guest.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    guest.spawn().context("cannot start scripts/testvm exec")
+}
+
+/// What it tells under this name when it ends.
+fn number(child: Child, name: &str) -> Result<f64> {
     let output = child.wait_with_output()?;
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let rate = told.lines().find_map(|line| line.strip_prefix("turns_per_s: ")?.parse().ok());
-    match rate {
-        Some(rate) if output.status.success() => Ok((rate, limits)),
-        _ => bail!("in the VM, {script}: {}", last_line(&output)),
+    match told.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()) {
+        Some(number) if output.status.success() => Ok(number),
+        _ => bail!("in the VM: {}", last_line(&output)),
     }
 }
 
