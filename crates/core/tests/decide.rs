@@ -129,6 +129,13 @@ fn vm(name: &str, vcpus: usize, rate: Option<ByCount>, used: ByCount) -> ToyVm {
     ToyVm { state, rate, used, brought: None }
 }
 
+/// It may use four pCPUs.
+fn of_four(mut vm: ToyVm) -> ToyVm {
+    vm.state.quota =
+        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    vm
+}
+
 fn four(_: u32) -> f64 {
     4.0
 }
@@ -170,9 +177,7 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     }
     // Below: all are much worse than VCPU-Bal's, which is taken at once; a better one is looked for two minutes later.
     for (rate, soon, wanted) in [(below as ByCount, 4, 3), (above, 16, 16)] {
-        let mut one = vm("a", 16, Some(rate), four);
-        one.state.quota =
-            Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+        let one = of_four(vm("a", 16, Some(rate), four));
         let mut toy = Toy::new(16, vec![one]);
         let mut controller = with(Sizer::Corefit);
         toy.rule(&mut controller, 30);
@@ -184,9 +189,7 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     fn little(n: u32) -> f64 {
         1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
     }
-    let mut one = vm("a", 16, Some(little), four);
-    one.state.quota =
-        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    let one = of_four(vm("a", 16, Some(little), four));
     let mut toy = Toy::new(16, vec![one]);
     toy.rule(&mut with(Sizer::Corefit), 30);
     assert_eq!(toy.online(0), 3);
@@ -229,9 +232,7 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_the_shape_says_otherwise() {
         (|n| if n <= 4 { 4.0 } else { (4.0 - 0.8 * f64::from(n - 4)).max(2.0) }, 7),
     ];
     for (used, wanted) in shapes {
-        let mut one = vm("a", 16, None, used);
-        one.state.quota =
-            Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+        let one = of_four(vm("a", 16, None, used));
         let mut toy = Toy::new(16, vec![one]);
         toy.rule(&mut with(Sizer::Corefit), 30);
         assert_eq!(toy.online(0), wanted);
@@ -241,9 +242,8 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_the_shape_says_otherwise() {
 /// A guest's counting program has ended, and others run there now: utilisation tells again.
 #[test]
 fn who_counts_no_more_is_sized_by_utilisation_again() {
-    let mut one = vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7)));
-    one.state.quota =
-        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    let one =
+        of_four(vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7))));
     let mut toy = Toy::new(16, vec![one]);
     let mut controller = with(Sizer::Corefit);
     toy.rule(&mut controller, 30);
@@ -259,9 +259,7 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
 #[test]
 fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
     let work: ByCount = |n| if n == 4 { 100.0 } else { 50.0 };
-    let mut one = vm("a", 16, Some(work), |n| 0.5 * f64::from(n.min(7)));
-    one.state.quota =
-        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    let one = of_four(vm("a", 16, Some(work), |n| 0.5 * f64::from(n.min(7))));
     let mut toy = Toy::new(16, vec![one]);
     let mut controller = with(Sizer::Corefit);
     toy.rule(&mut controller, 30);
