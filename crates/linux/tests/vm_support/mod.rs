@@ -113,9 +113,17 @@ impl Vms {
         assert!(output.status.success(), "virsh {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// What a command in a guest prints; it has to succeed.
+    /// What a command in a guest prints; it has to succeed. A libvirtd that has just started does not know the agents yet.
     pub(crate) fn guest(&self, name: &str, command: &str) -> String {
-        let output = self.call(&["exec", name, "--", "sh", "-c", command]);
+        let begun = Instant::now();
+        let output = loop {
+            let output = self.call(&["exec", name, "--", "sh", "-c", command]);
+            let early = String::from_utf8_lossy(&output.stderr).contains("Guest agent not available for now");
+            if !early || begun.elapsed() > Duration::from_secs(20) {
+                break output;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{command}: {out}{err}");
         out.into_owned()
