@@ -141,7 +141,7 @@ pub(super) fn until_end(
                 // Windows cost the rest of what is promised.
                 let part = if windows.as_ref().is_some_and(Windows::active) { 0.6 } else { 1.0 };
                 pace.looked(Instant::now(), own_cpu(), run, part);
-                let pause = if recorder.full() { RARELY } else { pace.interval };
+                let pause = if recorder.full() { pace.interval.max(RARELY) } else { pace.interval };
                 next = (next + pause).max(Instant::now() + pause / 2);
             }
         }
