@@ -169,7 +169,12 @@ fn pins(seen: &Snapshot, name: &str) -> Result<Vec<Action>> {
     let vm = vm.with_context(|| {
         let names: Vec<&str> =
             seen.vms.iter().filter(|vm| vm.whole.is_none()).map(|vm| vm.name.as_str()).collect();
-        format!("--vm {name}: there is no such VM; there are: {}", names.join(" "))
+        match names.join(" ") {
+            none if none.is_empty() => {
+                format!("--vm {name}: there is no VM with vCPUs to keep on pCPUs (control groups have none)")
+            }
+            names => format!("--vm {name}: there is no such VM; there are: {names}"),
+        }
     })?;
     let topology = Topology::of_snapshot(seen);
     let online = topology.online();
@@ -320,6 +325,8 @@ mod tests {
         );
         let why = pins(&seen, "b").unwrap_err().to_string();
         assert_eq!(why, "--vm b: there is no such VM; there are: a");
+        let why = pins(&Snapshot::default(), "b").unwrap_err().to_string();
+        assert_eq!(why, "--vm b: there is no VM with vCPUs to keep on pCPUs (control groups have none)");
     }
 
     #[test]

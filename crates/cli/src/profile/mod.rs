@@ -23,9 +23,9 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use corefit_core::profile::{Contention, Machine, Question, Spin, analyse};
+use corefit_core::profile::{Contention, Machine, Question, Series, Spin, analyse};
 use corefit_linux::launch::{
-    Counts, Environment, Launch, LaunchError, Program, Supervised, Waiting, end_like, passive, plan,
+    Counts, Environment, Launch, LaunchError, Program, Supervised, Usage, Waiting, end_like, passive, plan,
 };
 use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::reporter::Reporter;
@@ -161,16 +161,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         watch::until_end(&mut child, began, args.period, &mut reporter, windows)?;
     let wall = start.elapsed();
     alone.extend((0..ALONE).map(|_| reporter.probe()));
-    let usage = child.usage();
-    if let Some(usage) = usage {
-        // What threads did between the last look at them and their end.
-        series.voluntary = series.voluntary.max(usage.voluntary_switches);
-        series.involuntary = series.involuntary.max(usage.involuntary_switches);
-        series.system_ns = usage.system.as_secs_f64() * 1e9;
-    }
-    let cpu = usage.map_or(Duration::ZERO, |usage| usage.user + usage.system);
+    let usage = child.usage().unwrap_or_default();
+    let cpu = usage.user + usage.system;
+    let blocked = series.voluntary.max(usage.voluntary_switches);
+    let seen = complete(&mut series, &usage);
     let windows_cost = windows.as_ref().map_or(Duration::ZERO, Windows::cost);
-    let one_cpu = windows.and_then(|windows| windows.one_cpu(wall, cpu, series.voluntary));
+    let one_cpu = windows.and_then(|windows| windows.one_cpu(wall, cpu, blocked));
     if args.one_cpu && one_cpu.is_none() {
         let why = if cpus < 2 { "there is one CPU only" } else { NO_WINDOWS };
         one_cpu_not.get_or_insert_with(|| why.to_owned());
@@ -187,7 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         exit_signal: status.signal(),
         wall_s: wall.as_secs_f64(),
         cpu_s: cpu.as_secs_f64(),
-        seen_s: series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum::<f64>() / 1e9,
+        seen_s: seen.as_secs_f64(),
         looks,
         interval_ms: interval.as_secs_f64() * 1e3,
         own_cpu_s: own_cpu.as_secs_f64(),
@@ -218,6 +214,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     child.finish(status)
+}
+
+/// What threads did between the last look at them and their end: the kernel counted it with the rest of the run. Of what was
+/// never seen to run, as short processes are, nothing counts. Returns the CPU time that was seen.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of a count"
+)]
+fn complete(series: &mut Series, usage: &Usage) -> Duration {
+    let run: f64 = series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum();
+    let seen = Duration::from_secs_f64(run / 1e9);
+    let cpu = usage.user + usage.system;
+    let part = if cpu > seen { seen.div_duration_f64(cpu) } else { 1.0 };
+    let of = |count: u64| (count as f64 * part).round() as u64;
+    series.voluntary = series.voluntary.max(of(usage.voluntary_switches));
+    series.involuntary = series.involuntary.max(of(usage.involuntary_switches));
+    series.system_ns = part * usage.system.as_secs_f64() * 1e9;
+    seen
 }
 
 /// Makes the preload library note when the program's parallel regions begin. The error says why it cannot.
@@ -258,6 +274,26 @@ fn plan_launch(args: &Args, program: &Program) -> (Launch, Waiting, Vec<String>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn switches_of_processes_that_were_never_seen_do_not_count_for_those_that_were() {
+        let usage = |seconds, voluntary_switches| Usage {
+            user: Duration::from_secs(seconds),
+            voluntary_switches,
+            ..Usage::default()
+        };
+        let all_of = |usage: &Usage| {
+            let mut series = Series { voluntary: 7, ..Series::of_runs(&[(1e9, &[1e9]), (1e9, &[1e9])]) };
+            (complete(&mut series, usage), series.voluntary)
+        };
+        let seen = Duration::from_secs(2);
+        // A tenth of the CPU time was seen.
+        assert_eq!(all_of(&usage(20, 1000)), (seen, 100));
+        assert_eq!(all_of(&usage(2, 1000)), (seen, 1000));
+        // Looks may see more than the kernel counts, and what they counted stands.
+        assert_eq!(all_of(&usage(1, 1000)), (seen, 1000));
+        assert_eq!(all_of(&usage(20, 10)), (seen, 7));
+    }
 
     #[test]
     fn shares_have_sane_bounds() {

@@ -94,6 +94,9 @@ struct Item {
     /// What `ok` means.
     rule: String,
     ok: bool,
+    /// `ours` with as many digits as it takes to see whether it is `ok`.
+    #[serde(skip)]
+    shown: String,
 }
 
 /// When ours is as good as theirs.
@@ -130,8 +133,12 @@ impl Item {
             }
             Rule::Exactly(n) => (format!("{n}, to 0.05"), Box::new(move |x| (x - n).abs() <= 0.05)),
         };
-        let ok = ours.is_some_and(holds);
-        Item { paper, figure, what: what.into(), theirs, ours, fitted: vec![], rule: text, ok }
+        let ok = ours.is_some_and(&holds);
+        let tells = |text: &String| text.parse().is_ok_and(|x| holds(x) == ok);
+        let shown =
+            ours.map(|x| (2..=6).map(|digits| rounded(x, digits)).find(tells).unwrap_or(rounded(x, 2)));
+        let shown = shown.unwrap_or(NONE.into());
+        Item { paper, figure, what: what.into(), theirs, ours, fitted: vec![], rule: text, ok, shown }
     }
 
     /// It depends on this parameter.
@@ -198,17 +205,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(missed > 0)))
 }
 
+/// Without a sign of zero.
+fn rounded(x: f64, digits: usize) -> String {
+    let text = format!("{x:.digits$}");
+    text.strip_prefix('-')
+        .filter(|rest| rest.bytes().all(|b| matches!(b, b'0' | b'.')))
+        .unwrap_or(&text)
+        .into()
+}
+
 fn text(papers: &[Paper], items: &[Item]) -> String {
     let mut table = Table::new(3, &["", "figure", "what", "theirs", "ours", "ok", "means"]);
-    let number =
-        |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{:.2}", (x * 100.0).round() / 100.0 + 0.0));
     for item in items {
         table.row(vec![
             format!("{:?}", item.paper),
             item.figure.into(),
             item.what.clone(),
-            number(item.theirs),
-            number(item.ours),
+            item.theirs.map_or(NONE.into(), |x| rounded(x, 2)),
+            item.shown.clone(),
             if item.ok { "yes".into() } else { "NO".into() },
             item.rule.clone(),
         ]);
@@ -227,6 +241,17 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_shown_so_that_one_sees_whether_it_is_ok() {
+        let shown = |ours, rule| Item::new((Paper::P1, "Figure 3"), "x", Some(4.0), ours, &rule).shown;
+        assert_eq!(shown(Some(0.9951), Rule::AtLeast(1.0)), "0.995", "not 1.00, which would be at least 1");
+        assert_eq!(shown(Some(1.0049), Rule::AtMost(1.0)), "1.005");
+        assert_eq!(shown(Some(4.004), Rule::Within(1.0)), "4.00");
+        assert_eq!(shown(Some(-0.001), Rule::AtMost(2.0)), "0.00");
+        assert_eq!(shown(Some(0.99999999), Rule::AtLeast(1.0)), "1.00", "what no six digits tell");
+        assert_eq!(shown(None, Rule::AtLeast(1.0)), NONE);
+    }
 
     #[test]
     fn what_is_missing_or_off_is_not_ok() {

@@ -57,7 +57,7 @@ pub enum Event {
 }
 
 /// What the program used, with its children that it waited for (wait4(2)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in user mode.
     pub user: Duration,

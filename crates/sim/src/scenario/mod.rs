@@ -252,6 +252,18 @@ mod tests {
                 ("hardware", "period = \"1ns\"\nhardware"),
                 "line 1, period: that is too short to account in; give 100us",
             ),
+            (
+                ("hardware", "cfs = { base_slice = \"50us\" }\nhardware"),
+                "line 1, cfs.base_slice: that is too short to simulate; give 100us or more",
+            ),
+            (
+                ("vcpus = 2", "vcpus = 2\nslice = \"0s\""),
+                "line 5, vm.a.slice: that is too short to simulate; give 1us",
+            ),
+            (
+                ("hardware", "costs = { spin_turn = \"0s\" }\nhardware"),
+                "line 1, costs.spin_turn: that is too short to simulate; give 1ns",
+            ),
             (("cores = 2", "cores = \"two\""), "line 1, hardware.cores: give a whole number"),
             (
                 ("hardware =", "scheduler = \"bfs\"\nhardware ="),

@@ -26,13 +26,13 @@ fn credit2(root: &Table<'_>) -> Result<Credit2Spec, ScenarioError> {
         ("all", QueueOf::All),
     ];
     let spec = Credit2Spec {
-        credit_ns: table.time("credit", usual.credit_ns)?.max(100_000),
-        shortest_ns: table.time("shortest", usual.shortest_ns)?.max(1000),
-        longest_ns: table.time("longest", usual.longest_ns)?.max(100_000),
+        credit_ns: table.time_from("credit", usual.credit_ns, 100_000)?,
+        shortest_ns: table.time_from("shortest", usual.shortest_ns, 1000)?,
+        longest_ns: table.time_from("longest", usual.longest_ns, 100_000)?,
         ratelimit_ns: table.time("ratelimit", usual.ratelimit_ns)?,
         resist_ns: table.time("resist", usual.resist_ns)?,
         queue: table.choice("queue", usual.queue, &queues)?,
-        balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
+        balance_ns: table.time_from("balance", usual.balance_ns, 100_000)?,
     };
     table.finish()?;
     Ok(spec)
@@ -42,8 +42,8 @@ fn strict(root: &Table<'_>) -> Result<StrictSpec, ScenarioError> {
     let usual = StrictSpec::default();
     let Some(table) = root.table("strict")? else { return Ok(usual) };
     let spec = StrictSpec {
-        slice_ns: table.time("slice", usual.slice_ns)?.max(100_000),
-        tick_ns: table.time("tick", usual.tick_ns)?.max(10_000),
+        slice_ns: table.time_from("slice", usual.slice_ns, 100_000)?,
+        tick_ns: table.time_from("tick", usual.tick_ns, 10_000)?,
     };
     table.finish()?;
     Ok(spec)
@@ -59,7 +59,7 @@ pub(super) fn relaxed(root: &Table<'_>, policy: &Policy) -> Result<Option<Relaxe
     }
     let spec = RelaxedSpec {
         skew_ns: table.time("skew", usual.skew_ns)?,
-        tick_ns: table.time("tick", usual.tick_ns)?.max(10_000),
+        tick_ns: table.time_from("tick", usual.tick_ns, 10_000)?,
     };
     table.finish()?;
     Ok(Some(spec))
@@ -69,14 +69,14 @@ fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
     let usual = CfsSpec::default();
     let Some(table) = root.table("cfs")? else { return Ok(usual) };
     let spec = CfsSpec {
-        latency_ns: table.time("latency", usual.latency_ns)?.max(1000),
-        granularity_ns: table.time("granularity", usual.granularity_ns)?.max(1000),
+        latency_ns: table.time_from("latency", usual.latency_ns, 1000)?,
+        granularity_ns: table.time_from("granularity", usual.granularity_ns, 1000)?,
         wakeup_ns: table.time("wakeup", usual.wakeup_ns)?,
         tick_ns: table.time("tick", usual.tick_ns)?,
-        balance_ns: table.time("balance", usual.balance_ns)?.max(100_000),
-        bandwidth_slice_ns: table.time("bandwidth_slice", usual.bandwidth_slice_ns)?.max(1000),
+        balance_ns: table.time_from("balance", usual.balance_ns, 100_000)?,
+        bandwidth_slice_ns: table.time_from("bandwidth_slice", usual.bandwidth_slice_ns, 1000)?,
         deadlines: false,
-        base_slice_ns: table.time("base_slice", usual.base_slice_ns)?.max(100_000),
+        base_slice_ns: table.time_from("base_slice", usual.base_slice_ns, 100_000)?,
         groups: table.boolean("groups", usual.groups)?,
     };
     table.finish()?;
@@ -87,8 +87,8 @@ fn credit_spec(root: &Table<'_>) -> Result<CreditSpec, ScenarioError> {
     let usual = CreditSpec::default();
     let Some(table) = root.table("credit")? else { return Ok(usual) };
     let spec = CreditSpec {
-        slice_ns: table.time("slice", usual.slice_ns)?.max(100_000),
-        tick_ns: table.time("tick", usual.tick_ns)?.max(100_000),
+        slice_ns: table.time_from("slice", usual.slice_ns, 100_000)?,
+        tick_ns: table.time_from("tick", usual.tick_ns, 100_000)?,
         ratelimit_ns: table.time("ratelimit", usual.ratelimit_ns)?,
         boost: table.boolean("boost", usual.boost)?,
     };

@@ -116,7 +116,7 @@ fn costs(root: &Table<'_>) -> Result<Costs, ScenarioError> {
         thread_wake_ns: table.time("thread_wake", usual.thread_wake_ns)?,
         line_ns: table.time("line", usual.line_ns)?,
         hotplug_ns: table.time("hotplug", usual.hotplug_ns)?,
-        spin_turn_ns: table.time("spin_turn", usual.spin_turn_ns)?.max(1),
+        spin_turn_ns: table.time_from("spin_turn", usual.spin_turn_ns, 1)?,
     };
     table.finish()?;
     Ok(costs)
@@ -127,7 +127,7 @@ fn ple(root: &Table<'_>) -> Result<Ple, ScenarioError> {
     let Some(table) = root.table("ple")? else { return Ok(usual) };
     let ple = Ple {
         on: table.boolean("on", usual.on)?,
-        window_ns: table.time("window", usual.window_ns)?.max(100),
+        window_ns: table.time_from("window", usual.window_ns, 100)?,
         user: table.boolean("user", usual.user)?,
         directed: table.boolean("directed", usual.directed)?,
     };
@@ -140,7 +140,7 @@ fn governor(root: &Table<'_>) -> Result<Option<Governor>, ScenarioError> {
     let Some(table) = root.table("governor")? else { return Ok(None) };
     let governor = Governor {
         slowest: table.real("slowest", usual.slowest)?,
-        sample_ns: table.time("sample", usual.sample_ns)?.max(100_000),
+        sample_ns: table.time_from("sample", usual.sample_ns, 100_000)?,
     };
     table.finish()?;
     Ok(Some(governor))
@@ -196,7 +196,7 @@ fn vm(
     };
     let guest = GuestSpec {
         lock,
-        slice_ns: table.time("slice", GuestSpec::default().slice_ns)?.max(1000),
+        slice_ns: table.time_from("slice", GuestSpec::default().slice_ns, 1000)?,
         wakeup_ns: table.time("wakeup", GuestSpec::default().wakeup_ns)?,
         rotate: table.boolean("rotate", false)?,
         packages: table.whole("packages", 1, 1, 4096)?,

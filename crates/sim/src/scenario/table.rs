@@ -249,6 +249,22 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// A time of at least so many ns: what is shorter would be another scenario than the one that is written down.
+    pub(super) fn time_from(
+        &self,
+        key: &'static str,
+        default: u64,
+        least: u64,
+    ) -> Result<u64, ScenarioError> {
+        let ns = self.time(key, default)?;
+        if ns < least {
+            let least =
+                if least.is_multiple_of(1000) { format!("{}us", least / 1000) } else { format!("{least}ns") };
+            return self.error(key, format!("that is too short to simulate; give {least} or more"));
+        }
+        Ok(ns)
+    }
+
     pub(super) fn cpus(&self, key: &'static str) -> Result<Option<CpuSet>, ScenarioError> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         text.parse().map(Some).or_else(|e: corefit_core::ParseCpuSetError| self.error(key, e.to_string()))
