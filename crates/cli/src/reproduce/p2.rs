@@ -3,6 +3,8 @@
 //! D = T / E, and E = T with all 16 pCPUs x VMs, x 16 / cap, or x 16 / pCPUs. What did not end counts as
 //! having taken until the end of the simulation: D is then a lower bound.
 
+mod npb;
+
 use anyhow::{Result, ensure};
 use corefit_sim::{Sim, Spec};
 
@@ -216,9 +218,9 @@ fn degradations() -> Result<[Vec<Vec<f64>>; 3]> {
     let mut specs = vec![];
     let groups: [&[Shortage]; 3] = [&SHARING, &LIMIT, &REDUCTION];
     for program in PROGRAMS {
-        specs.push(host(program, None, 16)?);
+        specs.push(host(npb::text(program), None, 16)?);
         for shortage in groups.concat() {
-            specs.push(host(program, Some(shortage), 16)?);
+            specs.push(host(npb::text(program), Some(shortage), 16)?);
         }
     }
     let mut took = took(&specs, "P2")?.into_iter();
