@@ -36,7 +36,7 @@ pub use contention::{Contention, Probe};
 pub use features::{Features, PARALLEL, Stretch, Type, potential};
 pub use on_vm::{OnVm, Range};
 pub use paper::PROGRAMS;
-pub use predict::{Machine, Profile, Question, Spin, analyse};
+pub use predict::{Machine, Profile, Question, Record, Spin, analyse};
 pub use regions::{OneCpu, Turns};
 pub use replay::{Division, Outcome, Vm, replay};
 pub use series::{Look, Recorder, Series, Status, ThreadLook};

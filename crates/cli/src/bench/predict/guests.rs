@@ -11,7 +11,8 @@ use corefit_core::machine::{Act, Lever, Limit, Value, VmId};
 use corefit_linux::libvirt::{Options, open};
 
 use super::Condition;
-use super::measure::{Case, Runs, Seen, Took};
+use super::measure::{Case, Runs};
+use super::saved::{Seen, Took};
 use crate::bench::interrupt::Interrupt;
 use crate::bench::progress::Progress;
 use crate::bench::vms::{Vms, last_line, stripped};
@@ -117,7 +118,8 @@ impl Runs for Guests<'_> {
             return Ok(None);
         }
         let command = format!(
-            "/workloads/corefit profile --quiet --one-cpu --period 24ms --threads {threads} --json=/tmp/profile.json -- {}",
+            "/workloads/corefit profile --quiet --one-cpu --period 24ms --threads {threads} --json=/tmp/profile.json \
+             --record /tmp/record.json -- {}",
             self.command(case, threads)
         );
         let what = format!("{} profiled with {threads} threads", case.name);
@@ -125,10 +127,12 @@ impl Runs for Guests<'_> {
             return Ok(None);
         }
         let (vms, _) = &self.vms[&self.cpus];
-        let mut guest = vms.exec(vms.names.first().context("no VM")?);
-        let output =
-            guest.args(["cat", "/tmp/profile.json"]).output().context("cannot start scripts/testvm exec")?;
-        Ok(Some(serde_json::from_slice(&output.stdout).with_context(|| format!("{what}: its document"))?))
+        let name = vms.names.first().context("no VM")?;
+        let read = |file: &str| -> Result<Vec<u8>> {
+            let output = vms.exec(name).args(["cat", file]).output();
+            Ok(output.context("cannot start scripts/testvm exec")?.stdout)
+        };
+        Seen::of(&read("/tmp/profile.json")?, &read("/tmp/record.json")?).with_context(|| what).map(Some)
     }
 
     fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<Took>> {
