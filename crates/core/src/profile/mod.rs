@@ -23,6 +23,7 @@
 mod contention;
 mod features;
 mod limits;
+mod manner;
 mod on_vm;
 mod paper;
 mod predict;
