@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use corefit_core::profile::{Contention, Machine, Question, Record, Spin};
+use corefit_linux::Root;
+use corefit_linux::clock::device_clock;
 use corefit_linux::launch::{
     Counts, Environment, Launch, LaunchError, Program, Supervised, Waiting, end_like, passive, plan,
 };
@@ -202,6 +204,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         kept: waiting.kept,
         notes: vec![],
         one_cpu_not,
+        device_clock: device_clock(&Root::live()),
         profile: seen.profile(),
     };
     document.notes = document.remarks();

@@ -5,7 +5,8 @@
 //!   six runs of 1 to 8 threads ─▶ USL ──────────────────────────┼─▶ errors, per condition and in all
 //!   rounds: one thread, then each condition (quotas, neighbours) ┘
 //! ```
-//! With `--vm` all of it runs in VMs, the profiles and single threads in one that has a vCPU for each CPU. `--save` keeps the profiles' records and all runs, `--from` predicts them anew.
+//! With `--vm` all of it runs in VMs, the profiles and single threads in one that has a vCPU for each CPU. Their clock is the TSC, and
+//! only one of them runs at a time. `--save` keeps the profiles' records and all runs, `--from` predicts them anew.
 //!
 //! Everything runs with the passive wait policy, as the profile does. Compared are *dedicated cores*: how fast the program
 //! is in a condition, over one thread on one idle CPU; a speedup at equal share is that over the share, with the
