@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # What `testvm up` was asked for; the names are those of its options.
-vcpus=2 plugged='' smt='' weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no memory=192 pins=() programs=()
+vcpus=2 plugged='' smt='' weight='' quota='' global_quota='' cpuset='' busy=0 agent=yes bare=no clock='' memory=192 pins=() programs=()
 period=100000
 
 # domain_xml NAME IMAGE KERNEL
@@ -23,7 +23,7 @@ domain_xml() {
         cpu+='</numa>'
     fi
     [[ $bare == yes ]] || boot="<kernel>$3</kernel><initrd>$2</initrd>
-    <cmdline>console=ttyS0 quiet panic=-1 no_timer_check mitigations=off cryptomgr.notests testvm.name=$1 testvm.agent=$agent testvm.busy=$busy</cmdline>"
+    <cmdline>console=ttyS0 quiet panic=-1 no_timer_check mitigations=off cryptomgr.notests$clock testvm.name=$1 testvm.agent=$agent testvm.busy=$busy</cmdline>"
     cat <<XML
 <domain type='qemu'>
   <name>$1</name>

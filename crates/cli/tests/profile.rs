@@ -276,6 +276,25 @@ fn the_document_and_the_page_have_the_notes_of_the_report() {
 }
 
 #[test]
+fn what_was_seen_is_recorded_and_makes_the_same_profile_again() {
+    let _alone = alone();
+    let place = Place::new();
+    let program = place.compile("busy", &["-pthread"], BUSY);
+    let profile = ["profile", "--quiet", "--json=report.json", "--record", "record.json", "--"];
+    let (output, seen) = json(&place, place.corefit(&profile).arg(&program).arg("2"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read(place.path().join("record.json")).unwrap();
+    let record: corefit_core::profile::Record = serde_json::from_slice(&text).unwrap();
+    let again = record.profile().unwrap();
+    assert_eq!(again.features.threads as u64, seen["profile"]["features"]["threads"].as_u64().unwrap());
+    for (path, is) in
+        [("/own/speedup/is", again.own.speedup.is), ("/asked/speedup/low", again.asked.speedup.low)]
+    {
+        assert!((number(&seen["profile"], path) - is).abs() < 1e-9, "{path}: {is} of {}", seen["profile"]);
+    }
+}
+
+#[test]
 fn waiting_is_made_to_sleep_unless_the_user_says_how_and_openmp_is_told_its_threads() {
     let _alone = alone();
     let place = Place::new();

@@ -23,7 +23,9 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use corefit_core::profile::{Contention, Machine, Question, Series, Spin, analyse};
+use corefit_core::profile::{Contention, Machine, Question, Record, Series, Spin};
+use corefit_linux::Root;
+use corefit_linux::clock::device_clock;
 use corefit_linux::launch::{
     Counts, Environment, Launch, LaunchError, Program, Supervised, Usage, Waiting, end_like, passive, plan,
 };
@@ -62,13 +64,16 @@ pub(crate) struct Args {
     /// One JSON document instead of the report on stderr (with --isolate on stdout), or into a file (--json=FILE) beside it
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     json: Option<Option<PathBuf>>,
+    /// Write what was seen of the threads, as JSON: what a prediction is made of (`corefit bench predict`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Write a scenario for `corefit sim` that behaves as the program did
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Instead: runs as it is and with each thread kept on a CPU, in turns, which tells what this system's scheduler costs. What
     /// the program prints is not shown; waiting is not made to sleep. What the program leaves running, if corefit is killed with -9
     /// then, may stay on a CPU
-    #[arg(long, conflicts_with_all = ["one_cpu", "html", "scenario", "quiet", "period", "share"])]
+    #[arg(long, conflicts_with_all = ["one_cpu", "html", "scenario", "record", "quiet", "period", "share"])]
     isolate: bool,
     /// With --isolate: as it is, and with each vCPU of this VM kept on a pCPU, which tells what its host's scheduler costs;
     /// PROGRAM runs here and has the VM work, as `ssh VM ./program` does
@@ -110,11 +115,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(&args.command[0])?;
     let html = args.html.as_deref().map(Output::open).transpose()?;
     let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
+    let record = args.record.as_deref().map(Output::open).transpose()?;
     let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
     output::distinct(&[
         ("--html", html.as_ref()),
         ("--scenario", scenario.as_ref()),
         ("--json", json_file.as_ref()),
+        ("--record", record.as_ref()),
     ])?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
     if args.isolate {
@@ -149,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut child = match Supervised::spawn(&launch) {
         Ok(child) => child,
         Err(LaunchError::Interrupted(signal)) => {
-            drop((html, scenario, json_file));
+            drop((html, scenario, record, json_file));
             end_like(ExitStatus::from_raw(signal))
         }
         Err(why) => return Err(why.into()),
@@ -177,6 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         period_ns: args.period.as_secs_f64() * 1e9,
         share: args.share,
     };
+    let measured = Record { question, series };
     let mut document = Document {
         command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
         exit_code: status.code(),
@@ -192,7 +200,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         kept: waiting.kept,
         notes: vec![],
         one_cpu_not,
-        profile: analyse(&series, &question),
+        device_clock: device_clock(&Root::live()),
+        profile: measured.profile(),
     };
     document.notes = document.remarks();
     if let Some(output) = json_file {
@@ -202,6 +211,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if !args.quiet && !matches!(args.json, Some(None)) {
         tell!("{}", text::render(&document, text::columns()).trim_end());
+    }
+    if let Some(output) = record {
+        // Nothing in it can fail to be written.
+        output.write(&serde_json::to_string(&measured).unwrap_or_default());
     }
     if let Some(output) = html {
         output.write(&html::page(&document));

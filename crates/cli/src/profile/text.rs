@@ -236,6 +236,22 @@ mod tests {
     const TURNS: [&[f64]; 2] = [&[4.0 * MS, 0.0], &[4.0 * MS; 2]];
 
     #[test]
+    fn a_clock_that_is_a_device_is_told_to_programs_that_block() {
+        let noted = |voluntary, device_clock| {
+            let slots = vec![(4.0 * MS, [4.0 * MS; 2].as_slice()); 60];
+            let mut series = Series::of_runs(&slots);
+            series.voluntary = voluntary;
+            let machine = Machine { cpus: 2, contention: None, one_cpu: None };
+            let question = Question { machine, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 };
+            let profile = analyse(&series, &question);
+            let document = Document { device_clock, profile, ..Document::default() };
+            document.remarks().iter().any(|note| note.contains("clock is the hpet"))
+        };
+        assert!(noted(4000, Some("hpet")));
+        assert!(!noted(4000, None) && !noted(0, Some("hpet")));
+    }
+
+    #[test]
     fn a_narrow_terminal_gets_the_same_numbers_in_lines_that_fit() {
         let document = document(&TURNS, 24.0, 0.25);
         let wide = render(&document, None);

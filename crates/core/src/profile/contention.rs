@@ -120,6 +120,11 @@ impl Slowing {
         phases.map(|phase| phase.ns * phase.active / self.with(phase.active)).sum()
     }
 
+    /// The same, ns, if others slow them wherever they are.
+    pub(super) fn of_its_own(self, steps: &[Step]) -> f64 {
+        if self.by_others { steps.iter().map(Step::total).sum() } else { self.alone(steps) }
+    }
+
     /// The steps with the CPU times that they would take on `vm`.
     pub(super) fn on<'a>(self, steps: &'a [Step], vm: &Vm) -> Cow<'a, [Step]> {
         let weighted = matches!(vm.division, Division::Weighted { .. });

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contention::Slowing;
 use super::features::potential;
+use super::manner::Manner;
 use super::replay::{Division, Vm, replay};
 use super::steps::Step;
 
@@ -54,7 +55,7 @@ pub struct OnVm {
     pub switching: f64,
     /// taken more than by one thread alone, because threads slow each other (what switching takes is not slowed),
     pub slowed: f64,
-    /// and not used.
+    /// and not used; below 0 beside neighbours where more than the share is had.
     pub unused: f64,
     /// P1's potential (IV-A): the mean over the periods of a machine of its own of the part of the timeslices that the work
     /// in them would fill, if any vCPU could do it. Where it leaves work for the next period, a VM may use more of its time.
@@ -79,12 +80,21 @@ impl Steps {
     pub(super) fn on(&self, vm: Vm) -> OnVm {
         let switches = self.voluntary as f64;
         let estimate = self.slowing[0];
-        let speedup =
-            |steps: &[Step], part: f64| self.speedup(steps, &vm, overhead(&vm, switches * part), estimate);
+        let manner = self.manner();
+        let speedup = |steps: &[Step], part: f64| {
+            self.speedup(steps, &vm, overhead(&vm, switches * part), estimate, manner)
+        };
         let is = speedup(&self.is, 1.0);
         let mut all = vec![is];
         all.extend(self.extremes.iter().map(|steps| speedup(steps, 1.0)));
-        all.extend(self.slowing.map(|by| self.speedup(&self.is, &vm, overhead(&vm, switches), by)));
+        all.extend(self.slowing.map(|by| self.speedup(&self.is, &vm, overhead(&vm, switches), by, manner)));
+        // Beside neighbours there is more to be had than one's share.
+        let mut most_cores = vm.vcpus as f64;
+        if let Division::Weighted { .. } = vm.division {
+            let manners = manner.extremes();
+            all.extend(manners.map(|manner| self.speedup(&self.is, &vm, 0.0, estimate, manner)));
+            most_cores /= vm.part();
+        }
         let blocks: Vec<f64> = self.blocks().map(|(steps, part)| speedup(steps, part)).collect();
         let spread = 2.0 * standard_error(&blocks);
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -93,11 +103,11 @@ impl Steps {
         let mut low = (least - spread).max(0.0);
         let delayed = DELAYED.iter().find(|(kind, _)| *kind == self.kind);
         if let Some((_, ratio)) = delayed.filter(|_| vm.share < 1.0 && vm.division == Division::PerVcpu) {
-            low = low.min(self.speedup(&self.is, &Vm::dedicated(vm.vcpus), 0.0, estimate) * ratio);
+            low = low.min(self.speedup(&self.is, &Vm::dedicated(vm.vcpus), 0.0, estimate, manner) * ratio);
         }
         // One core is what speedups are against.
         let left_out = if vm.vcpus == 1 && vm.part() == 1.0 { 0.0 } else { LEFT_OUT };
-        let high = ((most + spread) * (1.0 + left_out)).min(cores.max(is));
+        let high = ((most + spread) * (1.0 + left_out)).min(most_cores.max(is));
         let speedup = Range { is, low: low * (1.0 - left_out), high };
         let efficiency = is / cores;
         let work: f64 = estimate.on(&self.is, &vm).iter().map(Step::total).sum();
@@ -106,25 +116,41 @@ impl Steps {
         let part = |time: f64| if useful > 0.0 { time * efficiency / useful } else { 0.0 };
         let switching = part(overhead(&vm, switches) + work * self.lost);
         let slowed = part((work - alone).max(0.0) * (1.0 - self.lost));
+        let weighted = matches!(vm.division, Division::Weighted { .. });
+        let unused = 1.0 - efficiency - switching - slowed;
         OnVm {
             speedup,
             dedicated_cores: speedup.times(vm.part()),
             efficiency,
             switching,
             slowed,
-            unused: (1.0 - efficiency - switching - slowed).max(0.0),
+            unused: if weighted { unused } else { unused.max(0.0) },
             potential: potential_on(&self.is, &vm),
             vm,
         }
     }
 
     /// Of some steps, which switching vCPUs out takes so much CPU time beside.
-    fn speedup(&self, steps: &[Step], vm: &Vm, overhead: f64, slowing: Slowing) -> f64 {
-        let outcome = replay(&slowing.on(steps, vm), vm);
+    fn speedup(&self, steps: &[Step], vm: &Vm, overhead: f64, slowing: Slowing, manner: Manner) -> f64 {
+        let slowed = slowing.on(steps, vm);
+        let mut outcome = replay(&slowed, vm);
+        if let Division::Weighted { rivals } = vm.division {
+            outcome.took = manner.took(&slowed, vm, rivals);
+        }
         let cores = vm.vcpus as f64 * vm.part();
         // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
-        let took = outcome.took.max(outcome.work / cores) + overhead / cores;
+        let weighted = matches!(vm.division, Division::Weighted { .. });
+        let least = if weighted { 0.0 } else { outcome.work / cores };
+        let took = outcome.took.max(least) + overhead / cores;
         if took > 0.0 { slowing.alone(steps) * (1.0 - self.lost) / vm.part() / took } else { 0.0 }
+    }
+
+    /// How its threads get on beside neighbours.
+    fn manner(&self) -> Manner {
+        let work: f64 = self.is.iter().map(Step::total).sum();
+        let threads = self.is.first().map_or(1, |step| step.work.len());
+        let one_cpu = if work > 0.0 { self.slowing[0].of_its_own(&self.is) / work } else { 1.0 };
+        Manner::of(threads, work / self.voluntary.max(1) as f64, one_cpu)
     }
 
     fn blocks(&self) -> impl Iterator<Item = (&[Step], f64)> {

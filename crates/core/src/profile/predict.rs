@@ -51,6 +51,23 @@ pub struct Question {
     pub share: f64,
 }
 
+/// All that a prediction is made of: it can be made again from this, by another version, too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What was asked.
+    pub question: Question,
+    /// What was seen.
+    pub series: Series,
+}
+
+impl Record {
+    /// Works everything out: see [`analyse`].
+    #[must_use]
+    pub fn profile(&self) -> Option<Profile> {
+        analyse(&self.series, &self.question)
+    }
+}
+
 /// Time of one thread, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::manner::Manner;
 use super::steps::Step;
 
 /// How a VM's CPU time comes to its vCPUs.
@@ -19,7 +20,8 @@ pub enum Division {
     /// All vCPUs draw on one quota, `vcpus x share x period` (a control group's `cpu.max`).
     Pooled,
     /// No quota, but busy neighbours on all CPUs with so many times its weight: work-conserving. A group's weight
-    /// goes to the vCPUs that run (Linux' group scheduling), so fewer active ones get more each.
+    /// goes to the vCPUs that run (Linux' group scheduling), so fewer active ones get more each. As many hogs as vCPUs: with
+    /// `a` of `n` vCPUs active, each has 1/a of our weight against 1/n of theirs. [`replay`] knows nothing of turns (see `manner`).
     Weighted {
         /// Their weight over ours.
         rivals: f64,
@@ -82,7 +84,7 @@ pub fn replay(steps: &[Step], vm: &Vm) -> Outcome {
         Division::PerVcpu => sliced(steps, vm, &vec![vm.share * vm.period_ns; vm.vcpus]),
         Division::Timeslices(each) => sliced(steps, vm, each),
         Division::Pooled => pooled(steps, vm),
-        Division::Weighted { rivals } => weighted(steps, vm, *rivals),
+        Division::Weighted { rivals } => Manner::spread().took(steps, vm, *rivals),
     };
     Outcome { took, work }
 }
@@ -95,17 +97,6 @@ fn pooled(steps: &[Step], vm: &Vm) -> f64 {
     let cores = vm.vcpus as f64;
     let mut meter = Meter::new(vm.period_ns, cores * vm.share * vm.period_ns);
     steps.iter().fold(0.0, |at, step| meter.advance(at, step.total(), step.length(cores)))
-}
-
-/// As many hogs as vCPUs: with `a` of `n` vCPUs active, each has 1/a of our weight against 1/n of theirs.
-fn weighted(steps: &[Step], vm: &Vm, rivals: f64) -> f64 {
-    let cores = vm.vcpus as f64;
-    let rate = |active: f64| 1.0 / (1.0 + rivals * active.min(cores) / cores);
-    let phases = |step: &Step| -> f64 {
-        let took = step.phases.iter().filter(|phase| phase.ns > 0.0);
-        took.map(|phase| phase.ns * (phase.active / cores).max(1.0) / rate(phase.active)).sum()
-    };
-    steps.iter().map(|step| step.idle + phases(step)).sum()
 }
 
 /// A vCPU pauses in a step if it is idle for more than this part of it.

@@ -39,8 +39,9 @@ pub struct Status {
     pub runnable: bool,
 }
 
-/// What one thread did in a slot, ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What one thread did in a slot, ns. In a file it is `[run, wait, alive]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(f64, f64, bool)", into = "(f64, f64, bool)")]
 pub struct Lane {
     /// On a CPU.
     pub run: f64,
@@ -50,8 +51,20 @@ pub struct Lane {
     pub alive: bool,
 }
 
+impl From<(f64, f64, bool)> for Lane {
+    fn from((run, wait, alive): (f64, f64, bool)) -> Lane {
+        Lane { run, wait, alive }
+    }
+}
+
+impl From<Lane> for (f64, f64, bool) {
+    fn from(Lane { run, wait, alive }: Lane) -> (f64, f64, bool) {
+        (run, wait, alive)
+    }
+}
+
 /// The time between two looks.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slot {
     /// Its length, ns; more than 0.
     pub ns: f64,
@@ -63,7 +76,7 @@ pub struct Slot {
 }
 
 /// A whole run, or as much of it as was recorded.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// In order, without gaps.
     pub slots: Vec<Slot>,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,7 +11,8 @@ use corefit_core::machine::{Act, Lever, Limit, Value, VmId};
 use corefit_linux::libvirt::{Options, open};
 
 use super::Condition;
-use super::measure::{Case, Runs, Seen, Took};
+use super::measure::{Case, Runs};
+use super::saved::{Seen, Took};
 use crate::bench::interrupt::Interrupt;
 use crate::bench::progress::Progress;
 use crate::bench::vms::{Vms, last_line, stripped};
@@ -24,6 +25,9 @@ const KILLED: i32 = 137;
 /// A VM for each number of vCPUs.
 pub(super) struct Guests<'a> {
     vms: BTreeMap<u32, (Vms, VmId)>,
+    uri: String,
+    /// Of the VM that is not suspended, once one is.
+    awake: Option<u32>,
     machine: Box<dyn Act>,
     interrupt: &'a Interrupt,
     progress: Progress,
@@ -50,7 +54,7 @@ impl<'a> Guests<'a> {
         let mut vms = vec![];
         for vcpus in VCPUS.into_iter().filter(|vcpus| *vcpus > cpus).chain([cpus]) {
             let (many, name) = (vcpus.to_string(), format!("corefit-predict-{vcpus}"));
-            let options = ["--vcpus", &many, "--name", &name, "--memory", "768"];
+            let options = ["--vcpus", &many, "--name", &name, "--memory", "768", "--tsc"];
             let programs = ["--program", &corefit, "--program", &library];
             match Vms::start(root, 1, &[&options[..], &programs].concat())? {
                 Ok(started) => vms.push((vcpus, started)),
@@ -66,7 +70,7 @@ impl<'a> Guests<'a> {
             Ok((vms, id))
         };
         let vms = vms.into_iter().map(|(vcpus, vm)| Ok((vcpus, id(vm)?))).collect::<Result<_>>()?;
-        Ok(Ok(Guests { vms, machine, interrupt, progress, size, limit, cpus }))
+        Ok(Ok(Guests { vms, uri, awake: None, machine, interrupt, progress, size, limit, cpus }))
     }
 
     /// Runs a command of /workloads in the VM with so many vCPUs; what it printed, and how it went: `None` if it was cut off.
@@ -78,6 +82,7 @@ impl<'a> Guests<'a> {
         what: &str,
     ) -> Result<Option<(String, Took)>> {
         self.interrupt.check()?;
+        self.wake_only(vcpus)?;
         self.progress.begin(what);
         let (vms, _) = self.vms.get(&vcpus).context("no such VM")?;
         let script = format!(
@@ -105,6 +110,32 @@ impl<'a> Guests<'a> {
         Ok(Some((told.into_owned(), Took { wall, user, system })))
     }
 
+    /// Suspends the other VMs: the emulation of a vCPU that idles takes 2 % of a CPU.
+    fn wake_only(&mut self, vcpus: u32) -> Result<()> {
+        if self.awake == Some(vcpus) {
+            return Ok(());
+        }
+        for (&of, (vms, _)) in &self.vms {
+            let what = match self.awake {
+                _ if of == vcpus => "resume",
+                None => "suspend",
+                Some(awake) if awake == of => "suspend",
+                Some(_) => continue,
+            };
+            if of == vcpus && self.awake.is_none() {
+                continue;
+            }
+            let name = vms.names.first().context("no VM")?;
+            let output = Command::new("virsh").args(["-c", &self.uri, what, name]).output();
+            let output = output.context("cannot start virsh")?;
+            if !output.status.success() {
+                bail!("virsh {what} {name}: {}", last_line(&output));
+            }
+        }
+        self.awake = Some(vcpus);
+        Ok(())
+    }
+
     fn command(&self, case: &Case, threads: usize) -> String {
         let threads = if case.threads_are_argument { threads.to_string() } else { String::new() };
         format!("/workloads/{} {} {threads}", case.name, self.size)
@@ -117,7 +148,8 @@ impl Runs for Guests<'_> {
             return Ok(None);
         }
         let command = format!(
-            "/workloads/corefit profile --quiet --one-cpu --period 24ms --threads {threads} --json=/tmp/profile.json -- {}",
+            "/workloads/corefit profile --quiet --one-cpu --period 24ms --threads {threads} --json=/tmp/profile.json \
+             --record /tmp/record.json -- {}",
             self.command(case, threads)
         );
         let what = format!("{} profiled with {threads} threads", case.name);
@@ -125,10 +157,12 @@ impl Runs for Guests<'_> {
             return Ok(None);
         }
         let (vms, _) = &self.vms[&self.cpus];
-        let mut guest = vms.exec(vms.names.first().context("no VM")?);
-        let output =
-            guest.args(["cat", "/tmp/profile.json"]).output().context("cannot start scripts/testvm exec")?;
-        Ok(Some(serde_json::from_slice(&output.stdout).with_context(|| format!("{what}: its document"))?))
+        let name = vms.names.first().context("no VM")?;
+        let read = |file: &str| -> Result<Vec<u8>> {
+            let output = vms.exec(name).args(["cat", file]).output();
+            Ok(output.context("cannot start scripts/testvm exec")?.stdout)
+        };
+        Seen::of(&read("/tmp/profile.json")?, &read("/tmp/record.json")?).with_context(|| what).map(Some)
     }
 
     fn time(&mut self, case: &Case, threads: usize, what: &str) -> Result<Option<Took>> {

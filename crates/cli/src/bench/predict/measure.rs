@@ -1,23 +1,20 @@
 //! The runs of one program: its profiles, those that the rival is fitted to, and each condition; on this machine by its
 //! control groups, or in VMs (`guests`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use corefit_core::CpuSet;
-use corefit_core::profile::{Division, OnVm, Profile, Usl};
-use serde::Deserialize;
 
 use super::Condition;
-use super::report::{Point, Terms};
+use super::saved::{Measured, Profiled, Rounds, Seen, Took};
 use crate::bench::arena::Arena;
 use crate::bench::interrupt::Interrupt;
 use crate::bench::job::{self, Quiet};
 use crate::bench::progress::Progress;
-use crate::bench::stats::median;
 
 /// Threads of the runs that the USL is fitted to.
 pub(super) const USL: [usize; 6] = [1, 2, 3, 4, 6, 8];
@@ -42,74 +39,40 @@ pub(super) trait Runs {
     fn condition(&mut self, case: &Case, condition: Condition) -> Result<Option<Took>>;
 }
 
-/// What is read of a profile's document.
-#[derive(Deserialize)]
-pub(super) struct Seen {
-    wall_s: f64,
-    cpu_s: f64,
-    own_cpu_s: f64,
-    windows_s: f64,
-    profile: Option<Profile>,
-}
-
-/// Points of all conditions, and what looking cost in each profile, of the program's CPU time.
+/// Runs everything of one program.
 pub(super) fn program(
     runs: &mut dyn Runs,
     case: &Case,
     conditions: &[Condition],
     cpus: usize,
     repeat: u32,
-) -> Result<(Vec<Point>, Vec<f64>)> {
-    let mut profiles = BTreeMap::new();
+) -> Result<Measured> {
+    let mut profiles = vec![];
     for threads in conditions.iter().map(|condition| condition.threads(cpus)).collect::<BTreeSet<_>>() {
-        let both = [runs.profile(case, threads, false)?, runs.profile(case, threads, true)?];
-        profiles.insert(threads, both);
+        let (all, one) = (runs.profile(case, threads, false)?, runs.profile(case, threads, true)?);
+        profiles.push(Profiled { threads, all, one });
     }
-    let mut usl: Vec<(f64, Took)> = vec![];
+    let mut usl: Vec<(usize, Took)> = vec![];
     for threads in USL {
         let took = runs.time(case, threads, &format!("{threads} threads"))?;
-        usl.extend(took.map(|took| (threads as f64, took)));
+        usl.extend(took.map(|took| (threads, took)));
     }
     // The machine is faster now than a minute later: each speedup is of two runs of the same round.
-    let mut rounds = vec![vec![]; conditions.len()];
+    let mut rounds: Vec<Rounds> =
+        conditions.iter().map(|&condition| Rounds { condition, runs: vec![] }).collect();
     for round in 0..repeat {
         // The first of them is one of the six.
-        let one = match usl.first().filter(|(threads, _)| round == 0 && *threads == 1.0) {
+        let one = match usl.first().filter(|(threads, _)| round == 0 && *threads == 1) {
             Some((_, first)) => Some(*first),
             None => runs.time(case, 1, "1 thread")?,
         };
         let one = one.with_context(|| format!("{}: one thread takes longer than --limit", case.name))?;
-        for (took, condition) in rounds.iter_mut().zip(conditions) {
-            took.push(runs.condition(case, *condition)?.map(|took| (one, took)));
+        for rounds in &mut rounds {
+            let took = runs.condition(case, rounds.condition)?;
+            rounds.runs.push(took.map(|took| (one, took)));
         }
     }
-    let usl = Usl::fit(&usl.iter().map(|(threads, took)| (*threads, took.wall)).collect::<Vec<_>>());
-    let points = conditions.iter().zip(rounds).map(|(&condition, runs)| {
-        // Cut off once is not measured.
-        let runs: Vec<(Took, Took)> = runs.into_iter().collect::<Option<_>>().unwrap_or_default();
-        let speedups: Vec<f64> = runs.iter().map(|(one, took)| one.wall / took.wall).collect();
-        let given = condition.cpus(cpus);
-        let [all, one] = &profiles[&condition.threads(cpus)];
-        let on = |seen: &Option<Seen>| on(seen.as_ref()?.profile.as_ref(), condition, cpus).cloned();
-        let range = |on: OnVm| [on.dedicated_cores.is, on.dedicated_cores.low, on.dedicated_cores.high];
-        Point {
-            program: case.name.clone(),
-            spins: case.spins,
-            condition: condition.name(),
-            group: condition.group(),
-            measured: median(speedups.iter().copied()),
-            spread: spread(&speedups),
-            terms: Terms::median(runs.iter().map(|(one, took)| took.terms(one, given))),
-            predicted_terms: on(all).as_ref().map(Terms::of),
-            share: condition.share(),
-            predicted: on(all).map(range),
-            from_one_cpu: on(one).map(range),
-            usl: usl.map(|usl| usl.speedup(cpus as f64) * given / cpus as f64),
-        }
-    });
-    let points = points.collect();
-    let costs = profiles.values().flatten().flatten().filter(|seen| seen.cpu_s > 0.0);
-    Ok((points, costs.map(|seen| seen.own_cpu_s / seen.cpu_s + seen.windows_s / seen.wall_s).collect()))
+    Ok(Measured { name: case.name.clone(), spins: case.spins, profiles, usl, rounds })
 }
 
 /// This machine.
@@ -133,9 +96,9 @@ impl Runs for Host<'_> {
                 let _quota = self.arena.quota_in(quota_us, period_us)?;
                 self.time(case, self.cpus, &condition.name())
             }
-            Condition::Neighbour { weight } => {
+            Condition::Neighbour { weight, .. } => {
                 let _neighbour = self.arena.heavy_neighbour(u64::from(weight))?;
-                self.time(case, self.cpus, &condition.name())
+                self.time(case, condition.threads(self.cpus), &condition.name())
             }
             Condition::Vm { .. } => bail!("{} is a condition of VMs", condition.name()),
         }
@@ -143,19 +106,19 @@ impl Runs for Host<'_> {
 
     fn profile(&mut self, case: &Case, threads: usize, one_cpu: bool) -> Result<Option<Seen>> {
         let cpus: CpuSet = self.arena.cpus().iter().take(if one_cpu { 1 } else { usize::MAX }).collect();
-        let file = self.arena.scratch().join("profile.json");
+        let [file, record] = ["profile.json", "record.json"].map(|name| self.arena.scratch().join(name));
         let mut argv: Vec<OsString> = vec![self.arena.exe().into()];
         argv.extend(["profile", "--quiet", "--one-cpu", "--period", "24ms", "--threads"].map(OsString::from));
         argv.push(threads.to_string().into());
         argv.push(format!("--json={}", file.display()).into());
-        argv.push("--".into());
+        argv.extend(["--record".into(), record.clone().into(), "--".into()]);
         argv.extend(self.argv(case, threads));
         let what = format!("{} profiled on {}", case.name, if one_cpu { "one CPU" } else { "all CPUs" });
         if self.run(&argv, &cpus, threads, &what)?.is_none() {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        Ok(Some(serde_json::from_str(&text).with_context(|| format!("{what}: its document"))?))
+        let read = |file: &Path| std::fs::read(file).with_context(|| file.display().to_string());
+        Seen::of(&read(&file)?, &read(&record)?).with_context(|| what).map(Some)
     }
 
     // Of one thread on one CPU, as some programs have other threads beside.
@@ -196,50 +159,5 @@ impl Host<'_> {
             bail!("{what}: its result is wrong, or it failed: {}", done.stderr.trim_end());
         }
         Ok(took)
-    }
-}
-
-/// Half of the range over the median; `None` of one.
-fn spread(values: &[f64]) -> Option<f64> {
-    let (low, high) = values.iter().fold((f64::INFINITY, 0.0_f64), |(l, h), v| (l.min(*v), h.max(*v)));
-    Some((high - low) / 2.0 / median(values.iter().copied())?).filter(|_| values.len() > 1)
-}
-
-/// A run, seconds: on the clock, and of CPU time.
-#[derive(Clone, Copy)]
-pub(super) struct Took {
-    pub(super) wall: f64,
-    pub(super) user: f64,
-    pub(super) system: f64,
-}
-
-impl Took {
-    /// Where its time went, of `given` CPUs: what it takes more than one thread is switching in the kernel, slowed elsewhere.
-    fn terms(&self, one: &Took, given: f64) -> Terms {
-        let all = given * self.wall;
-        Terms {
-            used: (one.user + one.system) / all,
-            switching: (self.system - one.system) / all,
-            slowed: (self.user - one.user) / all,
-            unused: 1.0 - (self.user + self.system) / all,
-        }
-    }
-}
-
-/// The prediction for a condition.
-fn on(profile: Option<&Profile>, condition: Condition, cpus: usize) -> Option<&OnVm> {
-    let profile = profile?;
-    let vcpus = condition.threads(cpus).min(profile.features.threads);
-    let same = |on: &&OnVm| on.vm.vcpus == vcpus;
-    match condition {
-        Condition::Machine => profile.machines.iter().find(same),
-        Condition::Quota { share, period_ms } => profile.on(vcpus, share, f64::from(period_ms) * 1e6, true),
-        Condition::Vm { period_ms, .. } => {
-            profile.on(vcpus, condition.share(), f64::from(period_ms) * 1e6, false)
-        }
-        Condition::Neighbour { weight } => {
-            let division = Division::Weighted { rivals: f64::from(weight) };
-            profile.beside.iter().filter(same).find(|on| on.vm.division == division)
-        }
     }
 }

@@ -5,7 +5,8 @@
 //!   six runs of 1 to 8 threads ─▶ USL ──────────────────────────┼─▶ errors, per condition and in all
 //!   rounds: one thread, then each condition (quotas, neighbours) ┘
 //! ```
-//! With `--vm` all of it runs in VMs, the profiles and single threads in one that has a vCPU for each CPU.
+//! With `--vm` all of it runs in VMs, the profiles and single threads in one that has a vCPU for each CPU. Their clock is the TSC, and
+//! only one of them runs at a time. `--save` keeps the profiles' records and all runs, `--from` predicts them anew.
 //!
 //! Everything runs with the passive wait policy, as the profile does. Compared are *dedicated cores*: how fast the program
 //! is in a condition, over one thread on one idle CPU; a speedup at equal share is that over the share, with the
@@ -15,6 +16,7 @@
 mod guests;
 mod measure;
 mod report;
+mod saved;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +30,9 @@ use super::overcommit::find_root;
 use super::progress::Progress;
 use guests::Guests;
 use measure::{Case, Host, Runs};
-use report::{Document, Point};
+use report::Document;
+use saved::Saved;
+use serde::{Deserialize, Serialize};
 
 /// Predictions of `corefit profile` against measurements
 #[derive(clap::Args)]
@@ -54,6 +58,12 @@ pub(super) struct Args {
     /// In real VMs of 4 and 8 vCPUs (scripts/testvm; root), from profiles in one with a vCPU for each CPU
     #[arg(long, conflicts_with = "quick")]
     vm: bool,
+    /// Keep what was measured, profiles and runs, in a file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Measure nothing: predict anew what such files hold
+    #[arg(long, value_delimiter = ',', value_name = "FILES", conflicts_with_all = ["programs", "size", "repeat", "limit", "quick", "only", "vm", "save"])]
+    from: Vec<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -71,14 +81,15 @@ const QUICK: [&str; 4] = ["ep", "cg", "is", "pipeline"];
 const SPINS: [&str; 1] = ["lu"];
 
 /// A condition that predictions are made for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Condition {
     /// All CPUs, nobody else.
     Machine,
     /// A quota for all threads together: this part of the CPUs, in periods of so many ms.
     Quota { share: f64, period_ms: u32 },
-    /// Busy neighbours on all CPUs with so many times the weight.
-    Neighbour { weight: u32 },
+    /// Busy neighbours on all CPUs with so many times the weight, and so many threads on each CPU.
+    Neighbour { weight: u32, each: u32 },
     /// A VM with so many vCPUs on so many CPUs, its share as a quota for each vCPU in periods of so many ms.
     Vm { vcpus: u32, cpus: u32, period_ms: u32 },
 }
@@ -90,7 +101,10 @@ impl Condition {
             Condition::Quota { share, period_ms } => {
                 format!("quota {:.0} % in {period_ms} ms", 100.0 * share)
             }
-            Condition::Neighbour { weight } => format!("neighbour, weight {weight}"),
+            Condition::Neighbour { weight, each: 1 } => format!("neighbour, weight {weight}"),
+            Condition::Neighbour { weight, each } => {
+                format!("neighbour, weight {weight}, {each} threads per CPU")
+            }
             Condition::Vm { vcpus, period_ms, .. } => {
                 format!("VM, {vcpus} vCPUs, {:.0} % each in {period_ms} ms", 100.0 * self.share())
             }
@@ -102,22 +116,30 @@ impl Condition {
         match self {
             Condition::Machine => 1.0,
             Condition::Quota { share, .. } => share,
-            Condition::Neighbour { weight } => 1.0 / f64::from(1 + weight),
+            Condition::Neighbour { weight, .. } => 1.0 / f64::from(1 + weight),
             Condition::Vm { vcpus, cpus, .. } => f64::from(cpus) / f64::from(vcpus),
         }
     }
 
-    /// Threads of the program, one for each of (v)CPUs.
-    fn threads(self, cpus: usize) -> usize {
+    /// (v)CPUs of the program.
+    fn vcpus(self, cpus: usize) -> usize {
         match self {
             Condition::Vm { vcpus, .. } => usize::try_from(vcpus).unwrap_or(usize::MAX),
             _ => cpus,
         }
     }
 
+    /// Its threads.
+    fn threads(self, cpus: usize) -> usize {
+        match self {
+            Condition::Neighbour { each, .. } => cpus * usize::try_from(each).unwrap_or(1),
+            _ => self.vcpus(cpus),
+        }
+    }
+
     /// What it gets in all, CPUs.
     fn cpus(self, cpus: usize) -> f64 {
-        self.threads(cpus) as f64 * self.share()
+        self.vcpus(cpus) as f64 * self.share()
     }
 
     /// Whose errors are told together.
@@ -134,9 +156,9 @@ impl Condition {
 /// Periods are those of the profile's grid: 24 ms, and 4 times that.
 fn conditions(quick: bool) -> Vec<Condition> {
     let quota = |share, period_ms| Condition::Quota { share, period_ms };
-    let neighbour = |weight| Condition::Neighbour { weight };
+    let neighbour = |weight, each| Condition::Neighbour { weight, each };
     if quick {
-        return vec![Condition::Machine, quota(0.5, 24), quota(0.5, 96), neighbour(1)];
+        return vec![Condition::Machine, quota(0.5, 24), quota(0.5, 96), neighbour(1, 1)];
     }
     vec![
         Condition::Machine,
@@ -145,8 +167,9 @@ fn conditions(quick: bool) -> Vec<Condition> {
         quota(0.5, 96),
         quota(0.25, 24),
         quota(0.25, 192),
-        neighbour(1),
-        neighbour(3),
+        neighbour(1, 1),
+        neighbour(3, 1),
+        neighbour(1, 2),
     ]
 }
 
@@ -157,6 +180,9 @@ fn in_vms(cpus: u32) -> Vec<Condition> {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if !args.from.is_empty() {
+        return tell_errors(&Saved::read(&args.from)?, args.json);
+    }
     let root = match &args.root {
         Some(root) => root.canonicalize().with_context(|| root.display().to_string())?,
         None => find_root()?,
@@ -224,15 +250,21 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Box::new(Host { arena: &arena, interrupt: &interrupt, progress, size, limit, cpus })
     };
-    let mut points: Vec<Point> = vec![];
-    let mut costs = vec![];
+    let mut saved = Saved::new(cpus, &args.size, repeat);
     for case in &cases {
-        let (more, cost) = measure::program(&mut *place, case, &conditions, cpus, repeat)?;
-        points.extend(more);
-        costs.extend(cost);
+        saved.programs.push(measure::program(&mut *place, case, &conditions, cpus, repeat)?);
+        // After each: what was measured is not lost with the next one.
+        if let Some(file) = &args.save {
+            saved.write(file)?;
+        }
     }
-    let document = Document::new(cpus, &args.size, repeat, points, &costs);
-    if args.json {
+    tell_errors(&saved, args.json)
+}
+
+fn tell_errors(saved: &Saved, json: bool) -> Result<ExitCode> {
+    let (points, costs) = saved.points();
+    let document = Document::new(saved.cpus, &saved.size, saved.repeat, points, &costs);
+    if json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         show!("{}", document.text().trim_end());
