@@ -1,10 +1,10 @@
 //! Moves the sequential work of a fork-join program over the CPUs: `corefit run --rotate`.
 //!
 //! ```text
-//!   CPU        0 ▓▓▓▓▓▓▓▓░░░░          ░░░░▓▓▓▓▓▓▓▓░░░░        ▓ sequential, ░ parallel
-//!              1         ░░░░  ▓▓▓▓▓▓▓▓░░░░        ░░░░
-//!                        ▲ the turn is over: a region begins, the workers sleep, and the thread that begins it
-//!                          changes CPUs with the worker that was on the next one
+//!   CPU 0 ▓▓▓▓▓▓▓▓░░░░        ░░░░▓▓▓▓▓▓▓▓░░░░        ▓ sequential, ░ parallel
+//!   CPU 1         ░░░░▓▓▓▓▓▓▓▓░░░░        ░░░░
+//!                 ▲ the turn is over: a region begins, the workers sleep, and the thread that begins it
+//!                   changes CPUs with the worker that was on the next one
 //! ```
 //!
 //! Only the thread that began the first region is moved, and only where it begins an outermost one: then its workers sleep
