@@ -139,6 +139,34 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Sequential work of 6 ms, then a region, as often as told; whether any thread ever might not use all CPUs that there were.
+const FORKS: &str = r#"
+#define _GNU_SOURCE
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static cpu_set_t mask(void) { cpu_set_t m; CPU_ZERO(&m); syscall(SYS_sched_getaffinity, 0, sizeof m, &m); return m; }
+static double used(void) { struct timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(int argc, char **argv) {
+    int strays = 0;
+    cpu_set_t first = mask();
+    for (int i = 0; argc > 1 && i < atoi(argv[1]); i++) {
+        for (double end = used() + 0.006; used() < end;);
+#pragma omp parallel num_threads(CPU_COUNT(&first)) reduction(+ : strays)
+        {
+            cpu_set_t now = mask();
+            strays += !CPU_EQUAL(&first, &now);
+        }
+    }
+    printf("strays %d\n", strays);
+    return 0;
+}
+"#;
+
 #[test]
 fn a_program_passes_through_unchanged() {
     let place = Place::new();
@@ -557,6 +585,53 @@ fn the_thread_that_works_alone_goes_over_all_cpus_and_keeps_its_affinity() {
     assert!(rotated["moves"].as_u64().unwrap() >= 10, "{rotated}");
     assert_eq!(rotated["left_alone"], 0);
     assert!(told(&output).contains("was moved"), "{}", stderr(&output));
+}
+
+#[test]
+fn where_regions_begin_the_program_moves_its_own_thread_and_waiting_sleeps() {
+    let place = Place::new();
+    let program = place.compile("forks", &["-fopenmp"], FORKS);
+    let run = |options: &[&str]| {
+        let mut command = place.corefit(&[&["run", "--report", "report.json"], options, &["--"]].concat());
+        for name in ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"] {
+            command.env_remove(name);
+        }
+        command.arg(&program).arg("200").output().unwrap()
+    };
+    let output = run(&["--rotate=10ms"]);
+    assert_eq!(stdout(&output), "strays 0\n", "{}", stderr(&output));
+    let report = place.report();
+    if report["rotated"].is_null() {
+        eprintln!("skipped: there is only one CPU");
+        return;
+    }
+    let moves = report["processes"][0]["moves"].as_u64().unwrap();
+    assert!(moves >= 20 && report["rotated"]["moves"].as_u64().unwrap() >= moves, "{report}");
+    assert_eq!(report["rotated"]["left_alone"], 0, "{report}");
+    let sleeps = |report: &serde_json::Value| {
+        report["set"].as_array().unwrap().iter().any(|set| set == "OMP_WAIT_POLICY=passive")
+    };
+    assert!(sleeps(&report), "{report}");
+    let output = run(&[]);
+    let report = place.report();
+    assert_eq!(report["processes"][0]["moves"], 0, "{}", stderr(&output));
+    assert!(!sleeps(&report), "{report}");
+}
+
+#[test]
+fn a_program_whose_corefit_is_killed_while_it_moves_threads_keeps_their_affinity() {
+    let place = Place::new();
+    let program = place.compile("forks", &["-fopenmp"], FORKS);
+    let mut command = place.corefit(&["run", "--quiet", "--rotate=5ms", "--"]);
+    let mut corefit = command.arg(&program).arg("150").stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = corefit.stdout.take().unwrap();
+    // It has worked for a while.
+    std::thread::sleep(Duration::from_millis(500));
+    corefit.kill().unwrap();
+    corefit.wait().unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut output, &mut text).unwrap();
+    assert_eq!(text, "strays 0\n");
 }
 
 #[test]

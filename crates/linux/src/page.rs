@@ -38,6 +38,8 @@ pub struct Orders {
     pub count: bool,
     /// Note when each outermost region begins.
     pub time: bool,
+    /// Move sequential work over the CPUs, in turns of [`TeamPage::set_turn`].
+    pub rotate: bool,
 }
 
 impl Orders {
@@ -47,7 +49,8 @@ impl Orders {
             | flag(self.quiet, word::QUIET)
             | flag(self.random, word::RANDOM)
             | flag(self.count, word::COUNT)
-            | flag(self.time, word::TIME);
+            | flag(self.time, word::TIME)
+            | flag(self.rotate, word::ROTATE);
         if act == 0 {
             return 0; // nothing is short: the region's fast path
         }
@@ -78,6 +81,10 @@ pub struct Process {
     pub regions: u64,
     /// Of those, regions smaller than asked for.
     pub resized: u64,
+    /// How often its sequential work was moved to another CPU.
+    pub moves: u32,
+    /// How often it was not, as the other thread had an affinity of its own.
+    pub bound: u32,
 }
 
 /// The shared page; gone when this value is dropped and the programs have ended.
@@ -157,6 +164,12 @@ impl TeamPage {
     /// What processes that start from now on are told when they ask for the number of CPUs.
     pub fn set_nprocs(&self, nprocs: Option<u32>) {
         self.page().nprocs.store(nprocs.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// How long sequential work stays on a CPU, in CPU time of its thread: for [`Orders::rotate`].
+    pub fn set_turn(&self, turn: Duration) {
+        let us = u32::try_from(turn.as_micros()).unwrap_or(u32::MAX);
+        self.page().turn_us.store(us, Ordering::Relaxed);
     }
 
     /// What processes that register from now on are given first.
@@ -278,6 +291,8 @@ fn view(slot: usize, s: &Slot) -> Option<Process> {
         kmp: runtimes & layout::runtime::KMP != 0,
         regions: s.regions.load(Ordering::Relaxed),
         resized: s.resized.load(Ordering::Relaxed),
+        moves: s.moves.load(Ordering::Relaxed),
+        bound: s.bound.load(Ordering::Relaxed),
     })
 }
 

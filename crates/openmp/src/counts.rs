@@ -141,6 +141,11 @@ extern "C" fn getcpu(cpu: *mut u32, node: *mut u32) -> c_int {
     result
 }
 
+/// The CPU that the calling thread runs on.
+pub(crate) fn cpu() -> Option<u32> {
+    real::sched_getcpu().and_then(|real| u32::try_from(real()).ok())
+}
+
 /// A CPU's number: itself if its CPU is in the mask that was answered, else that of one there.
 fn within(cpu: u32) -> u32 {
     let Some(count) = limit() else {

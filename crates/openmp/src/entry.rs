@@ -18,6 +18,20 @@ use crate::binding::{self, Binding, CACHE, NAMES};
 use crate::runtime::Runtime;
 use crate::{quiet, region, session};
 
+/// The caller's registers, as the trampolines save them and put them back.
+#[repr(C)]
+struct Saved {
+    rax: usize,
+    r9: usize,
+    r8: usize,
+    rcx: usize,
+    /// Third argument: what the threads of a libomp region run.
+    rdx: usize,
+    rsi: usize,
+    /// First argument: what the threads of a libgomp region run.
+    rdi: usize,
+}
+
 /// Where to jump, and with how many threads (0: as the runtime decides).
 #[repr(C)]
 pub(crate) struct Jump {
@@ -69,7 +83,7 @@ pub(crate) fn forked() {
 ///
 /// Registers saved are those that can carry arguments, and rax: it tells a variadic function how
 /// many vector registers do, so they are saved only if it does. The enter function gets the
-/// number in [`NAMES`], the third argument, the return address, the first argument and the fourth.
+/// number in [`NAMES`], the third argument, the return address, the first argument, the fourth, and the saved registers.
 macro_rules! trampoline {
     ($export:ident, $number:literal, $enter:path, $first:literal, $put_threads:literal, $save:literal, $restore:literal) => {
         /// Entry point of the OpenMP runtime's ABI; see the module.
@@ -99,6 +113,7 @@ macro_rules! trampoline {
                 "jmp r11",
                 "5:",
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                "mov r9, rsp",
                 "mov r8, rcx",
                 "mov rcx, rdi",
                 "mov esi, edx",
@@ -207,30 +222,44 @@ fn missing(number: usize) -> ! {
 }
 
 /// A libgomp region that asks for `threads` (0: as the runtime decides).
-extern "C" fn enter(number: usize, threads: u32, caller: usize, body: *const c_void) -> Jump {
+extern "C" fn enter(
+    number: usize,
+    threads: u32,
+    caller: usize,
+    body: *const c_void,
+    _: i32,
+    saved: &mut Saved,
+) -> Jump {
     let (target, runtime) = real(number, body, caller);
     let word = session::current_word();
     let threads = if word == 0 {
         region::pass(runtime);
         threads
     } else {
-        region::size(runtime, threads, word, body.addr()).unwrap_or(threads)
+        region::size(runtime, threads, word, body.addr(), &mut saved.rdi).unwrap_or(threads)
     };
     Jump { target, threads: threads.into() }
 }
 
 /// A libomp region. The clause, if any, came before through `__kmpc_push_num_threads`.
-extern "C" fn enter_fork(number: usize, _: u32, caller: usize, location: *const c_void) -> Jump {
+extern "C" fn enter_fork(
+    number: usize,
+    _: u32,
+    caller: usize,
+    location: *const c_void,
+    _: i32,
+    saved: &mut Saved,
+) -> Jump {
     let (target, runtime) = real(number, location, caller);
     let word = session::current_word();
     if word | MORE.load(Relaxed) != 0 {
-        fork(runtime, location, word);
+        fork(runtime, location, word, &mut saved.rdx);
     }
     Jump { target, threads: 0 }
 }
 
 #[cold]
-fn fork(runtime: &'static Runtime, location: *const c_void, word: u32) {
+fn fork(runtime: &'static Runtime, location: *const c_void, word: u32, body: &mut usize) {
     let clause = match CLAUSE.replace(Clause::No) {
         Clause::No => Some(0),
         Clause::Threads(n) => Some(n),
@@ -238,7 +267,7 @@ fn fork(runtime: &'static Runtime, location: *const c_void, word: u32) {
     };
     if let Some(clause) = clause
         && word != 0
-        && let Some(threads) = region::size(runtime, clause, word, location.addr())
+        && let Some(threads) = region::size(runtime, clause, word, location.addr(), body)
     {
         runtime.push_threads(location, threads);
     }
@@ -253,11 +282,12 @@ extern "C" fn enter_fork_if(
     caller: usize,
     location: *const c_void,
     condition: i32,
+    saved: &mut Saved,
 ) -> Jump {
     if condition == 0 {
         enter_serialized(number, threads, caller, location)
     } else {
-        enter_fork(number, threads, caller, location)
+        enter_fork(number, threads, caller, location, condition, saved)
     }
 }
 

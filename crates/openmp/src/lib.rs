@@ -17,6 +17,7 @@
 //! * `binding.rs`: which of several loaded OpenMP runtimes a call was meant for;
 //!   `objects.rs`, `later.rs` and `runtime.rs`: what is loaded, and the functions of a runtime.
 //! * `region.rs`, `random.rs`: the decision per region.
+//! * `rotate.rs`: moving the sequential work over the CPUs.
 //! * `watch.rs`, `threads.rs`: a thread of ours that sees changes while no region begins.
 //! * `quiet.rs`, `park.rs`: stopping libomp's and libgomp's spinning at run time.
 //! * `counts.rs`: answers to "how many CPUs are there".
@@ -37,6 +38,7 @@ mod park;
 mod quiet;
 mod random;
 mod region;
+mod rotate;
 mod runtime;
 mod session;
 mod threads;

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// First word of a page that is ours.
 pub(crate) const MAGIC: u64 = 0x636f_7265_6669_7401;
 /// Layout version; a library that meets another version stays inert.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Programs (processes) that can follow the page at once; more run at their launch size.
 pub(crate) const SLOTS: usize = 63;
 /// Environment variable that names the page: `PATH:NONCE`, the nonce in hexadecimal.
@@ -53,6 +53,8 @@ pub(crate) mod word {
     pub(crate) const ASK: u32 = 1 << 21;
     /// `corefit profile`: note when each outermost region begins.
     pub(crate) const TIME: u32 = 1 << 22;
+    /// Move the sequential work over the CPUs, in turns of [`super::Page::turn_us`].
+    pub(crate) const ROTATE: u32 = 1 << 23;
     /// Not yet registered (never in shared memory).
     pub(crate) const REGISTER: u32 = 1 << 31;
 }
@@ -88,8 +90,8 @@ pub(crate) struct Page {
     pub(crate) noter: AtomicU64,
     /// 1 once another thread has begun an outermost region, too.
     pub(crate) several: AtomicU32,
-    /// Fills the header to one cache line.
-    pub(crate) reserved: u32,
+    /// A turn of the sequential work on one CPU, us of its thread's CPU time.
+    pub(crate) turn_us: AtomicU32,
     /// One per process.
     pub(crate) slots: [Slot; SLOTS],
     /// The last [`BEGUN`] regions noted: number n stands at n modulo that. Untouched memory costs nothing.
@@ -133,8 +135,12 @@ pub(crate) struct Slot {
     pub(crate) resized: AtomicU64,
     /// Raised by each program that claims the slot: exec keeps the process, and so the slot.
     pub(crate) serial: AtomicU32,
+    /// How often the sequential work was moved to another CPU.
+    pub(crate) moves: AtomicU32,
+    /// How often it was not, as a thread had an affinity of its own.
+    pub(crate) bound: AtomicU32,
     /// Fills the slot to one cache line.
-    pub(crate) reserved: [u32; 3],
+    pub(crate) reserved: u32,
 }
 
 const _: () = assert!(core::mem::size_of::<Slot>() == 64);

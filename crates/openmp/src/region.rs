@@ -4,12 +4,19 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::page::{Slot, runtime, word};
 use crate::runtime::{self as runtimes, Runtime};
-use crate::{park, random, session, watch};
+use crate::{park, random, rotate, session, watch};
 
 /// The number of threads for a region that asks for `clause` threads (0: no clause),
-/// or `None` to leave it to the runtime. `word` is not zero; `key` tells the regions of the program apart.
+/// or `None` to leave it to the runtime. `word` is not zero; `key` tells the regions of the program apart; `body` is the
+/// function that each thread of the region will run.
 #[cold]
-pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32, key: usize) -> Option<u32> {
+pub(crate) fn size(
+    rt: &'static Runtime,
+    clause: u32,
+    mut word: u32,
+    key: usize,
+    body: &mut usize,
+) -> Option<u32> {
     // A region beyond the thread limit gets what the limit leaves, from the runtime itself.
     let limit_of_runtime = rt.thread_limit().max(1);
     let most = rt.max_threads().min(limit_of_runtime);
@@ -43,6 +50,9 @@ pub(crate) fn size(rt: &'static Runtime, clause: u32, mut word: u32, key: usize)
         if word & word::TIME != 0 {
             note_time(slot, key);
         }
+    }
+    if word & word::ROTATE != 0 && outer == 1 && team > 1 {
+        rotate::at_region(rt, slot, team, body);
     }
     (team != requested).then_some(team)
 }

@@ -35,6 +35,7 @@ pub(crate) struct Runtime {
     active_level: Option<GetInt>,
     team_size: Option<IntToInt>,
     ancestor: Option<IntToInt>,
+    thread_number: Option<GetInt>,
     thread_limit: Option<GetInt>,
     /// `omp_set_dynamic`.
     pub(crate) set_dynamic: Option<SetInt>,
@@ -83,6 +84,16 @@ impl Runtime {
             return 1;
         }
         self.levels(self.team_size).fold(1, |all, size| all.saturating_mul(size.max(1)))
+    }
+
+    /// Whether the calling thread is in a region, one of a single thread included.
+    pub(crate) fn is_inside(&self) -> bool {
+        call(self.level, 1) != 0
+    }
+
+    /// The calling thread's number in its region.
+    pub(crate) fn thread_number(&self) -> u32 {
+        call(self.thread_number, 0)
     }
 
     /// The calling thread's number in each enclosing region, outermost first.
@@ -151,6 +162,7 @@ impl Runtime {
             active_level: function!(c"omp_get_active_level"),
             team_size: function!(c"omp_get_team_size"),
             ancestor: function!(c"omp_get_ancestor_thread_num"),
+            thread_number: function!(c"omp_get_thread_num"),
             thread_limit: function!(c"omp_get_thread_limit"),
             set_dynamic: function!(c"omp_set_dynamic"),
             set_blocktime,

@@ -92,6 +92,7 @@ extern "C" fn forked() {
     REGISTERING.store(false, Relaxed);
     LOCAL.store(word::REGISTER, Relaxed);
     crate::watch::forked();
+    crate::rotate::forked();
     crate::entry::forked();
 }
 
@@ -255,6 +256,8 @@ fn claim(page: &'static Page, rt: &Runtime, requested: u32) -> Option<&'static S
     slot.procs.store(rt.procs(), Relaxed);
     slot.regions.store(0, Relaxed);
     slot.resized.store(0, Relaxed);
+    slot.moves.store(0, Relaxed);
+    slot.bound.store(0, Relaxed);
     slot.word.store(policy & !word::ASK, Release);
     page.registrations.fetch_add(1, Release);
     futex_wake(&page.registrations);

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use crate::page::{Slot, word};
 use crate::park::Parked;
+use crate::rotate;
 use crate::session::{self, futex_wait};
 use crate::threads::{rehearse, spawn, threads_with_small_tls};
 
@@ -57,9 +58,12 @@ extern "C" fn watch(slot: *mut c_void) -> *mut c_void {
     let mut gone = false;
     loop {
         let word = slot.word.load(Acquire);
-        // Counting is no shortage.
-        let short = word & !word::COUNT != 0;
+        // Counting and moving are no shortage.
+        let short = word & !(word::COUNT | word::ROTATE) != 0;
         parked.follow(slot, word & word::QUIET != 0 && !gone, short && !gone);
+        if word & word::ROTATE == 0 || gone {
+            rotate::let_go();
+        }
         futex_wait(&slot.word, word, LOOK_MS);
         if program_has_ended(1 + parked.threads()) {
             // SAFETY: what the C library does when the last thread ends.

@@ -51,8 +51,6 @@ enum Name {
     Busy(helper::BusyArgs),
     #[command(hide = true)]
     Sleepers(helper::SleepersArgs),
-    #[command(hide = true)]
-    ForkJoin(shape::ForkJoinArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -70,6 +68,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Enter(args) => helper::enter(args),
         Name::Busy(args) => helper::busy(args),
         Name::Sleepers(args) => helper::sleepers(args),
-        Name::ForkJoin(args) => shape::fork_join(args),
     }
 }

@@ -235,8 +235,8 @@ impl<'a> Follower<'a> {
                 self.grants.orders(self.grants.of(p), Some(mine), quiet)
             } else {
                 let orders = match self.grants.orders(self.grants.of(p), None, false) {
-                    Orders { team: Some(most), count, .. } if u32::from(most) >= p.requested => {
-                        Orders { count, ..Orders::default() }
+                    Orders { team: Some(most), count, rotate, .. } if u32::from(most) >= p.requested => {
+                        Orders { count, rotate, ..Orders::default() }
                     }
                     orders => orders,
                 };

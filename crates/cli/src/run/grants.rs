@@ -83,6 +83,8 @@ pub(crate) struct Grants {
     team: AtomicU32,
     /// Whether regions are counted whatever else is ordered.
     counts: AtomicBool,
+    /// Whether sequential work is moved over the CPUs.
+    rotates: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -95,6 +97,7 @@ impl Grants {
             given: Mutex::default(),
             team: AtomicU32::new(1),
             counts: AtomicBool::new(false),
+            rotates: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
     }
@@ -134,10 +137,20 @@ impl Grants {
         self.counts.store(counts, Ordering::Relaxed);
     }
 
+    /// Whether sequential work is to be moved over the CPUs.
+    pub(crate) fn set_rotates(&self, rotates: bool) {
+        self.rotates.store(rotates, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub(crate) fn rotates(&self) -> bool {
+        self.rotates.load(Ordering::Relaxed)
+    }
+
     /// As [`Grant::orders`]; regions of who keeps his threads are counted if somebody wants to know.
     pub(crate) fn orders(&self, grant: Grant, team: Option<u32>, quiet: bool) -> Orders {
         let count = self.counts.load(Ordering::Relaxed) && !grant.may_be_resized(false);
-        Orders { count, ..grant.orders(team, quiet) }
+        Orders { count, rotate: self.rotates(), ..grant.orders(team, quiet) }
     }
 
     /// Answers registrations until [`Grants::stop`]; runs in a thread of its own, since a
@@ -208,6 +221,8 @@ mod tests {
             kmp: false,
             regions: 1,
             resized: 0,
+            moves: 0,
+            bound: 0,
         };
         let grants = Grants::new(Resize::Safe, Store::open());
         let certified = Grant::Certified { most: 4 };

@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     resizable: Option<u32>,
     /// Whether its threads hardly ever wait for each other, as `corefit certify` saw it.
     pub(crate) independent: bool,
+    /// Whether OpenMP's waiting is to sleep.
+    sleeps: bool,
     /// The user's arguments.
     arguments: Vec<OsString>,
     /// Why the preload library cannot enter the program, if so: to be told once it runs.
@@ -92,6 +94,9 @@ impl Plan {
             threads: args.threads,
             resizable,
             independent,
+            // Who is done before the others would only take from them what it spins away, and who waits for sequential work,
+            // its vCPU's time.
+            sleeps: independent || grants.rotates(),
             arguments: args.command[1..].to_vec(),
             not_entered,
         };
@@ -206,8 +211,7 @@ impl Plan {
         for (name, value) in plan.variables() {
             self.launch.env.push((name.into(), Some(value.into())));
         }
-        if self.independent {
-            // Who is done before the others would only take from them what it spins away.
+        if self.sleeps {
             for (name, value) in passive(&|name| std::env::var_os(name)).set {
                 self.launch.env.push((name.into(), Some(value.into())));
                 self.set.push(format!("{name}={value}"));

@@ -66,8 +66,9 @@ pub(crate) struct Args {
     /// Keep the threads off the siblings of one core while other cores are free
     #[arg(long)]
     place: bool,
-    /// In a VM: move the thread that works alone over all CPUs, each once within this time, 5ms to 10s (24ms without a
-    /// value), so that no vCPU uses its timeslice up while others leave theirs; never threads that are bound
+    /// In a VM: move sequential work over all CPUs, each once within this time, 5ms to 10s (24ms without a value), so
+    /// that no vCPU uses its timeslice up while others leave theirs; never threads that are bound. OpenMP's waiting
+    /// sleeps then, unless you say how to wait
     #[arg(long, value_name = "PERIOD", num_args = 0..=1, require_equals = true, default_missing_value = "24ms",
         value_parser = interval, conflicts_with = "place")]
     rotate: Option<Duration>,
@@ -106,7 +107,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     });
     let grants = Grants::new(args.resize, Store::open());
     grants.set_counts(work::is_wanted());
+    let rotation = args.rotate.and_then(|period| Rotation::make(period, &mut notes));
+    grants.set_rotates(rotation.is_some());
     let mut plan = Plan::make(args, &program, &grants, &mut notes);
+    if let (Some(page), Some(rotation)) = (&plan.page, &rotation) {
+        page.set_turn(rotation.turn());
+    }
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
@@ -121,7 +127,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.restartable && restarts.without_stdin() {
         notes.keep("stdin is a pipe, so what was read of it could not be read again: no restart".into());
     }
-    let rotation = args.rotate.and_then(|period| Rotation::make(period, &mut notes));
     let page = plan.page.clone();
     let (status, mut report) = std::thread::scope(|scope| {
         if let Some(page) = &page {
@@ -136,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })?;
     report.wall_s = report::round(start.elapsed().as_secs_f64());
     report.used(child.usage().map_or(0.0, |u| (u.user + u.system).as_secs_f64()));
-    report.rotated = rotation.as_ref().map(Rotation::done);
+    report.rotated = rotation.as_ref().map(|rotation| rotation.done(&report.processes));
     report.lock = plan.locks.as_ref().map(Locks::report);
     report.exit_code = status.code();
     report.exit_signal = status.signal();
@@ -171,10 +176,11 @@ fn supervise(
     rotation: Option<&Rotation>,
 ) -> Result<(ExitStatus, Report)> {
     loop {
-        let (pid, ends) = (child.pid(), AtomicBool::new(false));
+        let (pid, ends, page) = (child.pid(), AtomicBool::new(false), plan.page.clone());
         let ended = std::thread::scope(|scope| {
-            let rotating = rotation
-                .and_then(|rotation| thread().spawn_scoped(scope, || rotation.follow(pid, &ends)).ok());
+            let rotating = rotation.and_then(|rotation| {
+                thread().spawn_scoped(scope, || rotation.follow(pid, page.as_deref(), &ends)).ok()
+            });
             let _end = rotating.map(|rotating| rotate::End(&ends, rotating.thread().clone()));
             watch(args, child, plan, grants, restarts)
         })?;

@@ -99,8 +99,13 @@ pub(crate) struct OpenMp {
     pub(crate) resized: u64,
     /// Most threads asked for.
     pub(crate) requested: u32,
+    /// How often its sequential work was moved to another CPU (`--rotate`).
+    pub(crate) moves: u32,
     /// Whether it was ever told not to spin, having more threads than CPUs.
     pub(crate) quieted: bool,
+    /// How often it was not, as the other thread had an affinity of its own.
+    #[serde(skip)]
+    pub(crate) bound: u32,
     /// The team that it was last told, if that was less than it asks for.
     #[serde(skip)]
     pub(crate) told: Option<u32>,
@@ -123,6 +128,8 @@ impl OpenMp {
             dynamic: p.dynamic,
             regions: p.regions,
             resized: p.resized,
+            moves: p.moves,
+            bound: p.bound,
             requested: p.requested.max(known.as_ref().map_or(0, |k| k.requested)),
             quieted: known.as_ref().is_some_and(|k| k.quieted),
             told: known.as_ref().and_then(|k| k.told),

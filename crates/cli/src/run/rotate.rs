@@ -1,8 +1,9 @@
 //! `--rotate`: sequential work goes over all CPUs in turn, on the time scale of the host's allocation period (P1, IV-B).
 //!
-//! A thread of ours looks at the program's threads each turn. If one of them works alone, or most of the time alone
-//! (`corefit_core::Turns`), it is moved to the CPU where such work had least; who runs there goes where it came from, so
-//! that the kernel has no reason to undo that.
+//! Where an OpenMP program begins regions, the preload library moves the thread that begins them (`openmp/src/rotate.rs`).
+//! While none begins, a thread of ours looks at the program's threads each turn: one that works while all others sleep
+//! (`corefit_core::Turns`) is moved to the CPU where such work had least. Looks would cost a fork-join program more than
+//! moving brings, and could not exchange its threads while they sleep.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -11,18 +12,21 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use corefit_core::{CpuId, CpuSet, Turns};
+use corefit_core::{CpuSet, Turns};
 use corefit_linux::moving::{Mover, seat};
+use corefit_linux::page::TeamPage;
 use corefit_linux::threads::ThreadSampler;
 use serde::Serialize;
 
 use super::notes::Notes;
-use super::report::round;
+use super::report::{OpenMp, round};
 
 /// Shorter turns cost more than they bring: each one that ends moves a thread away from its caches. Ours.
 const SHORTEST: Duration = Duration::from_millis(2);
 /// Between two looks, so many times as long as one takes passes at least.
 const COST: u32 = 10;
+/// Threads are looked at if no region has begun for so long: longer than vCPUs stand still whose time is used up. Ours.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Who binds an OpenMP program's threads; `OMP_PROC_BIND` may also say that they are not.
 const BINDING: [&str; 4] = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"];
 
@@ -51,10 +55,11 @@ impl Drop for End<'_> {
 pub(crate) struct Rotated {
     /// A turn, s of the thread's CPU time.
     turn_s: f64,
-    /// How often the program's threads were looked at, and how often one that worked alone was moved.
+    /// How often the program's threads were looked at.
     looks: u64,
+    /// How often a thread was moved, those that began parallel regions included.
     moves: u64,
-    /// Threads that were left alone, as the program set their affinity itself.
+    /// Threads that were left alone, as the program set their affinity itself, and OpenMP processes with some.
     left_alone: usize,
 }
 
@@ -75,50 +80,55 @@ impl Rotation {
         Some(Rotation { turn, mover, looks: 0.into(), moves: 0.into(), left: Mutex::default() })
     }
 
+    /// How long sequential work stays on a CPU, in CPU time of its thread.
+    pub(crate) fn turn(&self) -> Duration {
+        self.turn
+    }
+
     /// Follows the program below `pid` until `ends`.
-    pub(crate) fn follow(&self, pid: u32, ends: &AtomicBool) {
+    pub(crate) fn follow(&self, pid: u32, page: Option<&TeamPage>, ends: &AtomicBool) {
+        let regions = || page.map_or(0, |page| page.processes().iter().map(|process| process.regions).sum());
+        let (mut begun, mut last): (u64, Option<Instant>) = (0, None);
         let mut sampler = ThreadSampler::new(pid);
         let mut turns = Turns::new(self.turn);
         let mut before = Instant::now();
         let mut cost = SHORTEST / COST;
         while !ends.load(Ordering::SeqCst) {
-            let begun = Instant::now();
+            let now = Instant::now();
+            if std::mem::replace(&mut begun, regions()) != begun {
+                last = Some(now);
+            }
+            if last.is_some_and(|last| now - last < PATIENCE) {
+                // What threads have run until now says nothing of the time after the regions.
+                turns = Turns::new(self.turn);
+                std::thread::park_timeout(PATIENCE / 4);
+                continue;
+            }
             let look = sampler.look(false);
             self.looks.fetch_add(1, Ordering::SeqCst);
             let ran: Vec<(u32, Duration)> =
                 look.threads.iter().map(|thread| (thread.tid, Duration::from_nanos(thread.run_ns))).collect();
             self.mover.catch_up(&self.mover.allowed());
-            let alone = turns.look(&ran, begun.saturating_duration_since(before));
-            before = begun;
+            let alone = turns.look(&ran, now.saturating_duration_since(before));
+            before = now;
             if let Some(alone) = alone
-                && let Some(now) = seat(alone.tid)
+                && let Some(seat) = seat(alone.tid)
             {
                 let allowed = self.mover.allowed();
-                let next = turns.next(alone, now.cpu, &allowed);
+                let next = turns.next(alone, seat.cpu, &allowed);
                 // Who sleeps cannot be moved; it will be found awake sooner or later.
-                if let Some(to) = next.filter(|_| now.running)
+                if let Some(to) = next.filter(|_| seat.running)
                     && self.is_free(alone.tid, &allowed)
                 {
-                    self.exchange(alone.tid, now.cpu, to, &ran, &allowed);
+                    self.mover.shift(alone.tid, to, &allowed);
+                    self.moves.fetch_add(1, Ordering::SeqCst);
                     turns.moved();
                 }
             }
             // A look during which our CPU stood still says nothing of what one costs.
-            cost = begun.elapsed().min(cost * 2);
+            cost = now.elapsed().min(cost * 2);
             std::thread::park_timeout(self.turn.max(cost * COST));
         }
-    }
-
-    /// Puts a thread on another CPU, and who runs there on the one that it leaves.
-    fn exchange(&self, tid: u32, from: CpuId, to: CpuId, threads: &[(u32, Duration)], allowed: &CpuSet) {
-        let there =
-            |other: &u32| *other != tid && seat(*other).is_some_and(|seat| seat.running && seat.cpu == to);
-        let other = threads.iter().map(|(other, _)| *other).find(there);
-        if let Some(other) = other.filter(|other| self.is_free(*other, allowed)) {
-            self.mover.shift(other, from, allowed);
-        }
-        self.mover.shift(tid, to, allowed);
-        self.moves.fetch_add(1, Ordering::SeqCst);
     }
 
     fn is_free(&self, tid: u32, allowed: &CpuSet) -> bool {
@@ -129,13 +139,15 @@ impl Rotation {
         free
     }
 
-    /// What became of it.
-    pub(crate) fn done(&self) -> Rotated {
+    /// What became of it, in the program's OpenMP processes, too.
+    pub(crate) fn done(&self, processes: &[OpenMp]) -> Rotated {
+        let own = processes.iter().filter(|process| process.bound > 0).count();
         Rotated {
             turn_s: round(self.turn.as_secs_f64()),
             looks: self.looks.load(Ordering::SeqCst),
-            moves: self.moves.load(Ordering::SeqCst),
-            left_alone: self.left.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            moves: self.moves.load(Ordering::SeqCst)
+                + processes.iter().map(|p| u64::from(p.moves)).sum::<u64>(),
+            left_alone: self.left.lock().unwrap_or_else(PoisonError::into_inner).len() + own,
         }
     }
 }

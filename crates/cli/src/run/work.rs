@@ -87,6 +87,8 @@ mod tests {
             kmp: false,
             regions,
             resized: 0,
+            moves: 0,
+            bound: 0,
         };
         let mut known = BTreeMap::new();
         let mut grown = |processes: &[Process]| super::grown(&mut known, processes, |p| !p.dynamic);

@@ -1,7 +1,6 @@
 //! `corefit bench shape`: what shaping timeslices brings on this machine's own control groups, decided by the daemon's
 //! controllers. The quotas of four groups, a thread in each, stand for those of a VM's vCPUs; with `--vm` it is a real VM.
 
-mod guest;
 mod machine;
 mod program;
 mod slice;
@@ -22,8 +21,6 @@ use super::stats::median;
 use super::table::{NONE, Table};
 use machine::Groups;
 use program::{Kind, Running};
-
-pub(super) use guest::{ForkJoinArgs, fork_join};
 
 /// Measure what bursts, longer periods, proportional timeslices and shorter slices bring, on control groups of this machine
 #[derive(clap::Args)]
@@ -259,7 +256,11 @@ fn text(document: &Document) -> String {
         let [ratio, least, most] = row.ratio.map(|ratio| format!("{ratio:.2}"));
         let mut limits = row.limits.clone();
         limits.dedup();
-        let limits = if row.shape.starts_with("balanced") { NONE.into() } else { limits.join("; ") };
+        let limits = if row.shape.starts_with("balanced") || row.program == "sequential" {
+            NONE.into()
+        } else {
+            limits.join("; ")
+        };
         let turns = format!("{:.1}", row.turns_per_s);
         table.row(vec![row.program.into(), row.shape.into(), turns, ratio, least, most, limits]);
     }

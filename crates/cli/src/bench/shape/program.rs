@@ -114,7 +114,7 @@ fn work(time: Duration) {
 }
 
 /// CPU time of the calling thread.
-pub(super) fn used() -> Duration {
+fn used() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

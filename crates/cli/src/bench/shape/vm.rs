@@ -1,5 +1,6 @@
-//! `corefit bench shape --vm`: P1's fork-join program in a real VM whose vCPUs have quotas: imbalanced, balanced by itself (its
-//! sequential part is each thread's in turn, or its thread goes over all CPUs) or by `corefit run --rotate` in the guest, and with quotas in proportion, decided by the daemon's controllers.
+//! `corefit bench shape --vm`: P1's fork-join program (`workloads/fork_join.c`) in a real VM whose vCPUs have quotas: imbalanced,
+//! balanced by itself (its sequential part is each thread's in turn) or by `corefit run --rotate` in the guest, and with quotas in
+//! proportion, decided by the daemon's controllers; and a program of one thread, without and with `--rotate`.
 
 use std::process::{Child, ExitCode, Stdio};
 use std::time::Instant;
@@ -13,34 +14,37 @@ use super::super::interrupt::Interrupt;
 use super::super::overcommit::find_root;
 use super::super::progress::Progress;
 use super::super::vms::{Vms, last_line, stripped};
-use super::{Args, Document, Row, VCPUS, controller, ratios, shape, text};
+use super::{Args, Document, VCPUS, controller, rows, shape, text};
 
 /// A quarter of a pCPU for each, one in all. Four times libvirt's usual period: emulated vCPUs take long to halt and to wake up.
 const BEGIN: Limit = Limit { quota_us: Some(100_000), period_us: 400_000, burst_us: 0 };
 /// Of a unit of work, ms.
 const UNIT_MS: f64 = 4.0;
-/// The controllers have so long, s; then nothing changes while turns are counted.
+/// The controllers have so long, s; then nothing changes while turns are counted. Without them, it is the program that begins.
 const SETTLE: f64 = 16.0;
+const BEGINS: f64 = 3.0;
 const COUNT: f64 = 8.0;
 
-/// How it runs in the guest, what shapes it on the host, and its name; the first is what the others are compared with.
-const CASES: [(&[&str], Shaper, &str); 6] = [
-    (&[FORK_JOIN, "--pinned"], Shaper::None, "imbalanced"),
-    (&[FORK_JOIN], Shaper::None, "imbalanced, threads not pinned"),
-    (&[FORK_JOIN, "--pinned", "--balanced"], Shaper::None, "balanced by the program"),
-    (&[FORK_JOIN, "--pinned", "--moved 24"], Shaper::None, "balanced, moved by the program"),
-    (
-        &["run --quiet --rotate=96ms -- /workloads/corefit", FORK_JOIN],
-        Shaper::None,
-        "balanced by run --rotate",
-    ),
-    (&[FORK_JOIN, "--pinned"], Shaper::Proportional, "proportional quotas"),
+/// A program, how it runs in the guest, what shapes it on the host, and the name of that; the first of each program is what the
+/// others are compared with. Waiting sleeps in all.
+const CASES: [(&str, &str, Shaper, &str); 7] = [
+    ("fork-join", "OMP_PROC_BIND=true @", Shaper::None, "imbalanced"),
+    ("fork-join", "@", Shaper::None, "imbalanced, threads not bound"),
+    ("fork-join", "OMP_PROC_BIND=true @ balanced", Shaper::None, "balanced by the program"),
+    ("fork-join", "corefit run --quiet --rotate=96ms -- @", Shaper::None, "balanced by run --rotate"),
+    ("fork-join", "OMP_PROC_BIND=true @", Shaper::Proportional, "proportional quotas"),
+    ("sequential", "OMP_NUM_THREADS=1 @", Shaper::None, "on one vCPU"),
+    ("sequential", "OMP_NUM_THREADS=1 corefit run --quiet --rotate=96ms -- @", Shaper::None, "run --rotate"),
 ];
-const FORK_JOIN: &str = "bench fork-join";
+/// In the guest, as the program itself, which `corefit run` cannot find in the search path.
+const FORK_JOIN: &str = "/workloads/fork_join";
 
 pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let root = find_root()?;
+    if !root.join("build/workloads/gcc/fork_join").is_file() {
+        bail!("build/workloads/gcc/fork_join is missing: run `make -C workloads`");
+    }
     let dir = root.join("build/shape");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let programs = ["corefit", "libcorefit_omp.so"].map(|name| stripped(name, &dir));
@@ -61,26 +65,24 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
     let vm = seen.vms.iter().find(|vm| Some(&vm.name) == vms.names.first()).map(|vm| vm.id.clone());
     let vm = vm.context("libvirt does not show the VM")?;
     // Once for all, so that they do the same work.
-    let unit = UNIT_MS * number(start(&vms, FORK_JOIN)?, "steps_per_ms: ")?;
+    let unit = UNIT_MS * number(start(&vms, &format!("{FORK_JOIN} steps"))?, "steps_per_ms: ")?;
     let mut progress = Progress::new(CASES.len() * rounds as usize, false);
     let mut rates = vec![vec![]; CASES.len()];
     let mut limits = vec![vec![]; CASES.len()];
     for _ in 0..rounds {
-        for (index, (command, shaper, name)) in CASES.into_iter().enumerate() {
+        for (index, (_, command, shaper, name)) in CASES.into_iter().enumerate() {
             progress.begin(name);
             limits_are(machine.as_mut(), &vm)?;
-            let options = format!("--unit {unit} --settle {SETTLE} --count {COUNT}");
-            let command = format!("{} {options}", command.join(" "));
+            let settle = if shaper == Shaper::None { BEGINS } else { SETTLE };
+            let command = command.replace('@', &format!("{FORK_JOIN} {unit} {settle} {COUNT}"));
             let (rate, set) = case(&vms, machine.as_mut(), &vm, &command, shaper, &interrupt)?;
             progress.end(name, &format!("{rate:.2} turns a second"));
             rates[index].push(rate);
             limits[index] = set.iter().map(|limit| Value::Limit(*limit).to_string()).collect();
         }
     }
-    let rows = CASES.iter().enumerate().map(|(index, (_, _, name))| {
-        Row::new("fork-join", name, &rates[index], ratios(&rates[index], &rates[0]), &limits[index])
-    });
-    let document = Document { bench: "shape", machine: "VM", vcpus: VCPUS, rounds, rows: rows.collect() };
+    let rows = rows(&CASES.map(|case| (case.0, case.3)), &rates, &limits);
+    let document = Document { bench: "shape", machine: "VM", vcpus: VCPUS, rounds, rows };
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
@@ -100,17 +102,19 @@ fn case(
 ) -> Result<(f64, Vec<Limit>)> {
     let mut child = start(vms, command)?;
     let begun = Instant::now();
-    let over = &mut || Ok(begun.elapsed().as_secs_f64() > SETTLE || child.try_wait()?.is_some());
-    shape(machine, controller(shaper), interrupt, over)?;
+    if shaper != Shaper::None {
+        let over = &mut || Ok(begun.elapsed().as_secs_f64() > SETTLE || child.try_wait()?.is_some());
+        shape(machine, controller(shaper), interrupt, over)?;
+    }
     let vcpus = 0..u32::try_from(VCPUS)?;
     let limits = vcpus.map(|vcpu| limit(machine, vm, vcpu)).collect::<Result<_>>()?;
     Ok((number(child, "turns_per_s: ")?, limits))
 }
 
-/// `corefit` with this command line in the guest.
+/// This command line in the guest.
 fn start(vms: &Vms, command: &str) -> Result<Child> {
     let mut guest = vms.exec(vms.names.first().context("no VM")?);
-    guest.args(["sh", "-c", &format!("exec /workloads/corefit {command}")]);
+    guest.args(["sh", "-c", &format!("export OMP_WAIT_POLICY=passive; {command}")]);
     guest.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     guest.spawn().context("cannot start scripts/testvm exec")
 }
