@@ -225,11 +225,11 @@ fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
 }
 
 #[test]
-fn without_a_signal_vcpu_bals_count_is_taken_unless_the_shape_says_otherwise() {
+fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
     let shapes: [(ByCount, usize); 3] = [
         (|n| f64::from(n.min(4)), 4),
         (|n| 0.5 * f64::from(n.min(7)), 7),
-        (|n| if n <= 4 { 4.0 } else { (4.0 - 0.8 * f64::from(n - 4)).max(2.0) }, 7),
+        (|n| if n <= 4 { 4.0 } else { (4.0 - 0.8 * f64::from(n - 4)).max(2.0) }, 4),
     ];
     for (used, wanted) in shapes {
         let one = of_four(vm("a", 16, None, used));

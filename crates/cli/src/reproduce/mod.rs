@@ -32,15 +32,8 @@ pub(crate) struct Args {
     /// Papers [default: all]
     #[arg(value_enum, ignore_case = true)]
     papers: Vec<Paper>,
-    /// How much of what controllers do is simulated: numbers of vCPUs (P2); with any but none also 1,000 job sets (P5), a minute
-    /// on two idle CPUs. quick: three shortages and six random programs, a minute; full: all twelve (2 to 8 VMs, caps of 1200 to
-    /// 100 %, 12 to 1 pCPUs), three runs each, and 60 random programs, some 15 minutes
-    #[arg(long, value_enum, value_name = "HOW", default_value = "quick")]
-    controllers: Effort,
-    /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and
-    /// nothing else
-    #[arg(long, value_name = "CASE")]
-    only: Vec<String>,
+    #[command(flatten)]
+    sizing: sizing::Choice,
     /// Draw P2's numbers of vCPUs: our times over the best ones; .svg or .png
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -160,36 +153,41 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     papers.sort_unstable();
     papers.dedup();
-    if !args.only.is_empty() {
+    let effort = args.sizing.effort;
+    if args.sizing.is_part() {
         ensure!(
-            papers.contains(&Paper::P2) && args.controllers != Effort::None,
-            "--only chooses of P2's numbers of vCPUs; give P2, and --controllers quick or full"
+            papers.contains(&Paper::P2) && effort != Effort::None,
+            "--only and --sizes choose of P2's numbers of vCPUs; give P2, and --controllers quick or full"
         );
     }
     if let Some(file) = &args.svg {
         // To be known before, not after minutes.
         ensure!(
-            papers.contains(&Paper::P2) && args.controllers != Effort::None,
+            papers.contains(&Paper::P2) && effort != Effort::None,
             "--svg draws P2's numbers of vCPUs; give P2, and --controllers quick or full"
         );
         picture::check(file).context("--svg")?;
     }
     let (mut items, mut sizes) = (vec![], vec![]);
-    if papers.contains(&Paper::P2) && args.controllers != Effort::None {
-        sizes = sizing::rows(args.controllers, &args.only)?;
-        ensure!(!sizes.is_empty(), "--only {:?}: no such case; names are as in \"lu, 4 VMs\"", args.only);
+    if papers.contains(&Paper::P2) && effort != Effort::None {
+        sizes = sizing::rows(&args.sizing)?;
+        ensure!(
+            !sizes.is_empty(),
+            "--only {:?}: no such case; names are as in \"lu, 4 VMs\"",
+            args.sizing.only
+        );
         items.extend(sizing::items(&sizes));
         if !args.json {
             show!("{}", sizing::text(&sizes));
         }
     }
-    for paper in papers.iter().filter(|_| args.only.is_empty()) {
+    for paper in papers.iter().filter(|_| !args.sizing.is_part()) {
         items.extend(match paper {
             Paper::P1 => p1::items()?,
             Paper::P2 => p2::items()?,
             Paper::P3 => p3::items()?,
             Paper::P4 => p4::items()?,
-            Paper::P5 => p5::items(args.controllers)?.into_iter().chain(ulas::items()?).collect(),
+            Paper::P5 => p5::items(effort)?.into_iter().chain(ulas::items()?).collect(),
         });
     }
     if let Some(file) = &args.svg {

@@ -72,7 +72,7 @@ fn key_value(text: &str) -> Result<Set, String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn range(text: &str) -> Result<(usize, usize), String> {
+pub(crate) fn range(text: &str) -> Result<(usize, usize), String> {
     let parsed = text.split_once("..").and_then(|(i, j)| Some((i.parse().ok()?, j.parse().ok()?)));
     parsed.filter(|(i, j)| i < j).ok_or("give I..J with I < J, such as 0..10".into())
 }

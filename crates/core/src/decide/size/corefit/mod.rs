@@ -12,7 +12,7 @@
 //!
 //! **With a signal** all counts that may be best race each other ([`race`]), VCPU-Bal's among them: where it ends is
 //! measured to be no worse. VMs that search at the same time race together ([`Races`]). **Without one** utilisation is
-//! all there is, and VCPU-Bal's count is taken unless its shape is P2's second or third ([`shape`]). What was learned is
+//! all there is, and VCPU-Bal's count is taken unless its shape is P2's second ([`shape`]). What was learned is
 //! remembered by phase ([`memory`]). A search may cost [`PART`] of the VM's time and [`START`] seconds; the time until
 //! the next doubles with each that changed nothing.
 
@@ -266,7 +266,7 @@ impl Corefit {
         let share = Cpus(subject.share.unwrap_or(part));
         let why = match form {
             Form::First => Why::Share { share },
-            Form::Second | Form::Third => Why::Utilisation { available: Cpus(part) },
+            Form::Second => Why::Utilisation { available: Cpus(part) },
         };
         self.settle(subject, Found { count, why, available, mark }, false);
     }
