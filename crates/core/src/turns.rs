@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn so_is_the_thread_that_others_seldom_help() {
-        alike(&follow(&[5, 1, 0, 1], 4, 2000, |_, at| at), 12);
+        alike(&follow(&[6, 1, 0, 1], 4, 2000, |_, at| at), 12);
     }
 
     #[test]
