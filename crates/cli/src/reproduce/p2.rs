@@ -218,9 +218,9 @@ fn degradations() -> Result<[Vec<Vec<f64>>; 3]> {
     let mut specs = vec![];
     let groups: [&[Shortage]; 3] = [&SHARING, &LIMIT, &REDUCTION];
     for program in PROGRAMS {
-        specs.push(host(npb::text(program), None, 16)?);
+        specs.push(host(&npb::text(program), None, 16)?);
         for shortage in groups.concat() {
-            specs.push(host(npb::text(program), Some(shortage), 16)?);
+            specs.push(host(&npb::text(program), Some(shortage), 16)?);
         }
     }
     let mut took = took(&specs, "P2")?.into_iter();
