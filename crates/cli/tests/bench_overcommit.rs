@@ -2,6 +2,7 @@
 //! what counts as wrong, and that nothing is left behind.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -114,7 +115,7 @@ fn a_run_is_cut_off_once_with_everything_below_it_and_its_limit_is_a_lower_bound
     // On one CPU warming up is not passive and is cut off: that is an error of its own.
     let output = output.unwrap();
     if std::thread::available_parallelism().unwrap().get() == 1 {
-        eprintln!("skipped: one CPU");
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU");
         return;
     }
     let document = document(&output);
@@ -146,7 +147,7 @@ fn a_wrong_result_is_counted_named_and_makes_the_exit_status_1() {
         .output()
         .unwrap();
     if std::thread::available_parallelism().unwrap().get() == 1 {
-        eprintln!("skipped: one CPU");
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU");
         return;
     }
     let document = document(&output);

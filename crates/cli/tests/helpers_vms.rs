@@ -8,6 +8,7 @@ mod vm_support;
 #[allow(dead_code, reason = "every test file uses a part of this")]
 mod manage_support;
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use corefit_core::Weight;
@@ -60,7 +61,7 @@ fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_ar
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     vms.names.iter().for_each(|name| vms.testvm(&["busy", name, "2"]));
     if !comes(PATIENCE, || light(machine.as_mut())) {
-        eprintln!("skipped: this kernel kept to weights for {PATIENCE:?}");
+        let _ = writeln!(std::io::stderr(), "skipped: this kernel kept to weights for {PATIENCE:?}");
         assert_eq!(weights(machine.as_mut(), &ids), before);
         return;
     }
@@ -88,6 +89,7 @@ fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_ar
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
         assert_eq!(weights(machine.as_mut(), &ids), before);
     } else {
-        eprintln!("skipped: kill -9, for no VM starved a second time for {PATIENCE:?}");
+        let _ =
+            writeln!(std::io::stderr(), "skipped: kill -9, for no VM starved a second time for {PATIENCE:?}");
     }
 }

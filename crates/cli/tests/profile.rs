@@ -1,7 +1,9 @@
 //! `corefit profile` as a user meets it.
 
+#[allow(dead_code, reason = "every test file uses a part of this")]
 mod run_support;
 
+use std::io::Write as _;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -345,7 +347,8 @@ int main(int argc, char **argv) {
 fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_were() {
     let _alone = alone();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return eprintln!("skipped: there is one CPU only, so there are no windows");
+        let _ = writeln!(std::io::stderr(), "skipped: there is one CPU only, so there are no windows");
+        return;
     }
     let place = Place::new();
     let program = place.compile("many", &["-fopenmp"], MANY);
@@ -372,7 +375,7 @@ fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_we
 #[test]
 fn isolating_pins_the_threads_of_every_other_run_and_says_how_many() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("skipped: one CPU leaves a scheduler nothing to decide");
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU leaves a scheduler nothing to decide");
         return;
     }
     let place = Place::new();

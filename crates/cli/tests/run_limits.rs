@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "every test file uses a part of this")]
 mod run_support;
 
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
@@ -34,7 +35,10 @@ fn where_no_file_may_grow_the_program_runs_and_the_limit_is_its_own() {
 #[test]
 fn a_limit_of_processes_that_leaves_one_leaves_it_to_the_program() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: limits of processes: they need a user of their own, and thus root");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: limits of processes: they need a user of their own, and thus root"
+        );
         return;
     }
     // Whoever has this number runs nothing else. Two: corefit, and the program.

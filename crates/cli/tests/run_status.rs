@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "every test file uses a part of this")]
 mod run_support;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ impl Terminal {
     /// An interactive shell; None, and a note, where there is no tmux.
     fn start() -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
-            eprintln!("skipped: the status line: no tmux");
+            let _ = writeln!(std::io::stderr(), "skipped: the status line: no tmux");
             return None;
         }
         let place = Place::new();

@@ -7,6 +7,7 @@ mod vm_support;
 #[allow(dead_code, reason = "every test file uses a part of this")]
 mod manage_support;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -54,7 +55,11 @@ fn slices(machine: &mut dyn Act, vm: &VmId, vms: &Vms) {
         seen.into_iter().find(|vm| vm.name == vms.names[0]).unwrap()
     };
     let Some(before) = seen(machine).slices else {
-        eprintln!("skipped: {}", seen(machine).fixed(LeverKind::Slice).expect("why it has none"));
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {}",
+            seen(machine).fixed(LeverKind::Slice).expect("why it has none")
+        );
         return;
     };
     let [ours, none] = [Value::Slice(Some(400_037)), Value::Slice(None)];
@@ -90,7 +95,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     let burst = Limit { burst_us: 1000, ..plain[0] };
     if let Err(why) = machine.set(vm, Lever::VcpuQuota(0), &Value::Limit(burst)) {
         assert!(why.to_string().contains("Linux before 5.14"), "{why}");
-        eprintln!("skipped: {why}");
+        let _ = writeln!(std::io::stderr(), "skipped: {why}");
         return;
     }
     assert!(saves(machine.as_mut()), "it is read back");

@@ -176,6 +176,7 @@ impl Default for Mover {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use super::*;
@@ -201,7 +202,7 @@ mod tests {
         let mover = Mover::new();
         let allowed = mover.allowed();
         if allowed.len() < 2 {
-            eprintln!("skipped: there is only one CPU");
+            let _ = writeln!(std::io::stderr(), "skipped: there is only one CPU");
             return;
         }
         let (tid, ends) = (AtomicU32::new(0), AtomicBool::new(false));
@@ -267,7 +268,7 @@ mod tests {
     fn who_was_on_one_cpu_and_what_it_started_there_is_on_all_afterwards() {
         let all = affinity(std::process::id()).unwrap();
         let Some(last) = all.iter().last().filter(|_| all.len() > 1) else {
-            eprintln!("skipped: there is only one CPU");
+            let _ = writeln!(std::io::stderr(), "skipped: there is only one CPU");
             return;
         };
         let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();

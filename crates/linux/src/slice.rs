@@ -155,6 +155,7 @@ fn write(tid: u32, now: &Attr, slice_ns: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::process::{Child, Command};
 
     use super::*;
@@ -165,7 +166,7 @@ mod tests {
     fn here() -> Option<Slicer> {
         let slicer = Slicer::now();
         if let Err(why) = &slicer {
-            println!("skipped: {why}");
+            let _ = writeln!(std::io::stderr(), "skipped: {why}");
         }
         slicer.ok()
     }

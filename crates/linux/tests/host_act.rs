@@ -2,6 +2,8 @@
 
 mod cgroup_support;
 
+use std::io::Write as _;
+
 use cgroup_support::{Hierarchy, alone, or_skip};
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Value, VmId};
 use corefit_core::{CpuSet, Weight};
@@ -58,7 +60,8 @@ fn a_burst_is_set_with_its_quota_seen_with_what_was_stopped_and_put_back() {
     let cpu = or_skip!(Hierarchy::of("cpu"));
     let group = or_skip!(cpu.group());
     if !["cpu.cfs_burst_us", "cpu.max.burst"].iter().any(|file| group.dir.join(file).exists()) {
-        eprintln!("skipped: this kernel saves nothing of a quota (Linux before 5.14)");
+        let _ =
+            writeln!(std::io::stderr(), "skipped: this kernel saves nothing of a quota (Linux before 5.14)");
         return;
     }
     let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
@@ -170,7 +173,7 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     let first = seen(&mut machine);
     let Some(slices) = first.slices else {
         let why = first.fixed(LeverKind::Slice).expect("why there are none");
-        eprintln!("skipped: {why}");
+        let _ = writeln!(std::io::stderr(), "skipped: {why}");
         return;
     };
     assert_eq!((slices.least_ns, slices.most_ns), (slices.base_ns, slices.base_ns));

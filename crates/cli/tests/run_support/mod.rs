@@ -124,3 +124,8 @@ int main(int argc, char **argv) {
     return !right;
 }
 "#;
+
+/// What it said, in one line.
+pub(crate) fn told(output: &std::process::Output) -> String {
+    stderr(output).split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -164,12 +165,17 @@ pub(crate) fn heavy() -> Result<Group, String> {
     Ok(group)
 }
 
+/// Says on the real stderr that something was not tested, and why.
+pub(crate) fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
 macro_rules! or_skip {
     ($made:expr) => {
         match $made {
             Ok(made) => made,
             Err(reason) => {
-                println!("skipped: {reason}");
+                $crate::cgroup_support::skipped(&reason.to_string());
                 return;
             }
         }

@@ -2,6 +2,8 @@
 //! conditions.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+pub(crate) mod running;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
