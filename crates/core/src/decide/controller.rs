@@ -18,6 +18,7 @@ use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Rule, Sizer, counted, 
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
+    estimate_briefly,
 };
 use crate::share::count;
 use crate::topology::Topology;
@@ -169,7 +170,7 @@ impl Controller {
             self.sized.get_or_insert_with(|| before.clone());
         } else if let Some(sized) = self.sized.take() {
             // All that happened meanwhile.
-            let all = estimate(&sized, now)?;
+            let all = estimate_briefly(&sized, now)?;
             step.plan.actions = self.size(&asked, &grants, &sized, &all, &mut step);
         } else {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);

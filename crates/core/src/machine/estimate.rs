@@ -111,6 +111,18 @@ pub struct VmEstimate {
 /// # Errors
 /// If the later one has numbers that no host has, such as a weight of zero.
 pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, HostError> {
+    between(before, after, true)
+}
+
+/// The same without what each VM has available, nor words: what large hosts take most time for.
+///
+/// # Errors
+/// As [`estimate`].
+pub(crate) fn estimate_briefly(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, HostError> {
+    between(before, after, false)
+}
+
+fn between(before: &Snapshot, after: &Snapshot, whole: bool) -> Result<HostEstimate, HostError> {
     let over = after.at.since(before.at);
     let earlier: BTreeMap<_, _> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
     let changes: Vec<Change> =
@@ -119,7 +131,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
     let blind = after.unread.iter().any(|u| matches!(u.what, What::Siblings | What::Ancestors));
     let division = entitled(&host)?;
     let unsure = unsure(after, &order, &division, &host.usable());
-    let available = available_to_all(&host)?;
+    let available = if whole { available_to_all(&host)? } else { Vec::new() };
     let mut crowds = Crowds::default();
     let vms = order.iter().enumerate().map(|(number, &index)| {
         let seen = after.vms[index].clone();
@@ -131,6 +143,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
             (_, State::Paused, ..) => vec!["paused".into()],
             (.., true, _) => vec!["unknown: not all who compete can be seen".into()],
             (.., Some(why)) => vec![format!("unknown: {why}")],
+            _ if !whole => vec![],
             _ => division
                 .sentences_of(number, &mut crowds)
                 .into_iter()
@@ -142,7 +155,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
             class: classify(cache, &seen, after),
             cache,
             entitled: known(division.cpus(number)),
-            available: known(available[number]),
+            available: available.get(number).and_then(|cpus| known(*cpus)),
             activity: change.whole,
             demand: change.demand_of_all(&seen),
             vcpus: change.vcpus.clone(),
@@ -157,7 +170,7 @@ pub fn estimate(before: &Snapshot, after: &Snapshot) -> Result<HostEstimate, Hos
         }
     });
     let mut vms: Vec<VmEstimate> = vms.collect();
-    let cpus = |number: usize| (division.cpus(number), available[number]);
+    let cpus = |number: usize| (division.cpus(number), available.get(number).copied().unwrap_or_default());
     join_parts(&mut vms, cpus);
     let mut host = HostEstimate {
         at: after.at,

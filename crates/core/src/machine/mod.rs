@@ -24,6 +24,7 @@ use std::time::Duration;
 
 pub use act::{Act, Fixed, Lever, LeverKind, Limit, SLICE_MARK_NS, Value};
 pub use cache::{CacheRate, CacheUse, Classed, HOLDS, Origin, TRAFFIC};
+pub(crate) use estimate::estimate_briefly;
 pub use estimate::{Activity, HostEstimate, PcpuEstimate, VmEstimate, estimate};
 pub use snapshot::{
     Counters, FairSlices, Group, GuestVcpu, GuestView, Helper, Pcpu, Role, Snapshot, State, VcpuState, VmId,
