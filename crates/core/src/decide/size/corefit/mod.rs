@@ -50,6 +50,8 @@ const AGAIN: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(120);
 /// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Nor where nothing was counted for so long, while it was not idle: what it does now is not what was counted.
+const NOTHING: Duration = Duration::from_secs(600);
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -66,6 +68,8 @@ pub struct Corefit {
     counted: bool,
     /// When somebody counted last, were it nothing.
     heard: Time,
+    /// When work was counted last, or it was idle.
+    worked: Time,
     /// Where it is to be, because of what; found for so many available pCPUs, and what it did there at first.
     found: Option<Found>,
     /// Since when things are otherwise.
@@ -109,6 +113,7 @@ impl Corefit {
             lost: 0.0,
             counted: false,
             heard: Time(0),
+            worked: Time(0),
             found: None,
             otherwise: None,
             memory: Memory::default(),
@@ -309,7 +314,12 @@ impl Size for Corefit {
         if let Some(rate) = subject.rate {
             self.heard = subject.at;
             self.counted |= rate > 0.0;
-        } else if self.counted && subject.at.since(self.heard) >= FORGOTTEN {
+        }
+        if subject.rate.is_some_and(|rate| rate > 0.0) || subject.used.is_none_or(|used| used < IDLE) {
+            self.worked = subject.at;
+        }
+        let since = |time: Time| subject.at.since(time);
+        if self.counted && (since(self.heard) >= FORGOTTEN || since(self.worked) >= NOTHING) {
             // What was found by its work says nothing of what it does now.
             (self.counted, self.found) = (false, None);
         }

@@ -12,6 +12,8 @@
 //! much, the better of the two is taken and nothing else tried ([`CLEAR`]); and a level is left as soon as it cannot be
 //! the best ([`HOPELESS`]).
 
+mod proof;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -43,8 +45,8 @@ const STEADY: f64 = 0.5;
 const UNITS: f64 = 8.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
 const STRETCH: u32 = 4;
-/// What a race found is proven for so long, s: just after a change a guest may do better or worse than later.
-const PROOF: f64 = 2.0;
+/// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
+const PROOF: Duration = Duration::from_secs(2);
 /// Another level is tried in its place if it was worth so many times more.
 const BETTER: f64 = 1.05;
 
@@ -73,8 +75,8 @@ struct Member {
     bal: u32,
     counts: Vec<u32>,
     stats: Vec<Stat>,
-    /// While the best is proven.
-    proof: Stat,
+    /// While a level was proven.
+    proofs: Vec<Stat>,
 }
 
 impl Member {
@@ -137,7 +139,8 @@ pub(super) struct Race {
     lately: Option<f64>,
     /// vCPUs that the change was of, of the VM with most of them.
     step: u32,
-    proven: Vec<(usize, f64)>,
+    /// What is proven is watched for so long in this turn.
+    watch: Duration,
     /// Most levels were not tried: things were clear.
     pub(super) left_others: bool,
     /// Seconds that trying cost, if the best is the best.
@@ -165,7 +168,7 @@ impl Race {
             bal: entrant.bal,
             counts: rows.iter().map(|(_, row)| row[i]).collect(),
             stats: vec![Stat::default(); rows.len()],
-            proof: Stat::default(),
+            proofs: vec![Stat::default(); rows.len()],
         };
         Race {
             members: entrants.iter().enumerate().map(member).collect(),
@@ -181,7 +184,7 @@ impl Race {
             via: false,
             lately: None,
             step: 0,
-            proven: vec![],
+            watch: PROOF,
             left_others: false,
             lost: 0.0,
             allowed: entrants.iter().map(|entrant| entrant.allowed).fold(f64::INFINITY, f64::min),
@@ -211,7 +214,8 @@ impl Race {
         let bal = member.counts.iter().position(|count| *count == member.bal);
         let bal = bal.and_then(|bal| member.stats[bal].value()).filter(|value| *value > 0.0);
         let gain = bal.zip(best.value()).map(|(bal, best)| best / bal);
-        Some((if member.proof.seconds > 0.0 { member.proof } else { *best }, gain))
+        let proof = &member.proofs[self.turn];
+        Some((if proof.seconds > 0.0 { *proof } else { *best }, gain))
     }
 
     /// When to look next.
@@ -256,19 +260,21 @@ impl Race {
         let now: Vec<bool> = self.members.iter().map(follows).collect();
         for (member, _) in self.members.iter_mut().zip(now).filter(|(_, follows)| *follows) {
             let look = looks.iter().find(|(id, _)| *id == member.id).map(|(_, look)| look);
-            let stat = if proof { &mut member.proof } else { &mut member.stats[turn] };
+            let stat = if proof { &mut member.proofs[turn] } else { &mut member.stats[turn] };
             look.into_iter().for_each(|look| stat.add(look, seconds));
         }
         self.looked += over;
         if proof {
-            return self.looked.as_secs_f64() >= PROOF && self.prove();
+            self.count_proof(seconds);
+            return self.looked >= self.watch && self.prove();
         }
         let (value, best) = (self.value(turn).unwrap_or(0.0), self.best());
         let most = best.and_then(|best| self.value(best)).unwrap_or(0.0);
         let units = (0..self.levels.len()).map(|level| self.units_per_second(level)).fold(0.0, f64::max);
         let telling = units * self.looked.as_secs_f64() >= UNITS;
         if most > 0.0 && self.stage != Stage::First {
-            self.lost += seconds * (1.0 - (value / most).min(1.0));
+            let chance = best.map_or(0.0, |best| self.chance(best, turn));
+            self.lost += seconds * (1.0 - (value / most + chance).min(1.0));
         }
         let length = self.length();
         if self.stage == Stage::First {
@@ -397,7 +403,11 @@ impl Race {
 
     /// Variance of the number of units in a look over its mean, by all looks so far.
     fn bursts(&self) -> f64 {
-        let all = self.members.iter().flat_map(|member| &member.stats).map(Stat::varies);
+        let all = self
+            .members
+            .iter()
+            .flat_map(|member| member.stats.iter().chain(&member.proofs))
+            .map(Stat::varies);
         let (sum, looks) = all.fold((PRIOR, PRIOR), |(sum, looks), (a, b)| (sum + a, looks + b));
         (sum / looks).max(STEADY)
     }
@@ -479,52 +489,12 @@ impl Race {
         for (member, count) in self.members.iter_mut().zip(mixed) {
             member.counts.push(count);
             member.stats.push(Stat::default());
+            member.proofs.push(Stat::default());
         }
         self.levels.push(Level { out: false, sure: true });
         self.turn = self.levels.len() - 1;
         self.round = ROUNDS - 1;
         self.stage = Stage::Mixed;
-        false
-    }
-
-    fn begin_proof(&mut self) -> bool {
-        self.stage = Stage::Proof;
-        self.looked = Duration::ZERO;
-        self.settling = true;
-        let Some(best) = self.best() else { return true };
-        self.turn = best;
-        false
-    }
-
-    /// Whether what is watched is as good as it seemed; if not, the next one.
-    fn prove(&mut self) -> bool {
-        self.proven.push((self.turn, self.worth(|member| &member.proof).unwrap_or(0.0)));
-        let best = self.proven.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
-        let (best, known) = best.unwrap_or((self.turn, 0.0));
-        let open =
-            (0..self.levels.len()).filter(|level| self.proven.iter().all(|(proven, _)| proven != level));
-        // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
-        let now = self.all(|member| &member.proof);
-        let few = |seen: &Stat| now.units * seen.seconds < UNITS * now.seconds;
-        let may_be = |level: usize, value: f64| match self.is_bal(level) {
-            true if few(&self.together(level)) => f64::INFINITY,
-            true => value + self.unit(level),
-            false => value / BETTER,
-        };
-        let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
-        let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
-        let (next, over) = rival.map_or((best, true), |(rival, _)| (rival, false));
-        if next == self.turn {
-            return over;
-        }
-        self.members.iter_mut().for_each(|member| member.proof = Stat::default());
-        let from = std::mem::replace(&mut self.turn, next);
-        self.go_from(from);
-        self.looked = Duration::ZERO;
-        self.settling = true;
-        if over {
-            self.stage = Stage::Back;
-        }
         false
     }
 }

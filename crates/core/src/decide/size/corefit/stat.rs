@@ -66,7 +66,12 @@ impl Stat {
     /// simulated host), and counting. `bursts`: variance of the number of units over its mean. Half a unit may be missing at
     /// each end.
     pub(super) fn error(&self, bursts: f64) -> f64 {
+        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + self.chance(bursts)
+    }
+
+    /// The part of that which is counting: a standard error.
+    pub(super) fn chance(&self, bursts: f64) -> f64 {
         let units = self.units.max(1.0);
-        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + (bursts / units).sqrt().max(1.0 / units)
+        (bursts / units).sqrt().max(1.0 / units)
     }
 }

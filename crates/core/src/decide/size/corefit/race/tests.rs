@@ -179,3 +179,43 @@ fn who_is_gone_does_not_hold_up_the_others() {
     }
     assert!(over && race.count(&two[0].id).is_none());
 }
+
+/// Runs a race of one VM that does units one by one, by chance, as many per second on the average; where it ends.
+fn by_chance(seed: u64, rate: impl Fn(u32) -> f64) -> u32 {
+    let one = Entrant { all: true, ..entrant(0, &[2, 2, 8, 7, 6, 4, 3], 2, 5.0) };
+    let mut race = Race::new(std::slice::from_ref(&one));
+    // In steps of 10 ms; whether something is done in one.
+    let mut step = seed << 32;
+    let mut chance = |rate: f64| {
+        step += 1;
+        let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
+        let part = f64::from(u32::try_from(mixed).unwrap_or(0)) / f64::from(1 << 24);
+        if part < rate / 100.0 { 1.0 } else { 0.0 }
+    };
+    let mut at = Duration::ZERO;
+    loop {
+        let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
+        let steps = u32::try_from(race.next().as_millis().div_ceil(10)).unwrap_or(1);
+        let over = steps * Duration::from_millis(10);
+        let look =
+            Look { online, units: (0..steps).map(|_| chance(rate(online))).sum(), used: 1.0, part: 1.0 };
+        at += over;
+        assert!(at < Duration::from_secs(300), "it does not end");
+        if race.look(over, &[(one.id.clone(), look)]) {
+            return race.count(&one.id).unwrap_or(0);
+        }
+    }
+}
+
+#[test]
+fn what_work_that_is_done_by_chance_cannot_tell_from_vcpu_bals_count_does_not_take_its_place() {
+    let ends = |rate: fn(u32) -> f64| {
+        let ends: Vec<u32> = (0..40).map(|seed| by_chance(seed, rate)).collect();
+        move |count: u32| ends.iter().filter(|end| **end == count).count()
+    };
+    let alike = ends(|_| 10.0);
+    assert!(alike(2) >= 30, "{} of 40", alike(2));
+    let better = ends(|n| if n == 4 { 20.0 } else { 10.0 });
+    assert!(better(4) >= 30, "{} of 40", better(4));
+}

@@ -1,0 +1,130 @@
+//! The end of a race: what was best is watched for longer, and with it what may be as good.
+//!
+//! ```text
+//!            ┌── another was worth more in the race ──▶ that one is watched, too
+//! watched ───┤
+//!            └── another may still be clearly better ──▶ whoever of them was watched least, twice as long as before;
+//!                                                        if that was enough, VCPU-Bal's if it is one of them
+//! ```
+//!
+//! LU in a guest of 8 vCPUs on two pCPUs counts some ten units a second (`make manage-vms`): two seconds of each number say little, and the
+//! best of eight is the luckiest. Where counting cannot tell 5 %, a race between all numbers (not the first one, which has to be short) goes
+//! on until it can, or each was watched for 16 s; what is then not clearly better than VCPU-Bal's counts does not take their place.
+
+use std::time::Duration;
+
+use super::{BETTER, PROOF, Race, Stage, Stat, UNITS};
+
+/// Levels that may be as good as the best are watched for so long each, at most.
+const LONGEST: Duration = Duration::from_secs(16);
+/// VCPU-Bal's counts are given up for what is better by so many standard errors.
+const SURE: f64 = 2.0;
+
+impl Race {
+    pub(super) fn begin_proof(&mut self) -> bool {
+        let Some(best) = self.best() else { return true };
+        self.stage = Stage::Proof;
+        self.turn = best;
+        self.begin_watch();
+        self.settling = true;
+        false
+    }
+
+    /// Whether what is watched is as good as it seemed; if not, the next one. `true` if it is over.
+    pub(super) fn prove(&mut self) -> bool {
+        let Some((best, known)) = self.best_proven() else { return true };
+        let close = self.close(best, known);
+        let next = self.rival(known).or_else(|| self.watch_again(best, &close));
+        // Who cannot be told from VCPU-Bal's counts does not take their place.
+        let end = close.iter().copied().find(|level| self.is_bal(*level)).unwrap_or(best);
+        let from = std::mem::replace(&mut self.turn, next.unwrap_or(end));
+        if from == self.turn {
+            self.begin_watch();
+            return next.is_none();
+        }
+        self.go_from(from);
+        self.begin_watch();
+        self.settling = true;
+        if next.is_none() {
+            self.stage = Stage::Back;
+        }
+        false
+    }
+
+    /// What trying others than the best cost in a look.
+    pub(super) fn count_proof(&mut self, seconds: f64) {
+        let Some((best, known)) = self.best_proven() else { return };
+        let part = self.proven(self.turn).unwrap_or(0.0) / known.max(1e-9);
+        self.lost += seconds * (1.0 - (part + self.chance(best, self.turn)).min(1.0));
+    }
+
+    fn begin_watch(&mut self) {
+        self.looked = Duration::ZERO;
+        self.watch = self.watched(self.turn).max(PROOF);
+    }
+
+    fn watched(&self, level: usize) -> Duration {
+        Duration::from_secs_f64(self.all(|member| &member.proofs[level]).seconds)
+    }
+
+    fn proven(&self, level: usize) -> Option<f64> {
+        self.worth(|member| &member.proofs[level])
+    }
+
+    fn best_proven(&self) -> Option<(usize, f64)> {
+        let all = (0..self.levels.len()).filter_map(|level| Some((level, self.proven(level)?)));
+        all.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// A level that was worth more in the race than what is proven so far.
+    fn rival(&self, known: f64) -> Option<usize> {
+        let open = (0..self.levels.len()).filter(|level| self.proven(*level).is_none());
+        // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
+        let now = self.all(|member| &member.proofs[self.turn]);
+        let few = |seen: &Stat| now.units * seen.seconds < UNITS * now.seconds;
+        let may_be = |level: usize, value: f64| match self.is_bal(level) {
+            true if few(&self.together(level)) => f64::INFINITY,
+            true => (value + self.unit(level)).max(value + SURE * self.chance(self.turn, level) * known),
+            false => value / BETTER,
+        };
+        let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
+        let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
+        rival.map(|(level, _)| level)
+    }
+
+    /// Proven levels that may be clearly better than the best of them, as far as units were counted, and VCPU-Bal's counts if it cannot be
+    /// told that they are worse.
+    fn close(&self, best: usize, known: f64) -> Vec<usize> {
+        let close = |level: &usize| {
+            let (proven, chance) = (self.proven(*level), self.chance(best, *level));
+            let may_be_better = proven.is_some_and(|value| value + chance * known > BETTER * known);
+            let seen = proven.or_else(|| self.value(*level));
+            let may_be_as_good = seen.is_some_and(|value| value > known * (1.0 - SURE * chance));
+            *level != best && (may_be_better || self.is_bal(*level) && may_be_as_good)
+        };
+        (0..self.levels.len()).filter(close).collect()
+    }
+
+    /// What the proof of a level showed, or else the race.
+    fn seen_of(&self, level: usize) -> Stat {
+        let proof = self.all(|member| &member.proofs[level]);
+        if proof.seconds > 0.0 { proof } else { self.together(level) }
+    }
+
+    /// Standard error of what a level is worth over what a better one is, as far as counting makes it, were they the same; none where
+    /// it is less than what matters, nor in a first race, which has to be short.
+    pub(super) fn chance(&self, better: usize, level: usize) -> f64 {
+        let (better, seconds) = (self.seen_of(better), self.seen_of(level).seconds);
+        let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
+        let bursts = self.bursts();
+        let chance = better.chance(bursts).hypot(level.chance(bursts));
+        if self.thorough && chance > BETTER - 1.0 { chance } else { 0.0 }
+    }
+
+    /// Of the best and those close to it who was watched least; `None` if there are none, or that was enough.
+    fn watch_again(&self, best: usize, close: &[usize]) -> Option<usize> {
+        let least = close.iter().copied().chain([best]).min_by_key(|level| self.watched(*level))?;
+        let more = !close.is_empty() && self.watched(least) < LONGEST && self.lost <= self.allowed;
+        more.then_some(least)
+    }
+}

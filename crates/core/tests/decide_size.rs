@@ -1,0 +1,229 @@
+//! How many vCPUs VMs get, by the whole corridor, on hosts made of numbers.
+
+mod decide_support;
+
+use std::time::Duration;
+
+use corefit_core::decide::Sizer;
+use corefit_core::{Quota, Weight};
+
+use decide_support::{ByCount, Toy, four, of_four, vm, with};
+
+#[test]
+fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
+    fn below(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.3 * f64::from(n.abs_diff(3)))
+    }
+    fn above(n: u32) -> f64 {
+        if n == 16 { 1000.0 } else { 100.0 + f64::from(n) }
+    }
+    // Below: all are much worse than VCPU-Bal's, which is taken at once; a better one is looked for two minutes later.
+    for (rate, soon, wanted) in [(below as ByCount, 4, 3), (above, 16, 16)] {
+        let one = of_four(vm("a", 16, Some(rate), four));
+        let mut toy = Toy::new(16, vec![one]);
+        let mut controller = with(Sizer::Corefit);
+        toy.rule(&mut controller, 30);
+        assert_eq!(toy.online(0), soon);
+        toy.rule(&mut controller, 130);
+        assert_eq!(toy.online(0), wanted);
+    }
+    // As long as not all is clear, also at once.
+    fn little(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
+    }
+    let one = of_four(vm("a", 16, Some(little), four));
+    let mut toy = Toy::new(16, vec![one]);
+    toy.rule(&mut with(Sizer::Corefit), 30);
+    assert_eq!(toy.online(0), 3);
+}
+
+/// Any landscape: in the end never worse than VCPU-Bal's count, near the best, and the search cost little.
+#[test]
+fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
+    thread_local!(static SEED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    fn rate(n: u32) -> f64 {
+        let mut z = (SEED.get() + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            ^ u64::from(n).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 30)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        100.0 + ((z ^ (z >> 31)) % 10_000) as f64
+    }
+    for seed in 0..64 {
+        SEED.set(seed);
+        let available = 1 + u32::try_from(seed % 16).unwrap();
+        let mut one =
+            vm("a", 16, Some(rate), |n| f64::from(n.min(1 + u32::try_from(SEED.get() % 16).unwrap())));
+        let quota_us = Some(u64::from(available) * 100_000);
+        one.state.quota = Some(Quota { quota_us, period_us: 100_000, burst_us: 0, source: String::new() });
+        let mut toy = Toy::new(16, vec![one]);
+        let mut controller = with(Sizer::Corefit);
+        // At first, and after the search among the numbers that were left out where things were clear.
+        for (search, rest) in [(60, 40), (120, 120)] {
+            toy.rule(&mut controller, search);
+            let end = u32::try_from(toy.online(0)).unwrap();
+            assert!(rate(end) >= 0.98 * rate(available), "seed {seed}: {end}, not {available}");
+            assert_eq!(toy.rule(&mut controller, rest), 0, "seed {seed}: it rests while nothing changes");
+        }
+    }
+}
+
+#[test]
+fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
+    let shapes: [(ByCount, usize); 3] = [
+        (|n| f64::from(n.min(4)), 4),
+        (|n| 0.5 * f64::from(n.min(7)), 7),
+        (|n| if n <= 4 { 4.0 } else { (4.0 - 0.8 * f64::from(n - 4)).max(2.0) }, 4),
+    ];
+    for (used, wanted) in shapes {
+        let one = of_four(vm("a", 16, None, used));
+        let mut toy = Toy::new(16, vec![one]);
+        toy.rule(&mut with(Sizer::Corefit), 30);
+        assert_eq!(toy.online(0), wanted);
+    }
+}
+
+/// A guest's counting program has ended, and others run there now: utilisation tells again.
+#[test]
+fn who_counts_no_more_is_sized_by_utilisation_again() {
+    let one =
+        of_four(vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7))));
+    let mut toy = Toy::new(16, vec![one]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 4);
+    (toy.vms[0].rate, toy.vms[0].state.progress) = (None, None);
+    toy.rule(&mut controller, 40);
+    assert_eq!(toy.online(0), 4, "it may only be silent for a while");
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 7);
+}
+
+/// It stands still for minutes and says so; then another program counts in its place, so that one look tells nothing.
+#[test]
+fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
+    let work: ByCount = |n| if n == 4 { 100.0 } else { 50.0 };
+    let one = of_four(vm("a", 16, Some(work), |n| 0.5 * f64::from(n.min(7))));
+    let mut toy = Toy::new(16, vec![one]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 4);
+    toy.vms[0].rate = Some(|_| 0.0);
+    toy.vms[0].used = |_| 0.0;
+    toy.rule(&mut controller, 180);
+    toy.vms[0].rate = Some(work);
+    toy.vms[0].used = |n| 0.5 * f64::from(n.min(7));
+    toy.vms[0].state.progress = Some(0.0);
+    toy.pass(Duration::from_secs(1));
+    assert_eq!(toy.rule(&mut controller, 30), 0, "its phase is known");
+    assert_eq!(toy.online(0), 4);
+}
+
+#[test]
+fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
+    thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });
+    fn rate(n: u32) -> f64 {
+        3000.0 / (1.0 + 0.5 * f64::from(n.abs_diff(BEST.get())))
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), |n| f64::from(n.min(8)))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.online(0), 4);
+    BEST.set(8);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 8, "another phase");
+    BEST.set(4);
+    let again = toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+    assert!(again < 12, "remembered: {again} changes are no full search");
+}
+
+/// A guest's agent brings the count late, and not at each look: each number of vCPUs is judged by what came after the change to it.
+#[test]
+fn a_count_that_comes_late_is_waited_for() {
+    fn rate(n: u32) -> f64 {
+        match n {
+            4 => 100.0,
+            2 => 70.0,
+            _ => 5.0,
+        }
+    }
+    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), |_| 2.0)]);
+    toy.vms[0].brought = Some((Duration::from_millis(700), 0.0, 0));
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert!(matches!(toy.online(0), 2 | 4), "{}", toy.online(0));
+    toy.rule(&mut controller, 180);
+    assert_eq!(toy.online(0), 4);
+}
+
+/// A guest whose count does not go on, in the middle of a race or from its start, keeps the others waiting for some seconds at most.
+#[test]
+fn who_goes_on_counting_no_more_keeps_nobody_waiting() {
+    for seconds in [2, 30] {
+        let rate: ByCount = |n| if n == 4 { 100.0 } else { 70.0 };
+        let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), |_| 2.0), vm("b", 8, Some(rate), |_| 1.0)]);
+        toy.vms[0].brought = Some((Duration::from_millis(700), 0.0, 0));
+        let mut controller = with(Sizer::Corefit);
+        toy.rule(&mut controller, seconds);
+        toy.vms[0].brought.as_mut().unwrap().0 = Duration::MAX;
+        toy.vms[1].rate = None;
+        toy.vms[1].state.progress = None;
+        toy.rule(&mut controller, 60);
+        toy.vms[1].state.weight = Some(Weight(1e5));
+        toy.rule(&mut controller, 60);
+        assert_eq!(toy.online(1), 2, "b has all");
+        let (begun, mut steps) = (toy.at, 0);
+        while toy.at - begun < 60_000_000_000 {
+            let step = controller.step(&toy.observe()).unwrap();
+            toy.obey(&mut controller, &step);
+            toy.pass(step.next);
+            steps += 1;
+        }
+        assert!(steps < 130, "{steps} looks in a minute");
+    }
+}
+
+/// What a count that is not in use could do does not show: it is looked for again, rarely.
+#[test]
+fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {
+    thread_local!(static EIGHT: std::cell::Cell<f64> = const { std::cell::Cell::new(500.0) });
+    fn rate(n: u32) -> f64 {
+        match n {
+            4 => 1000.0,
+            8 => EIGHT.get(),
+            _ => 300.0,
+        }
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), f64::from)]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+    let before = toy.vms[0].state.progress.unwrap();
+    let actions = toy.rule(&mut controller, 4 * 3600);
+    let done = (toy.vms[0].state.progress.unwrap() - before) / (4.0 * 3600.0 * 1000.0);
+    assert_eq!(toy.online(0), 4);
+    assert!((2..100).contains(&actions) && done > 0.998, "{actions} changes, {done} of the best");
+    EIGHT.set(2000.0);
+    toy.rule(&mut controller, 3700);
+    assert_eq!(toy.online(0), 8);
+    EIGHT.set(500.0);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4, "what shows is found at once");
+    EIGHT.set(2000.0);
+    toy.rule(&mut controller, 700);
+    assert_eq!(toy.online(0), 8, "ten minutes after a change");
+}
+
+#[test]
+fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {
+    fn rate(n: u32) -> f64 {
+        if n == 16 { 1000.0 } else { 10.0 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 300);
+    assert_eq!(toy.online(0), 16);
+    // Its count is there, and stands still.
+    toy.vms[0].rate = Some(|_| 0.0);
+    toy.rule(&mut controller, 1200);
+    assert_eq!(toy.online(0), 4);
+}

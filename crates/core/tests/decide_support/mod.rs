@@ -1,0 +1,144 @@
+//! Hosts made of numbers, for the tests of the corridor.
+#![allow(dead_code, reason = "every test file uses a part of this")]
+
+use std::time::Duration;
+
+use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Step};
+use corefit_core::machine::{Counters, Pcpu, Snapshot, Value, VcpuState, VmId, VmState};
+use corefit_core::{CpuId, Quota, Time, Weight};
+
+/// Something by the number of vCPUs.
+pub(crate) type ByCount = fn(u32) -> f64;
+
+/// A host of VMs whose work is a function of the number of vCPUs.
+pub(crate) struct Toy {
+    pub(crate) at: u64,
+    pub(crate) pcpus: u32,
+    pub(crate) vms: Vec<ToyVm>,
+}
+
+pub(crate) struct ToyVm {
+    pub(crate) state: VmState,
+    /// Units per second by the number of vCPUs; `None`: nobody counts.
+    pub(crate) rate: Option<ByCount>,
+    /// pCPUs used by the number of vCPUs.
+    pub(crate) used: ByCount,
+    /// Its count is brought every so often only, with the time of the guest's clock; the last one that was.
+    pub(crate) brought: Option<(Duration, f64, u64)>,
+}
+
+impl Toy {
+    pub(crate) fn new(pcpus: u32, vms: Vec<ToyVm>) -> Toy {
+        Toy { at: 0, pcpus, vms }
+    }
+
+    pub(crate) fn observe(&self) -> Snapshot {
+        let pcpu = |id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() };
+        Snapshot {
+            at: Time(self.at),
+            pcpus: (0..self.pcpus).map(pcpu).collect(),
+            vms: self.vms.iter().map(ToyVm::seen).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.at += u64::try_from(time.as_nanos()).unwrap();
+        for vm in &mut self.vms {
+            let online = u32::try_from(vm.state.online().len()).unwrap();
+            let each = (vm.used)(online) * time.as_secs_f64() * 1e9 / f64::from(online);
+            for vcpu in vm.state.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
+                let ran = Duration::from_secs_f64(each / 1e9).as_nanos();
+                *vcpu.counters.run_ns.as_mut().unwrap() += u64::try_from(ran).unwrap();
+            }
+            if let Some(rate) = vm.rate {
+                *vm.state.progress.get_or_insert(0.0) += rate(online) * time.as_secs_f64();
+            }
+            if let Some((every, units, at)) = &mut vm.brought
+                && Duration::from_nanos(self.at - *at) >= *every
+            {
+                (*units, *at) = (vm.state.progress.unwrap(), self.at);
+            }
+        }
+    }
+
+    /// Does what a plan says, and tells.
+    pub(crate) fn obey(&mut self, controller: &mut Controller, step: &Step) {
+        let mut outcomes = vec![];
+        for action in &step.plan.actions {
+            let vm = self.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
+            match &action.to {
+                Value::Vcpus(set) => {
+                    assert!(set.contains(CpuId(0)), "vCPU 0 stays: {action:?}");
+                    for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
+                        vcpu.online = set.contains(CpuId(number));
+                    }
+                }
+                Value::Weight(weight) => vm.state.weight = Some(*weight),
+                _ => panic!("{action:?}"),
+            }
+            outcomes.push(Outcome { action: action.clone(), result: Ok(action.to.clone()) });
+        }
+        controller.told(&outcomes);
+    }
+
+    /// Lets a controller rule for so long; actions taken.
+    pub(crate) fn rule(&mut self, controller: &mut Controller, seconds: u64) -> usize {
+        let end = self.at + seconds * 1_000_000_000;
+        let mut actions = 0;
+        while self.at < end {
+            let step = controller.step(&self.observe()).unwrap();
+            actions += step.plan.actions.len();
+            self.obey(controller, &step);
+            self.pass(step.next);
+        }
+        actions
+    }
+
+    pub(crate) fn online(&self, vm: usize) -> usize {
+        self.vms[vm].state.online().len()
+    }
+
+    pub(crate) fn weights(&self) -> Vec<f64> {
+        self.vms.iter().map(|vm| vm.state.weight.unwrap().0).collect()
+    }
+}
+
+impl ToyVm {
+    pub(crate) fn seen(&self) -> VmState {
+        let mut state = self.state.clone();
+        if let Some((_, units, at)) = self.brought {
+            (state.progress, state.progress_at) = (Some(units), Some(Time(at)));
+        }
+        state
+    }
+}
+
+pub(crate) fn vm(name: &str, vcpus: usize, rate: Option<ByCount>, used: ByCount) -> ToyVm {
+    let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
+    let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
+    let state = VmState {
+        id: VmId(name.into()),
+        name: name.into(),
+        weight: Some(Weight(1024.0)),
+        vcpus: vec![vcpu; vcpus],
+        progress: rate.map(|_| 0.0),
+        ..VmState::default()
+    };
+    ToyVm { state, rate, used, brought: None }
+}
+
+/// It may use four pCPUs.
+pub(crate) fn of_four(mut vm: ToyVm) -> ToyVm {
+    vm.state.quota =
+        Some(Quota { quota_us: Some(400_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    vm
+}
+
+pub(crate) fn four(_: u32) -> f64 {
+    4.0
+}
+
+pub(crate) fn with(size: Sizer) -> Controller {
+    Controller::new(Policy { size, ..Policy::default() })
+}
