@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::entitle::{Host, Slice, Vcpu, Vm, WeightRule, available_to_all, entitled};
+use crate::entitle::{Host, Slice, Vcpu, Vm, WeightRule, available_to_all, entitled_of};
 use crate::machine::{HostEstimate, Role, VmEstimate};
 use crate::{CpuSet, Cpus};
 
@@ -52,7 +52,7 @@ pub(super) fn with(seen: &HostEstimate, number: usize, online: u32, group: Optio
             vm.vcpus.iter_mut().take(vcpus).zip(0..).for_each(|(vcpu, v)| vcpu.online = v < online);
         }
     });
-    Some(entitled(&host).ok()?.cpus(number).0)
+    Some(entitled_of(&host, number).ok()?.0)
 }
 
 /// All vCPUs online, with what it wants spread over them.

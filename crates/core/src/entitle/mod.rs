@@ -65,12 +65,26 @@ pub(crate) use host::WEIGHTS;
 pub use host::{Host, HostError, Slice, Vcpu, Vm, WeightRule};
 pub use words::{Binding, quoted};
 
+use crate::Cpus;
+
 /// What each VM gets when everybody wants everything.
 ///
 /// # Errors
 /// If the host has numbers out of range or names twice.
 pub fn entitled(host: &Host) -> Result<Division, HostError> {
     Division::of(host, Wants::Everything)
+}
+
+/// What one VM (by its number in [`Host::all_vms`]) gets then: the same amount, to rounding, without what others get, why, and on
+/// which pCPUs.
+///
+/// # Errors
+/// If the host has numbers out of range or names twice.
+pub fn entitled_of(host: &Host, vm: usize) -> Result<Cpus, HostError> {
+    let mut compiled = compile::compile(host, Wants::Everything)?;
+    let (group, _) = compiled.vms[vm];
+    compiled.filling.run(Some(group));
+    Ok(Cpus(compiled.filling.sum_of(group)))
 }
 
 /// What a VM (by its number in [`Host::all_vms`]) could get now: it wants everything, the others what

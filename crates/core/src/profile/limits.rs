@@ -21,7 +21,7 @@ pub(super) fn limits(
         told.push("It has one working thread: no machine makes it faster by more CPUs.".to_owned());
         if features.idle > WORTH {
             told.push(format!(
-                "It is not active {} of the time (input, output, sleep).",
+                "It is not active {} of the time (input, output, sleep). Speedups count cores that work, so they are below 1.",
                 percent(features.idle)
             ));
         }

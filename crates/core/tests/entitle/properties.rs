@@ -4,7 +4,8 @@
 use std::cell::Cell;
 
 use corefit_core::entitle::{
-    Crowds, Division, Host, Slice, TOLERANCE, Vcpu, Vm, Wants, WeightRule, available_to_all, group,
+    Crowds, Division, Host, Slice, TOLERANCE, Vcpu, Vm, Wants, WeightRule, available_to_all, entitled_of,
+    group,
 };
 use corefit_core::{CpuId, CpuSet, Cpus, Weight};
 
@@ -130,6 +131,41 @@ fn what_all_vms_have_available_is_what_each_has() {
             assert!(same, "seed {seed}, VM {vm}: {got}, alone {expected}\n{instance:#?}");
         }
     });
+}
+
+#[test]
+fn what_one_vm_is_entitled_to_is_its_part_of_the_division() {
+    for_all(EVERYTHING, 2, |seed, instance| {
+        let host = instance.host();
+        let all = Division::of(&host, Wants::Everything).unwrap();
+        for vm in 0..all.vms() {
+            let (got, expected) = (entitled_of(&host, vm).unwrap(), all.cpus(vm));
+            assert!((got.0 - expected.0).abs() < TOLERANCE, "seed {seed}, VM {vm}: {got}, {expected}");
+        }
+    });
+}
+
+#[test]
+fn a_host_that_is_solved_in_parts_has_the_same_available() {
+    let (mut host, mut more) = (middling(1), Vec::new());
+    for seed in 2..18 {
+        let other = middling(seed);
+        let renamed = other.vms.into_iter().map(|vm| Vm { name: format!("{}-{seed}", vm.name), ..vm });
+        more.extend(renamed);
+    }
+    host.vms.extend(more);
+    host.pcpus = CpuSet::first(200);
+    for (i, vm) in host.vms.iter_mut().enumerate() {
+        // Some are crowded, others are not.
+        let all = (i % 3 == 0).then(|| CpuSet::first(200));
+        vm.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = all.clone().or(vcpu.affinity.take()));
+    }
+    let available = available_to_all(&host).unwrap();
+    assert!(available.len() > 256, "{}", available.len());
+    for (vm, got) in available.into_iter().enumerate() {
+        let alone = Division::of(&host, Wants::Everywhere(vm)).unwrap().cpus(vm);
+        assert!((got.0 - alone.0).abs() < TOLERANCE, "VM {vm}: {got}, alone {alone}");
+    }
 }
 
 /// A host of 96 vCPUs: enough for long paths, many full sets and masks of several words.
