@@ -438,11 +438,13 @@ impl Controller {
                 may_search: false,
             }
         };
+        let scratch = RefCell::default();
         // What they would be entitled to, by number of vCPUs; once each.
         let entitled =
             |asked: &Asked, crowd: Option<&Crowd>, known: &RefCell<BTreeMap<_, _>>, online: u32| {
                 let cpuset = || Some(crowd?.pick(asked.number, asked.width.as_ref()?, online as usize));
-                let with = || hypothesis::with(seen, asked.number, online, cpuset());
+                let with =
+                    || hypothesis::with(seen, asked.number, online, cpuset(), &mut scratch.borrow_mut());
                 *known.borrow_mut().entry(online).or_insert_with(with)
             };
         let mut subjects = Vec::new();

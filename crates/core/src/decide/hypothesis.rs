@@ -31,7 +31,14 @@ pub(super) fn available(seen: &HostEstimate, groups: &BTreeMap<usize, CpuSet>) -
 
 /// What a VM would be entitled to with so many vCPUs online, a control group with this cpuset, by the host's own rule. A
 /// division of the whole host, each time but where it has those online now.
-pub(super) fn with(seen: &HostEstimate, number: usize, online: u32, group: Option<CpuSet>) -> Option<f64> {
+/// `scratch`: a copy of the host, made at the first call and left as it was.
+pub(super) fn with(
+    seen: &HostEstimate,
+    number: usize,
+    online: u32,
+    group: Option<CpuSet>,
+    scratch: &mut Option<Host>,
+) -> Option<f64> {
     let vcpus = &seen.vms[number].seen.vcpus;
     let now = match &group {
         Some(set) => vcpus.first().is_some_and(|vcpu| vcpu.affinity.as_ref() == Some(set)),
@@ -40,19 +47,27 @@ pub(super) fn with(seen: &HostEstimate, number: usize, online: u32, group: Optio
     if let Some(division) = seen.division.as_ref().filter(|_| now) {
         return Some(division.cpus(number).0);
     }
-    let mut host = seen.host.clone();
+    let host = scratch.get_or_insert_with(|| seen.host.clone());
     let vcpus = vcpus.len();
-    each(&mut host, |this, vm| {
+    let mut before = Vec::new();
+    each(host, |this, vm| {
         if this != number {
             return;
         }
+        before.clone_from(&vm.vcpus);
         if let Some(set) = &group {
             regroup(vm, &seen.vms[number], set);
         } else {
             vm.vcpus.iter_mut().take(vcpus).zip(0..).for_each(|(vcpu, v)| vcpu.online = v < online);
         }
     });
-    Some(entitled_of(&host, number).ok()?.0)
+    let found = entitled_of(host, number);
+    each(host, |this, vm| {
+        if this == number {
+            vm.vcpus = std::mem::take(&mut before);
+        }
+    });
+    Some(found.ok()?.0)
 }
 
 /// All vCPUs online, with what it wants spread over them.

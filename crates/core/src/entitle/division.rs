@@ -51,6 +51,8 @@ pub struct FullSet {
     pub pcpus: CpuSet,
     /// The VMs of the set, by number, and which of their vCPUs belong to it.
     pub vms: Vec<(usize, CpuSet)>,
+    /// Those of them who want most, as many as a sentence may need.
+    pub(super) first: Vec<usize>,
 }
 
 /// A division of a host's pCPUs among its VMs. VMs have the numbers of [`Host::all_vms`], vCPUs
@@ -135,7 +137,7 @@ impl Division {
     /// The same, remembered among others.
     pub(super) fn crowd_of(&self, vm: usize, vcpu: usize, crowds: &mut Crowds) -> Arc<FullSet> {
         let Some(leaf) = self.leaf(vm, vcpu) else {
-            return Arc::new(FullSet { pcpus: CpuSet::default(), vms: Vec::new() });
+            return Arc::new(FullSet { pcpus: CpuSet::default(), vms: Vec::new(), first: Vec::new() });
         };
         if let Some(known) = crowds.of(leaf) {
             return known;
@@ -156,7 +158,8 @@ impl Division {
                 vms.push((vm, inside));
             }
         }
-        let full = FullSet { pcpus: self.pcpus(&closure.pcpus), vms };
+        let first = self.who_want_most(&vms);
+        let full = FullSet { pcpus: self.pcpus(&closure.pcpus), vms, first };
         crowds.add(leaf, closure.leaves, full)
     }
 

@@ -104,23 +104,34 @@ impl Division {
         }
     }
 
+    /// Of the VMs of a full set those that a sentence about one of them may name: who wants most first.
+    pub(super) fn who_want_most(&self, vms: &[(usize, CpuSet)]) -> Vec<usize> {
+        let mut all: Vec<usize> = vms.iter().map(|(vm, _)| *vm).collect();
+        let most_first = |a: &usize, b: &usize| self.wanted(*b).total_cmp(&self.wanted(*a)).then(a.cmp(b));
+        // The one that it is about, and one more in the place of "and 1 more".
+        let enough = NAMED + 2;
+        if enough < all.len() {
+            all.select_nth_unstable_by(enough, most_first);
+            all.truncate(enough);
+        }
+        all.sort_by(most_first);
+        all
+    }
+
     /// `, shared with b, c and 7 more`, who wants most first.
     fn company(&self, vm: usize, full: &FullSet) -> String {
-        let mut others: Vec<usize> = full.vms.iter().map(|(other, _)| *other).filter(|&o| o != vm).collect();
-        let most_first = |a: &usize, b: &usize| self.wanted(*b).total_cmp(&self.wanted(*a)).then(a.cmp(b));
-        let named = if others.len() <= NAMED + 1 { others.len() } else { NAMED };
-        if named < others.len() {
-            others.select_nth_unstable_by(named, most_first);
-        }
-        others[..named].sort_by(most_first);
-        let names: Vec<String> = others[..named].iter().map(|&other| quoted(self.name(other))).collect();
-        let last = match (others.len() - named, names.as_slice()) {
+        let own = full.vms.binary_search_by_key(&vm, |(other, _)| *other).is_ok();
+        let others = full.vms.len() - usize::from(own);
+        let named = if others <= NAMED + 1 { others } else { NAMED };
+        let first = full.first.iter().filter(|other| **other != vm).take(named);
+        let names: Vec<String> = first.map(|&other| quoted(self.name(other))).collect();
+        let last = match (others - named, names.as_slice()) {
             (_, []) => return ", with the VM's own vCPUs only".into(),
             (0, [alone]) => return format!(", shared with {alone}"),
             (0, [.., last]) => last.clone(),
             (more, _) => format!("{more} more"),
         };
-        let first = if others.len() == named { &names[..named - 1] } else { &names[..] };
+        let first = if others == named { &names[..named - 1] } else { &names[..] };
         format!(", shared with {} and {last}", first.join(", "))
     }
 }
