@@ -97,6 +97,22 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 7);
 }
 
+/// The count is there, and stands still, while it works.
+#[test]
+fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {
+    let one =
+        of_four(vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7))));
+    let mut toy = Toy::new(16, vec![one]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 4);
+    toy.vms[0].rate = Some(|_| 0.0);
+    toy.rule(&mut controller, 500);
+    assert_eq!(toy.online(0), 4, "it may only do little for a while");
+    toy.rule(&mut controller, 900);
+    assert_eq!(toy.online(0), 7);
+}
+
 /// It stands still for minutes and says so; then another program counts in its place, so that one look tells nothing.
 #[test]
 fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
@@ -211,19 +227,4 @@ fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {
     EIGHT.set(2000.0);
     toy.rule(&mut controller, 700);
     assert_eq!(toy.online(0), 8, "ten minutes after a change");
-}
-
-#[test]
-fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {
-    fn rate(n: u32) -> f64 {
-        if n == 16 { 1000.0 } else { 10.0 }
-    }
-    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 300);
-    assert_eq!(toy.online(0), 16);
-    // Its count is there, and stands still.
-    toy.vms[0].rate = Some(|_| 0.0);
-    toy.rule(&mut controller, 1200);
-    assert_eq!(toy.online(0), 4);
 }
