@@ -1,6 +1,7 @@
 //! `corefit explain` and `corefit record` as commands: exit codes, errors, and recordings that are
 //! written and played.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -162,7 +163,7 @@ fn a_recorder_that_is_killed_or_interrupted_leaves_what_it_saw() {
             if let Some(status) = recorder.0.try_wait().unwrap() {
                 let mut why = String::new();
                 let _ = std::io::Read::read_to_string(recorder.0.stderr.as_mut().unwrap(), &mut why);
-                println!("skipped: corefit record ended with {status}: {why}");
+                let _ = writeln!(std::io::stderr(), "skipped: corefit record ended with {status}: {why}");
                 assert_eq!(status.code(), Some(2));
                 return;
             }

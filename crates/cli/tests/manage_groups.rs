@@ -9,6 +9,7 @@ mod vm_support;
 #[expect(dead_code, reason = "the rest is for VMs")]
 mod manage_support;
 
+use std::io::Write as _;
 use std::process::{Child, Command};
 
 use cgroup_support::{Group, Hierarchy, or_skip};
@@ -75,7 +76,7 @@ fn containers_are_sized_by_their_cpusets_apart_and_put_back() {
     let before = (a.cpus(), b.cpus());
     let online: corefit_core::CpuSet = before.0.parse().unwrap();
     if online.len() < 2 {
-        println!("skipped: one CPU cannot be divided");
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
         return;
     }
     let machine = format!("cgroups:/{},/{}", a.name, b.name);
@@ -114,7 +115,7 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     let (a, b) = (or_skip!(a), or_skip!(b));
     let before = a.cpus();
     if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
-        println!("skipped: one CPU cannot be divided");
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
         return;
     }
     let machine = format!("cgroups:/{},/{}", a.name, b.name);
@@ -165,7 +166,7 @@ fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_a
     let group = or_skip!(Container::start(&cpu, &cpuset));
     let before = group.cpus();
     if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
-        println!("skipped: one CPU cannot be divided");
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
         return;
     }
     let machine = format!("cgroups:/{}", group.name);
@@ -214,7 +215,7 @@ fn a_group_that_blocks_often_gets_a_shorter_slice_which_is_put_back_after_any_en
     let mut groups = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
     let seen = groups.observe().unwrap().vms.remove(0);
     if let Some(why) = seen.fixed(LeverKind::Slice) {
-        println!("skipped: {why}");
+        let _ = writeln!(std::io::stderr(), "skipped: {why}");
         return;
     }
     let mut slice = || match groups.current(&seen.id, Lever::Slice(0)) {

@@ -7,6 +7,7 @@ mod vm_support;
 #[expect(dead_code, reason = "the rest is for tests of sizes")]
 mod manage_support;
 
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -65,7 +66,7 @@ fn waiting(vms: &Vms, name: &str) -> f64 {
 #[test]
 fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_daemon() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("skipped: one pCPU is not enough to place two vCPUs");
+        let _ = writeln!(std::io::stderr(), "skipped: one pCPU is not enough to place two vCPUs");
         return;
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -43,9 +43,18 @@ pub fn available_to_all(host: &Host) -> Result<Vec<Cpus>, HostError> {
         // The last one here: most hosts have no other.
         let (last, others) =
             parts.split_last().map_or((None, &parts[..]), |(last, others)| (Some(last), others));
-        let others: Vec<_> = others.iter().map(|part| scope.spawn(|| solve(part, filling, rounds))).collect();
+        let begin = |part| {
+            let thread =
+                std::thread::Builder::new().spawn_scoped(scope, move || solve(part, filling, rounds));
+            // Who may not begin a thread does it here.
+            thread.map_err(|_| solve(part, filling, rounds))
+        };
+        let others: Vec<_> = others.iter().copied().map(begin).collect();
         let last = last.map(|part| solve(part, filling, rounds));
-        let joined = others.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let joined = others.into_iter().map(|part| match part {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(solved) => solved,
+        });
         joined.chain(last).collect()
     });
     for (raise, cpus) in open.iter().zip(solved.into_iter().flatten()) {

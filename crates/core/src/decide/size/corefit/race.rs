@@ -101,6 +101,8 @@ struct Level {
     out: bool,
     /// What there is, VCPU-Bal's, all: they get a second look in any case.
     sure: bool,
+    /// Of the proof, whether guests followed or not.
+    watched: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +126,8 @@ pub(super) struct Race {
     order: Vec<usize>,
     stage: Stage,
     thorough: bool,
+    /// It is nobody's first race: there is time to watch on.
+    patient: bool,
     window: Duration,
     round: u32,
     /// The level whose turn it is.
@@ -172,10 +176,14 @@ impl Race {
         };
         Race {
             members: entrants.iter().enumerate().map(member).collect(),
-            levels: rows.iter().map(|&(sure, _)| Level { out: false, sure }).collect(),
+            levels: rows
+                .iter()
+                .map(|&(sure, _)| Level { out: false, sure, watched: Duration::ZERO })
+                .collect(),
             order: (0..rows.len()).collect(),
             stage: Stage::First,
             thorough: entrants.iter().any(|entrant| entrant.all),
+            patient: entrants.iter().all(|entrant| entrant.all),
             window: entrants.iter().map(|entrant| entrant.window).max().unwrap_or_default(),
             round: 0,
             turn: 0,
@@ -253,7 +261,7 @@ impl Race {
             // Guests that do not follow: another level, or none.
             let nobody = !self.members.iter().any(follows);
             self.levels[turn].out |= nobody;
-            return nobody && self.go_on();
+            return nobody && if self.stage == Stage::Proof { self.give_up() } else { self.go_on() };
         }
         let seconds = over.as_secs_f64();
         let proof = self.stage == Stage::Proof;
@@ -265,7 +273,10 @@ impl Race {
         }
         self.looked += over;
         if proof {
-            self.count_proof(seconds);
+            self.levels[turn].watched += over;
+            if self.patient {
+                self.count_proof(seconds);
+            }
             return self.looked >= self.watch && self.prove();
         }
         let (value, best) = (self.value(turn).unwrap_or(0.0), self.best());
@@ -491,7 +502,7 @@ impl Race {
             member.stats.push(Stat::default());
             member.proofs.push(Stat::default());
         }
-        self.levels.push(Level { out: false, sure: true });
+        self.levels.push(Level { out: false, sure: true, watched: Duration::ZERO });
         self.turn = self.levels.len() - 1;
         self.round = ROUNDS - 1;
         self.stage = Stage::Mixed;

@@ -13,12 +13,14 @@
 
 use std::time::Duration;
 
-use super::{BETTER, PROOF, Race, Stage, Stat, UNITS};
+use super::{BETTER, CLEAR, Member, PROOF, Race, Stage, Stat, UNITS};
 
 /// Levels that may be as good as the best are watched for so long each, at most.
 const LONGEST: Duration = Duration::from_secs(16);
 /// VCPU-Bal's counts are given up for what is better by so many standard errors.
 const SURE: f64 = 2.0;
+/// But for what is better than this says they always are.
+const ENOUGH: f64 = 0.8;
 
 impl Race {
     pub(super) fn begin_proof(&mut self) -> bool {
@@ -32,11 +34,12 @@ impl Race {
 
     /// Whether what is watched is as good as it seemed; if not, the next one. `true` if it is over.
     pub(super) fn prove(&mut self) -> bool {
-        let Some((best, known)) = self.best_proven() else { return true };
+        let (best, known) = self.best_proven().unwrap_or((self.turn, 0.0));
         let close = self.close(best, known);
-        let next = self.rival(known).or_else(|| self.watch_again(best, &close));
+        let next = self.rival(best, known).or_else(|| self.watch_again(best, &close));
         // Who cannot be told from VCPU-Bal's counts does not take their place.
-        let end = close.iter().copied().find(|level| self.is_bal(*level)).unwrap_or(best);
+        let enough = |level: usize| self.proven(level).is_some_and(|value| value > ENOUGH * known);
+        let end = close.iter().copied().find(|level| self.is_bal(*level) && enough(*level)).unwrap_or(best);
         let from = std::mem::replace(&mut self.turn, next.unwrap_or(end));
         if from == self.turn {
             self.begin_watch();
@@ -49,6 +52,12 @@ impl Race {
             self.stage = Stage::Back;
         }
         false
+    }
+
+    /// Guests that do not follow: this level is watched no more.
+    pub(super) fn give_up(&mut self) -> bool {
+        self.levels[self.turn].watched = LONGEST;
+        self.prove()
     }
 
     /// What trying others than the best cost in a look.
@@ -64,7 +73,7 @@ impl Race {
     }
 
     fn watched(&self, level: usize) -> Duration {
-        Duration::from_secs_f64(self.all(|member| &member.proofs[level]).seconds)
+        self.levels[level].watched
     }
 
     fn proven(&self, level: usize) -> Option<f64> {
@@ -77,14 +86,14 @@ impl Race {
     }
 
     /// A level that was worth more in the race than what is proven so far.
-    fn rival(&self, known: f64) -> Option<usize> {
-        let open = (0..self.levels.len()).filter(|level| self.proven(*level).is_none());
+    fn rival(&self, best: usize, known: f64) -> Option<usize> {
+        let open = (0..self.levels.len()).filter(|level| self.watched(*level).is_zero());
         // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
         let now = self.all(|member| &member.proofs[self.turn]);
         let few = |seen: &Stat| now.units * seen.seconds < UNITS * now.seconds;
         let may_be = |level: usize, value: f64| match self.is_bal(level) {
             true if few(&self.together(level)) => f64::INFINITY,
-            true => (value + self.unit(level)).max(value + SURE * self.chance(self.turn, level) * known),
+            true => (value + self.unit(level)).max(value + SURE * self.chance(best, level) * known),
             false => value / BETTER,
         };
         let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
@@ -99,26 +108,29 @@ impl Race {
             let (proven, chance) = (self.proven(*level), self.chance(best, *level));
             let may_be_better = proven.is_some_and(|value| value + chance * known > BETTER * known);
             let seen = proven.or_else(|| self.value(*level));
-            let may_be_as_good = seen.is_some_and(|value| value > known * (1.0 - SURE * chance));
+            let may_be_as_good = seen.is_some_and(|value| value > known * (1.0 - SURE * chance).max(CLEAR));
             *level != best && (may_be_better || self.is_bal(*level) && may_be_as_good)
         };
         (0..self.levels.len()).filter(close).collect()
     }
 
-    /// What the proof of a level showed, or else the race.
-    fn seen_of(&self, level: usize) -> Stat {
-        let proof = self.all(|member| &member.proofs[level]);
-        if proof.seconds > 0.0 { proof } else { self.together(level) }
-    }
-
     /// Standard error of what a level is worth over what a better one is, as far as counting makes it, were they the same; none where
-    /// it is less than what matters, nor in a first race, which has to be short.
+    /// it is less than what matters, nor in first races, which have to be short.
     pub(super) fn chance(&self, better: usize, level: usize) -> f64 {
-        let (better, seconds) = (self.seen_of(better), self.seen_of(level).seconds);
-        let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
+        if !self.patient {
+            return 0.0;
+        }
         let bursts = self.bursts();
-        let chance = better.chance(bursts).hypot(level.chance(bursts));
-        if self.thorough && chance > BETTER - 1.0 { chance } else { 0.0 }
+        let one = |member: &Member| {
+            let (better, seconds) = (member.seen_of(better), member.seen_of(level).seconds);
+            let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
+            better.chance(bursts).hypot(level.chance(bursts))
+        };
+        // What levels are worth is the mean over VMs.
+        let all: Vec<f64> = self.members.iter().filter(|member| member.usual() > 0.0).map(one).collect();
+        let sum = all.iter().map(|chance| chance * chance).sum::<f64>().sqrt();
+        let chance = sum / crate::share::count(all.len().max(1));
+        if chance > BETTER - 1.0 { chance } else { 0.0 }
     }
 
     /// Of the best and those close to it who was watched least; `None` if there are none, or that was enough.
@@ -126,5 +138,12 @@ impl Race {
         let least = close.iter().copied().chain([best]).min_by_key(|level| self.watched(*level))?;
         let more = !close.is_empty() && self.watched(least) < LONGEST && self.lost <= self.allowed;
         more.then_some(least)
+    }
+}
+
+impl Member {
+    /// What the proof of a level showed, or else the race.
+    fn seen_of(&self, level: usize) -> Stat {
+        if self.proofs[level].seconds > 0.0 { self.proofs[level] } else { self.stats[level] }
     }
 }

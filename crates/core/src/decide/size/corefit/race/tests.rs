@@ -219,3 +219,46 @@ fn what_work_that_is_done_by_chance_cannot_tell_from_vcpu_bals_count_does_not_ta
     let better = ends(|n| if n == 4 { 20.0 } else { 10.0 });
     assert!(better(4) >= 30, "{} of 40", better(4));
 }
+
+/// A guest that takes part with what `has` makes of the count wanted and the number of the look, ten units a second; where it ends.
+fn ends(all: bool, has: impl Fn(u32, u32) -> u32) -> u32 {
+    let one = Entrant { all, ..entrant(0, &[2, 2, 8, 6, 4, 3], 2, 5.0) };
+    let mut race = Race::new(std::slice::from_ref(&one));
+    for number in 0..2000 {
+        let Some(wanted) = race.count(&one.id) else { panic!("it is in the race") };
+        let (online, over) = (has(wanted, number), race.next());
+        let rate = if online == 4 { 14.0 } else { 10.0 };
+        let look = Look { online, units: (rate * over.as_secs_f64()).round(), used: 1.0, part: 1.0 };
+        if race.look(over, &[(one.id.clone(), look)]) {
+            return race.count(&one.id).unwrap_or(0);
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn it_ends_whenever_a_guest_stops_following() {
+    for all in [false, true] {
+        for until in 0..300 {
+            for stuck in [2, 4, 8] {
+                ends(all, |wanted, number| if number < until { wanted } else { stuck });
+                // By turns, as of one that brings vCPUs online again.
+                ends(all, |wanted, number| if number < until || number % 2 == 0 { wanted } else { stuck });
+            }
+        }
+    }
+}
+
+#[test]
+fn vcpu_bals_count_does_not_take_the_place_of_what_did_much_more_when_the_budget_is_used_up() {
+    let one = Entrant { all: true, ..entrant(0, &[4, 2, 8], 2, 0.1) };
+    let mut race = Race::new(std::slice::from_ref(&one));
+    let mut over = false;
+    while !over {
+        let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
+        let rate = if online == 4 { 10.0 } else { 4.0 };
+        let look = Look { online, units: rate * race.next().as_secs_f64(), used: 1.0, part: 1.0 };
+        over = race.look(race.next(), &[(one.id.clone(), look)]);
+    }
+    assert_eq!(race.count(&one.id), Some(4));
+}
