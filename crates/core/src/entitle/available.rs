@@ -8,7 +8,6 @@
 //! one found, and the search ends when the VM's own vCPUs are held by full sets or limits.
 
 use std::ops::Range;
-use std::panic::resume_unwind;
 
 use super::compile::{Compiled, Wants, compile};
 use super::fill::{Filling, Round};
@@ -37,59 +36,24 @@ pub fn available_to_all(host: &Host) -> Result<Vec<Cpus>, HostError> {
     }
     // Those that take more come later: what others have only shrinks, and what flows changes little.
     open.sort_by(|a, b| a.unchanged.cmp(&b.unchanged).then(a.appetite.total_cmp(&b.appetite)));
-    let parts: Vec<&[Raise]> = open.chunks(open.len().div_ceil(PARTS).max(WORTH_IT)).collect();
-    let (filling, rounds) = (&compiled.filling, rounds.as_slice());
-    let solved: Vec<Vec<Cpus>> = std::thread::scope(|scope| {
-        // The last one here: most hosts have no other.
-        let (last, others) =
-            parts.split_last().map_or((None, &parts[..]), |(last, others)| (Some(last), others));
-        let begin = |part| {
-            let thread =
-                std::thread::Builder::new().spawn_scoped(scope, move || solve(part, filling, rounds));
-            // Who may not begin a thread does it here.
-            thread.map_err(|_| solve(part, filling, rounds))
-        };
-        let others: Vec<_> = others.iter().copied().map(begin).collect();
-        let last = last.map(|part| solve(part, filling, rounds));
-        let joined = others.into_iter().map(|part| match part {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            Err(solved) => solved,
-        });
-        joined.chain(last).collect()
-    });
-    for (raise, cpus) in open.iter().zip(solved.into_iter().flatten()) {
-        result[raise.vm] = cpus;
-    }
-    Ok(result)
-}
-
-/// Large hosts are solved in so many parts at the same time, whatever CPUs there are: the last bits of a result depend on them.
-const PARTS: usize = 4;
-/// VMs of a part at least: a thread and its own copy of the host cost as much as some of them.
-const WORTH_IT: usize = 64;
-
-/// What each of these VMs has available, in their order.
-fn solve(open: &[Raise], filling: &Filling, rounds: &[Round]) -> Vec<Cpus> {
-    let mut filling = filling.clone();
-    let mut before = Trajectory::new(&filling.tree);
+    let mut before = Trajectory::new(&compiled.filling.tree);
     let mut done = 0;
     let mut fresh = false;
-    let one = |raise: &Raise| {
+    for raise in open {
         let (unchanged, suspects) = rounds.split_at(raise.unchanged);
         if raise.unchanged > done {
             let stopped = unchanged[done..].iter().flat_map(|round| round.stopped.iter().copied());
-            before.stop(&filling.tree, stopped.collect::<Vec<_>>());
+            before.stop(&compiled.filling.tree, stopped.collect::<Vec<_>>());
             (done, fresh) = (raise.unchanged, false);
         }
         if !fresh {
-            filling.rewind(before.clone(), unchanged);
+            compiled.filling.rewind(before.clone(), unchanged);
         }
-        filling.expect(unchanged.last().map_or(0.0, |round| round.time), suspects);
-        let cpus = Cpus(raise.solve(&mut filling));
-        fresh = filling.rounds.is_empty();
-        cpus
-    };
-    open.iter().map(one).collect()
+        compiled.filling.expect(unchanged.last().map_or(0.0, |round| round.time), suspects);
+        result[raise.vm] = Cpus(raise.solve(&mut compiled.filling));
+        fresh = compiled.filling.rounds.is_empty();
+    }
+    Ok(result)
 }
 
 /// A VM that shall want everything.

@@ -15,7 +15,7 @@
 //! Sets found too late for this event are *suspects* for the next ones: as each was overfull at some
 //! time, the next event comes no later than it is full, which gives a good time to begin with.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use super::flow::{Crowd, Network, SHORT};
 use super::tree::{Levels, TIE, Trajectory, Tree};
@@ -29,9 +29,9 @@ pub(crate) struct Filling {
     /// The sets that filled up, in the order of time.
     pub(crate) rounds: Vec<Round>,
     now: f64,
-    suspects: Vec<(f64, Arc<Crowd>)>,
+    suspects: Vec<(f64, Rc<Crowd>)>,
     /// The sets that ended the last run.
-    last: Vec<(f64, Arc<Crowd>)>,
+    last: Vec<(f64, Rc<Crowd>)>,
     levels: Levels,
     amounts: Vec<f64>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Filling {
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(crate) time: f64,
-    pub(crate) crowd: Arc<Crowd>,
+    pub(crate) crowd: Rc<Crowd>,
     /// Those of the set that stopped below their limits, with their amounts.
     pub(crate) stopped: Vec<(usize, f64)>,
 }
@@ -77,7 +77,7 @@ impl Filling {
     pub(crate) fn expect(&mut self, now: f64, suspects: &[Round]) {
         self.now = now;
         self.suspects.clear();
-        self.suspects.extend(suspects.iter().map(|round| (round.time, Arc::clone(&round.crowd))));
+        self.suspects.extend(suspects.iter().map(|round| (round.time, Rc::clone(&round.crowd))));
         if suspects.is_empty() {
             self.suspect_all();
         }
@@ -88,7 +88,7 @@ impl Filling {
         let everything =
             Crowd { leaves: self.network.active().to_vec(), pcpus: self.network.open().to_vec() };
         let capacity = self.network.capacity(&everything.pcpus);
-        self.suspects.push((capacity, Arc::new(everything)));
+        self.suspects.push((capacity, Rc::new(everything)));
     }
 
     /// Fills until nothing grows, or until a full set or a limit holds all leaves of the `watched`
@@ -138,7 +138,7 @@ impl Filling {
         tree.members(group).map(|leaf| trajectory.amount_at(tree, leaf, levels)).sum()
     }
 
-    fn has_ended(&mut self, group: usize, full: &[Arc<Crowd>]) -> bool {
+    fn has_ended(&mut self, group: usize, full: &[Rc<Crowd>]) -> bool {
         let Filling { tree, trajectory, levels, .. } = self;
         let satisfied = trajectory.walk_to(tree, group, self.now, levels);
         satisfied
@@ -151,7 +151,7 @@ impl Filling {
 
     /// When the suspect that seemed earliest is full, and which it is; if there is none, when
     /// everything rests.
-    fn first_suspect(&mut self) -> (f64, Vec<Arc<Crowd>>) {
+    fn first_suspect(&mut self) -> (f64, Vec<Rc<Crowd>>) {
         let rest = self.trajectory.rest();
         loop {
             let times = self.suspects.iter().enumerate().map(|(i, (time, _))| (i, *time));
@@ -171,7 +171,7 @@ impl Filling {
 
     /// The part of a set that did not leave with another one, and the pCPUs that it may use now:
     /// they can be more than then, if it was found after others had left.
-    fn remaining(&self, crowd: &Crowd) -> Arc<Crowd> {
+    fn remaining(&self, crowd: &Crowd) -> Rc<Crowd> {
         let active = |&leaf: &usize| self.network.is_active(leaf);
         let leaves: Vec<usize> = crowd.leaves.iter().copied().filter(active).collect();
         let mut pcpus = vec![0; crowd.pcpus.len()];
@@ -181,15 +181,15 @@ impl Filling {
                 break;
             }
         }
-        Arc::new(Crowd { leaves, pcpus })
+        Rc::new(Crowd { leaves, pcpus })
     }
 
     /// The earliest time at which one of these sets is full, and all that are so; the others
     /// become suspects.
-    fn first_of(&mut self, crowds: Vec<Crowd>, before: f64) -> Option<(f64, Vec<Arc<Crowd>>)> {
-        let mut times: Vec<(f64, Arc<Crowd>)> = Vec::with_capacity(crowds.len());
+    fn first_of(&mut self, crowds: Vec<Crowd>, before: f64) -> Option<(f64, Vec<Rc<Crowd>>)> {
+        let mut times: Vec<(f64, Rc<Crowd>)> = Vec::with_capacity(crowds.len());
         for crowd in crowds {
-            times.push((self.filled_at(&crowd, before, before).unwrap_or(before), Arc::new(crowd)));
+            times.push((self.filled_at(&crowd, before, before).unwrap_or(before), Rc::new(crowd)));
         }
         let first = times.iter().map(|(time, _)| *time).min_by(f64::total_cmp)?;
         let (now, later) = times.into_iter().partition::<Vec<_>, _>(|(time, _)| *time <= first);
@@ -235,7 +235,7 @@ impl Filling {
     }
 
     /// Stops the leaves of sets that are full now, unless they are satisfied now.
-    fn stop(&mut self, full: Vec<Arc<Crowd>>) {
+    fn stop(&mut self, full: Vec<Rc<Crowd>>) {
         let satisfied = self.trajectory.satisfied(&self.tree, self.now, &mut self.levels);
         self.trajectory.amounts(&self.tree, self.now, &mut self.levels, &mut self.amounts);
         let mut all = Vec::new();
@@ -250,7 +250,7 @@ impl Filling {
                 })
                 .collect();
             all.extend_from_slice(&stopped);
-            self.rounds.push(Round { time: self.now, crowd: Arc::clone(crowd), stopped });
+            self.rounds.push(Round { time: self.now, crowd: Rc::clone(crowd), stopped });
         }
         self.trajectory.stop(&self.tree, all);
         self.network.retire(full.iter().map(|crowd| &**crowd));

@@ -105,8 +105,6 @@ struct State {
     rest: f64,
     /// Where the level grows faster than before: a child was satisfied.
     bends: Vec<Bend>,
-    /// The children, leaves first, by the level at which each is satisfied.
-    order: Vec<usize>,
     /// What it delivers, if that is not what it was offered, and matters.
     delivery: Option<Delivery>,
 }
@@ -333,7 +331,6 @@ impl Trajectory {
 
     /// Recomputes one group from its children.
     fn refresh(&mut self, tree: &Tree, group: usize) {
-        let State { mut order, mut bends, .. } = std::mem::take(&mut self.states[group]);
         let leaves = tree.members(group).map(|i| {
             let saturation = if self.stopped[i] { f64::INFINITY } else { self.top[i] };
             (tree.leaves[i].weight, saturation, self.top[i])
@@ -342,23 +339,19 @@ impl Trajectory {
             let state = &self.states[g];
             (tree.groups[g].weight, state.saturation, state.rest)
         });
-        // (level at which it is satisfied, weight) of each child.
+        // (level at which it is satisfied, weight) of each child that will be.
         let mut ends: Vec<(f64, f64)> = Vec::with_capacity(leaves.len() + groups.len());
         let (mut forever, mut last) = (0.0, 0.0_f64);
         for (weight, saturation, rest) in leaves.chain(groups) {
             last = last.max(rest / weight);
-            ends.push((saturation / weight, weight));
-            if !saturation.is_finite() {
+            if saturation.is_finite() {
+                ends.push((saturation / weight, weight));
+            } else {
                 forever += weight;
             }
         }
-        if order.len() != ends.len() {
-            order = (0..ends.len()).collect();
-        }
-        sort_again(&mut order, |child| ends[child].0);
-        let finite = order.partition_point(|&child| ends[child].0.is_finite());
-        fill_bends(&mut bends, order[..finite].iter().map(|&child| ends[child]), forever);
-        let mut state = State { bends, order, ..State::default() };
+        ends.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let mut state = State { bends: bends(&ends, forever), ..State::default() };
         let cap = tree.groups[group].cap;
         let all = match state.bends.last() {
             Some(end) if forever == 0.0 => end.offered,
@@ -393,41 +386,19 @@ impl Trajectory {
 /// reaches its limit and is crowded at once counts as satisfied.
 pub(crate) const TIE: f64 = 1e-11;
 
-/// Sorts what was sorted before, but for a few whose keys changed.
-fn sort_again(order: &mut [usize], key: impl Fn(usize) -> f64) {
-    let mut left = 4 * order.len();
-    for i in 1..order.len() {
-        let (moved, its) = (order[i], key(order[i]));
-        let mut to = i;
-        while to > 0 && key(order[to - 1]) > its {
-            order[to] = order[to - 1];
-            to -= 1;
-        }
-        order[to] = moved;
-        let Some(less) = left.checked_sub(i - to) else {
-            return order.sort_unstable_by(|&a, &b| key(a).total_cmp(&key(b)));
-        };
-        left = less;
-    }
-}
-
 /// From the levels at which children are satisfied, sorted, with their weights.
-fn fill_bends(
-    bends: &mut Vec<Bend>,
-    ends: impl DoubleEndedIterator<Item = (f64, f64)> + ExactSizeIterator + Clone,
-    forever: f64,
-) {
-    bends.clear();
-    bends.resize(ends.len() + 1, Bend { offered: 0.0, level: 0.0, weight: forever });
+fn bends(ends: &[(f64, f64)], forever: f64) -> Vec<Bend> {
+    let mut bends = vec![Bend { offered: 0.0, level: 0.0, weight: forever }; ends.len() + 1];
     // Sums from the end: no weight is left over by cancellation.
-    for (i, (_, weight)) in ends.clone().enumerate().rev() {
-        bends[i].weight = bends[i + 1].weight + weight;
+    for i in (0..ends.len()).rev() {
+        bends[i].weight = bends[i + 1].weight + ends[i].1;
     }
-    for (i, (level, _)) in ends.enumerate() {
+    for (i, &(level, _)) in ends.iter().enumerate() {
         let Bend { offered, level: from, weight } = bends[i];
         bends[i + 1].level = level;
         bends[i + 1].offered = offered + (level - from) * weight;
     }
+    bends
 }
 
 impl State {

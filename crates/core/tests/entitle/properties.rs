@@ -146,7 +146,7 @@ fn what_one_vm_is_entitled_to_is_its_part_of_the_division() {
 }
 
 #[test]
-fn a_host_that_is_solved_in_parts_has_the_same_available() {
+fn a_host_of_many_vms_has_the_same_available_as_each_alone() {
     let (mut host, mut more) = (middling(1), Vec::new());
     for seed in 2..18 {
         let other = middling(seed);
