@@ -4,7 +4,7 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::Sizer;
+use corefit_core::decide::{Controller, Sizer};
 use corefit_core::{Quota, Weight};
 
 use decide_support::{ByCount, Toy, four, of_four, vm, with};
@@ -81,15 +81,29 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
     }
 }
 
-/// A guest's counting program has ended, and others run there now: utilisation tells again.
-#[test]
-fn who_counts_no_more_is_sized_by_utilisation_again() {
-    let one =
-        of_four(vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7))));
-    let mut toy = Toy::new(16, vec![one]);
+/// Does most work with four vCPUs.
+fn best_with_four(n: u32) -> f64 {
+    if n == 4 { 100.0 } else { 50.0 }
+}
+
+/// Uses more the more vCPUs it has, up to seven.
+fn up_to_seven(n: u32) -> f64 {
+    0.5 * f64::from(n.min(7))
+}
+
+/// A VM that found four vCPUs to be best by its work, and would have seven by utilisation.
+fn sized_to_four() -> (Toy, Controller) {
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(best_with_four), up_to_seven))]);
     let mut controller = with(Sizer::Corefit);
     toy.rule(&mut controller, 30);
     assert_eq!(toy.online(0), 4);
+    (toy, controller)
+}
+
+/// A guest's counting program has ended, and others run there now: utilisation tells again.
+#[test]
+fn who_counts_no_more_is_sized_by_utilisation_again() {
+    let (mut toy, mut controller) = sized_to_four();
     (toy.vms[0].rate, toy.vms[0].state.progress) = (None, None);
     toy.rule(&mut controller, 40);
     assert_eq!(toy.online(0), 4, "it may only be silent for a while");
@@ -100,12 +114,7 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
 /// The count is there, and stands still, while it works.
 #[test]
 fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {
-    let one =
-        of_four(vm("a", 16, Some(|n| if n == 4 { 100.0 } else { 50.0 }), |n| 0.5 * f64::from(n.min(7))));
-    let mut toy = Toy::new(16, vec![one]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 30);
-    assert_eq!(toy.online(0), 4);
+    let (mut toy, mut controller) = sized_to_four();
     toy.vms[0].rate = Some(|_| 0.0);
     toy.rule(&mut controller, 500);
     assert_eq!(toy.online(0), 4, "it may only do little for a while");
@@ -116,21 +125,31 @@ fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {
 /// It stands still for minutes and says so; then another program counts in its place, so that one look tells nothing.
 #[test]
 fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
-    let work: ByCount = |n| if n == 4 { 100.0 } else { 50.0 };
-    let one = of_four(vm("a", 16, Some(work), |n| 0.5 * f64::from(n.min(7))));
-    let mut toy = Toy::new(16, vec![one]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 30);
-    assert_eq!(toy.online(0), 4);
+    let (mut toy, mut controller) = sized_to_four();
     toy.vms[0].rate = Some(|_| 0.0);
     toy.vms[0].used = |_| 0.0;
     toy.rule(&mut controller, 180);
-    toy.vms[0].rate = Some(work);
-    toy.vms[0].used = |n| 0.5 * f64::from(n.min(7));
+    toy.vms[0].rate = Some(best_with_four);
+    toy.vms[0].used = up_to_seven;
     toy.vms[0].state.progress = Some(0.0);
     toy.pass(Duration::from_secs(1));
     assert_eq!(toy.rule(&mut controller, 30), 0, "its phase is known");
     assert_eq!(toy.online(0), 4);
+}
+
+/// Under a cap a VM uses more than it, and less later: it does as much work of its own part.
+#[test]
+fn what_a_cap_lets_pass_for_a_while_is_no_other_phase() {
+    thread_local!(static PASSES: std::cell::Cell<f64> = const { std::cell::Cell::new(1.3) });
+    fn rate(n: u32) -> f64 {
+        PASSES.get().max(1.0) * if n == 8 { 1000.0 } else { 800.0 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), |_| 4.0 * PASSES.get()))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 8);
+    PASSES.set(0.97);
+    assert_eq!(toy.rule(&mut controller, 60), 0, "nothing is looked for");
 }
 
 #[test]

@@ -138,7 +138,8 @@ impl Corefit {
             self.otherwise = None;
             return;
         }
-        let mark = Mark { value: subject.rate.map_or(0.0, |rate| worth(rate, used, part)), used };
+        let mark =
+            Mark { value: subject.rate.map_or(0.0, |rate| worth(rate, used, part)), used: used.min(part) };
         if let Some(found) = &mut self.found {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
@@ -252,7 +253,7 @@ impl Corefit {
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
-        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used });
+        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used: used.min(part) });
         let soon = race.left_others;
         self.settle(subject, Found { count, why, available, mark }, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
@@ -266,7 +267,7 @@ impl Corefit {
         // Work was counted after all: of what utilisation says nothing is proven to be better.
         let form = if self.counted { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
-        let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used) };
+        let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used).min(part) };
         self.mode = Mode::Watch;
         let share = Cpus(subject.share.unwrap_or(part));
         let why = match form {
@@ -279,7 +280,7 @@ impl Corefit {
     /// Nothing is known to be better than VCPU-Bal's number.
     fn settle_at_bal(&mut self, subject: &Subject<'_>) {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
-        let (available, mark) = (subject.clamp(whole(part)), Mark { value: 0.0, used });
+        let (available, mark) = (subject.clamp(whole(part)), Mark { value: 0.0, used: used.min(part) });
         let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
         self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
     }

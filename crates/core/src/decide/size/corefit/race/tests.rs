@@ -35,6 +35,26 @@ fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
     panic!("it does not end");
 }
 
+/// Runs a race of one VM to its end, in looks of whole 10 ms. `does`: what its guest makes of the count that is wanted, for so long: vCPUs
+/// online and units of work.
+fn follow(one: &Entrant, mut does: impl FnMut(u32, Duration) -> (u32, f64)) -> Race {
+    let mut race = Race::new(std::slice::from_ref(one));
+    let mut at = Duration::ZERO;
+    for _ in 0..2000 {
+        let Some(wanted) = race.count(&one.id) else { panic!("it is in the race") };
+        let over = STEP * u32::try_from(race.next().as_nanos().div_ceil(STEP.as_nanos())).unwrap_or(1);
+        let (online, units) = does(wanted, over);
+        at += over;
+        assert!(at < Duration::from_secs(300), "it does not end");
+        if race.look(over, &[(one.id.clone(), Look { online, units, used: 1.0, part: 1.0 })]) {
+            return race;
+        }
+    }
+    panic!("it does not end");
+}
+
+const STEP: Duration = Duration::from_millis(10);
+
 /// Alone, all counts.
 fn alone(rates: &dyn Fn(u32) -> f64, counts: &[u32], allowed: f64) -> (u32, f64) {
     let one = Entrant { all: true, ..entrant(0, counts, 4, allowed) };
@@ -60,15 +80,10 @@ fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
     for (best, worst) in [(16, 4), (4, 16)] {
         let mut tried = BTreeSet::new();
         let one = entrant(0, &[16, 4, 16, 15, 12, 8, 3], 4, 10.0);
-        let mut race = Race::new(std::slice::from_ref(&one));
-        let mut over = false;
-        while !over {
-            let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
+        let race = follow(&one, |online, over| {
             tried.insert(online);
-            let units = race.next().as_secs_f64() * if online == worst { 100.0 } else { 1000.0 };
-            let look = Look { online, units, used: 1.0, part: 1.0 };
-            over = race.look(race.next(), &[(one.id.clone(), look)]);
-        }
+            (online, over.as_secs_f64() * if online == worst { 100.0 } else { 1000.0 })
+        });
         assert_eq!(race.count(&one.id), Some(best));
         assert_eq!(tried, [4, 16].into());
         assert!(race.lost < 0.3, "{}", race.lost);
@@ -111,11 +126,9 @@ fn vcpu_bals_counts_are_watched_before_they_are_given_up_for_what_does_hardly_mo
     // All did much when the race began and does nothing later; VCPU-Bal's does nothing just after a change.
     let end = |later: f64| {
         let one = entrant(0, &[16, 4], 4, 10.0);
-        let mut race = Race::new(std::slice::from_ref(&one));
-        let (mut at, mut since, mut before, mut over) = (0.0, 0.0, 16, false);
-        while !over {
-            let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
-            let seconds = race.next().as_secs_f64();
+        let (mut at, mut since, mut before) = (0.0, 0.0, 16);
+        let race = follow(&one, |online, over| {
+            let seconds = over.as_secs_f64();
             since = if online == before { since + seconds } else { seconds };
             (at, before) = (at + seconds, online);
             let rate = match online {
@@ -124,9 +137,8 @@ fn vcpu_bals_counts_are_watched_before_they_are_given_up_for_what_does_hardly_mo
                 _ if since < 0.3 => 0.0,
                 _ => 100.0,
             };
-            let look = Look { online, units: rate * seconds, used: 1.0, part: 1.0 };
-            over = race.look(race.next(), &[(one.id.clone(), look)]);
-        }
+            (online, rate * seconds)
+        });
         race.count(&one.id)
     };
     assert_eq!(end(0.0), Some(4));
@@ -183,29 +195,20 @@ fn who_is_gone_does_not_hold_up_the_others() {
 /// Runs a race of one VM that does units one by one, by chance, as many per second on the average; where it ends.
 fn by_chance(seed: u64, rate: impl Fn(u32) -> f64) -> u32 {
     let one = Entrant { all: true, ..entrant(0, &[2, 2, 8, 7, 6, 4, 3], 2, 5.0) };
-    let mut race = Race::new(std::slice::from_ref(&one));
-    // In steps of 10 ms; whether something is done in one.
+    // Whether something is done in a step.
     let mut step = seed << 32;
     let mut chance = |rate: f64| {
         step += 1;
         let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
         let part = f64::from(u32::try_from(mixed).unwrap_or(0)) / f64::from(1 << 24);
-        if part < rate / 100.0 { 1.0 } else { 0.0 }
+        if part < rate * STEP.as_secs_f64() { 1.0 } else { 0.0 }
     };
-    let mut at = Duration::ZERO;
-    loop {
-        let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
-        let steps = u32::try_from(race.next().as_millis().div_ceil(10)).unwrap_or(1);
-        let over = steps * Duration::from_millis(10);
-        let look =
-            Look { online, units: (0..steps).map(|_| chance(rate(online))).sum(), used: 1.0, part: 1.0 };
-        at += over;
-        assert!(at < Duration::from_secs(300), "it does not end");
-        if race.look(over, &[(one.id.clone(), look)]) {
-            return race.count(&one.id).unwrap_or(0);
-        }
-    }
+    let race = follow(&one, |online, over| {
+        let steps = over.as_nanos() / STEP.as_nanos();
+        (online, (0..steps).map(|_| chance(rate(online))).sum())
+    });
+    race.count(&one.id).unwrap_or(0)
 }
 
 #[test]
@@ -223,17 +226,12 @@ fn what_work_that_is_done_by_chance_cannot_tell_from_vcpu_bals_count_does_not_ta
 /// A guest that takes part with what `has` makes of the count wanted and the number of the look, ten units a second; where it ends.
 fn ends(all: bool, has: impl Fn(u32, u32) -> u32) -> u32 {
     let one = Entrant { all, ..entrant(0, &[2, 2, 8, 6, 4, 3], 2, 5.0) };
-    let mut race = Race::new(std::slice::from_ref(&one));
-    for number in 0..2000 {
-        let Some(wanted) = race.count(&one.id) else { panic!("it is in the race") };
-        let (online, over) = (has(wanted, number), race.next());
-        let rate = if online == 4 { 14.0 } else { 10.0 };
-        let look = Look { online, units: (rate * over.as_secs_f64()).round(), used: 1.0, part: 1.0 };
-        if race.look(over, &[(one.id.clone(), look)]) {
-            return race.count(&one.id).unwrap_or(0);
-        }
-    }
-    panic!("it does not end");
+    let mut looks = 0..;
+    let race = follow(&one, |wanted, over| {
+        let online = has(wanted, looks.next().unwrap_or(u32::MAX));
+        (online, (if online == 4 { 14.0 } else { 10.0 } * over.as_secs_f64()).round())
+    });
+    race.count(&one.id).unwrap_or(0)
 }
 
 #[test]
@@ -252,13 +250,7 @@ fn it_ends_whenever_a_guest_stops_following() {
 #[test]
 fn vcpu_bals_count_does_not_take_the_place_of_what_did_much_more_when_the_budget_is_used_up() {
     let one = Entrant { all: true, ..entrant(0, &[4, 2, 8], 2, 0.1) };
-    let mut race = Race::new(std::slice::from_ref(&one));
-    let mut over = false;
-    while !over {
-        let Some(online) = race.count(&one.id) else { panic!("it is in the race") };
-        let rate = if online == 4 { 10.0 } else { 4.0 };
-        let look = Look { online, units: rate * race.next().as_secs_f64(), used: 1.0, part: 1.0 };
-        over = race.look(race.next(), &[(one.id.clone(), look)]);
-    }
+    let race =
+        follow(&one, |online, over| (online, if online == 4 { 10.0 } else { 4.0 } * over.as_secs_f64()));
     assert_eq!(race.count(&one.id), Some(4));
 }
