@@ -140,16 +140,24 @@ fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
 /// Under a cap a VM uses more than it, and less later: it does as much work of its own part.
 #[test]
 fn what_a_cap_lets_pass_for_a_while_is_no_other_phase() {
-    thread_local!(static PASSES: std::cell::Cell<f64> = const { std::cell::Cell::new(1.3) });
+    thread_local!(static PASSES: std::cell::Cell<f64> = const { std::cell::Cell::new(1.0) });
     fn rate(n: u32) -> f64 {
         PASSES.get().max(1.0) * if n == 8 { 1000.0 } else { 800.0 }
     }
-    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), |_| 4.0 * PASSES.get()))]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 30);
-    assert_eq!(toy.online(0), 8);
-    PASSES.set(0.97);
-    assert_eq!(toy.rule(&mut controller, 60), 0, "nothing is looked for");
+    for (rate, count) in [(Some(rate as ByCount), 8), (None, 4)] {
+        // What it uses when it is sized, and later.
+        for passes in [[1.3, 0.97, 1.3], [0.97, 1.3, 0.97]] {
+            PASSES.set(passes[0]);
+            let mut toy = Toy::new(16, vec![of_four(vm("a", 16, rate, |_| 4.0 * PASSES.get()))]);
+            let mut controller = with(Sizer::Corefit);
+            toy.rule(&mut controller, 20);
+            for now in passes {
+                PASSES.set(now);
+                assert_eq!(toy.online(0), count);
+                assert_eq!(toy.rule(&mut controller, 30), 0, "{passes:?}, {now}: nothing is looked for");
+            }
+        }
+    }
 }
 
 #[test]

@@ -62,6 +62,11 @@ impl Subject<'_> {
         let most = self.granted.map_or(self.most, |granted| self.most.min(granted.max(self.least)));
         count.clamp(self.least.min(most), most)
     }
+
+    /// What it used of its cap: more than that passes for a while only.
+    pub(super) fn under_cap(&self, used: f64) -> f64 {
+        used.min(self.vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0))
+    }
 }
 
 /// What a policy wants.

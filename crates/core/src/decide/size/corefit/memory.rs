@@ -10,7 +10,7 @@ const PHASES: usize = 16;
 /// What a count did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mark {
-    /// Worth per second, and pCPUs used of its own part: what a cap lets pass for a while is no other phase.
+    /// Worth per second, and pCPUs used of its cap: what that lets pass for a while is no other phase.
     pub(super) value: f64,
     pub(super) used: f64,
 }

@@ -138,8 +138,8 @@ impl Corefit {
             self.otherwise = None;
             return;
         }
-        let mark =
-            Mark { value: subject.rate.map_or(0.0, |rate| worth(rate, used, part)), used: used.min(part) };
+        let value = subject.rate.map_or(0.0, |rate| worth(rate, used, part));
+        let mark = Mark { value, used: subject.under_cap(used) };
         if let Some(found) = &mut self.found {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
@@ -247,13 +247,13 @@ impl Corefit {
             self.mode = Mode::Climb(climb);
             return choice;
         };
-        let marked = |stat: &Stat| Some(Mark { value: stat.value()?, used: stat.used()? });
+        let marked = |stat: &Stat| Some(Mark { value: stat.value()?, used: subject.under_cap(stat.used()?) });
         let seen = race.seen(id);
         let marks: BTreeMap<u32, Mark> =
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
-        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used: used.min(part) });
+        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used: subject.under_cap(used) });
         let soon = race.left_others;
         self.settle(subject, Found { count, why, available, mark }, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
@@ -261,13 +261,14 @@ impl Corefit {
 
     fn climb(&mut self, subject: &Subject<'_>) {
         let Mode::Climb(climb) = &mut self.mode else { return };
-        let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+        let (Some(used), Some(part)) = (subject.used, subject.available) else { return };
+        let used = subject.under_cap(used);
         let Some((count, form)) = climb.look(subject.online, used, part) else { return };
         let available = subject.clamp(whole(part));
         // Work was counted after all: of what utilisation says nothing is proven to be better.
         let form = if self.counted { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
-        let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used).min(part) };
+        let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used) };
         self.mode = Mode::Watch;
         let share = Cpus(subject.share.unwrap_or(part));
         let why = match form {
@@ -280,7 +281,8 @@ impl Corefit {
     /// Nothing is known to be better than VCPU-Bal's number.
     fn settle_at_bal(&mut self, subject: &Subject<'_>) {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
-        let (available, mark) = (subject.clamp(whole(part)), Mark { value: 0.0, used: used.min(part) });
+        let available = subject.clamp(whole(part));
+        let mark = Mark { value: 0.0, used: subject.under_cap(used) };
         let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
         self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
     }

@@ -49,9 +49,9 @@ impl Stat {
         if self.used > self.part { self.part / self.used } else { 1.0 }
     }
 
-    /// pCPUs of its own part that it used.
+    /// pCPUs used.
     pub(super) fn used(&self) -> Option<f64> {
-        (self.seconds > 0.0).then(|| self.used.min(self.part) / self.seconds)
+        (self.seconds > 0.0).then(|| self.used / self.seconds)
     }
 
     /// How its looks' units vary: the sum over looks of (units - expected)^2 / expected, and one less than looks.

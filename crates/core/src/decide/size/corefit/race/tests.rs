@@ -35,6 +35,8 @@ fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
     panic!("it does not end");
 }
 
+const STEP: Duration = Duration::from_millis(10);
+
 /// Runs a race of one VM to its end, in looks of whole 10 ms. `does`: what its guest makes of the count that is wanted, for so long: vCPUs
 /// online and units of work.
 fn follow(one: &Entrant, mut does: impl FnMut(u32, Duration) -> (u32, f64)) -> Race {
@@ -42,7 +44,7 @@ fn follow(one: &Entrant, mut does: impl FnMut(u32, Duration) -> (u32, f64)) -> R
     let mut at = Duration::ZERO;
     for _ in 0..2000 {
         let Some(wanted) = race.count(&one.id) else { panic!("it is in the race") };
-        let over = STEP * u32::try_from(race.next().as_nanos().div_ceil(STEP.as_nanos())).unwrap_or(1);
+        let over = STEP * u32::try_from(race.next().as_nanos().div_ceil(STEP.as_nanos())).unwrap();
         let (online, units) = does(wanted, over);
         at += over;
         assert!(at < Duration::from_secs(300), "it does not end");
@@ -52,8 +54,6 @@ fn follow(one: &Entrant, mut does: impl FnMut(u32, Duration) -> (u32, f64)) -> R
     }
     panic!("it does not end");
 }
-
-const STEP: Duration = Duration::from_millis(10);
 
 /// Alone, all counts.
 fn alone(rates: &dyn Fn(u32) -> f64, counts: &[u32], allowed: f64) -> (u32, f64) {
@@ -223,15 +223,14 @@ fn what_work_that_is_done_by_chance_cannot_tell_from_vcpu_bals_count_does_not_ta
     assert!(better(4) >= 30, "{} of 40", better(4));
 }
 
-/// A guest that takes part with what `has` makes of the count wanted and the number of the look, ten units a second; where it ends.
-fn ends(all: bool, has: impl Fn(u32, u32) -> u32) -> u32 {
+/// A guest that takes part with what `has` makes of the count wanted and the number of the look, ten units a second, to its end.
+fn follow_at_will(all: bool, has: impl Fn(u32, u32) -> u32) {
     let one = Entrant { all, ..entrant(0, &[2, 2, 8, 6, 4, 3], 2, 5.0) };
     let mut looks = 0..;
-    let race = follow(&one, |wanted, over| {
+    follow(&one, |wanted, over| {
         let online = has(wanted, looks.next().unwrap_or(u32::MAX));
         (online, (if online == 4 { 14.0 } else { 10.0 } * over.as_secs_f64()).round())
     });
-    race.count(&one.id).unwrap_or(0)
 }
 
 #[test]
@@ -239,9 +238,12 @@ fn it_ends_whenever_a_guest_stops_following() {
     for all in [false, true] {
         for until in 0..300 {
             for stuck in [2, 4, 8] {
-                ends(all, |wanted, number| if number < until { wanted } else { stuck });
+                follow_at_will(all, |wanted, number| if number < until { wanted } else { stuck });
                 // By turns, as of one that brings vCPUs online again.
-                ends(all, |wanted, number| if number < until || number % 2 == 0 { wanted } else { stuck });
+                follow_at_will(
+                    all,
+                    |wanted, number| if number < until || number % 2 == 0 { wanted } else { stuck },
+                );
             }
         }
     }
