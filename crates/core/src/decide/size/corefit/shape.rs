@@ -5,6 +5,9 @@
 //! vCPU may pay at first for what was used before (Xen's credit scheduler, 100 %: with one vCPU, just after there were 16, 0.7 pCPUs in
 //! a look and 0.08 in the next).
 //!
+//! Where it rose VCPU-Bal's count is looked at again: a load that uses more as time goes on is no shape. (Programs that follow what their
+//! VM is told do so while that grows.)
+//!
 //! That utilisation falls at first (third shape) is no reason: waiters that block fall by it whether they then do more (by 6 % at most on
 //! simulated hosts) or less.
 
@@ -35,6 +38,8 @@ pub(super) struct Climb {
     longer: u32,
     /// Utilisation by count, and what it may be off by.
     seen: Vec<(f64, f64)>,
+    /// It rose, up to this place: VCPU-Bal's count is looked at again, for it may have risen there, too.
+    risen: Option<usize>,
 }
 
 /// What the shape is.
@@ -48,11 +53,25 @@ pub(super) enum Form {
 
 impl Climb {
     pub(super) fn new(from: u32, most: u32, window: Duration) -> Climb {
-        Climb { from, most, window, settling: true, looks: Vec::new(), longer: 0, seen: Vec::new() }
+        Climb {
+            from,
+            most,
+            window,
+            settling: true,
+            looks: Vec::new(),
+            longer: 0,
+            seen: Vec::new(),
+            risen: None,
+        }
     }
 
     pub(super) fn count(&self) -> u32 {
-        (self.from + u32::try_from(self.seen.len()).unwrap_or(0)).min(self.most)
+        let place = if self.risen.is_some() { 0 } else { self.seen.len() };
+        self.at(place).min(self.most)
+    }
+
+    fn at(&self, place: usize) -> u32 {
+        self.from + u32::try_from(place).unwrap_or(0)
     }
 
     /// pCPUs that a count used.
@@ -81,10 +100,20 @@ impl Climb {
             return (self.longer > LONGER).then_some((self.from, Form::First));
         }
         (self.settling, self.longer) = (true, 0);
+        if let Some(end) = self.risen {
+            self.seen[0] = (mean, off);
+            let (place, form) = if self.is_worth(end) { (end, Form::Second) } else { (0, Form::First) };
+            return Some((self.at(place), form));
+        }
         self.seen.push((mean, off));
-        let last = self.from + u32::try_from(self.seen.len()).unwrap_or(0) > self.most;
-        let answer = self.judge(available, last)?;
-        Some((self.from + u32::try_from(answer.0).unwrap_or(0), answer.1))
+        let (end, form) = self.judge(available, self.at(self.seen.len()) > self.most)?;
+        self.risen = (form == Form::Second).then_some(end);
+        self.risen.is_none().then_some((self.from, form))
+    }
+
+    /// There more is used than at VCPU-Bal's count, by what matters.
+    fn is_worth(&self, place: usize) -> bool {
+        self.seen[place].0 >= WORTH * self.seen[0].0
     }
 
     fn judge(&self, available: f64, last: bool) -> Option<(usize, Form)> {
@@ -110,8 +139,7 @@ impl Climb {
             return None;
         }
         let end = if now > 0.0 { n - 1 } else { n - 2 };
-        let worth = self.seen[end].0 >= WORTH * self.seen[0].0;
-        Some(if worth { (end, Form::Second) } else { (0, Form::First) })
+        Some(if self.is_worth(end) { (end, Form::Second) } else { (0, Form::First) })
     }
 }
 
@@ -163,6 +191,28 @@ mod tests {
         assert_eq!(looks(&[&[0.0, 0.2, 0.8, 0.8, 0.2, 0.2, 0.8]]), Ok((1, Form::First)));
         // Next to nothing does not differ much.
         assert_eq!(looks(&[&[0.0, 0.0, 0.02]]), Err((2, Some(0.01))));
+    }
+
+    #[test]
+    fn what_uses_more_as_time_goes_on_has_no_shape() {
+        let end = |later: f64| {
+            let mut climb = Climb::new(2, 8, Duration::from_millis(100));
+            let mut looks = 0;
+            loop {
+                looks += 1;
+                let used = match climb.count() {
+                    2 if looks < 4 => 1.2,
+                    2 => later,
+                    _ => 1.9,
+                };
+                if let Some(answer) = climb.look(climb.count(), used, 2.0) {
+                    return (answer, climb.used(2));
+                }
+            }
+        };
+        assert_eq!(end(1.9), ((2, Form::First), Some(1.9)));
+        assert_eq!(end(1.8), ((2, Form::First), Some(1.8)));
+        assert_eq!(end(1.2), ((3, Form::Second), Some(1.2)));
     }
 
     #[test]
