@@ -111,6 +111,22 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 7);
 }
 
+/// Its agent says nothing for a while: what it does is not known, not nothing.
+#[test]
+fn who_is_silent_for_a_while_keeps_what_its_work_found() {
+    fn rate(n: u32) -> f64 {
+        if n == 8 { 1000.0 } else { 800.0 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 8);
+    (toy.vms[0].rate, toy.vms[0].state.progress) = (None, None);
+    assert_eq!((toy.rule(&mut controller, 30), toy.online(0)), (0, 8));
+    toy.rule(&mut controller, 90);
+    assert_eq!(toy.online(0), 4, "nobody counts any more");
+}
+
 /// The count is there, and stands still, while it works.
 #[test]
 fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {

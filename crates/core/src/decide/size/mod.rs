@@ -63,9 +63,9 @@ impl Subject<'_> {
         count.clamp(self.least.min(most), most)
     }
 
-    /// What it used of its cap: more than that passes for a while only.
-    pub(super) fn under_cap(&self, used: f64) -> f64 {
-        used.min(self.vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0))
+    /// The most that it may use for long, by the VM's own quota; of what its groups and single vCPUs are limited to nothing is known here.
+    pub(super) fn cap(&self) -> f64 {
+        self.vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0)
     }
 }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 use self::memory::{Mark, Memory, alike};
 use self::race::Entrant;
 pub use self::races::Races;
-use self::shape::{Climb, Form};
+use self::shape::{Climb, Form, Seen};
 use self::stat::{Look, Stat};
 use super::published::keep;
 use super::{Choice, Size, Subject, whole};
@@ -138,8 +138,10 @@ impl Corefit {
             self.otherwise = None;
             return;
         }
-        let value = subject.rate.map_or(0.0, |rate| worth(rate, used, part));
-        let mark = Mark { value, used: subject.under_cap(used) };
+        // Of who counted and is silent for a while it is not known.
+        let last = self.found.as_ref().filter(|_| self.counted).map_or(0.0, |found| found.mark.value);
+        let value = subject.rate.map_or(last, |rate| worth(rate, used, part));
+        let mark = Mark { value, used: used.min(subject.cap()) };
         if let Some(found) = &mut self.found {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
@@ -247,13 +249,13 @@ impl Corefit {
             self.mode = Mode::Climb(climb);
             return choice;
         };
-        let marked = |stat: &Stat| Some(Mark { value: stat.value()?, used: subject.under_cap(stat.used()?) });
+        let marked = |stat: &Stat| Some(Mark { value: stat.value()?, used: stat.used()?.min(subject.cap()) });
         let seen = race.seen(id);
         let marks: BTreeMap<u32, Mark> =
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
-        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used: subject.under_cap(used) });
+        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used: used.min(subject.cap()) });
         let soon = race.left_others;
         self.settle(subject, Found { count, why, available, mark }, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
@@ -261,9 +263,10 @@ impl Corefit {
 
     fn climb(&mut self, subject: &Subject<'_>) {
         let Mode::Climb(climb) = &mut self.mode else { return };
-        let (Some(used), Some(part)) = (subject.used, subject.available) else { return };
-        let used = subject.under_cap(used);
-        let Some((count, form)) = climb.look(subject.online, used, part) else { return };
+        let (online, over, cap) = (subject.online, subject.over, subject.cap());
+        let seen = Seen { online, over, used: subject.used, available: subject.available, cap };
+        let Some((count, form)) = climb.look(&seen) else { return };
+        let (used, part) = (subject.used.unwrap_or(0.0).min(cap), subject.available.unwrap_or(0.0));
         let available = subject.clamp(whole(part));
         // Work was counted after all: of what utilisation says nothing is proven to be better.
         let form = if self.counted { Form::First } else { form };
@@ -282,7 +285,7 @@ impl Corefit {
     fn settle_at_bal(&mut self, subject: &Subject<'_>) {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
         let available = subject.clamp(whole(part));
-        let mark = Mark { value: 0.0, used: subject.under_cap(used) };
+        let mark = Mark { value: 0.0, used: used.min(subject.cap()) };
         let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
         self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
     }

@@ -25,6 +25,10 @@ const WORTH: f64 = 1.1;
 const UNSETTLED: f64 = 0.3;
 /// Looks are made twice as long so often; if they differ then, nothing is known of the count.
 const LONGER: u32 = 2;
+/// A look is over after this part of its time.
+const ALL: f64 = 0.9;
+/// Looks for which a guest that takes vCPUs offline or online is waited for.
+const WAITS: u32 = 8;
 
 /// The way upward from VCPU-Bal's count.
 #[derive(Clone, Debug)]
@@ -33,6 +37,10 @@ pub(super) struct Climb {
     most: u32,
     window: Duration,
     settling: bool,
+    /// Looks at which the guest had not followed yet.
+    waited: u32,
+    /// pCPU seconds used, and seconds, of the look that goes on.
+    part: (f64, f64),
     looks: Vec<f64>,
     /// How often looks at this count were made twice as long.
     longer: u32,
@@ -40,6 +48,18 @@ pub(super) struct Climb {
     seen: Vec<(f64, f64)>,
     /// It rose, up to this place: VCPU-Bal's count is looked at again, for it may have risen there, too.
     risen: Option<usize>,
+}
+
+/// What was seen of a VM since the last time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) online: u32,
+    pub(super) over: Duration,
+    /// pCPUs used, and available; `None`: not known.
+    pub(super) used: Option<f64>,
+    pub(super) available: Option<f64>,
+    /// The most that it may use.
+    pub(super) cap: f64,
 }
 
 /// What the shape is.
@@ -58,6 +78,8 @@ impl Climb {
             most,
             window,
             settling: true,
+            waited: 0,
+            part: (0.0, 0.0),
             looks: Vec::new(),
             longer: 0,
             seen: Vec::new(),
@@ -80,26 +102,48 @@ impl Climb {
     }
 
     pub(super) fn next(&self) -> Duration {
-        if self.settling { self.window / 4 } else { self.window * (1 << self.longer) }
+        let left = self.length().saturating_sub(Duration::from_secs_f64(self.part.1));
+        if self.settling { self.window / 4 } else { left.max(self.window / 4) }
     }
 
-    /// Takes a look into account; where to stay, once that is known.
-    pub(super) fn look(&mut self, online: u32, used: f64, available: f64) -> Option<(u32, Form)> {
-        if online != self.count() {
-            return Some((self.from, Form::First));
+    fn length(&self) -> Duration {
+        self.window * (1 << self.longer)
+    }
+
+    /// Takes what was seen into account; where to stay, once that is known. Who does not follow for long, or is not seen, stays at
+    /// VCPU-Bal's count.
+    pub(super) fn look(&mut self, seen: &Seen) -> Option<(u32, Form)> {
+        let nothing = Some((self.from, Form::First));
+        if self.settling {
+            self.waited += 1;
+            self.settling = seen.online != self.count();
+            return if self.settling && self.waited >= WAITS { nothing } else { None };
         }
-        if std::mem::take(&mut self.settling) {
+        let (Some(used), Some(available)) = (seen.used, seen.available) else { return nothing };
+        if seen.online != self.count() {
+            return nothing;
+        }
+        let over = seen.over.as_secs_f64();
+        self.part = (self.part.0 + used * over, self.part.1 + over);
+        if self.part.1 < ALL * self.length().as_secs_f64() {
             return None;
         }
-        self.looks.push(used);
+        let (used, seconds) = std::mem::take(&mut self.part);
+        self.looks.push((used / seconds.max(1e-9)).min(seen.cap));
         let [before, now] = self.looks[..] else { return None };
         self.looks.clear();
         let (mean, off) = (f64::midpoint(before, now), (before - now).abs() / 2.0);
         if 2.0 * off > UNSETTLED * mean.max(IDLE) {
             self.longer += 1;
-            return (self.longer > LONGER).then_some((self.from, Form::First));
+            if self.longer <= LONGER {
+                return None;
+            }
+            if self.seen.is_empty() {
+                self.seen.push((mean, off));
+            }
+            return nothing;
         }
-        (self.settling, self.longer) = (true, 0);
+        (self.settling, self.waited, self.longer) = (true, 0, 0);
         if let Some(end) = self.risen {
             self.seen[0] = (mean, off);
             let (place, form) = if self.is_worth(end) { (end, Form::Second) } else { (0, Form::First) };
@@ -130,7 +174,9 @@ impl Climb {
         if n < 2 {
             return last.then_some((0, Form::First));
         }
-        let rises = step(1) > 0.0 && WORTH * self.seen[0].0 < available;
+        // Once: what is available may dip later.
+        let room = n > 2 || WORTH * self.seen[0].0 < available;
+        let rises = step(1) > 0.0 && room;
         let now = step(n - 1);
         if !rises || now < 0.0 {
             return Some((0, Form::First));
@@ -147,11 +193,17 @@ impl Climb {
 mod tests {
     use super::*;
 
+    /// Of a guest that follows.
+    fn seen(climb: &Climb, used: f64, available: f64) -> Seen {
+        let (used, available) = (Some(used), Some(available));
+        Seen { online: climb.count(), over: climb.next(), used, available, cap: f64::INFINITY }
+    }
+
     fn climb(uses: &[f64]) -> (u32, Form) {
         let mut climb = Climb::new(4, 4 + u32::try_from(uses.len()).unwrap() - 1, Duration::from_millis(100));
         loop {
             let count = climb.count();
-            if let Some(answer) = climb.look(count, uses[count as usize - 4], 4.0) {
+            if let Some(answer) = climb.look(&seen(&climb, uses[count as usize - 4], 4.0)) {
                 return answer;
             }
         }
@@ -174,7 +226,7 @@ mod tests {
     fn looks(of: &[&[f64]]) -> Result<(u32, Form), (u32, Option<f64>)> {
         let mut climb = Climb::new(1, 3, Duration::from_millis(100));
         let all = (1..).zip(of).flat_map(|(count, used)| used.iter().map(move |used| (count, *used)));
-        let mut all = all.map(|(count, used)| climb.look(count, used, 1.0));
+        let mut all = all.map(|(count, used)| climb.look(&Seen { online: count, ..seen(&climb, used, 1.0) }));
         let end = all.find_map(|answer| answer);
         drop(all);
         end.ok_or((climb.count(), climb.used(1)))
@@ -205,7 +257,7 @@ mod tests {
                     2 => later,
                     _ => 1.9,
                 };
-                if let Some(answer) = climb.look(climb.count(), used, 2.0) {
+                if let Some(answer) = climb.look(&seen(&climb, used, 2.0)) {
                     return (answer, climb.used(2));
                 }
             }
@@ -221,10 +273,28 @@ mod tests {
         let mut lengths = vec![];
         for used in [0.0, 0.2, 0.8, 0.2, 0.8] {
             lengths.push(climb.next().as_millis());
-            assert_eq!(climb.look(1, used, 1.0), None);
+            assert_eq!(climb.look(&seen(&climb, used, 1.0)), None);
         }
         lengths.push(climb.next().as_millis());
         assert_eq!(lengths, [25, 100, 100, 200, 200, 400]);
-        assert_eq!(climb.look(2, 0.5, 1.0), Some((1, Form::First)));
+        let nothing = Some((1, Form::First));
+        let gone = Seen { online: 2, ..seen(&climb, 0.5, 1.0) };
+        assert_eq!(climb.clone().look(&gone), nothing);
+        let unseen = Seen { used: None, ..seen(&climb, 0.5, 1.0) };
+        assert_eq!(climb.clone().look(&unseen), nothing);
+        // A look that others cut short goes on, and no more than the cap counts.
+        let half = Seen { over: Duration::from_millis(200), cap: 0.6, ..seen(&climb, 0.0, 1.0) };
+        for used in [1.4, 0.0, 1.4] {
+            assert_eq!(climb.look(&Seen { used: Some(used), ..half }), None);
+        }
+        assert_eq!((climb.look(&half), climb.used(1), climb.count()), (None, Some(0.6), 2));
+        // A vCPU that comes late is waited for, not for ever, and not seen meanwhile.
+        let late = Seen { online: 1, used: None, ..half };
+        for _ in 1..WAITS {
+            assert_eq!(climb.look(&late), None);
+        }
+        assert_eq!(climb.clone().look(&late), nothing);
+        assert_eq!(climb.look(&Seen { online: 2, ..late }), None);
+        assert_eq!(climb.look(&Seen { online: 2, ..half }), None, "it came");
     }
 }
