@@ -3,6 +3,7 @@
 use super::cpusets::Width;
 use super::{Placer, Policy};
 use crate::CpuSet;
+use crate::contest::cap;
 use crate::machine::{HostEstimate, LeverKind, VmEstimate};
 
 /// pCPUs that are online.
@@ -26,9 +27,8 @@ pub(super) fn share(
 ) -> Option<f64> {
     let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
     let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
-    let cap = vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0);
     let part = crate::share::count(usable.len()) * weight(vm) / weights;
-    (part > 0.0).then(|| part.min(assigned).min(cap))
+    (part > 0.0).then(|| part.min(assigned).min(cap(vm.seen.quota.as_ref())))
 }
 
 /// pCPUs of these that some vCPUs of a VM may use, which for those that are placed is any but reserved ones: where they are

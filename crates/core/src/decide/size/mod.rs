@@ -62,11 +62,6 @@ impl Subject<'_> {
         let most = self.granted.map_or(self.most, |granted| self.most.min(granted.max(self.least)));
         count.clamp(self.least.min(most), most)
     }
-
-    /// The most that it may use for long, by the VM's own quota; of what its groups and single vCPUs are limited to nothing is known here.
-    pub(super) fn cap(&self) -> f64 {
-        self.vm.seen.quota.as_ref().and_then(crate::Quota::cpus).map_or(f64::INFINITY, |cap| cap.0)
-    }
 }
 
 /// What a policy wants.

@@ -32,6 +32,7 @@ use self::shape::{Climb, Form, Seen};
 use self::stat::{Look, Stat};
 use super::published::keep;
 use super::{Choice, Size, Subject, whole};
+use crate::contest::cap;
 use crate::decide::Why;
 use crate::{Cpus, Time};
 
@@ -139,9 +140,8 @@ impl Corefit {
             return;
         }
         // Of who counted and is silent for a while it is not known.
-        let last = self.found.as_ref().filter(|_| self.counted).map_or(0.0, |found| found.mark.value);
-        let value = subject.rate.map_or(last, |rate| worth(rate, used, part));
-        let mark = Mark { value, used: used.min(subject.cap()) };
+        let last = self.found.as_ref().map_or(0.0, |found| found.mark.value);
+        let mark = mark(subject, subject.rate.map_or(last, |rate| worth(rate, used, part)), used);
         if let Some(found) = &mut self.found {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
@@ -249,13 +249,13 @@ impl Corefit {
             self.mode = Mode::Climb(climb);
             return choice;
         };
-        let marked = |stat: &Stat| Some(Mark { value: stat.value()?, used: stat.used()?.min(subject.cap()) });
+        let marked = |stat: &Stat| Some(mark(subject, stat.value()?, stat.used()?));
         let seen = race.seen(id);
         let marks: BTreeMap<u32, Mark> =
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
-        let mark = marked(&stat).unwrap_or(Mark { value: 0.0, used: used.min(subject.cap()) });
+        let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
         let soon = race.left_others;
         self.settle(subject, Found { count, why, available, mark }, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
@@ -263,15 +263,18 @@ impl Corefit {
 
     fn climb(&mut self, subject: &Subject<'_>) {
         let Mode::Climb(climb) = &mut self.mode else { return };
-        let (online, over, cap) = (subject.online, subject.over, subject.cap());
-        let seen = Seen { online, over, used: subject.used, available: subject.available, cap };
-        let Some((count, form)) = climb.look(&seen) else { return };
-        let (used, part) = (subject.used.unwrap_or(0.0).min(cap), subject.available.unwrap_or(0.0));
+        let Subject { online, over, used, available, .. } = *subject;
+        let Some((count, form)) =
+            climb.look(&Seen { online, over, used, available, cap: cap(subject.vm.seen.quota.as_ref()) })
+        else {
+            return;
+        };
+        let (used, part) = (used.unwrap_or(0.0), available.unwrap_or(0.0));
         let available = subject.clamp(whole(part));
         // Work was counted after all: of what utilisation says nothing is proven to be better.
         let form = if self.counted { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
-        let mark = Mark { value: 0.0, used: climb.used(count).unwrap_or(used) };
+        let mark = mark(subject, 0.0, climb.used(count).unwrap_or(used));
         self.mode = Mode::Watch;
         let share = Cpus(subject.share.unwrap_or(part));
         let why = match form {
@@ -285,7 +288,7 @@ impl Corefit {
     fn settle_at_bal(&mut self, subject: &Subject<'_>) {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
         let available = subject.clamp(whole(part));
-        let mark = Mark { value: 0.0, used: used.min(subject.cap()) };
+        let mark = mark(subject, 0.0, used);
         let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
         self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
     }
@@ -364,6 +367,12 @@ impl Size for Corefit {
 
 fn trying(count: u32, next: Duration) -> Choice {
     Choice { count, why: Why::Trying { count }, next: Some(next) }
+}
+
+/// What a VM does; what its own quota lets pass for a while is left out. (Of what its groups and single vCPUs are limited to nothing is
+/// known here.)
+fn mark(subject: &Subject<'_>, value: f64, used: f64) -> Mark {
+    Mark { value, used: used.min(cap(subject.vm.seen.quota.as_ref())) }
 }
 
 /// VCPU-Bal's count.

@@ -41,7 +41,8 @@ pub(super) struct Climb {
     waited: u32,
     /// pCPU seconds used, and seconds, of the look that goes on.
     part: (f64, f64),
-    looks: Vec<f64>,
+    /// The first of the two looks at this count.
+    before: Option<f64>,
     /// How often looks at this count were made twice as long.
     longer: u32,
     /// Utilisation by count, and what it may be off by.
@@ -80,7 +81,7 @@ impl Climb {
             settling: true,
             waited: 0,
             part: (0.0, 0.0),
-            looks: Vec::new(),
+            before: None,
             longer: 0,
             seen: Vec::new(),
             risen: None,
@@ -129,9 +130,11 @@ impl Climb {
             return None;
         }
         let (used, seconds) = std::mem::take(&mut self.part);
-        self.looks.push((used / seconds.max(1e-9)).min(seen.cap));
-        let [before, now] = self.looks[..] else { return None };
-        self.looks.clear();
+        let now = (used / seconds.max(1e-9)).min(seen.cap);
+        let Some(before) = self.before.take() else {
+            self.before = Some(now);
+            return None;
+        };
         let (mean, off) = (f64::midpoint(before, now), (before - now).abs() / 2.0);
         if 2.0 * off > UNSETTLED * mean.max(IDLE) {
             self.longer += 1;
