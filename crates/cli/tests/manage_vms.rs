@@ -160,9 +160,9 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert!(daemon.log().contains("pending"), "{}", daemon.log());
-    until("it can be put back", || {
-        corefit(&["restore", "--state", state.to_str().unwrap()]).status.success()
-    });
+    let restored = corefit(&["restore", "--tries", "60", "--state", state.to_str().unwrap()]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert!(String::from_utf8_lossy(&restored.stderr).contains("it is tried 59 times more"), "{restored:?}");
     as_it_was(&vms, &guest);
 
     // It ends between plan and apply, or at any other time.

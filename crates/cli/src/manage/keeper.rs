@@ -74,6 +74,17 @@ pub(crate) struct Restored {
     pub(crate) came: Vec<String>,
 }
 
+impl Restored {
+    /// What came of it with the next try, which begins with what was pending.
+    pub(super) fn and(&mut self, next: Restored) {
+        self.back += next.back;
+        self.stand.extend(next.stand);
+        self.pending = next.pending;
+        self.ended += next.ended;
+        self.came.extend(next.came);
+    }
+}
+
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let (theirs, put_back, kept, told_at, released) = Default::default();

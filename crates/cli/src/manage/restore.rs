@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use corefit_core::machine::MachineError;
 
 use super::alone::Alone;
 use super::config::STATE;
@@ -14,11 +15,14 @@ use crate::machine::MachineArg;
 
 /// Longest that it may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// A libvirtd that is being restarted refuses at once, and a guest whose daemon was killed on the way is silent for some seconds.
+const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
 /// Put back everything that corefit changed on this host
 ///
 /// By the journal of a `corefit manage` that was killed, and by the notes that VMs carry which came from another
-/// host. What somebody else changed meanwhile stands. Exit status 1 if something could not be put back yet.
+/// host. What somebody else changed meanwhile stands. A libvirtd or a guest that does not answer is asked again. Exit
+/// status 1 if something could not be put back yet.
 #[derive(clap::Args)]
 pub(crate) struct RestoreArgs {
     /// The daemon's directory
@@ -27,6 +31,9 @@ pub(crate) struct RestoreArgs {
     /// Which machine [default: the one of the journal, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
+    /// How often it is tried, 2 s apart, while libvirtd or a guest does not answer
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    tries: u32,
 }
 
 /// Runs the verb.
@@ -42,20 +49,34 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let journal = if none { None } else { Some(open()?) };
     let mut machine = machine.open_to_act()?;
     let _alone = Alone::with(&machine.name())?;
-    let snapshot = machine.observe()?;
     if none {
         tell!(
             "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
             args.state.display()
         );
     }
-    if none && snapshot.vms.iter().all(|vm| vm.kept.is_none()) {
-        show!("{}", sum(&Restored::default()));
-        return Ok(ExitCode::SUCCESS);
+    let mut keeper = journal.map(|journal| Keeper::new(journal, PATIENCE));
+    let mut restored = Restored::default();
+    for left in (0..args.tries).rev() {
+        let waits_for = match machine.observe() {
+            Ok(snapshot) if keeper.is_none() && snapshot.vms.iter().all(|vm| vm.kept.is_none()) => break,
+            Ok(snapshot) => {
+                let keeper = match &mut keeper {
+                    Some(keeper) => keeper,
+                    empty => empty.insert(Keeper::new(open()?, PATIENCE)),
+                };
+                restored.and(keeper.restore(&mut *machine, &snapshot));
+                restored.pending.first().cloned()
+            }
+            Err(MachineError::Gone(text)) if left > 0 => Some(text),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(text) = waits_for.filter(|_| left > 0) else { break };
+        if left + 1 == args.tries {
+            tell!("corefit: {}; it is tried {left} times more at most", crate::printable::text(&text));
+        }
+        std::thread::sleep(BETWEEN_TRIES);
     }
-    let journal = journal.map_or_else(open, Ok)?;
-    let mut keeper = Keeper::new(journal, PATIENCE);
-    let restored = keeper.restore(&mut *machine, &snapshot);
     show!("{}", sum(&restored));
     for text in restored.came.iter().chain(&restored.stand).chain(&restored.pending) {
         tell!("corefit: {}", crate::printable::text(text));
