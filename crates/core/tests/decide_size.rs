@@ -176,6 +176,27 @@ fn what_a_cap_lets_pass_for_a_while_is_no_other_phase() {
     }
 }
 
+/// What a load does may vary from second to second; that it does less for long is another phase all the same.
+#[test]
+fn what_varies_by_itself_is_no_other_phase() {
+    thread_local!(static LOOKS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    thread_local!(static BEST: std::cell::Cell<(u32, f64)> = const { std::cell::Cell::new((4, 1000.0)) });
+    fn rate(n: u32) -> f64 {
+        LOOKS.set(LOOKS.get() + 1);
+        let (best, rate) = BEST.get();
+        let varies = if LOOKS.get() % 2 == 0 { 1.4 } else { 0.6 };
+        rate * varies / (1.0 + 0.5 * f64::from(n.abs_diff(best)))
+    }
+    let mut toy = Toy::new(8, vec![of_four(vm("a", 8, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.online(0), 4);
+    assert_eq!(toy.rule(&mut controller, 90), 0, "nothing is looked for");
+    BEST.set((8, 400.0));
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 8, "another phase");
+}
+
 #[test]
 fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });

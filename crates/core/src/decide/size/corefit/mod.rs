@@ -53,6 +53,8 @@ const SOON: Duration = Duration::from_secs(120);
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Nor where nothing was counted for so long, while it was not idle: what it does now is not what was counted.
 const NOTHING: Duration = Duration::from_secs(600);
+/// What varies by itself goes on so for about so long, s: looks in it are as good as one.
+const TURN: f64 = 2.0;
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -73,8 +75,8 @@ pub struct Corefit {
     worked: Time,
     /// Where it is to be, because of what; found for so many available pCPUs, and what it did there at first.
     found: Option<Found>,
-    /// Since when things are otherwise.
-    otherwise: Option<Time>,
+    /// Since when things are otherwise, and what it did since, where only that is.
+    otherwise: Option<(Time, Stat)>,
     memory: Memory,
     /// Searches in a row, after changes, that found what was there.
     searches: u32,
@@ -92,6 +94,21 @@ struct Found {
     why: Why,
     available: u32,
     mark: Mark,
+    /// What it did there in looks of some length: how it varies by itself.
+    seen: Stat,
+}
+
+impl Found {
+    fn new(count: u32, why: Why, available: u32, mark: Mark) -> Found {
+        Found { count, why, available, mark, seen: Stat::default() }
+    }
+
+    /// Whether a load that varies as this one may have done this: the longer it lasts, the less.
+    fn may_do(&self, did: &Stat, used: f64) -> bool {
+        let Some(value) = did.value() else { return false };
+        let slack = 2.0 * self.seen.deviation() * (TURN / did.seconds).sqrt();
+        alike(self.mark, Mark { value, used }, slack)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -153,14 +170,20 @@ impl Corefit {
                     // It drifts: what is known follows slowly.
                     found.mark.value += 0.1 * (mark.value - found.mark.value);
                     found.mark.used += 0.1 * (mark.used - found.mark.used);
+                    found.seen.add_all(look(subject), subject.over);
                 }
                 if there && subject.rate.is_some() && subject.at >= self.again {
                     self.begin(subject, available, None, entitled, races);
                 }
                 return;
             }
-            let since = *self.otherwise.get_or_insert(subject.at);
-            if subject.at.since(since) < self.dwell || subject.at < self.not_before {
+            let (since, did) = self.otherwise.get_or_insert((subject.at, Stat::default()));
+            let only_that = there && found.available == available;
+            if only_that {
+                did.add_all(look(subject), subject.over);
+            }
+            let soon = subject.at.since(*since) < self.dwell || subject.at < self.not_before;
+            if soon || only_that && found.may_do(did, mark.used) {
                 return;
             }
         }
@@ -192,21 +215,22 @@ impl Corefit {
             (found.mark, found.available, self.otherwise) = (mark, available, None);
             return;
         }
-        self.otherwise = None;
+        let known = self.otherwise.take().map_or(Stat::default(), |(_, did)| did);
         self.checking = mark.is_none();
         if subject.rate.is_none() {
             self.mode = Mode::Climb(climb(subject, available, window, entitled));
             return;
         }
-        let known = mark.and_then(|mark| self.memory.recall(available, subject.online, mark));
-        let counts = match known {
+        let phase = mark.and_then(|mark| self.memory.recall(available, subject.online, mark));
+        let counts = match phase {
             Some(phase) => [subject.online, phase.best, available].map(|n| Some(subject.clamp(n))).to_vec(),
             None => candidates(subject, available, entitled),
         };
-        let bal = known.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
+        let bal = phase.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
         races.join(Entrant {
             id: subject.vm.seen.id.clone(),
             counts,
+            known,
             bal,
             all: self.checking,
             window,
@@ -257,7 +281,8 @@ impl Corefit {
         let why = Why::Fastest { available: Cpus(part), over_share: gain };
         let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
         let soon = race.left_others;
-        self.settle(subject, Found { count, why, available, mark }, soon);
+        let found = Found { seen: race.proof(id), ..Found::new(count, why, available, mark) };
+        self.settle(subject, found, soon);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }
 
@@ -281,7 +306,7 @@ impl Corefit {
             Form::First => Why::Share { share },
             Form::Second => Why::Utilisation { available: Cpus(part) },
         };
-        self.settle(subject, Found { count, why, available, mark }, false);
+        self.settle(subject, Found::new(count, why, available, mark), false);
     }
 
     /// Nothing is known to be better than VCPU-Bal's number.
@@ -290,7 +315,7 @@ impl Corefit {
         let available = subject.clamp(whole(part));
         let mark = mark(subject, 0.0, used);
         let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
-        self.settle(subject, Found { count: bal(subject, available), why, available, mark }, false);
+        self.settle(subject, Found::new(bal(subject, available), why, available, mark), false);
     }
 
     /// A search is over; `soon`: it left numbers out, which are looked at soon.
@@ -336,13 +361,7 @@ impl Size for Corefit {
             Mode::Watch => self.watch(subject, entitled, races),
             Mode::Race => {
                 // Nothing counted is not nothing done: who does not report leaves the race.
-                if let Some(rate) = subject.rate {
-                    let look = Look {
-                        online: subject.online,
-                        units: rate * subject.over.as_secs_f64(),
-                        used: subject.used.unwrap_or(0.0),
-                        part: subject.available.unwrap_or(0.0),
-                    };
+                if let Some(look) = look(subject) {
                     races.report(&subject.vm.seen.id, look);
                 }
             }
@@ -367,6 +386,16 @@ impl Size for Corefit {
 
 fn trying(count: u32, next: Duration) -> Choice {
     Choice { count, why: Why::Trying { count }, next: Some(next) }
+}
+
+/// What a VM did; `None` where nobody counted.
+fn look(subject: &Subject<'_>) -> Option<Look> {
+    Some(Look {
+        online: subject.online,
+        units: subject.rate? * subject.over.as_secs_f64(),
+        used: subject.used.unwrap_or(0.0),
+        part: subject.available.unwrap_or(0.0),
+    })
 }
 
 /// What a VM does; what its own quota lets pass for a while is left out. (Of what its groups and single vCPUs are limited to nothing is

@@ -61,6 +61,8 @@ pub(super) struct Entrant {
     pub(super) id: VmId,
     /// Its count at each level: what it has, VCPU-Bal's, all, then the others; `None`: VCPU-Bal's.
     pub(super) counts: Vec<Option<u32>>,
+    /// What it did of late with what it has.
+    pub(super) known: Stat,
     pub(super) bal: u32,
     /// All levels are to be tried, however clear things are.
     pub(super) all: bool,
@@ -167,12 +169,18 @@ impl Race {
             .collect();
         // After the sure ones from many to few: fewer vCPUs change.
         rows.sort_by_key(|(sure, row)| (!sure, if *sure { 0 } else { u32::MAX - row.iter().sum::<u32>() }));
-        let member = |(i, entrant): (usize, &Entrant)| Member {
-            id: entrant.id.clone(),
-            bal: entrant.bal,
-            counts: rows.iter().map(|(_, row)| row[i]).collect(),
-            stats: vec![Stat::default(); rows.len()],
-            proofs: vec![Stat::default(); rows.len()],
+        let member = |(i, entrant): (usize, &Entrant)| {
+            let mut stats = vec![Stat::default(); rows.len()];
+            if let (Some(stat), Some(Some(_))) = (stats.first_mut(), entrant.counts.first()) {
+                *stat = entrant.known;
+            }
+            Member {
+                id: entrant.id.clone(),
+                bal: entrant.bal,
+                counts: rows.iter().map(|(_, row)| row[i]).collect(),
+                stats,
+                proofs: vec![Stat::default(); rows.len()],
+            }
         };
         Race {
             members: entrants.iter().enumerate().map(member).collect(),
@@ -212,6 +220,11 @@ impl Race {
     pub(super) fn seen(&self, id: &VmId) -> Vec<(u32, Stat)> {
         let seen = self.member(id).map(|m| m.counts.iter().copied().zip(m.stats.iter().copied()));
         seen.into_iter().flatten().filter(|(_, stat)| stat.seconds > 0.0).collect()
+    }
+
+    /// What a VM did while the count that it has now was proven.
+    pub(super) fn proof(&self, id: &VmId) -> Stat {
+        self.member(id).map_or(Stat::default(), |member| member.proofs[self.turn])
     }
 
     /// What a VM did in the proof, and where that is over what it did with VCPU-Bal's count; `None` if nobody counted its
@@ -277,7 +290,7 @@ impl Race {
             if self.patient {
                 self.count_proof(seconds);
             }
-            return self.looked >= self.watch && self.prove();
+            return self.looked >= self.watch && !self.watch_on() && self.prove();
         }
         let (value, best) = (self.value(turn).unwrap_or(0.0), self.best());
         let most = best.and_then(|best| self.value(best)).unwrap_or(0.0);

@@ -1,4 +1,6 @@
-//! What a VM did in a race with a count, and how much that tells.
+//! What a VM did with a count, and how much that tells.
+
+use std::time::Duration;
 
 /// What one look at a VM showed.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,11 @@ impl Stat {
         self.squares += look.units * look.units / seconds.max(1e-9);
     }
 
+    /// The same of a look that there may be.
+    pub(super) fn add_all(&mut self, look: Option<Look>, over: Duration) {
+        look.into_iter().for_each(|look| self.add(&look, over.as_secs_f64()));
+    }
+
     /// Worth per second; `None` before it was looked at.
     pub(super) fn value(&self) -> Option<f64> {
         Some(self.rate()? * self.own())
@@ -42,6 +49,12 @@ impl Stat {
 
     pub(super) fn rate(&self) -> Option<f64> {
         (self.seconds > 0.0).then(|| self.units / self.seconds)
+    }
+
+    /// Standard deviation of looks' worth per second, by their time.
+    pub(super) fn deviation(&self) -> f64 {
+        let rate = self.rate().unwrap_or(0.0);
+        (self.squares / self.seconds.max(1e-9) - rate * rate).max(0.0).sqrt() * self.own()
     }
 
     /// Of what was used the part that was the own one.

@@ -17,6 +17,11 @@ use super::{BETTER, CLEAR, Member, PROOF, Race, Stage, Stat, UNITS};
 
 /// Levels that may be as good as the best are watched for so long each, at most.
 const LONGEST: Duration = Duration::from_secs(16);
+/// What varies is watched for so long before it is believed to do less than in the race.
+const VARIES: Duration = Duration::from_secs(8);
+/// It varies if the standard error of its mean is more than this part of it, or it does all but nothing of what it did.
+const UNSURE: f64 = 0.25;
+const NOTHING: f64 = 0.1;
 /// VCPU-Bal's counts are given up for what is better by so many standard errors.
 const SURE: f64 = 2.0;
 /// But for what is better than this says they always are.
@@ -70,6 +75,27 @@ impl Race {
     fn begin_watch(&mut self) {
         self.looked = Duration::ZERO;
         self.watch = self.watched(self.turn).max(PROOF);
+    }
+
+    /// Whether what is watched did less than in the race, but varies: then for longer. LU in a VM with a cap of 800 % does 0.02 to 7 times as
+    /// much from second to second with all its vCPUs, three times as much as with eight in the long run.
+    pub(super) fn watch_on(&mut self) -> bool {
+        let level = self.turn;
+        let (Some(proven), Some(raced)) = (self.proven(level), self.value(level)) else { return false };
+        let members = || self.members.iter().filter(|member| member.usual() > 0.0);
+        let variance = |member: &Member| {
+            let proof = &member.proofs[level];
+            (proof.deviation() / member.usual()).powi(2) / f64::from(proof.looks.max(2) - 1)
+        };
+        let error =
+            members().map(variance).sum::<f64>().sqrt() / crate::share::count(members().count().max(1));
+        let varies = error > UNSURE * proven || proven < NOTHING * raced;
+        let units = self.together(level).units + self.all(|member| &member.proofs[level]).units;
+        let on = varies && raced > BETTER * proven && units >= 2.0 * UNITS && self.watched(level) < VARIES;
+        if on {
+            self.watch += PROOF;
+        }
+        on
     }
 
     fn watched(&self, level: usize) -> Duration {

@@ -7,6 +7,7 @@ fn entrant(number: usize, counts: &[u32], bal: u32, allowed: f64) -> Entrant {
         id: VmId(number.to_string()),
         counts: counts.iter().copied().map(Some).collect(),
         bal,
+        known: Stat::default(),
         all: false,
         window: Duration::from_millis(100),
         allowed,
@@ -255,4 +256,49 @@ fn vcpu_bals_count_does_not_take_the_place_of_what_did_much_more_when_the_budget
     let race =
         follow(&one, |online, over| (online, if online == 4 { 10.0 } else { 4.0 } * over.as_secs_f64()));
     assert_eq!(race.count(&one.id), Some(4));
+}
+
+/// All did much, do nothing just after the change back to them, and in the long run more than VCPU-Bal's again.
+#[test]
+fn what_varies_is_watched_for_longer_before_it_is_given_up() {
+    let end = |later: &dyn Fn(f64) -> f64| {
+        let one = entrant(0, &[16, 4], 4, 10.0);
+        let (mut since, mut before, mut left) = (0.0, 16, false);
+        let race = follow(&one, |online, over| {
+            (since, left) = (if online == before { since } else { 0.0 }, left || online == 4);
+            before = online;
+            since += over.as_secs_f64();
+            let rate = match online {
+                16 if left => later(since),
+                16 => 500.0,
+                _ => 100.0,
+            };
+            (online, over.as_secs_f64() * rate)
+        });
+        race.count(&one.id)
+    };
+    assert_eq!(end(&|since| if since < 2.5 { 20.0 } else { 400.0 }), Some(16), "next to nothing at first");
+    assert_eq!(end(&|since| if since % 2.0 < 1.0 { 30.0 } else { 150.0 }), Some(4), "varies, and does less");
+    assert_eq!(end(&|_| 90.0), Some(4), "does less");
+}
+
+/// What it did since things are otherwise counts as well as what a look shows when the race begins.
+#[test]
+fn what_is_known_of_what_there_is_counts() {
+    let end = |known: Stat| {
+        let one = Entrant { known, ..entrant(0, &[16, 4], 4, 10.0) };
+        let mut left = false;
+        let race = follow(&one, |online, over| {
+            left |= online == 4;
+            let rate = match online {
+                16 if left => 300.0,
+                16 => 10.0,
+                _ => 100.0,
+            };
+            (online, over.as_secs_f64() * rate)
+        });
+        race.count(&one.id)
+    };
+    assert_eq!(end(Stat::default()), Some(4));
+    assert_eq!(end(Stat { seconds: 4.0, units: 1200.0, used: 4.0, part: 4.0, ..Stat::default() }), Some(16));
 }
