@@ -103,9 +103,13 @@ impl Found {
         Found { count, why, available, mark, seen: Stat::default() }
     }
 
-    /// Whether a load that varies as this one may have done this: the longer it lasts, the less.
+    /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that
+    /// looks vary by that, nothing is known of how the load does.
     fn may_do(&self, did: &Stat, used: f64) -> bool {
-        let Some(value) = did.value() else { return false };
+        let (Some(value), Some(rate)) = (did.value(), self.seen.rate()) else { return false };
+        if race::telling(rate) > 1.0 {
+            return false;
+        }
         let slack = 2.0 * self.seen.deviation() * (TURN / did.seconds).sqrt();
         alike(self.mark, Mark { value, used }, slack)
     }

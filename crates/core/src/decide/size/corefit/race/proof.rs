@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use super::{BETTER, CLEAR, Member, PROOF, Race, Stage, Stat, UNITS};
+use super::{BETTER, CLEAR, Member, PROOF, Race, Stage, Stat, UNITS, telling};
 
 /// Levels that may be as good as the best are watched for so long each, at most.
 const LONGEST: Duration = Duration::from_secs(16);
@@ -90,8 +90,16 @@ impl Race {
         let error =
             members().map(variance).sum::<f64>().sqrt() / crate::share::count(members().count().max(1));
         let varies = error > UNSURE * proven || proven < NOTHING * raced;
-        let units = self.together(level).units + self.all(|member| &member.proofs[level]).units;
-        let on = varies && raced > BETTER * proven && units >= 2.0 * UNITS && self.watched(level) < VARIES;
+        // Where so few units are counted that looks vary by that, nothing is known of how the load does.
+        let well =
+            members().all(|member| member.stats[level].rate().is_some_and(|rate| telling(rate) <= 1.0));
+        // If what was best of the others in the race is the best.
+        let others =
+            (0..self.levels.len()).filter(|other| *other != level).filter_map(|other| self.value(other));
+        let other = others.fold(proven, f64::max);
+        let spent = self.watched(level).as_secs_f64() * (1.0 - proven / other.max(1e-9));
+        let may = self.watched(level) < VARIES && self.lost + spent < self.allowed;
+        let on = well && varies && raced > BETTER * proven && may;
         if on {
             self.watch += PROOF;
         }

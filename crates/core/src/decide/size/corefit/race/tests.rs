@@ -261,8 +261,8 @@ fn vcpu_bals_count_does_not_take_the_place_of_what_did_much_more_when_the_budget
 /// All did much, do nothing just after the change back to them, and in the long run more than VCPU-Bal's again.
 #[test]
 fn what_varies_is_watched_for_longer_before_it_is_given_up() {
-    let end = |later: &dyn Fn(f64) -> f64| {
-        let one = entrant(0, &[16, 4], 4, 10.0);
+    let end = |allowed: f64, later: &dyn Fn(f64) -> f64| {
+        let one = entrant(0, &[16, 4], 4, allowed);
         let (mut since, mut before, mut left) = (0.0, 16, false);
         let race = follow(&one, |online, over| {
             (since, left) = (if online == before { since } else { 0.0 }, left || online == 4);
@@ -277,9 +277,15 @@ fn what_varies_is_watched_for_longer_before_it_is_given_up() {
         });
         race.count(&one.id)
     };
-    assert_eq!(end(&|since| if since < 2.5 { 20.0 } else { 400.0 }), Some(16), "next to nothing at first");
-    assert_eq!(end(&|since| if since % 2.0 < 1.0 { 30.0 } else { 150.0 }), Some(4), "varies, and does less");
-    assert_eq!(end(&|_| 90.0), Some(4), "does less");
+    let comes_back = |since: f64| if since < 2.5 { 20.0 } else { 400.0 };
+    assert_eq!(end(10.0, &comes_back), Some(16), "next to nothing at first");
+    assert_eq!(end(1.0, &comes_back), Some(4), "watching on would cost more than it may");
+    assert_eq!(
+        end(10.0, &|since| if since % 2.0 < 1.0 { 30.0 } else { 150.0 }),
+        Some(4),
+        "varies, and does less"
+    );
+    assert_eq!(end(10.0, &|_| 90.0), Some(4), "does less");
 }
 
 /// What it did since things are otherwise counts as well as what a look shows when the race begins.
