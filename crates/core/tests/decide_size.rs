@@ -184,7 +184,7 @@ fn what_varies_by_itself_is_no_other_phase() {
     fn rate(n: u32) -> f64 {
         LOOKS.set(LOOKS.get() + 1);
         let (best, rate) = BEST.get();
-        let varies = if LOOKS.get() % 2 == 0 { 1.4 } else { 0.6 };
+        let varies = if LOOKS.get().is_multiple_of(2) { 1.4 } else { 0.6 };
         rate * varies / (1.0 + 0.5 * f64::from(n.abs_diff(best)))
     }
     let mut toy = Toy::new(8, vec![of_four(vm("a", 8, Some(rate), four))]);
@@ -192,6 +192,9 @@ fn what_varies_by_itself_is_no_other_phase() {
     toy.rule(&mut controller, 20);
     assert_eq!(toy.online(0), 4);
     assert_eq!(toy.rule(&mut controller, 90), 0, "nothing is looked for");
+    assert!(toy.rule(&mut controller, 60) > 0, "but what was left out is after two minutes, as of any load");
+    assert_eq!(toy.online(0), 4);
+    assert_eq!(toy.rule(&mut controller, 400), 0, "nothing is looked for");
     BEST.set((8, 400.0));
     toy.rule(&mut controller, 60);
     assert_eq!(toy.online(0), 8, "another phase");

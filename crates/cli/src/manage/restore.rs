@@ -13,7 +13,7 @@ use super::keeper::Restored;
 use super::{Journal, Keeper, boot};
 use crate::machine::MachineArg;
 
-/// Longest that it may take.
+/// Longest that one try may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// A libvirtd that is being restarted refuses at once, and a guest whose daemon was killed on the way is silent for some seconds.
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub(crate) struct RestoreArgs {
     /// Which machine [default: the one of the journal, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// How often it is tried, 2 s apart, while libvirtd or a guest does not answer
+    /// How often it is tried, 2 s apart, while libvirtd does not answer or something is pending
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
 }
@@ -47,8 +47,6 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     }
     let open = || Journal::open(&args.state, &name, &boot(true));
     let journal = if none { None } else { Some(open()?) };
-    let mut machine = machine.open_to_act()?;
-    let _alone = Alone::with(&machine.name())?;
     if none {
         tell!(
             "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
@@ -58,6 +56,9 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let mut keeper = journal.map(|journal| Keeper::new(journal, PATIENCE));
     let mut restored = Restored::default();
     for left in (0..args.tries).rev() {
+        // Anew each time: `host` may be another one when libvirtd is back, and a guest that was late is asked again.
+        let mut machine = machine.open_to_act()?;
+        let _alone = Alone::with(&machine.name())?;
         let waits_for = match machine.observe() {
             Ok(snapshot) if keeper.is_none() && snapshot.vms.iter().all(|vm| vm.kept.is_none()) => break,
             Ok(snapshot) => {
@@ -69,7 +70,12 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
                 restored.pending.first().cloned()
             }
             Err(MachineError::Gone(text)) if left > 0 => Some(text),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                if restored != Restored::default() {
+                    show!("{}", sum(&restored));
+                }
+                return Err(error.into());
+            }
         };
         let Some(text) = waits_for.filter(|_| left > 0) else { break };
         if left + 1 == args.tries {

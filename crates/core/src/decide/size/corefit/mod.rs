@@ -55,6 +55,9 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 const NOTHING: Duration = Duration::from_secs(600);
 /// What varies by itself goes on so for about so long, s: looks in it are as good as one.
 const TURN: f64 = 2.0;
+/// What a VM did is known for so long, s: what it does otherwise, and how it varies.
+const LATELY: f64 = 10.0;
+const VARIES: f64 = 120.0;
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -75,7 +78,7 @@ pub struct Corefit {
     worked: Time,
     /// Where it is to be, because of what; found for so many available pCPUs, and what it did there at first.
     found: Option<Found>,
-    /// Since when things are otherwise, and what it did since, where only that is.
+    /// Since when things are otherwise, and what it did lately, where only that is.
     otherwise: Option<(Time, Stat)>,
     memory: Memory,
     /// Searches in a row, after changes, that found what was there.
@@ -105,13 +108,23 @@ impl Found {
 
     /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that
     /// looks vary by that, nothing is known of how the load does.
-    fn may_do(&self, did: &Stat, used: f64) -> bool {
-        let (Some(value), Some(rate)) = (did.value(), self.seen.rate()) else { return false };
+    fn may_do(&self, did: &Stat) -> bool {
+        let (Some(value), Some(used), Some(rate)) = (did.value(), did.used(), self.seen.rate()) else {
+            return false;
+        };
         if race::telling(rate) > 1.0 {
             return false;
         }
         let slack = 2.0 * self.seen.deviation() * (TURN / did.seconds).sqrt();
         alike(self.mark, Mark { value, used }, slack)
+    }
+
+    /// It did this, which is nothing else: that is how it varies.
+    fn varies(&mut self, did: &Stat) {
+        self.seen.add_stat(did);
+        if self.seen.seconds > VARIES {
+            self.seen.fade();
+        }
     }
 }
 
@@ -167,27 +180,36 @@ impl Corefit {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
             let units = 2.0 / subject.over.as_secs_f64().max(1e-3);
-            let same = found.available == available && (!there || alike(found.mark, mark, units));
+            let as_before = found.available == available;
+            let mut same = as_before && (!there || alike(found.mark, mark, units));
+            let mut now = Stat::default();
+            now.add_all(look(subject).filter(|_| there && as_before), subject.over);
             if same {
-                self.otherwise = None;
                 if there {
                     // It drifts: what is known follows slowly.
                     found.mark.value += 0.1 * (mark.value - found.mark.value);
                     found.mark.used += 0.1 * (mark.used - found.mark.used);
-                    found.seen.add_all(look(subject), subject.over);
                 }
+            } else {
+                let (since, did) = self.otherwise.get_or_insert((subject.at, Stat::default()));
+                let long = did.seconds >= LATELY;
+                if long || now.seconds <= 0.0 {
+                    *did = Stat::default();
+                }
+                did.add_stat(&now);
+                let soon = subject.at.since(*since) < self.dwell || subject.at < self.not_before;
+                let may = found.may_do(did);
+                if soon || may && did.seconds < LATELY {
+                    return;
+                }
+                same = may;
+            }
+            if same {
+                let did = self.otherwise.take().map_or(now, |(_, did)| did);
+                found.varies(&did);
                 if there && subject.rate.is_some() && subject.at >= self.again {
                     self.begin(subject, available, None, entitled, races);
                 }
-                return;
-            }
-            let (since, did) = self.otherwise.get_or_insert((subject.at, Stat::default()));
-            let only_that = there && found.available == available;
-            if only_that {
-                did.add_all(look(subject), subject.over);
-            }
-            let soon = subject.at.since(*since) < self.dwell || subject.at < self.not_before;
-            if soon || only_that && found.may_do(did, mark.used) {
                 return;
             }
         }

@@ -171,7 +171,9 @@ impl Race {
         rows.sort_by_key(|(sure, row)| (!sure, if *sure { 0 } else { u32::MAX - row.iter().sum::<u32>() }));
         let member = |(i, entrant): (usize, &Entrant)| {
             let mut stats = vec![Stat::default(); rows.len()];
-            if let (Some(stat), Some(Some(_))) = (stats.first_mut(), entrant.counts.first()) {
+            // Of several VMs it would be of different times.
+            let own = entrants.len() == 1 && entrant.counts.first().is_some_and(Option::is_some);
+            if let Some(stat) = stats.first_mut().filter(|_| own) {
                 *stat = entrant.known;
             }
             Member {

@@ -42,6 +42,30 @@ impl Stat {
         look.into_iter().for_each(|look| self.add(&look, over.as_secs_f64()));
     }
 
+    /// The looks of another, too.
+    pub(super) fn add_stat(&mut self, other: &Stat) {
+        self.seconds += other.seconds;
+        self.units += other.units;
+        self.used += other.used;
+        self.part += other.part;
+        self.looks += other.looks;
+        self.squares += other.squares;
+    }
+
+    /// Half of what is known is forgotten.
+    pub(super) fn fade(&mut self) {
+        let Stat { seconds, units, used, part, looks, squares } = *self;
+        let half = |value: f64| value / 2.0;
+        *self = Stat {
+            seconds: half(seconds),
+            units: half(units),
+            used: half(used),
+            part: half(part),
+            looks: looks / 2,
+            squares: half(squares),
+        };
+    }
+
     /// Worth per second; `None` before it was looked at.
     pub(super) fn value(&self) -> Option<f64> {
         Some(self.rate()? * self.own())

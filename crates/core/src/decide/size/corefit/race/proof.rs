@@ -97,11 +97,14 @@ impl Race {
         let others =
             (0..self.levels.len()).filter(|other| *other != level).filter_map(|other| self.value(other));
         let other = others.fold(proven, f64::max);
-        let spent = self.watched(level).as_secs_f64() * (1.0 - proven / other.max(1e-9));
-        let may = self.watched(level) < VARIES && self.lost + spent < self.allowed;
+        let cost = PROOF.as_secs_f64() * (1.0 - proven / other.max(1e-9));
+        let may = self.watched(level) < VARIES && self.lost + cost < self.allowed;
         let on = well && varies && raced > BETTER * proven && may;
         if on {
             self.watch += PROOF;
+            if !self.patient {
+                self.lost += cost;
+            }
         }
         on
     }
