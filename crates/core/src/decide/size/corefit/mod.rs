@@ -185,6 +185,7 @@ impl Corefit {
             let mut now = Stat::default();
             now.add_all(look(subject).filter(|_| there && as_before), subject.over);
             if same {
+                found.varies(&now);
                 if there {
                     // It drifts: what is known follows slowly.
                     found.mark.value += 0.1 * (mark.value - found.mark.value);
@@ -205,8 +206,9 @@ impl Corefit {
                 same = may;
             }
             if same {
-                let did = self.otherwise.take().map_or(now, |(_, did)| did);
-                found.varies(&did);
+                if let Some((_, did)) = self.otherwise.take() {
+                    found.varies(&did);
+                }
                 if there && subject.rate.is_some() && subject.at >= self.again {
                     self.begin(subject, available, None, entitled, races);
                 }
