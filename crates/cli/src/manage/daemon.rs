@@ -20,8 +20,6 @@ use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
 
 /// A guest that does not answer may come back while everything is put back: so often it is tried again.
 const LAST_TRIES: u32 = 3;
-/// A libvirtd that is being restarted refuses at once.
-const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 /// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
 /// What is remembered as said: containers come and go, under ever new names.
@@ -386,7 +384,7 @@ impl<'a> Daemon<'a> {
                 break;
             }
             if attempt > 1 && self.live {
-                std::thread::sleep(BETWEEN_TRIES);
+                std::thread::sleep(restore::BETWEEN_TRIES);
             }
             let snapshot = match self.machine.observe() {
                 Ok(snapshot) => snapshot,

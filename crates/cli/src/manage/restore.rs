@@ -16,7 +16,7 @@ use crate::machine::MachineArg;
 /// Longest that one try may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// A libvirtd that is being restarted refuses at once, and a guest whose daemon was killed on the way is silent for some seconds.
-const BETWEEN_TRIES: Duration = Duration::from_secs(2);
+pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
 /// Put back everything that corefit changed on this host
 ///

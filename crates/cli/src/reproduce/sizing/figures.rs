@@ -114,12 +114,14 @@ fn worst(cases: &[Runs<'_>], of: Of, limit: f64) -> (String, f64) {
 /// What the paper prints of VCPU-Bal, the optimum and pCPU-Est.
 fn published(rows: &[Row]) -> Vec<Item> {
     let cases = by_case(rows, |row| row.signal && !row.random);
-    let most = |which: &dyn Fn(&Row) -> bool, of: Of| {
+    let most = |which: &dyn Fn(&Row) -> bool| {
         let chosen = cases.iter().filter(|case| which(case.0[0]));
-        chosen.map(|case| case.ratio(of).mean).fold(f64::NAN, f64::max)
+        chosen
+            .map(|case| case.ratio(|row| (row.over_best[0], row.over_best[1])).mean)
+            .fold(f64::NAN, f64::max)
     };
-    let gain = most(&|row| row.shortage.ends_with("pCPUs"), |row| (row.over_best[0], row.over_best[1]));
-    let lu = most(&|row| row.program == "lu", |row| (row.over_best[0], row.over_best[1]));
+    let gain = most(&|row| row.shortage.ends_with("pCPUs"));
+    let lu = most(&|row| row.program == "lu");
     vec![
         Item::new(
             (Paper::P2, "Figure 12"),

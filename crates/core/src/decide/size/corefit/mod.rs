@@ -183,7 +183,12 @@ impl Corefit {
             let as_before = found.available == available;
             let mut same = as_before && (!there || alike(found.mark, mark, units));
             let mut now = Stat::default();
-            now.add_all(look(subject).filter(|_| there && as_before), subject.over);
+            if there
+                && as_before
+                && let Some(look) = look(subject)
+            {
+                now.add(&look, subject.over.as_secs_f64());
+            }
             if same {
                 found.varies(&now);
                 if there {
@@ -193,8 +198,7 @@ impl Corefit {
                 }
             } else {
                 let (since, did) = self.otherwise.get_or_insert((subject.at, Stat::default()));
-                let long = did.seconds >= LATELY;
-                if long || now.seconds <= 0.0 {
+                if did.seconds >= LATELY || now.seconds <= 0.0 {
                     *did = Stat::default();
                 }
                 did.add_stat(&now);

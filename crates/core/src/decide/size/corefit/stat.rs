@@ -1,7 +1,5 @@
 //! What a VM did with a count, and how much that tells.
 
-use std::time::Duration;
-
 /// What one look at a VM showed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
@@ -35,11 +33,6 @@ impl Stat {
         self.part += look.part * seconds;
         self.looks += 1;
         self.squares += look.units * look.units / seconds.max(1e-9);
-    }
-
-    /// The same of a look that there may be.
-    pub(super) fn add_all(&mut self, look: Option<Look>, over: Duration) {
-        look.into_iter().for_each(|look| self.add(&look, over.as_secs_f64()));
     }
 
     /// The looks of another, too.

@@ -82,17 +82,14 @@ impl Race {
     pub(super) fn watch_on(&mut self) -> bool {
         let level = self.turn;
         let (Some(proven), Some(raced)) = (self.proven(level), self.value(level)) else { return false };
-        let members = || self.members.iter().filter(|member| member.usual() > 0.0);
-        let variance = |member: &Member| {
+        let error = self.error_of_mean(|member| {
             let proof = &member.proofs[level];
-            (proof.deviation() / member.usual()).powi(2) / f64::from(proof.looks.max(2) - 1)
-        };
-        let error =
-            members().map(variance).sum::<f64>().sqrt() / crate::share::count(members().count().max(1));
+            proof.deviation() / member.usual() / f64::from(proof.looks.max(2) - 1).sqrt()
+        });
         let varies = error > UNSURE * proven || proven < NOTHING * raced;
         // Where so few units are counted that looks vary by that, nothing is known of how the load does.
-        let well =
-            members().all(|member| member.stats[level].rate().is_some_and(|rate| telling(rate) <= 1.0));
+        let tells = |member: &Member| member.stats[level].rate().is_some_and(|rate| telling(rate) <= 1.0);
+        let well = self.members.iter().filter(|member| member.usual() > 0.0).all(tells);
         // If what was best of the others in the race is the best.
         let others =
             (0..self.levels.len()).filter(|other| *other != level).filter_map(|other| self.value(other));
@@ -163,11 +160,14 @@ impl Race {
             let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
             better.chance(bursts).hypot(level.chance(bursts))
         };
-        // What levels are worth is the mean over VMs.
-        let all: Vec<f64> = self.members.iter().filter(|member| member.usual() > 0.0).map(one).collect();
-        let sum = all.iter().map(|chance| chance * chance).sum::<f64>().sqrt();
-        let chance = sum / crate::share::count(all.len().max(1));
+        let chance = self.error_of_mean(one);
         if chance > BETTER - 1.0 { chance } else { 0.0 }
+    }
+
+    /// Standard error of what a level is worth, which is the mean over VMs, by that of each.
+    fn error_of_mean(&self, one: impl Fn(&Member) -> f64) -> f64 {
+        let all: Vec<f64> = self.members.iter().filter(|member| member.usual() > 0.0).map(one).collect();
+        all.iter().map(|error| error * error).sum::<f64>().sqrt() / crate::share::count(all.len().max(1))
     }
 
     /// Of the best and those close to it who was watched least; `None` if there are none, or that was enough.
