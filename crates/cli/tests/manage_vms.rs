@@ -269,9 +269,9 @@ fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
 /// What a daemon may take to find its number by progress: where things were clear at once it looks at others after two minutes.
 const COUNTED_SETTLE_S: f64 = 240.0;
 
-/// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs before and after it, for emulation is not
-/// equally fast all the time. One long run each: a short one is mostly the start of the command where instructions are
-/// emulated. The daemon finds its number during another one.
+/// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs in turns, for emulation is not equally
+/// fast all the time: each round against the mean of what is before and after it. One long run each: a short one is mostly
+/// the start of the command where instructions are emulated. The daemon finds its number during another one.
 fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let Job { guest, program, size, seconds } = *job;
     let two = "env OMP_NUM_THREADS=2";
@@ -281,22 +281,36 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
         let times = (seconds / one).ceil();
         guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times
     };
-    let before = long(seconds, two);
-    guest.set_online(8);
+    let by_hand = || {
+        guest.set_online(2);
+        let time = long(seconds, two);
+        guest.set_online(8);
+        println!("{program} {size}, 2 threads on 2 vCPUs: {time:.4} ({seconds} s)");
+        time
+    };
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
-    let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
     let ours = format!("{ALL_THREADS} OMP_DYNAMIC=true /workloads/corefit run --");
-    let [first, then] = [SETTLE_S, seconds].map(|seconds| long(seconds, &ours));
-    end(&mut daemon);
-    guest.set_online(2);
-    let after = long(seconds, two);
-    guest.set_online(8);
-    let d = |time: f64| 2.0 * time / (before + after);
-    println!(
-        "{program} {size}, 2 threads on 2 vCPUs: {before:.4} before, {after:.4} after ({seconds} s each)"
-    );
-    println!("{program} {size}, whole, at first ({SETTLE_S} s): {first:.4}, D = {:.3}", d(first));
-    println!("{program} {size}, whole, then ({seconds} s): {then:.4}, D = {:.3}", d(then));
+    let rounds =
+        std::env::var("MANAGE_ROUNDS").map_or(3, |rounds| rounds.parse().expect("MANAGE_ROUNDS: 1 or more"));
+    let mut before = by_hand();
+    let mut all: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
+            let [first, then] = [SETTLE_S, seconds].map(|seconds| long(seconds, &ours));
+            end(&mut daemon);
+            let after = by_hand();
+            let by_hand = (before + after) / 2.0;
+            before = after;
+            let d = |time: f64| time / by_hand;
+            println!("{program} {size}, whole, at first ({SETTLE_S} s): {first:.4}, D = {:.3}", d(first));
+            println!("{program} {size}, whole, then ({seconds} s): {then:.4}, D = {:.3}", d(then));
+            d(then)
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    let (least, most) = (all[0], all[all.len() - 1]);
+    let median = (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0;
+    println!("{program} {size}, whole: D = {median:.3} ({least:.3} to {most:.3}, {rounds} rounds)");
 }
 
 /// What a daemon may take to find its number.

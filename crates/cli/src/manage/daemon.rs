@@ -399,12 +399,16 @@ impl<'a> Daemon<'a> {
                 log(Level::Warning, "not put back", &[("what", text)]);
             }
             for text in restored.pending {
-                let level = if attempt == LAST_TRIES { Level::Error } else { Level::Warning };
+                let last = attempt == LAST_TRIES || !restored.may_yet;
+                let level = if last { Level::Error } else { Level::Warning };
                 log(
                     level,
                     "pending",
                     &[("what", text), ("remedy", "the next start, or corefit restore".into())],
                 );
+            }
+            if !restored.may_yet {
+                break;
             }
         }
         keeper.entries().is_empty()

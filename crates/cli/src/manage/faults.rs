@@ -3,15 +3,18 @@
 //!
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
+mod faulty;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Why};
-use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId};
-use corefit_core::{CpuSet, Cpus, Time, Unread, Weight, What};
+use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Value, VmId};
+use corefit_core::{CpuSet, Cpus, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
 
+use self::faulty::Faulty;
 use super::failpoint::testing::until_killed;
 use super::{Journal, Keeper};
 
@@ -28,126 +31,6 @@ const HOST: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { cores
 fn simulated(text: &str) -> SimMachine {
     let scenario = Scenario::parse(text, &[]).unwrap();
     SimMachine::new(Sim::new(&scenario.spec).unwrap(), "faults", true)
-}
-
-/// A machine that things happen to.
-struct Faulty {
-    sim: SimMachine,
-    /// VMs that moved have another id.
-    moved: BTreeMap<u32, u32>,
-    kept: BTreeMap<u32, String>,
-    gone: BTreeSet<u32>,
-    /// Guests whose agent does not answer.
-    hung: BTreeSet<u32>,
-    /// Guests whose agent says yes and does nothing.
-    lying: BTreeSet<u32>,
-    /// Guests that take one vCPU offline and then fail.
-    halfway: BTreeSet<u32>,
-    /// VMs that libvirtd could not be asked about in time for a look.
-    missed: BTreeSet<u32>,
-    /// libvirtd does not answer.
-    deaf: bool,
-    touched: BTreeSet<u32>,
-}
-
-impl Faulty {
-    fn new(sim: SimMachine) -> Faulty {
-        let (moved, kept, gone) = Default::default();
-        let (hung, lying, halfway, missed, touched) = Default::default();
-        Faulty { sim, moved, kept, gone, hung, lying, halfway, missed, deaf: false, touched }
-    }
-
-    fn id(&self, vm: u32) -> VmId {
-        VmId(format!("sim-{vm}/{}", self.moved.get(&vm).copied().unwrap_or(0)))
-    }
-
-    fn number(&self, id: &VmId) -> Result<u32, MachineError> {
-        let gone = || MachineError::Gone("no such VM".into());
-        let number = id.0.strip_prefix("sim-").and_then(|rest| rest.split_once('/')?.0.parse().ok());
-        number.filter(|vm| self.id(*vm) == *id && !self.gone.contains(vm)).ok_or_else(gone)
-    }
-
-    fn reach(&self, vm: u32, lever: Lever) -> Result<VmId, MachineError> {
-        let guests = matches!(lever, Lever::Online | Lever::Told);
-        if self.deaf || (guests && self.hung.contains(&vm)) {
-            return Err(MachineError::Gone("no answer".into()));
-        }
-        Ok(VmId(format!("sim-{vm}")))
-    }
-
-    /// What it really is.
-    fn truth(&mut self, vm: u32, lever: Lever) -> Value {
-        self.sim.current(&VmId(format!("sim-{vm}")), lever).unwrap()
-    }
-
-    fn heal(&mut self) {
-        (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
-    }
-}
-
-impl Machine for Faulty {
-    fn name(&self) -> String {
-        "faulty".into()
-    }
-
-    fn observe(&mut self) -> Result<Snapshot, MachineError> {
-        if self.deaf {
-            return Err(MachineError::Gone("no answer".into()));
-        }
-        let mut snapshot = self.sim.observe()?;
-        for (number, vm) in (0..).zip(&mut snapshot.vms) {
-            vm.id = self.id(number);
-            vm.kept = self.kept.get(&number).cloned();
-        }
-        snapshot.vms.retain(|vm| self.number(&vm.id).is_ok());
-        for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {
-            let id = self.id(*vm);
-            snapshot.vms.retain(|vm| vm.id != id);
-            let (path, why) = (format!("VM \"{vm}\""), "not asked for yet".into());
-            snapshot.unread.push(Unread { what: What::Siblings, path, why });
-        }
-        Ok(snapshot)
-    }
-
-    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
-        self.sim.pass(time)
-    }
-}
-
-impl Act for Faulty {
-    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
-        let number = self.number(vm)?;
-        let id = self.reach(number, lever)?;
-        self.sim.current(&id, lever)
-    }
-
-    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
-        let number = self.number(vm)?;
-        let id = self.reach(number, lever)?;
-        self.touched.insert(number);
-        if self.lying.contains(&number) && lever == Lever::Online {
-            return Ok(());
-        }
-        if self.halfway.contains(&number) && lever == Lever::Online {
-            let Value::Vcpus(have) = self.sim.current(&id, lever)? else { unreachable!() };
-            let Value::Vcpus(want) = value else { unreachable!() };
-            let (have, want) = (u32::try_from(have.len()).unwrap(), u32::try_from(want.len()).unwrap());
-            let step = if want < have { have - 1 } else { (have + 1).min(want) };
-            self.sim.set(&id, lever, &Value::Vcpus(CpuSet::first(step)))?;
-            return Err(MachineError::Gone("it stopped halfway".into()));
-        }
-        self.sim.set(&id, lever, value)
-    }
-
-    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
-        let number = self.number(vm)?;
-        self.reach(number, Lever::Weight)?;
-        match text {
-            Some(text) => self.kept.insert(number, text.into()),
-            None => self.kept.remove(&number),
-        };
-        Ok(())
-    }
 }
 
 /// Numbers that look random (SplitMix64), the same for the same seed.
@@ -427,6 +310,37 @@ fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
     story.machine.missed = (0..MANAGED).collect();
     story.keeper = None;
     story.start(None);
+    story.check().unwrap();
+}
+
+#[test]
+fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    let action = |story: &Story, vm: u32| {
+        let (id, why) = (story.machine.id(vm), Why::Available { available: Cpus(1.0) });
+        let to = Value::Vcpus(CpuSet::first(1));
+        Action { vm: id, name: format!("vm{vm}"), lever: Lever::Online, from: None, to, why }
+    };
+    let plan = [action(&story, 0), action(&story, 1)];
+    story.step(&plan, None);
+    story.keeper = None;
+    let journal = Journal::open(dir.path(), "faulty", "boot").unwrap();
+    let mut keeper = Keeper::new(journal, Duration::from_secs(60));
+    let mut restore = |story: &mut Story| {
+        let snapshot = story.machine.observe().unwrap();
+        let restored = keeper.restore(&mut story.machine, &snapshot);
+        assert_eq!(restored.came, Vec::<String>::new());
+        (restored.back, restored.pending.len(), restored.may_yet)
+    };
+    (story.machine.clinging, story.machine.denied) = (BTreeSet::from([0]), BTreeSet::from([1]));
+    assert_eq!(restore(&mut story), (1, 2, true), "its note may yet be taken back");
+    assert_eq!(restore(&mut story), (0, 2, true), "it is as it was already");
+    story.machine.clinging.clear();
+    assert_eq!(restore(&mut story), (0, 1, false), "nobody may do that");
+    story.machine.heal();
+    assert_eq!(restore(&mut story), (1, 0, false));
     story.check().unwrap();
 }
 

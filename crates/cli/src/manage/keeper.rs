@@ -68,6 +68,8 @@ pub(crate) struct Restored {
     pub(crate) stand: Vec<String>,
     /// Settings that cannot be put back yet, and why. They stay in the journal.
     pub(crate) pending: Vec<String>,
+    /// Some of it may yet be put back without anybody's doing: asking again may help.
+    pub(crate) may_yet: bool,
     /// Settings of VMs that have ended.
     pub(crate) ended: usize,
     /// Settings that VMs brought with them.
@@ -79,9 +81,14 @@ impl Restored {
     pub(super) fn and(&mut self, next: Restored) {
         self.back += next.back;
         self.stand.extend(next.stand);
-        self.pending = next.pending;
+        (self.pending, self.may_yet) = (next.pending, next.may_yet);
         self.ended += next.ended;
         self.came.extend(next.came);
+    }
+
+    fn pend(&mut self, what: String, may_yet: bool) {
+        self.pending.push(what);
+        self.may_yet |= may_yet;
     }
 }
 
@@ -367,15 +374,17 @@ impl Keeper {
         let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
         let names = self.undo(machine, snapshot, &|_| true, &mut restored);
         // The look may have missed a VM that was changed, or its note.
-        let noted = snapshot.vms.iter().filter(|vm| vm.kept.is_some()).map(|vm| &vm.id);
-        for vm in noted.chain(names.keys()) {
+        for vm in names.keys() {
             self.kept.entry(vm.clone()).or_default();
         }
+        // That it is known is what tells whoever tries again.
+        let noted = |vm: &VmState| Some((vm.id.clone(), vm.kept.clone()?));
+        self.kept.extend(snapshot.vms.iter().filter_map(noted));
         self.take_notes_back(machine);
         for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
             let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
             let name = names.get(vm).or(seen).unwrap_or(&vm.0);
-            restored.pending.push(format!("the note of {name}: it could not be taken back"));
+            restored.pend(format!("the note of {name}: it could not be taken back"), true);
         }
         restored
     }
@@ -439,7 +448,7 @@ impl Keeper {
                     continue;
                 }
                 Err(error) => {
-                    restored.pending.push(format!("{place}: {error}"));
+                    restored.pend(format!("{place}: {error}"), may_pass(&error));
                     left.push(entry);
                     continue;
                 }
@@ -454,7 +463,7 @@ impl Keeper {
                 continue;
             }
             if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
-                restored.pending.push(format!("{place}: the journal cannot be written: {error}"));
+                restored.pend(format!("{place}: the journal cannot be written: {error}"), false);
                 left.push(entry);
                 continue;
             }
@@ -463,14 +472,15 @@ impl Keeper {
             match (done, machine.current(&entry.vm, entry.lever)) {
                 (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
                 (done, Ok(read)) => {
+                    let may_yet = done.as_ref().err().is_none_or(may_pass);
                     let why = done.err().map_or(String::new(), |error| format!(": {error}"));
-                    restored.pending.push(format!("{place}: is {read}, was {}{why}", entry.original));
+                    restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
                     let mut entry = entry;
                     entry.ours(read);
                     left.push(entry);
                 }
                 (_, Err(error)) => {
-                    restored.pending.push(format!("{place}: {error}"));
+                    restored.pend(format!("{place}: {error}"), may_pass(&error));
                     left.push(entry);
                 }
             }
@@ -479,7 +489,7 @@ impl Keeper {
         self.journal.replace(left);
         if let Err(error) = self.journal.write() {
             // What is put back is found so by whoever reads the old journal.
-            restored.pending.push(format!("the journal cannot be written: {error}"));
+            restored.pend(format!("the journal cannot be written: {error}"), false);
         }
         names
     }
@@ -531,6 +541,11 @@ fn same(a: &Value, b: &Value) -> bool {
         (Value::Told(Some(Cpus(a))), Value::Told(Some(Cpus(b)))) => near(*a, *b),
         (a, b) => a == b,
     }
+}
+
+/// Whether it may be another answer if asked again.
+fn may_pass(error: &MachineError) -> bool {
+    !matches!(error, MachineError::Unsupported(_) | MachineError::Denied(_))
 }
 
 fn stands(lever: Lever) -> String {

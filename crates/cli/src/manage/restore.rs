@@ -31,7 +31,7 @@ pub(crate) struct RestoreArgs {
     /// Which machine [default: the one of the journal, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// How often it is tried, 2 s apart, while libvirtd does not answer or something is pending
+    /// How often it is tried, 2 s apart, while libvirtd does not answer or a guest is late
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
 }
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
                     empty => empty.insert(Keeper::new(open()?, PATIENCE)),
                 };
                 restored.and(keeper.restore(&mut *machine, &snapshot));
-                restored.pending.first().cloned()
+                restored.pending.first().filter(|_| restored.may_yet).cloned()
             }
             Err(MachineError::Gone(text)) if left > 0 => Some(text),
             Err(error) => {
