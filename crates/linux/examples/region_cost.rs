@@ -19,10 +19,12 @@ struct Case {
     orders: Option<Orders>,
     /// The orders are lifted once the program has its first region.
     lifted: bool,
+    /// With OpenMP dynamic adjustment.
+    dynamic: bool,
 }
 
-fn cases(threads: u16) -> [Case; 6] {
-    let case = |name, orders| Case { name, preload: true, orders, lifted: false };
+fn cases(threads: u16) -> [Case; 8] {
+    let case = |name, orders| Case { name, preload: true, orders, lifted: false, dynamic: false };
     let count = Orders { count: true, ..Orders::default() };
     let team = Orders { team: Some(threads), any: true, ..Orders::default() };
     let quiet = Orders { quiet: true, ..count };
@@ -33,6 +35,8 @@ fn cases(threads: u16) -> [Case; 6] {
         case("regions counted", Some(count)),
         case("team ordered", Some(team)),
         Case { lifted: true, ..case("was short", Some(quiet)) },
+        Case { preload: false, dynamic: true, ..case("no library, dynamic", None) },
+        Case { dynamic: true, ..case("team ordered, dynamic", Some(team)) },
     ]
 }
 
@@ -50,7 +54,7 @@ fn main() {
             continue;
         };
         for threads in [1, 2] {
-            let mut seen: [Vec<f64>; 6] = Default::default();
+            let mut seen: [Vec<f64>; 8] = Default::default();
             for _ in 0..rounds {
                 for (case, seen) in cases(threads).iter().zip(&mut seen) {
                     seen.push(run(&program, threads, case, &library));
@@ -62,7 +66,7 @@ fn main() {
                 let mut more: Vec<f64> =
                     seen.iter().zip(&bare).map(|(with, without)| with - without).collect();
                 println!(
-                    "  {:20} {:8.1}   {:+7.1} ({:+.1} to {:+.1})",
+                    "  {:22} {:8.1}   {:+7.1} ({:+.1} to {:+.1})",
                     case.name,
                     quantile(&mut seen, 0.5),
                     quantile(&mut more, 0.5),
@@ -86,6 +90,7 @@ fn run(program: &Path, threads: u16, case: &Case, library: &Path) -> f64 {
     let mut command = Command::new(program);
     command.arg(if threads == 1 { "20000" } else { "2000" });
     command.env("OMP_NUM_THREADS", threads.to_string()).env_remove("OMP_WAIT_POLICY");
+    command.env("OMP_DYNAMIC", case.dynamic.to_string());
     // The length of the environment moves the stack, which alone is worth some ns: equal for all.
     command.env(if case.preload { "LD_PRELOAD" } else { "NO_PRELOAD" }, library);
     let orders = case.orders.unwrap_or_default();

@@ -311,6 +311,51 @@ fn dynamic_adjustment_is_not_clamped_by_the_load_of_the_machine() {
 }
 
 #[test]
+fn libgomp_asks_for_its_mask_now_and_then_only_and_knows_at_once_what_the_program_changed() {
+    if corefit_linux::sample::affinity(std::process::id()).is_none_or(|cpus| cpus.len() < 2) {
+        return openmp_support::skipped("masks that change", "this machine has one CPU for us");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let shim = openmp_support::build("gcc", "count_masks.c", &["-shared", "-fPIC"]);
+    let preload = format!("{}:{}", openmp_support::library().display(), shim.display());
+    let start = |page: Option<&TeamPage>| {
+        let mut command = command(Omp::Gnu.build("driver.c", &[]), page);
+        command
+            .env("LD_PRELOAD", &preload)
+            .env("OMP_DYNAMIC", "true")
+            .env("MASKS_FILE", dir.path().join("masks"));
+        Talk::start(&mut command)
+    };
+    let asked = || std::fs::read_to_string(dir.path().join("masks")).unwrap().trim().parse::<u32>().unwrap();
+    let mut without = start(None);
+    without.number("regions 2 400");
+    without.end();
+    assert!(asked() >= 400, "{}: libgomp asks at each region", asked());
+    let page = page(Orders { team: Some(2), dynamic: true, ..count() });
+    let mut program = start(Some(&page));
+    program.number("regions 2 400");
+    // Another process binds it: it knows some regions later.
+    let pid = program.pid().to_string();
+    let bind = |cpus: &str| {
+        let done = std::process::Command::new("taskset").args(["-pc", cpus, &pid]).output();
+        assert!(done.unwrap().status.success());
+    };
+    let all = corefit_linux::sample::affinity(program.pid()).unwrap();
+    let one = all.iter().next().unwrap().0.to_string();
+    bind(&one);
+    program.number("regions 2 16");
+    assert_eq!(program.number("region 0"), 1);
+    bind(&all.to_string());
+    program.number("regions 2 16");
+    assert_eq!(program.number("region 0"), 2);
+    // It does so itself: it knows at once.
+    assert_eq!(program.ask("bind 1"), "done");
+    assert_eq!(program.number("region 0"), 1);
+    program.end();
+    assert!(asked() < 60, "{}", asked());
+}
+
+#[test]
 fn libomp_in_the_mode_thread_limit_takes_the_order_with_dynamic_adjustment() {
     if !Omp::Llvm.is_here() {
         return;

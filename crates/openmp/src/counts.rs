@@ -22,7 +22,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::next::next;
-use crate::session;
+use crate::{lately, session};
 
 /// CPUs to answer; 0 is the truth.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -205,6 +205,7 @@ fn set(
     mask: *const u8,
     set: impl Fn(usize, *const u8) -> c_int,
 ) -> c_int {
+    lately::changed();
     let Some(count) = limit() else {
         return set(size, mask);
     };
@@ -262,7 +263,8 @@ extern "C" fn sched_setaffinity(id: c_int, size: usize, mask: *const u8) -> c_in
 /// `pthread_getaffinity_np(3)`.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_getaffinity_np(thread: usize, size: usize, mask: *mut u8) -> c_int {
-    real::get_thread().map_or(libc::ENOSYS, |real| get(real, thread, size, mask))
+    let Some(real) = real::get_thread() else { return libc::ENOSYS };
+    lately::or_ask(size, mask, || get(real, thread, size, mask))
 }
 
 /// `pthread_setaffinity_np(3)`.

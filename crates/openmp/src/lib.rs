@@ -20,7 +20,7 @@
 //! * `rotate.rs`: moving the sequential work over the CPUs.
 //! * `watch.rs`, `threads.rs`: a thread of ours that sees changes while no region begins.
 //! * `quiet.rs`, `park.rs`: stopping libomp's and libgomp's spinning at run time.
-//! * `counts.rs`: answers to "how many CPUs are there".
+//! * `counts.rs`, `lately.rs`: answers to "how many CPUs are there".
 //!
 //! In a program that corefit did not start it does nothing at all.
 
@@ -30,6 +30,7 @@ compile_error!("libcorefit_omp has entry points for x86-64 Linux only");
 mod binding;
 mod counts;
 mod entry;
+mod lately;
 mod later;
 mod next;
 mod objects;

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::page::{Slot, runtime, word};
 use crate::runtime::{self as runtimes, Runtime};
-use crate::{park, random, rotate, session, watch};
+use crate::{lately, park, random, rotate, session, watch};
 
 /// The number of threads for a region that asks for `clause` threads (0: no clause),
 /// or `None` to leave it to the runtime. `word` is not zero; `key` tells the regions of the program apart; `body` is the
@@ -33,7 +33,7 @@ pub(crate) fn size(
     // Where nobody spins, a change within a region changes nothing in it; and a thread that is made just before the team
     // is takes its place: on 2 CPUs, beside two busy loops, the team of two was on one of them for 0.15 s then.
     let first = outer == 1 && slot.regions.load(Relaxed) == 0;
-    if word != word::TIME && (!first || park::may_help(rt)) {
+    if asks > 1 && word != word::TIME && (!first || park::may_help(rt)) {
         watch::start(slot, asks);
     }
     let dynamic = rt.dynamic();
@@ -45,6 +45,9 @@ pub(crate) fn size(
     } else {
         limit(requested, outer, word & word::TEAM)
     };
+    if resizable && dynamic && team > 1 && rt.kind == runtime::GOMP {
+        lately::region_begins();
+    }
     if outer == 1 && requested > 1 {
         note(slot, asks, team, team != requested, dynamic);
         if word & word::TIME != 0 {

@@ -9,6 +9,7 @@
  *   pthreads N    regions begun by N threads at a time       -> "right" or "wrong"
  *   set N, dynamic N, maxlevels N                            -> "done"
  *   max, procs, threads, blocktime, dyn                      -> a number
+ *   bind N        binds the calling thread to its first N CPUs -> "done"
  *   setblock MS   kmp_set_blocktime                          -> "done"
  *   barriers T N  one region of T threads with N barriers    -> CPU time used, in microseconds
  *   regions T N   N regions of T threads                     -> CPU time used, in microseconds
@@ -24,6 +25,7 @@
 #include <errno.h>
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +158,18 @@ static long barriers(int t, int n)
 #pragma omp barrier
     }
     return cpu_us() - before;
+}
+
+static const char *bind(int n)
+{
+    cpu_set_t all, some;
+    CPU_ZERO(&some);
+    if (sched_getaffinity(0, sizeof all, &all))
+        return "failed";
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&some) < n; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &some);
+    return pthread_setaffinity_np(pthread_self(), sizeof some, &some) ? "failed" : "done";
 }
 
 static long regions(int t, int n)
@@ -323,6 +337,8 @@ int main(void)
             printf("%d\n", omp_get_max_threads());
         else if (!strcmp(word, "procs"))
             printf("%d\n", omp_get_num_procs());
+        else if (!strcmp(word, "bind"))
+            puts(bind(a));
         else if (!strcmp(word, "dyn"))
             printf("%d\n", omp_get_dynamic());
         else if (!strcmp(word, "threads"))
