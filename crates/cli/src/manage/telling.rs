@@ -21,11 +21,15 @@ pub(crate) struct Telling {
 
 struct Known {
     smooth: f64,
+    /// Clearly less was available at the last look.
+    fell: bool,
     told: Option<f64>,
 }
 
 impl Telling {
-    /// What to tell now. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs.
+    /// What to tell now. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
+    /// used, before another look says the same: kernels count a sleep as waiting now and then, so that others seem to want what they do
+    /// not (docs/model.md, "Demand").
     pub(crate) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
         self.known.retain(|vm, _| host.vms.iter().any(|seen| seen.seen.id == *vm));
         let mut actions = Vec::new();
@@ -40,9 +44,16 @@ impl Telling {
             if !can || !may {
                 continue;
             }
-            let known = self.known.entry(seen.id.clone()).or_insert(Known { smooth: available, told: None });
-            known.smooth = if available < known.smooth - STEP {
-                available
+            let known = self.known.entry(seen.id.clone()).or_insert(Known {
+                smooth: available,
+                fell: false,
+                told: None,
+            });
+            let less = available < known.smooth - STEP;
+            let again = std::mem::replace(&mut known.fell, less);
+            known.smooth = if less {
+                let used = vm.activity.used.map_or(0.0, |used| used.0);
+                if again { available } else { available.max(used.min(known.smooth)) }
             } else {
                 known.smooth + NEW * (available - known.smooth)
             };
@@ -73,14 +84,14 @@ mod tests {
     use corefit_core::entitle::Host;
     use corefit_core::machine::{Activity, Classed, GuestView, Timeslices, VmEstimate, VmState};
 
-    fn host(available: f64) -> HostEstimate {
+    fn host(available: f64, used: Option<f64>) -> HostEstimate {
         let guest = Some(GuestView::default());
         let seen = VmState { name: "a".into(), guest, ..VmState::default() };
         let vm = VmEstimate {
             seen,
             entitled: None,
             available: Some(Cpus(available)),
-            activity: Activity::default(),
+            activity: Activity { used: used.map(Cpus), ..Activity::default() },
             demand: None,
             vcpus: Vec::new(),
             timeslices: Timeslices::default(),
@@ -104,7 +115,11 @@ mod tests {
     }
 
     fn told(telling: &mut Telling, available: f64) -> Option<f64> {
-        match telling.step(&host(available), &Policy::default()).first()?.to {
+        told_while(telling, available, None)
+    }
+
+    fn told_while(telling: &mut Telling, available: f64, used: Option<f64>) -> Option<f64> {
+        match telling.step(&host(available, used), &Policy::default()).first()?.to {
             Value::Told(Some(Cpus(told))) => Some(told),
             _ => None,
         }
@@ -124,6 +139,22 @@ mod tests {
     }
 
     #[test]
+    fn less_than_was_used_is_told_once_two_looks_say_so() {
+        let mut telling = Telling::default();
+        let mut told = |available, used| told_while(&mut telling, available, Some(used));
+        assert_eq!(told(2.0, 1.9), Some(2.0));
+        // Somebody seemed to want a pCPU for a look, and took none.
+        assert_eq!(told(0.95, 1.9), None);
+        assert_eq!(told(1.9, 1.9), None);
+        assert_eq!(told(0.95, 1.9), None);
+        assert_eq!(told(0.95, 1.9), Some(1.0));
+        (0..20).for_each(|_| drop(told(2.0, 1.9)));
+        // Somebody took some.
+        assert_eq!(told(1.0, 1.5), Some(1.5));
+        assert_eq!(told(1.0, 1.0), Some(1.0));
+    }
+
+    #[test]
     fn who_did_not_hear_it_is_told_again() {
         let mut telling = Telling::default();
         told(&mut telling, 2.0);
@@ -136,9 +167,9 @@ mod tests {
     fn excluded_vms_are_told_nothing_and_anew_once_they_are_not() {
         let policy = toml::from_str("[[vm]]\nname = \"a\"\nexclude = true\n").unwrap();
         let mut telling = Telling::default();
-        assert!(telling.step(&host(2.0), &policy).is_empty());
+        assert!(telling.step(&host(2.0, None), &policy).is_empty());
         assert_eq!(told(&mut telling, 2.0), Some(2.0));
-        assert!(telling.step(&host(2.0), &policy).is_empty());
+        assert!(telling.step(&host(2.0, None), &policy).is_empty());
         assert_eq!(told(&mut telling, 2.0), Some(2.0));
     }
 }
