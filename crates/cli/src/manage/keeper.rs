@@ -9,6 +9,8 @@
 //! more is never written again, and not put back. A batch costs the journal one write before its changes and one
 //! after them.
 
+mod undo;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -19,11 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::failpoint::reach;
 use super::journal::{Entry, Journal};
+pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
-/// Who did not answer when something of it was to be put back is asked again after so long.
-const RELEASE_AGAIN: Duration = Duration::from_secs(10);
 /// A kernel's or an agent's rounding of a number.
 const ROUNDING: f64 = 0.002;
 
@@ -57,39 +58,6 @@ struct Setting {
     lever: Lever,
     original: Value,
     wrote: Vec<Value>,
-}
-
-/// What came of putting back.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Restored {
-    /// Settings that are as they were again.
-    pub(crate) back: usize,
-    /// Settings that somebody else changed, with what they are.
-    pub(crate) stand: Vec<String>,
-    /// Settings that cannot be put back yet, and why. They stay in the journal.
-    pub(crate) pending: Vec<String>,
-    /// Some of it may yet be put back without anybody's doing: asking again may help.
-    pub(crate) may_yet: bool,
-    /// Settings of VMs that have ended.
-    pub(crate) ended: usize,
-    /// Settings that VMs brought with them.
-    pub(crate) came: Vec<String>,
-}
-
-impl Restored {
-    /// What came of it with the next try, which begins with what was pending.
-    pub(super) fn and(&mut self, next: Restored) {
-        self.back += next.back;
-        self.stand.extend(next.stand);
-        (self.pending, self.may_yet) = (next.pending, next.may_yet);
-        self.ended += next.ended;
-        self.came.extend(next.came);
-    }
-
-    fn pend(&mut self, what: String, may_yet: bool) {
-        self.pending.push(what);
-        self.may_yet |= may_yet;
-    }
 }
 
 impl Keeper {
@@ -366,133 +334,6 @@ impl Keeper {
         self.journal.add(entry);
         Some(note)
     }
-
-    /// Puts back everything that is still as we wrote it, here or elsewhere. Of settings whose VM has ended
-    /// nothing is left to do.
-    pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
-        // Before their notes are taken back.
-        let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
-        let names = self.undo(machine, snapshot, &|_| true, &mut restored);
-        // The look may have missed a VM that was changed, or its note.
-        for vm in names.keys() {
-            self.kept.entry(vm.clone()).or_default();
-        }
-        // That it is known is what tells whoever tries again.
-        let noted = |vm: &VmState| Some((vm.id.clone(), vm.kept.clone()?));
-        self.kept.extend(snapshot.vms.iter().filter_map(noted));
-        self.take_notes_back(machine);
-        for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
-            let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
-            let name = names.get(vm).or(seen).unwrap_or(&vm.0);
-            restored.pend(format!("the note of {name}: it could not be taken back"), true);
-        }
-        restored
-    }
-
-    /// Puts back what nobody manages any more, while the rest goes on: `free` says of which levers of a VM that is so.
-    pub(crate) fn release(
-        &mut self,
-        machine: &mut dyn Act,
-        snapshot: &Snapshot,
-        free: impl Fn(&VmState, Lever) -> bool,
-    ) -> Restored {
-        let mut restored = Restored::default();
-        let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
-        let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
-        let is_free = |entry: &&Entry| vms.get(&entry.vm).is_some_and(|vm| free(vm, entry.lever));
-        let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
-        self.released.retain(|key, _| due.contains(key));
-        let now = snapshot.at;
-        due.retain(|key| {
-            self.released.get(key).is_none_or(|at| now < *at || now.since(*at) >= RELEASE_AGAIN)
-        });
-        if !due.is_empty() {
-            self.released.extend(due.iter().map(|key| (key.clone(), now)));
-            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), &mut restored);
-            self.take_notes_back(machine);
-        }
-        restored
-    }
-
-    /// Puts back some settings, as far as they are still as we wrote them; what cannot be put back yet stays in the
-    /// journal. The names of VMs that could be asked.
-    fn undo(
-        &mut self,
-        machine: &mut dyn Act,
-        snapshot: &Snapshot,
-        which: &dyn Fn(&Entry) -> bool,
-        restored: &mut Restored,
-    ) -> BTreeMap<VmId, String> {
-        let mut left = Vec::new();
-        // A guest may do a part: then it has to be known that the rest is ours, too.
-        let guests = |entry: &&mut Entry| entry.lever == Lever::Online && which(entry);
-        self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
-        let unwritten = self.journal.write().err();
-        // Last changed, first put back; but memory last, which may take its time.
-        let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
-        entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
-        let mut names = BTreeMap::new();
-        for entry in entries {
-            if !which(&entry) {
-                left.push(entry);
-                continue;
-            }
-            let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
-            let here = seen.is_some();
-            let place =
-                format!("{} of {}", entry.lever.name(seen.is_some_and(VmState::is_group)), entry.name);
-            let current = match machine.current(&entry.vm, entry.lever) {
-                Ok(current) => current,
-                Err(MachineError::Gone(_)) if !here && !unsure(snapshot) => {
-                    restored.ended += 1;
-                    continue;
-                }
-                Err(error) => {
-                    restored.pend(format!("{place}: {error}"), may_pass(&error));
-                    left.push(entry);
-                    continue;
-                }
-            };
-            names.insert(entry.vm.clone(), entry.name.clone());
-            if same(&current, &entry.original) {
-                restored.back += 1;
-                continue;
-            }
-            if !is_ours(&entry, &current) {
-                restored.stand.push(format!("{place}: somebody made it {current}; it stands"));
-                continue;
-            }
-            if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
-                restored.pend(format!("{place}: the journal cannot be written: {error}"), false);
-                left.push(entry);
-                continue;
-            }
-            let done = machine.set(&entry.vm, entry.lever, &entry.original);
-            reach("restored");
-            match (done, machine.current(&entry.vm, entry.lever)) {
-                (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
-                (done, Ok(read)) => {
-                    let may_yet = done.as_ref().err().is_none_or(may_pass);
-                    let why = done.err().map_or(String::new(), |error| format!(": {error}"));
-                    restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
-                    let mut entry = entry;
-                    entry.ours(read);
-                    left.push(entry);
-                }
-                (_, Err(error)) => {
-                    restored.pend(format!("{place}: {error}"), may_pass(&error));
-                    left.push(entry);
-                }
-            }
-        }
-        left.reverse();
-        self.journal.replace(left);
-        if let Err(error) = self.journal.write() {
-            // What is put back is found so by whoever reads the old journal.
-            restored.pend(format!("the journal cannot be written: {error}"), false);
-        }
-        names
-    }
 }
 
 /// Whether VMs may be there that could not be seen.
@@ -541,11 +382,6 @@ fn same(a: &Value, b: &Value) -> bool {
         (Value::Told(Some(Cpus(a))), Value::Told(Some(Cpus(b)))) => near(*a, *b),
         (a, b) => a == b,
     }
-}
-
-/// Whether it may be another answer if asked again.
-fn may_pass(error: &MachineError) -> bool {
-    !matches!(error, MachineError::Unsupported(_) | MachineError::Denied(_))
 }
 
 fn stands(lever: Lever) -> String {

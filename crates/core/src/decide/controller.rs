@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
+use super::asked::{Asked, action, cpuset};
 use super::counted::Counted;
 use super::cpusets::{Crowd, Width};
-use super::demand::{Monitored, Predict, monitor, predictor};
+use super::demand::{Predict, monitor, predictor};
 use super::lighten::Lightening;
 use super::part::{may_use, online, share, weight};
 use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
-use super::size::{Choice, Races, Size, Subject, sizer, whole};
+use super::size::{Choice, Races, Size, Subject, sizer};
 use super::weigh::{Granted, Weighing};
-use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Rule, Sizer, counted, hypothesis};
+use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis};
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
@@ -85,22 +86,6 @@ struct Known {
     by_cpuset: bool,
     /// What it could use then before it was sized.
     wide: CpuSet,
-}
-
-/// What is known of a VM before sizes are chosen.
-struct Asked {
-    number: usize,
-    rule: Rule,
-    /// Its vCPUs can be taken offline, or its cpuset can be set.
-    sizable: bool,
-    /// vCPUs that are online; of a control group its pCPUs.
-    online: CpuSet,
-    /// Of a control group that is sized.
-    width: Option<Width>,
-    least: u32,
-    most: u32,
-    seen: Option<Monitored>,
-    wants: Option<f64>,
 }
 
 impl Controller {
@@ -490,37 +475,6 @@ impl Controller {
     }
 }
 
-impl Asked {
-    /// pCPUs that it is guaranteed: whole ones where numbers of vCPUs are all there is to see to it.
-    fn guaranteed(&self, weighs: bool) -> f64 {
-        let least = f64::from(self.least);
-        if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least }
-    }
-
-    /// Whole pCPUs of what it is guaranteed.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of vCPUs")]
-    fn floor(&self, weighs: bool) -> u32 {
-        self.guaranteed(weighs).floor() as u32
-    }
-
-    /// Whole pCPUs that it asks for: none beyond its guarantee if that is enough for it.
-    fn wanted(&self, weighs: bool) -> u32 {
-        let guaranteed = self.guaranteed(weighs);
-        self.wants.filter(|wants| *wants > guaranteed).map_or(self.floor(weighs), whole)
-    }
-
-    /// What it asks the arbiter for.
-    fn request(&self, id: &VmId, weighs: bool) -> Request {
-        Request {
-            id: id.clone(),
-            wants: self.wanted(weighs),
-            least: self.floor(weighs),
-            most: self.most,
-            priority: self.rule.priority.unwrap_or(0),
-        }
-    }
-}
-
 impl Known {
     /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.
     fn due(&mut self, choice: &Choice, subject: &Subject<'_>, free: bool, policy: &Policy) -> bool {
@@ -561,38 +515,4 @@ fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
 fn shortest(vm: &VmState) -> Duration {
     let period = vm.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us));
     if vm.progress_at.is_some() { period.max(LATE) } else { period }
-}
-
-/// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.
-fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
-    let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
-    let count = choice.count as usize;
-    let offline = CpuSet::first(all).difference(&asked.online);
-    let to: CpuSet = if count <= asked.online.len() {
-        asked.online.iter().take(count.max(1)).collect()
-    } else {
-        let mut wanted: Vec<CpuId> = asked.online.iter().collect();
-        wanted.extend(offline.iter().take(count - asked.online.len()));
-        wanted.into_iter().collect()
-    };
-    (to != asked.online).then(|| Action {
-        vm: vm.seen.id.clone(),
-        name: vm.seen.name.clone(),
-        lever: Lever::Online,
-        from: Some(Value::Vcpus(asked.online.clone())),
-        to: Value::Vcpus(to),
-        why: choice.why,
-    })
-}
-
-/// The change of a control group's cpuset.
-fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, choice: Choice) -> Option<Action> {
-    (to != width.now).then(|| Action {
-        vm: vm.seen.id.clone(),
-        name: vm.seen.name.clone(),
-        lever: Lever::Affinity(0),
-        from: Some(Value::Pcpus(width.now.clone())),
-        to: Value::Pcpus(to),
-        why: choice.why,
-    })
 }

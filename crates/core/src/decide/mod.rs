@@ -7,6 +7,7 @@
 //! ```
 
 pub mod arbitrate;
+mod asked;
 mod controller;
 mod counted;
 mod cpusets;

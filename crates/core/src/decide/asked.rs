@@ -1,0 +1,93 @@
+//! What a VM asks for before sizes are chosen, and the change of its size afterwards.
+
+use super::arbitrate::Request;
+use super::cpusets::Width;
+use super::demand::Monitored;
+use super::size::{Choice, whole};
+use super::{Action, Rule};
+use crate::machine::{Lever, Value, VmEstimate, VmId};
+use crate::{CpuId, CpuSet};
+
+/// What is known of a VM before sizes are chosen.
+pub(super) struct Asked {
+    /// Of the VM in the host's estimate.
+    pub(super) number: usize,
+    pub(super) rule: Rule,
+    /// Its vCPUs can be taken offline, or its cpuset can be set.
+    pub(super) sizable: bool,
+    /// vCPUs that are online; of a control group its pCPUs.
+    pub(super) online: CpuSet,
+    /// Of a control group that is sized.
+    pub(super) width: Option<Width>,
+    /// Its rule's, in vCPUs.
+    pub(super) least: u32,
+    pub(super) most: u32,
+    pub(super) seen: Option<Monitored>,
+    /// pCPUs, as forecast.
+    pub(super) wants: Option<f64>,
+}
+
+impl Asked {
+    /// pCPUs that it is guaranteed: whole ones where numbers of vCPUs are all there is to see to it.
+    pub(super) fn guaranteed(&self, weighs: bool) -> f64 {
+        let least = f64::from(self.least);
+        if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least }
+    }
+
+    /// Whole pCPUs of what it is guaranteed.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of vCPUs")]
+    fn floor(&self, weighs: bool) -> u32 {
+        self.guaranteed(weighs).floor() as u32
+    }
+
+    /// Whole pCPUs that it asks for: none beyond its guarantee if that is enough for it.
+    pub(super) fn wanted(&self, weighs: bool) -> u32 {
+        let guaranteed = self.guaranteed(weighs);
+        self.wants.filter(|wants| *wants > guaranteed).map_or(self.floor(weighs), whole)
+    }
+
+    /// What it asks the arbiter for.
+    pub(super) fn request(&self, id: &VmId, weighs: bool) -> Request {
+        Request {
+            id: id.clone(),
+            wants: self.wanted(weighs),
+            least: self.floor(weighs),
+            most: self.most,
+            priority: self.rule.priority.unwrap_or(0),
+        }
+    }
+}
+
+/// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.
+pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
+    let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
+    let count = choice.count as usize;
+    let offline = CpuSet::first(all).difference(&asked.online);
+    let to: CpuSet = if count <= asked.online.len() {
+        asked.online.iter().take(count.max(1)).collect()
+    } else {
+        let mut wanted: Vec<CpuId> = asked.online.iter().collect();
+        wanted.extend(offline.iter().take(count - asked.online.len()));
+        wanted.into_iter().collect()
+    };
+    (to != asked.online).then(|| Action {
+        vm: vm.seen.id.clone(),
+        name: vm.seen.name.clone(),
+        lever: Lever::Online,
+        from: Some(Value::Vcpus(asked.online.clone())),
+        to: Value::Vcpus(to),
+        why: choice.why,
+    })
+}
+
+/// The change of a control group's cpuset.
+pub(super) fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, choice: Choice) -> Option<Action> {
+    (to != width.now).then(|| Action {
+        vm: vm.seen.id.clone(),
+        name: vm.seen.name.clone(),
+        lever: Lever::Affinity(0),
+        from: Some(Value::Pcpus(width.now.clone())),
+        to: Value::Pcpus(to),
+        why: choice.why,
+    })
+}
