@@ -39,9 +39,9 @@ differential:
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 
-# What `corefit manage` and `corefit run` bring in an overcommitted VM, 12 minutes for each of MANAGE_PROGRAMS (of MANAGE_PARTS
-# `sizing`, `counted` (with MANAGE_NUMBERS by hand) and `whole`, MANAGE_SIZE, MANAGE_SECONDS for each number; MANAGE_LOG=1 prints the daemon's log); and what priorities bring two
-# VMs (PRIORITY_SIZES).
+# What `corefit manage` and `corefit run` bring in an overcommitted VM, 17 minutes for each of MANAGE_PROGRAMS (of MANAGE_PARTS
+# `sizing`, `counted` (with MANAGE_NUMBERS by hand) and `whole` (MANAGE_ROUNDS), MANAGE_SIZE, MANAGE_SECONDS for each number; MANAGE_LOG=1 prints the
+# daemon's log); and what priorities bring two VMs (PRIORITY_SIZES).
 manage-vms: vms build
 	cargo test -p corefit --release --locked --test manage_vms --test priority_vms -- --ignored --nocapture measure
 

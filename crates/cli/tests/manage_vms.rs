@@ -292,6 +292,7 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let ours = format!("{ALL_THREADS} OMP_DYNAMIC=true /workloads/corefit run --");
     let rounds =
         std::env::var("MANAGE_ROUNDS").map_or(3, |rounds| rounds.parse().expect("MANAGE_ROUNDS: 1 or more"));
+    assert!(rounds > 0, "MANAGE_ROUNDS: 1 or more");
     let mut before = by_hand();
     let mut all: Vec<f64> = (0..rounds)
         .map(|_| {

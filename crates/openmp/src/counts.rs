@@ -195,17 +195,29 @@ fn get(real: Get, who: usize, size: usize, mask: *mut u8) -> c_int {
     result
 }
 
+/// Sets a mask by `by`, as [`set_mask`].
+fn set(
+    truth: Option<Get>,
+    who: usize,
+    size: usize,
+    mask: *const u8,
+    by: impl Fn(usize, *const u8) -> c_int,
+) -> c_int {
+    let result = set_mask(truth, who, size, mask, by);
+    lately::changed();
+    result
+}
+
 /// Sets a mask by `set`. One that equals our answer about `who` is put back as the truth
 /// (programs save and restore it, in another length, too); any other shows that the program
 /// places its threads itself.
-fn set(
+fn set_mask(
     truth: Option<Get>,
     who: usize,
     size: usize,
     mask: *const u8,
     set: impl Fn(usize, *const u8) -> c_int,
 ) -> c_int {
-    lately::changed();
     let Some(count) = limit() else {
         return set(size, mask);
     };
@@ -260,11 +272,23 @@ extern "C" fn sched_setaffinity(id: c_int, size: usize, mask: *const u8) -> c_in
     }
 }
 
-/// `pthread_getaffinity_np(3)`.
+/// `pthread_getaffinity_np(3)`. libgomp is told by its return address.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-extern "C" fn pthread_getaffinity_np(thread: usize, size: usize, mask: *mut u8) -> c_int {
+extern "C" fn pthread_getaffinity_np() {
+    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {f}", f = sym thread_affinity)
+}
+
+extern "C" fn thread_affinity(thread: usize, size: usize, mask: *mut u8, caller: usize) -> c_int {
     let Some(real) = real::get_thread() else { return libc::ENOSYS };
-    lately::or_ask(size, mask, || get(real, thread, size, mask))
+    let ask = || get(real, thread, size, mask);
+    // SAFETY: names the calling thread.
+    let own = || usize::try_from(unsafe { libc::pthread_self() }) == Ok(thread);
+    if session::slot().is_some() && own() && crate::runtime::contains(caller) {
+        lately::or_ask(size, mask, ask)
+    } else {
+        ask()
+    }
 }
 
 /// `pthread_setaffinity_np(3)`.

@@ -3,8 +3,9 @@
 //! With dynamic adjustment on, libgomp asks for that mask at each region (`gomp_dynamic_max_threads` in libgomp
 //! config/linux/proc.c). The system call is most of what a region costs then: 0.4 of 0.9 us here, 2 of 4 us in a guest whose
 //! instructions are emulated. A region that corefit sizes has its size; so libgomp hears what it heard before, for
-//! [`REGIONS`] regions: by then it knows of a mask that another process changed. One that this process changes it
-//! knows of at the next region.
+//! [`REGIONS`] regions, as long as that has room for the size. So it is late to know of a mask that another process, or a bare system
+//! call, made smaller, and corefit, which looks at masks itself, orders smaller teams then; of one that became larger, or that this
+//! process set by the C library, it knows at once.
 
 use core::cell::{Cell, RefCell};
 use core::ffi::c_int;
@@ -22,35 +23,39 @@ static CHANGES: AtomicU32 = AtomicU32::new(0);
 struct Heard {
     mask: [u8; ROOM],
     size: usize,
+    cpus: u32,
     changes: u32,
     left: u32,
 }
 
 thread_local! {
-    /// The next question of this thread is libgomp's, about a region that corefit sized.
-    static BEGINS: Cell<bool> = const { Cell::new(false) };
-    static HEARD: RefCell<Heard> = const { RefCell::new(Heard { mask: [0; ROOM], size: 0, changes: 0, left: 0 }) };
+    /// libgomp's next question in this thread is about a region that corefit gave so many threads; 0: about something else.
+    static BEGINS: Cell<u32> = const { Cell::new(0) };
+    static HEARD: RefCell<Heard> =
+        const { RefCell::new(Heard { mask: [0; ROOM], size: 0, cpus: 0, changes: 0, left: 0 }) };
 }
 
-/// This thread begins a region that corefit sizes, with dynamic adjustment on.
-pub(crate) fn region_begins() {
-    BEGINS.set(true);
+/// This thread begins a region that corefit sizes, with dynamic adjustment on; 0: any other.
+pub(crate) fn region_begins(team: u32) {
+    BEGINS.set(team);
 }
 
-/// This process changed a mask.
+/// This process has changed a mask.
 pub(crate) fn changed() {
     CHANGES.fetch_add(1, Relaxed);
 }
 
-/// Has the mask of `size` bytes at `mask` filled in by `ask`, or as lately where a region begins that corefit sizes.
+/// Has the calling thread's mask of `size` bytes filled in at `mask` by `ask`, or as lately where a region begins that corefit sizes.
+/// To be called where libgomp asks only.
 pub(crate) fn or_ask(size: usize, mask: *mut u8, ask: impl FnOnce() -> c_int) -> c_int {
-    if !BEGINS.replace(false) || size > ROOM || mask.is_null() {
+    let team = BEGINS.replace(0);
+    if team == 0 || size > ROOM || mask.is_null() {
         return ask();
     }
     HEARD.with(|heard| {
         let Ok(mut heard) = heard.try_borrow_mut() else { return ask() };
         let changes = CHANGES.load(Relaxed);
-        if heard.left > 0 && (heard.size, heard.changes) == (size, changes) {
+        if heard.left > 0 && heard.cpus >= team && (heard.size, heard.changes) == (size, changes) {
             heard.left -= 1;
             // SAFETY: the caller passes room for `size` bytes, and there are no more of them than we keep.
             unsafe { heard.mask.as_ptr().copy_to_nonoverlapping(mask, size) };
@@ -60,6 +65,7 @@ pub(crate) fn or_ask(size: usize, mask: *mut u8, ask: impl FnOnce() -> c_int) ->
         if result == 0 {
             // SAFETY: as above; `ask` has just filled them.
             unsafe { mask.copy_to_nonoverlapping(heard.mask.as_mut_ptr(), size) };
+            heard.cpus = heard.mask[..size].iter().map(|byte| byte.count_ones()).sum();
             (heard.size, heard.changes, heard.left) = (size, changes, REGIONS);
         }
         result

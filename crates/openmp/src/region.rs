@@ -45,9 +45,8 @@ pub(crate) fn size(
     } else {
         limit(requested, outer, word & word::TEAM)
     };
-    if resizable && dynamic && team > 1 && rt.kind == runtime::GOMP {
-        lately::region_begins();
-    }
+    let ordered = resizable && dynamic && word & (word::TEAM | word::RANDOM) != 0;
+    lately::region_begins(if ordered && team > 1 { team } else { 0 });
     if outer == 1 && requested > 1 {
         note(slot, asks, team, team != requested, dynamic);
         if word & word::TIME != 0 {

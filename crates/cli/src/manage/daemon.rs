@@ -380,7 +380,7 @@ impl<'a> Daemon<'a> {
     fn put_back(&mut self) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
         for attempt in 1..=LAST_TRIES {
-            if keeper.entries().is_empty() {
+            if attempt == 1 && keeper.entries().is_empty() {
                 break;
             }
             if attempt > 1 && self.live {
@@ -399,7 +399,7 @@ impl<'a> Daemon<'a> {
                 log(Level::Warning, "not put back", &[("what", text)]);
             }
             for text in restored.pending {
-                let last = attempt == LAST_TRIES || !restored.may_yet;
+                let last = attempt == LAST_TRIES || restored.waits_for.is_none();
                 let level = if last { Level::Error } else { Level::Warning };
                 log(
                     level,
@@ -407,7 +407,7 @@ impl<'a> Daemon<'a> {
                     &[("what", text), ("remedy", "the next start, or corefit restore".into())],
                 );
             }
-            if !restored.may_yet {
+            if restored.waits_for.is_none() {
                 break;
             }
         }

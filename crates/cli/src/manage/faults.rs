@@ -332,7 +332,7 @@ fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
         let snapshot = story.machine.observe().unwrap();
         let restored = keeper.restore(&mut story.machine, &snapshot);
         assert_eq!(restored.came, Vec::<String>::new());
-        (restored.back, restored.pending.len(), restored.may_yet)
+        (restored.back, restored.pending.len(), restored.waits_for.is_some())
     };
     (story.machine.clinging, story.machine.denied) = (BTreeSet::from([0]), BTreeSet::from([1]));
     assert_eq!(restore(&mut story), (1, 2, true), "its note may yet be taken back");

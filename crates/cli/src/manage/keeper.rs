@@ -288,12 +288,17 @@ impl Keeper {
         self.journal.retain(|entry| !ended(entry, machine));
     }
 
-    /// Notes of VMs of which nothing is changed any more.
-    fn take_notes_back(&mut self, machine: &mut dyn Act) {
+    /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
+    fn take_notes_back(&mut self, machine: &mut dyn Act) -> bool {
         let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
         // Groups carry none.
-        let left = |result| matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)));
+        let mut may_yet = false;
+        let mut left = |result: Result<(), MachineError>| {
+            may_yet |= result.as_ref().is_err_and(undo::may_pass);
+            matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)))
+        };
         self.kept.retain(|vm, _| changed.contains(vm) || left(machine.keep(vm, None)));
+        may_yet
     }
 
     fn take_over(

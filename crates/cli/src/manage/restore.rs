@@ -67,7 +67,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
                     empty => empty.insert(Keeper::new(open()?, PATIENCE)),
                 };
                 restored.and(keeper.restore(&mut *machine, &snapshot));
-                restored.pending.first().filter(|_| restored.may_yet).cloned()
+                restored.waits_for.clone()
             }
             Err(MachineError::Gone(text)) if left > 0 => Some(text),
             Err(error) => {

@@ -34,16 +34,19 @@ impl Telling {
         self.known.retain(|vm, _| host.vms.iter().any(|seen| seen.seen.id == *vm));
         let mut actions = Vec::new();
         for vm in &host.vms {
-            let (seen, Some(Cpus(available))) = (&vm.seen, vm.available) else { continue };
+            let seen = &vm.seen;
             let can = seen.is_running_vm() && seen.guest.is_some();
             let may = policy.of(&seen.name).exclude != Some(true) && seen.fixed(LeverKind::Told).is_none();
             if !may {
                 // What it was told is taken back; if it may hear of it again, it is told anew.
                 self.known.remove(&seen.id);
             }
-            if !can || !may {
+            let Some(Cpus(available)) = vm.available.filter(|_| can && may) else {
+                if let Some(known) = self.known.get_mut(&seen.id) {
+                    known.fell = false;
+                }
                 continue;
-            }
+            };
             let known = self.known.entry(seen.id.clone()).or_insert(Known {
                 smooth: available,
                 fell: false,

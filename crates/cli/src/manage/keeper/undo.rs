@@ -21,8 +21,8 @@ pub(crate) struct Restored {
     pub(crate) stand: Vec<String>,
     /// Settings that cannot be put back yet, and why. They stay in the journal.
     pub(crate) pending: Vec<String>,
-    /// Some of it may yet be put back without anybody's doing: asking again may help.
-    pub(crate) may_yet: bool,
+    /// The first of these that may yet be put back without anybody's doing: asking again may help.
+    pub(crate) waits_for: Option<String>,
     /// Settings of VMs that have ended.
     pub(crate) ended: usize,
     /// Settings that VMs brought with them.
@@ -34,14 +34,16 @@ impl Restored {
     pub(crate) fn and(&mut self, next: Restored) {
         self.back += next.back;
         self.stand.extend(next.stand);
-        (self.pending, self.may_yet) = (next.pending, next.may_yet);
+        (self.pending, self.waits_for) = (next.pending, next.waits_for);
         self.ended += next.ended;
         self.came.extend(next.came);
     }
 
     fn pend(&mut self, what: String, may_yet: bool) {
+        if may_yet {
+            self.waits_for.get_or_insert_with(|| what.clone());
+        }
         self.pending.push(what);
-        self.may_yet |= may_yet;
     }
 }
 
@@ -59,11 +61,11 @@ impl Keeper {
         // That it is known is what tells whoever tries again.
         let noted = |vm: &VmState| Some((vm.id.clone(), vm.kept.clone()?));
         self.kept.extend(snapshot.vms.iter().filter_map(noted));
-        self.take_notes_back(machine);
+        let may_yet = self.take_notes_back(machine);
         for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
             let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
             let name = names.get(vm).or(seen).unwrap_or(&vm.0);
-            restored.pend(format!("the note of {name}: it could not be taken back"), true);
+            restored.pend(format!("the note of {name}: it could not be taken back"), may_yet);
         }
         restored
     }
@@ -127,7 +129,9 @@ impl Keeper {
                     continue;
                 }
                 Err(error) => {
-                    restored.pend(format!("{place}: {error}"), may_pass(&error));
+                    // Nothing is known of whom the look missed.
+                    let may_yet = may_pass(&error) || !here && unsure(snapshot);
+                    restored.pend(format!("{place}: {error}"), may_yet);
                     left.push(entry);
                     continue;
                 }
@@ -151,7 +155,8 @@ impl Keeper {
             match (done, machine.current(&entry.vm, entry.lever)) {
                 (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
                 (done, Ok(read)) => {
-                    let may_yet = done.as_ref().err().is_none_or(may_pass);
+                    // A guest that cannot let a vCPU go now may do so later.
+                    let may_yet = !matches!(done, Err(MachineError::Denied(_)));
                     let why = done.err().map_or(String::new(), |error| format!(": {error}"));
                     restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
                     let mut entry = entry;
@@ -175,6 +180,6 @@ impl Keeper {
 }
 
 /// Whether it may be another answer if asked again.
-fn may_pass(error: &MachineError) -> bool {
+pub(super) fn may_pass(error: &MachineError) -> bool {
     !matches!(error, MachineError::Unsupported(_) | MachineError::Denied(_))
 }
