@@ -145,6 +145,8 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     // What an administrator changes stands.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
+    // What changes before it has read back what it wrote would be its own.
+    until("it has read that back", || daemon.log().contains("lever=\"online vCPUs\""));
     vms.guest(guest.name, "echo 1 >/sys/devices/system/cpu/cpu2/online");
     until("it notices", || daemon.log().contains("somebody else changed"));
     daemon.end();
