@@ -45,8 +45,9 @@ pub(crate) fn size(
     } else {
         limit(requested, outer, word & word::TEAM)
     };
-    let ordered = resizable && dynamic && word & (word::TEAM | word::RANDOM) != 0;
-    lately::region_begins(if ordered && team > 1 { team } else { 0 });
+    let ordered = resizable && word & (word::TEAM | word::RANDOM) != 0;
+    let asks_for_mask = dynamic && team > 1 && rt.kind == runtime::GOMP;
+    lately::region_begins(if ordered && asks_for_mask { team } else { 0 });
     if outer == 1 && requested > 1 {
         note(slot, asks, team, team != requested, dynamic);
         if word & word::TIME != 0 {

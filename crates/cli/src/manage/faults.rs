@@ -166,11 +166,15 @@ impl Story {
             let vm = random.below(MANAGED);
             let levers = levers(vm);
             let lever = levers[random.below(u32::try_from(levers.len()).unwrap()) as usize];
-            let why = Why::Available { available: Cpus(1.0) };
             let to = wanted(random, lever);
-            Action { vm: self.machine.id(vm), name: format!("vm{vm}"), lever, from: None, to, why }
+            self.action(vm, lever, to)
         };
         (0..4).map(|_| one()).collect()
+    }
+
+    fn action(&self, vm: u32, lever: Lever, to: Value) -> Action {
+        let why = Why::Available { available: Cpus(1.0) };
+        Action { vm: self.machine.id(vm), name: format!("vm{vm}"), lever, from: None, to, why }
     }
 
     fn administrator(&mut self, random: &mut Random, count: u32) {
@@ -318,12 +322,7 @@ fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
-    let action = |story: &Story, vm: u32| {
-        let (id, why) = (story.machine.id(vm), Why::Available { available: Cpus(1.0) });
-        let to = Value::Vcpus(CpuSet::first(1));
-        Action { vm: id, name: format!("vm{vm}"), lever: Lever::Online, from: None, to, why }
-    };
-    let plan = [action(&story, 0), action(&story, 1)];
+    let plan = [0, 1].map(|vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1))));
     story.step(&plan, None);
     story.keeper = None;
     let journal = Journal::open(dir.path(), "faulty", "boot").unwrap();
@@ -349,19 +348,14 @@ fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() 
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
-    let why = Why::Available { available: Cpus(1.0) };
-    let action = |story: &Story, vm: u32, lever, to| {
-        let (id, why) = (story.machine.id(vm), why.clone());
-        Action { vm: id, name: format!("vm{vm}"), lever, from: None, to, why }
-    };
     let one = || Value::Vcpus(CpuSet::first(1));
     let weight = || Value::Weight(Weight(200.0));
     let told = || Value::Told(Some(Cpus(1.0)));
     let plan = [
-        action(&story, 0, Lever::Online, one()),
-        action(&story, 0, Lever::Told, told()),
-        action(&story, 0, Lever::Weight, weight()),
-        action(&story, 1, Lever::Weight, weight()),
+        story.action(0, Lever::Online, one()),
+        story.action(0, Lever::Told, told()),
+        story.action(0, Lever::Weight, weight()),
+        story.action(1, Lever::Weight, weight()),
     ];
     story.step(&plan, None);
     story.machine.hung.insert(0);
@@ -426,12 +420,9 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
-    let id = story.machine.id(1);
-    let why = Why::Available { available: Cpus(1.0) };
     let set = |story: &mut Story, weight| {
         let to = Value::Weight(Weight(weight));
-        let (vm, why) = (id.clone(), why.clone());
-        let action = Action { vm, name: "b".into(), lever: Lever::Weight, from: None, to, why };
+        let action = story.action(1, Lever::Weight, to);
         story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
     };
     assert!(set(&mut story, 200.0).is_ok());
@@ -454,10 +445,9 @@ fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_bu
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
-    let (id, on_machine) = (story.machine.id(1), VmId("sim-1".into()));
+    let on_machine = VmId("sim-1".into());
     let set = |story: &mut Story, lever, to| {
-        let why = Why::Available { available: Cpus(1.0) };
-        let action = Action { vm: id.clone(), name: "b".into(), lever, from: None, to, why };
+        let action = story.action(1, lever, to);
         story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
     };
     let weight = |weight| Value::Weight(Weight(weight));
