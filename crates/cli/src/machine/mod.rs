@@ -47,6 +47,15 @@ impl MachineArg {
         &self.machine
     }
 
+    /// `host` as what it is for whoever stays: libvirt where it answers, for its VMs may come later; else control groups.
+    pub(crate) fn settled(self) -> MachineArg {
+        if self.machine != "host" {
+            return self;
+        }
+        let answers = libvirt::open("", libvirt::Options::default()).observe().is_ok();
+        MachineArg::named(if answers { "libvirt" } else { "cgroups" })
+    }
+
     /// As if this name had been given.
     pub(crate) fn named(name: &str) -> MachineArg {
         MachineArg { machine: name.into() }

@@ -124,6 +124,32 @@ impl Config {
     }
 }
 
+/// A daemon's directory, for whoever asks it, or cleans up after it.
+#[derive(clap::Args)]
+pub(super) struct StateArg {
+    /// The daemon's directory [default: that of the configuration, else /var/lib/corefit]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// The daemon's configuration
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl StateArg {
+    /// Where it is. A configuration that cannot be read now, and so is not the one that the daemon has read, is said, and no
+    /// reason not to look.
+    pub(super) fn dir(&self) -> PathBuf {
+        let read = || Config::read(self.config.as_deref());
+        self.state.clone().unwrap_or_else(|| match read() {
+            Ok(config) => config.state,
+            Err(error) => {
+                tell!("corefit: {error:#}; looking in {STATE}");
+                STATE.into()
+            }
+        })
+    }
+}
+
 fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }

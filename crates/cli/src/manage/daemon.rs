@@ -213,7 +213,7 @@ impl<'a> Daemon<'a> {
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
                 let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
-                keeper.tell_again(&mut *self.machine, snapshot.at);
+                keeper.tell_again(&mut *self.machine, snapshot.at, |vm| self.telling.stands(vm));
                 self.controller.told(&outcomes);
                 outcomes
             }
@@ -253,11 +253,13 @@ impl<'a> Daemon<'a> {
         let Config { policy, tell, .. } = &self.config;
         let free = |vm: &VmState, lever: Lever| {
             let told = lever != Lever::Told || *tell;
-            vm.hands_off || !told || !policy.manages(vm, lever.kind())
+            let kernels =
+                vm.role == Role::Vm && self.left.iter().any(|left| left.levers.contains(&lever.kind()));
+            vm.hands_off || !told || kernels || !policy.manages(vm, lever.kind())
         };
         let restored = keeper.release(&mut *self.machine, snapshot, free);
         if restored.back > 0 {
-            let why = "hands off, excluded, or of no policy any more";
+            let why = "left by an earlier run, or hands off, excluded, left to the kernel, or of no policy any more";
             log(Level::Info, "put back", &[("settings", restored.back.to_string()), ("why", why.into())]);
         }
         for text in restored.stand.into_iter().chain(restored.pending) {
@@ -324,7 +326,6 @@ impl<'a> Daemon<'a> {
     /// For those who ask for the status or the metrics.
     fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
         let counts = self.board.counts();
-        let entries = self.keeper.as_ref().map_or(&[][..], Keeper::entries);
         let vm = |vm: &VmState| {
             let estimate =
                 step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
@@ -334,7 +335,7 @@ impl<'a> Daemon<'a> {
             VmStatus {
                 actions: actions + of_vm().count() as u64 - failed,
                 failures: failures + failed,
-                ..VmStatus::of(vm, estimate, entries, &self.config.policy)
+                ..VmStatus::of(vm, estimate, self.keeper.as_ref(), &self.config.policy)
             }
         };
         let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
@@ -379,8 +380,9 @@ impl<'a> Daemon<'a> {
     /// Puts back everything; `false` if something could not be.
     fn put_back(&mut self) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
+        let mut clean = true;
         for attempt in 1..=LAST_TRIES {
-            if attempt == 1 && keeper.entries().is_empty() {
+            if attempt == 1 && keeper.holds_nothing() {
                 break;
             }
             if attempt > 1 && self.live {
@@ -390,6 +392,7 @@ impl<'a> Daemon<'a> {
                 Ok(snapshot) => snapshot,
                 Err(error) => {
                     log(Level::Error, "cannot look", &[("why", error.to_string())]);
+                    clean = false;
                     continue;
                 }
             };
@@ -398,6 +401,7 @@ impl<'a> Daemon<'a> {
             for text in restored.stand {
                 log(Level::Warning, "not put back", &[("what", text)]);
             }
+            clean = restored.pending.is_empty();
             for text in restored.pending {
                 let last = attempt == LAST_TRIES || restored.waits_for.is_none();
                 let level = if last { Level::Error } else { Level::Warning };
@@ -411,7 +415,7 @@ impl<'a> Daemon<'a> {
                 break;
             }
         }
-        keeper.entries().is_empty()
+        clean
     }
 }
 

@@ -4,6 +4,7 @@
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
 mod faulty;
+mod stories;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -155,7 +156,7 @@ impl Story {
                 let planned = |a: &&Action| !missed(&a.vm) && !released.contains(&a.vm);
                 let actions: Vec<Action> = actions.iter().filter(planned).cloned().collect();
                 keeper.apply(machine, &actions, now);
-                keeper.tell_again(machine, now);
+                keeper.tell_again(machine, now, |_| true);
             }
             keeper
         });
@@ -301,174 +302,4 @@ fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
         }
     }
     assert!(killed >= 10, "only {killed} places were reached");
-}
-
-#[test]
-fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
-    let plan = story.plan(&mut Random(7));
-    story.step(&plan, None);
-    assert!(!story.machine.kept.is_empty());
-    story.machine.missed = (0..MANAGED).collect();
-    story.keeper = None;
-    story.start(None);
-    story.check().unwrap();
-}
-
-#[test]
-fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
-    let plan = [0, 1].map(|vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1))));
-    story.step(&plan, None);
-    story.keeper = None;
-    let journal = Journal::open(dir.path(), "faulty", "boot").unwrap();
-    let mut keeper = Keeper::new(journal, Duration::from_secs(60));
-    let mut restore = |story: &mut Story| {
-        let snapshot = story.machine.observe().unwrap();
-        let restored = keeper.restore(&mut story.machine, &snapshot);
-        assert_eq!(restored.came, Vec::<String>::new());
-        (restored.back, restored.pending.len(), restored.waits_for.is_some())
-    };
-    (story.machine.clinging, story.machine.denied) = (BTreeSet::from([0]), BTreeSet::from([1]));
-    assert_eq!(restore(&mut story), (1, 2, true), "its note may yet be taken back");
-    assert_eq!(restore(&mut story), (0, 2, true), "it is as it was already");
-    story.machine.clinging.clear();
-    assert_eq!(restore(&mut story), (0, 1, false), "nobody may do that");
-    story.machine.heal();
-    assert_eq!(restore(&mut story), (1, 0, false));
-    story.check().unwrap();
-}
-
-#[test]
-fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
-    let one = || Value::Vcpus(CpuSet::first(1));
-    let weight = || Value::Weight(Weight(200.0));
-    let told = || Value::Told(Some(Cpus(1.0)));
-    let plan = [
-        story.action(0, Lever::Online, one()),
-        story.action(0, Lever::Told, told()),
-        story.action(0, Lever::Weight, weight()),
-        story.action(1, Lever::Weight, weight()),
-    ];
-    story.step(&plan, None);
-    story.machine.hung.insert(0);
-    story.released.insert(0);
-    story.step(&[], None);
-    assert_eq!(story.machine.truth(0, Lever::Weight), story.expected[&(0, Lever::Weight)]);
-    assert_eq!(story.machine.truth(0, Lever::Online), one(), "it did not hear it");
-    assert_eq!(story.machine.truth(1, Lever::Weight), weight(), "the other goes on");
-    story.machine.heal();
-    story.now = story.now + Duration::from_secs(6);
-    story.step(&[], None);
-    assert_eq!(story.machine.truth(0, Lever::Online), one(), "it is not asked at each step");
-    story.now = story.now + Duration::from_secs(6);
-    story.step(&[], None);
-    for lever in levers(0) {
-        assert_eq!(story.machine.truth(0, lever), story.expected[&(0, lever)], "{lever}");
-    }
-    assert!(!story.machine.kept.contains_key(&0) && story.machine.kept.contains_key(&1));
-    story.end();
-    story.check().unwrap();
-}
-
-#[test]
-fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
-    let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
-    let (mut sim, dir) = (simulated(text), directory());
-    let journal = Journal::open(dir.path(), "sim", "boot").unwrap();
-    let mut keeper = Keeper::new(journal, Duration::from_secs(60));
-    let snapshot = sim.observe().unwrap();
-    let action = |vm: &corefit_core::machine::VmState| {
-        let (to, why) = (Value::Vcpus(CpuSet::first(1)), Why::Available { available: Cpus(0.04) });
-        Action { vm: vm.id.clone(), name: vm.name.clone(), lever: Lever::Online, from: None, to, why }
-    };
-    let actions: Vec<Action> = snapshot.vms.iter().map(action).collect();
-    let outcomes = keeper.apply(&mut sim, &actions, snapshot.at);
-    assert!(outcomes.iter().all(|outcome| outcome.result == Ok(Value::Vcpus(CpuSet::first(1)))));
-    assert_eq!(keeper.entries().len(), 200);
-    let restored = keeper.restore(&mut sim, &snapshot);
-    assert_eq!((restored.back, restored.pending.len(), keeper.entries().len()), (200, 0, 0));
-    let after = sim.observe().unwrap();
-    assert!(after.vms.iter().all(|vm| vm.vcpus.iter().all(|vcpu| vcpu.online)));
-}
-
-#[test]
-fn nothing_is_changed_while_the_journal_cannot_be_written() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
-    story.disk(true);
-    let plan = story.plan(&mut Random(3));
-    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
-    for outcome in outcomes {
-        let refused = matches!(&outcome.result, Err(MachineError::Gone(why)) if why.contains("journal"));
-        let nothing_to_do = outcome.result.as_ref() == Ok(&outcome.action.to);
-        assert!(refused || nothing_to_do, "{outcome:?}");
-    }
-    assert!(story.machine.touched.is_empty());
-}
-
-#[test]
-fn what_an_administrator_changed_is_left_alone_and_said_once() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
-    let set = |story: &mut Story, weight| {
-        let to = Value::Weight(Weight(weight));
-        let action = story.action(1, Lever::Weight, to);
-        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
-    };
-    assert!(set(&mut story, 200.0).is_ok());
-    let theirs = Value::Weight(Weight(4000.0));
-    story.machine.sim.set(&VmId("sim-1".into()), Lever::Weight, &theirs).unwrap();
-    for _ in 0..2 {
-        let Err(MachineError::Denied(why)) = set(&mut story, 300.0) else { panic!("it was overwritten") };
-        assert!(why.contains("somebody else changed the weight"), "{why}");
-        // Nor is it forgotten when a look misses the VM.
-        story.machine.missed = BTreeSet::from([1]);
-        story.step(&[], None);
-        story.machine.heal();
-    }
-    story.end();
-    assert_eq!(story.machine.truth(1, Lever::Weight), theirs);
-}
-
-#[test]
-fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_but_not_what_a_guest_does() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
-    let on_machine = VmId("sim-1".into());
-    let set = |story: &mut Story, lever, to| {
-        let action = story.action(1, lever, to);
-        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
-    };
-    let weight = |weight| Value::Weight(Weight(weight));
-    let before = story.machine.truth(1, Lever::Weight);
-    assert!(set(&mut story, Lever::Weight, weight(200.0)).is_ok());
-    story.machine.sim.set(&on_machine, Lever::Weight, &before).unwrap();
-    for _ in 0..2 {
-        let result = set(&mut story, Lever::Weight, weight(300.0));
-        let Err(MachineError::Denied(why)) = result else { panic!("it was changed again") };
-        assert!(why.contains("somebody put the weight back"), "{why}");
-        assert_eq!(story.machine.truth(1, Lever::Weight), before);
-    }
-    story.keeper.as_mut().unwrap().try_again();
-    assert!(set(&mut story, Lever::Weight, weight(300.0)).is_ok());
-    // A guest that boots has all its vCPUs, and nobody wanted that.
-    let all = story.machine.truth(1, Lever::Online);
-    let one = || Value::Vcpus(CpuSet::first(1));
-    assert!(set(&mut story, Lever::Online, one()).is_ok());
-    story.machine.sim.set(&on_machine, Lever::Online, &all).unwrap();
-    assert!(set(&mut story, Lever::Online, one()).is_ok());
-    assert_eq!(story.machine.truth(1, Lever::Online), one());
-    story.end();
-    assert_eq!((story.machine.truth(1, Lever::Weight), story.machine.truth(1, Lever::Online)), (before, all));
 }

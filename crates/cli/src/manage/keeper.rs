@@ -38,6 +38,8 @@ pub(crate) struct Keeper {
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
     told_at: BTreeMap<VmId, Time>,
+    /// What an earlier run left, and this one has not written.
+    earlier: BTreeSet<(VmId, Lever)>,
     /// What nobody manages any more, and when it was last tried to put it back.
     released: BTreeMap<(VmId, Lever), Time>,
     /// How long one batch may take.
@@ -62,13 +64,25 @@ struct Setting {
 
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
+        let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         let (theirs, put_back, kept, told_at, released) = Default::default();
-        Keeper { journal, theirs, put_back, kept, told_at, released, budget }
+        Keeper { journal, theirs, put_back, kept, told_at, earlier, released, budget }
     }
 
     /// Settings that are changed now.
     pub(crate) fn entries(&self) -> &[Entry] {
         self.journal.entries()
+    }
+
+    /// Whether nothing is changed, and no VM carries a note of ours.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.entries().is_empty() && self.kept.is_empty()
+    }
+
+    /// Whether a setting is to be put back, but could not be yet.
+    pub(crate) fn owes(&self, entry: &Entry) -> bool {
+        let key = (entry.vm.clone(), entry.lever);
+        self.earlier.contains(&key) || self.released.contains_key(&key)
     }
 
     /// What VMs weighed whose weight is ours.
@@ -171,6 +185,7 @@ impl Keeper {
             entry.ours(current);
             entry.ours(to.clone());
             entry.pending = true;
+            self.earlier.remove(&(vm.clone(), *lever));
             return None;
         }
         if same(&current, to) {
@@ -221,12 +236,12 @@ impl Keeper {
         }
     }
 
-    /// What guests are told counts for a while only: says it again in time.
-    pub(crate) fn tell_again(&mut self, machine: &mut dyn Act, now: Time) {
+    /// What guests are told counts for a while only: says it again in time to those of whom it `stands`.
+    pub(crate) fn tell_again(&mut self, machine: &mut dyn Act, now: Time, stands: impl Fn(&VmId) -> bool) {
         let begun = Instant::now();
         for entry in self.journal.entries() {
             let due = self.told_at.get(&entry.vm).is_none_or(|at| now < *at || now.since(*at) >= TELL_AGAIN);
-            let managed = !self.released.contains_key(&(entry.vm.clone(), entry.lever));
+            let managed = stands(&entry.vm) && !self.released.contains_key(&(entry.vm.clone(), entry.lever));
             if entry.lever == Lever::Told && managed && due && begun.elapsed() < self.budget {
                 if let Some(value) = entry.wrote.last() {
                     // Whoever does not hear it falls back on what it sees itself.
@@ -273,19 +288,21 @@ impl Keeper {
 
     /// What is known of VMs that are there no more.
     fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
-        if unsure(snapshot) {
+        let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
+        let ended = |entry: &Entry, machine: &mut dyn Act| {
+            !here.contains(&entry.vm)
+                && !unsure(snapshot, &entry.name)
+                && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
+        };
+        self.journal.retain(|entry| !ended(entry, machine));
+        // The rest is known by ids alone.
+        if missed(snapshot).next().is_some() {
             return;
         }
-        let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         self.kept.retain(|vm, _| here.contains(vm));
         self.theirs.retain(|(vm, _)| here.contains(vm));
         self.put_back.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
-        let ended = |entry: &Entry, machine: &mut dyn Act| {
-            !here.contains(&entry.vm)
-                && matches!(machine.current(&entry.vm, entry.lever), Err(MachineError::Gone(_)))
-        };
-        self.journal.retain(|entry| !ended(entry, machine));
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
@@ -341,9 +358,16 @@ impl Keeper {
     }
 }
 
-/// Whether VMs may be there that could not be seen.
-fn unsure(snapshot: &Snapshot) -> bool {
-    snapshot.unread.iter().any(|unread| unread.what == What::Siblings && unread.path.starts_with("VM "))
+/// VMs that may be there, but could not be seen: what notes call them.
+fn missed(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+    let vms = snapshot.unread.iter().filter(|unread| unread.what == What::Siblings);
+    vms.filter(|unread| unread.path.starts_with("VM ")).map(|unread| &*unread.path)
+}
+
+/// Whether a VM of this name may be there, though it could not be seen.
+fn unsure(snapshot: &Snapshot, name: &str) -> bool {
+    let name = format!("VM {name:?}");
+    missed(snapshot).any(|missed| missed == name)
 }
 
 /// Whether a setting has a value that we gave it. vCPUs go one by one: while they do, any step of the way is

@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::sync::OnceLock;
 
+use rustix::fs::fstat;
+
 /// How much it matters, with syslog's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
@@ -14,7 +16,10 @@ pub(crate) enum Level {
 /// Writes a line on stderr. Where that is journald, it begins with the level as sd-daemon(3) has it.
 pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
     static JOURNAL: OnceLock<bool> = OnceLock::new();
-    let journal = *JOURNAL.get_or_init(|| std::env::var_os("JOURNAL_STREAM").is_some());
+    let journal = *JOURNAL.get_or_init(|| {
+        let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+        fstat(std::io::stderr()).is_ok_and(|stat| is_stream(&stream, stat.st_dev, stat.st_ino))
+    });
     let start = match (journal, level) {
         (true, level) => format!("<{}>", level as u8),
         (false, Level::Error) => "corefit: error: ".into(),
@@ -23,6 +28,11 @@ pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
     };
     // Nobody may be left to read.
     let _ = writeln!(std::io::stderr(), "{start}{}", line(event, fields));
+}
+
+/// Whether a file is the one that `JOURNAL_STREAM` tells, DEVICE:INODE (systemd.exec(5)): a service's children have the variable, too.
+fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
+    stream.split_once(':').is_some_and(|told| (told.0.parse(), told.1.parse()) == (Ok(device), Ok(inode)))
 }
 
 fn line(event: &str, fields: &[(&str, String)]) -> String {
@@ -40,6 +50,14 @@ fn line(event: &str, fields: &[(&str, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_are_for_journald_itself_and_not_for_whoever_inherits_its_variable() {
+        assert!(is_stream("8:1234", 8, 1234));
+        for other in ["8:1235", "9:1234", "", "8", "x:y"] {
+            assert!(!is_stream(other, 8, 1234), "{other}");
+        }
+    }
 
     #[test]
     fn values_with_blanks_or_control_characters_are_quoted_on_one_line() {

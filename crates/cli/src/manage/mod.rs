@@ -76,6 +76,13 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let name = config.machine.clone().unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
+    // What an earlier run left is on the machine that it was on.
+    let left = Journal::left(&config.state, &boot(live)).ok().flatten().filter(|(_, settings)| *settings > 0);
+    let machine = match left {
+        Some((left, _)) if name == "host" => MachineArg::named(&left),
+        _ => machine.settled(),
+    };
+    let name = machine.name().to_owned();
     // An option has no place in a file.
     let opened = machine.open_to_act();
     let mut machine = match &args.machine {

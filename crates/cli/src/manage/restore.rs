@@ -1,6 +1,5 @@
 //! `corefit restore`: puts back what a daemon changed that could not do so itself.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use anyhow::{Result, bail};
 use corefit_core::machine::MachineError;
 
 use super::alone::Alone;
-use super::config::STATE;
+use super::config::StateArg;
 use super::keeper::Restored;
 use super::{Journal, Keeper, boot};
 use crate::machine::MachineArg;
@@ -25,9 +24,8 @@ pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 /// status 1 if something could not be put back yet.
 #[derive(clap::Args)]
 pub(crate) struct RestoreArgs {
-    /// The daemon's directory
-    #[arg(long, value_name = "DIR", default_value = STATE)]
-    state: PathBuf,
+    #[command(flatten)]
+    state: StateArg,
     /// Which machine [default: the one of the journal, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
@@ -38,19 +36,20 @@ pub(crate) struct RestoreArgs {
 
 /// Runs the verb.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
-    let of_journal = Journal::left(&args.state, &boot(true))?.map(|(machine, _)| machine);
+    let state = args.state.dir();
+    let of_journal = Journal::left(&state, &boot(true))?.map(|(machine, _)| machine);
     let none = of_journal.is_none();
     let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     if machine.clock().is_none() {
         bail!("--machine {name}: ended with the daemon; there is nothing to put back");
     }
-    let open = || Journal::open(&args.state, &name, &boot(true));
+    let open = || Journal::open(&state, &name, &boot(true));
     let journal = if none { None } else { Some(open()?) };
     if none {
         tell!(
             "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
-            args.state.display()
+            state.display()
         );
     }
     let mut keeper = journal.map(|journal| Keeper::new(journal, PATIENCE));

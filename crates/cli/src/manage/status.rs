@@ -15,7 +15,8 @@ use corefit_core::decide::Policy;
 use corefit_core::machine::{VmEstimate, VmState};
 use serde::{Deserialize, Serialize};
 
-use super::config::STATE;
+use super::Keeper;
+use super::config::StateArg;
 use super::journal::Entry;
 use crate::bench::table::Table;
 use crate::lines;
@@ -74,12 +75,16 @@ impl VmStatus {
     pub(crate) fn of(
         vm: &VmState,
         estimate: Option<&VmEstimate>,
-        entries: &[Entry],
+        keeper: Option<&Keeper>,
         policy: &Policy,
     ) -> VmStatus {
-        let changed = entries.iter().filter(|entry| entry.vm == vm.id).map(|entry| {
-            let now = entry.wrote.last().map_or(String::new(), ToString::to_string);
-            format!("{}: {now}, before {}", entry.lever.name(vm.is_group()), entry.original)
+        let of_vm = |entry: &&Entry| entry.vm == vm.id;
+        let changed = keeper.iter().flat_map(|keeper| {
+            keeper.entries().iter().filter(of_vm).map(|entry| {
+                let now = entry.wrote.last().map_or(String::new(), ToString::to_string);
+                let owed = if keeper.owes(entry) { " (pending: it could not be put back yet)" } else { "" };
+                format!("{}: {now}, before {}{owed}", entry.lever.name(vm.is_group()), entry.original)
+            })
         });
         let excluded = policy.of(&vm.name).exclude == Some(true);
         let excluded = excluded.then_some("its rule says exclude");
@@ -175,9 +180,8 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
 /// What `corefit manage` does now
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
-    /// The daemon's directory
-    #[arg(long, value_name = "DIR", default_value = STATE)]
-    state: PathBuf,
+    #[command(flatten)]
+    state: StateArg,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -185,7 +189,7 @@ pub(crate) struct StatusArgs {
 
 /// Runs the verb; exit status 1 if no daemon answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let path = socket(&args.state);
+    let path = socket(&args.state.dir());
     let ask = || -> std::io::Result<String> {
         let stream = UnixStream::connect(&path)?;
         stream.set_read_timeout(Some(PATIENCE))?;

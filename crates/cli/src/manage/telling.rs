@@ -1,10 +1,11 @@
 //! What each guest is told that it gets: the pCPUs available to its VM, smoothed, in quarters.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use corefit_core::Cpus;
 use corefit_core::decide::{Action, Policy, Why};
 use corefit_core::machine::{HostEstimate, Lever, LeverKind, Value, VmId};
+use corefit_core::{Cpus, Time};
 
 /// Weight of what is new: three looks later two thirds of a change are told.
 const NEW: f64 = 0.3;
@@ -24,10 +25,14 @@ struct Known {
     /// Clearly less was available at the last look.
     fell: bool,
     told: Option<f64>,
+    /// When it was told of more last.
+    more_at: Option<Time>,
+    /// What was told is still what the last look says, as far as it can be told.
+    stands: bool,
 }
 
 impl Telling {
-    /// What to tell now. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
+    /// What to tell now: of more at most once in `lever_ms`. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
     /// used, before another look says the same: kernels count a sleep as waiting now and then, so that others seem to want what they do
     /// not (docs/model.md, "Demand").
     pub(crate) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
@@ -43,7 +48,7 @@ impl Telling {
             }
             let Some(Cpus(available)) = vm.available.filter(|_| can && may) else {
                 if let Some(known) = self.known.get_mut(&seen.id) {
-                    known.fell = false;
+                    (known.fell, known.stands) = (false, false);
                 }
                 continue;
             };
@@ -51,7 +56,10 @@ impl Telling {
                 smooth: available,
                 fell: false,
                 told: None,
+                more_at: None,
+                stands: false,
             });
+            known.stands = true;
             let less = available < known.smooth - STEP;
             let again = std::mem::replace(&mut known.fell, less);
             known.smooth = if less {
@@ -61,7 +69,13 @@ impl Telling {
                 known.smooth + NEW * (available - known.smooth)
             };
             let value = ((known.smooth / STEP).round() * STEP).max(STEP);
-            if known.told.is_none_or(|told| (known.smooth - told).abs() >= DEADBAND && told != value) {
+            let pause = Duration::from_millis(policy.lever_ms);
+            let soon = || known.more_at.is_some_and(|at| host.at.0 >= at.0 && host.at.since(at) < pause);
+            let differs = |told: f64| (known.smooth - told).abs() >= DEADBAND && told != value;
+            if known.told.is_none_or(|told| differs(told) && (value < told || !soon())) {
+                if known.told.is_some_and(|told| told < value) {
+                    known.more_at = Some(host.at);
+                }
                 let from = known.told.replace(value).map(|told| Value::Told(Some(Cpus(told))));
                 let (to, why) =
                     (Value::Told(Some(Cpus(value))), Why::Available { available: Cpus(available) });
@@ -70,6 +84,11 @@ impl Telling {
             }
         }
         actions
+    }
+
+    /// Whether what a guest was told is still so, as far as the last look can say.
+    pub(super) fn stands(&self, vm: &VmId) -> bool {
+        self.known.get(vm).is_some_and(|known| known.stands)
     }
 
     /// A guest did not hear it: it is told again.
@@ -82,8 +101,9 @@ impl Telling {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
-    use corefit_core::Time;
     use corefit_core::entitle::Host;
     use corefit_core::machine::{Activity, Classed, GuestView, Timeslices, VmEstimate, VmState};
 
@@ -122,7 +142,10 @@ mod tests {
     }
 
     fn told_while(telling: &mut Telling, available: f64, used: Option<f64>) -> Option<f64> {
-        match telling.step(&host(available, used), &Policy::default()).first()?.to {
+        // A look each second.
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let at = Time(NOW.fetch_add(1_000_000_000, Ordering::Relaxed));
+        match telling.step(&HostEstimate { at, ..host(available, used) }, &Policy::default()).first()?.to {
             Value::Told(Some(Cpus(told))) => Some(told),
             _ => None,
         }
@@ -139,6 +162,41 @@ mod tests {
         let gained: Vec<f64> = (0..20).filter_map(|_| told(&mut telling, 2.0)).collect();
         assert_eq!(gained.last(), Some(&2.0), "{gained:?}");
         assert_eq!(told(&mut telling, 0.01), Some(0.25), "nobody is told nothing");
+    }
+
+    #[test]
+    fn of_more_a_guest_hears_at_most_once_in_the_time_of_a_lever_and_of_less_at_once() {
+        let policy = Policy { lever_ms: 10_000, ..Policy::default() };
+        let mut telling = Telling::default();
+        let mut changes = Vec::new();
+        for second in 0..40 {
+            let available = [4.0, 1.0, 4.0][(second / 2).min(2) as usize];
+            let at = Time(second * 1_000_000_000);
+            let host = HostEstimate { at, ..host(available, None) };
+            changes.extend(telling.step(&host, &policy).first().map(|action| (second, action.to.clone())));
+        }
+        assert_eq!(changes[1], (2, Value::Told(Some(Cpus(1.0)))));
+        let more: Vec<u64> = changes[2..].iter().map(|(second, _)| *second).collect();
+        assert!(more.windows(2).all(|pair| pair[1] - pair[0] >= 10), "{changes:?}");
+        assert_eq!(changes.last().unwrap().1, Value::Told(Some(Cpus(4.0))), "{changes:?}");
+    }
+
+    #[test]
+    fn what_was_told_stands_only_while_it_can_be_said() {
+        let mut telling = Telling::default();
+        let vm = VmId::default();
+        told(&mut telling, 2.0);
+        assert!(telling.stands(&vm));
+        let mut unknown = host(2.0, None);
+        unknown.vms[0].available = None;
+        telling.step(&unknown, &Policy::default());
+        assert!(!telling.stands(&vm), "nobody knows what is available");
+        told(&mut telling, 2.0);
+        assert!(telling.stands(&vm));
+        let mut silent = host(2.0, None);
+        silent.vms[0].seen.guest = None;
+        telling.step(&silent, &Policy::default());
+        assert!(!telling.stands(&vm), "its agent does not answer");
     }
 
     #[test]

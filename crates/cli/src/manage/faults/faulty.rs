@@ -94,14 +94,14 @@ impl Machine for Faulty {
         }
         let mut snapshot = self.sim.observe()?;
         for (number, vm) in (0..).zip(&mut snapshot.vms) {
-            vm.id = self.id(number);
+            (vm.id, vm.name) = (self.id(number), format!("vm{number}"));
             vm.kept = self.kept.get(&number).cloned();
         }
         snapshot.vms.retain(|vm| self.number(&vm.id).is_ok());
         for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {
             let id = self.id(*vm);
             snapshot.vms.retain(|vm| vm.id != id);
-            let (path, why) = (format!("VM \"{vm}\""), "not asked for yet".into());
+            let (path, why) = (format!("VM \"vm{vm}\""), "not asked for yet".into());
             snapshot.unread.push(Unread { what: What::Siblings, path, why });
         }
         Ok(snapshot)
@@ -114,7 +114,11 @@ impl Machine for Faulty {
 
 impl Act for Faulty {
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
-        let number = self.number(vm)?;
+        let number = self.number(vm).map_err(|error| match lever {
+            // As where a control group is looked for on this machine.
+            Lever::VcpuQuota(_) => MachineError::Unsupported("it has no such control group".into()),
+            _ => error,
+        })?;
         let id = self.reach(number, lever)?;
         self.sim.current(&id, lever)
     }

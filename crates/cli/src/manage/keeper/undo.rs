@@ -53,7 +53,7 @@ impl Keeper {
     pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
         // Before their notes are taken back.
         let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
-        let names = self.undo(machine, snapshot, &|_| true, &mut restored);
+        let names = self.undo(machine, snapshot, &|_| true, false, &mut restored);
         // The look may have missed a VM that was changed, or its note.
         for vm in names.keys() {
             self.kept.entry(vm.clone()).or_default();
@@ -70,7 +70,8 @@ impl Keeper {
         restored
     }
 
-    /// Puts back what nobody manages any more, while the rest goes on: `free` says of which levers of a VM that is so.
+    /// Puts back what nobody manages any more, while the rest goes on: `free` says of which levers of a VM that is so. And what an
+    /// earlier run left that could not be put back when this one began.
     pub(crate) fn release(
         &mut self,
         machine: &mut dyn Act,
@@ -80,7 +81,12 @@ impl Keeper {
         let mut restored = Restored::default();
         let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
         let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
-        let is_free = |entry: &&Entry| vms.get(&entry.vm).is_some_and(|vm| free(vm, entry.lever));
+        self.earlier
+            .retain(|(vm, lever)| self.journal.entries().iter().any(|e| e.vm == *vm && e.lever == *lever));
+        let is_free = |entry: &&Entry| {
+            let free = |vm: &&VmState| self.earlier.contains(&key(entry)) || free(vm, entry.lever);
+            vms.get(&entry.vm).is_some_and(free)
+        };
         let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
         self.released.retain(|key, _| due.contains(key));
         let now = snapshot.at;
@@ -89,26 +95,28 @@ impl Keeper {
         });
         if !due.is_empty() {
             self.released.extend(due.iter().map(|key| (key.clone(), now)));
-            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), &mut restored);
+            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &mut restored);
             self.take_notes_back(machine);
         }
         restored
     }
 
     /// Puts back some settings, as far as they are still as we wrote them; what cannot be put back yet stays in the
-    /// journal. The names of VMs that could be asked.
+    /// journal. Who `waits` leaves guests alone while the journal cannot be written, for what one does in part would be taken for
+    /// somebody else's after a kill. The names of VMs that could be asked.
     fn undo(
         &mut self,
         machine: &mut dyn Act,
         snapshot: &Snapshot,
         which: &dyn Fn(&Entry) -> bool,
+        waits: bool,
         restored: &mut Restored,
     ) -> BTreeMap<VmId, String> {
         let mut left = Vec::new();
         // A guest may do a part: then it has to be known that the rest is ours, too.
         let guests = |entry: &&mut Entry| entry.lever == Lever::Online && which(entry);
         self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
-        let unwritten = self.journal.write().err();
+        let unwritten = self.journal.write().err().filter(|_| waits);
         // Last changed, first put back; but memory last, which may take its time.
         let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
         entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
@@ -119,18 +127,18 @@ impl Keeper {
                 continue;
             }
             let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
-            let here = seen.is_some();
+            let gone = seen.is_none() && !unsure(snapshot, &entry.name);
             let place =
                 format!("{} of {}", entry.lever.name(seen.is_some_and(VmState::is_group)), entry.name);
             let current = match machine.current(&entry.vm, entry.lever) {
                 Ok(current) => current,
-                Err(MachineError::Gone(_)) if !here && !unsure(snapshot) => {
+                Err(error) if gone && is_over(&error) => {
                     restored.ended += 1;
                     continue;
                 }
                 Err(error) => {
                     // Nothing is known of whom the look missed.
-                    let may_yet = may_pass(&error) || !here && unsure(snapshot);
+                    let may_yet = may_pass(&error) || unsure(snapshot, &entry.name);
                     restored.pend(format!("{place}: {error}"), may_yet);
                     left.push(entry);
                     continue;
@@ -146,7 +154,7 @@ impl Keeper {
                 continue;
             }
             if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
-                restored.pend(format!("{place}: the journal cannot be written: {error}"), false);
+                restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
                 left.push(entry);
                 continue;
             }
@@ -182,4 +190,10 @@ impl Keeper {
 /// Whether it may be another answer if asked again.
 pub(super) fn may_pass(error: &MachineError) -> bool {
     !matches!(error, MachineError::Unsupported(_) | MachineError::Denied(_))
+}
+
+/// Whether this answer says of a VM that no look shows that it has ended: levers that are looked for on this machine are not even
+/// there.
+pub(super) fn is_over(error: &MachineError) -> bool {
+    matches!(error, MachineError::Gone(_) | MachineError::Unsupported(_))
 }
