@@ -7,11 +7,15 @@ mod vm_support;
 #[expect(dead_code, reason = "the rest is for jobs that are timed")]
 mod manage_support;
 
+#[path = "manage_support/pace.rs"]
+mod pace;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
 
 use manage_support::{Daemon, Guest, corefit, until};
+use pace::Pace;
 use vm_support::{Vms, or_skipped};
 
 /// vCPUs of the VMs here; the host has two pCPUs.
@@ -273,22 +277,26 @@ const COUNTED_SETTLE_S: f64 = 240.0;
 
 /// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs in turns, for emulation is not equally
 /// fast all the time: each round against the mean of what is before and after it. One long run each: a short one is mostly
-/// the start of the command where instructions are emulated. The daemon finds its number during another one.
+/// the start of the command where instructions are emulated. The daemon finds its number during another one. Whose machine's pace
+/// changes for minutes wants both: D as it was timed, and divided by what the same work took longer meanwhile.
 fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let Job { guest, program, size, seconds } = *job;
     let two = "env OMP_NUM_THREADS=2";
     guest.set_online(2);
     let one = mean(&guest.rounds(program, size, 5.0, two));
+    let pace = Pace::of(2);
+    // Seconds of a run, and of the same work meanwhile.
     let long = |seconds: f64, run: &str| {
         let times = (seconds / one).ceil();
-        guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times
+        pace.take();
+        (guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times, pace.take())
     };
     let by_hand = || {
         guest.set_online(2);
-        let time = long(seconds, two);
+        let (time, pace) = long(seconds, two);
         guest.set_online(8);
-        println!("{program} {size}, 2 threads on 2 vCPUs: {time:.4} ({seconds} s)");
-        time
+        println!("{program} {size}, 2 threads on 2 vCPUs: {time:.4} ({seconds} s; pace {pace:.3} ms)");
+        (time, pace)
     };
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
     let ours = format!("{ALL_THREADS} OMP_DYNAMIC=true /workloads/corefit run --");
@@ -296,24 +304,34 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
         std::env::var("MANAGE_ROUNDS").map_or(3, |rounds| rounds.parse().expect("MANAGE_ROUNDS: 1 or more"));
     assert!(rounds > 0, "MANAGE_ROUNDS: 1 or more");
     let mut before = by_hand();
-    let mut all: Vec<f64> = (0..rounds)
-        .map(|_| {
-            let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
-            let [first, then] = [SETTLE_S, seconds].map(|seconds| long(seconds, &ours));
-            end(&mut daemon);
-            let after = by_hand();
-            let by_hand = (before + after) / 2.0;
-            before = after;
-            let d = |time: f64| time / by_hand;
-            println!("{program} {size}, whole, at first ({SETTLE_S} s): {first:.4}, D = {:.3}", d(first));
-            println!("{program} {size}, whole, then ({seconds} s): {then:.4}, D = {:.3}", d(then));
-            d(then)
-        })
-        .collect();
+    let [mut timed, mut paced]: [Vec<f64>; 2] = Default::default();
+    for _ in 0..rounds {
+        let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
+        let ours = [SETTLE_S, seconds].map(|seconds| (seconds, long(seconds, &ours)));
+        end(&mut daemon);
+        let after = by_hand();
+        for ((seconds, (time, pace)), when) in ours.into_iter().zip(["at first", "then"]) {
+            let d = time / f64::midpoint(before.0, after.0);
+            let same = d / (pace / f64::midpoint(before.1, after.1));
+            println!(
+                "{program} {size}, whole, {when} ({seconds} s): {time:.4}, D = {d:.3}; at the same pace {same:.3}"
+            );
+            if when == "then" {
+                timed.push(d);
+                paced.push(same);
+            }
+        }
+        before = after;
+    }
+    println!("{program} {size}, whole: D = {}; at the same pace {}", spread(timed), spread(paced));
+}
+
+/// Median, least and most.
+fn spread(mut all: Vec<f64>) -> String {
     all.sort_by(f64::total_cmp);
     let (least, most) = (all[0], all[all.len() - 1]);
-    let median = (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0;
-    println!("{program} {size}, whole: D = {median:.3} ({least:.3} to {most:.3}, {rounds} rounds)");
+    let median = f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2]);
+    format!("{median:.3} ({least:.3} to {most:.3}, {} rounds)", all.len())
 }
 
 /// What a daemon may take to find its number.
