@@ -1,6 +1,7 @@
 //! `corefit manage`, `restore`, `status` and `plan` as commands: what they say to whom gives them something that cannot be, and
 //! that nothing is changed or made then. Simulated hosts, and libvirt's test driver; no VM and no control group is touched.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -237,6 +238,48 @@ fn where_the_journal_cannot_be_it_says_that_nothing_is_changed_and_what_to_do() 
     std::fs::create_dir_all(place.path("locked/lock")).unwrap();
     let error = place.error(&[&sim[..], &["locked"]].concat());
     assert!(error.contains("nothing is changed") && error.contains("--state"), "{error}");
+}
+
+/// A file system of a few pages, gone with this value.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None` where this user may not make one, which is said.
+    fn at(path: PathBuf) -> Option<Small> {
+        std::fs::create_dir(&path).unwrap();
+        let mounted = mount(&["-t", "tmpfs", "-o", "size=16k", "none", path.to_str().unwrap()]);
+        if !mounted {
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: a full and a read-only file system: only root may mount one"
+            );
+        }
+        mounted.then_some(Small(path))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", self.0.to_str().unwrap()]).status();
+    }
+}
+
+fn mount(args: &[&str]) -> bool {
+    Command::new("mount").args(args).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
+    let place = Place::new();
+    let Some(small) = Small::at(place.path("small")) else { return };
+    let sim = ["manage", "--apply", "--machine", "sim:host.toml", "--for", "1s", "--state", "small/state"];
+    std::fs::create_dir(place.path("small/state")).unwrap();
+    assert!(std::fs::write(place.path("small/filler"), vec![0; 1 << 20]).is_err(), "it is full");
+    let error = place.error(&sim);
+    assert!(error.contains("No space left") && error.contains("nothing is changed"), "{error}");
+    assert!(mount(&["-o", "remount,ro", small.0.to_str().unwrap()]));
+    let error = place.error(&sim);
+    assert!(error.contains("Read-only") && error.contains("nothing is changed"), "{error}");
 }
 
 #[test]

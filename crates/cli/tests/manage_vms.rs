@@ -146,6 +146,14 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
         as_it_was(&vms, &guest);
     }
 
+    // Killed while it puts back.
+    let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some("restored"));
+    until("the guest has fewer vCPUs", || guest.online() == FEW);
+    assert_eq!(daemon.end().signal(), Some(9), "{}", daemon.log());
+    let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    as_it_was(&vms, &guest);
+
     // What an administrator changes stands.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);

@@ -33,7 +33,7 @@ fn in_a_crowded_vm_a_program_is_about_as_fast_as_with_matching_threads_and_the_g
 
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
     let mut daemon = Daemon::start(&vms, dir.path(), config, &["--apply"], None);
-    // Two pCPUs, less what helpers and neighbours take; what the host tells binds, for eight CPUs can be online.
+    // Two pCPUs, less what others take.
     let cpus = || -> serde_json::Value {
         let text = vms.guest(guest.name, "/workloads/corefit cpus --json");
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -42,7 +42,7 @@ fn in_a_crowded_vm_a_program_is_about_as_fast_as_with_matching_threads_and_the_g
         let limits = report["limits"].as_array().unwrap();
         limits.iter().find(|limit| limit["kind"] == "told").and_then(|limit| limit["cpus"].as_f64())
     };
-    until("the guest knows what it gets", || told(&cpus()).is_some_and(|cpus| cpus > 1.0 && cpus <= 2.0));
+    until("the guest knows what it gets", || told(&cpus()).is_some_and(|cpus| cpus > 0.0 && cpus <= 2.0));
     let ours = format!("{EIGHT} OMP_DYNAMIC=true /workloads/corefit run --");
     // It finds its number during the first one.
     let [_, whole] = [600, 300].map(|times| mean(times, &ours));

@@ -214,6 +214,9 @@ impl<'a> Daemon<'a> {
             Some(keeper) => {
                 let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
                 keeper.tell_again(&mut *self.machine, snapshot.at, |vm| self.telling.stands(vm));
+                for note in keeper.unsaid() {
+                    log(Level::Warning, "note", &[("what", note)]);
+                }
                 self.controller.told(&outcomes);
                 outcomes
             }

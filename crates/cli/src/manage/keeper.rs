@@ -38,6 +38,9 @@ pub(crate) struct Keeper {
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
     told_at: BTreeMap<VmId, Time>,
+    /// VMs that cannot carry what they were, and what is to be said of that.
+    mute: BTreeSet<VmId>,
+    unsaid: Vec<String>,
     /// What an earlier run left, and this one has not written.
     earlier: BTreeSet<(VmId, Lever)>,
     /// What nobody manages any more, and when it was last tried to put it back.
@@ -49,24 +52,24 @@ pub(crate) struct Keeper {
 /// What travels with a VM.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Note {
-    corefit: u32,
-    settings: Vec<Setting>,
+pub(super) struct Note {
+    pub(super) corefit: u32,
+    pub(super) settings: Vec<Setting>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Setting {
-    lever: Lever,
-    original: Value,
-    wrote: Vec<Value>,
+pub(super) struct Setting {
+    pub(super) lever: Lever,
+    pub(super) original: Value,
+    pub(super) wrote: Vec<Value>,
 }
 
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
-        let (theirs, put_back, kept, told_at, released) = Default::default();
-        Keeper { journal, theirs, put_back, kept, told_at, earlier, released, budget }
+        let (theirs, put_back, kept, told_at, mute, unsaid, released) = Default::default();
+        Keeper { journal, theirs, put_back, kept, told_at, mute, unsaid, earlier, released, budget }
     }
 
     /// Settings that are changed now.
@@ -231,9 +234,28 @@ impl Keeper {
             })
             .collect();
         let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
-        if self.kept.get(vm) != Some(&text) && machine.keep(vm, Some(&text)).is_ok() {
-            self.kept.insert(vm.clone(), text);
+        if self.kept.get(vm) == Some(&text) {
+            return;
         }
+        match machine.keep(vm, Some(&text)) {
+            Ok(()) => drop(self.kept.insert(vm.clone(), text)),
+            // Nothing moves it elsewhere.
+            Err(MachineError::Unsupported(_)) => {}
+            Err(error) => {
+                if self.mute.insert(vm.clone()) {
+                    let name = self.journal.entries().iter().find(|entry| entry.vm == *vm).map(|e| &e.name);
+                    let name = name.unwrap_or(&vm.0);
+                    self.unsaid.push(format!(
+                        "VM {name:?} cannot carry what its settings were ({error}): if it migrates before it can, they stay as they are"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// What people should know of what was just done, once.
+    pub(crate) fn unsaid(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.unsaid)
     }
 
     /// What guests are told counts for a while only: says it again in time to those of whom it `stands`.
@@ -303,6 +325,7 @@ impl Keeper {
         self.theirs.retain(|(vm, _)| here.contains(vm));
         self.put_back.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
+        self.mute.retain(|vm| here.contains(vm));
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.

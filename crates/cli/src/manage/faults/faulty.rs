@@ -24,6 +24,8 @@ pub(super) struct Faulty {
     pub(super) missed: BTreeSet<u32>,
     /// VMs whose notes cannot be taken back.
     pub(super) clinging: BTreeSet<u32>,
+    /// VMs that take no notes.
+    pub(super) unkeeping: BTreeSet<u32>,
     /// VMs of which the user may not change anything.
     pub(super) denied: BTreeSet<u32>,
     /// libvirtd does not answer.
@@ -34,7 +36,7 @@ pub(super) struct Faulty {
 impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
-        let (hung, lying, halfway, missed, clinging, denied, touched) = Default::default();
+        let (hung, lying, halfway, missed, clinging, unkeeping, denied, touched) = Default::default();
         Faulty {
             sim,
             moved,
@@ -45,6 +47,7 @@ impl Faulty {
             halfway,
             missed,
             clinging,
+            unkeeping,
             denied,
             deaf: false,
             touched,
@@ -79,7 +82,7 @@ impl Faulty {
 
     pub(super) fn heal(&mut self) {
         (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
-        (self.clinging, self.denied) = Default::default();
+        (self.clinging, self.unkeeping, self.denied) = Default::default();
     }
 }
 
@@ -145,6 +148,9 @@ impl Act for Faulty {
         let number = self.number(vm)?;
         self.reach(number, Lever::Weight)?;
         match text {
+            _ if text.is_some() && self.unkeeping.contains(&number) => {
+                return Err(MachineError::Gone("no answer".into()));
+            }
             Some(text) => self.kept.insert(number, text.into()),
             None if self.clinging.contains(&number) => return Err(MachineError::Gone("no answer".into())),
             None => self.kept.remove(&number),

@@ -1,12 +1,19 @@
 //! Single faults, each with what has to come of it.
 
 use super::*;
+use crate::manage::keeper::{Note, Setting};
 
-#[test]
-fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
+/// A daemon that has begun.
+fn begun() -> (tempfile::TempDir, Story) {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
+    (dir, story)
+}
+
+#[test]
+fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
+    let (_dir, mut story) = begun();
     let plan = story.plan(&mut Random(7));
     story.step(&plan, None);
     assert!(!story.machine.kept.is_empty());
@@ -18,9 +25,7 @@ fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
 
 #[test]
 fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (dir, mut story) = begun();
     let plan = [0, 1].map(|vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1))));
     story.step(&plan, None);
     story.keeper = None;
@@ -44,9 +49,7 @@ fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
 
 #[test]
 fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let one = || Value::Vcpus(CpuSet::first(1));
     let weight = || Value::Weight(Weight(200.0));
     let told = || Value::Told(Some(Cpus(1.0)));
@@ -79,9 +82,7 @@ fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() 
 
 #[test]
 fn what_an_earlier_run_left_is_put_back_as_soon_as_that_can_be_done() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let plan = [
         story.action(0, Lever::Weight, Value::Weight(Weight(200.0))),
         story.action(1, Lever::Online, Value::Vcpus(CpuSet::first(1))),
@@ -109,9 +110,7 @@ fn what_an_earlier_run_left_is_put_back_as_soon_as_that_can_be_done() {
 
 #[test]
 fn a_full_disk_keeps_nothing_from_being_put_back() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let plan = [
         story.action(0, Lever::Weight, Value::Weight(Weight(200.0))),
         story.action(1, Lever::Online, Value::Vcpus(CpuSet::first(1))),
@@ -130,9 +129,7 @@ fn a_full_disk_keeps_nothing_from_being_put_back() {
 
 #[test]
 fn vms_that_ended_are_forgotten_though_another_one_cannot_be_seen() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let plan = [0, 1].map(|vm| story.action(vm, Lever::VcpuQuota(1), limit(50_000)));
     story.step(&plan, None);
     story.machine.missed.insert(1);
@@ -167,9 +164,7 @@ fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
 
 #[test]
 fn nothing_is_changed_while_the_journal_cannot_be_written() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     story.disk(true);
     let plan = story.plan(&mut Random(3));
     let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
@@ -183,9 +178,7 @@ fn nothing_is_changed_while_the_journal_cannot_be_written() {
 
 #[test]
 fn what_an_administrator_changed_is_left_alone_and_said_once() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let set = |story: &mut Story, weight| {
         let to = Value::Weight(Weight(weight));
         let action = story.action(1, Lever::Weight, to);
@@ -208,9 +201,7 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
 
 #[test]
 fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_but_not_what_a_guest_does() {
-    let dir = directory();
-    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
-    story.start(None);
+    let (_dir, mut story) = begun();
     let on_machine = VmId("sim-1".into());
     let set = |story: &mut Story, lever, to| {
         let action = story.action(1, lever, to);
@@ -237,4 +228,45 @@ fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_bu
     assert_eq!(story.machine.truth(1, Lever::Online), one());
     story.end();
     assert_eq!((story.machine.truth(1, Lever::Weight), story.machine.truth(1, Lever::Online)), (before, all));
+}
+
+#[test]
+fn a_vm_that_cannot_carry_what_it_was_is_told_of_once() {
+    let (_dir, mut story) = begun();
+    story.machine.unkeeping.insert(0);
+    for weight in [200.0, 300.0] {
+        story.step(&[story.action(0, Lever::Weight, Value::Weight(Weight(weight)))], None);
+    }
+    let notes = story.keeper.as_mut().unwrap().unsaid();
+    assert!(notes.len() == 1 && notes[0].contains("\"vm0\" cannot carry"), "{notes:?}");
+    story.machine.heal();
+    story.step(&[story.action(0, Lever::Weight, Value::Weight(Weight(400.0)))], None);
+    assert!(story.machine.kept.contains_key(&0) && story.keeper.as_mut().unwrap().unsaid().is_empty());
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn pins_of_another_host_become_those_that_this_one_has() {
+    let (_dir, mut story) = begun();
+    // It came from a host with more pCPUs, where it was pinned to two of them, and was moved by corefit.
+    let set = |text: &str| Value::Pcpus(text.parse().unwrap());
+    let setting = |vcpu, original, wrote| Setting {
+        lever: Lever::Affinity(vcpu),
+        original: set(original),
+        wrote: vec![set(wrote)],
+    };
+    let settings = vec![setting(1, "0,40", "1"), setting(2, "41", "1")];
+    let note = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
+    for vcpu in [1, 2] {
+        story.machine.sim.set(&VmId("sim-1".into()), Lever::Affinity(vcpu), &set("1")).unwrap();
+    }
+    story.expected.insert((1, Lever::Affinity(1)), set("0"));
+    story.machine.kept.insert(1, note);
+    let snapshot = story.machine.observe().unwrap();
+    let notes = story.keeper.as_mut().unwrap().adopt(&mut story.machine, &snapshot);
+    assert!(notes.len() == 2 && notes.iter().all(|note| note.contains("no such pCPUs")), "{notes:?}");
+    story.end();
+    story.check().unwrap();
+    assert_eq!(story.machine.truth(1, Lever::Affinity(2)), set("0-1"), "none of its pCPUs is here");
 }
