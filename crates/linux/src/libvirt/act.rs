@@ -10,35 +10,25 @@
 //! | slice of a vCPU's thread | `sched_setattr`, where it is a thread of this machine |
 //! | quota of one vCPU, and what of a quota may be saved | control groups: libvirt has one quota for all vCPUs, and no burst |
 //!
-//! All calls are made by a thread of its own, since each may hang; who does not answer in time is left alone
-//! for a while. vCPU 0 stays online, and so the last one does.
+//! All calls are made by threads of their own ([`Hand`](super::hand::Hand)), since each may hang. vCPU 0 stays
+//! online, and so the last one does.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
+use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
 use corefit_core::{CpuId, CpuSet, Weight};
 
-use super::agent_calls::{self as agent, Ask};
-use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::agent_calls as agent;
+use super::api::{Domain, Kind};
 use super::command::Parameter;
 use super::definition::{Definition, KEPT, VcpuDefinition};
+use super::hand::{Hand, Whom, ask, define, plain, stays};
 use super::machine::LibvirtMachine;
-use super::session::{self, Key};
-use super::worker::{Crew, NoAnswer, Worker};
 use crate::cgroup::write;
 use crate::progress;
 use crate::slice::Slicer;
 use crate::told;
 
-/// Longest that one change may take.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// How long an agent may take to answer a command, s.
-const ANSWER: i32 = 2;
-/// A VM that did not answer in time is left alone for so long.
-const LEFT_ALONE: Duration = Duration::from_secs(30);
-/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
-const NEWS: Duration = Duration::from_secs(8);
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
 /// (`qemuDomainWaitForDeviceRemoval`).
 const UNPLUG: Duration = Duration::from_secs(7);
@@ -47,58 +37,14 @@ const NEXT: Duration = Duration::from_millis(1500);
 /// What the kernel of a guest prefers not to use, where it decides that by itself (Linux, 2026).
 const PREFERRED: &str = "/sys/devices/system/cpu/preferred";
 
-/// The connection that changes things.
-pub(super) struct Hand {
-    uri: String,
-    crew: Crew,
-    worker: Option<Worker<Result<Connection, Failure>>>,
-    silent: BTreeMap<VmId, Instant>,
-    /// What turned out, when it was tried, not to be there.
-    lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
-    /// The vCPUs that were online when that was read last.
-    online: BTreeMap<VmId, (Instant, CpuSet)>,
-}
-
 impl Hand {
-    pub(super) fn new(uri: &str) -> Hand {
-        let (silent, lacks, online) = Default::default();
-        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent, lacks, online }
-    }
-
-    /// What a VM cannot have changed, as far as is known.
-    pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
-        let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
-        if let Some(why) = definition.memory_stays {
-            fixed.insert(LeverKind::Nodes, why.into());
-        }
-        if definition.agent.is_none() {
-            fixed.insert(LeverKind::Told, "it has no guest agent".into());
-            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
-            if !pluggable {
-                fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
-            }
-        }
-        fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
-    }
-
-    /// Only these VMs are left.
-    pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
-        self.lacks.retain(|vm, _| is(vm));
-        self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
-    }
-
-    /// The vCPUs that were read to be online a moment ago, when they were set or looked at to be set.
-    pub(super) fn online(&self, vm: &VmId) -> Option<&CpuSet> {
-        self.online.get(vm).map(|(_, online)| online)
-    }
-
     /// By the agent, or by plugging, which takes longer.
     fn set_online(&mut self, vm: &VmId, want: CpuSet) -> Result<(), MachineError> {
         if !want.contains(CpuId(0)) {
             return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
         }
         let kept = want.clone();
-        let by = self.with(vm, move |domain| {
+        let by = self.with(Whom::Guest, vm, move |domain| {
             let (_, by) = online(domain)?;
             if by == By::Agent {
                 agent::set_vcpus(&mut ask(domain)?, &kept)?;
@@ -106,73 +52,9 @@ impl Hand {
             Ok(by)
         })?;
         if by == By::Plugging {
-            self.within(UNPLUG, vm, move |domain| plug(domain, &want))?;
+            self.within(Whom::Libvirtd, UNPLUG, vm, move |domain| plug(domain, &want))?;
         }
         Ok(())
-    }
-
-    fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
-        if let Err(MachineError::Unsupported(why)) = result {
-            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
-        }
-    }
-
-    /// Has something done with a domain by the thread that may hang.
-    fn with<R: Send + 'static>(
-        &mut self,
-        vm: &VmId,
-        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
-    ) -> Result<R, MachineError> {
-        self.within(PATIENCE, vm, job)
-    }
-
-    fn within<R: Send + 'static>(
-        &mut self,
-        patience: Duration,
-        vm: &VmId,
-        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
-    ) -> Result<R, MachineError> {
-        self.silent.retain(|_, until| *until > Instant::now());
-        if self.silent.contains_key(vm) {
-            let text = "it did not answer in time; it is left alone for half a minute";
-            return Err(MachineError::Gone(text.into()));
-        }
-        let (uuid, id) = key(vm)?;
-        if self.worker.is_none() {
-            let uri = self.uri.clone();
-            let open = move || Some(Connection::open(&uri, Access::Write, 4));
-            self.worker = self.crew.start("libvirt changes", open);
-        }
-        let Some(worker) = &self.worker else {
-            return Err(MachineError::Gone("libvirtd: all threads that change something hang".into()));
-        };
-        let answer = worker.call(Instant::now() + patience, move |connection| {
-            let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
-            let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
-            if domain.id() != Some(id) {
-                return Err((MachineError::Gone("the VM has ended".into()), false));
-            }
-            job(&domain).map_err(|error| (error, !connection.answers()))
-        });
-        match answer {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err((error, lost))) => {
-                if lost {
-                    self.worker = None;
-                }
-                Err(error)
-            }
-            Err(NoAnswer::Ended) => {
-                self.worker = None;
-                Err(MachineError::Gone("libvirt: the thread that changes things has ended".into()))
-            }
-            Err(NoAnswer::Late) => {
-                self.worker = None;
-                self.silent.insert(vm.clone(), Instant::now() + LEFT_ALONE);
-                let text = format!("no answer within {} s", patience.as_secs());
-                Err(MachineError::Gone(text))
-            }
-        }
     }
 }
 
@@ -196,7 +78,7 @@ impl Act for LibvirtMachine {
             Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
             _ => 0,
         };
-        let result = self.hand.with(vm, move |domain| match lever {
+        let result = self.hand.with(Whom::of(lever), vm, move |domain| match lever {
             Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
                 Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
@@ -221,7 +103,7 @@ impl Act for LibvirtMachine {
         });
         self.hand.learn(vm, lever, &result);
         if let Ok(Value::Vcpus(online)) = &result {
-            self.hand.online.insert(vm.clone(), (Instant::now(), online.clone()));
+            self.hand.saw(vm, online);
         }
         result
     }
@@ -256,7 +138,7 @@ impl Act for LibvirtMachine {
         let value = value.clone();
         let result = match value {
             Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
-            value => self.hand.with(vm, move |domain| set(domain, lever, value)),
+            value => self.hand.with(Whom::of(lever), vm, move |domain| set(domain, lever, value)),
         };
         if lever == Lever::Online {
             self.resized(vm);
@@ -274,7 +156,7 @@ impl Act for LibvirtMachine {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
-        let result = self.hand.with(vm, move |domain| {
+        let result = self.hand.with(Whom::Libvirtd, vm, move |domain| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
         });
         self.changed(vm);
@@ -432,26 +314,6 @@ fn nodes(domain: &Domain<'_>) -> Result<CpuSet, MachineError> {
     }
 }
 
-fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
-    let xml = domain.xml().map_err(|error| plain(&error))?;
-    Definition::parse(&xml).map_err(MachineError::Malformed)
-}
-
-/// Asks the agent of a domain; fails at once if it has none.
-fn ask<'a>(domain: &'a Domain<'_>) -> Result<Box<Ask<'a>>, MachineError> {
-    match define(domain)?.agent {
-        Some(true) => {
-            Ok(Box::new(|command: &str| domain.agent(command, ANSWER).map_err(|error| plain(&error))))
-        }
-        Some(false) => Err(MachineError::Gone("its guest agent is not connected".into())),
-        None => Err(MachineError::Unsupported("it has no guest agent".into())),
-    }
-}
-
-fn key(vm: &VmId) -> Result<Key, MachineError> {
-    session::key(vm).ok_or_else(|| MachineError::Malformed(format!("{:?} names no libvirt domain", vm.0)))
-}
-
 fn number(numbers: &[(String, u64)], name: &str) -> Result<u64, MachineError> {
     let found = numbers.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     found.ok_or_else(|| MachineError::Unsupported(format!("libvirt does not say its {name}")))
@@ -468,31 +330,6 @@ fn weight(shares: u64) -> Weight {
     Weight(shares as f64)
 }
 
-/// Why no vCPU can be taken away.
-fn stays(why: &str) -> MachineError {
-    let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
-    MachineError::Unsupported(text)
-}
-
-fn plain(error: &Failure) -> MachineError {
-    let text = error.text.clone();
-    match error.kind {
-        Kind::Unsupported => MachineError::Unsupported(text),
-        Kind::Denied => MachineError::Denied(text),
-        Kind::Malformed => MachineError::Malformed(text),
-        Kind::Gone | Kind::NoDomain | Kind::Late => MachineError::Gone(text),
-    }
-}
-
-fn broken(error: &Failure) -> MachineError {
-    MachineError::Gone(format!("libvirtd: {error}"))
-}
-
-/// Whether the connection is of no use any more.
-fn lost(error: &Failure) -> bool {
-    error.kind == Kind::Gone
-}
-
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -501,6 +338,7 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::libvirt::{Options, open};
+    use corefit_core::machine::LeverKind;
 
     fn test_vm(machine: &mut dyn Act) -> VmId {
         machine.observe().unwrap().vms.into_iter().find(|vm| vm.name == "test").unwrap().id

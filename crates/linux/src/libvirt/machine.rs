@@ -11,11 +11,11 @@ use corefit_core::{CpuId, CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
-use super::act::Hand;
 use super::agent::Agents;
 use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
 use super::events::Changed;
+use super::hand::Hand;
 use super::local::Local;
 use super::session::{self, Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};

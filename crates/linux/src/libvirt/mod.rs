@@ -22,6 +22,7 @@ mod definition;
 mod documents;
 mod events;
 mod guest;
+mod hand;
 mod local;
 mod machine;
 mod process;
