@@ -3,10 +3,12 @@
 
 mod vm_support;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuSet, Cpus, Weight};
+use rustix::process::Pid;
 use vm_support::{Vms, or_skipped};
 
 /// Longest that a change may take, of a VM that does not answer.
@@ -24,6 +26,29 @@ fn set(list: &str) -> CpuSet {
 fn done(machine: &mut dyn Act, vm: &VmId, lever: Lever, value: Value) -> Value {
     machine.set(vm, lever, &value).unwrap_or_else(|error| panic!("{lever}: {value}: {error}"));
     machine.current(vm, lever).unwrap_or_else(|error| panic!("{lever}: {error}"))
+}
+
+/// The thread of a VM's vCPU, on this host.
+fn vcpu_thread(name: &str, vcpu: u32) -> Pid {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let named = format!("guest={name},");
+    let is = |path: &PathBuf| {
+        std::fs::read(path.join("cmdline"))
+            .is_ok_and(|line| line.windows(named.len()).any(|part| part == named.as_bytes()))
+    };
+    let process = processes.filter(is).find(|path| path.join("task").exists()).expect("its QEMU");
+    let mut threads = std::fs::read_dir(process.join("task")).unwrap().flatten();
+    let comm = format!("CPU {vcpu}/TCG");
+    let thread = threads
+        .find(|entry| std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|c| c.trim() == comm))
+        .expect("its thread");
+    Pid::from_raw(thread.file_name().to_str().unwrap().parse().unwrap()).unwrap()
+}
+
+fn only_on_pcpu_0(thread: Pid) {
+    let mut mask = rustix::thread::CpuSet::new();
+    mask.set(0);
+    rustix::thread::sched_setaffinity(Some(thread), &mask).unwrap();
 }
 
 #[test]
@@ -64,6 +89,10 @@ fn every_lever_of_a_vm_does_what_it_says_and_goes_back() {
     let original = machine.current(&id, Lever::Affinity(2)).unwrap();
     assert_eq!(done(machine, &id, Lever::Affinity(2), Value::Pcpus(set("1"))), Value::Pcpus(set("1")));
     assert_eq!(vm(&vms.look(machine), name).vcpus[2].affinity, Some(set("1")));
+    assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
+    // As if pCPU 1 were offline: it leaves the mask of the thread, the pin stays.
+    only_on_pcpu_0(vcpu_thread(name, 2));
+    assert_eq!(machine.current(&id, Lever::Affinity(2)), Ok(original.clone()));
     assert_eq!(done(machine, &id, Lever::Affinity(2), original.clone()), original);
 
     let after = vms.look(machine);

@@ -24,6 +24,7 @@ use super::command::Parameter;
 use super::definition::{Definition, KEPT, VcpuDefinition};
 use super::hand::{Hand, Whom, ask, define, plain, stays};
 use super::machine::LibvirtMachine;
+use super::pins::{Pcpus, affinity, pin};
 use crate::cgroup::write;
 use crate::progress;
 use crate::slice::Slicer;
@@ -72,7 +73,7 @@ impl Act for LibvirtMachine {
             let thread = self.vcpu_thread(vm, vcpu)?;
             return Ok(Value::Slice(Slicer::now()?.current(&[thread])));
         }
-        let pcpus = self.pcpu_count();
+        let pcpus = self.pcpus.clone();
         // libvirt does not know of bursts.
         let saved = match lever {
             Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
@@ -95,7 +96,7 @@ impl Act for LibvirtMachine {
                 let period_us = number(&numbers, "global_period")?;
                 Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: saved }))
             }
-            Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
+            Lever::Affinity(vcpu) => affinity(domain, vcpu, &pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
             Lever::VcpuQuota(_) | Lever::HelperWeight | Lever::Slice(_) => {
                 Err(MachineError::Unsupported("it is that of a control group or thread".into()))
@@ -138,7 +139,10 @@ impl Act for LibvirtMachine {
         let value = value.clone();
         let result = match value {
             Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
-            value => self.hand.with(Whom::of(lever), vm, move |domain| set(domain, lever, value)),
+            value => {
+                let pcpus = self.pcpus.clone();
+                self.hand.with(Whom::of(lever), vm, move |domain| set(domain, lever, value, &pcpus))
+            }
         };
         if lever == Lever::Online {
             self.resized(vm);
@@ -164,7 +168,7 @@ impl Act for LibvirtMachine {
     }
 }
 
-fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineError> {
+fn set(domain: &Domain<'_>, lever: Lever, value: Value, pcpus: &Pcpus) -> Result<(), MachineError> {
     match (lever, value) {
         (Lever::Told, Value::Told(cpus)) => {
             let mut ask = ask(domain)?;
@@ -188,9 +192,7 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineErr
                 ])
                 .map_err(|e| plain(&e))
         }
-        (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
-            domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
-        }
+        (Lever::Affinity(vcpu), Value::Pcpus(to)) if !to.is_empty() => pin(domain, vcpu, to, pcpus),
         (Lever::Nodes, Value::Nodes(Some(to))) if !to.is_empty() => {
             nodes(domain)?;
             domain.move_memory(&to).map_err(|e| plain(&e))
@@ -294,15 +296,6 @@ fn plug(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
         })?;
     }
     Ok(())
-}
-
-fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: usize) -> Result<CpuSet, MachineError> {
-    let most = define(domain)?.vcpus.len();
-    let vcpus = domain.vcpus(most, pcpus).map_err(|e| plain(&e))?;
-    let found = vcpus.iter().find(|info| info.number == vcpu);
-    let found = found.ok_or_else(|| MachineError::Unsupported(format!("it has no vCPU {vcpu} now")))?;
-    let allowed = (0..).zip(&found.map).filter(|(_, allowed)| **allowed);
-    Ok(allowed.map(|(pcpu, _)| CpuId(pcpu)).collect())
 }
 
 /// The nodes that its memory is on, if they can be changed.
