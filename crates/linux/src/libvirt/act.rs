@@ -13,51 +13,21 @@
 //! All calls are made by threads of their own ([`Hand`](super::hand::Hand)), since each may hang. vCPU 0 stays
 //! online, and so the last one does.
 
-use std::time::{Duration, Instant};
-
 use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
-use corefit_core::{CpuId, CpuSet, Weight};
+use corefit_core::{CpuSet, Weight};
 
 use super::agent_calls as agent;
-use super::api::{Domain, Kind};
+use super::api::Domain;
 use super::command::Parameter;
-use super::definition::{Definition, KEPT, VcpuDefinition};
-use super::hand::{Hand, Whom, ask, define, plain, stays};
+use super::definition::{Definition, KEPT};
+use super::hand::{Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
+use super::online;
 use super::pins::{Pcpus, affinity, pin};
 use crate::cgroup::write;
 use crate::progress;
 use crate::slice::Slicer;
 use crate::told;
-
-/// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
-/// (`qemuDomainWaitForDeviceRemoval`).
-const UNPLUG: Duration = Duration::from_secs(7);
-/// Plugging out begins with another vCPU only if this has not passed yet.
-const NEXT: Duration = Duration::from_millis(1500);
-/// What the kernel of a guest prefers not to use, where it decides that by itself (Linux, 2026).
-const PREFERRED: &str = "/sys/devices/system/cpu/preferred";
-
-impl Hand {
-    /// By the agent, or by plugging, which takes longer.
-    fn set_online(&mut self, vm: &VmId, want: CpuSet) -> Result<(), MachineError> {
-        if !want.contains(CpuId(0)) {
-            return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
-        }
-        let kept = want.clone();
-        let by = self.with(Whom::Guest, vm, move |domain| {
-            let (_, by) = online(domain)?;
-            if by == By::Agent {
-                agent::set_vcpus(&mut ask(domain)?, &kept)?;
-            }
-            Ok(by)
-        })?;
-        if by == By::Plugging {
-            self.within(Whom::Libvirtd, UNPLUG, vm, move |domain| plug(domain, &want))?;
-        }
-        Ok(())
-    }
-}
 
 impl Act for LibvirtMachine {
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
@@ -80,7 +50,7 @@ impl Act for LibvirtMachine {
             _ => 0,
         };
         let result = self.hand.with(Whom::of(lever), vm, move |domain| match lever {
-            Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
+            Lever::Online => online::read(domain).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
                 Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
                     let told = told::parse(&text).ok()?;
@@ -138,7 +108,7 @@ impl Act for LibvirtMachine {
         }
         let value = value.clone();
         let result = match value {
-            Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
+            Value::Vcpus(want) if lever == Lever::Online => online::set(&mut self.hand, vm, want),
             value => {
                 let pcpus = self.pcpus.clone();
                 self.hand.with(Whom::of(lever), vm, move |domain| set(domain, lever, value, &pcpus))
@@ -217,85 +187,6 @@ impl LibvirtMachine {
             _ => Ok(()),
         }
     }
-}
-
-/// The levers by which the number of vCPUs is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    Agent,
-    Plugging,
-}
-
-/// Which vCPUs the domain has, and how that is changed.
-fn online(domain: &Domain<'_>) -> Result<(CpuSet, By), MachineError> {
-    let definition = define(domain)?;
-    let vcpus = || (0..).zip(&definition.vcpus);
-    let plugged: CpuSet = vcpus().filter(|(_, v)| v.plugged).map(|(n, _)| CpuId(n)).collect();
-    let pluggable = vcpus().any(|(n, v)| n > 0 && v.hotpluggable);
-    let why = match definition.agent {
-        Some(true) => match by_agent(domain, &plugged) {
-            Ok(online) => return Ok((online, By::Agent)),
-            Err(MachineError::Unsupported(why)) => why,
-            Err(error) => return Err(error),
-        },
-        Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
-        None => "it has no guest agent".into(),
-    };
-    if pluggable {
-        return Ok((plugged, By::Plugging));
-    }
-    Err(stays(&why))
-}
-
-/// What its guest uses of the vCPUs that are plugged in.
-fn by_agent(domain: &Domain<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
-    let mut ask = ask(domain)?;
-    let guest = agent::vcpus(&mut ask)?;
-    let count = u32::try_from(plugged.len()).unwrap_or(u32::MAX);
-    if *plugged != CpuSet::first(count) {
-        let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
-        return Err(MachineError::Unsupported(text.into()));
-    }
-    let others: CpuSet = plugged.difference(&"0".parse().unwrap_or_default());
-    if !others.is_empty() && !guest.offlinable.meets(&others) {
-        return Err(MachineError::Unsupported("its guest cannot take vCPUs offline".into()));
-    }
-    if let Ok(Some(preferred)) = agent::read_file(&mut ask, PREFERRED)
-        && preferred.trim().parse::<CpuSet>().is_ok_and(|set| set != guest.online)
-    {
-        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED}: {})", preferred.trim());
-        return Err(MachineError::Denied(text));
-    }
-    Ok(guest.online.intersection(plugged))
-}
-
-/// Plugs vCPUs in and out, those that were not there at the domain's start.
-fn plug(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
-    let begun = Instant::now();
-    let vcpus = define(domain)?.vcpus;
-    let numbers = |is: fn(&VcpuDefinition) -> bool| -> CpuSet {
-        (0..).zip(&vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
-    };
-    let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
-    // libvirt takes one at a time; the last that came goes first.
-    let one = |vcpu: CpuId, state| domain.plug(&std::iter::once(vcpu).collect(), state);
-    want.difference(&have)
-        .intersection(&hotpluggable)
-        .iter()
-        .try_for_each(|vcpu| one(vcpu, true))
-        .map_err(|error| plain(&error))?;
-    let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
-    for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
-        one(vcpu, false).map_err(|error| {
-            let text = format!("its guest did not let go of vCPU {} ({})", vcpu.0, error.text);
-            if error.kind == Kind::Late && error.text.contains("unplug") {
-                MachineError::Unsupported(text)
-            } else {
-                plain(&error)
-            }
-        })?;
-    }
-    Ok(())
 }
 
 /// The nodes that its memory is on, if they can be changed.

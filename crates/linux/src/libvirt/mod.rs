@@ -25,6 +25,7 @@ mod guest;
 mod hand;
 mod local;
 mod machine;
+mod online;
 mod pins;
 mod process;
 mod session;
