@@ -20,7 +20,7 @@ use super::agent_calls as agent;
 use super::api::Domain;
 use super::command::Parameter;
 use super::definition::{Definition, KEPT};
-use super::hand::{Whom, ask, define, plain};
+use super::hand::{Until, Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
 use super::online;
 use super::pins::{Pcpus, affinity, pin};
@@ -49,10 +49,10 @@ impl Act for LibvirtMachine {
             Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
             _ => 0,
         };
-        let result = self.hand.with(Whom::of(lever), vm, move |domain| match lever {
-            Lever::Online => online::read(domain).map(|(online, _)| Value::Vcpus(online)),
+        let result = self.hand.with(Whom::of(lever), vm, move |domain, until| match lever {
+            Lever::Online => online::read(domain, until).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
-                Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
+                Ok(Value::Told(agent::read_file(&mut ask(domain, until)?, told::PATH)?.and_then(|text| {
                     let told = told::parse(&text).ok()?;
                     told.cpus
                 })))
@@ -111,7 +111,8 @@ impl Act for LibvirtMachine {
             Value::Vcpus(want) if lever == Lever::Online => online::set(&mut self.hand, vm, want),
             value => {
                 let pcpus = self.pcpus.clone();
-                self.hand.with(Whom::of(lever), vm, move |domain| set(domain, lever, value, &pcpus))
+                self.hand
+                    .with(Whom::of(lever), vm, move |domain, until| set(domain, until, lever, value, &pcpus))
             }
         };
         if lever == Lever::Online {
@@ -130,7 +131,7 @@ impl Act for LibvirtMachine {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
-        let result = self.hand.with(Whom::Libvirtd, vm, move |domain| {
+        let result = self.hand.with(Whom::Libvirtd, vm, move |domain, _| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
         });
         self.changed(vm);
@@ -138,10 +139,16 @@ impl Act for LibvirtMachine {
     }
 }
 
-fn set(domain: &Domain<'_>, lever: Lever, value: Value, pcpus: &Pcpus) -> Result<(), MachineError> {
+fn set(
+    domain: &Domain<'_>,
+    until: Until,
+    lever: Lever,
+    value: Value,
+    pcpus: &Pcpus,
+) -> Result<(), MachineError> {
     match (lever, value) {
         (Lever::Told, Value::Told(cpus)) => {
-            let mut ask = ask(domain)?;
+            let mut ask = ask(domain, until)?;
             // Who is told what it gets, for the first time since it booted, may say what it does with that; need not.
             if agent::write_file(&mut ask, told::PATH, &told::text(cpus))? && cpus.is_some() {
                 let _ = agent::make_file(&mut ask, progress::PATH);
@@ -149,8 +156,7 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value, pcpus: &Pcpus) -> Result
             Ok(())
         }
         (Lever::Weight, Value::Weight(Weight(weight))) => {
-            let shares = write::whole(weight, 2..=262_144)?;
-            domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares)]).map_err(|e| plain(&e))
+            domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares(weight)?)]).map_err(|e| plain(&e))
         }
         (Lever::Quota, Value::Limit(limit)) => {
             write::check(&limit)?;
@@ -162,9 +168,10 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value, pcpus: &Pcpus) -> Result
                 ])
                 .map_err(|e| plain(&e))
         }
-        (Lever::Affinity(vcpu), Value::Pcpus(to)) if !to.is_empty() => pin(domain, vcpu, to, pcpus),
+        (Lever::Affinity(vcpu), Value::Pcpus(to)) if !to.is_empty() => pin(domain, until, vcpu, to, pcpus),
         (Lever::Nodes, Value::Nodes(Some(to))) if !to.is_empty() => {
             nodes(domain)?;
+            until.check()?;
             domain.move_memory(&to).map_err(|e| plain(&e))
         }
         (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
@@ -209,6 +216,11 @@ fn quota_of(numbers: &[(String, u64)]) -> Option<u64> {
     number(numbers, "global_quota").ok().filter(|quota| *quota > 0 && *quota < none)
 }
 
+/// Control groups v1 have 2 to 262144, v2 1 to 10000: libvirt knows which its host has, and refuses what that does not take.
+fn shares(weight: f64) -> Result<u64, MachineError> {
+    write::whole(weight, 1..=262_144)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "at most 262144")]
 fn weight(shares: u64) -> Weight {
     Weight(shares as f64)
@@ -249,12 +261,20 @@ mod tests {
             (Lever::Online, Value::Vcpus("1".parse().unwrap())),
             (Lever::Online, Value::Told(None)),
             (Lever::Weight, Value::Weight(Weight(f64::NAN))),
-            (Lever::Weight, Value::Weight(Weight(1.0))),
+            (Lever::Weight, Value::Weight(Weight(0.9))),
+            (Lever::Weight, Value::Weight(Weight(262_145.0))),
             (Lever::Affinity(0), Value::Pcpus(CpuSet::default())),
             (Lever::Quota, Value::Limit(Limit { quota_us: Some(5), period_us: 100_000, burst_us: 0 })),
         ] {
             let refused = machine.set(&vm, lever, &value);
             assert!(matches!(refused, Err(MachineError::Malformed(_))), "{lever}: {value:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_either_version_of_control_groups_may_have_as_a_weight_can_be_put_back() {
+        for weight in [1.0, 2.0, 10_000.0, 262_144.0] {
+            assert!(shares(weight).is_ok_and(|shares| super::weight(shares) == Weight(weight)), "{weight}");
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use corefit_core::CpuSet;
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
 
-use super::agent_calls::Ask;
+use super::agent_calls::{self as agent, Ask};
 use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::definition::Definition;
 use super::session::{self, Key};
@@ -58,6 +58,27 @@ pub(super) struct Hand {
 struct Line {
     crew: Crew,
     worker: Option<Worker<Result<Connection, Failure>>>,
+}
+
+/// When whoever asked for something stops waiting for it. Nothing is written after that: he was told that it failed, and
+/// may have had something else written since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until(Instant);
+
+impl Until {
+    /// Begins now.
+    pub(super) fn after(patience: Duration) -> Until {
+        Until(Instant::now() + patience)
+    }
+
+    /// Whether somebody waits still. To be asked before each write.
+    pub(super) fn check(self) -> Result<(), MachineError> {
+        if Instant::now() < self.0 {
+            Ok(())
+        } else {
+            Err(MachineError::Gone("it was given up as late".into()))
+        }
+    }
 }
 
 impl Whom {
@@ -120,7 +141,7 @@ impl Hand {
         &mut self,
         whom: Whom,
         vm: &VmId,
-        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
+        job: impl FnOnce(&Domain<'_>, Until) -> Result<R, MachineError> + Send + 'static,
     ) -> Result<R, MachineError> {
         self.within(whom, PATIENCE, vm, job)
     }
@@ -131,7 +152,7 @@ impl Hand {
         whom: Whom,
         patience: Duration,
         vm: &VmId,
-        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
+        job: impl FnOnce(&Domain<'_>, Until) -> Result<R, MachineError> + Send + 'static,
     ) -> Result<R, MachineError> {
         self.silent.retain(|_, until| *until > Instant::now());
         if self.silent.contains_key(&(vm.clone(), whom)) {
@@ -151,13 +172,15 @@ impl Hand {
         let Some(worker) = &line.worker else {
             return Err(MachineError::Gone(format!("libvirtd: all threads of {name:?} hang")));
         };
-        let answer = worker.call(Instant::now() + patience, move |connection| {
+        let until = Until::after(patience);
+        let answer = worker.call(until.0, move |connection| {
             let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
             let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
             if domain.id() != Some(id) {
                 return Err((MachineError::Gone("the VM has ended".into()), false));
             }
-            job(&domain).map_err(|error| (error, !connection.answers()))
+            until.check().map_err(|late| (late, false))?;
+            job(&domain, until).map_err(|error| (error, !connection.answers()))
         });
         match answer {
             Ok(Ok(done)) => Ok(done),
@@ -187,12 +210,12 @@ pub(super) fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
     Definition::parse(&xml).map_err(MachineError::Malformed)
 }
 
-/// Asks the agent of a domain; fails at once if it has none.
-pub(super) fn ask<'a>(domain: &'a Domain<'_>) -> Result<Box<Ask<'a>>, MachineError> {
+/// Asks the agent of a domain, as long as somebody waits; fails at once if it has none.
+pub(super) fn ask<'a>(domain: &'a Domain<'_>, until: Until) -> Result<Box<Ask<'a>>, MachineError> {
     match define(domain)?.agent {
-        Some(true) => {
-            Ok(Box::new(|command: &str| domain.agent(command, ANSWER).map_err(|error| plain(&error))))
-        }
+        Some(true) => Ok(agent::in_time(until, |command: &str| {
+            domain.agent(command, ANSWER).map_err(|error| plain(&error))
+        })),
         Some(false) => Err(MachineError::Gone("its guest agent is not connected".into())),
         None => Err(MachineError::Unsupported("it has no guest agent".into())),
     }
@@ -248,7 +271,7 @@ mod tests {
         let closed = gate.lock().unwrap();
         let hangs = |hand: &mut Hand| {
             let gate = gate.clone();
-            let hang = move |_: &Domain<'_>| gate.lock().map(drop).map_err(|_| unreachable!());
+            let hang = move |_: &Domain<'_>, _| gate.lock().map(drop).map_err(|_| unreachable!());
             hand.within(Whom::Guest, Duration::from_millis(50), &vm, hang).unwrap_err().to_string()
         };
         // As if they were guests of other VMs.
@@ -258,14 +281,14 @@ mod tests {
         });
         let text = all.take(20).find(|text| !text.contains("no answer")).expect("it has no end");
         assert!(text.contains("all threads"), "{text}");
-        let name = hand.with(Whom::Libvirtd, &vm, |domain| Ok(domain.name()));
+        let name = hand.with(Whom::Libvirtd, &vm, |domain, _| Ok(domain.name()));
         assert_eq!(name, Ok("test".into()));
 
         drop(closed);
         while hand.guests.crew.len() > 0 {
             std::thread::yield_now();
         }
-        assert!(hand.with(Whom::Guest, &vm, |_| Ok(())).is_ok());
+        assert!(hand.with(Whom::Guest, &vm, |_, _| Ok(())).is_ok());
     }
 
     #[test]
@@ -273,13 +296,28 @@ mod tests {
         let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
         for (late, other) in [(Whom::Guest, Whom::Libvirtd), (Whom::Libvirtd, Whom::Guest)] {
             hand.silent = [((vm.clone(), late), Instant::now() + LEFT_ALONE)].into();
-            let refused = hand.with(late, &vm, |_| Ok(()));
+            let refused = hand.with(late, &vm, |_, _| Ok(()));
             assert!(
                 matches!(&refused, Err(MachineError::Gone(why)) if why.contains("left alone")),
                 "{refused:?}"
             );
-            assert_eq!(hand.with(other, &vm, |_| Ok(())), Ok(()));
+            assert_eq!(hand.with(other, &vm, |_, _| Ok(())), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_job_that_begins_when_nobody_waits_any_more_is_not_done() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        let crew = hand.libvirtd.crew.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        let job = move |_: &Domain<'_>, _| tell.send(()).map_err(|_| unreachable!());
+        let late = hand.within(Whom::Libvirtd, Duration::ZERO, &vm, job);
+        assert!(matches!(late, Err(MachineError::Gone(_))), "{late:?}");
+        drop(hand);
+        while crew.len() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(told.recv().is_err(), "it was done");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use corefit_core::machine::{MachineError, VmId};
 use corefit_core::{CpuId, CpuSet};
 
 use super::agent_calls::{self as agent, Ask};
-use super::api::{Domain, Kind};
+use super::api::{Domain, Failure, Kind};
 use super::definition::VcpuDefinition;
-use super::hand::{Hand, Whom, ask, define, plain, stays};
+use super::hand::{Hand, Until, Whom, ask, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
 /// (`qemuDomainWaitForDeviceRemoval`).
@@ -31,13 +31,13 @@ pub(super) enum By {
 }
 
 /// Which vCPUs the domain has, and how that is changed.
-pub(super) fn read(domain: &Domain<'_>) -> Result<(CpuSet, By), MachineError> {
+pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), MachineError> {
     let definition = define(domain)?;
     let vcpus = || (0..).zip(&definition.vcpus);
     let plugged: CpuSet = vcpus().filter(|(_, v)| v.plugged).map(|(n, _)| CpuId(n)).collect();
     let pluggable = vcpus().any(|(n, v)| n > 0 && v.hotpluggable);
     let why = match definition.agent {
-        Some(true) => match by_agent(&mut ask(domain)?, &plugged) {
+        Some(true) => match by_agent(&mut ask(domain, until)?, &plugged) {
             Ok(online) => return Ok((online, By::Agent)),
             Err(MachineError::Unsupported(why)) => why,
             Err(error) => return Err(error),
@@ -57,15 +57,19 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
         return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
     }
     let kept = want.clone();
-    let by = hand.with(Whom::Guest, vm, move |domain| {
-        let (online, by) = read(domain)?;
+    let by = hand.with(Whom::Guest, vm, move |domain, until| {
+        let (online, by) = read(domain, until)?;
         if by == By::Agent {
-            set_by_agent(&mut ask(domain)?, &online, &kept)?;
+            set_by_agent(&mut ask(domain, until)?, &online, &kept)?;
         }
         Ok(by)
     })?;
     if by == By::Plugging {
-        hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain| plug(domain, &want))?;
+        hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
+            // libvirt takes one at a time.
+            let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
+            plug(&define(domain)?.vcpus, &want, until, one)
+        })?;
     }
     Ok(())
 }
@@ -78,7 +82,7 @@ fn by_agent(ask: &mut Ask<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineError>
         let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
         return Err(MachineError::Unsupported(text.into()));
     }
-    let others: CpuSet = plugged.difference(&CpuSet::first(1));
+    let others = plugged.difference(&CpuSet::first(1));
     if !others.is_empty() && !guest.offlinable.meets(&others) {
         return Err(MachineError::Unsupported("its guest cannot take vCPUs offline".into()));
     }
@@ -98,30 +102,29 @@ fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet) -> Result<(),
     agent::set_vcpus(ask, want).map(drop)
 }
 
-/// Plugs vCPUs in and out, those that were not there at the domain's start.
-fn plug(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
+/// Plugs vCPUs in and out, those that were not there at the domain's start; the last that came goes first.
+fn plug(
+    vcpus: &[VcpuDefinition],
+    want: &CpuSet,
+    until: Until,
+    one: impl Fn(CpuId, bool) -> Result<(), Failure>,
+) -> Result<(), MachineError> {
     let begun = Instant::now();
-    let vcpus = define(domain)?.vcpus;
     let numbers = |is: fn(&VcpuDefinition) -> bool| -> CpuSet {
-        (0..).zip(&vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
+        (0..).zip(vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
     };
     let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
-    // libvirt takes one at a time; the last that came goes first.
-    let one = |vcpu: CpuId, state| domain.plug(&std::iter::once(vcpu).collect(), state);
-    want.difference(&have)
-        .intersection(&hotpluggable)
-        .iter()
-        .try_for_each(|vcpu| one(vcpu, true))
-        .map_err(|error| plain(&error))?;
+    for vcpu in want.difference(&have).intersection(&hotpluggable).iter() {
+        until.check()?;
+        one(vcpu, true).map_err(|error| plain(&error))?;
+    }
     let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
     for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
+        until.check()?;
         one(vcpu, false).map_err(|error| {
             let text = format!("its guest did not let go of vCPU {} ({})", vcpu.0, error.text);
-            if error.kind == Kind::Late && error.text.contains("unplug") {
-                MachineError::Unsupported(text)
-            } else {
-                plain(&error)
-            }
+            // It may do so later, or next time.
+            if error.kind == Kind::Late { MachineError::Gone(text) } else { plain(&error) }
         })?;
     }
     Ok(())
@@ -133,6 +136,7 @@ mod tests {
     use base64::Engine as _;
     use base64::prelude::BASE64_STANDARD;
     use serde_json::{Value, json};
+    use std::cell::Cell;
 
     /// A guest of four vCPUs.
     struct Guest {
@@ -220,5 +224,38 @@ mod tests {
         assert_eq!(by_agent(&mut ask, &CpuSet::first(1)), Ok(set("0")), "it has no other");
         let refused = by_agent(&mut ask, &set("0,2"));
         assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("in between")));
+    }
+
+    /// Four vCPUs that can come and go, of which so many are there.
+    fn pluggable(count: u32) -> Vec<VcpuDefinition> {
+        let one = |n| VcpuDefinition { plugged: n < count, hotpluggable: n > 0, pin: None };
+        (0..4).map(one).collect()
+    }
+
+    #[test]
+    fn a_guest_that_does_not_let_go_of_a_vcpu_in_time_may_do_so_later() {
+        let never = |kind| move |_, _| Err(Failure { kind, text: "vcpu unplug request timed out".into() });
+        let until = Until::after(UNPLUG);
+        let late = plug(&pluggable(4), &set("0"), until, never(Kind::Late));
+        assert!(matches!(&late, Err(MachineError::Gone(why)) if why.contains("vCPU 3")), "{late:?}");
+        let never = plug(&pluggable(4), &set("0"), until, never(Kind::Unsupported));
+        assert!(matches!(never, Err(MachineError::Unsupported(_))), "{never:?}");
+    }
+
+    #[test]
+    fn plugging_stops_when_nobody_waits_for_it_any_more() {
+        for (there, want) in [(1, "0-3"), (4, "0")] {
+            let (plugged, until) = (Cell::new(0), Until::after(Duration::from_millis(50)));
+            let one = |_, _| {
+                plugged.set(plugged.get() + 1);
+                while until.check().is_ok() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            let late = plug(&pluggable(there), &set(want), until, one);
+            assert!(matches!(late, Err(MachineError::Gone(_))), "{late:?}");
+            assert_eq!(plugged.get(), 1, "to {want}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use corefit_core::machine::MachineError;
 use corefit_core::{CpuId, CpuSet};
 
 use super::api::Domain;
-use super::hand::{define, plain};
+use super::hand::{Until, define, plain};
 
 /// pCPUs of a host.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,9 +55,16 @@ pub(super) fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: &Pcpus) -> Result<
 }
 
 /// Lets it use these only.
-pub(super) fn pin(domain: &Domain<'_>, vcpu: u32, to: CpuSet, pcpus: &Pcpus) -> Result<(), MachineError> {
+pub(super) fn pin(
+    domain: &Domain<'_>,
+    until: Until,
+    vcpu: u32,
+    to: CpuSet,
+    pcpus: &Pcpus,
+) -> Result<(), MachineError> {
     let mut done = Ok(());
     for set in pcpus.tries(to) {
+        until.check()?;
         done = domain.pin(vcpu, &set);
         if done.is_ok() {
             break;
@@ -71,6 +78,7 @@ mod tests {
     use super::*;
     use crate::libvirt::api::{Access, Connection};
     use crate::libvirt::sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE;
+    use std::time::Duration;
 
     fn set(list: &str) -> CpuSet {
         list.parse().unwrap()
@@ -119,9 +127,10 @@ mod tests {
             "all that are online, as a cpuset of v1 has it"
         );
         assert!(matches!(affinity(domain, 3, &pcpus), Err(MachineError::Unsupported(_))), "not plugged in");
-        pin(domain, 0, set("1"), &pcpus).unwrap();
+        let until = Until::after(Duration::from_secs(60));
+        pin(domain, until, 0, set("1"), &pcpus).unwrap();
         assert_eq!(affinity(domain, 0, &pcpus), Ok(set("1")));
-        pin(domain, 0, set("0,2-15"), &pcpus).unwrap();
+        pin(domain, until, 0, set("0,2-15"), &pcpus).unwrap();
         assert_eq!(affinity(domain, 0, &host("")), Ok(set("0-15")), "when pCPU 1 is back");
     }
 }
