@@ -10,171 +10,24 @@
 //! | slice of a vCPU's thread | `sched_setattr`, where it is a thread of this machine |
 //! | quota of one vCPU, and what of a quota may be saved | control groups: libvirt has one quota for all vCPUs, and no burst |
 //!
-//! All calls are made by a thread of its own, since each may hang; who does not answer in time is left alone
-//! for a while. vCPU 0 stays online, and so the last one does.
+//! All calls are made by threads of their own ([`Hand`](super::hand::Hand)), since each may hang. vCPU 0 stays
+//! online, and so the last one does.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
+use corefit_core::{CpuSet, Weight};
 
-use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
-use corefit_core::{CpuId, CpuSet, Weight};
-
-use super::agent_calls::{self as agent, Ask};
-use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::agent_calls as agent;
+use super::api::Domain;
 use super::command::Parameter;
-use super::definition::{Definition, KEPT, VcpuDefinition};
+use super::definition::{Definition, KEPT};
+use super::hand::{Until, Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
-use super::session::{self, Key};
-use super::worker::{Crew, NoAnswer, Worker};
+use super::online;
+use super::pins::{Pcpus, affinity, pin};
 use crate::cgroup::write;
 use crate::progress;
 use crate::slice::Slicer;
 use crate::told;
-
-/// Longest that one change may take.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// How long an agent may take to answer a command, s.
-const ANSWER: i32 = 2;
-/// A VM that did not answer in time is left alone for so long.
-const LEFT_ALONE: Duration = Duration::from_secs(30);
-/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
-const NEWS: Duration = Duration::from_secs(8);
-/// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
-/// (`qemuDomainWaitForDeviceRemoval`).
-const UNPLUG: Duration = Duration::from_secs(7);
-/// Plugging out begins with another vCPU only if this has not passed yet.
-const NEXT: Duration = Duration::from_millis(1500);
-/// What the kernel of a guest prefers not to use, where it decides that by itself (Linux, 2026).
-const PREFERRED: &str = "/sys/devices/system/cpu/preferred";
-
-/// The connection that changes things.
-pub(super) struct Hand {
-    uri: String,
-    crew: Crew,
-    worker: Option<Worker<Result<Connection, Failure>>>,
-    silent: BTreeMap<VmId, Instant>,
-    /// What turned out, when it was tried, not to be there.
-    lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
-    /// The vCPUs that were online when that was read last.
-    online: BTreeMap<VmId, (Instant, CpuSet)>,
-}
-
-impl Hand {
-    pub(super) fn new(uri: &str) -> Hand {
-        let (silent, lacks, online) = Default::default();
-        Hand { uri: uri.into(), crew: Crew::default(), worker: None, silent, lacks, online }
-    }
-
-    /// What a VM cannot have changed, as far as is known.
-    pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
-        let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
-        if let Some(why) = definition.memory_stays {
-            fixed.insert(LeverKind::Nodes, why.into());
-        }
-        if definition.agent.is_none() {
-            fixed.insert(LeverKind::Told, "it has no guest agent".into());
-            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
-            if !pluggable {
-                fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
-            }
-        }
-        fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
-    }
-
-    /// Only these VMs are left.
-    pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
-        self.lacks.retain(|vm, _| is(vm));
-        self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
-    }
-
-    /// The vCPUs that were read to be online a moment ago, when they were set or looked at to be set.
-    pub(super) fn online(&self, vm: &VmId) -> Option<&CpuSet> {
-        self.online.get(vm).map(|(_, online)| online)
-    }
-
-    /// By the agent, or by plugging, which takes longer.
-    fn set_online(&mut self, vm: &VmId, want: CpuSet) -> Result<(), MachineError> {
-        if !want.contains(CpuId(0)) {
-            return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
-        }
-        let kept = want.clone();
-        let by = self.with(vm, move |domain| {
-            let (_, by) = online(domain)?;
-            if by == By::Agent {
-                agent::set_vcpus(&mut ask(domain)?, &kept)?;
-            }
-            Ok(by)
-        })?;
-        if by == By::Plugging {
-            self.within(UNPLUG, vm, move |domain| plug(domain, &want))?;
-        }
-        Ok(())
-    }
-
-    fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
-        if let Err(MachineError::Unsupported(why)) = result {
-            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
-        }
-    }
-
-    /// Has something done with a domain by the thread that may hang.
-    fn with<R: Send + 'static>(
-        &mut self,
-        vm: &VmId,
-        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
-    ) -> Result<R, MachineError> {
-        self.within(PATIENCE, vm, job)
-    }
-
-    fn within<R: Send + 'static>(
-        &mut self,
-        patience: Duration,
-        vm: &VmId,
-        job: impl FnOnce(&Domain<'_>) -> Result<R, MachineError> + Send + 'static,
-    ) -> Result<R, MachineError> {
-        self.silent.retain(|_, until| *until > Instant::now());
-        if self.silent.contains_key(vm) {
-            let text = "it did not answer in time; it is left alone for half a minute";
-            return Err(MachineError::Gone(text.into()));
-        }
-        let (uuid, id) = key(vm)?;
-        if self.worker.is_none() {
-            let uri = self.uri.clone();
-            let open = move || Some(Connection::open(&uri, Access::Write, 4));
-            self.worker = self.crew.start("libvirt changes", open);
-        }
-        let Some(worker) = &self.worker else {
-            return Err(MachineError::Gone("libvirtd: all threads that change something hang".into()));
-        };
-        let answer = worker.call(Instant::now() + patience, move |connection| {
-            let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
-            let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
-            if domain.id() != Some(id) {
-                return Err((MachineError::Gone("the VM has ended".into()), false));
-            }
-            job(&domain).map_err(|error| (error, !connection.answers()))
-        });
-        match answer {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err((error, lost))) => {
-                if lost {
-                    self.worker = None;
-                }
-                Err(error)
-            }
-            Err(NoAnswer::Ended) => {
-                self.worker = None;
-                Err(MachineError::Gone("libvirt: the thread that changes things has ended".into()))
-            }
-            Err(NoAnswer::Late) => {
-                self.worker = None;
-                self.silent.insert(vm.clone(), Instant::now() + LEFT_ALONE);
-                let text = format!("no answer within {} s", patience.as_secs());
-                Err(MachineError::Gone(text))
-            }
-        }
-    }
-}
 
 impl Act for LibvirtMachine {
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
@@ -190,16 +43,16 @@ impl Act for LibvirtMachine {
             let thread = self.vcpu_thread(vm, vcpu)?;
             return Ok(Value::Slice(Slicer::now()?.current(&[thread])));
         }
-        let pcpus = self.pcpu_count();
+        let pcpus = self.pcpus.clone();
         // libvirt does not know of bursts.
         let saved = match lever {
             Lever::Quota => self.limited_group(vm).map_or(0, |(_, limit)| limit.burst_us),
             _ => 0,
         };
-        let result = self.hand.with(vm, move |domain| match lever {
-            Lever::Online => online(domain).map(|(online, _)| Value::Vcpus(online)),
+        let result = self.hand.with(Whom::of(lever), vm, move |domain, until| match lever {
+            Lever::Online => online::read(domain, until).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
-                Ok(Value::Told(agent::read_file(&mut ask(domain)?, told::PATH)?.and_then(|text| {
+                Ok(Value::Told(agent::read_file(&mut ask(domain, until)?, told::PATH)?.and_then(|text| {
                     let told = told::parse(&text).ok()?;
                     told.cpus
                 })))
@@ -213,7 +66,7 @@ impl Act for LibvirtMachine {
                 let period_us = number(&numbers, "global_period")?;
                 Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: saved }))
             }
-            Lever::Affinity(vcpu) => affinity(domain, vcpu, pcpus).map(Value::Pcpus),
+            Lever::Affinity(vcpu) => affinity(domain, vcpu, &pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
             Lever::VcpuQuota(_) | Lever::HelperWeight | Lever::Slice(_) => {
                 Err(MachineError::Unsupported("it is that of a control group or thread".into()))
@@ -221,7 +74,7 @@ impl Act for LibvirtMachine {
         });
         self.hand.learn(vm, lever, &result);
         if let Ok(Value::Vcpus(online)) = &result {
-            self.hand.online.insert(vm.clone(), (Instant::now(), online.clone()));
+            self.hand.saw(vm, online);
         }
         result
     }
@@ -255,8 +108,12 @@ impl Act for LibvirtMachine {
         }
         let value = value.clone();
         let result = match value {
-            Value::Vcpus(want) if lever == Lever::Online => self.hand.set_online(vm, want),
-            value => self.hand.with(vm, move |domain| set(domain, lever, value)),
+            Value::Vcpus(want) if lever == Lever::Online => online::set(&mut self.hand, vm, want),
+            value => {
+                let pcpus = self.pcpus.clone();
+                self.hand
+                    .with(Whom::of(lever), vm, move |domain, until| set(domain, until, lever, value, &pcpus))
+            }
         };
         if lever == Lever::Online {
             self.resized(vm);
@@ -274,7 +131,7 @@ impl Act for LibvirtMachine {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
-        let result = self.hand.with(vm, move |domain| {
+        let result = self.hand.with(Whom::Libvirtd, vm, move |domain, _| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
         });
         self.changed(vm);
@@ -282,10 +139,16 @@ impl Act for LibvirtMachine {
     }
 }
 
-fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineError> {
+fn set(
+    domain: &Domain<'_>,
+    until: Until,
+    lever: Lever,
+    value: Value,
+    pcpus: &Pcpus,
+) -> Result<(), MachineError> {
     match (lever, value) {
         (Lever::Told, Value::Told(cpus)) => {
-            let mut ask = ask(domain)?;
+            let mut ask = ask(domain, until)?;
             // Who is told what it gets, for the first time since it booted, may say what it does with that; need not.
             if agent::write_file(&mut ask, told::PATH, &told::text(cpus))? && cpus.is_some() {
                 let _ = agent::make_file(&mut ask, progress::PATH);
@@ -293,8 +156,7 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineErr
             Ok(())
         }
         (Lever::Weight, Value::Weight(Weight(weight))) => {
-            let shares = write::whole(weight, 2..=262_144)?;
-            domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares)]).map_err(|e| plain(&e))
+            domain.set_scheduler(&[Parameter::Unsigned("cpu_shares", shares(weight)?)]).map_err(|e| plain(&e))
         }
         (Lever::Quota, Value::Limit(limit)) => {
             write::check(&limit)?;
@@ -306,11 +168,10 @@ fn set(domain: &Domain<'_>, lever: Lever, value: Value) -> Result<(), MachineErr
                 ])
                 .map_err(|e| plain(&e))
         }
-        (Lever::Affinity(vcpu), Value::Pcpus(pcpus)) if !pcpus.is_empty() => {
-            domain.pin(vcpu, &pcpus).map_err(|e| plain(&e))
-        }
+        (Lever::Affinity(vcpu), Value::Pcpus(to)) if !to.is_empty() => pin(domain, until, vcpu, to, pcpus),
         (Lever::Nodes, Value::Nodes(Some(to))) if !to.is_empty() => {
             nodes(domain)?;
+            until.check()?;
             domain.move_memory(&to).map_err(|e| plain(&e))
         }
         (lever, value) => Err(MachineError::Malformed(format!("{lever} cannot be {value}"))),
@@ -335,94 +196,6 @@ impl LibvirtMachine {
     }
 }
 
-/// The levers by which the number of vCPUs is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    Agent,
-    Plugging,
-}
-
-/// Which vCPUs the domain has, and how that is changed.
-fn online(domain: &Domain<'_>) -> Result<(CpuSet, By), MachineError> {
-    let definition = define(domain)?;
-    let vcpus = || (0..).zip(&definition.vcpus);
-    let plugged: CpuSet = vcpus().filter(|(_, v)| v.plugged).map(|(n, _)| CpuId(n)).collect();
-    let pluggable = vcpus().any(|(n, v)| n > 0 && v.hotpluggable);
-    let why = match definition.agent {
-        Some(true) => match by_agent(domain, &plugged) {
-            Ok(online) => return Ok((online, By::Agent)),
-            Err(MachineError::Unsupported(why)) => why,
-            Err(error) => return Err(error),
-        },
-        Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
-        None => "it has no guest agent".into(),
-    };
-    if pluggable {
-        return Ok((plugged, By::Plugging));
-    }
-    Err(stays(&why))
-}
-
-/// What its guest uses of the vCPUs that are plugged in.
-fn by_agent(domain: &Domain<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
-    let mut ask = ask(domain)?;
-    let guest = agent::vcpus(&mut ask)?;
-    let count = u32::try_from(plugged.len()).unwrap_or(u32::MAX);
-    if *plugged != CpuSet::first(count) {
-        let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
-        return Err(MachineError::Unsupported(text.into()));
-    }
-    let others: CpuSet = plugged.difference(&"0".parse().unwrap_or_default());
-    if !others.is_empty() && !guest.offlinable.meets(&others) {
-        return Err(MachineError::Unsupported("its guest cannot take vCPUs offline".into()));
-    }
-    if let Ok(Some(preferred)) = agent::read_file(&mut ask, PREFERRED)
-        && preferred.trim().parse::<CpuSet>().is_ok_and(|set| set != guest.online)
-    {
-        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED}: {})", preferred.trim());
-        return Err(MachineError::Denied(text));
-    }
-    Ok(guest.online.intersection(plugged))
-}
-
-/// Plugs vCPUs in and out, those that were not there at the domain's start.
-fn plug(domain: &Domain<'_>, want: &CpuSet) -> Result<(), MachineError> {
-    let begun = Instant::now();
-    let vcpus = define(domain)?.vcpus;
-    let numbers = |is: fn(&VcpuDefinition) -> bool| -> CpuSet {
-        (0..).zip(&vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
-    };
-    let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
-    // libvirt takes one at a time; the last that came goes first.
-    let one = |vcpu: CpuId, state| domain.plug(&std::iter::once(vcpu).collect(), state);
-    want.difference(&have)
-        .intersection(&hotpluggable)
-        .iter()
-        .try_for_each(|vcpu| one(vcpu, true))
-        .map_err(|error| plain(&error))?;
-    let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
-    for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
-        one(vcpu, false).map_err(|error| {
-            let text = format!("its guest did not let go of vCPU {} ({})", vcpu.0, error.text);
-            if error.kind == Kind::Late && error.text.contains("unplug") {
-                MachineError::Unsupported(text)
-            } else {
-                plain(&error)
-            }
-        })?;
-    }
-    Ok(())
-}
-
-fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: usize) -> Result<CpuSet, MachineError> {
-    let most = define(domain)?.vcpus.len();
-    let vcpus = domain.vcpus(most, pcpus).map_err(|e| plain(&e))?;
-    let found = vcpus.iter().find(|info| info.number == vcpu);
-    let found = found.ok_or_else(|| MachineError::Unsupported(format!("it has no vCPU {vcpu} now")))?;
-    let allowed = (0..).zip(&found.map).filter(|(_, allowed)| **allowed);
-    Ok(allowed.map(|(pcpu, _)| CpuId(pcpu)).collect())
-}
-
 /// The nodes that its memory is on, if they can be changed.
 fn nodes(domain: &Domain<'_>) -> Result<CpuSet, MachineError> {
     let Definition { memory_nodes, memory_stays, .. } = define(domain)?;
@@ -430,26 +203,6 @@ fn nodes(domain: &Domain<'_>) -> Result<CpuSet, MachineError> {
         (Some(nodes), None) => Ok(nodes),
         (_, why) => Err(MachineError::Unsupported(why.unwrap_or("its memory may be on any node").into())),
     }
-}
-
-fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
-    let xml = domain.xml().map_err(|error| plain(&error))?;
-    Definition::parse(&xml).map_err(MachineError::Malformed)
-}
-
-/// Asks the agent of a domain; fails at once if it has none.
-fn ask<'a>(domain: &'a Domain<'_>) -> Result<Box<Ask<'a>>, MachineError> {
-    match define(domain)?.agent {
-        Some(true) => {
-            Ok(Box::new(|command: &str| domain.agent(command, ANSWER).map_err(|error| plain(&error))))
-        }
-        Some(false) => Err(MachineError::Gone("its guest agent is not connected".into())),
-        None => Err(MachineError::Unsupported("it has no guest agent".into())),
-    }
-}
-
-fn key(vm: &VmId) -> Result<Key, MachineError> {
-    session::key(vm).ok_or_else(|| MachineError::Malformed(format!("{:?} names no libvirt domain", vm.0)))
 }
 
 fn number(numbers: &[(String, u64)], name: &str) -> Result<u64, MachineError> {
@@ -463,34 +216,14 @@ fn quota_of(numbers: &[(String, u64)]) -> Option<u64> {
     number(numbers, "global_quota").ok().filter(|quota| *quota > 0 && *quota < none)
 }
 
+/// Control groups v1 have 2 to 262144, v2 1 to 10000: libvirt knows which its host has, and refuses what that does not take.
+fn shares(weight: f64) -> Result<u64, MachineError> {
+    write::whole(weight, 1..=262_144)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "at most 262144")]
 fn weight(shares: u64) -> Weight {
     Weight(shares as f64)
-}
-
-/// Why no vCPU can be taken away.
-fn stays(why: &str) -> MachineError {
-    let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
-    MachineError::Unsupported(text)
-}
-
-fn plain(error: &Failure) -> MachineError {
-    let text = error.text.clone();
-    match error.kind {
-        Kind::Unsupported => MachineError::Unsupported(text),
-        Kind::Denied => MachineError::Denied(text),
-        Kind::Malformed => MachineError::Malformed(text),
-        Kind::Gone | Kind::NoDomain | Kind::Late => MachineError::Gone(text),
-    }
-}
-
-fn broken(error: &Failure) -> MachineError {
-    MachineError::Gone(format!("libvirtd: {error}"))
-}
-
-/// Whether the connection is of no use any more.
-fn lost(error: &Failure) -> bool {
-    error.kind == Kind::Gone
 }
 
 fn escape(text: &str) -> String {
@@ -501,6 +234,7 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::libvirt::{Options, open};
+    use corefit_core::machine::LeverKind;
 
     fn test_vm(machine: &mut dyn Act) -> VmId {
         machine.observe().unwrap().vms.into_iter().find(|vm| vm.name == "test").unwrap().id
@@ -527,12 +261,20 @@ mod tests {
             (Lever::Online, Value::Vcpus("1".parse().unwrap())),
             (Lever::Online, Value::Told(None)),
             (Lever::Weight, Value::Weight(Weight(f64::NAN))),
-            (Lever::Weight, Value::Weight(Weight(1.0))),
+            (Lever::Weight, Value::Weight(Weight(0.9))),
+            (Lever::Weight, Value::Weight(Weight(262_145.0))),
             (Lever::Affinity(0), Value::Pcpus(CpuSet::default())),
             (Lever::Quota, Value::Limit(Limit { quota_us: Some(5), period_us: 100_000, burst_us: 0 })),
         ] {
             let refused = machine.set(&vm, lever, &value);
             assert!(matches!(refused, Err(MachineError::Malformed(_))), "{lever}: {value:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_either_version_of_control_groups_may_have_as_a_weight_can_be_put_back() {
+        for weight in [1.0, 2.0, 10_000.0, 262_144.0] {
+            assert!(shares(weight).is_ok_and(|shares| super::weight(shares) == Weight(weight)), "{weight}");
         }
     }
 

@@ -11,6 +11,7 @@ use corefit_core::{CpuId, CpuSet};
 use serde_json::{Value, json};
 
 use super::guest::refuses;
+use super::hand::Until;
 
 /// How often a list of vCPUs is sent, as long as each time brings something.
 const TRIES: u32 = 4;
@@ -19,6 +20,19 @@ pub(super) const SMALL: u32 = 4096;
 
 /// Takes a command to a guest agent, and brings the answer or the reason why there is none.
 pub(super) type Ask<'a> = dyn FnMut(&str) -> Result<String, MachineError> + 'a;
+
+/// Asks as long as somebody waits for what comes of it; later only what is open is closed.
+pub(super) fn in_time<'a>(
+    until: Until,
+    mut ask: impl FnMut(&str) -> Result<String, MachineError> + 'a,
+) -> Box<Ask<'a>> {
+    Box::new(move |command| {
+        if !command.contains("guest-file-close") {
+            until.check()?;
+        }
+        ask(command)
+    })
+}
 
 /// vCPUs as a guest has them, by its own numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,6 +144,7 @@ fn malformed(text: &str) -> MachineError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// A guest of four vCPUs whose agent does `each` of a list, and refuses to touch vCPU 3.
     struct Guest {
@@ -203,6 +218,27 @@ mod tests {
         assert_eq!(read_file(&mut ask, "/run/x").unwrap(), None);
         write_file(&mut ask, "/run/x", "cpus 2\n").unwrap();
         assert_eq!(read_file(&mut ask, "/run/x").unwrap().as_deref(), Some("cpus 2\n"));
+    }
+
+    #[test]
+    fn an_agent_that_comes_back_when_nobody_waits_changes_nothing_more_and_closes_its_file() {
+        // It hangs in the first of these, and does it then.
+        let late = |hangs: &str, job: &dyn Fn(&mut Ask<'_>) -> Result<(), MachineError>| {
+            let (mut guest, until) = (Guest::new(1), Until::after(Duration::from_millis(50)));
+            let answer = |command: &str| {
+                while command.contains(hangs) && until.check().is_ok() {
+                    std::thread::yield_now();
+                }
+                guest.answer(command)
+            };
+            assert!(matches!(job(&mut *in_time(until, answer)), Err(MachineError::Gone(_))), "{hangs}");
+            guest
+        };
+        let guest = late("guest-set-vcpus", &|ask| set_vcpus(ask, &"0".parse().unwrap()).map(drop));
+        assert_eq!(guest.online, [true, false, true, true], "what was on its way arrives, no more");
+        let guest = late(r#""mode":"w""#, &|ask| write_file(ask, "/run/x", "cpus 2\n").map(drop));
+        assert_eq!(guest.file, None);
+        assert!(guest.asked.last().unwrap().contains("guest-file-close"), "{:?}", guest.asked);
     }
 
     #[test]

@@ -11,12 +11,13 @@ use corefit_core::{CpuId, CpuSet, Unread, What};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::Options;
-use super::act::Hand;
 use super::agent::Agents;
 use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
 use super::events::Changed;
+use super::hand::Hand;
 use super::local::Local;
+use super::pins::Pcpus;
 use super::session::{self, Key, Look, Seen, Session, Subject};
 use super::worker::{self, Crew, NoAnswer, Worker};
 use crate::host::{HostReader, VmCounters, VmGroup};
@@ -52,7 +53,7 @@ pub(super) struct LibvirtMachine {
     local: Local,
     pub(super) hand: Hand,
     /// pCPUs of the host when it was looked at last.
-    pcpus: usize,
+    pub(super) pcpus: Pcpus,
 }
 
 impl LibvirtMachine {
@@ -73,14 +74,9 @@ impl LibvirtMachine {
             host: None,
             local: Local::default(),
             hand: Hand::new(uri),
-            pcpus: 0,
+            pcpus: Pcpus::default(),
             options,
         }
-    }
-
-    /// How many pCPUs the host has, or had when it was looked at last; so many that all fit if it never was.
-    pub(super) fn pcpu_count(&self) -> usize {
-        if self.pcpus > 0 { self.pcpus } else { 4096 }
     }
 
     /// This machine's control groups.
@@ -458,7 +454,8 @@ impl Machine for LibvirtMachine {
             }
         }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
-        self.pcpus = snapshot.pcpus.iter().map(|pcpu| pcpu.id.0 as usize + 1).max().unwrap_or(0);
+        let (all, offline) = snapshot.pcpu_sets();
+        self.pcpus = Pcpus { all, offline };
         Ok(snapshot)
     }
 

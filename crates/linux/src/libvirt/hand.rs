@@ -1,0 +1,330 @@
+//! The connections by which something is changed, and who is left alone because he does not answer on them.
+//!
+//! ```text
+//!          ┌ line "libvirt changes" ──▶ libvirtd            weights, quotas, pins, memory, metadata, plugging
+//! Hand ────┤
+//!          └ line "libvirt guests" ───▶ libvirtd ──▶ agent  vCPUs of the guest, what it is told
+//! ```
+//!
+//! A call may hang, so threads of their own make them; who does not answer in time is left alone for a while. An agent that
+//! hangs says nothing of libvirtd, which keeps apart what waits for an agent and what changes a domain
+//! (`virDomainObjBeginAgentJob`): neither that VM nor a thread is lost for the settings of the host.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use corefit_core::CpuSet;
+use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
+
+use super::agent_calls::{self as agent, Ask};
+use super::api::{Access, Connection, Domain, Failure, Kind};
+use super::definition::Definition;
+use super::session::{self, Key};
+use super::worker::{Crew, NoAnswer, Worker};
+
+/// Longest that one change may take.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How long an agent may take to answer a command, s.
+const ANSWER: i32 = 2;
+/// Who did not answer in time is left alone for so long.
+const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
+const NEWS: Duration = Duration::from_secs(8);
+
+/// Who has to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whom {
+    /// libvirtd alone.
+    Libvirtd,
+    /// The VM's guest agent, too.
+    Guest,
+}
+
+/// What changes things.
+pub(super) struct Hand {
+    uri: String,
+    libvirtd: Line,
+    guests: Line,
+    /// Who did not answer for a VM, and until when he is left alone.
+    silent: BTreeMap<(VmId, Whom), Instant>,
+    /// What turned out, when it was tried, not to be there.
+    lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
+    /// The vCPUs that were online when that was read last.
+    online: BTreeMap<VmId, (Instant, CpuSet)>,
+}
+
+/// A connection with its thread, and those threads before that still hang.
+#[derive(Default)]
+struct Line {
+    crew: Crew,
+    worker: Option<Worker<Result<Connection, Failure>>>,
+}
+
+/// When whoever asked for something stops waiting for it. Nothing is written after that: he was told that it failed, and
+/// may have had something else written since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until(Instant);
+
+impl Until {
+    /// Begins now.
+    pub(super) fn after(patience: Duration) -> Until {
+        Until(Instant::now() + patience)
+    }
+
+    /// Whether somebody waits still. To be asked before each write.
+    pub(super) fn check(self) -> Result<(), MachineError> {
+        if Instant::now() < self.0 {
+            Ok(())
+        } else {
+            Err(MachineError::Gone("it was given up as late".into()))
+        }
+    }
+}
+
+impl Whom {
+    /// Who is asked for a lever.
+    pub(super) fn of(lever: Lever) -> Whom {
+        match lever {
+            Lever::Online | Lever::Told => Whom::Guest,
+            _ => Whom::Libvirtd,
+        }
+    }
+}
+
+impl Hand {
+    pub(super) fn new(uri: &str) -> Hand {
+        let (libvirtd, guests, silent, lacks, online) = Default::default();
+        Hand { uri: uri.into(), libvirtd, guests, silent, lacks, online }
+    }
+
+    /// What a VM cannot have changed, as far as is known.
+    pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
+        let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
+        if let Some(why) = definition.memory_stays {
+            fixed.insert(LeverKind::Nodes, why.into());
+        }
+        if definition.agent.is_none() {
+            fixed.insert(LeverKind::Told, "it has no guest agent".into());
+            let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
+            if !pluggable {
+                fixed.insert(LeverKind::Online, stays("it has no guest agent").to_string());
+            }
+        }
+        fixed.into_iter().map(|(lever, reason)| Fixed { lever, reason }).collect()
+    }
+
+    /// Only these VMs are left.
+    pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
+        self.lacks.retain(|vm, _| is(vm));
+        self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
+    }
+
+    /// The vCPUs that were read to be online a moment ago, when they were set or looked at to be set.
+    pub(super) fn online(&self, vm: &VmId) -> Option<&CpuSet> {
+        self.online.get(vm).map(|(_, online)| online)
+    }
+
+    /// The vCPUs that are online are these.
+    pub(super) fn saw(&mut self, vm: &VmId, online: &CpuSet) {
+        self.online.insert(vm.clone(), (Instant::now(), online.clone()));
+    }
+
+    /// What is unsupported stays so.
+    pub(super) fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
+        if let Err(MachineError::Unsupported(why)) = result {
+            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
+        }
+    }
+
+    /// Has something done with a domain by a thread that may hang.
+    pub(super) fn with<R: Send + 'static>(
+        &mut self,
+        whom: Whom,
+        vm: &VmId,
+        job: impl FnOnce(&Domain<'_>, Until) -> Result<R, MachineError> + Send + 'static,
+    ) -> Result<R, MachineError> {
+        self.within(whom, PATIENCE, vm, job)
+    }
+
+    /// The same, with another patience.
+    pub(super) fn within<R: Send + 'static>(
+        &mut self,
+        whom: Whom,
+        patience: Duration,
+        vm: &VmId,
+        job: impl FnOnce(&Domain<'_>, Until) -> Result<R, MachineError> + Send + 'static,
+    ) -> Result<R, MachineError> {
+        self.silent.retain(|_, until| *until > Instant::now());
+        if self.silent.contains_key(&(vm.clone(), whom)) {
+            let text = "it did not answer in time; it is left alone for half a minute";
+            return Err(MachineError::Gone(text.into()));
+        }
+        let (uuid, id) = key(vm)?;
+        let (line, name) = match whom {
+            Whom::Libvirtd => (&mut self.libvirtd, "libvirt changes"),
+            Whom::Guest => (&mut self.guests, "libvirt guests"),
+        };
+        if line.worker.is_none() {
+            let uri = self.uri.clone();
+            let open = move || Some(Connection::open(&uri, Access::Write, 4));
+            line.worker = line.crew.start(name, open);
+        }
+        let Some(worker) = &line.worker else {
+            return Err(MachineError::Gone(format!("libvirtd: all threads of {name:?} hang")));
+        };
+        let until = Until::after(patience);
+        let answer = worker.call(until.0, move |connection| {
+            let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
+            let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
+            if domain.id() != Some(id) {
+                return Err((MachineError::Gone("the VM has ended".into()), false));
+            }
+            until.check().map_err(|late| (late, false))?;
+            job(&domain, until).map_err(|error| (error, !connection.answers()))
+        });
+        match answer {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err((error, lost))) => {
+                if lost {
+                    line.worker = None;
+                }
+                Err(error)
+            }
+            Err(NoAnswer::Ended) => {
+                line.worker = None;
+                Err(MachineError::Gone("libvirt: the thread that changes things has ended".into()))
+            }
+            Err(NoAnswer::Late) => {
+                line.worker = None;
+                self.silent.insert((vm.clone(), whom), Instant::now() + LEFT_ALONE);
+                let text = format!("no answer within {} s", patience.as_secs());
+                Err(MachineError::Gone(text))
+            }
+        }
+    }
+}
+
+/// What the domain is now.
+pub(super) fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
+    let xml = domain.xml().map_err(|error| plain(&error))?;
+    Definition::parse(&xml).map_err(MachineError::Malformed)
+}
+
+/// Asks the agent of a domain, as long as somebody waits; fails at once if it has none.
+pub(super) fn ask<'a>(domain: &'a Domain<'_>, until: Until) -> Result<Box<Ask<'a>>, MachineError> {
+    match define(domain)?.agent {
+        Some(true) => Ok(agent::in_time(until, |command: &str| {
+            domain.agent(command, ANSWER).map_err(|error| plain(&error))
+        })),
+        Some(false) => Err(MachineError::Gone("its guest agent is not connected".into())),
+        None => Err(MachineError::Unsupported("it has no guest agent".into())),
+    }
+}
+
+fn key(vm: &VmId) -> Result<Key, MachineError> {
+    session::key(vm).ok_or_else(|| MachineError::Malformed(format!("{:?} names no libvirt domain", vm.0)))
+}
+
+/// Why no vCPU can be taken away.
+pub(super) fn stays(why: &str) -> MachineError {
+    let text = format!("its vCPUs cannot be taken away: {why}, and all of them were there at its start");
+    MachineError::Unsupported(text)
+}
+
+/// What a failed call means for the VM.
+pub(super) fn plain(error: &Failure) -> MachineError {
+    let text = error.text.clone();
+    match error.kind {
+        Kind::Unsupported => MachineError::Unsupported(text),
+        Kind::Denied => MachineError::Denied(text),
+        Kind::Malformed => MachineError::Malformed(text),
+        Kind::Gone | Kind::NoDomain | Kind::Late => MachineError::Gone(text),
+    }
+}
+
+fn broken(error: &Failure) -> MachineError {
+    MachineError::Gone(format!("libvirtd: {error}"))
+}
+
+/// Whether the connection is of no use any more.
+fn lost(error: &Failure) -> bool {
+    error.kind == Kind::Gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::libvirt::sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE;
+    use std::sync::{Arc, Mutex};
+
+    /// The test driver's domain.
+    fn test_vm() -> VmId {
+        let connection = Connection::open("test:///default", Access::Read, 4).unwrap();
+        let domain = &connection.domains(VIR_CONNECT_LIST_DOMAINS_ACTIVE).unwrap()[0];
+        VmId(format!("{}#{}", domain.uuid().unwrap(), domain.id().unwrap()))
+    }
+
+    #[test]
+    fn guests_that_hang_are_left_alone_and_libvirtd_is_asked_on_however_many_they_are() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().unwrap();
+        let hangs = |hand: &mut Hand| {
+            let gate = gate.clone();
+            let hang = move |_: &Domain<'_>, _| gate.lock().map(drop).map_err(|_| unreachable!());
+            hand.within(Whom::Guest, Duration::from_millis(50), &vm, hang).unwrap_err().to_string()
+        };
+        // As if they were guests of other VMs.
+        let all = std::iter::repeat_with(|| {
+            hand.silent.clear();
+            hangs(&mut hand)
+        });
+        let text = all.take(20).find(|text| !text.contains("no answer")).expect("it has no end");
+        assert!(text.contains("all threads"), "{text}");
+        let name = hand.with(Whom::Libvirtd, &vm, |domain, _| Ok(domain.name()));
+        assert_eq!(name, Ok("test".into()));
+
+        drop(closed);
+        while hand.guests.crew.len() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(hand.with(Whom::Guest, &vm, |_, _| Ok(())).is_ok());
+    }
+
+    #[test]
+    fn who_did_not_answer_is_left_alone_for_what_he_is_asked_for_only() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        for (late, other) in [(Whom::Guest, Whom::Libvirtd), (Whom::Libvirtd, Whom::Guest)] {
+            hand.silent = [((vm.clone(), late), Instant::now() + LEFT_ALONE)].into();
+            let refused = hand.with(late, &vm, |_, _| Ok(()));
+            assert!(
+                matches!(&refused, Err(MachineError::Gone(why)) if why.contains("left alone")),
+                "{refused:?}"
+            );
+            assert_eq!(hand.with(other, &vm, |_, _| Ok(())), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_job_that_begins_when_nobody_waits_any_more_is_not_done() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        let crew = hand.libvirtd.crew.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        let job = move |_: &Domain<'_>, _| tell.send(()).map_err(|_| unreachable!());
+        let late = hand.within(Whom::Libvirtd, Duration::ZERO, &vm, job);
+        assert!(matches!(late, Err(MachineError::Gone(_))), "{late:?}");
+        drop(hand);
+        while crew.len() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(told.recv().is_err(), "it was done");
+    }
+
+    #[test]
+    fn guests_are_asked_for_what_is_theirs_only() {
+        let of_guests = [Lever::Online, Lever::Told];
+        let of_host = [Lever::Weight, Lever::Quota, Lever::Affinity(1), Lever::Nodes];
+        assert!(of_guests.iter().all(|lever| Whom::of(*lever) == Whom::Guest));
+        assert!(of_host.iter().all(|lever| Whom::of(*lever) == Whom::Libvirtd));
+    }
+}

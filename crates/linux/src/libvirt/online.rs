@@ -1,0 +1,261 @@
+//! Which vCPUs of a domain are online, and how that is changed: by its guest's agent, or by plugging.
+//!
+//! A guest whose kernel chooses among its CPUs by itself (Linux, 2026) is not made smaller; what was taken from it before is
+//! given back all the same.
+
+use std::time::{Duration, Instant};
+
+use corefit_core::machine::{MachineError, VmId};
+use corefit_core::{CpuId, CpuSet};
+
+use super::agent_calls::{self as agent, Ask};
+use super::api::{Domain, Failure, Kind};
+use super::definition::VcpuDefinition;
+use super::hand::{Hand, Until, Whom, ask, define, plain, stays};
+
+/// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
+/// (`qemuDomainWaitForDeviceRemoval`).
+const UNPLUG: Duration = Duration::from_secs(7);
+/// Plugging out begins with another vCPU only if this has not passed yet.
+const NEXT: Duration = Duration::from_millis(1500);
+/// What the kernel of a guest prefers to use, where it decides that by itself.
+const PREFERRED: &str = "/sys/devices/system/cpu/preferred";
+
+/// The levers by which the number of vCPUs is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The guest takes them offline and online.
+    Agent,
+    /// They come and go.
+    Plugging,
+}
+
+/// Which vCPUs the domain has, and how that is changed.
+pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), MachineError> {
+    let definition = define(domain)?;
+    let vcpus = || (0..).zip(&definition.vcpus);
+    let plugged: CpuSet = vcpus().filter(|(_, v)| v.plugged).map(|(n, _)| CpuId(n)).collect();
+    let pluggable = vcpus().any(|(n, v)| n > 0 && v.hotpluggable);
+    let why = match definition.agent {
+        Some(true) => match by_agent(&mut ask(domain, until)?, &plugged) {
+            Ok(online) => return Ok((online, By::Agent)),
+            Err(MachineError::Unsupported(why)) => why,
+            Err(error) => return Err(error),
+        },
+        Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
+        None => "it has no guest agent".into(),
+    };
+    if pluggable {
+        return Ok((plugged, By::Plugging));
+    }
+    Err(stays(&why))
+}
+
+/// Makes these the vCPUs that are online: by the agent, or by plugging, which takes longer.
+pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), MachineError> {
+    if !want.contains(CpuId(0)) {
+        return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
+    }
+    let kept = want.clone();
+    let by = hand.with(Whom::Guest, vm, move |domain, until| {
+        let (online, by) = read(domain, until)?;
+        if by == By::Agent {
+            set_by_agent(&mut ask(domain, until)?, &online, &kept)?;
+        }
+        Ok(by)
+    })?;
+    if by == By::Plugging {
+        hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
+            // libvirt takes one at a time.
+            let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
+            plug(&define(domain)?.vcpus, &want, until, one)
+        })?;
+    }
+    Ok(())
+}
+
+/// What its guest uses of the vCPUs that are plugged in; unsupported if the guest cannot change that.
+fn by_agent(ask: &mut Ask<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
+    let guest = agent::vcpus(ask)?;
+    let count = u32::try_from(plugged.len()).unwrap_or(u32::MAX);
+    if *plugged != CpuSet::first(count) {
+        let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
+        return Err(MachineError::Unsupported(text.into()));
+    }
+    let others = plugged.difference(&CpuSet::first(1));
+    if !others.is_empty() && !guest.offlinable.meets(&others) {
+        return Err(MachineError::Unsupported("its guest cannot take vCPUs offline".into()));
+    }
+    Ok(guest.online.intersection(plugged))
+}
+
+/// Has a guest that uses some vCPUs use others.
+fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet) -> Result<(), MachineError> {
+    if want.len() < online.len()
+        && let Ok(Some(preferred)) = agent::read_file(ask, PREFERRED)
+        && preferred.trim().parse::<CpuSet>().is_ok_and(|set| set != *online)
+    {
+        let preferred = preferred.trim();
+        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED}: {preferred})");
+        return Err(MachineError::Unsupported(text));
+    }
+    agent::set_vcpus(ask, want).map(drop)
+}
+
+/// Plugs vCPUs in and out, those that were not there at the domain's start; the last that came goes first.
+fn plug(
+    vcpus: &[VcpuDefinition],
+    want: &CpuSet,
+    until: Until,
+    one: impl Fn(CpuId, bool) -> Result<(), Failure>,
+) -> Result<(), MachineError> {
+    let begun = Instant::now();
+    let numbers = |is: fn(&VcpuDefinition) -> bool| -> CpuSet {
+        (0..).zip(vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
+    };
+    let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
+    for vcpu in want.difference(&have).intersection(&hotpluggable).iter() {
+        until.check()?;
+        one(vcpu, true).map_err(|error| plain(&error))?;
+    }
+    let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
+    for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
+        until.check()?;
+        one(vcpu, false).map_err(|error| {
+            let text = format!("its guest did not let go of vCPU {} ({})", vcpu.0, error.text);
+            // It may do so later, or next time.
+            if error.kind == Kind::Late { MachineError::Gone(text) } else { plain(&error) }
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde_json::{Value, json};
+    use std::cell::Cell;
+
+    /// A guest of four vCPUs.
+    struct Guest {
+        online: CpuSet,
+        /// Not so on Windows.
+        offlines: bool,
+        preferred: Option<&'static str>,
+    }
+
+    impl Guest {
+        fn answer(&mut self, command: &str) -> Result<String, MachineError> {
+            let command: Value = serde_json::from_str(command).unwrap();
+            let arguments = &command["arguments"];
+            let answer = match command["execute"].as_str().unwrap() {
+                "guest-get-vcpus" => {
+                    let one = |id| {
+                        let online = self.online.contains(CpuId(id));
+                        json!({"logical-id": id, "online": online, "can-offline": self.offlines && id > 0})
+                    };
+                    (0..4).map(one).collect()
+                }
+                "guest-set-vcpus" => {
+                    for vcpu in arguments["vcpus"].as_array().unwrap() {
+                        let one = CpuSet::from_iter([CpuId(
+                            u32::try_from(vcpu["logical-id"].as_u64().unwrap()).unwrap(),
+                        )]);
+                        let on = vcpu["online"].as_bool().unwrap();
+                        self.online = if on { self.online.union(&one) } else { self.online.difference(&one) };
+                    }
+                    json!(1)
+                }
+                "guest-file-open" if self.preferred.is_none() => {
+                    return Err(MachineError::Gone("failed to open file: No such file or directory".into()));
+                }
+                "guest-file-open" => {
+                    assert_eq!(arguments["path"], PREFERRED);
+                    json!(7)
+                }
+                "guest-file-read" => json!({"buf-b64": BASE64_STANDARD.encode(self.preferred.unwrap())}),
+                _ => json!({}),
+            };
+            Ok(json!({ "return": answer }).to_string())
+        }
+
+        /// What is read, and what comes of setting it.
+        fn sized(&mut self, want: &str) -> (CpuSet, Result<(), MachineError>) {
+            let mut ask = |command: &str| self.answer(command);
+            let online = by_agent(&mut ask, &CpuSet::first(4)).unwrap();
+            let done = set_by_agent(&mut ask, &online, &set(want));
+            (online, done)
+        }
+    }
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    #[test]
+    fn a_guest_that_chooses_among_its_cpus_is_not_made_smaller_and_gets_back_what_was_taken_before() {
+        let mut guest = Guest { online: set("0-1"), offlines: true, preferred: Some("0\n") };
+        let (read, refused) = guest.sized("0");
+        assert_eq!(read, set("0-1"), "it can be read all the same");
+        let Err(MachineError::Unsupported(why)) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("by itself") && why.contains("preferred: 0"), "{why}");
+        assert_eq!(guest.online, set("0-1"));
+        assert_eq!(guest.sized("0-3").1, Ok(()));
+        assert_eq!(guest.online, set("0-3"));
+    }
+
+    #[test]
+    fn a_guest_that_prefers_all_that_are_online_or_says_nothing_is_sized() {
+        for preferred in [None, Some("0-3\n")] {
+            let mut guest = Guest { online: set("0-3"), offlines: true, preferred };
+            assert_eq!(guest.sized("0-1").1, Ok(()), "{preferred:?}");
+            assert_eq!(guest.online, set("0-1"), "{preferred:?}");
+        }
+    }
+
+    #[test]
+    fn a_guest_that_cannot_take_vcpus_offline_or_whose_numbers_may_be_others_says_so() {
+        let mut windows = Guest { online: set("0-3"), offlines: false, preferred: None };
+        let mut ask = |command: &str| windows.answer(command);
+        let refused = by_agent(&mut ask, &CpuSet::first(4));
+        assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("cannot take")));
+        assert_eq!(by_agent(&mut ask, &CpuSet::first(1)), Ok(set("0")), "it has no other");
+        let refused = by_agent(&mut ask, &set("0,2"));
+        assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("in between")));
+    }
+
+    /// Four vCPUs that can come and go, of which so many are there.
+    fn pluggable(count: u32) -> Vec<VcpuDefinition> {
+        let one = |n| VcpuDefinition { plugged: n < count, hotpluggable: n > 0, pin: None };
+        (0..4).map(one).collect()
+    }
+
+    #[test]
+    fn a_guest_that_does_not_let_go_of_a_vcpu_in_time_may_do_so_later() {
+        let never = |kind| move |_, _| Err(Failure { kind, text: "vcpu unplug request timed out".into() });
+        let until = Until::after(UNPLUG);
+        let late = plug(&pluggable(4), &set("0"), until, never(Kind::Late));
+        assert!(matches!(&late, Err(MachineError::Gone(why)) if why.contains("vCPU 3")), "{late:?}");
+        let never = plug(&pluggable(4), &set("0"), until, never(Kind::Unsupported));
+        assert!(matches!(never, Err(MachineError::Unsupported(_))), "{never:?}");
+    }
+
+    #[test]
+    fn plugging_stops_when_nobody_waits_for_it_any_more() {
+        for (there, want) in [(1, "0-3"), (4, "0")] {
+            let (plugged, until) = (Cell::new(0), Until::after(Duration::from_millis(50)));
+            let one = |_, _| {
+                plugged.set(plugged.get() + 1);
+                while until.check().is_ok() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            let late = plug(&pluggable(there), &set(want), until, one);
+            assert!(matches!(late, Err(MachineError::Gone(_))), "{late:?}");
+            assert_eq!(plugged.get(), 1, "to {want}");
+        }
+    }
+}
