@@ -122,6 +122,28 @@ fn arbitration_comes_before_size_and_preempts() {
     assert_eq!((toy.online(0), toy.online(1)), (1, 4));
 }
 
+/// A look may miss a VM that is there: it runs on what it was granted.
+#[test]
+fn what_was_granted_to_one_that_a_look_missed_is_nobody_elses() {
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, f64::from), vm("b", 4, None, |_| 0.05)]);
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Fcfs, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (3, 1));
+    toy.vms[1].used = f64::from;
+    toy.rule(&mut controller, 5);
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 10);
+    assert_eq!((toy.online(0), toy.online(1)), (3, 1));
+    toy.missed = None;
+    toy.rule(&mut controller, 10);
+    assert_eq!((toy.online(0), toy.online(1)), (3, 1), "it asked first");
+    // One that has ended gives back what it had.
+    toy.vms.remove(0);
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.online(0), 4);
+}
+
 /// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
 fn contest() -> (Toy, Policy) {
     let mut toy = Toy::new(2, vec![vm("low", 2, None, f64::from), vm("high", 2, None, |_| 0.05)]);
@@ -179,6 +201,21 @@ fn weights_that_were_changed_before_go_back_to_what_the_journal_has() {
     controller.weighed_before(before.map(|(name, weight)| (VmId(name.into()), Weight(weight))).into());
     toy.rule(&mut controller, 20);
     assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+}
+
+#[test]
+fn the_weight_of_one_that_a_look_missed_goes_back_to_what_it_was() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [375.0, 2625.0]);
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 1);
+    toy.missed = None;
+    controller.reconfigure(Policy { weigh: Weigher::None, ..policy });
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
 }
 
 #[test]

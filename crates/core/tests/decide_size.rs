@@ -111,6 +111,20 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 7);
 }
 
+/// libvirtd is slow after a restart: the VM is there, and so is what it does.
+#[test]
+fn who_is_missed_by_a_look_keeps_what_its_work_found_and_who_ended_begins_anew() {
+    let (mut toy, mut controller) = sized_to_four();
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 2);
+    toy.missed = None;
+    assert_eq!((toy.rule(&mut controller, 60), toy.online(0)), (0, 4), "nothing is looked for");
+    let ended = std::mem::take(&mut toy.vms);
+    toy.rule(&mut controller, 2);
+    toy.vms = ended;
+    assert!(toy.rule(&mut controller, 20) > 0);
+}
+
 /// Its agent says nothing for a while: what it does is not known, not nothing.
 #[test]
 fn who_is_silent_for_a_while_keeps_what_its_work_found() {

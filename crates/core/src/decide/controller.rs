@@ -72,6 +72,8 @@ struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
     wants: Option<f64>,
+    /// What it asked for at the last step that saw it.
+    request: Option<Request>,
     /// The work that was counted by the last step.
     work: Option<Counted>,
     /// It was tried with other counts at the last look.
@@ -147,7 +149,8 @@ impl Controller {
         let seen = estimate(&before, now)?;
         let mut step = Step { next: self.policy.interval(), ..Step::default() };
         let here: BTreeSet<&VmId> = now.vms.iter().map(|vm| &vm.id).collect();
-        self.known.retain(|id, _| here.contains(id));
+        // Who may only have been missed is still there.
+        self.known.retain(|id, _| now.may_lack_vms() || here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let grants = self.arbitrate(&asked, &seen, &mut step);
         if self.awaits(&asked, &seen) {
@@ -234,6 +237,9 @@ impl Controller {
         let pcpus = online(seen);
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(&vm.seen.id) {
+                known.request = None;
+            }
             if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
                 continue;
             }
@@ -253,6 +259,7 @@ impl Controller {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
                 wants: None,
+                request: None,
                 work: None,
                 trying: false,
                 changed: None,
@@ -294,17 +301,18 @@ impl Controller {
             known.wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at)).or(known.wants);
             let wants = known.wants;
             let sizable = stays.is_none();
-            asked.push(Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants });
+            let one = Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants };
+            known.request = Some(one.request(&vm.seen.id, weighs));
+            asked.push(one);
         }
         asked
     }
 
     /// Arbitration: what each may have; nothing if nobody arbitrates.
     fn arbitrate(&mut self, asked: &[Asked], seen: &HostEstimate, step: &mut Step) -> Option<Vec<Grant>> {
+        let requests = self.requests(asked, seen);
         let arbiter = self.arbiter.as_mut()?;
         let weighs = self.policy.weighs();
-        let requests: Vec<Request> =
-            asked.iter().map(|asked| asked.request(&seen.vms[asked.number].seen.id, weighs)).collect();
         let pcpus = seen.pcpus.iter().filter(|pcpu| pcpu.online).count();
         let grants = arbiter.grant(&requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
         let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
@@ -331,6 +339,14 @@ impl Controller {
             step.notes.push(text.into());
         }
         Some(grants)
+    }
+
+    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time: they keep it.
+    fn requests(&self, asked: &[Asked], seen: &HostEstimate) -> Vec<Request> {
+        let ids: BTreeSet<&VmId> = asked.iter().map(|asked| &seen.vms[asked.number].seen.id).collect();
+        let asks = asked.iter().filter_map(|asked| self.known.get(&seen.vms[asked.number].seen.id));
+        let missed = self.known.iter().filter(|(id, _)| !ids.contains(id)).map(|(_, known)| known);
+        asks.chain(missed).filter_map(|known| known.request.clone()).collect()
     }
 
     /// What was granted, for weights; nothing if they are not to follow it.

@@ -70,7 +70,7 @@ impl Place for Placing {
             vm.class = known.unwrap_or(&vm.class).clone();
         }
         problem = problem.with(policy);
-        self.unmoved.retain(|id| now.vms.iter().any(|vm| vm.id == *id));
+        self.unmoved.retain(|id| now.may_lack_vms() || now.vms.iter().any(|vm| vm.id == *id));
         let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
         let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
         for vm in &mut problem.vms {
@@ -100,7 +100,7 @@ impl Placing {
     /// Who was measured as cache-hungry stays so while it fills what it got: once apart, its data may fit, and traffic that
     /// is gone is no reason to be put together again.
     fn remember(&mut self, seen: &HostEstimate) {
-        self.hungry.retain(|id, _| seen.vms.iter().any(|vm| vm.seen.id == *id));
+        self.hungry.retain(|id, _| seen.may_lack_vms() || seen.vms.iter().any(|vm| vm.seen.id == *id));
         for vm in &seen.vms {
             if vm.class.origin == Origin::Measured {
                 self.hungry.insert(vm.seen.id.clone(), vm.class.clone());
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::decide::Rule;
     use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
-    use crate::{CpuId, CpuSet};
+    use crate::{CpuId, CpuSet, Unread, What};
 
     /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
     fn stacked(second: u64) -> Snapshot {
@@ -207,6 +207,12 @@ mod tests {
         let refused = MachineError::Unsupported("its pages are locked".into());
         placing.told(&Outcome { action, result: Err(refused) });
         assert_eq!(moved(&mut *placing, 2), None);
+        // A look that misses the VM changes nothing in that.
+        let mut missed = Snapshot { vms: vec![], ..on_two_nodes(3) };
+        let path = "VM \"a\"".into();
+        missed.unread.push(Unread { what: What::Siblings, path, why: "not asked for yet".into() });
+        placing.place(&missed, &estimate(&on_two_nodes(2), &missed).unwrap(), &policy);
+        assert_eq!(moved(&mut *placing, 4), None);
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Weighing {
     /// Whose the weights are: what is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, seen: &HostEstimate) {
         let here: BTreeSet<&VmId> = seen.vms.iter().map(|vm| &vm.seen.id).collect();
-        self.vms.retain(|id, _| here.contains(id));
+        self.vms.retain(|id, _| seen.may_lack_vms() || here.contains(id));
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
             let Some(Weight(now)) = vm.seen.weight else { continue };
             let before = self.before.get(&vm.seen.id);
