@@ -111,6 +111,9 @@ pub enum Why {
         /// pCPUs.
         available: Cpus,
     },
+    /// Helper threads weigh again what they did, for they use much.
+    #[error("its helper threads have work to do: as before")]
+    Busy,
     /// Helper threads weigh again what they did.
     #[error("its helper threads are not to weigh little any more: as before")]
     Unlightened,
