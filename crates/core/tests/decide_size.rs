@@ -4,8 +4,8 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Sizer};
-use corefit_core::{Quota, Weight};
+use corefit_core::decide::{Controller, Policy, Rule, Sizer};
+use corefit_core::{CpuId, CpuSet, Quota, Weight};
 
 use decide_support::{ByCount, Toy, four, of_four, vm, with};
 
@@ -79,6 +79,37 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
         toy.rule(&mut with(Sizer::Corefit), 30);
         assert_eq!(toy.online(0), wanted);
     }
+}
+
+/// Each further vCPU of `a` takes from what it is entitled to: its weight is spread, and only its first one is on a pCPU where
+/// that is worth something (docs/model.md, the worked example of what the VMs of a host get). A pCPU of two, 0.5 with one vCPU; with four
+/// 0.2, and hardly anything beside forty others.
+fn spread_thin(rate: Option<ByCount>, used: ByCount) -> usize {
+    let on = |cpu: u32| Some(CpuSet::from_iter([CpuId(cpu)]));
+    let mut a = vm("a", 4, rate, used);
+    a.state.vcpus.iter_mut().zip(0..).for_each(|(vcpu, number)| vcpu.affinity = on(u32::from(number > 0)));
+    let others = (0..41).map(|number| {
+        let mut one = vm(&format!("b{number}"), 1, None, |_| 1.0);
+        one.state.vcpus[0].affinity = on(u32::from(number > 0));
+        one
+    });
+    let mut toy = Toy::new(2, std::iter::once(a).chain(others).collect());
+    let rule = Rule { name: "a".into(), size: Some(Sizer::Corefit), ..Rule::default() };
+    let policy = Policy { size: Sizer::None, vm: vec![rule], ..Policy::default() };
+    toy.rule(&mut Controller::new(policy), 60);
+    toy.online(0)
+}
+
+/// It would do more with four vCPUs, but only by what weights do not give it.
+#[test]
+fn vcpus_that_lower_what_a_vm_is_entitled_to_are_not_added() {
+    let rate: ByCount = |n| match n {
+        4 => 300.0,
+        1 => 150.0,
+        _ => 100.0,
+    };
+    assert_eq!(spread_thin(Some(rate), |_| 0.2), 1, "with a signal");
+    assert_eq!(spread_thin(None, |n| 0.1 + 0.025 * f64::from(n)), 1, "by utilisation");
 }
 
 /// Does most work with four vCPUs.
