@@ -37,6 +37,30 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     assert_eq!(toy.online(0), 3);
 }
 
+/// A pCPU second brings less with sixteen vCPUs than with eight, which do less all the same.
+#[test]
+fn the_reason_of_a_size_says_which_part_of_what_is_used_goes_into_waiting() {
+    let rate: ByCount = |n| match n {
+        16 => 16.0 * 62.0,
+        9.. => 500.0,
+        n => f64::from(n) * 100.0,
+    };
+    let mut toy = Toy::new(16, vec![vm("a", 16, Some(rate), f64::from)]);
+    let mut controller = with(Sizer::Corefit);
+    let mut reasons = vec![];
+    while toy.at < 30_000_000_000 {
+        let step = controller.step(&toy.observe()).unwrap();
+        reasons.extend(step.plan.actions.iter().map(|action| action.why.to_string()));
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    assert_eq!(toy.online(0), 16);
+    assert_eq!(
+        reasons.last().unwrap(),
+        "it does most work with so many, 1.00 times that with its part by weight; 38 % of what it uses at 16 goes into waiting"
+    );
+}
+
 /// Any landscape: in the end never worse than VCPU-Bal's count, near the best, and the search cost little.
 #[test]
 fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {

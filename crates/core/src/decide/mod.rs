@@ -124,12 +124,15 @@ pub enum Why {
         count: u32,
     },
     /// Most work was done with it.
-    #[error("it does most work with so many{}", over(*.over_share))]
+    #[error("it does most work with so many{}{}", over(*.over_share), waits(*.spins))]
     Fastest {
         /// pCPUs available meanwhile.
         available: Cpus,
         /// Work done, over that with VCPU-Bal's number; `None` if that did none.
         over_share: Option<f64>,
+        /// The number, and which part of the pCPUs used with it brings no work, by what they bring with the number with which
+        /// they bring most: waiting for each other. `None` where that is next to nothing, or too few units tell.
+        spins: Option<(u32, f64)>,
     },
     /// By how utilisation changed with the number of vCPUs.
     #[error("its utilisation grows or falls no more beyond so many, with {available} pCPUs available")]
@@ -200,6 +203,12 @@ fn part(lost: f64) -> String {
 
 fn time(us: f64) -> String {
     if us < 1000.0 { format!("{us:.0} us") } else { format!("{:.1} ms", us / 1000.0) }
+}
+
+fn waits(spins: Option<(u32, f64)>) -> String {
+    spins.map_or(String::new(), |(count, share)| {
+        format!("; {} of what it uses at {count} goes into waiting", part(share))
+    })
 }
 
 fn over(ratio: Option<f64>) -> String {
