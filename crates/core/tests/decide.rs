@@ -122,6 +122,106 @@ fn arbitration_comes_before_size_and_preempts() {
     assert_eq!((toy.online(0), toy.online(1)), (1, 4));
 }
 
+/// Two busy VMs of four vCPUs on eight pCPUs, `high` before `low`, which may use only four of them.
+fn confined(policy: Policy, confine: bool) -> (Toy, Controller) {
+    let mut vms = vec![vm("low", 4, None, f64::from), vm("high", 4, None, f64::from)];
+    for vcpu in vms.iter_mut().flat_map(|vm| &mut vm.state.vcpus).filter(|_| confine) {
+        vcpu.affinity = Some(CpuSet::first(4));
+    }
+    // Somebody else's vCPUs, and what they may use, are no matter.
+    let mut apart = vm("apart", 4, None, f64::from);
+    apart.state.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = "4-7".parse().ok());
+    vms.push(apart);
+    let rule = |name: &str, priority, exclude| Rule {
+        name: name.into(),
+        priority: Some(priority),
+        exclude: Some(exclude),
+        ..Rule::default()
+    };
+    let vm = vec![rule("high", 1, false), rule("apart", 0, true)];
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, vm, ..policy };
+    (Toy::new(8, vms), Controller::new(policy))
+}
+
+#[test]
+fn only_pcpus_that_those_who_ask_may_use_are_granted() {
+    let (mut toy, mut controller) = confined(Policy::default(), true);
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (1, 3));
+    // Placed: any pCPU but the host's.
+    let policy = Policy { place: Placer::Corefit, reserved: "4-7".parse().unwrap(), ..Policy::default() };
+    let (mut toy, mut controller) = confined(policy, false);
+    for _ in 0..10 {
+        let mut step = controller.step(&toy.observe()).unwrap();
+        step.plan.actions.retain(|action| action.lever == Lever::Online);
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+    }
+    assert_eq!((toy.online(0), toy.online(1)), (1, 3));
+}
+
+#[test]
+fn weights_divide_only_the_pcpus_that_those_who_ask_may_use() {
+    let (mut toy, policy) = contest();
+    toy.pcpus = 4;
+    for vcpu in toy.vms.iter_mut().flat_map(|vm| &mut vm.state.vcpus) {
+        vcpu.affinity = Some(CpuSet::first(2));
+    }
+    toy.vms[1].used = f64::from;
+    toy.rule(&mut Controller::new(policy), 20);
+    assert_eq!(toy.weights(), [375.0, 2625.0], "a quarter of a pCPU of two");
+    // Numbers of vCPUs see to it, whoever has how many elsewhere.
+    let (mut toy, mut controller) = confined(Policy { weigh: Weigher::Grants, ..Policy::default() }, true);
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1), toy.weights()), (1, 3, vec![1024.0; 3]));
+}
+
+#[test]
+fn who_has_no_agent_weighs_its_part_of_the_pcpus_that_those_who_ask_may_use() {
+    let (mut toy, mut controller) = confined(Policy { weigh: Weigher::Grants, ..Policy::default() }, true);
+    let agentless = Fixed { lever: LeverKind::Online, reason: "no agent answers".into() };
+    toy.vms[0].state.fixed = vec![agentless];
+    let mut notes = vec![];
+    for _ in 0..10 {
+        let step = controller.step(&toy.observe()).unwrap();
+        notes.extend(step.notes.clone());
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+    }
+    assert_eq!((toy.online(0), toy.online(1)), (4, 3));
+    assert_eq!(toy.weights(), [512.0, 1536.0, 1024.0], "a pCPU and three of four");
+    assert!(!notes.iter().any(|note| note.contains("guaranteed")), "{notes:?}");
+    // What is guaranteed is measured by them, too.
+    let mut policy = controller.policy().clone();
+    policy.vm.push(Rule { name: "*".into(), min: Some(3), ..Rule::default() });
+    controller.reconfigure(policy);
+    let notes = controller.step(&toy.observe()).unwrap().notes;
+    let said = "6.00 pCPUs are guaranteed, more than the 4 that there are: not all VMs can get theirs";
+    assert!(notes.iter().any(|note| note == said), "{notes:?}");
+}
+
+/// A look may miss a VM that is there: it runs on what it was granted.
+#[test]
+fn what_was_granted_to_one_that_a_look_missed_is_nobody_elses() {
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, f64::from), vm("b", 4, None, |_| 0.05)]);
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Fcfs, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (3, 1));
+    toy.vms[1].used = f64::from;
+    toy.rule(&mut controller, 5);
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 10);
+    assert_eq!((toy.online(0), toy.online(1)), (3, 1));
+    toy.missed = None;
+    toy.rule(&mut controller, 10);
+    assert_eq!((toy.online(0), toy.online(1)), (3, 1), "it asked first");
+    // One that has ended gives back what it had.
+    toy.vms.remove(0);
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.online(0), 4);
+}
+
 /// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
 fn contest() -> (Toy, Policy) {
     let mut toy = Toy::new(2, vec![vm("low", 2, None, f64::from), vm("high", 2, None, |_| 0.05)]);
@@ -179,6 +279,21 @@ fn weights_that_were_changed_before_go_back_to_what_the_journal_has() {
     controller.weighed_before(before.map(|(name, weight)| (VmId(name.into()), Weight(weight))).into());
     toy.rule(&mut controller, 20);
     assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+}
+
+#[test]
+fn the_weight_of_one_that_a_look_missed_goes_back_to_what_it_was() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [375.0, 2625.0]);
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 1);
+    toy.missed = None;
+    controller.reconfigure(Policy { weigh: Weigher::None, ..policy });
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Sizer};
-use corefit_core::{Quota, Weight};
+use corefit_core::decide::{Controller, Policy, Rule, Sizer};
+use corefit_core::{CpuId, CpuSet, Quota, Weight};
 
 use decide_support::{ByCount, Toy, four, of_four, vm, with};
 
@@ -35,6 +35,30 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     let mut toy = Toy::new(16, vec![one]);
     toy.rule(&mut with(Sizer::Corefit), 30);
     assert_eq!(toy.online(0), 3);
+}
+
+/// A pCPU second brings less with sixteen vCPUs than with eight, which do less all the same.
+#[test]
+fn the_reason_of_a_size_says_which_part_of_what_is_used_goes_into_waiting() {
+    let rate: ByCount = |n| match n {
+        16 => 16.0 * 62.0,
+        9.. => 500.0,
+        n => f64::from(n) * 100.0,
+    };
+    let mut toy = Toy::new(16, vec![vm("a", 16, Some(rate), f64::from)]);
+    let mut controller = with(Sizer::Corefit);
+    let mut reasons = vec![];
+    while toy.at < 30_000_000_000 {
+        let step = controller.step(&toy.observe()).unwrap();
+        reasons.extend(step.plan.actions.iter().map(|action| action.why.to_string()));
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    assert_eq!(toy.online(0), 16);
+    assert_eq!(
+        reasons.last().unwrap(),
+        "it does most work with so many, 1.00 times that with its part by weight; 38 % of what it uses at 16 goes into waiting"
+    );
 }
 
 /// Any landscape: in the end never worse than VCPU-Bal's count, near the best, and the search cost little.
@@ -81,6 +105,37 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
     }
 }
 
+/// Each further vCPU of `a` takes from what it is entitled to: its weight is spread, and only its first one is on a pCPU where
+/// that is worth something (docs/model.md, the worked example of what the VMs of a host get). A pCPU of two, 0.5 with one vCPU; with four
+/// 0.2, and hardly anything beside forty others.
+fn spread_thin(rate: Option<ByCount>, used: ByCount) -> usize {
+    let on = |cpu: u32| Some(CpuSet::from_iter([CpuId(cpu)]));
+    let mut a = vm("a", 4, rate, used);
+    a.state.vcpus.iter_mut().zip(0..).for_each(|(vcpu, number)| vcpu.affinity = on(u32::from(number > 0)));
+    let others = (0..41).map(|number| {
+        let mut one = vm(&format!("b{number}"), 1, None, |_| 1.0);
+        one.state.vcpus[0].affinity = on(u32::from(number > 0));
+        one
+    });
+    let mut toy = Toy::new(2, std::iter::once(a).chain(others).collect());
+    let rule = Rule { name: "a".into(), size: Some(Sizer::Corefit), ..Rule::default() };
+    let policy = Policy { size: Sizer::None, vm: vec![rule], ..Policy::default() };
+    toy.rule(&mut Controller::new(policy), 60);
+    toy.online(0)
+}
+
+/// It would do more with four vCPUs, but only by what weights do not give it.
+#[test]
+fn vcpus_that_lower_what_a_vm_is_entitled_to_are_not_added() {
+    let rate: ByCount = |n| match n {
+        4 => 300.0,
+        1 => 150.0,
+        _ => 100.0,
+    };
+    assert_eq!(spread_thin(Some(rate), |_| 0.2), 1, "with a signal");
+    assert_eq!(spread_thin(None, |n| 0.1 + 0.025 * f64::from(n)), 1, "by utilisation");
+}
+
 /// Does most work with four vCPUs.
 fn best_with_four(n: u32) -> f64 {
     if n == 4 { 100.0 } else { 50.0 }
@@ -109,6 +164,20 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 4, "it may only be silent for a while");
     toy.rule(&mut controller, 60);
     assert_eq!(toy.online(0), 7);
+}
+
+/// libvirtd is slow after a restart: the VM is there, and so is what it does.
+#[test]
+fn who_is_missed_by_a_look_keeps_what_its_work_found_and_who_ended_begins_anew() {
+    let (mut toy, mut controller) = sized_to_four();
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 2);
+    toy.missed = None;
+    assert_eq!((toy.rule(&mut controller, 60), toy.online(0)), (0, 4), "nothing is looked for");
+    let ended = std::mem::take(&mut toy.vms);
+    toy.rule(&mut controller, 2);
+    toy.vms = ended;
+    assert!(toy.rule(&mut controller, 20) > 0);
 }
 
 /// Its agent says nothing for a while: what it does is not known, not nothing.

@@ -6,7 +6,8 @@ mod support;
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer, Why};
-use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, Value};
+use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, Snapshot, Value};
+use corefit_core::{Unread, What};
 use corefit_sim::{CfsSpec, Policy as Hypervisor, Sim, SimMachine};
 use support::{app, host, limit, pinned, vcpu, vm};
 
@@ -19,20 +20,26 @@ fn managed(machine: &mut SimMachine, policy: Policy, secs: u64) -> (Vec<Action>,
         if second == secs - secs / 3 {
             marks = machine.sim().truth().vms[0].apps[0].marks;
         }
-        let step = controller.step(&machine.observe().unwrap()).unwrap();
-        let apply = |action: &Action| {
-            machine.set(&action.vm, action.lever, &action.to).unwrap();
-            let read = machine.current(&action.vm, action.lever);
-            Outcome { action: action.clone(), result: read }
-        };
-        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
-        done.extend(step.plan.actions);
-        controller.told(&outcomes);
-        machine.pass(Duration::from_secs(1)).unwrap();
+        let seen = machine.observe().unwrap();
+        done.extend(look(&mut controller, machine, &seen));
     }
     machine.sim().check().unwrap();
     let more = machine.sim().truth().vms[0].apps[0].marks - marks;
     (done, more as f64 / (secs / 3) as f64)
+}
+
+/// A look, and a second in which its actions are in force.
+fn look(controller: &mut Controller, machine: &mut SimMachine, seen: &Snapshot) -> Vec<Action> {
+    let step = controller.step(seen).unwrap();
+    let apply = |action: &Action| {
+        machine.set(&action.vm, action.lever, &action.to).unwrap();
+        let read = machine.current(&action.vm, action.lever);
+        Outcome { action: action.clone(), result: read }
+    };
+    let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
+    controller.told(&outcomes);
+    machine.pass(Duration::from_secs(1)).unwrap();
+    step.plan.actions
 }
 
 fn shape(shape: Shaper) -> Policy {
@@ -69,6 +76,30 @@ fn limits(machine: &mut SimMachine) -> Vec<Limit> {
         other => panic!("{other}"),
     };
     (0..u32::try_from(seen.vcpus.len()).unwrap()).map(of).collect()
+}
+
+/// libvirtd is slow after a restart: a look lacks the VM.
+#[test]
+fn what_was_shaped_is_undone_though_a_look_missed_the_vm() {
+    let mut machine = fluctuating();
+    let before = limits(&mut machine);
+    let mut controller = Controller::new(Policy { size: Sizer::None, ..shape(Shaper::Burst) });
+    for _ in 0..20 {
+        let seen = machine.observe().unwrap();
+        look(&mut controller, &mut machine, &seen);
+    }
+    assert_ne!(limits(&mut machine), before);
+    let mut missed = machine.observe().unwrap();
+    missed.vms.clear();
+    let path = "VM \"a\"".into();
+    missed.unread.push(Unread { what: What::Siblings, path, why: "not asked for yet".into() });
+    look(&mut controller, &mut machine, &missed);
+    controller.reconfigure(Policy { size: Sizer::None, ..shape(Shaper::None) });
+    for _ in 0..3 {
+        let seen = machine.observe().unwrap();
+        look(&mut controller, &mut machine, &seen);
+    }
+    assert_eq!(limits(&mut machine), before);
 }
 
 #[test]

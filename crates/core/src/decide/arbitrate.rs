@@ -1,7 +1,8 @@
 //! Who gets pCPUs when there are not enough: XenMVM's resource manager (papers.md P5.4), and max-min.
 //!
 //! Requests are whole pCPUs. What is guaranteed is never taken; a VM that gets less than it asked for backs off: it
-//! asks again when somebody gave pCPUs back, or after a time that doubles with each refusal.
+//! asks again when somebody gave pCPUs back, when somebody's terms (priority, least, most) are others, or after a time that
+//! doubles with each refusal.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -76,6 +77,8 @@ struct Held {
     /// Its place in the queue; it keeps it until it has what it asks for.
     place: Option<u64>,
     short: Short,
+    /// Its priority, least and most; `None` before it asked.
+    terms: Option<(i32, u32, u32)>,
 }
 
 /// How one that has less than it asks for fares.
@@ -108,6 +111,17 @@ impl Queue {
         Queue { priority, held: BTreeMap::new(), turn: 0 }
     }
 
+    /// Whether somebody asks on other terms than before, as after another configuration.
+    fn take_terms(&mut self, requests: &[Request]) -> bool {
+        let mut others = false;
+        for request in requests {
+            let terms = (request.priority, request.least, request.most);
+            let held = self.held.entry(request.id.clone()).or_default();
+            others |= held.terms.replace(terms).is_some_and(|before| before != terms);
+        }
+        others
+    }
+
     /// Takes what is missing from those that are less important, the least important first, never below what is
     /// guaranteed. Returns what was taken.
     fn preempt(&mut self, missing: u32, than: i32, requests: &[Request], hit: &mut [bool]) -> u32 {
@@ -136,6 +150,7 @@ impl Arbitrate for Queue {
         }
         let after: u32 = self.held.values().map(|held| held.pcpus).sum();
         let released = after < before;
+        let others = self.take_terms(requests);
         let mut free = pcpus.saturating_sub(after);
         // Guarantees that were added, or pCPUs that went away: the last to come gives back first.
         let mut over = after.saturating_sub(pcpus);
@@ -171,6 +186,9 @@ impl Arbitrate for Queue {
                 self.held.insert(request.id.clone(), done);
                 continue;
             }
+            if others {
+                (short.refusals, short.quiet_until) = (0, at);
+            }
             if at < short.quiet_until && !released && free == 0 {
                 continue; // it does not ask again yet
             }
@@ -185,7 +203,7 @@ impl Arbitrate for Queue {
             } else {
                 (short, place) = (Short::default(), None);
             }
-            self.held.insert(request.id.clone(), Held { pcpus: held.pcpus + given, place, short });
+            self.held.insert(request.id.clone(), Held { pcpus: held.pcpus + given, place, short, ..held });
         }
         let grant = |(i, request): (usize, &Request)| {
             let held = self.held.get(&request.id).copied().unwrap_or_default();
@@ -278,6 +296,25 @@ mod tests {
         assert!(queue.grant(&hungry, 6, at(40))[1].starves);
         let grants = queue.grant(&[ask("a", 2, 0), ask("b", 3, 0)], 6, at(41));
         assert_eq!((pcpus(&grants), grants[1].starves), (vec![2, 3], false), "served at once");
+    }
+
+    /// A configuration that is read again.
+    #[test]
+    fn who_is_quiet_asks_again_at_once_on_other_terms() {
+        let refused = || {
+            let mut queue = Queue::new(true);
+            queue.grant(&[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
+            for s in 1..40 {
+                assert_eq!(pcpus(&queue.grant(&[ask("a", 5, 0), ask("b", 5, 0)], 6, at(s))), [5, 1]);
+            }
+            queue
+        };
+        assert_eq!(pcpus(&refused().grant(&[ask("a", 5, 0), ask("b", 5, 1)], 6, at(40))), [1, 5]);
+        assert_eq!(pcpus(&refused().grant(&[ask("a", 5, -1), ask("b", 5, 0)], 6, at(40))), [1, 5]);
+        let mut queue = refused();
+        let least = |least| Request { least, ..ask("b", 5, 0) };
+        queue.grant(&[ask("a", 5, 0), least(2)], 6, at(40));
+        assert_eq!(queue.held[&VmId("b".into())].short.quiet_until, at(42), "it was refused anew");
     }
 
     #[test]

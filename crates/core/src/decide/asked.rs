@@ -3,8 +3,9 @@
 use super::arbitrate::Request;
 use super::cpusets::Width;
 use super::demand::Monitored;
+use super::part::may_use;
 use super::size::{Choice, whole};
-use super::{Action, Rule};
+use super::{Action, Policy, Rule};
 use crate::machine::{Lever, Value, VmEstimate, VmId};
 use crate::{CpuId, CpuSet};
 
@@ -44,6 +45,15 @@ impl Asked {
     pub(super) fn wanted(&self, weighs: bool) -> u32 {
         let guaranteed = self.guaranteed(weighs);
         self.wants.filter(|wants| *wants > guaranteed).map_or(self.floor(weighs), whole)
+    }
+
+    /// pCPUs of these that it may use, with those that a control group had before it was sized.
+    pub(super) fn may_use(&self, policy: &Policy, vm: &VmEstimate, online: &CpuSet) -> CpuSet {
+        let own = may_use(policy, online, vm);
+        match &self.width {
+            Some(width) => own.union(&width.all.intersection(online)),
+            None => own,
+        }
     }
 
     /// What it asks the arbiter for.

@@ -72,6 +72,8 @@ struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
     wants: Option<f64>,
+    /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
+    request: Option<(Request, CpuSet)>,
     /// The work that was counted by the last step.
     work: Option<Counted>,
     /// It was tried with other counts at the last look.
@@ -147,9 +149,11 @@ impl Controller {
         let seen = estimate(&before, now)?;
         let mut step = Step { next: self.policy.interval(), ..Step::default() };
         let here: BTreeSet<&VmId> = now.vms.iter().map(|vm| &vm.id).collect();
-        self.known.retain(|id, _| here.contains(id));
+        // Who may only have been missed is still there.
+        self.known.retain(|id, _| now.may_lack_vms() || here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
-        let grants = self.arbitrate(&asked, &seen, &mut step);
+        let (requests, usable) = self.requests(&asked, &seen);
+        let grants = self.arbitrate(&asked, &requests, usable.len(), &seen, &mut step);
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());
@@ -161,7 +165,7 @@ impl Controller {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
         }
         let granted = self.granted(&asked, grants.as_deref());
-        step.plan.actions.extend(self.weighing.step(&seen, &granted, &self.policy));
+        step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
         step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
@@ -234,6 +238,9 @@ impl Controller {
         let pcpus = online(seen);
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(&vm.seen.id) {
+                known.request = None;
+            }
             if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
                 continue;
             }
@@ -253,6 +260,7 @@ impl Controller {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
                 wants: None,
+                request: None,
                 work: None,
                 trying: false,
                 changed: None,
@@ -294,19 +302,26 @@ impl Controller {
             known.wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at)).or(known.wants);
             let wants = known.wants;
             let sizable = stays.is_none();
-            asked.push(Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants });
+            let one = Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants };
+            let request = || (one.request(&vm.seen.id, weighs), one.may_use(policy, vm, &pcpus));
+            known.request = self.arbiter.is_some().then(request);
+            asked.push(one);
         }
         asked
     }
 
-    /// Arbitration: what each may have; nothing if nobody arbitrates.
-    fn arbitrate(&mut self, asked: &[Asked], seen: &HostEstimate, step: &mut Step) -> Option<Vec<Grant>> {
+    /// Arbitration of so many pCPUs: what each may have; nothing if nobody arbitrates.
+    fn arbitrate(
+        &mut self,
+        asked: &[Asked],
+        requests: &[Request],
+        pcpus: usize,
+        seen: &HostEstimate,
+        step: &mut Step,
+    ) -> Option<Vec<Grant>> {
         let arbiter = self.arbiter.as_mut()?;
         let weighs = self.policy.weighs();
-        let requests: Vec<Request> =
-            asked.iter().map(|asked| asked.request(&seen.vms[asked.number].seen.id, weighs)).collect();
-        let pcpus = seen.pcpus.iter().filter(|pcpu| pcpu.online).count();
-        let grants = arbiter.grant(&requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
+        let grants = arbiter.grant(requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
         let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
         let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
         if guaranteed > count(pcpus) {
@@ -315,7 +330,7 @@ impl Controller {
                 "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
             ));
         }
-        for ((grant, request), asked) in grants.iter().zip(&requests).zip(asked) {
+        for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             if grant.starves {
                 let (name, wants) = (&seen.vms[asked.number].seen.name, request.wants.min(request.most));
                 let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
@@ -331,6 +346,17 @@ impl Controller {
             step.notes.push(text.into());
         }
         Some(grants)
+    }
+
+    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time: they keep it. And
+    /// the pCPUs that some of them may use: there are no others for them.
+    fn requests(&self, asked: &[Asked], seen: &HostEstimate) -> (Vec<Request>, CpuSet) {
+        let ids: BTreeSet<&VmId> = asked.iter().map(|asked| &seen.vms[asked.number].seen.id).collect();
+        let asks = asked.iter().filter_map(|asked| self.known.get(&seen.vms[asked.number].seen.id));
+        let missed = self.known.iter().filter(|(id, _)| !ids.contains(id)).map(|(_, known)| known);
+        let all = asks.chain(missed).filter_map(|known| known.request.as_ref());
+        let usable = all.clone().fold(CpuSet::default(), |all, (_, own)| all.union(own));
+        (all.map(|(request, _)| request.clone()).collect(), usable)
     }
 
     /// What was granted, for weights; nothing if they are not to follow it.

@@ -8,17 +8,30 @@
 //!
 //! The price: where vCPUs want all of a pCPU, helper threads get a hundredth of it there, and wait for it. So this is
 //! for VMs that compute, is asked for (`helpers = "light"`), and is done only once a VM of the host starves.
+//!
+//! ```text
+//!           a VM starves              some VM starves at every look of a window
+//! Watching ─────────────▶ light ──▶ (then all), or its helpers use much ──▶ as before, and rest, twice as long each time
+//! ```
+//!
+//! A window is as long as the dwell, and as the time between two changes of a lever.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::{AFTER_FAILURE, Action, Helpers, Outcome, Policy, Why};
-use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Value, VmEstimate, VmId, VmState};
+use crate::machine::{
+    HostEstimate, Lever, LeverKind, MachineError, Starved, Value, VmEstimate, VmId, VmState,
+};
 use crate::{Time, Weight};
 
 /// Of what a vCPU weighs.
 const PART: f64 = 0.01;
 /// Helper threads that use more than this need it, pCPUs. Ours.
 const BUSY: f64 = 0.05;
+/// How long what brought nothing, or helpers that used much, rest at first and at most. Ours.
+const REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// The stage: whom it knows to starve, and what is ours.
 #[derive(Debug, Default)]
@@ -26,12 +39,19 @@ pub struct Lightening {
     vms: BTreeMap<VmId, Known>,
     /// Who starved first: then this kernel has the defect.
     why: Option<Why>,
+    /// Since when somebody starves at each look though helpers are light.
+    in_vain: Option<Time>,
+    /// How long it rests, and until when.
+    rest: Duration,
+    not_before: Time,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     /// What helper threads weighed before, and what we made it.
     ours: Option<(Weight, Weight)>,
+    /// How long they rest that used much.
+    rest: Duration,
     not_before: Time,
     refused: bool,
 }
@@ -39,11 +59,8 @@ struct Known {
 impl Lightening {
     /// Which weights of helper threads to change; what people should know goes to `notes`.
     pub fn step(&mut self, seen: &HostEstimate, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
-        self.vms.retain(|id, _| seen.vms.iter().any(|vm| vm.seen.id == *id));
-        if self.why.is_none() {
-            let starved = seen.vms.iter().find_map(|vm| Some((vm.seen.name.clone(), vm.starved()?)));
-            self.why = starved.map(|(name, s)| Why::Starved { name, used: s.used, available: s.available });
-        }
+        self.vms.retain(|id, _| seen.may_lack_vms() || seen.vms.iter().any(|vm| vm.seen.id == *id));
+        notes.extend(self.judge(seen, policy));
         let mut actions = Vec::new();
         for vm in seen.vms.iter().filter(|vm| vm.seen.is_running_vm()) {
             let rule = policy.of(&vm.seen.name);
@@ -59,6 +76,8 @@ impl Lightening {
             }
             let (to, why) = match (light, ours, &self.why) {
                 (false, Some((before, _)), _) => (before, Why::Unlightened),
+                (true, Some((before, _)), None) => (before, Why::NoGain),
+                (true, Some((before, _)), Some(_)) if busy(vm) => (before, Why::Busy),
                 (true, None, Some(why)) => (Weight((of_vcpu.0 * PART).round().max(1.0)), why.clone()),
                 _ => continue,
             };
@@ -67,14 +86,17 @@ impl Lightening {
                 continue;
             }
             if light && busy(vm) {
+                let does = if ours.is_some() { "get back" } else { "keep" };
                 notes.push(format!(
-                    "{}: its helper threads keep their weight, for they use more than {BUSY} pCPUs",
+                    "{}: its helper threads {does} their weight, for they use more than {BUSY} pCPUs",
                     vm.seen.name
                 ));
-                continue;
+                if ours.is_none() {
+                    continue;
+                }
             }
             let known = self.vms.entry(vm.seen.id.clone()).or_default();
-            if known.refused || seen.at < known.not_before || (light && now.0 <= to.0) {
+            if known.refused || seen.at < known.not_before || (ours.is_none() && now.0 <= to.0) {
                 continue;
             }
             actions.push(Action {
@@ -87,6 +109,31 @@ impl Lightening {
             });
         }
         actions
+    }
+
+    /// Whether helper threads are to be light, by who starves; a note if that was in vain.
+    fn judge(&mut self, seen: &HostEstimate, policy: &Policy) -> Option<String> {
+        let starved = seen.vms.iter().find_map(|vm| Some((vm.seen.name.clone(), vm.starved()?)));
+        let light = self.vms.values().any(|known| known.ours.is_some() && !known.refused);
+        let Some((name, starved)) = starved.filter(|_| light || self.why.is_none()) else {
+            self.in_vain = None;
+            return None;
+        };
+        if self.why.is_none() {
+            let Starved { used, available } = starved;
+            let rests = light || seen.at < self.not_before;
+            self.why = (!rests).then_some(Why::Starved { name, used, available });
+            return None;
+        }
+        let window = policy.dwell().max(Duration::from_millis(policy.lever_ms));
+        let since = *self.in_vain.get_or_insert(seen.at);
+        if seen.at.since(since) < window {
+            return None;
+        }
+        (self.why, self.in_vain) = (None, None);
+        self.rest = longer(self.rest);
+        self.not_before = seen.at + self.rest;
+        Some(format!("{name} starves though helper threads weigh little: they get back their weight"))
     }
 
     /// Who refused is asked again.
@@ -104,12 +151,20 @@ impl Lightening {
         let Some(known) = self.vms.get_mut(vm) else { return };
         match &outcome.result {
             Ok(Value::Weight(read)) => {
-                known.ours = (*why != Why::Unlightened).then_some((*from, *read));
+                known.ours = matches!(why, Why::Starved { .. }).then_some((*from, *read));
+                if *why == Why::Busy {
+                    known.rest = longer(known.rest);
+                    known.not_before = at + known.rest;
+                }
             }
             Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
             Ok(_) | Err(_) => known.refused = true,
         }
     }
+}
+
+fn longer(rest: Duration) -> Duration {
+    (rest * 2).clamp(REST, LONGEST_REST)
 }
 
 /// What the emulator's threads weigh, and a vCPU.
@@ -126,8 +181,8 @@ fn busy(vm: &VmEstimate) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CpuId;
     use crate::machine::{Counters, Helper, Pcpu, Snapshot, VcpuState, estimate};
+    use crate::{CpuId, Unread, What};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -206,6 +261,48 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_help_is_undone_with_a_note_and_tried_more_and_more_rarely() {
+        let mut toy = Toy::new("helpers = \"light\"");
+        let mut set = vec![];
+        for second in 0..200 {
+            match &toy.second(0.95, 0.01)[..] {
+                [] => {}
+                done if *done == both(10.0)[..] => set.push(second),
+                done => {
+                    assert_eq!(done, both(1024.0));
+                    assert_eq!(set.last(), Some(&(second - 4)), "after a window of 3 s");
+                }
+            }
+        }
+        assert_eq!(set, [0, 34, 98], "30 s, then 60");
+        assert_eq!(toy.notes[0], "b starves though helper threads weigh little: they get back their weight");
+    }
+
+    #[test]
+    fn what_helps_stays_though_somebody_starves_now_and_then() {
+        let mut toy = Toy::new("helpers = \"light\"");
+        assert_eq!(toy.second(0.95, 0.01), both(10.0));
+        for second in 0..60 {
+            assert_eq!(toy.second(if second % 3 == 0 { 0.5 } else { 0.95 }, 0.01), []);
+        }
+    }
+
+    #[test]
+    fn helpers_that_use_much_get_back_what_they_weighed_and_rest() {
+        let mut toy = Toy::new("helpers = \"light\"");
+        assert_eq!(toy.second(0.95, 0.01), both(10.0));
+        assert_eq!(toy.second(0.5, 0.2), both(1024.0));
+        assert!(toy.notes[0].contains("get back their weight, for they use more than 0.05 pCPUs"));
+        for _ in 0..29 {
+            assert_eq!(toy.second(0.5, 0.01), []);
+        }
+        assert_eq!(toy.second(0.5, 0.01), both(10.0));
+        assert_eq!(toy.second(0.5, 0.2), both(1024.0));
+        let again = (0..100).find(|_| !toy.second(0.5, 0.01).is_empty());
+        assert_eq!(again, Some(59), "twice as long");
+    }
+
+    #[test]
     fn nobody_is_touched_who_was_not_named_whose_helpers_work_or_whose_weight_is_somebody_elses() {
         assert_eq!(Toy::new("").second(0.95, 0.01), []);
         let mut one = Toy::new("[[vm]]\nname = \"b\"\nhelpers = \"light\"");
@@ -223,6 +320,23 @@ mod tests {
         assert_eq!(theirs.second(0.5, 0.01), [("a".to_owned(), 10.0)]);
         theirs.policy.helpers = Helpers::None;
         assert_eq!(theirs.second(0.5, 0.01), [("a".to_owned(), 1024.0)]);
+    }
+
+    /// libvirtd is slow after a restart: a look lacks the VMs.
+    #[test]
+    fn helpers_of_those_that_a_look_missed_weigh_what_they_did_in_the_end() {
+        let mut toy = Toy::new("helpers = \"light\"");
+        assert_eq!(toy.second(0.95, 0.01), both(10.0));
+        let before = toy.now.clone();
+        toy.now.vms.clear();
+        toy.now.at = Time(before.at.0 + SECOND);
+        toy.now.unread =
+            vec![Unread { what: What::Siblings, path: "VM \"a\"".into(), why: "not asked yet".into() }];
+        let seen = estimate(&before, &toy.now).unwrap();
+        assert_eq!(toy.stage.step(&seen, &toy.policy, &mut toy.notes), []);
+        (toy.now.vms, toy.now.unread) = (before.vms, vec![]);
+        toy.policy.helpers = Helpers::None;
+        assert_eq!(toy.second(0.5, 0.01), both(1024.0));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod cpusets;
 pub mod demand;
 mod hypothesis;
 pub mod lighten;
+mod moved;
 mod part;
 pub mod place;
 pub mod placement;
@@ -111,6 +112,9 @@ pub enum Why {
         /// pCPUs.
         available: Cpus,
     },
+    /// Helper threads weigh again what they did, for they use much.
+    #[error("its helper threads have work to do: as before")]
+    Busy,
     /// Helper threads weigh again what they did.
     #[error("its helper threads are not to weigh little any more: as before")]
     Unlightened,
@@ -121,12 +125,15 @@ pub enum Why {
         count: u32,
     },
     /// Most work was done with it.
-    #[error("it does most work with so many{}", over(*.over_share))]
+    #[error("it does most work with so many{}{}", over(*.over_share), waits(*.spins))]
     Fastest {
         /// pCPUs available meanwhile.
         available: Cpus,
         /// Work done, over that with VCPU-Bal's number; `None` if that did none.
         over_share: Option<f64>,
+        /// The number, and which part of the pCPUs used with it brings no work, by what they bring with the number with which
+        /// they bring most: waiting for each other. `None` where that is next to nothing, or too few units tell.
+        spins: Option<(u32, f64)>,
     },
     /// By how utilisation changed with the number of vCPUs.
     #[error("its utilisation grows or falls no more beyond so many, with {available} pCPUs available")]
@@ -197,6 +204,12 @@ fn part(lost: f64) -> String {
 
 fn time(us: f64) -> String {
     if us < 1000.0 { format!("{us:.0} us") } else { format!("{:.1} ms", us / 1000.0) }
+}
+
+fn waits(spins: Option<(u32, f64)>) -> String {
+    spins.map_or(String::new(), |(count, share)| {
+        format!("; {} of what it uses at {count} goes into waiting", part(share))
+    })
 }
 
 fn over(ratio: Option<f64>) -> String {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
+use super::moved::Moved;
 use super::policy::{Placer, Policy};
 use super::{Action, Outcome, placement};
 use crate::Time;
@@ -40,11 +41,12 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         acted: None,
         unmoved: BTreeSet::new(),
         hungry: BTreeMap::new(),
+        moved: Moved::default(),
     }))
 }
 
 /// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
-/// lever may change again.
+/// lever may change again. What cost work is put back ([`Moved`]).
 #[derive(Debug)]
 struct Placing {
     by: place::Policy,
@@ -57,11 +59,19 @@ struct Placing {
     unmoved: BTreeSet<VmId>,
     /// Who was measured as cache-hungry, and how: where its data fits, it shows no more traffic.
     hungry: BTreeMap<VmId, Classed>,
+    /// What the last placement brought.
+    moved: Moved,
 }
 
 impl Place for Placing {
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
         self.remember(seen);
+        let back = self.moved.judge(now, seen, policy);
+        if !back.is_empty() || self.moved.rests(now.at) {
+            self.since = None;
+            self.moved.mark(now);
+            return back;
+        }
         let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now));
         let ids: BTreeMap<&str, &VmId> =
             seen.vms.iter().map(|vm| (vm.seen.name.as_str(), &vm.seen.id)).collect();
@@ -70,7 +80,7 @@ impl Place for Placing {
             vm.class = known.unwrap_or(&vm.class).clone();
         }
         problem = problem.with(policy);
-        self.unmoved.retain(|id| now.vms.iter().any(|vm| vm.id == *id));
+        self.unmoved.retain(|id| now.may_lack_vms() || now.vms.iter().any(|vm| vm.id == *id));
         let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
         let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
         for vm in &mut problem.vms {
@@ -79,17 +89,21 @@ impl Place for Placing {
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
             self.since = None;
+            self.moved.mark(now);
             return actions;
         }
+        self.moved.mark_once(now);
         let lately = self.acted.is_some_and(|at| now.at.since(at) < self.lever);
-        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately {
+        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately || self.moved.tries() {
             return Vec::new();
         }
+        self.moved.begin(now);
         (self.since, self.acted) = (None, Some(now.at));
         actions
     }
 
     fn told(&mut self, outcome: &Outcome) {
+        self.moved.told(outcome);
         if outcome.action.lever == Lever::Nodes && outcome.result.is_err() {
             self.unmoved.insert(outcome.action.vm.clone());
         }
@@ -100,7 +114,7 @@ impl Placing {
     /// Who was measured as cache-hungry stays so while it fills what it got: once apart, its data may fit, and traffic that
     /// is gone is no reason to be put together again.
     fn remember(&mut self, seen: &HostEstimate) {
-        self.hungry.retain(|id, _| seen.vms.iter().any(|vm| vm.seen.id == *id));
+        self.hungry.retain(|id, _| seen.may_lack_vms() || seen.vms.iter().any(|vm| vm.seen.id == *id));
         for vm in &seen.vms {
             if vm.class.origin == Origin::Measured {
                 self.hungry.insert(vm.seen.id.clone(), vm.class.clone());
@@ -139,7 +153,7 @@ mod tests {
     use super::*;
     use crate::decide::Rule;
     use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
-    use crate::{CpuId, CpuSet};
+    use crate::{CpuId, CpuSet, Unread, What};
 
     /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
     fn stacked(second: u64) -> Snapshot {
@@ -207,6 +221,12 @@ mod tests {
         let refused = MachineError::Unsupported("its pages are locked".into());
         placing.told(&Outcome { action, result: Err(refused) });
         assert_eq!(moved(&mut *placing, 2), None);
+        // A look that misses the VM changes nothing in that.
+        let mut missed = Snapshot { vms: vec![], ..on_two_nodes(3) };
+        let path = "VM \"a\"".into();
+        missed.unread.push(Unread { what: What::Siblings, path, why: "not asked for yet".into() });
+        placing.place(&missed, &estimate(&on_two_nodes(2), &missed).unwrap(), &policy);
+        assert_eq!(moved(&mut *placing, 4), None);
     }
 
     #[test]

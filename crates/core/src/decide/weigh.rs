@@ -12,11 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::part::{may_use, online};
 use super::{AFTER_FAILURE, Action, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
 use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, Value, VmId, VmState};
 use crate::share::count;
-use crate::{Time, Weight};
+use crate::{CpuSet, Time, Weight};
 
 /// The least weight, of Linux and of what libvirt takes.
 const LEAST: f64 = 2.0;
@@ -67,8 +68,15 @@ struct Sibling<'a> {
 }
 
 impl Weighing {
-    /// Which weights to change, by what was granted, in the order of numbers. Without grants: all as they were.
-    pub fn step(&mut self, seen: &HostEstimate, granted: &[Granted], policy: &Policy) -> Vec<Action> {
+    /// Which weights to change, by what was granted of these pCPUs, in the order of numbers. Without grants: all as they
+    /// were.
+    pub fn step(
+        &mut self,
+        seen: &HostEstimate,
+        granted: &[Granted],
+        usable: &CpuSet,
+        policy: &Policy,
+    ) -> Vec<Action> {
         if granted.is_empty() && self.vms.values().all(|known| known.wrote.is_none()) {
             self.vms.clear();
             return Vec::new();
@@ -77,7 +85,8 @@ impl Weighing {
         if self.changed.is_some_and(|at| seen.at.since(at) < Duration::from_millis(policy.lever_ms)) {
             return Vec::new();
         }
-        let parts = if contended(seen, granted) { parts(seen, granted) } else { BTreeMap::new() };
+        let contended = contended(seen, granted, usable, policy);
+        let parts = if contended { parts(seen, granted, usable.len()) } else { BTreeMap::new() };
         let targets = self.targets(seen, &parts);
         let due = |vm: &VmState| {
             let (known, now) = (self.vms.get(&vm.id)?, vm.weight?.0);
@@ -129,7 +138,7 @@ impl Weighing {
     /// Whose the weights are: what is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, seen: &HostEstimate) {
         let here: BTreeSet<&VmId> = seen.vms.iter().map(|vm| &vm.seen.id).collect();
-        self.vms.retain(|id, _| here.contains(id));
+        self.vms.retain(|id, _| seen.may_lack_vms() || here.contains(id));
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
             let Some(Weight(now)) = vm.seen.weight else { continue };
             let before = self.before.get(&vm.seen.id);
@@ -185,21 +194,30 @@ impl Known {
 }
 
 /// Whether somebody has less than it asked for, and numbers of vCPUs do not see to the rest.
-fn contended(seen: &HostEstimate, granted: &[Granted]) -> bool {
+fn contended(seen: &HostEstimate, granted: &[Granted], usable: &CpuSet, policy: &Policy) -> bool {
+    if !granted.iter().any(|granted| granted.short) {
+        return false;
+    }
+    let online = online(seen);
     let stays = |number: usize| {
         let found = granted.binary_search_by_key(&number, |granted| granted.number);
-        found.map_or_else(|_| seen.vms[number].seen.online().len(), |at| granted[at].vcpus as usize)
+        let vm = &seen.vms[number];
+        match found {
+            Ok(at) => granted[at].vcpus as usize,
+            Err(_) if may_use(policy, &online, vm).meets(usable) => vm.seen.online().len(),
+            Err(_) => 0,
+        }
     };
-    let vcpus: usize = (0..seen.vms.len()).filter(|n| seen.vms[*n].seen.is_running_vm()).map(stays).sum();
-    granted.iter().any(|granted| granted.short) && vcpus > pcpus(seen)
+    let running = (0..seen.vms.len()).filter(|n| seen.vms[*n].seen.is_running_vm());
+    running.map(stays).sum::<usize>() > usable.len()
 }
 
 /// What each VM's part is, in pCPUs.
-fn parts(seen: &HostEstimate, granted: &[Granted]) -> BTreeMap<VmId, (Granted, f64)> {
+fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, (Granted, f64)> {
     let beyond = |granted: &Granted| (f64::from(granted.pcpus) - granted.guaranteed).max(0.0);
     let guaranteed: f64 = granted.iter().map(|granted| granted.guaranteed).sum();
     let wanted: f64 = granted.iter().map(beyond).sum();
-    let left = (count(pcpus(seen)) - guaranteed).max(0.0);
+    let left = (count(pcpus) - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
     let id = |granted: &Granted| seen.vms[granted.number].seen.id.clone();
     let part = |granted: &Granted| granted.guaranteed + factor * beyond(granted);
@@ -209,8 +227,4 @@ fn parts(seen: &HostEstimate, granted: &[Granted]) -> BTreeMap<VmId, (Granted, f
 /// Whether two weights are the same: they are whole numbers.
 fn same(a: f64, b: f64) -> bool {
     (a - b).abs() < 0.5
-}
-
-fn pcpus(seen: &HostEstimate) -> usize {
-    seen.pcpus.iter().filter(|pcpu| pcpu.online).count()
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cache::{CacheRate, Classed, classify, rate};
-use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState};
+use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState, lack_vms};
 use super::timeslices::Timeslices;
 use super::unsure::unsure;
 use crate::entitle::{
@@ -104,6 +104,14 @@ pub struct VmEstimate {
     pub binding: String,
     /// What holds each part of its entitlement; the amounts in them add up to it.
     pub reasons: Vec<String>,
+}
+
+impl HostEstimate {
+    /// Whether the later snapshot may lack VMs: [`Snapshot::may_lack_vms`].
+    #[must_use]
+    pub fn may_lack_vms(&self) -> bool {
+        lack_vms(&self.unread)
+    }
 }
 
 /// What happened between two snapshots of a machine, the earlier one first.

@@ -301,11 +301,22 @@ pub struct GuestVcpu {
     pub iowait_ns: Option<u64>,
 }
 
+/// Whether what could not be read are VMs: each is named as the path.
+pub(super) fn lack_vms(unread: &[Unread]) -> bool {
+    unread.iter().any(|unread| unread.what == What::Siblings && unread.path.starts_with("VM "))
+}
+
 impl Snapshot {
     /// The pCPUs that are there, and those of them that are offline.
     #[must_use]
     pub fn pcpu_sets(&self) -> (CpuSet, CpuSet) {
         let offline = self.pcpus.iter().filter(|pcpu| !pcpu.online);
         (self.pcpus.iter().map(|pcpu| pcpu.id).collect(), offline.map(|pcpu| pcpu.id).collect())
+    }
+
+    /// Whether VMs may be there that are not in it: some could not be read. Who is missing then has not ended for sure.
+    #[must_use]
+    pub fn may_lack_vms(&self) -> bool {
+        lack_vms(&self.unread)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Step};
 use corefit_core::machine::{Counters, Pcpu, Snapshot, Value, VcpuState, VmId, VmState};
-use corefit_core::{CpuId, Quota, Time, Weight};
+use corefit_core::{CpuId, Quota, Time, Unread, Weight, What};
 
 /// Something by the number of vCPUs.
 pub(crate) type ByCount = fn(u32) -> f64;
@@ -15,6 +15,8 @@ pub(crate) struct Toy {
     pub(crate) at: u64,
     pub(crate) pcpus: u32,
     pub(crate) vms: Vec<ToyVm>,
+    /// The VM that looks miss, as libvirt's do for a while after a restart.
+    pub(crate) missed: Option<usize>,
 }
 
 pub(crate) struct ToyVm {
@@ -29,15 +31,23 @@ pub(crate) struct ToyVm {
 
 impl Toy {
     pub(crate) fn new(pcpus: u32, vms: Vec<ToyVm>) -> Toy {
-        Toy { at: 0, pcpus, vms }
+        Toy { at: 0, pcpus, vms, missed: None }
     }
 
     pub(crate) fn observe(&self) -> Snapshot {
         let pcpu = |id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() };
+        let mut vms: Vec<VmState> = self.vms.iter().map(ToyVm::seen).collect();
+        let missed = self.missed.map(|missed| vms.remove(missed));
+        let unread = |vm: VmState| Unread {
+            what: What::Siblings,
+            path: format!("VM {:?}", vm.name),
+            why: "not asked for yet".into(),
+        };
         Snapshot {
             at: Time(self.at),
             pcpus: (0..self.pcpus).map(pcpu).collect(),
-            vms: self.vms.iter().map(ToyVm::seen).collect(),
+            vms,
+            unread: missed.map(unread).into_iter().collect(),
             ..Snapshot::default()
         }
     }

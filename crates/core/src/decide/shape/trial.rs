@@ -83,7 +83,7 @@ impl Score {
 impl Shaping {
     /// Which limits to change, by what was seen until now.
     pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
-        self.vms.retain(|id, _| now.vms.iter().any(|vm| vm.id == *id));
+        self.vms.retain(|id, _| now.may_lack_vms() || now.vms.iter().any(|vm| vm.id == *id));
         let mut actions = Vec::new();
         for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
             let rule = policy.of(&vm.name);

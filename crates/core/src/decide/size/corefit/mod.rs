@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::memory::{Mark, Memory, alike};
-use self::race::Entrant;
+use self::race::{Entrant, Race};
 pub use self::races::Races;
 use self::shape::{Climb, Form, Seen};
 use self::stat::{Look, Stat};
@@ -34,6 +34,7 @@ use super::published::keep;
 use super::{Choice, Size, Subject, whole};
 use crate::contest::cap;
 use crate::decide::Why;
+use crate::machine::VmId;
 use crate::{Cpus, Time};
 
 /// What searching may cost in the long run, as a part of the VM's time.
@@ -58,6 +59,8 @@ const TURN: f64 = 2.0;
 /// What a VM did is known for so long, s: what it does otherwise, and how it varies.
 const LATELY: f64 = 10.0;
 const VARIES: f64 = 120.0;
+/// A smaller spin share is not worth a word.
+const SPINS: f64 = 0.05;
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -286,14 +289,16 @@ impl Corefit {
             }
             return self.stay(subject);
         };
-        let Some(count) = race.count(id).filter(|_| over) else {
-            return trying(race.count(id).unwrap_or(subject.online), race.next());
-        };
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+        let Some(count) = race.count(id).filter(|_| over) else {
+            let choice = trying(race.count(id).unwrap_or(subject.online), race.next());
+            let why = if race.believes() { fastest(race, id, choice.count, part) } else { None };
+            return Choice { why: why.map_or(choice.why, |(_, why)| why), ..choice };
+        };
         let available = subject.clamp(whole(part));
         self.mode = Mode::Watch;
         self.lost += race.lost;
-        let Some((stat, gain)) = race.found(id) else {
+        let Some((stat, why)) = fastest(race, id, count, part) else {
             if self.counted {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
                 self.settle_at_bal(subject);
@@ -310,7 +315,6 @@ impl Corefit {
         let marks: BTreeMap<u32, Mark> =
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
-        let why = Why::Fastest { available: Cpus(part), over_share: gain };
         let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
         let soon = race.left_others;
         let found = Found { seen: race.proof(id), ..Found::new(count, why, available, mark) };
@@ -418,6 +422,15 @@ impl Size for Corefit {
 
 fn trying(count: u32, next: Duration) -> Choice {
     Choice { count, why: Why::Trying { count }, next: Some(next) }
+}
+
+/// What it did with so many in a race, and why it is to have them; `None` if nobody counted its work.
+fn fastest(race: &Race, id: &VmId, count: u32, part: f64) -> Option<(Stat, Why)> {
+    let (stat, over_share) = race.found(id)?;
+    let seen = race.seen(id);
+    let spins = stat.spins(seen.iter().map(|(_, stat)| stat)).filter(|share| *share >= SPINS);
+    let spins = spins.map(|share| (count, share));
+    Some((stat, Why::Fastest { available: Cpus(part), over_share, spins }))
 }
 
 /// What a VM did; `None` where nobody counted.

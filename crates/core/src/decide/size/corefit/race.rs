@@ -241,6 +241,12 @@ impl Race {
         Some((if proof.seconds > 0.0 { *proof } else { *best }, gain))
     }
 
+    /// Whether what it has now was best, and is only to be proven.
+    pub(super) fn believes(&self) -> bool {
+        let best = || self.stage == Stage::Proof && self.best() == Some(self.turn);
+        !self.via && (self.stage == Stage::Back || best())
+    }
+
     /// When to look next.
     pub(super) fn next(&self) -> Duration {
         match self.stage {

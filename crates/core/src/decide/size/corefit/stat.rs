@@ -1,5 +1,8 @@
 //! What a VM did with a count, and how much that tells.
 
+/// Fewer units tell nothing of what a pCPU second brings: as many as a race waits for.
+const ENOUGH: f64 = 8.0;
+
 /// What one look at a VM showed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
@@ -84,6 +87,19 @@ impl Stat {
         (self.seconds > 0.0).then(|| self.used / self.seconds)
     }
 
+    /// Units per pCPU second used; `None` where hardly any were counted, or used.
+    fn per_used(&self) -> Option<f64> {
+        (self.units >= ENOUGH && self.used > 0.0).then(|| self.units / self.used)
+    }
+
+    /// Which part of what is used brings no work, by the best that a pCPU second brought in one of these: spinning and what
+    /// else waiting costs (docs/model.md, "Spin share").
+    pub(super) fn spins<'a>(&self, others: impl Iterator<Item = &'a Stat>) -> Option<f64> {
+        let own = self.per_used()?;
+        let best = others.filter_map(Stat::per_used).fold(own, f64::max);
+        Some(1.0 - own / best)
+    }
+
     /// How its looks' units vary: the sum over looks of (units - expected)^2 / expected, and one less than looks.
     pub(super) fn varies(&self) -> (f64, f64) {
         if self.units <= 0.0 || self.looks < 2 {
@@ -103,5 +119,22 @@ impl Stat {
     pub(super) fn chance(&self, bursts: f64) -> f64 {
         let units = self.units.max(1.0);
         (bursts / units).sqrt().max(1.0 / units)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spin_share_is_what_the_best_count_would_not_need() {
+        let stat = |units, used| Stat { seconds: 10.0, units, used, ..Stat::default() };
+        let (two, eight) = (stat(100.0, 20.0), stat(124.0, 40.0));
+        let share = |now: &Stat, others: &[Stat]| now.spins(others.iter()).map(|s| (100.0 * s).round());
+        assert_eq!(share(&eight, &[two, eight]), Some(38.0), "3.1 units instead of 5");
+        assert_eq!(share(&two, &[two, eight]), Some(0.0));
+        assert_eq!(share(&eight, &[stat(7.0, 0.1)]), Some(0.0), "seven units tell nothing");
+        assert_eq!(share(&stat(7.0, 0.1), &[two]), None);
+        assert_eq!(share(&stat(100.0, 0.0), &[two]), None);
     }
 }
