@@ -77,6 +77,11 @@ struct Guest {
     changed: Option<(Instant, Option<Option<Time>>)>,
 }
 
+enum Answer {
+    View(GuestView),
+    Count(Option<(u64, Time)>),
+}
+
 impl Agents {
     pub(super) fn new(uri: &str, every: Duration) -> Agents {
         let (board, crew) = (Arc::default(), Crew::default());
@@ -198,6 +203,23 @@ impl Guest {
         (self.view, self.error, self.failures, self.next) = (Some((now, view)), None, 0, asked + pause);
     }
 
+    /// Takes a count that was asked for alone at that time.
+    fn counted(&mut self, asked: Instant, work: Option<(u64, Time)>, every: Duration) {
+        let Some((at, view)) = self.view.take() else { return };
+        self.answered(asked, GuestView { work, ..view }, every);
+        if let Some((when, _)) = &mut self.view {
+            *when = at;
+        }
+    }
+
+    /// Whether its count is all that there is to ask for: the rest is known from after the last change of its vCPUs, and not
+    /// due before `every` is over again.
+    fn counts_only(&self, every: Duration) -> bool {
+        let since = |at: Instant| self.changed.is_none_or(|(changed, _)| at > changed);
+        let known = self.view.as_ref().is_some_and(|(at, _)| since(*at) && at.elapsed() + COUNTING / 2 < every);
+        known && self.error.is_none() && self.work.is_some_and(|(came, _)| came.elapsed() <= COUNTED)
+    }
+
     fn fail(&mut self, why: String, every: Duration) {
         self.failures += 1;
         let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
@@ -221,7 +243,8 @@ fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
 
 fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Duration) {
     for key in due {
-        let Some(mut files) = lock(board).guests.get(key).map(|guest| guest.files) else { continue };
+        let known = lock(board).guests.get(key).map(|guest| (guest.files, guest.counts_only(every)));
+        let Some((mut files, counts_only)) = known else { continue };
         begin(board, Some(key.clone()));
         let asked = Instant::now();
         let answer = connection.domain(&key.0).and_then(|domain| {
@@ -229,14 +252,19 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
                 return Err(Failure { kind: Kind::NoDomain, text: "it ended".into() });
             }
             let mut ask = |command: &str| domain.agent(command, ANSWER);
-            Ok(guest::view(&mut files, &mut ask))
+            Ok(if counts_only {
+                guest::count(&mut ask).map(Answer::Count)
+            } else {
+                guest::view(&mut files, &mut ask).map(Answer::View)
+            })
         });
         begin(board, None);
         let mut board = lock(board);
         let Some(guest) = board.guests.get_mut(key) else { continue };
         guest.files = files;
         match answer {
-            Ok(Ok(view)) => guest.answered(asked, view, every),
+            Ok(Ok(Answer::View(view))) => guest.answered(asked, view, every),
+            Ok(Ok(Answer::Count(work))) => guest.counted(asked, work, every),
             Ok(Err(why)) => guest.fail(why, every),
             Err(error) if error.kind == Kind::NoDomain => {}
             Err(error) => {
@@ -312,6 +340,34 @@ mod tests {
         assert_eq!(answer(Instant::now(), 3), 1);
         assert_eq!(answer(Instant::now(), 4), 4);
         assert_eq!(answer(Instant::now(), 5), 5);
+    }
+
+    #[test]
+    fn who_counts_is_asked_for_that_alone_while_the_rest_is_fresh() {
+        let every = Duration::from_secs(5);
+        let before = |s: u64| Instant::now().checked_sub(Duration::from_secs(s)).unwrap();
+        let view = |work| GuestView { runnable: Some(3), work, ..GuestView::default() };
+        let mut guest = Guest::new(before(9));
+        assert!(!guest.counts_only(every), "nothing is known");
+        guest.answered(before(9), view(None), every);
+        assert!(!guest.counts_only(every), "nobody counts");
+        guest.answered(before(1), view(Some((1, Time(1)))), every);
+        assert!(guest.counts_only(every));
+        // What is not asked for gets no younger by that.
+        guest.view.as_mut().unwrap().0 = before(3);
+        guest.counted(before(1), Some((2, Time(2))), every);
+        let (at, known) = guest.view.clone().unwrap();
+        assert!(at.elapsed() >= Duration::from_secs(3) && known.runnable == Some(3));
+        assert_eq!(guest.work.unwrap().1, (2, Time(2)));
+        assert!(guest.counts_only(every));
+        guest.view.as_mut().unwrap().0 = before(5);
+        assert!(!guest.counts_only(every), "the rest is due");
+        guest.view.as_mut().unwrap().0 = before(1);
+        guest.changed = Some((Instant::now(), None));
+        assert!(!guest.counts_only(every), "its vCPUs were changed since");
+        guest.changed = None;
+        guest.fail("no answer".into(), every);
+        assert!(!guest.counts_only(every));
     }
 
     #[test]

@@ -27,20 +27,12 @@ pub(super) fn view<E: ToString>(
     files: &mut bool,
     ask: &mut impl FnMut(&str) -> Result<String, E>,
 ) -> Result<GuestView, String> {
-    let mut ask = |command: &str, arguments: Value| -> Result<Value, String> {
-        let command = match arguments {
-            Value::Null => json!({ "execute": command }),
-            arguments => json!({ "execute": command, "arguments": arguments }),
-        };
-        let answer = ask(&command.to_string()).map_err(|e| e.to_string())?;
-        let answer: Value = serde_json::from_str(&answer).map_err(|e| format!("no JSON: {e}"))?;
-        Ok(answer["return"].clone())
-    };
+    let mut ask = commands(ask);
     if *files {
         match read(&mut ask, "/proc/stat", ENOUGH) {
             Ok(text) => {
                 let mut view = proc_stat(&text)?;
-                view.work = work(&mut ask);
+                view.work = work(&mut ask).ok().flatten();
                 return Ok(view);
             }
             Err(error) if refuses(&error) => *files = false,
@@ -62,10 +54,40 @@ pub(super) fn refuses(error: &str) -> bool {
         .any(|text| error.contains(text))
 }
 
-/// What its programs say that they have done; `None` if nobody counts, or that cannot be read.
-fn work(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Option<(u64, Time)> {
-    let work = progress::parse(&read(ask, progress::PATH, SMALL).ok()?)?;
-    Some((work.units, work.at))
+/// What its programs say that they have done, and nothing else: half of the commands, each of which takes a guest whose
+/// instructions are emulated 2 ms of a vCPU (measured here). `None` if nobody counts, or what is there makes no sense.
+///
+/// # Errors
+/// That of the agent, if it does not answer.
+pub(super) fn count<E: ToString>(
+    ask: &mut impl FnMut(&str) -> Result<String, E>,
+) -> Result<Option<(u64, Time)>, String> {
+    work(&mut commands(ask))
+}
+
+fn work(
+    ask: &mut impl FnMut(&str, Value) -> Result<Value, String>,
+) -> Result<Option<(u64, Time)>, String> {
+    match read(ask, progress::PATH, SMALL) {
+        Ok(text) => Ok(progress::parse(&text).map(|work| (work.units, work.at))),
+        Err(error) if refuses(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Commands with their arguments, and what they return.
+fn commands<E: ToString>(
+    ask: &mut impl FnMut(&str) -> Result<String, E>,
+) -> impl FnMut(&str, Value) -> Result<Value, String> {
+    move |command: &str, arguments: Value| {
+        let command = match arguments {
+            Value::Null => json!({ "execute": command }),
+            arguments => json!({ "execute": command, "arguments": arguments }),
+        };
+        let answer = ask(&command.to_string()).map_err(|e| e.to_string())?;
+        let answer: Value = serde_json::from_str(&answer).map_err(|e| format!("no JSON: {e}"))?;
+        Ok(answer["return"].clone())
+    }
 }
 
 fn read(
