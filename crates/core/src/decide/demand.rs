@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from `BUSY` on) as
-//! many as there are threads to run (P x N), or one more where run queues cannot be seen; else those that are used.
+//! many as there are threads to run (P x N), or one more where run queues cannot be seen; else those that are used. Nor does it
+//! print which of them takes U smoothed (formula 5): here [`Ewma`] alone (docs/model.md, "Wanted").
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
