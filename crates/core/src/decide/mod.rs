@@ -14,6 +14,7 @@ mod cpusets;
 pub mod demand;
 mod hypothesis;
 pub mod lighten;
+mod moved;
 mod part;
 pub mod place;
 pub mod placement;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
+use super::moved::Moved;
 use super::policy::{Placer, Policy};
 use super::{Action, Outcome, placement};
 use crate::Time;
@@ -40,11 +41,12 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         acted: None,
         unmoved: BTreeSet::new(),
         hungry: BTreeMap::new(),
+        moved: Moved::default(),
     }))
 }
 
 /// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
-/// lever may change again.
+/// lever may change again. What cost work is put back ([`Moved`]).
 #[derive(Debug)]
 struct Placing {
     by: place::Policy,
@@ -57,11 +59,19 @@ struct Placing {
     unmoved: BTreeSet<VmId>,
     /// Who was measured as cache-hungry, and how: where its data fits, it shows no more traffic.
     hungry: BTreeMap<VmId, Classed>,
+    /// What the last placement brought.
+    moved: Moved,
 }
 
 impl Place for Placing {
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
         self.remember(seen);
+        let back = self.moved.judge(now, seen, policy);
+        if !back.is_empty() || self.moved.rests(now.at) {
+            self.since = None;
+            self.moved.mark(now);
+            return back;
+        }
         let mut problem = Problem::of_estimate(seen, &Topology::of_snapshot(now));
         let ids: BTreeMap<&str, &VmId> =
             seen.vms.iter().map(|vm| (vm.seen.name.as_str(), &vm.seen.id)).collect();
@@ -79,17 +89,21 @@ impl Place for Placing {
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
             self.since = None;
+            self.moved.mark(now);
             return actions;
         }
+        self.moved.mark_once(now);
         let lately = self.acted.is_some_and(|at| now.at.since(at) < self.lever);
-        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately {
+        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately || self.moved.tries() {
             return Vec::new();
         }
+        self.moved.begin(now);
         (self.since, self.acted) = (None, Some(now.at));
         actions
     }
 
     fn told(&mut self, outcome: &Outcome) {
+        self.moved.told(outcome);
         if outcome.action.lever == Lever::Nodes && outcome.result.is_err() {
             self.unmoved.insert(outcome.action.vm.clone());
         }

@@ -1,0 +1,303 @@
+//! Whether a placement cost work: what those that it moved counted before and after.
+//!
+//! ```text
+//!          placed            window over
+//! Resting ────────▶ Trying ──────────────▶ no less than before: it stays
+//!    ▲                 │ less by more than the deadband
+//!    └── put back ◀────┘   (the rest is twice as long each time)
+//! ```
+//!
+//! Placements are chosen by the throughput that a model predicts. They are judged by progress alone: who counts nothing says
+//! nothing, for what it uses and waits for changes with what its neighbours want. A window is as long as the dwell, and as
+//! the time between two changes of a lever; the one before is as long as another placement was worth it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Action, Outcome, Policy, Why};
+use crate::machine::{HostEstimate, Lever, Snapshot, Value, VmId, VmState};
+use crate::share::count;
+use crate::{CpuSet, Time};
+
+/// How long nothing is placed after what cost work was put back, at first and at most. Ours.
+const REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// A VM that wants fewer pCPUs has nothing to do.
+const IDLE: f64 = 0.1;
+/// One unit at each end of a window says nothing.
+const ENDS: f64 = 2.0;
+
+/// The last placement, and what those did whom it moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// The begin of the window before the next one.
+    before: Option<Counts>,
+    trial: Option<Trial>,
+    rest: Duration,
+    until: Time,
+}
+
+/// A placement that is tried.
+#[derive(Debug)]
+struct Trial {
+    /// Units per second before it.
+    rates: BTreeMap<VmId, f64>,
+    /// What was done, and what was read back.
+    done: Vec<(Action, Value)>,
+    /// The look after it.
+    since: Option<Counts>,
+}
+
+/// What was counted until a look: units, when by a clock of whoever counts, and the vCPUs online.
+#[derive(Clone, Debug)]
+struct Counts {
+    at: Time,
+    of: BTreeMap<VmId, (f64, Option<Time>, CpuSet)>,
+}
+
+impl Moved {
+    /// Nothing is worth another placement now: the window before one begins here.
+    pub(super) fn mark(&mut self, now: &Snapshot) {
+        self.before = Some(Counts::of(now));
+    }
+
+    /// Another placement is worth it.
+    pub(super) fn mark_once(&mut self, now: &Snapshot) {
+        self.before.get_or_insert_with(|| Counts::of(now));
+    }
+
+    /// Whether one is tried.
+    pub(super) fn tries(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Whether nothing is to be placed for a while.
+    pub(super) fn rests(&self, at: Time) -> bool {
+        at < self.until
+    }
+
+    /// A placement is asked for.
+    pub(super) fn begin(&mut self, now: &Snapshot) {
+        let rate = |vm: &VmState| {
+            let (units, seconds) = self.before.as_ref()?.grown(vm, now.at)?;
+            (units > 0.0).then(|| (vm.id.clone(), units / seconds))
+        };
+        let rates = now.vms.iter().filter_map(rate).collect();
+        self.trial = Some(Trial { rates, done: Vec::new(), since: None });
+    }
+
+    /// What became of an action.
+    pub(super) fn told(&mut self, outcome: &Outcome) {
+        let placed = matches!(outcome.action.why, Why::Placed(_) | Why::Nodes);
+        if let (true, Some(trial), Ok(read)) = (placed, &mut self.trial, &outcome.result) {
+            trial.done.push((outcome.action.clone(), read.clone()));
+        }
+    }
+
+    /// What to put back: if work fell by more than the deadband, everything that nobody else has changed since.
+    pub(super) fn judge(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
+        let Some(mut trial) = self.trial.take_if(|trial| !trial.done.is_empty()) else {
+            self.trial = None;
+            return Vec::new();
+        };
+        let since = trial.since.get_or_insert_with(|| Counts::of(now));
+        let window = policy.dwell().max(Duration::from_millis(policy.lever_ms));
+        if now.at.since(since.at) < window {
+            self.trial = Some(trial);
+            return Vec::new();
+        }
+        let moved: BTreeSet<&VmId> = trial.done.iter().map(|(action, _)| &action.vm).collect();
+        let busy = seen.vms.iter().filter(|vm| {
+            let wants = |of: Option<crate::Cpus>| of.map_or(0.0, |cpus| cpus.0);
+            wants(vm.activity.used) + wants(vm.activity.waiting) >= IDLE
+        });
+        let busy: BTreeSet<&VmId> = busy.map(|vm| &vm.seen.id).collect();
+        // Work over what it would have been.
+        let part = |vm: &VmState| {
+            let before =
+                trial.rates.get(&vm.id).filter(|_| moved.contains(&vm.id) && busy.contains(&vm.id))?;
+            let (units, seconds) = since.grown(vm, now.at)?;
+            Some((units + ENDS) / (before * seconds))
+        };
+        let parts: Vec<f64> = now.vms.iter().filter_map(part).collect();
+        if parts.iter().sum::<f64>() >= (1.0 - policy.deadband) * count(parts.len()) {
+            self.before = trial.since;
+            return Vec::new();
+        }
+        self.rest = (self.rest * 2).clamp(REST, LONGEST_REST);
+        self.until = now.at + self.rest;
+        trial.done.iter().rev().filter_map(|(action, read)| back(action, read, now)).collect()
+    }
+}
+
+impl Counts {
+    fn of(now: &Snapshot) -> Counts {
+        let count = |vm: &VmState| Some((vm.id.clone(), (vm.progress?, vm.progress_at, vm.online())));
+        Counts { at: now.at, of: now.vms.iter().filter_map(count).collect() }
+    }
+
+    /// Units that a VM counted since, and in how many seconds; `None` if that is not known, or it has other vCPUs now.
+    fn grown(&self, vm: &VmState, now: Time) -> Option<(f64, f64)> {
+        let (units, at, online) = self.of.get(&vm.id)?;
+        let over = match (at, vm.progress_at) {
+            (Some(at), Some(now)) => now.since(*at),
+            (None, None) => now.since(self.at),
+            _ => return None,
+        };
+        // A control group's are its pCPUs.
+        let same = vm.is_group() || *online == vm.online();
+        let grown = vm.progress? - units;
+        (same && grown >= 0.0 && !over.is_zero()).then_some((grown, over.as_secs_f64()))
+    }
+}
+
+/// The way back, if it is known, and nobody else has changed it since. What is set may be seen late.
+fn back(action: &Action, read: &Value, now: &Snapshot) -> Option<Action> {
+    let vm = now.vms.iter().find(|vm| vm.id == action.vm)?;
+    let current = match action.lever {
+        Lever::Affinity(vcpu) => Value::Pcpus(vm.vcpus.get(usize::try_from(vcpu).ok()?)?.affinity.clone()?),
+        _ => Value::Nodes(vm.memory_nodes.clone()),
+    };
+    let to = action.from.clone().filter(|from| current == *read || current == *from)?;
+    Some(Action { from: Some(current), to, why: Why::NoGain, ..action.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Placer;
+    use super::super::place::placer;
+    use super::*;
+    use crate::CpuId;
+    use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A VM of two busy vCPUs on one pCPU of two, which counts its work; looked at once a second.
+    struct Toy {
+        placer: Box<dyn super::super::place::Place + Send>,
+        policy: Policy,
+        now: Snapshot,
+    }
+
+    impl Toy {
+        fn new() -> Toy {
+            let on = |cpu: u32| std::iter::once(CpuId(cpu)).collect::<CpuSet>();
+            let zero = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
+            let vcpu =
+                VcpuState { online: true, affinity: Some(on(0)), counters: zero, ..VcpuState::default() };
+            let vm = VmState {
+                id: VmId("a".into()),
+                name: "a".into(),
+                vcpus: vec![vcpu; 2],
+                progress: Some(0.0),
+                ..VmState::default()
+            };
+            let pcpu = |id| Pcpu {
+                id: CpuId(id),
+                online: true,
+                node: Some(0),
+                package: Some(0),
+                siblings: Some(on(id)),
+                idle_ns: None,
+                steal_ns: None,
+            };
+            let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
+            let now = Snapshot { pcpus: vec![pcpu(0), pcpu(1)], vms: vec![vm], ..Snapshot::default() };
+            Toy { placer: placer(&policy).unwrap(), policy, now }
+        }
+
+        fn vm(&mut self) -> &mut VmState {
+            &mut self.now.vms[0]
+        }
+
+        fn sets(&self) -> [String; 2] {
+            [0, 1].map(|vcpu: usize| self.now.vms[0].vcpus[vcpu].affinity.as_ref().unwrap().to_string())
+        }
+
+        /// A second in which it counts so many units on one pCPU, and so many on two, and is so busy; whether something is
+        /// moved.
+        fn second(&mut self, [one, two]: [f64; 2], busy: f64) -> bool {
+            let before = self.now.clone();
+            self.now.at = Time(before.at.0 + SECOND);
+            let sets = self.sets();
+            let units = if sets[0] == sets[1] { one } else { two };
+            let vm = self.vm();
+            vm.progress = vm.progress.map(|all| all + units);
+            for counters in vm.vcpus.iter_mut().map(|vcpu| &mut vcpu.counters) {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "half a second")]
+                let more = |ns: Option<u64>| ns.map(|ns| ns + (busy * 0.5 * SECOND as f64) as u64);
+                (counters.run_ns, counters.wait_ns) = (more(counters.run_ns), more(counters.wait_ns));
+            }
+            let seen = estimate(&before, &self.now).unwrap();
+            let actions = self.placer.place(&self.now, &seen, &self.policy);
+            for action in &actions {
+                let (Lever::Affinity(vcpu), Value::Pcpus(set)) = (action.lever, &action.to) else {
+                    panic!("{action:?}")
+                };
+                self.vm().vcpus[vcpu as usize].affinity = Some(set.clone());
+                self.placer.told(&Outcome { action: action.clone(), result: Ok(action.to.clone()) });
+            }
+            !actions.is_empty()
+        }
+
+        /// Seconds, of so many, in which something was moved.
+        fn seconds(&mut self, all: usize, units: [f64; 2], busy: f64) -> Vec<usize> {
+            (0..all).filter(|_| self.second(units, busy)).collect()
+        }
+    }
+
+    #[test]
+    fn a_placement_with_which_less_work_is_done_is_put_back_and_tried_more_and_more_rarely() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(200, [100.0, 80.0], 1.0), [3, 7, 40, 44, 107, 111], "30 s, then 60");
+        assert_eq!(toy.sets(), ["0", "0"]);
+    }
+
+    #[test]
+    fn one_with_which_as_much_is_done_stays_and_so_does_one_of_a_vm_that_counts_nothing_or_is_idle() {
+        for units in [[100.0, 96.0], [100.0, 200.0], [0.0, 0.0], [0.6, 0.3]] {
+            let mut toy = Toy::new();
+            assert_eq!(toy.seconds(60, units, 1.0), [3], "{units:?}");
+            assert_ne!(toy.sets(), ["0", "0"]);
+        }
+        let mut silent = Toy::new();
+        silent.vm().progress = None;
+        assert_eq!(silent.seconds(60, [100.0, 80.0], 1.0), [3]);
+        let mut ended = Toy::new();
+        assert_eq!(ended.seconds(4, [100.0, 100.0], 1.0), [3]);
+        assert_eq!(ended.seconds(60, [0.0, 0.0], 0.0), [], "it has nothing to do any more");
+    }
+
+    #[test]
+    fn what_somebody_else_pinned_since_stands() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), [3]);
+        let moved = usize::from(toy.sets()[1] != "0");
+        toy.vm().vcpus[moved].affinity = "0-1".parse().ok();
+        assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), []);
+        assert_eq!(toy.sets()[moved], "0-1");
+    }
+
+    #[test]
+    fn settings_that_are_seen_late_are_put_back_all_the_same() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), [3]);
+        let moved = usize::from(toy.sets()[1] != "0");
+        toy.vm().vcpus[moved].affinity = "0".parse().ok();
+        assert_eq!(toy.seconds(4, [50.0, 50.0], 1.0), [3]);
+    }
+
+    #[test]
+    fn what_could_not_be_placed_is_not_judged() {
+        let mut toy = Toy::new();
+        for _ in 0..4 {
+            let before = toy.now.clone();
+            toy.now.at = Time(before.at.0 + SECOND);
+            let seen = estimate(&before, &toy.now).unwrap();
+            for action in toy.placer.place(&toy.now, &seen, &toy.policy) {
+                toy.placer.told(&Outcome { action, result: Err(MachineError::Gone("away".into())) });
+            }
+        }
+        assert_eq!(toy.seconds(4, [100.0, 80.0], 1.0), [3], "it is tried again after the dwell");
+    }
+}
