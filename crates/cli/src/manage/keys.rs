@@ -31,7 +31,7 @@ const SHAPES: &[&str] = &["none", "burst", "long-period", "proportional", "slice
 const MS: &str = "a whole number of milliseconds";
 
 /// Every key there is; of all rules once.
-const KEYS: [(&str, Kind); 32] = [
+const KEYS: [(&str, Kind); 33] = [
     ("machine", Kind::Text("a machine's name in quotes, such as \"libvirt\"")),
     ("apply", Kind::Flag),
     ("tell", Kind::Flag),
@@ -40,6 +40,7 @@ const KEYS: [(&str, Kind); 32] = [
     ("policy", Kind::Table),
     ("policy.interval_ms", Kind::Whole(0, i64::MAX, "a whole number of milliseconds from 50 to 3600000")),
     ("policy.demand", Kind::OneOf(&["ewma", "pid", "ftds", "aisd"])),
+    ("policy.smooth", Kind::Flag),
     ("policy.arbitrate", Kind::OneOf(&["none", "fcfs", "priority", "max-min"])),
     ("policy.size", Kind::OneOf(SIZES)),
     ("policy.weigh", Kind::OneOf(&["none", "grants"])),

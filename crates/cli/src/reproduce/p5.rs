@@ -113,6 +113,7 @@ fn turnover(jobs: &Jobs, busy: &[usize], arbitrate: Arbiter, seed: u64) -> Resul
     let mut controller = Controller::new(Policy {
         arbitrate,
         demand: Forecast::Ftds,
+        smooth: true,
         size: Sizer::None,
         interval_ms: INTERVAL_MS,
         vm: vec![important],

@@ -116,7 +116,7 @@ impl Controller {
         if policy.arbitrate != self.policy.arbitrate {
             self.arbiter = arbiter(policy.arbitrate);
         }
-        if policy.demand != self.policy.demand {
+        if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) {
             self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
         }
         self.placer = placer(&policy);

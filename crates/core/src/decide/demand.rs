@@ -6,7 +6,7 @@
 //!
 //! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from `BUSY` on) as
 //! many as there are threads to run (P x N), or one more where run queues cannot be seen; else those that are used. Nor does it
-//! print which of them takes U smoothed (formula 5): here [`Ewma`] alone (docs/model.md, "Wanted").
+//! print which of them takes U smoothed (formula 5): here [`Ewma`] alone unless the policy says `smooth` (docs/model.md, "Wanted").
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -104,25 +104,52 @@ pub trait Predict: Debug {
 /// One by its name.
 #[must_use]
 pub fn predictor(name: Forecast, policy: &Policy) -> Box<dyn Predict + Send> {
-    match name {
-        Forecast::Ewma => Box::new(Ewma::default()),
+    let of_utilisation: Box<dyn Predict + Send> = match name {
+        Forecast::Ewma => return Box::new(Ewma::default()),
         Forecast::Pid => Box::new(Pid::default()),
         Forecast::Ftds => Box::new(Ftds::new(policy.dwell())),
         Forecast::Aisd => Box::new(Aisd::default()),
+    };
+    if policy.smooth {
+        Box::new(Smoothed { mean: Mean::default(), of_mean: of_utilisation })
+    } else {
+        of_utilisation
     }
 }
 
 /// The mean that forgets, of the utilisation (formula 5).
 #[derive(Debug, Default)]
+struct Mean(Option<f64>);
+
+impl Mean {
+    fn of(&mut self, utilisation: f64) -> f64 {
+        *self.0.insert(self.0.map_or(utilisation, |mean| (1.0 - GAMMA) * mean + GAMMA * utilisation))
+    }
+}
+
+/// What the mean asks for.
+#[derive(Debug, Default)]
 pub struct Ewma {
-    mean: Option<f64>,
+    mean: Mean,
 }
 
 impl Predict for Ewma {
     fn wants(&mut self, seen: &Monitored, online: u32, _: Time) -> f64 {
-        let mean = self.mean.map_or(seen.utilisation, |mean| (1.0 - GAMMA) * mean + GAMMA * seen.utilisation);
-        self.mean = Some(mean);
-        asked(seen, mean, f64::from(online))
+        asked(seen, self.mean.of(seen.utilisation), f64::from(online))
+    }
+}
+
+/// Another forecast, of the mean.
+#[derive(Debug)]
+struct Smoothed {
+    mean: Mean,
+    of_mean: Box<dyn Predict + Send>,
+}
+
+impl Predict for Smoothed {
+    fn wants(&mut self, seen: &Monitored, online: u32, at: Time) -> f64 {
+        let utilisation = self.mean.of(seen.utilisation);
+        self.of_mean.wants(&Monitored { utilisation, ..*seen }, online, at)
     }
 }
 
@@ -251,6 +278,16 @@ mod tests {
         ewma.wants(&seen(0.0), 1, at(0));
         assert!((ewma.wants(&seen(0.5), 1, at(1)) - 0.1).abs() < 1e-12);
         assert!((ewma.wants(&seen(0.5), 1, at(2)) - 0.18).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_smoothed_first_is_wanted_some_looks_later() {
+        let busy_at = |smooth| {
+            let mut ftds = predictor(Forecast::Ftds, &Policy { smooth, ..Policy::default() });
+            ftds.wants(&seen(0.0), 2, at(0));
+            (1..40).find(|s| ftds.wants(&seen(1.0), 2, at(*s)) >= 3.0)
+        };
+        assert_eq!((busy_at(false), busy_at(true)), (Some(1), Some(11)), "1 - 0.8^11 > 0.9");
     }
 
     #[test]

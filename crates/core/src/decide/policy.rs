@@ -16,6 +16,8 @@ pub struct Policy {
     pub interval_ms: u64,
     /// What a VM is going to want.
     pub demand: Forecast,
+    /// Forecasts take the smoothed utilisation of XenMVM's monitor (P5, formula 5), and so are late by some ten looks.
+    pub smooth: bool,
     /// Who is served first when there is not enough.
     pub arbitrate: Arbiter,
     /// How many vCPUs a VM has online.
@@ -192,6 +194,7 @@ impl Default for Policy {
         Policy {
             interval_ms: 1000,
             demand: Forecast::default(),
+            smooth: false,
             arbitrate: Arbiter::default(),
             size: Sizer::default(),
             weigh: Weigher::default(),
