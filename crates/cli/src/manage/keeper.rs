@@ -209,8 +209,11 @@ impl Keeper {
         let read = machine.current(vm, *lever);
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
             entry.ours(read.clone());
-            // A guest may still be on its way.
+            // A guest may still be on its way: to the last of what we wrote.
             entry.pending = *lever == Lever::Online && !same(read, to);
+            if entry.pending {
+                entry.ours(to.clone());
+            }
         }
         if *lever == Lever::Told {
             self.told_at.insert(vm.clone(), now);
@@ -299,13 +302,31 @@ impl Keeper {
             }
         }
         self.forget(machine, snapshot);
-        if before != self.journal.entries().len()
+        let arrived = self.arrive(machine, snapshot);
+        if (arrived || before != self.journal.entries().len())
             && let Err(error) = self.journal.write()
         {
             notes.push(format!("the journal cannot be written: {error}"));
         }
         self.take_notes_back(machine);
         notes
+    }
+
+    /// Guests that were on their way to what was asked of them and have come there: from now on another number is somebody
+    /// else's. Whether there are some.
+    fn arrive(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> bool {
+        let seen = |vm: &VmId| snapshot.vms.iter().find(|seen| seen.id == *vm).map(VmState::online);
+        let mut arrived = false;
+        for entry in self.journal.entries_mut().iter_mut().filter(|e| e.pending && e.lever == Lever::Online) {
+            let Some(to @ Value::Vcpus(set)) = entry.wrote.last() else { continue };
+            // A look may be of before it was asked.
+            if seen(&entry.vm).as_ref() == Some(set)
+                && machine.current(&entry.vm, entry.lever).is_ok_and(|now| same(&now, to))
+            {
+                (entry.pending, arrived) = (false, true);
+            }
+        }
+        arrived
     }
 
     /// What is known of VMs that are there no more.

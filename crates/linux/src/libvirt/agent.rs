@@ -216,7 +216,8 @@ impl Guest {
     /// due before `every` is over again.
     fn counts_only(&self, every: Duration) -> bool {
         let since = |at: Instant| self.changed.is_none_or(|(changed, _)| at > changed);
-        let known = self.view.as_ref().is_some_and(|(at, _)| since(*at) && at.elapsed() + COUNTING / 2 < every);
+        let known =
+            self.view.as_ref().is_some_and(|(at, _)| since(*at) && at.elapsed() + COUNTING / 2 < every);
         known && self.error.is_none() && self.work.is_some_and(|(came, _)| came.elapsed() <= COUNTED)
     }
 

@@ -65,9 +65,7 @@ pub(super) fn count<E: ToString>(
     work(&mut commands(ask))
 }
 
-fn work(
-    ask: &mut impl FnMut(&str, Value) -> Result<Value, String>,
-) -> Result<Option<(u64, Time)>, String> {
+fn work(ask: &mut impl FnMut(&str, Value) -> Result<Value, String>) -> Result<Option<(u64, Time)>, String> {
     match read(ask, progress::PATH, SMALL) {
         Ok(text) => Ok(progress::parse(&text).map(|work| (work.units, work.at))),
         Err(error) if refuses(&error) => Ok(None),

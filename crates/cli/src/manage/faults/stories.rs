@@ -270,3 +270,26 @@ fn pins_of_another_host_become_those_that_this_one_has() {
     story.check().unwrap();
     assert_eq!(story.machine.truth(1, Lever::Affinity(2)), set("0-1"), "none of its pCPUs is here");
 }
+
+#[test]
+fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
+    let (_dir, mut story) = begun();
+    let vcpus = |count| Value::Vcpus(CpuSet::first(count));
+    let plan = [story.action(1, Lever::Online, vcpus(1))];
+    story.machine.halfway.insert(1);
+    story.step(&plan, None);
+    assert_eq!(story.machine.truth(1, Lever::Online), vcpus(3), "on its way");
+    story.machine.heal();
+    let set = |story: &mut Story, count| {
+        story.machine.sim.set(&VmId("sim-1".into()), Lever::Online, &vcpus(count)).unwrap();
+    };
+    set(&mut story, 1);
+    story.step(&[], None);
+    // Two steps of the way would have been its own until here.
+    set(&mut story, 2);
+    story.step(&plan, None);
+    assert_eq!(story.machine.truth(1, Lever::Online), vcpus(2), "an administrator's");
+    story.expected.insert((1, Lever::Online), vcpus(2));
+    story.end();
+    story.check().unwrap();
+}
