@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
 
-use manage_support::{Daemon, Guest, corefit, until};
+use manage_support::{Daemon, Guest, comes, corefit, until};
 use pace::Pace;
 use vm_support::{Vms, or_skipped};
 
@@ -157,10 +157,13 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     // What an administrator changes stands.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
-    // What changes before it has read back what it wrote would be its own.
-    until("it has read that back", || daemon.log().contains("lever=\"online vCPUs\""));
+    // What changes before it has read back all that it wrote would be its own.
+    let journal = || std::fs::read_to_string(state.join("journal")).unwrap_or_default();
+    let set = "lever=\"online vCPUs\"";
+    until("it has read that back", || daemon.log().contains(set) && !journal().contains("\"pending\": true"));
     vms.guest(guest.name, "echo 1 >/sys/devices/system/cpu/cpu2/online");
-    until("it notices", || daemon.log().contains("somebody else changed"));
+    let notices = comes(Duration::from_secs(120), || daemon.log().contains("somebody else changed"));
+    assert!(notices, "{} {}", guest.online(), daemon.log());
     daemon.end();
     assert_eq!(guest.online(), "0,2", "{}", daemon.log());
     assert_eq!(other.online(), ALL);
