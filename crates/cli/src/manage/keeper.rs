@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome};
 use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight, What};
+use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight};
 use serde::{Deserialize, Serialize};
 
 use super::failpoint::reach;
@@ -334,12 +334,12 @@ impl Keeper {
         let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         let ended = |entry: &Entry, machine: &mut dyn Act| {
             !here.contains(&entry.vm)
-                && !unsure(snapshot, &entry.name)
+                && !snapshot.may_lack(&entry.name)
                 && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
         };
         self.journal.retain(|entry| !ended(entry, machine));
         // The rest is known by ids alone.
-        if missed(snapshot).next().is_some() {
+        if snapshot.may_lack_vms() {
             return;
         }
         self.kept.retain(|vm, _| here.contains(vm));
@@ -400,18 +400,6 @@ impl Keeper {
         self.journal.add(entry);
         Some(note)
     }
-}
-
-/// VMs that may be there, but could not be seen: what notes call them.
-fn missed(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
-    let vms = snapshot.unread.iter().filter(|unread| unread.what == What::Siblings);
-    vms.filter(|unread| unread.path.starts_with("VM ")).map(|unread| &*unread.path)
-}
-
-/// Whether a VM of this name may be there, though it could not be seen.
-fn unsure(snapshot: &Snapshot, name: &str) -> bool {
-    let name = format!("VM {name:?}");
-    missed(snapshot).any(|missed| missed == name)
 }
 
 /// Whether a setting has a value that we gave it. vCPUs go one by one: while they do, any step of the way is

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{AFTER_FAILURE, Action, Helpers, Outcome, Policy, Why};
+use super::{AFTER_FAILURE, Action, Helpers, Outcome, Policy, Why, longer};
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Starved, Value, VmEstimate, VmId, VmState,
 };
@@ -29,9 +29,6 @@ use crate::{Time, Weight};
 const PART: f64 = 0.01;
 /// Helper threads that use more than this need it, pCPUs. Ours.
 const BUSY: f64 = 0.05;
-/// How long what brought nothing, or helpers that used much, rest at first and at most. Ours.
-const REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// The stage: whom it knows to starve, and what is ours.
 #[derive(Debug, Default)]
@@ -59,7 +56,7 @@ struct Known {
 impl Lightening {
     /// Which weights of helper threads to change; what people should know goes to `notes`.
     pub fn step(&mut self, seen: &HostEstimate, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
-        self.vms.retain(|id, _| seen.may_lack_vms() || seen.vms.iter().any(|vm| vm.seen.id == *id));
+        self.vms.retain(|id, _| seen.may_have(id));
         notes.extend(self.judge(seen, policy));
         let mut actions = Vec::new();
         for vm in seen.vms.iter().filter(|vm| vm.seen.is_running_vm()) {
@@ -125,9 +122,8 @@ impl Lightening {
             self.why = (!rests).then_some(Why::Starved { name, used, available });
             return None;
         }
-        let window = policy.dwell().max(Duration::from_millis(policy.lever_ms));
         let since = *self.in_vain.get_or_insert(seen.at);
-        if seen.at.since(since) < window {
+        if seen.at.since(since) < policy.window() {
             return None;
         }
         (self.why, self.in_vain) = (None, None);
@@ -161,10 +157,6 @@ impl Lightening {
             Ok(_) | Err(_) => known.refused = true,
         }
     }
-}
-
-fn longer(rest: Duration) -> Duration {
-    (rest * 2).clamp(REST, LONGEST_REST)
 }
 
 /// What the emulator's threads weigh, and a vCPU.

@@ -33,6 +33,14 @@ use crate::machine::{Lever, MachineError, Value, VmId};
 
 /// One that did not answer, or whose action failed, is left alone for so long.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How long what brought nothing rests, at first and at most. Ours.
+const REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+
+/// How long what brought nothing rests next, after it rested for so long, or never.
+fn longer(rest: Duration) -> Duration {
+    (rest * 2).clamp(REST, LONGEST_REST)
+}
 
 /// What to change, in the order in which to change it.
 #[derive(Clone, Debug, Default, PartialEq)]

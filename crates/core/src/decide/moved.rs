@@ -14,14 +14,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Action, Outcome, Policy, Why};
+use super::{Action, Outcome, Policy, Why, longer};
 use crate::machine::{HostEstimate, Lever, Snapshot, Value, VmId, VmState};
 use crate::share::count;
 use crate::{CpuSet, Time};
 
-/// How long nothing is placed after what cost work was put back, at first and at most. Ours.
-const REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// A VM that wants fewer pCPUs has nothing to do.
 const IDLE: f64 = 0.1;
 /// One unit at each end of a window says nothing.
@@ -101,8 +98,7 @@ impl Moved {
             return Vec::new();
         };
         let since = trial.since.get_or_insert_with(|| Counts::of(now));
-        let window = policy.dwell().max(Duration::from_millis(policy.lever_ms));
-        if now.at.since(since.at) < window {
+        if now.at.since(since.at) < policy.window() {
             self.trial = Some(trial);
             return Vec::new();
         }
@@ -124,7 +120,7 @@ impl Moved {
             self.before = trial.since;
             return Vec::new();
         }
-        self.rest = (self.rest * 2).clamp(REST, LONGEST_REST);
+        self.rest = longer(self.rest);
         self.until = now.at + self.rest;
         trial.done.iter().rev().filter_map(|(action, read)| back(action, read, now)).collect()
     }
@@ -166,9 +162,9 @@ fn back(action: &Action, read: &Value, now: &Snapshot) -> Option<Action> {
 mod tests {
     use super::super::Placer;
     use super::super::place::placer;
+    use super::super::place::tests::stacked;
     use super::*;
-    use crate::CpuId;
-    use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
+    use crate::machine::{MachineError, estimate};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -181,28 +177,9 @@ mod tests {
 
     impl Toy {
         fn new() -> Toy {
-            let on = |cpu: u32| std::iter::once(CpuId(cpu)).collect::<CpuSet>();
-            let zero = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
-            let vcpu =
-                VcpuState { online: true, affinity: Some(on(0)), counters: zero, ..VcpuState::default() };
-            let vm = VmState {
-                id: VmId("a".into()),
-                name: "a".into(),
-                vcpus: vec![vcpu; 2],
-                progress: Some(0.0),
-                ..VmState::default()
-            };
-            let pcpu = |id| Pcpu {
-                id: CpuId(id),
-                online: true,
-                node: Some(0),
-                package: Some(0),
-                siblings: Some(on(id)),
-                idle_ns: None,
-                steal_ns: None,
-            };
             let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
-            let now = Snapshot { pcpus: vec![pcpu(0), pcpu(1)], vms: vec![vm], ..Snapshot::default() };
+            let mut now = stacked(0);
+            now.vms[0].progress = Some(0.0);
             Toy { placer: placer(&policy).unwrap(), policy, now }
         }
 

@@ -80,7 +80,7 @@ impl Place for Placing {
             vm.class = known.unwrap_or(&vm.class).clone();
         }
         problem = problem.with(policy);
-        self.unmoved.retain(|id| now.may_lack_vms() || now.vms.iter().any(|vm| vm.id == *id));
+        self.unmoved.retain(|id| now.may_have(id));
         let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
         let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
         for vm in &mut problem.vms {
@@ -114,7 +114,7 @@ impl Placing {
     /// Who was measured as cache-hungry stays so while it fills what it got: once apart, its data may fit, and traffic that
     /// is gone is no reason to be put together again.
     fn remember(&mut self, seen: &HostEstimate) {
-        self.hungry.retain(|id, _| seen.may_lack_vms() || seen.vms.iter().any(|vm| vm.seen.id == *id));
+        self.hungry.retain(|id, _| seen.may_have(id));
         for vm in &seen.vms {
             if vm.class.origin == Origin::Measured {
                 self.hungry.insert(vm.seen.id.clone(), vm.class.clone());
@@ -149,14 +149,14 @@ pub(super) fn classes(policy: &Policy, seen: &HostEstimate) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::decide::Rule;
     use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
     use crate::{CpuId, CpuSet, Unread, What};
 
     /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
-    fn stacked(second: u64) -> Snapshot {
+    pub(in super::super) fn stacked(second: u64) -> Snapshot {
         let on = |cpu: u32| std::iter::once(CpuId(cpu)).collect::<CpuSet>();
         let half =
             Counters { run_ns: Some(second * 500_000_000), wait_ns: Some(second * 500_000_000), runs: None };

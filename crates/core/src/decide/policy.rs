@@ -345,6 +345,12 @@ impl Policy {
     pub fn dwell(&self) -> Duration {
         Duration::from_millis(self.dwell_ms)
     }
+
+    /// How long what was changed is watched: as long as the dwell, and as the time between two changes of a lever.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        self.dwell().max(Duration::from_millis(self.lever_ms))
+    }
 }
 
 /// Whether a name is what a pattern with `*` says. Whoever names a VM cannot make it slow.

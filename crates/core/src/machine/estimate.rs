@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cache::{CacheRate, Classed, classify, rate};
-use super::snapshot::{Counters, Group, Role, Snapshot, State, VmState, lack_vms};
+use super::snapshot::{Counters, Group, Role, Snapshot, State, VmId, VmState, lack_vms};
 use super::timeslices::Timeslices;
 use super::unsure::unsure;
 use crate::entitle::{
@@ -111,6 +111,12 @@ impl HostEstimate {
     #[must_use]
     pub fn may_lack_vms(&self) -> bool {
         lack_vms(&self.unread)
+    }
+
+    /// As [`Snapshot::may_have`], of the later one.
+    #[must_use]
+    pub fn may_have(&self, id: &VmId) -> bool {
+        self.may_lack_vms() || self.vms.iter().any(|vm| vm.seen.id == *id)
     }
 }
 

@@ -319,4 +319,17 @@ impl Snapshot {
     pub fn may_lack_vms(&self) -> bool {
         lack_vms(&self.unread)
     }
+
+    /// Whether a VM of this name may be there, though it could not be read.
+    #[must_use]
+    pub fn may_lack(&self, name: &str) -> bool {
+        let path = format!("VM {name:?}");
+        self.unread.iter().any(|unread| unread.what == What::Siblings && unread.path == path)
+    }
+
+    /// Whether a VM is in it, or may only be missing.
+    #[must_use]
+    pub fn may_have(&self, id: &VmId) -> bool {
+        self.may_lack_vms() || self.vms.iter().any(|vm| vm.id == *id)
+    }
 }

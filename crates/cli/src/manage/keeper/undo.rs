@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, VmId, VmState};
 
-use super::{Keeper, is_ours, same, unsure};
+use super::{Keeper, is_ours, same};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 
@@ -127,7 +127,7 @@ impl Keeper {
                 continue;
             }
             let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
-            let gone = seen.is_none() && !unsure(snapshot, &entry.name);
+            let gone = seen.is_none() && !snapshot.may_lack(&entry.name);
             let place =
                 format!("{} of {}", entry.lever.name(seen.is_some_and(VmState::is_group)), entry.name);
             let current = match machine.current(&entry.vm, entry.lever) {
@@ -138,7 +138,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     // Nothing is known of whom the look missed.
-                    let may_yet = may_pass(&error) || unsure(snapshot, &entry.name);
+                    let may_yet = may_pass(&error) || snapshot.may_lack(&entry.name);
                     restored.pend(format!("{place}: {error}"), may_yet);
                     left.push(entry);
                     continue;

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why};
+use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why, longer};
 use crate::machine::{
     Counters, FairSlices, Lever, LeverKind, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId, VmState,
 };
@@ -30,9 +30,6 @@ const LEAST_US: u64 = 100;
 const LEAST_RUNS: f64 = 100.0;
 /// Who wants to run for this part of the time does not block. Ours.
 const ALWAYS: f64 = 0.95;
-/// How long a VM rests to which it brought nothing, at first and at most. Ours.
-const REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// The stage that sets slices: what it remembers of each VM.
 #[derive(Debug, Default)]
@@ -76,7 +73,7 @@ struct Runs {
 impl Slicing {
     /// Which slices to change, by what was seen until now; what people should know goes to `notes`.
     pub fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
-        self.vms.retain(|id, _| now.may_lack_vms() || now.vms.iter().any(|vm| vm.id == *id));
+        self.vms.retain(|id, _| now.may_have(id));
         let mut actions = Vec::new();
         for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
             if vm.hands_off {
@@ -166,7 +163,7 @@ impl Known {
             self.mark = Some((at, vm.clone()));
             return None;
         };
-        if at.since(then) < policy.dwell().max(Duration::from_millis(policy.lever_ms)) {
+        if at.since(then) < policy.window() {
             return None;
         }
         self.mark = Some((at, vm.clone()));
@@ -175,7 +172,7 @@ impl Known {
             if seen.gained(&before, policy.deadband) {
                 return None;
             }
-            self.rest = (self.rest * 2).clamp(REST, LONGEST_REST);
+            self.rest = longer(self.rest);
             self.not_before = at + self.rest;
             (self.mark, self.before) = (None, None);
             return Some((None, Why::NoGain));

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why};
+use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why, longer};
 use super::{Timeslices, Tool, Wish, tools};
 use crate::machine::timeslices::limit_of;
 use crate::machine::{Lever, Limit, MachineError, Snapshot, Value, VmId, VmState};
@@ -21,9 +21,6 @@ use crate::{CpuId, CpuSet, Time};
 
 /// Fewer periods tell little. Ours.
 const LEAST_PERIODS: u64 = 10;
-/// How long a tool rests that brought nothing, at first and at most. Ours.
-const REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// The stage that shapes timeslices: what it remembers of each VM.
 #[derive(Debug, Default)]
@@ -83,7 +80,7 @@ impl Score {
 impl Shaping {
     /// Which limits to change, by what was seen until now.
     pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
-        self.vms.retain(|id, _| now.may_lack_vms() || now.vms.iter().any(|vm| vm.id == *id));
+        self.vms.retain(|id, _| now.may_have(id));
         let mut actions = Vec::new();
         for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
             let rule = policy.of(&vm.name);
@@ -171,7 +168,7 @@ impl Known {
             && let Some(tool) = trial.tool
             && !Score::of(&seen).gained(&trial.before, policy.deadband)
         {
-            let rest = self.rests.get(&tool).map_or(REST, |(rest, _)| (*rest * 2).min(LONGEST_REST));
+            let rest = longer(self.rests.get(&tool).map_or(Duration::ZERO, |(rest, _)| *rest));
             self.rests.insert(tool, (rest, at + rest));
             let back: Vec<Wish> = trial
                 .wishes
@@ -252,7 +249,7 @@ fn limits(vm: &VmState) -> BTreeMap<Lever, Limit> {
 fn window(limits: &BTreeMap<Lever, Limit>, policy: &Policy) -> Duration {
     let period_us = limits.values().map(|limit| limit.period_us).max().unwrap_or(0);
     let periods = Duration::from_micros(period_us.saturating_mul(LEAST_PERIODS));
-    policy.dwell().max(Duration::from_millis(policy.lever_ms)).max(periods)
+    policy.window().max(periods)
 }
 
 fn action(vm: &VmState, wish: &Wish, why: Why) -> Action {
