@@ -119,7 +119,8 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
         }
         let log = daemon.log();
         drop(daemon);
-        if place.is_none_or(|place| place.starts_with("written")) {
+        // The second write may be the first one's undoing: a burst that brings nothing is put back.
+        if place != Some("journaled") && place != Some("written:2") {
             assert!(saves(machine.as_mut()), "the killed one could not put it back ({place:?}): {log}");
         }
         let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
