@@ -102,6 +102,19 @@ impl CpuSet {
         CpuSet(words)
     }
 
+    /// The first number from `from` on that is in the set, or is not.
+    fn next(&self, from: usize, within: bool) -> Option<usize> {
+        let mut skip = u64::MAX << (from % 64);
+        for (i, word) in self.0.iter().enumerate().skip(from / 64) {
+            let found = (if within { *word } else { !word }) & skip;
+            if found != 0 {
+                return Some(i * 64 + found.trailing_zeros() as usize);
+            }
+            skip = u64::MAX;
+        }
+        None
+    }
+
     fn insert(&mut self, cpu: CpuId) {
         let (word, bit) = place(cpu);
         if word >= self.0.len() {
@@ -172,22 +185,16 @@ impl From<CpuSet> for String {
 
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cpus = self.iter().map(|c| c.0).peekable();
-        let mut first = true;
-        while let Some(low) = cpus.next() {
-            let mut high = low;
-            while cpus.next_if_eq(&(high + 1)).is_some() {
-                high += 1;
-            }
-            if !first {
-                f.write_str(",")?;
-            }
-            first = false;
-            if low == high {
-                write!(f, "{low}")?;
+        let mut from = 0;
+        while let Some(low) = self.next(from, true) {
+            let end = self.next(low, false).unwrap_or(self.0.len() * 64);
+            let comma = if from == 0 { "" } else { "," };
+            if low + 1 == end {
+                write!(f, "{comma}{low}")?;
             } else {
-                write!(f, "{low}-{high}")?;
+                write!(f, "{comma}{low}-{}", end - 1)?;
             }
+            from = end;
         }
         Ok(())
     }
@@ -199,7 +206,7 @@ mod tests {
 
     #[test]
     fn prints_and_reads_the_list_form_of_linux() {
-        for text in ["", "0", "0-3", "0-3,8,10-11"] {
+        for text in ["", "0", "0-3", "0-3,8,10-11", "5,63", "0-63", "0-127", "62-70,127-128,192"] {
             assert_eq!(text.parse::<CpuSet>().unwrap().to_string(), text);
         }
         assert_eq!("3,1,2\n".parse::<CpuSet>().unwrap().to_string(), "1-3");

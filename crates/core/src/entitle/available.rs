@@ -27,8 +27,9 @@ pub fn available_to_all(host: &Host) -> Result<Vec<Cpus>, HostError> {
     let rounds = std::mem::take(&mut compiled.filling.rounds);
     let mut result = Vec::new();
     let mut open: Vec<Raise> = Vec::new();
+    let mut levels = Levels::default();
     for vm in 0..compiled.vms.len().saturating_sub(1) {
-        let raise = Raise::of(&compiled, vm, &ends, &rounds);
+        let raise = Raise::of(&compiled, vm, &ends, &rounds, &mut levels);
         result.push(Cpus(raise.leaves.clone().map(|leaf| ends[leaf]).sum()));
         if raise.matters {
             open.push(raise);
@@ -75,7 +76,7 @@ struct Raise {
 }
 
 impl Raise {
-    fn of(compiled: &Compiled, vm: usize, ends: &[f64], rounds: &[Round]) -> Raise {
+    fn of(compiled: &Compiled, vm: usize, ends: &[f64], rounds: &[Round], levels: &mut Levels) -> Raise {
         let Filling { tree, trajectory, .. } = &compiled.filling;
         let group = compiled.vms[vm].0;
         let leaves = tree.members(group);
@@ -86,42 +87,32 @@ impl Raise {
         #[expect(clippy::float_cmp, reason = "made of the same numbers unless other vCPUs count")]
         let awake = (awake != tree.groups[group].weight).then_some(awake);
         let at_demand = raised.iter().any(|&(leaf, _)| ends[leaf] >= tree.leaves[leaf].limit - TIE);
-        let mut levels = Levels::default();
         let mut below = |time: f64| {
-            trajectory.walk_to(tree, group, time, &mut levels);
-            let hungry = |leaf| trajectory.amount_at(tree, leaf, &levels) < tree.leaves[leaf].limit - TIE;
+            trajectory.walk_to(tree, group, time, levels);
+            let hungry = |leaf| trajectory.amount_at(tree, leaf, levels) < tree.leaves[leaf].limit - TIE;
             raised.iter().all(|&(leaf, _)| hungry(leaf))
         };
         let unchanged = if awake.is_some() { 0 } else { rounds.partition_point(|round| below(round.time)) };
         let time = rounds.get(unchanged).map_or(trajectory.rest(), |round| round.time);
         let most: f64 = leaves.clone().map(|leaf| compiled.raised[leaf]).sum();
-        let appetite =
-            trajectory.offered(tree, group, time, &mut levels).min(most).min(tree.groups[group].cap);
+        let appetite = trajectory.offered(tree, group, time, levels).min(most).min(tree.groups[group].cap);
         Raise { vm, group, leaves, matters: at_demand || awake.is_some(), raised, awake, unchanged, appetite }
     }
 
     /// What it has available. Leaves the filling as it was if that has no rounds afterwards, other than that
     /// what flows has changed.
     fn solve(&self, filling: &mut Filling) -> f64 {
-        let asleep = filling.tree.groups[self.group].weight;
         let open = self.raised.iter().filter(|&&(leaf, _)| !filling.trajectory.has_stopped(leaf));
         let open: Vec<(usize, f64)> = open.copied().collect();
-        self.weigh(filling, self.awake);
-        filling.trajectory.limit(&filling.tree, &open);
+        let asleep = filling.tree.groups[self.group].weight;
+        filling.tree.groups[self.group].weight = self.awake.unwrap_or(asleep);
+        let before = filling.trajectory.limit(&filling.tree, self.group, &open);
         filling.run(Some(self.group));
         let sum = filling.sum_of(self.group);
-        self.weigh(filling, self.awake.map(|_| asleep));
+        filling.tree.groups[self.group].weight = asleep;
         if filling.rounds.is_empty() {
-            let limits = open.iter().map(|&(leaf, _)| (leaf, filling.tree.leaves[leaf].limit));
-            filling.trajectory.limit(&filling.tree, &limits.collect::<Vec<_>>());
+            filling.trajectory.undo(before);
         }
         sum
-    }
-
-    fn weigh(&self, filling: &mut Filling, weight: Option<f64>) {
-        if let Some(weight) = weight {
-            filling.tree.groups[self.group].weight = weight;
-            filling.trajectory.reweigh(&filling.tree, self.group);
-        }
     }
 }

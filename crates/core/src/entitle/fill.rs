@@ -171,7 +171,10 @@ impl Filling {
 
     /// The part of a set that did not leave with another one, and the pCPUs that it may use now:
     /// they can be more than then, if it was found after others had left.
-    fn remaining(&self, crowd: &Crowd) -> Rc<Crowd> {
+    fn remaining(&self, crowd: &Rc<Crowd>) -> Rc<Crowd> {
+        if self.network.all_active() && crowd.pcpus == self.network.open() {
+            return Rc::clone(crowd);
+        }
         let active = |&leaf: &usize| self.network.is_active(leaf);
         let leaves: Vec<usize> = crowd.leaves.iter().copied().filter(active).collect();
         let mut pcpus = vec![0; crowd.pcpus.len()];

@@ -84,10 +84,6 @@ impl Network {
             (first, mask.iter().rposition(|&word| word != 0).map_or(first, |last| last + 1))
         };
         let leaf_words = leaves.div_ceil(64).max(1);
-        let mut fans = vec![0; capacity.len() * leaf_words];
-        for (leaf, mask) in masks.chunks(width).enumerate() {
-            bits::iter(mask).for_each(|p| bits::set(&mut fans[p * leaf_words..], leaf));
-        }
         let (cursors, distance) = (vec![0; capacity.len()], vec![UNSEEN; capacity.len()]);
         Network {
             cursors,
@@ -104,7 +100,7 @@ impl Network {
             open,
             active: (0..leaves).collect(),
             is_active: vec![true; leaves],
-            fans,
+            fans: Vec::new(),
             leaf_words,
             fronts: Vec::new(),
             is_queued: vec![false; leaves],
@@ -119,6 +115,15 @@ impl Network {
         &self.masks[leaf * self.width..(leaf + 1) * self.width]
     }
 
+    /// Those of all pCPUs. Not made before something is placed: where ranges tell what is crowded, that is seldom.
+    fn fans(&self) -> Vec<u64> {
+        let mut fans = vec![0; self.capacity.len() * self.leaf_words];
+        for (leaf, mask) in self.masks.chunks(self.width).enumerate() {
+            bits::iter(mask).for_each(|p| bits::set(&mut fans[p * self.leaf_words..], leaf));
+        }
+        fans
+    }
+
     /// Who may use a pCPU, as bits.
     fn fan(&self, p: usize) -> &[u64] {
         &self.fans[p * self.leaf_words..(p + 1) * self.leaf_words]
@@ -131,6 +136,11 @@ impl Network {
 
     pub(crate) fn active(&self) -> &[usize] {
         &self.active
+    }
+
+    /// Whether no leaf is retired.
+    pub(crate) fn all_active(&self) -> bool {
+        self.active.len() == self.is_active.len()
     }
 
     pub(crate) fn is_active(&self, leaf: usize) -> bool {
@@ -218,6 +228,9 @@ impl Network {
     /// Places these demands of the active leaves as far as possible. The crowds are the connected
     /// parts of what lacks room, none if all was placed.
     fn place(&mut self, demand: &[f64]) -> Vec<Crowd> {
+        if self.fans.is_empty() {
+            self.fans = self.fans();
+        }
         for i in 0..self.active.len() {
             let leaf = self.active[i];
             self.demand[leaf] = demand[leaf];

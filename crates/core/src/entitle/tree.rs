@@ -117,6 +117,13 @@ struct Bend {
     weight: f64,
 }
 
+/// What [`Trajectory::limit`] changed.
+#[derive(Debug)]
+pub(crate) struct Before {
+    tops: Vec<(usize, f64)>,
+    states: Vec<(usize, State)>,
+}
+
 /// A sum over leaves, prepared. What a group gets of which all leaves are in it, and none has stopped, is
 /// what it is offered, as far as it can take it: it counts as one.
 #[derive(Clone, Debug, Default)]
@@ -141,7 +148,7 @@ impl Trajectory {
             stopped: vec![false; tree.leaves.len()],
             states: vec![State::default(); tree.groups.len()],
         };
-        (0..tree.groups.len()).rev().for_each(|group| trajectory.refresh(tree, group));
+        (0..tree.groups.len()).rev().for_each(|group| drop(trajectory.refresh(tree, group)));
         trajectory
     }
 
@@ -156,19 +163,19 @@ impl Trajectory {
         self.refresh_above(tree, &changed);
     }
 
-    /// Gives other limits to leaves that have not stopped.
-    pub(crate) fn limit(&mut self, tree: &Tree, leaves: &[(usize, f64)]) {
-        let changed = leaves.iter().map(|&(leaf, limit)| {
-            self.top[leaf] = limit;
-            leaf
-        });
-        let changed: Vec<usize> = changed.collect();
-        self.refresh_above(tree, &changed);
+    /// Gives other limits to leaves of a group that have not stopped; also after its weight was changed. Returns what is
+    /// needed to undo it.
+    pub(crate) fn limit(&mut self, tree: &Tree, group: usize, leaves: &[(usize, f64)]) -> Before {
+        let swap = |&(leaf, limit): &(usize, f64)| (leaf, std::mem::replace(&mut self.top[leaf], limit));
+        let tops = leaves.iter().map(swap).collect();
+        let states = tree.upwards(group).map(|above| (above, self.refresh(tree, above))).collect();
+        Before { tops, states }
     }
 
-    /// After the weight of a group was changed.
-    pub(crate) fn reweigh(&mut self, tree: &Tree, group: usize) {
-        tree.upwards(group).for_each(|above| self.refresh(tree, above));
+    /// Undoes the last [`Trajectory::limit`], if nothing came after it.
+    pub(crate) fn undo(&mut self, before: Before) {
+        before.tops.into_iter().for_each(|(leaf, top)| self.top[leaf] = top);
+        before.states.into_iter().for_each(|(group, state)| self.states[group] = state);
     }
 
     pub(crate) fn has_stopped(&self, leaf: usize) -> bool {
@@ -199,6 +206,9 @@ impl Trajectory {
 
     /// Prepares sums over some leaves, given in ascending order.
     pub(crate) fn sum_over(&self, tree: &Tree, leaves: &[usize]) -> Sum {
+        if leaves.len() == tree.leaves.len() && !self.stopped.contains(&true) {
+            return Sum { everything: true, ..Sum::default() };
+        }
         // How much of each group is missing: leaves, then groups of which some is; stopped ones count.
         let mut whole = vec![true; tree.groups.len()];
         let mut concerned = vec![false; tree.groups.len()];
@@ -326,11 +336,11 @@ impl Trajectory {
                 }
             }
         }
-        (0..tree.groups.len()).rev().filter(|&g| seen[g]).for_each(|g| self.refresh(tree, g));
+        (0..tree.groups.len()).rev().filter(|&g| seen[g]).for_each(|g| drop(self.refresh(tree, g)));
     }
 
-    /// Recomputes one group from its children.
-    fn refresh(&mut self, tree: &Tree, group: usize) {
+    /// Recomputes one group from its children; returns what it was.
+    fn refresh(&mut self, tree: &Tree, group: usize) -> State {
         let leaves = tree.members(group).map(|i| {
             let saturation = if self.stopped[i] { f64::INFINITY } else { self.top[i] };
             (tree.leaves[i].weight, saturation, self.top[i])
@@ -350,7 +360,8 @@ impl Trajectory {
                 forever += weight;
             }
         }
-        ends.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        // Levels are not negative: their bits are in their order, and quicker to compare.
+        ends.sort_unstable_by_key(|(level, _)| level.to_bits());
         let mut state = State { bends: bends(&ends, forever), ..State::default() };
         let cap = tree.groups[group].cap;
         let all = match state.bends.last() {
@@ -378,7 +389,7 @@ impl Trajectory {
             state.delivery = Some(delivery);
         }
         state.rest = state.offered_at(last).min(state.saturation);
-        self.states[group] = state;
+        std::mem::replace(&mut self.states[group], state)
     }
 }
 
