@@ -91,6 +91,25 @@ fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
 }
 
 #[test]
+fn vscale_passes_on_what_others_leave_and_vcpu_bal_does_not() {
+    fn busy(n: u32) -> f64 {
+        f64::from(n)
+    }
+    fn little(_: u32) -> f64 {
+        0.4
+    }
+    let sizes = |size: Sizer, second: ByCount| {
+        let mut toy =
+            Toy::new(8, vec![vm("a", 8, None, |n| f64::from(n).min(7.6)), vm("b", 8, None, second)]);
+        toy.rule(&mut Controller::new(Policy { size, dwell_ms: 500, ..Policy::default() }), 30);
+        [toy.online(0), toy.online(1)]
+    };
+    assert_eq!(sizes(Sizer::VcpuBal, little), [4, 4]);
+    assert_eq!(sizes(Sizer::Vscale, little), [8, 1], "of b's four it uses half a one");
+    assert_eq!(sizes(Sizer::Vscale, busy), [4, 4], "nothing is left over");
+}
+
+#[test]
 fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
     let shapes: [(ByCount, usize); 3] = [
         (|n| f64::from(n.min(4)), 4),
