@@ -66,6 +66,7 @@ impl Shortage {
     /// For people.
     pub(super) fn name(self) -> String {
         match self {
+            Sharing(1) => "1 VM".into(),
             Sharing(vms) => format!("{vms} VMs"),
             Limit(pcpus) => format!("{} %", 100 * pcpus),
             Reduction(pcpus) => format!("{pcpus} pCPUs"),

@@ -44,7 +44,7 @@ const RANDOM: u64 = 1000;
 pub(super) struct Choice {
     /// How much of what controllers do is simulated: numbers of vCPUs (P2); with any but none also 1,000 job sets (P5), a minute
     /// on two idle CPUs. quick: three shortages and six random programs, a minute; full: all twelve (2 to 8 VMs, caps of 1200 to
-    /// 100 %, 12 to 1 pCPUs) and 60 random programs, three runs each, some 20 minutes
+    /// 100 %, 12 to 1 pCPUs), none, and 60 random programs, three runs each, some 20 minutes
     #[arg(long = "controllers", value_enum, value_name = "HOW", default_value = "quick")]
     pub(super) effort: Effort,
     /// Of P2's numbers of vCPUs only the cases whose name has this in it, as in "lu, 4 VMs", "cg, " or ", 400 %", and
@@ -179,6 +179,10 @@ fn cases(choice: &Choice) -> Result<Vec<Case>> {
         for name in PROGRAMS {
             cases.push(Case { long: programs::ten(name)?, shortage, random: false });
         }
+    }
+    // Alone, without a cap, on all pCPUs: where the paper's three configurations begin, and nothing is short.
+    for name in PROGRAMS.into_iter().filter(|_| choice.effort == Effort::Full) {
+        cases.push(Case { long: programs::ten(name)?, shortage: Sharing(1), random: false });
     }
     for number in 0..random {
         let shortage = shortages[usize::try_from(number).unwrap_or(0) % shortages.len()];
