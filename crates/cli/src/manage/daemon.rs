@@ -72,35 +72,20 @@ pub(super) struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
+    /// One that nobody can ask.
     pub(super) fn new(
         args: &'a ManageArgs,
         config: Config,
         machine: Box<dyn Act>,
         keeper: Option<Keeper>,
         live: bool,
-    ) -> Result<Daemon<'a>> {
+    ) -> Daemon<'a> {
         let board = Board::default();
         board.lock().machine = machine.name();
         board.lock().applies = keeper.is_some();
-        if live && keeper.is_none() {
-            left_by_another(&config.state);
-        }
-        // What is simulated without changing anything has no directory. A daemon without a status, or metrics, is better than none.
-        let serve =
-            (live || keeper.is_some()).then(|| status::serve(&config.state, &board, keeper.is_some()));
-        let socket = serve.and_then(|served| {
-            let why = |error: anyhow::Error| [("why", format!("{error:#}"))];
-            served.map_err(|error| log(Level::Warning, "no status", &why(error))).ok()
-        });
-        if let Ok(Some(address)) = config.metrics() {
-            match metrics::serve(address, &board) {
-                Ok(address) => log(Level::Info, "metrics", &[("address", address.to_string())]),
-                Err(error) => log(Level::Warning, "no metrics", &[("why", format!("{error:#}"))]),
-            }
-        }
         let controller = Controller::new(config.policy.clone());
         let (told, planned, telling, left, notes) = Default::default();
-        Ok(Daemon {
+        Daemon {
             args,
             config,
             machine,
@@ -109,13 +94,34 @@ impl<'a> Daemon<'a> {
             telling,
             live,
             board,
-            _socket: socket,
+            _socket: None,
             left,
             told,
             notes,
             planned,
             steps: 0,
-        })
+        }
+    }
+
+    /// The same with a status and metrics for those who ask. One without them is better than none.
+    pub(super) fn serving(mut self) -> Daemon<'a> {
+        let (state, applies) = (&self.config.state, self.keeper.is_some());
+        if self.live && !applies {
+            left_by_another(state);
+        }
+        // What is simulated without changing anything has no directory.
+        let serve = (self.live || applies).then(|| status::serve(state, &self.board, applies));
+        self._socket = serve.and_then(|served| {
+            let why = |error: anyhow::Error| [("why", format!("{error:#}"))];
+            served.map_err(|error| log(Level::Warning, "no status", &why(error))).ok()
+        });
+        if let Ok(Some(address)) = self.config.metrics() {
+            match metrics::serve(address, &self.board) {
+                Ok(address) => log(Level::Info, "metrics", &[("address", address.to_string())]),
+                Err(error) => log(Level::Warning, "no metrics", &[("why", format!("{error:#}"))]),
+            }
+        }
+        self
     }
 
     /// Goes on until a signal, an error of the controllers, or the end of its time; then puts everything back.
@@ -161,7 +167,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Puts back what an earlier run could not, before anything else.
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         match self.machine.observe() {
             Ok(snapshot) => {
@@ -182,7 +188,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// One look, and what follows from it; how long to wait then.
-    fn step(&mut self) -> Result<Duration> {
+    pub(super) fn step(&mut self) -> Result<Duration> {
         self.steps += 1;
         let mut snapshot = match self.machine.observe() {
             Ok(snapshot) => snapshot,
@@ -350,7 +356,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
-    fn reload(&mut self) {
+    pub(super) fn reload(&mut self) {
         let read = self.args.read();
         let file = self.args.config.as_deref();
         match read.and_then(|config| super::fits(&config, file, &mut *self.machine).map(|()| config)) {
@@ -381,7 +387,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Puts back everything; `false` if something could not be.
-    fn put_back(&mut self) -> bool {
+    pub(super) fn put_back(&mut self) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
         let mut clean = true;
         for attempt in 1..=LAST_TRIES {

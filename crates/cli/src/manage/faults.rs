@@ -5,6 +5,7 @@
 
 mod faulty;
 mod stories;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ const EVENTS: u32 = 25;
 const MANAGED: u32 = 3;
 const VCPUS: u32 = 4;
 
-const HOST: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { cores = 2 }\n\
+const HOST: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { sockets = 2, cores = 1 }\n\
     [[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
     [[vm]]\nname = \"b\"\ncount = 3\nvcpus = 4\nprogram = \"hog\"\n";
 
@@ -45,16 +46,22 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         u32::try_from((z ^ (z >> 31)) % u64::from(n)).unwrap()
     }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(u32::try_from(all.len()).unwrap()) as usize]
+    }
 }
 
 fn levers(vm: u32) -> Vec<Lever> {
     let all = [
         Lever::Online,
         Lever::Weight,
+        Lever::HelperWeight,
         Lever::Quota,
         Lever::VcpuQuota(1),
         Lever::Affinity(1),
         Lever::Slice(1),
+        Lever::Nodes,
         Lever::Told,
     ];
     all.into_iter().filter(|lever| *lever != Lever::Told || vm == 0).collect()
@@ -79,10 +86,11 @@ fn shaped(random: &mut Random) -> Value {
 fn wanted(random: &mut Random, lever: Lever) -> Value {
     match lever {
         Lever::Online => Value::Vcpus(CpuSet::first(2 + random.below(VCPUS - 1))),
-        Lever::Weight => Value::Weight(Weight(f64::from(100 + random.below(5) * 100))),
+        Lever::Weight | Lever::HelperWeight => Value::Weight(Weight(f64::from(100 + random.below(5) * 100))),
         Lever::Quota | Lever::VcpuQuota(_) => shaped(random),
         Lever::Slice(_) => Value::Slice(Some(u64::from(1 + random.below(5)) * 100_000 + SLICE_MARK_NS)),
         Lever::Affinity(_) => Value::Pcpus(random.below(2).to_string().parse().unwrap()),
+        Lever::Nodes => Value::Nodes(random.below(2).to_string().parse().ok()),
         _ => Value::Told(Some(Cpus(f64::from(1 + random.below(3))))),
     }
 }
@@ -91,19 +99,23 @@ fn wanted(random: &mut Random, lever: Lever) -> Value {
 fn administrators(count: u32, lever: Lever) -> Option<Value> {
     match lever {
         Lever::Online => Some(Value::Vcpus(CpuSet::first(1))),
-        Lever::Weight => Some(Value::Weight(Weight(f64::from(3000 + count)))),
+        Lever::Weight | Lever::HelperWeight => Some(Value::Weight(Weight(f64::from(3000 + count)))),
         Lever::Quota | Lever::VcpuQuota(_) => Some(limit(60_001 + count)),
         Lever::Slice(_) => Some(Value::Slice(Some(u64::from(3_000_000 + count * 1000)))),
+        Lever::Nodes => Some(Value::Nodes(None)),
         _ => None,
     }
 }
+
+/// What settings are to be at the end.
+type Expected = BTreeMap<(u32, Lever), Value>;
 
 /// A daemon's life in pieces.
 struct Story {
     dir: PathBuf,
     machine: Faulty,
     keeper: Option<Keeper>,
-    expected: BTreeMap<(u32, Lever), Value>,
+    expected: Expected,
     /// VMs that are not to be changed any more.
     released: BTreeSet<u32>,
     now: Time,
@@ -165,8 +177,7 @@ impl Story {
     fn plan(&self, random: &mut Random) -> Vec<Action> {
         let mut one = || {
             let vm = random.below(MANAGED);
-            let levers = levers(vm);
-            let lever = levers[random.below(u32::try_from(levers.len()).unwrap()) as usize];
+            let lever = random.of(&levers(vm));
             let to = wanted(random, lever);
             self.action(vm, lever, to)
         };
@@ -178,49 +189,16 @@ impl Story {
         Action { vm: self.machine.id(vm), name: format!("vm{vm}"), lever, from: None, to, why }
     }
 
-    fn administrator(&mut self, random: &mut Random, count: u32) {
-        let vm = random.below(MANAGED + 1);
-        let levers = levers(vm);
-        let lever = levers[random.below(u32::try_from(levers.len()).unwrap()) as usize];
-        if let Some(value) = administrators(count, lever) {
-            self.machine.sim.set(&VmId(format!("sim-{vm}")), lever, &value).unwrap();
-            self.expected.insert((vm, lever), value);
-        }
-    }
-
-    fn disk(&self, full: bool) {
-        // A directory in the way of the file that the journal is written to first.
-        let beside = self.dir.join("journal.new");
-        if full {
-            let _ = std::fs::remove_file(&beside);
-            let _ = std::fs::create_dir(&beside);
-        } else {
-            let _ = std::fs::remove_dir(&beside);
-        }
-    }
-
     fn event(&mut self, random: &mut Random, count: u32) {
         let vm = random.below(MANAGED);
         match random.below(16) {
-            0 => self.administrator(random, count),
-            1 => drop(self.machine.hung.insert(vm)),
-            2 => drop(self.machine.lying.insert(vm)),
-            3 => drop(self.machine.halfway.insert(vm)),
-            4 => self.machine.deaf = true,
-            5 => self.machine.heal(),
-            6 => self.disk(true),
-            7 => self.disk(false),
-            8 => self.now = Time(u64::from(random.below(1 << 30)) << 12),
-            9 => {
-                // It migrates, or is saved and resumed: another id, and what it carries.
-                *self.machine.moved.entry(vm).or_insert(0) += 1;
-            }
-            10 if random.below(4) == 0 => drop(self.machine.gone.insert(vm)),
-            11 => self.keeper = None,
-            12 => drop(self.machine.missed.insert(vm)),
-            13 => drop(self.released.insert(vm)),
-            14 => drop(self.released.remove(&vm)),
-            _ => {}
+            0 => self.keeper = None,
+            1 => self.now = Time(u64::from(random.below(1 << 30)) << 12),
+            2 => drop(self.released.insert(vm)),
+            3 => drop(self.released.remove(&vm)),
+            4 => administrator(&mut self.machine, &mut self.expected, random, count),
+            5 => disk(&self.dir, random.below(2) == 0),
+            _ => self.machine.befallen(random, vm),
         }
         let kill = (random.below(4) == 0).then(|| random.below(12));
         self.start(kill);
@@ -234,7 +212,7 @@ impl Story {
     /// All is well again, and the daemon ends.
     fn end(&mut self) {
         self.machine.heal();
-        self.disk(false);
+        disk(&self.dir, false);
         self.start(None);
         let mut keeper = self.keeper.take().expect("nothing keeps a daemon from starting any more");
         let snapshot = self.machine.observe().unwrap();
@@ -244,22 +222,49 @@ impl Story {
     }
 
     fn check(&mut self) -> Result<(), String> {
-        if self.machine.touched.contains(&MANAGED) {
-            return Err("a VM that no plan was about was touched".into());
+        check(&mut self.machine, &self.expected)
+    }
+}
+
+/// An administrator changes something.
+fn administrator(machine: &mut Faulty, expected: &mut Expected, random: &mut Random, count: u32) {
+    let vm = random.below(MANAGED + 1);
+    let lever = random.of(&levers(vm));
+    if let Some(value) = administrators(count, lever) {
+        machine.write(vm, lever, &value).unwrap();
+        expected.insert((vm, lever), value);
+    }
+}
+
+/// The disk of the journal has no room, or has some again.
+fn disk(dir: &Path, full: bool) {
+    // A directory in the way of the file that the journal is written to first.
+    let beside = dir.join("journal.new");
+    if full {
+        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::create_dir(&beside);
+    } else {
+        let _ = std::fs::remove_dir(&beside);
+    }
+}
+
+/// Whether nothing is left of anything that was done.
+fn check(machine: &mut Faulty, expected: &Expected) -> Result<(), String> {
+    if machine.touched.contains(&MANAGED) {
+        return Err("a VM that no plan was about was touched".into());
+    }
+    for ((vm, lever), expected) in expected {
+        if machine.gone.contains(vm) {
+            continue;
         }
-        for ((vm, lever), expected) in self.expected.clone() {
-            if self.machine.gone.contains(&vm) {
-                continue;
-            }
-            let found = self.machine.truth(vm, lever);
-            if found != expected {
-                return Err(format!("VM {vm}: {lever} is {found}, not {expected}"));
-            }
+        let found = machine.truth(*vm, *lever);
+        if found != *expected {
+            return Err(format!("VM {vm}: {lever} is {found}, not {expected}"));
         }
-        match self.machine.kept.iter().find(|(vm, _)| !self.machine.gone.contains(vm)) {
-            Some((vm, text)) => Err(format!("VM {vm} still carries {text}")),
-            None => Ok(()),
-        }
+    }
+    match machine.kept.iter().find(|(vm, _)| !machine.gone.contains(vm)) {
+        Some((vm, text)) => Err(format!("VM {vm} still carries {text}")),
+        None => Ok(()),
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Journal {
     /// Its lock goes with it.
     _lock: File,
     content: Content,
+    /// Entries that the file has.
+    on_disk: Vec<Entry>,
 }
 
 impl Entry {
@@ -93,7 +95,7 @@ impl Journal {
                 content.entries = found.entries;
             }
         }
-        let journal = Journal { dir: dir.into(), _lock: lock, content };
+        let mut journal = Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() };
         journal.write().map_err(|error| unusable(&file(dir), &error))?;
         Ok(journal)
     }
@@ -130,8 +132,13 @@ impl Journal {
         self.content.entries = entries;
     }
 
+    /// Whether there are no entries, neither here nor on disk.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content.entries.is_empty() && self.on_disk.is_empty()
+    }
+
     /// Has on disk what is here.
-    pub(crate) fn write(&self) -> io::Result<()> {
+    pub(crate) fn write(&mut self) -> io::Result<()> {
         let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;
         let text = format!("{FORMAT}{}\n{body}\n", checksum(&body));
         let (target, beside) = (file(&self.dir), self.dir.join("journal.new"));
@@ -141,6 +148,7 @@ impl Journal {
         new.sync_all()?;
         reach("journal-written");
         fs::rename(&beside, &target)?;
+        self.on_disk.clone_from(&self.content.entries);
         File::open(&self.dir)?.sync_all()
     }
 }

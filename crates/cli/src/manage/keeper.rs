@@ -77,9 +77,9 @@ impl Keeper {
         self.journal.entries()
     }
 
-    /// Whether nothing is changed, and no VM carries a note of ours.
+    /// Whether nothing is changed, the journal says so (a disk may have been full), and no VM carries a note of ours.
     pub(crate) fn holds_nothing(&self) -> bool {
-        self.entries().is_empty() && self.kept.is_empty()
+        self.journal.is_empty() && self.kept.is_empty()
     }
 
     /// Whether a setting is to be put back, but could not be yet.
@@ -285,8 +285,13 @@ impl Keeper {
         let here = (snapshot.pcpu_sets().0, nodes);
         let mut notes = Vec::new();
         let known: BTreeSet<VmId> = self.journal.entries().iter().map(|entry| entry.vm.clone()).collect();
-        for vm in snapshot.vms.iter().filter(|vm| !known.contains(&vm.id)) {
+        for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else { continue };
+            if known.contains(&vm.id) {
+                // An earlier run's, and this one could not look when it began: to be taken back with its last setting.
+                self.kept.entry(vm.id.clone()).or_default();
+                continue;
+            }
             if self.kept.get(&vm.id) == Some(text) {
                 continue;
             }

@@ -13,8 +13,12 @@ pub(crate) enum Level {
     Info = 6,
 }
 
-/// Writes a line on stderr. Where that is journald, it begins with the level as sd-daemon(3) has it.
+/// Writes a line on stderr. Where that is journald, it begins with the level as sd-daemon(3) has it. The tests of this crate
+/// run thousands of daemons, which are silent unless `COREFIT_TEST_LOG` is set.
 pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
+    if cfg!(test) && std::env::var_os("COREFIT_TEST_LOG").is_none() {
+        return;
+    }
     static JOURNAL: OnceLock<bool> = OnceLock::new();
     let journal = *JOURNAL.get_or_init(|| {
         let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();

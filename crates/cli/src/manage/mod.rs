@@ -96,7 +96,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         .transpose()?
         .map(|journal| Keeper::new(journal, budget(&config.policy)));
     let _alone = (config.apply && live).then(|| Alone::with(&machine.name())).transpose()?;
-    let mut daemon = Daemon::new(args, config, machine, keeper, live)?;
+    let mut daemon = Daemon::new(args, config, machine, keeper, live).serving();
     daemon.run(&signals)
 }
 

@@ -148,6 +148,19 @@ impl Vms {
         self.names.retain(|kept| kept != name);
         to.names.push(name.into());
     }
+
+    /// Saves a VM into a file, and resumes it on the host of `to`.
+    pub(crate) fn carry(&mut self, name: &str, to: &mut Vms, file: &str) {
+        let [from, there] =
+            [&*self, to].map(|vms| vms.state.as_ref().expect("hosts of their own").join("vms"));
+        self.virsh(&["save", name, file]);
+        let copied = Command::new("cp").arg("-r").arg(from.join(name)).arg(&there).status();
+        assert!(copied.is_ok_and(|status| status.success()), "cannot copy what is known of {name}");
+        to.virsh(&["restore", file]);
+        std::fs::remove_dir_all(from.join(name)).unwrap();
+        self.names.retain(|kept| kept != name);
+        to.names.push(name.into());
+    }
 }
 
 impl Drop for Vms {

@@ -1,11 +1,17 @@
 //! A simulated machine that things happen to.
+//!
+//! It has two levers that the simulation lacks: weights of helper threads and nodes of memory are kept here, and change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use corefit_core::machine::{Act, Lever, Machine, MachineError, Snapshot, Value, VmId};
-use corefit_core::{CpuSet, Unread, What};
+use corefit_core::machine::{
+    Act, Counters, Helper, Lever, LeverKind, Machine, MachineError, Snapshot, Value, VmId, VmState,
+};
+use corefit_core::{CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
+
+use super::Random;
 
 /// A machine that things happen to.
 pub(super) struct Faulty {
@@ -28,15 +34,36 @@ pub(super) struct Faulty {
     pub(super) unkeeping: BTreeSet<u32>,
     /// VMs of which the user may not change anything.
     pub(super) denied: BTreeSet<u32>,
+    /// VMs whose owner wants them to be left alone.
+    pub(super) owned: BTreeSet<u32>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
+    /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
+    pub(super) soon: Option<(u32, Fault, u32)>,
+    /// The clock jumped by so many ns.
+    pub(super) ahead: u64,
+    /// VMs that seem to get a quarter of what they do, and to wait for the rest.
+    pub(super) starving: BTreeSet<u32>,
     pub(super) touched: BTreeSet<u32>,
+    /// Writes that changed something.
+    pub(super) writes: BTreeMap<LeverKind, u32>,
+    own: BTreeMap<(u32, Lever), Value>,
+}
+
+/// What happens to a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It is destroyed.
+    Gone,
+    /// It migrates, or is saved and resumed: another id, and what it carries.
+    Moved,
 }
 
 impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
-        let (hung, lying, halfway, missed, clinging, unkeeping, denied, touched) = Default::default();
+        let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
+        let (soon, ahead, starving, touched, writes, own) = Default::default();
         Faulty {
             sim,
             moved,
@@ -49,8 +76,89 @@ impl Faulty {
             clinging,
             unkeeping,
             denied,
+            owned,
             deaf: false,
+            soon,
+            ahead,
+            starving,
             touched,
+            writes,
+            own,
+        }
+    }
+
+    /// Something happens, to a VM or to all.
+    pub(super) fn befallen(&mut self, random: &mut Random, vm: u32) {
+        let calls = random.below(20);
+        match random.below(12) {
+            0 => drop(self.hung.insert(vm)),
+            1 => drop(self.lying.insert(vm)),
+            2 => drop(self.halfway.insert(vm)),
+            3 => drop(self.missed.insert(vm)),
+            4 => self.deaf = true,
+            5 | 6 => self.heal(),
+            7 => self.befall(vm, Fault::Moved),
+            8 => self.soon = Some((calls, Fault::Moved, vm)),
+            9 if calls < 5 => self.befall(vm, Fault::Gone),
+            10 if calls < 5 => self.soon = Some((calls, Fault::Gone, vm)),
+            _ => {}
+        }
+    }
+
+    pub(super) fn befall(&mut self, vm: u32, fault: Fault) {
+        match fault {
+            Fault::Gone => drop(self.gone.insert(vm)),
+            Fault::Moved => *self.moved.entry(vm).or_insert(0) += 1,
+        }
+    }
+
+    /// A VM that is called; what was to happen soon may happen first.
+    fn called(&mut self, id: &VmId) -> Result<u32, MachineError> {
+        match self.soon.take() {
+            Some((0, fault, vm)) => self.befall(vm, fault),
+            soon => self.soon = soon.map(|(calls, fault, vm)| (calls - 1, fault, vm)),
+        }
+        self.number(id)
+    }
+
+    /// A lever that is kept here, else the simulation's.
+    fn read(&mut self, vm: u32, lever: Lever) -> Result<Value, MachineError> {
+        let usual = match lever {
+            Lever::HelperWeight => Value::Weight(Weight(1024.0)),
+            Lever::Nodes => Value::Nodes(Some(CpuSet::first(1))),
+            _ => return self.sim.current(&VmId(format!("sim-{vm}")), lever),
+        };
+        Ok(self.own.get(&(vm, lever)).cloned().unwrap_or(usual))
+    }
+
+    /// Writes it, whoever does.
+    pub(super) fn write(&mut self, vm: u32, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        if matches!(lever, Lever::HelperWeight | Lever::Nodes) {
+            self.own.insert((vm, lever), value.clone());
+            return Ok(());
+        }
+        self.sim.set(&VmId(format!("sim-{vm}")), lever, value)
+    }
+
+    /// What a look shows of it that the simulation does not.
+    fn show(&mut self, number: u32, vm: &mut VmState) {
+        (vm.id, vm.name) = (self.id(number), format!("vm{number}"));
+        vm.kept = self.kept.get(&number).cloned();
+        vm.hands_off = self.owned.contains(&number);
+        vm.fixed.retain(|fixed| !matches!(fixed.lever, LeverKind::HelperWeight | LeverKind::Nodes));
+        if let Ok(Value::Nodes(nodes)) = self.read(number, Lever::Nodes) {
+            vm.memory_nodes = nodes;
+        }
+        if let Ok(Value::Weight(weight)) = self.read(number, Lever::HelperWeight) {
+            let counters = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
+            let name = "emulator".into();
+            vm.helpers.push(Helper { name, weight: Some(weight), counters, ..Helper::default() });
+        }
+        for vcpu in vm.vcpus.iter_mut().filter(|_| self.starving.contains(&number)) {
+            let Counters { run_ns: Some(run), wait_ns: Some(wait), .. } = &mut vcpu.counters else {
+                continue;
+            };
+            (*run, *wait) = (*run / 4, *wait + *run - *run / 4);
         }
     }
 
@@ -64,7 +172,7 @@ impl Faulty {
         number.filter(|vm| self.id(*vm) == *id && !self.gone.contains(vm)).ok_or_else(gone)
     }
 
-    fn reach(&self, vm: u32, lever: Lever) -> Result<VmId, MachineError> {
+    fn reach(&self, vm: u32, lever: Lever) -> Result<(), MachineError> {
         let guests = matches!(lever, Lever::Online | Lever::Told);
         if self.deaf || (guests && self.hung.contains(&vm)) {
             return Err(MachineError::Gone("no answer".into()));
@@ -72,17 +180,22 @@ impl Faulty {
         if self.denied.contains(&vm) {
             return Err(MachineError::Denied("not for you".into()));
         }
-        Ok(VmId(format!("sim-{vm}")))
+        Ok(())
     }
 
     /// What it really is.
     pub(super) fn truth(&mut self, vm: u32, lever: Lever) -> Value {
-        self.sim.current(&VmId(format!("sim-{vm}")), lever).unwrap()
+        self.read(vm, lever).unwrap()
+    }
+
+    /// Whether a look does not show every VM.
+    pub(super) fn hides(&self) -> bool {
+        self.deaf || !self.missed.is_empty()
     }
 
     pub(super) fn heal(&mut self) {
         (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
-        (self.clinging, self.unkeeping, self.denied) = Default::default();
+        (self.clinging, self.unkeeping, self.denied, self.soon) = Default::default();
     }
 }
 
@@ -96,10 +209,8 @@ impl Machine for Faulty {
             return Err(MachineError::Gone("no answer".into()));
         }
         let mut snapshot = self.sim.observe()?;
-        for (number, vm) in (0..).zip(&mut snapshot.vms) {
-            (vm.id, vm.name) = (self.id(number), format!("vm{number}"));
-            vm.kept = self.kept.get(&number).cloned();
-        }
+        snapshot.at = Time(snapshot.at.0 + self.ahead);
+        (0..).zip(&mut snapshot.vms).for_each(|(number, vm)| self.show(number, vm));
         snapshot.vms.retain(|vm| self.number(&vm.id).is_ok());
         for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {
             let id = self.id(*vm);
@@ -117,35 +228,37 @@ impl Machine for Faulty {
 
 impl Act for Faulty {
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
-        let number = self.number(vm).map_err(|error| match lever {
+        let number = self.called(vm).map_err(|error| match lever {
             // As where a control group is looked for on this machine.
             Lever::VcpuQuota(_) => MachineError::Unsupported("it has no such control group".into()),
             _ => error,
         })?;
-        let id = self.reach(number, lever)?;
-        self.sim.current(&id, lever)
+        self.reach(number, lever)?;
+        self.read(number, lever)
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
-        let number = self.number(vm)?;
-        let id = self.reach(number, lever)?;
+        let number = self.called(vm)?;
+        self.reach(number, lever)?;
         self.touched.insert(number);
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());
         }
         if self.halfway.contains(&number) && lever == Lever::Online {
-            let Value::Vcpus(have) = self.sim.current(&id, lever)? else { unreachable!() };
+            let Value::Vcpus(have) = self.read(number, lever)? else { unreachable!() };
             let Value::Vcpus(want) = value else { unreachable!() };
             let (have, want) = (u32::try_from(have.len()).unwrap(), u32::try_from(want.len()).unwrap());
             let step = if want < have { have - 1 } else { (have + 1).min(want) };
-            self.sim.set(&id, lever, &Value::Vcpus(CpuSet::first(step)))?;
+            self.write(number, lever, &Value::Vcpus(CpuSet::first(step)))?;
             return Err(MachineError::Gone("it stopped halfway".into()));
         }
-        self.sim.set(&id, lever, value)
+        let changes = u32::from(self.read(number, lever)? != *value);
+        *self.writes.entry(lever.kind()).or_insert(0) += changes;
+        self.write(number, lever, value)
     }
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
-        let number = self.number(vm)?;
+        let number = self.called(vm)?;
         self.reach(number, Lever::Weight)?;
         match text {
             _ if text.is_some() && self.unkeeping.contains(&number) => {

@@ -101,6 +101,10 @@ fn what_an_earlier_run_left_is_put_back_as_soon_as_that_can_be_done() {
     story.machine.hung.insert(1);
     story.step(&[], None);
     assert_eq!(story.machine.truth(0, Lever::Weight), story.expected[&(0, Lever::Weight)]);
+    assert!(
+        !story.machine.kept.contains_key(&0),
+        "it is as it was: a daemon that ends now would leave its note"
+    );
     assert_eq!(
         story.machine.truth(1, Lever::Online),
         Value::Vcpus(CpuSet::first(1)),
@@ -121,7 +125,7 @@ fn what_an_earlier_run_left_is_put_back_as_soon_as_that_can_be_done() {
 #[test]
 fn a_full_disk_keeps_nothing_from_being_put_back() {
     let (_dir, mut story) = changed();
-    story.disk(true);
+    disk(&story.dir, true);
     let snapshot = story.machine.observe().unwrap();
     let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
     assert_eq!((restored.back, restored.pending.len()), (2, 1), "{:?}", restored.pending);
@@ -129,6 +133,24 @@ fn a_full_disk_keeps_nothing_from_being_put_back() {
     story.check().unwrap();
     story.keeper = None;
     story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_journal_that_could_not_be_written_when_all_was_put_back_is_not_left_behind() {
+    let (_dir, mut story) = changed();
+    disk(&story.dir, true);
+    story.released = BTreeSet::from([0, 1]);
+    // A host's settings at once, a guest's once it is sure to be known what it was.
+    story.step(&[], None);
+    let guests = story.expected[&(1, Lever::Online)].clone();
+    story.machine.write(1, Lever::Online, &guests).unwrap();
+    story.now = story.now + Duration::from_secs(12);
+    story.step(&[], None);
+    let keeper = story.keeper.as_mut().unwrap();
+    assert!(keeper.entries().is_empty() && !keeper.holds_nothing(), "the file still has them");
+    story.end();
+    assert_eq!(Journal::left(&story.dir, "boot").unwrap(), Some(("faulty".into(), 0)));
     story.check().unwrap();
 }
 
@@ -170,7 +192,7 @@ fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
 #[test]
 fn nothing_is_changed_while_the_journal_cannot_be_written() {
     let (_dir, mut story) = begun();
-    story.disk(true);
+    disk(&story.dir, true);
     let plan = story.plan(&mut Random(3));
     let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
     for outcome in outcomes {

@@ -1,0 +1,236 @@
+//! The same with the whole daemon: what its controllers decide, by policies drawn at random, is what is done and undone.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use corefit_core::machine::{LeverKind, Snapshot};
+
+use super::*;
+use crate::manage::ManageArgs;
+use crate::manage::daemon::Daemon;
+
+const STEPS: u32 = 25;
+
+/// On two nodes of two pCPUs: a program with teams, busy vCPUs that are pinned onto one pCPU, threads that sleep and are limited,
+/// and two busy vCPUs of four that all have a limit; more than there are pCPUs for.
+const HOSTS: [&str; 2] = [
+    "[[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
+     [[vm]]\nname = \"b\"\nvcpus = 4\naffinity = \"2\"\nprogram = \"hog\"\n\
+     [[vm]]\nname = \"c\"\nvcpus = 4\ncap = 0.4\ncap_period = \"10ms\"\nthreads = 1\n\
+     program = \"forever { compute 7ms sleep 8ms }\"\n\
+     [[vm]]\nname = \"d\"\nvcpus = 4\nprogram = \"hog\"\n",
+    "[[vm]]\nname = \"a\"\nvcpus = 4\nprogram = \"lu\"\n\
+     [[vm]]\nname = \"b\"\nvcpus = 4\nthreads = 2\npinned = true\nprogram = \"hog\"\n\
+     quota = 0.3\nquota_period = \"10ms\"\n\
+     [[vm]]\nname = \"c\"\nvcpus = 4\nthreads = 4\nprogram = \"forever { compute 100us mark sleep 400us }\"\n\
+     [[vm]]\nname = \"d\"\nvcpus = 4\nprogram = \"hog\"\n",
+];
+const HARDWARE: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { sockets = 2, cores = 2 }\n";
+
+/// The machine, which outlives its daemons.
+#[derive(Clone)]
+struct Shared(Rc<RefCell<Faulty>>);
+
+impl Machine for Shared {
+    fn name(&self) -> String {
+        self.0.borrow().name()
+    }
+
+    fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        self.0.borrow_mut().observe()
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        self.0.borrow_mut().pass(time)
+    }
+}
+
+impl Act for Shared {
+    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        self.0.borrow_mut().current(vm, lever)
+    }
+
+    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        self.0.borrow_mut().set(vm, lever, value)
+    }
+
+    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
+        self.0.borrow_mut().keep(vm, text)
+    }
+}
+
+/// A configuration. Two vCPUs always stay, for one is what administrators leave.
+fn configuration(random: &mut Random) -> String {
+    let rule = |random: &mut Random, vm: u32| {
+        let (priority, exclude) = (random.below(3), vm == MANAGED || random.below(6) == 0);
+        let latency = random.of(&["", "latency_ms = 200\n"]);
+        format!(
+            "[[policy.vm]]\nname = \"vm{vm}\"\nmin = 2\npriority = {priority}\nexclude = {exclude}\n{latency}"
+        )
+    };
+    let rules: String = (0..=MANAGED).map(|vm| rule(random, vm)).collect();
+    format!(
+        "metrics = \"off\"\ntell = {}\n[policy]\ninterval_ms = 50\nprobe_ms = 20\ndwell_ms = {}\nlever_ms = {}\n\
+         size = {:?}\narbitrate = {:?}\nweigh = {:?}\nhelpers = {:?}\nplace = {:?}\nshape = {:?}\n{rules}",
+        random.below(3) > 0,
+        random.of(&[0, 50, 200]),
+        random.of(&[0, 50, 200]),
+        random.of(&["none", "vcpu-bal", "vscale", "pcpu-est", "corefit", "corefit"]),
+        random.of(&["none", "fcfs", "priority", "max-min"]),
+        random.of(&["none", "grants", "grants"]),
+        random.of(&["none", "light"]),
+        random.of(&["none", "ulas", "optimal-affinity", "corefit", "corefit"]),
+        random.of(&["none", "burst", "long-period", "proportional", "slice", "slice", "corefit", "corefit"]),
+    )
+}
+
+/// All settings that a plan could be about.
+fn all_levers(vm: u32) -> Vec<Lever> {
+    let mut levers = levers(vm);
+    for vcpu in [0, 2, 3] {
+        levers.extend([Lever::VcpuQuota(vcpu), Lever::Affinity(vcpu), Lever::Slice(vcpu)]);
+    }
+    levers
+}
+
+/// Daemons, one after the other.
+struct Whole<'a> {
+    args: &'a ManageArgs,
+    dir: &'a Path,
+    machine: Shared,
+    daemon: Option<Daemon<'a>>,
+    expected: Expected,
+}
+
+impl<'a> Whole<'a> {
+    fn new(args: &'a ManageArgs, dir: &'a Path, machine: Faulty) -> Whole<'a> {
+        let machine = Shared(Rc::new(RefCell::new(machine)));
+        let all = (0..=MANAGED).flat_map(|vm| all_levers(vm).into_iter().map(move |lever| (vm, lever)));
+        let expected =
+            all.map(|(vm, lever)| ((vm, lever), machine.0.borrow_mut().truth(vm, lever))).collect();
+        Whole { args, dir, machine, daemon: None, expected }
+    }
+
+    /// As `corefit manage` starts, if nobody is there.
+    fn start(&mut self, kill: Option<u32>) {
+        if self.daemon.is_some() {
+            return;
+        }
+        let (args, dir, machine) = (self.args, self.dir, Box::new(self.machine.clone()));
+        let started = until_killed(kill, || {
+            let config = args.read().unwrap();
+            let journal = Journal::open(dir, "faulty", "boot").ok()?;
+            let keeper = Keeper::new(journal, Duration::from_secs(60));
+            let mut daemon = Daemon::new(args, config, machine, Some(keeper), false);
+            daemon.recover();
+            Some(daemon)
+        });
+        self.daemon = started.flatten();
+    }
+
+    /// A step, and the time until the next one.
+    fn step(&mut self, kill: Option<u32>) {
+        let Some(mut daemon) = self.daemon.take() else { return };
+        let stepped = until_killed(kill, || {
+            let next = daemon.step().unwrap();
+            (daemon, next)
+        });
+        let next = stepped.as_ref().map_or(Duration::from_millis(50), |(_, next)| *next);
+        self.daemon = stepped.map(|(daemon, _)| daemon);
+        self.machine.pass(next).unwrap();
+    }
+
+    /// It ends as by a signal, perhaps killed while it does.
+    fn end(&mut self, kill: Option<u32>) -> Option<bool> {
+        let mut daemon = self.daemon.take()?;
+        until_killed(kill, || daemon.put_back())
+    }
+
+    fn configure(&mut self, text: &str) {
+        std::fs::write(self.args.config.as_ref().unwrap(), text).unwrap();
+        if let Some(daemon) = &mut self.daemon {
+            daemon.reload();
+        }
+    }
+
+    fn event(&mut self, random: &mut Random, count: u32) {
+        let vm = random.below(MANAGED);
+        let kill = |random: &mut Random, places| (random.below(6) == 0).then(|| random.below(places));
+        match random.below(32) {
+            0 => self.daemon = None,
+            1 => drop(self.end(kill(random, 20))),
+            2 => self.configure(&configuration(random)),
+            3 => drop(self.machine.0.borrow_mut().owned.insert(vm)),
+            4 => drop(self.machine.0.borrow_mut().owned.remove(&vm)),
+            5 => disk(self.dir, random.below(2) == 0),
+            6 => self.machine.0.borrow_mut().ahead = u64::from(random.below(1 << 20)) << 20,
+            7 | 8 => {
+                administrator(&mut self.machine.0.borrow_mut(), &mut self.expected, random, count);
+            }
+            9..20 => self.machine.0.borrow_mut().befallen(random, vm),
+            _ => {}
+        }
+        self.start(kill(random, 12));
+        self.step(kill(random, 40));
+    }
+}
+
+/// A sequence of its own, added to what was written.
+fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), String> {
+    let dir = directory();
+    let mut random = Random(seed);
+    let config = Some(dir.path().join("corefit.toml"));
+    let args = ManageArgs { config, apply: true, state: None, time: None, machine: None };
+    let host = random.of(&HOSTS);
+    let mut machine = Faulty::new(simulated(&format!("{HARDWARE}{host}")));
+    machine.starving.extend((random.below(3) == 0).then_some(0));
+    let mut whole = Whole::new(&args, dir.path(), machine);
+    whole.configure(&configuration(&mut random));
+    for count in 0..STEPS {
+        whole.event(&mut random, count);
+    }
+    let unseen = whole.machine.0.borrow().hides();
+    whole.machine.0.borrow_mut().heal();
+    disk(dir.path(), false);
+    whole.start(None);
+    if unseen {
+        // Of a note that it never saw a daemon knows nothing.
+        whole.step(None);
+    }
+    if whole.end(None) != Some(true) {
+        return Err("not all could be put back".into());
+    }
+    if Journal::left(dir.path(), "boot").is_ok_and(|left| left.is_some_and(|(_, settings)| settings > 0)) {
+        return Err("the journal is not empty".into());
+    }
+    let mut machine = whole.machine.0.borrow_mut();
+    for (kind, count) in &machine.writes {
+        *writes.entry(*kind).or_insert(0) += count;
+    }
+    check(&mut machine, &whole.expected)
+}
+
+#[test]
+fn whatever_policies_decide_and_faults_happen_every_setting_is_as_it_was_or_as_an_administrator_made_it() {
+    let mut writes = BTreeMap::new();
+    for seed in 0..SEQUENCES {
+        sequence(seed, &mut writes).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+    // Controllers that do nothing prove nothing.
+    for kind in [
+        LeverKind::Online,
+        LeverKind::Weight,
+        LeverKind::HelperWeight,
+        LeverKind::Quota,
+        LeverKind::VcpuQuota,
+        LeverKind::Affinity,
+        LeverKind::Slice,
+        LeverKind::Nodes,
+        LeverKind::Told,
+    ] {
+        assert!(
+            writes.get(&kind).is_some_and(|count| *count >= 50),
+            "{kind:?} was hardly written: {writes:?}"
+        );
+    }
+}
