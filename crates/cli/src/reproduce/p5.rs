@@ -9,15 +9,16 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule as VmRule, Sizer};
+use corefit_core::decide::{Arbiter, Forecast, Policy, Rule as VmRule, Sizer};
 use corefit_core::machine::Machine;
 use corefit_sim::{Program, Sim, SimMachine, Spec};
 
-use super::sizing::{apply, seconds};
+use super::sizing::seconds;
 use super::testbed::spec;
 use super::{Effort, Item, Paper, Rule};
 use crate::bench::stats::Random;
 use crate::parallel;
+use crate::ruled::Ruled;
 
 const HOST: &str = r#"
 scheduler = "credit"
@@ -108,9 +109,9 @@ fn of_set(seed: u64) -> Result<(f64, f64)> {
 /// Time from the beginnings to the ends of all jobs of some VMs, the others having none, s in all.
 #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn turnover(jobs: &Jobs, busy: &[usize], arbitrate: Arbiter, seed: u64) -> Result<f64> {
-    let mut machine = SimMachine::new(Sim::new(&host(jobs, busy, seed)?)?, "P5", true);
+    let machine = SimMachine::new(Sim::new(&host(jobs, busy, seed)?)?, "P5", true);
     let important = VmRule { name: "vm-0".into(), priority: Some(1), ..VmRule::default() };
-    let mut controller = Controller::new(Policy {
+    let policy = Policy {
         arbitrate,
         demand: Forecast::Ftds,
         smooth: true,
@@ -118,13 +119,13 @@ fn turnover(jobs: &Jobs, busy: &[usize], arbitrate: Arbiter, seed: u64) -> Resul
         interval_ms: INTERVAL_MS,
         vm: vec![important],
         ..Policy::default()
-    });
-    while !machine.sim().unfinished().is_empty() && seconds(machine.sim()) < 3600.0 {
-        let step = controller.step(&machine.observe()?).map_err(|e| anyhow!("{e}"))?;
-        controller.told(&apply(&mut machine, &step.plan.actions));
-        machine.pass(step.next.max(Duration::from_millis(INTERVAL_MS)))?;
+    };
+    let mut host = Ruled::new(machine, policy);
+    while !host.sim().unfinished().is_empty() && seconds(host.sim()) < 3600.0 {
+        let next = host.step()?.next;
+        host.machine.pass(next.max(Duration::from_millis(INTERVAL_MS)))?;
     }
-    let truth = machine.sim().truth();
+    let truth = host.sim().truth();
     let took = |vm: &usize| Some(truth.vms[*vm].apps[0].took_ns? as f64 / 1e9);
     let all: Option<f64> = busy.iter().map(took).sum();
     let intervals: f64 = busy.iter().flat_map(|vm| jobs[*vm]).map(|(_, interval)| interval).sum();

@@ -13,6 +13,7 @@ mod counted;
 mod cpusets;
 pub mod demand;
 mod hypothesis;
+pub mod keys;
 pub mod lighten;
 mod moved;
 mod part;

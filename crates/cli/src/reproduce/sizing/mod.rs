@@ -28,7 +28,7 @@ use crate::sim::summary::Mean;
 use Shortage::{Limit, Reduction, Sharing};
 pub(super) use figures::{chart, items, text};
 use programs::Long;
-pub(super) use simulate::{apply, seconds};
+pub(super) use simulate::seconds;
 
 /// Most vCPUs.
 const MOST: u32 = 16;
