@@ -120,6 +120,7 @@ fn another_size_policy_is_compared_under_its_own_name_and_not_judged_by_what_cor
             .args(["--json", "--size", policy])
             .output()
             .unwrap();
+        assert!(output.status.success(), "nothing of it is promised: {output:?}");
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
     };
     let (vscale, none) = (rows("vscale"), rows("none"));
@@ -132,7 +133,7 @@ fn another_size_policy_is_compared_under_its_own_name_and_not_judged_by_what_cor
         assert!(what.contains("under vscale") && !what.contains("corefit"), "{item}");
         assert!(item["ok"].is_null() && rule.starts_with("not judged; corefit promises"), "{item}");
     }
-    assert!(vscale["items"].as_array().unwrap().iter().filter(promised).count() > 4);
+    assert!(vscale["items"].as_array().unwrap().iter().filter(promised).count() >= 4);
 }
 
 #[test]
