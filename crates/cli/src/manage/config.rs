@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
-use corefit_core::decide::keys::Bad;
+use corefit_sim::keys::Bad;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 

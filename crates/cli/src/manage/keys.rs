@@ -1,6 +1,6 @@
-//! What each key of a configuration may be, in words; those of `[policy]` are [`corefit_core::decide::keys`].
+//! What each key of a configuration may be, in words; those of `[policy]` are [`corefit_sim::keys`].
 
-use corefit_core::decide::keys::{self, Bad, KEYS, Kind};
+use corefit_sim::keys::{self, Bad, KEYS, Kind};
 use toml::de::DeTable;
 
 /// Every key beside those of `[policy]`.

@@ -26,7 +26,7 @@ use crate::{machine, parallel, picture, printable};
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The scenario, in TOML; lists in it make a sweep. With a table [policy], as in a configuration of `corefit manage`, its
+    /// The scenario, in TOML; lists in it make a sweep. With a table `[policy]`, as in a configuration of `corefit manage`, its
     /// controllers decide while it runs
     file: PathBuf,
     /// Replace a value of the scenario, such as `vm.lu.vcpus=4` or `vm.lu.vcpus=[4,8]`
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Only VMs whose names begin so are in the picture
     #[arg(long, value_name = "NAME", requires = "plot")]
     vm: Option<String>,
-    /// Write what happens in the first run, for ui.perfetto.dev; the scenario has to be one point, without [policy]
+    /// Write what happens in the first run, for ui.perfetto.dev; the scenario has to be one point, without `[policy]`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Print one JSON document

@@ -13,7 +13,6 @@ mod counted;
 mod cpusets;
 pub mod demand;
 mod hypothesis;
-pub mod keys;
 pub mod lighten;
 mod moved;
 mod part;

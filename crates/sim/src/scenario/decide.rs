@@ -2,12 +2,12 @@
 
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
-use corefit_core::decide::keys::{self, KEYS};
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::ScenarioError;
 use super::table::{Table, plain};
+use crate::keys::{self, KEYS};
 use crate::spec::Hardware;
 
 /// `None`: nobody decides, all settings stay as they are.

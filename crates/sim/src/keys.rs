@@ -1,9 +1,10 @@
-//! What each key of `[policy]` may be, in words: an error says what is allowed, not what a parser expected.
+//! What each key of `[policy]` may be, in words: an error says what is allowed, not what a parser expected. For scenarios and
+//! for configurations of `corefit manage`.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::CpuSet;
+use corefit_core::CpuSet;
 
 /// What is shown of a value at most, characters.
 const SHOWN: usize = 40;
@@ -35,7 +36,7 @@ const HELPERS: &[&str] = &["none", "light"];
 const SHAPES: &[&str] = &["none", "burst", "long-period", "proportional", "slice", "corefit"];
 const MS: &str = "a whole number of milliseconds";
 
-/// Every key of [`super::Policy`], below `policy`; of all rules once.
+/// Every key of [`corefit_core::decide::Policy`], below `policy`; of all rules once.
 pub const KEYS: [(&str, Kind); 27] = [
     ("policy.interval_ms", Kind::Whole(0, i64::MAX, "a whole number of milliseconds from 50 to 3600000")),
     ("policy.demand", Kind::OneOf(&["ewma", "pid", "ftds", "aisd"])),
