@@ -109,3 +109,53 @@ fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
         items.iter().filter(|i| i["paper"] == "P3").cloned().collect::<Vec<_>>()
     );
 }
+
+#[test]
+fn another_size_policy_is_compared_under_its_own_name_and_not_judged_by_what_corefit_promises() {
+    let only = ["P2", "--only", "is, 4 VMs"];
+    let rows = |policy: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_corefit"))
+            .arg("reproduce")
+            .args(only)
+            .args(["--json", "--size", policy])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "nothing of it is promised: {output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let (vscale, none) = (rows("vscale"), rows("none"));
+    assert_eq!((&vscale["sizes"][0]["size"], &none["sizes"][0]["size"]), (&"vscale".into(), &"none".into()));
+    assert_eq!(none["sizes"][0]["vcpus"][3], 16.0, "all of its vCPUs, always");
+    assert!(vscale["sizes"][0]["vcpus"][3].as_f64().unwrap() < 16.0, "{vscale}");
+    let promised = |item: &&serde_json::Value| item["figure"] == "2.5";
+    for item in vscale["items"].as_array().unwrap().iter().filter(promised) {
+        let (what, rule) = (item["what"].as_str().unwrap(), item["rule"].as_str().unwrap());
+        assert!(what.contains("under vscale") && !what.contains("corefit"), "{item}");
+        assert!(item["ok"].is_null() && rule.starts_with("not judged; corefit promises"), "{item}");
+    }
+    assert!(vscale["items"].as_array().unwrap().iter().filter(promised).count() >= 4);
+}
+
+#[test]
+fn a_policy_for_what_is_not_simulated_is_refused_with_the_remedy() {
+    for (args, said) in [
+        (
+            &["P1", "--size", "vscale"][..],
+            "corefit: --size is a policy for P2's numbers of vCPUs; give P2, and",
+        ),
+        (
+            &["P2", "--demand", "ewma"],
+            "corefit: --demand and --arbitrate are policies for P5's job sets; give P5,",
+        ),
+        (
+            &["P5", "--controllers", "none", "--arbitrate", "fcfs"],
+            "corefit: --demand and --arbitrate are policies",
+        ),
+        (&["P2", "--size", "best"], "error: invalid value 'best' for '--size <POLICY>'"),
+    ] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_corefit")).arg("reproduce").args(args).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && told.starts_with(said), "{args:?}: {told}");
+    }
+}

@@ -43,6 +43,7 @@ mod act;
 mod cpus;
 mod hardware;
 mod host;
+pub mod keys;
 mod machine;
 mod policy;
 mod program;

@@ -71,6 +71,12 @@ impl SimMachine {
         self.sim.set_team(number, members).map_err(|e| MachineError::Unsupported(e.to_string()))
     }
 
+    /// Lets time pass, but not beyond the end of all programs that have one, nor beyond the end of the host's time
+    /// ([`Sim::run`]); whether neither has come.
+    pub fn pass_at_most(&mut self, time: Duration) -> bool {
+        self.sim.run_at_most(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn sim_mut(&mut self) -> &mut Sim {
         &mut self.sim
     }

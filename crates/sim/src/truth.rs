@@ -31,6 +31,10 @@ pub struct VmTruth {
     pub time: Account,
     /// Runnable, but not running, ns, over all vCPUs.
     pub waited_ns: u64,
+    /// For how long its vCPUs were online, ns, all together.
+    pub online_ns: u64,
+    /// How often the number of those was changed.
+    pub online_changes: u64,
     /// How often what happened.
     pub counts: Counts,
     /// Its applications.
@@ -97,6 +101,8 @@ impl Sim {
                 vcpus: vm.count,
                 time: vcpus.clone().map(|v| self.account(v)).fold(Account::default(), |a, b| a.plus(&b)),
                 waited_ns: vcpus.map(|v| self.waited_ns(v)).sum(),
+                online_ns: self.online_ns(number as usize),
+                online_changes: guest.online_changes,
                 counts: guest.counts,
                 apps: apps.collect(),
             }

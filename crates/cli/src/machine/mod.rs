@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
+use corefit_core::decide::Policy;
 use corefit_core::machine::{Act, Lever, Machine, MachineError, Role, Snapshot, Value, VmId, VmState};
 use corefit_linux::formats::MAX_BYTES;
 use corefit_linux::host::{Cgroups, Choice};
@@ -54,6 +55,12 @@ impl MachineArg {
         }
         let answers = libvirt::open("", libvirt::Options::default()).observe().is_ok();
         MachineArg::named(if answers { "libvirt" } else { "cgroups" })
+    }
+
+    /// Who decides about a simulated host by its scenario; `None`: nobody, or it is no such host, or one that cannot be opened.
+    pub(crate) fn policy(&self) -> Option<Policy> {
+        let file = self.machine.strip_prefix("sim:").filter(|file| !file.is_empty())?;
+        first_point(Path::new(file)).ok()?.policy
     }
 
     /// As if this name had been given.
@@ -191,8 +198,8 @@ pub(crate) fn instead(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// A simulated host: the first point of a scenario of `corefit sim`.
-fn simulated(file: &Path) -> Result<Box<dyn Act>> {
+/// The first point of a scenario of `corefit sim`.
+fn first_point(file: &Path) -> Result<corefit_sim::Scenario> {
     let name = file.display().to_string();
     let text = text_of(file)?;
     let place = |error: corefit_sim::ScenarioError| match instead(&text, &name) {
@@ -200,8 +207,12 @@ fn simulated(file: &Path) -> Result<Box<dyn Act>> {
         None => anyhow!("{name}, {error}"),
     };
     let first = corefit_sim::Scenario::points(&text, &[]).map_err(place)?;
-    let scenario =
-        corefit_sim::Scenario::parse(&text, first.first().map_or(&[], Vec::as_slice)).map_err(place)?;
+    corefit_sim::Scenario::parse(&text, first.first().map_or(&[], Vec::as_slice)).map_err(place)
+}
+
+/// A simulated host.
+fn simulated(file: &Path) -> Result<Box<dyn Act>> {
+    let (name, scenario) = (file.display().to_string(), first_point(file)?);
     let sim = corefit_sim::Sim::new(&scenario.spec).map_err(|error| anyhow!("{name}: {error}"))?;
     Ok(Box::new(
         corefit_sim::SimMachine::new(sim, &name, scenario.agent).counting_caches(scenario.cache_counters),

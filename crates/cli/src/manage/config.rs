@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
+use corefit_sim::keys::Bad;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
 use super::keys;
+use crate::machine::MachineArg;
 
 /// Where the journal is if nobody says otherwise.
 pub(crate) const STATE: &str = "/var/lib/corefit";
@@ -57,6 +59,23 @@ impl Config {
         Config::parse(&text).map_err(|what| anyhow!("{name}, {what}"))
     }
 
+    /// On a simulated host without a configuration the `[policy]` of its scenario counts, as in `corefit sim`; with one, that it does not
+    /// is said. `file` is where this was read from.
+    pub(crate) fn or_scenario(self, file: Option<&Path>, machine: &MachineArg) -> Config {
+        match (machine.policy(), file) {
+            (Some(policy), None) => Config { policy, ..self },
+            (Some(_), Some(file)) => {
+                tell!(
+                    "corefit: the policy of {} counts, not the [policy] of {}",
+                    file.display(),
+                    machine.name()
+                );
+                self
+            }
+            (None, _) => self,
+        }
+    }
+
     fn parse(text: &str) -> Result<Config> {
         let unreadable = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
@@ -65,8 +84,8 @@ impl Config {
             anyhow!("line {line}{key}: this is no TOML: {}", error.message().replace('\n', " "))
         };
         let document = DeTable::parse(text).map_err(unreadable)?;
-        if let Some(keys::Bad { at, key, what }) = keys::bad(text, document.get_ref()) {
-            bail!("line {}, key {key}: {what}", line_of(text, at));
+        if let Some(Bad { at, key, what }) = keys::bad(document.get_ref()) {
+            bail!("line {}, key {}: {what}", line_of(text, at), crate::printable::text(&key));
         }
         let mut config: Config = toml::from_str(text).map_err(unreadable)?;
         if let Err(error) = config.policy.check() {

@@ -48,7 +48,8 @@ pub(crate) use telling::Telling;
 /// Looks at a host again and again, decides, and with --apply changes, as far as the configuration wants it: vCPUs
 /// online, weights, limits, timeslices, pins, and what guests are told. Without --apply it only says what it would
 /// change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
-/// else changed meanwhile stands. SIGHUP reads the configuration again.
+/// else changed meanwhile stands. SIGHUP reads the configuration again. On a simulated host without --config the `[policy]` of
+/// its scenario counts.
 #[derive(clap::Args)]
 pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md
@@ -107,7 +108,8 @@ impl ManageArgs {
         config.apply |= self.apply;
         config.machine = self.machine.clone().or(config.machine);
         config.state = self.state.clone().unwrap_or(config.state);
-        Ok(config)
+        let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
+        Ok(config.or_scenario(self.config.as_deref(), &machine))
     }
 }
 

@@ -11,7 +11,6 @@ use corefit_core::decide::{Action, Arbiter, Controller, Helpers, Plan, Policy, R
 use corefit_core::machine::{Role, Snapshot, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::bench::table::Table;
 use crate::durations::{duration, period};
@@ -19,12 +18,14 @@ use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
 use crate::manage::{Config, Telling, yields};
+use crate::named::named;
 use crate::{lines, printable};
 
 /// What the controllers would change on a host now, and why
 ///
 /// Looks twice, and changes nothing. With --config it plans what `corefit manage` would with that file; options count more. With
-/// the size policy `corefit` the first thing that it would do is often to try a number of vCPUs.
+/// the size policy `corefit` the first thing that it would do is often to try a number of vCPUs. On a simulated host the
+/// `[policy]` of its scenario counts as that of a configuration, unless there is --config.
 #[derive(clap::Args)]
 pub(crate) struct PlanArgs {
     /// How many vCPUs: none, vcpu-bal, vscale, pcpu-est, corefit [default: that of the configuration, else corefit]
@@ -95,6 +96,7 @@ struct Line<'a> {
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let config = Config::read(args.config.as_deref())?;
     let arg = MachineArg::named(args.machine.as_deref().or(config.machine.as_deref()).unwrap_or("host"));
+    let config = config.or_scenario(args.config.as_deref(), &arg);
     let opened = arg.open();
     let mut machine = match &args.machine {
         Some(_) => opened?,
@@ -262,12 +264,6 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
     out
 }
 
-/// A policy by its name in configurations.
-fn named<T: DeserializeOwned>(name: &str) -> Result<T> {
-    serde_json::from_value(serde_json::Value::String(name.into()))
-        .map_err(|e| anyhow!("{}", e.to_string().replace("unknown variant", "there is no policy")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,12 +314,5 @@ mod tests {
         assert_eq!(json["actions"][0]["from"], "0-15");
         assert_eq!(json["actions"][0]["to"], "0-3");
         assert_eq!(json["notes"][0], "a note");
-    }
-
-    #[test]
-    fn policies_have_the_names_of_configurations() {
-        assert_eq!(named::<Sizer>("vcpu-bal").unwrap(), Sizer::VcpuBal);
-        let error = named::<Sizer>("best").unwrap_err().to_string();
-        assert!(error.contains("no policy `best`") && error.contains("vcpu-bal"), "{error}");
     }
 }

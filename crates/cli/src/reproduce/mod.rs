@@ -34,6 +34,8 @@ pub(crate) struct Args {
     papers: Vec<Paper>,
     #[command(flatten)]
     sizing: sizing::Choice,
+    #[command(flatten)]
+    overlap: p5::Policies,
     /// Draw P2's numbers of vCPUs: our times over the best ones; .svg or .png
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -86,7 +88,8 @@ struct Item {
     fitted: Vec<&'static str>,
     /// What `ok` means.
     rule: String,
-    ok: bool,
+    /// `None`: it is of another policy than the one that this is said of.
+    ok: Option<bool>,
     /// `ours` with as many digits as it takes to see whether it is `ok`.
     #[serde(skip)]
     shown: String,
@@ -131,7 +134,22 @@ impl Item {
         let shown =
             ours.map(|x| (2..=6).map(|digits| rounded(x, digits)).find(tells).unwrap_or(rounded(x, 2)));
         let shown = shown.unwrap_or(NONE.into());
-        Item { paper, figure, what: what.into(), theirs, ours, fitted: vec![], rule: text, ok, shown }
+        Item {
+            paper,
+            figure,
+            what: what.into(),
+            theirs,
+            ours,
+            fitted: vec![],
+            rule: text,
+            ok: Some(ok),
+            shown,
+        }
+    }
+
+    /// What is said of `whose` is not said of this.
+    fn not_judged(self, whose: &str) -> Item {
+        Item { ok: None, rule: format!("not judged; {whose}: {}", self.rule), ..self }
     }
 
     /// It depends on this parameter.
@@ -160,6 +178,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "--only and --sizes choose of P2's numbers of vCPUs; give P2, and --controllers quick or full"
         );
     }
+    ensure!(
+        args.sizing.size.is_none() || (papers.contains(&Paper::P2) && effort != Effort::None),
+        "--size is a policy for P2's numbers of vCPUs; give P2, and --controllers quick or full"
+    );
+    ensure!(
+        !args.overlap.any()
+            || (papers.contains(&Paper::P5) && effort != Effort::None && !args.sizing.is_part()),
+        "--demand and --arbitrate are policies for P5's job sets; give P5, and --controllers quick or full, without --only and --sizes"
+    );
     if let Some(file) = &args.svg {
         // To be known before, not after minutes.
         ensure!(
@@ -187,14 +214,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Paper::P2 => p2::items()?,
             Paper::P3 => p3::items()?,
             Paper::P4 => p4::items()?,
-            Paper::P5 => p5::items(effort)?.into_iter().chain(ulas::items()?).collect(),
+            Paper::P5 => p5::items(effort, &args.overlap)?.into_iter().chain(ulas::items()?).collect(),
         });
     }
     if let Some(file) = &args.svg {
         picture::write(file, &crate::chart::svg(&sizing::chart(&sizes))?)?;
     }
     items.sort_by_key(|item| item.paper);
-    let missed = items.iter().filter(|item| !item.ok).count();
+    let missed = items.iter().filter(|item| item.ok == Some(false)).count();
     if args.json {
         show!("{}", serde_json::to_string_pretty(&Document { items, sizes })?);
     } else {
@@ -221,7 +248,7 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
             item.what.clone(),
             item.theirs.map_or(NONE.into(), |x| rounded(x, 2)),
             item.shown.clone(),
-            if item.ok { "yes".into() } else { "NO".into() },
+            item.ok.map_or(NONE, |ok| if ok { "yes" } else { "NO" }).into(),
             item.rule.clone(),
         ]);
     }
@@ -232,8 +259,16 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
     let fitted: BTreeSet<&str> = items.iter().flat_map(|item| item.fitted.iter().copied()).collect();
     let fitted: Vec<&str> = fitted.into_iter().collect();
     let fitted = if fitted.is_empty() { "nothing".into() } else { fitted.join(", ") };
-    let missed = items.iter().filter(|item| !item.ok).count();
-    text + &format!("{} of {} as published; fitted: {fitted}.\n", items.len() - missed, items.len())
+    let judged = items.iter().filter(|item| item.ok.is_some()).count();
+    let fine = items.iter().filter(|item| item.ok == Some(true)).count();
+    text += &format!("{fine} of {judged} as published; fitted: {fitted}.\n");
+    if judged < items.len() {
+        text += &format!(
+            "Not judged: {}, of other policies than what is published or promised.\n",
+            items.len() - judged
+        );
+    }
+    text
 }
 
 #[cfg(test)]
@@ -254,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_off_is_not_ok() {
         let at = (Paper::P2, "Figure 2");
-        let ok = |theirs, ours, rule| Item::new(at, "x", theirs, ours, &rule).ok;
+        let ok = |theirs, ours, rule| Item::new(at, "x", theirs, ours, &rule).ok == Some(true);
         assert!(ok(Some(100.0), Some(124.0), Rule::Within(25.0)));
         assert!(!ok(Some(100.0), Some(126.0), Rule::Within(25.0)));
         assert!(!ok(Some(100.0), None, Rule::Within(25.0)), "it did not end");

@@ -9,15 +9,17 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule as VmRule, Sizer};
+use corefit_core::decide::{Arbiter, Forecast, Policy, Rule as VmRule, Sizer};
 use corefit_core::machine::Machine;
 use corefit_sim::{Program, Sim, SimMachine, Spec};
 
-use super::sizing::{apply, seconds};
+use super::sizing::seconds;
 use super::testbed::spec;
 use super::{Effort, Item, Paper, Rule};
 use crate::bench::stats::Random;
+use crate::named::{name, named};
 use crate::parallel;
+use crate::ruled::Ruled;
 
 const HOST: &str = r#"
 scheduler = "credit"
@@ -41,28 +43,69 @@ const SETS: u64 = 1000;
 /// Between two looks of the controller; XenMVM's own is not printed.
 const INTERVAL_MS: u64 = 1000;
 
+/// Who decides, in the place of what is published.
+#[derive(clap::Args)]
+pub(super) struct Policies {
+    /// P5's job sets: what VMs are going to want, by ewma, pid, ftds, aisd [default: ftds]
+    #[arg(long, value_name = "POLICY", value_parser = named::<Forecast>)]
+    demand: Option<Forecast>,
+    /// P5's Figure 8: who is served first, against first come first served: none, fcfs, priority, max-min [default: priority]
+    #[arg(long, value_name = "POLICY", value_parser = named::<Arbiter>)]
+    arbitrate: Option<Arbiter>,
+}
+
+/// The published ones.
+const DEMAND: Forecast = Forecast::Ftds;
+const ARBITRATE: Arbiter = Arbiter::Priority;
+
+impl Policies {
+    /// Something was chosen.
+    pub(super) fn any(&self) -> bool {
+        self.demand.is_some() || self.arbitrate.is_some()
+    }
+}
+
 /// Length (alone, s) of each job, and the interval before it (s), by VM.
 type Jobs = [[(f64, f64); JOBS]; VMS];
 
-pub(super) fn items(effort: Effort) -> Result<Vec<Item>> {
+pub(super) fn items(effort: Effort, policies: &Policies) -> Result<Vec<Item>> {
     if effort == Effort::None {
         return Ok(vec![]);
     }
-    let sets: Vec<u64> = (0..SETS).collect();
+    of_sets(SETS, policies)
+}
+
+fn of_sets(sets: u64, policies: &Policies) -> Result<Vec<Item>> {
+    let (demand, arbitrate) = (policies.demand.unwrap_or(DEMAND), policies.arbitrate.unwrap_or(ARBITRATE));
+    let sets: Vec<u64> = (0..sets).collect();
+    let of = |seed: &u64| of_set(*seed, demand, arbitrate);
     let ratios: Result<Vec<(f64, f64)>> =
-        parallel::map(&sets, parallel::cpus(), "P5, job sets", |seed| of_set(*seed)).into_iter().collect();
+        parallel::map(&sets, parallel::cpus(), "P5, job sets", of).into_iter().collect();
     let (overlap, priority): (Vec<f64>, Vec<f64>) = ratios?.into_iter().unzip();
+    let served = if arbitrate == ARBITRATE { "priorities".into() } else { name(arbitrate) };
+    let by = if demand == DEMAND { String::new() } else { format!(", demand by {}", name(demand)) };
     let mut items = vec![];
-    for (figure, what, theirs, values) in [
+    for (figure, what, theirs, values, published) in [
         (
             "Figure 7",
-            "turnover, overlapping first come first served over one after the other",
+            "overlapping first come first served over one after the other",
             48.02 / 29.24,
             overlap,
+            demand == DEMAND,
         ),
-        ("Figure 8", "turnover, priorities over first come first served", 38.20 / 48.02, priority),
+        (
+            "Figure 8",
+            format!("{served} over first come first served").as_str(),
+            38.20 / 48.02,
+            priority,
+            demand == DEMAND && arbitrate == ARBITRATE,
+        ),
     ] {
-        items.extend(place(figure, what, theirs, values));
+        let both = place(figure, &format!("turnover, {what}{by}"), theirs, values);
+        let judge = |item: Item| {
+            if published { item } else { item.not_judged("published, with ftds and priorities") }
+        };
+        items.extend(both.map(judge));
     }
     Ok(items)
 }
@@ -88,8 +131,8 @@ fn place(figure: &'static str, what: &str, theirs: f64, mut values: Vec<f64>) ->
     ]
 }
 
-/// Mean turnover of a set: overlapping over apart, and priorities over first come first served.
-fn of_set(seed: u64) -> Result<(f64, f64)> {
+/// Mean turnover of a set: overlapping over apart, and as `arbitrate` serves over first come first served.
+fn of_set(seed: u64, demand: Forecast, arbitrate: Arbiter) -> Result<(f64, f64)> {
     let mut random = Random::new(seed);
     let mut jobs: Jobs = [[(0.0, 0.0); JOBS]; VMS];
     for job in jobs.as_flattened_mut() {
@@ -97,34 +140,34 @@ fn of_set(seed: u64) -> Result<(f64, f64)> {
     }
     let mut apart = 0.0;
     for vm in 0..VMS {
-        apart += turnover(&jobs, &[vm], Arbiter::Fcfs, seed)?;
+        apart += turnover(&jobs, &[vm], (demand, Arbiter::Fcfs), seed)?;
     }
     let all: Vec<usize> = (0..VMS).collect();
-    let fcfs = turnover(&jobs, &all, Arbiter::Fcfs, seed)?;
-    let priority = turnover(&jobs, &all, Arbiter::Priority, seed)?;
-    Ok((fcfs / apart, priority / fcfs))
+    let fcfs = turnover(&jobs, &all, (demand, Arbiter::Fcfs), seed)?;
+    let other = turnover(&jobs, &all, (demand, arbitrate), seed)?;
+    Ok((fcfs / apart, other / fcfs))
 }
 
 /// Time from the beginnings to the ends of all jobs of some VMs, the others having none, s in all.
 #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
-fn turnover(jobs: &Jobs, busy: &[usize], arbitrate: Arbiter, seed: u64) -> Result<f64> {
-    let mut machine = SimMachine::new(Sim::new(&host(jobs, busy, seed)?)?, "P5", true);
+fn turnover(jobs: &Jobs, busy: &[usize], (demand, arbitrate): (Forecast, Arbiter), seed: u64) -> Result<f64> {
+    let machine = SimMachine::new(Sim::new(&host(jobs, busy, seed)?)?, "P5", true);
     let important = VmRule { name: "vm-0".into(), priority: Some(1), ..VmRule::default() };
-    let mut controller = Controller::new(Policy {
+    let policy = Policy {
         arbitrate,
-        demand: Forecast::Ftds,
+        demand,
         smooth: true,
         size: Sizer::None,
         interval_ms: INTERVAL_MS,
         vm: vec![important],
         ..Policy::default()
-    });
-    while !machine.sim().unfinished().is_empty() && seconds(machine.sim()) < 3600.0 {
-        let step = controller.step(&machine.observe()?).map_err(|e| anyhow!("{e}"))?;
-        controller.told(&apply(&mut machine, &step.plan.actions));
-        machine.pass(step.next.max(Duration::from_millis(INTERVAL_MS)))?;
+    };
+    let mut host = Ruled::new(machine, policy);
+    while !host.sim().unfinished().is_empty() && seconds(host.sim()) < 3600.0 {
+        let next = host.step()?.next;
+        host.machine.pass(next.max(Duration::from_millis(INTERVAL_MS)))?;
     }
-    let truth = machine.sim().truth();
+    let truth = host.sim().truth();
     let took = |vm: &usize| Some(truth.vms[*vm].apps[0].took_ns? as f64 / 1e9);
     let all: Option<f64> = busy.iter().map(took).sum();
     let intervals: f64 = busy.iter().flat_map(|vm| jobs[*vm]).map(|(_, interval)| interval).sum();
@@ -155,8 +198,30 @@ mod tests {
     #[test]
     fn a_job_alone_takes_its_length_and_what_it_waits_for_its_vcpus() {
         let jobs: Jobs = [[(16.0, 20.0); JOBS]; VMS];
-        let mean = turnover(&jobs, &[1], Arbiter::Fcfs, 1).unwrap() / JOBS as f64;
+        let mean = turnover(&jobs, &[1], (DEMAND, Arbiter::Fcfs), 1).unwrap() / JOBS as f64;
         // It begins with one vCPU, and eleven looks later it is known to be busy.
         assert!((20.0..27.0).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn every_policy_rules_a_job_set_and_only_the_published_ones_are_judged() {
+        let of = |demand, arbitrate| of_sets(1, &Policies { demand, arbitrate }).unwrap();
+        let numbers = |items: &[Item]| (items[0].ours.unwrap(), items[2].ours.unwrap());
+        let published = of(None, None);
+        assert!(published.iter().all(|item| item.ok.is_some()));
+        for arbitrate in [Arbiter::None, Arbiter::Fcfs, Arbiter::MaxMin] {
+            let items = of(None, Some(arbitrate));
+            assert_eq!(numbers(&items).0, numbers(&published).0);
+            assert_eq!(numbers(&items).1 == 1.0, arbitrate == Arbiter::Fcfs, "{arbitrate:?}");
+            assert!(numbers(&items).1 != numbers(&published).1, "{arbitrate:?}");
+            assert!(items[..2].iter().all(|item| item.ok.is_some()), "Figure 7 is first come first served");
+            assert!(items[2..].iter().all(|item| item.ok.is_none() && item.what.contains(&name(arbitrate))));
+        }
+        for demand in [Forecast::Ewma, Forecast::Pid, Forecast::Aisd] {
+            let items = of(Some(demand), None);
+            assert!(numbers(&items).0 != numbers(&published).0, "{demand:?}");
+            let by = format!("demand by {}", name(demand));
+            assert!(items.iter().all(|item| item.ok.is_none() && item.what.contains(&by)), "{demand:?}");
+        }
     }
 }

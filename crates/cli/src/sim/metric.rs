@@ -28,7 +28,7 @@ pub(super) const MARKS: usize = 1;
 
 /// All of them; pCPUs and rates are means over the whole run.
 #[expect(clippy::cast_precision_loss, reason = "counts and ns of runs")]
-pub(super) const METRICS: [Metric; 18] = [
+pub(super) const METRICS: [Metric; 20] = [
     Metric {
         name: "took_s",
         meaning: "seconds from start to end",
@@ -107,7 +107,23 @@ pub(super) const METRICS: [Metric; 18] = [
         meaning: "vCPUs that waited for one of their own VM",
         of: |vm, ran| Some(vm.counts.stacked_ns as f64 / ran),
     },
+    Metric { name: ONLINE, meaning: "vCPUs online", of: |vm, ran| Some(vm.online_ns as f64 / ran) },
+    Metric {
+        name: CHANGES,
+        meaning: "changes of the number of vCPUs online, in a run",
+        of: |vm, _| Some(vm.online_changes as f64),
+    },
 ];
+
+/// The last two: what a policy decides.
+pub(super) const ONLINE: &str = "online";
+pub(super) const CHANGES: &str = "online_changes";
+
+/// Those that tables and files have. Where nobody decides, not what a policy does.
+pub(super) fn reported(ruled: bool) -> &'static [Metric] {
+    let all: &'static [Metric] = &METRICS;
+    if ruled { all } else { &all[..all.len() - 2] }
+}
 
 /// A number of the host in one run.
 pub(super) struct HostMetric {

@@ -26,7 +26,8 @@ use crate::{machine, parallel, picture, printable};
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The scenario, in TOML; lists in it make a sweep
+    /// The scenario, in TOML; lists in it make a sweep. With a table `[policy]`, as in a configuration of `corefit manage`, its
+    /// controllers decide while it runs
     file: PathBuf,
     /// Replace a value of the scenario, such as `vm.lu.vcpus=4` or `vm.lu.vcpus=[4,8]`
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     /// Only VMs whose names begin so are in the picture
     #[arg(long, value_name = "NAME", requires = "plot")]
     vm: Option<String>,
-    /// Write what happens in the first run, for ui.perfetto.dev; the scenario has to be one point
+    /// Write what happens in the first run, for ui.perfetto.dev; the scenario has to be one point, without `[policy]`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Print one JSON document
@@ -93,6 +94,8 @@ struct Point<'a> {
     number: usize,
     sets: Vec<Set>,
     runs: u32,
+    /// It has a `[policy]`: then all points have one.
+    ruled: bool,
 }
 
 impl Point<'_> {
@@ -167,7 +170,8 @@ fn trace(file: &Path, points: &[Point<'_>]) -> Result<()> {
     let [point] = points else {
         bail!("there are {} points; choose one with --points or --set", points.len());
     };
-    let (mut sim, _, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
+    ensure!(!point.ruled, "shows hosts that nobody decides about; leave out [policy]");
+    let (_, mut sim, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
     let mut out = std::fs::File::create(file).context("cannot be written")?;
     sim.trace(length, &mut out).context("cannot be written")
 }
@@ -231,9 +235,10 @@ fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String
     let mut points = vec![];
     let mut endless = None;
     for (number, sets) in all.into_iter().enumerate().skip(from).take(to - from) {
-        let mut point = Point { source, number, sets, runs: 1 };
+        let mut point = Point { source, number, sets, runs: 1, ruled: false };
         let scenario = point.scenario().map_err(place)?;
         point.runs = args.runs.unwrap_or(scenario.runs);
+        point.ruled = scenario.policy.is_some();
         about = scenario.about;
         endless = endless.or(scenario.endless);
         points.push(point);

@@ -4,11 +4,16 @@
 //! whatever else was run. Run r of every point has seed + r: numbers are drawn by (seed, thread, purpose,
 //! counter), so points that differ in a policy see the same random numbers, and can be compared in pairs.
 
-use corefit_sim::{ScenarioError, Sim, Stuck};
+use std::time::Duration;
+
+use corefit_core::decide::Policy;
+use corefit_core::machine::Machine;
+use corefit_sim::{Scenario, ScenarioError, Sim, SimMachine, Stuck};
 
 use super::Point;
 use super::metric::METRICS;
 use crate::parallel;
+use crate::ruled::Ruled;
 
 /// One run: what is reported of it.
 #[derive(Clone, Debug)]
@@ -51,23 +56,56 @@ pub(super) fn all(points: &[Point<'_>], jobs: usize) -> Result<Vec<Vec<Run>>, Sc
     Ok(by_point)
 }
 
-/// The simulated host of one run, at its beginning; its seed, and how long it is to run if nothing in it
+/// The scenario of one run, its simulated host at its beginning, and how long, ns, it is to run if nothing in it
 /// has an end.
-pub(super) fn host(point: &Point<'_>, run: u32) -> Result<(Sim, u64, Option<u64>), ScenarioError> {
-    let mut spec = point.scenario()?.spec;
+pub(super) fn host(point: &Point<'_>, run: u32) -> Result<(Scenario, Sim, Option<u64>), ScenarioError> {
+    let mut scenario = point.scenario()?;
+    let spec = &mut scenario.spec;
     spec.seed = spec.seed.wrapping_add(u64::from(run));
     let endless = spec.vms.iter().flat_map(|vm| &vm.apps).all(|app| app.program.is_endless());
-    let sim = Sim::new(&spec).map_err(|e| ScenarioError { place: format!("{}: ", e.path), what: e.what })?;
-    Ok((sim, spec.seed, endless.then_some(spec.until_ns)))
+    let sim = Sim::new(spec).map_err(|e| ScenarioError { place: format!("{}: ", e.path), what: e.what })?;
+    let length = endless.then_some(spec.until_ns);
+    Ok((scenario, sim, length))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
-    let (mut sim, seed, length) = host(point, run)?;
+    let (scenario, mut sim, length) = host(point, run)?;
+    let seed = scenario.spec.seed;
+    if let Some(policy) = &scenario.policy {
+        let machine = SimMachine::new(sim, "this scenario", scenario.agent);
+        let machine = machine.counting_caches(scenario.cache_counters);
+        let failed = |e: anyhow::Error| ScenarioError { place: "policy: ".into(), what: format!("{e:#}") };
+        return Ok(seen(under(policy, machine, length).map_err(failed)?.sim(), seed));
+    }
     match length {
         Some(ns) => sim.run_for(ns),
         None => sim.run(),
     }
+    Ok(seen(&sim, seed))
+}
+
+/// Runs a host under a policy for as long as without.
+fn under(policy: &Policy, machine: SimMachine, length: Option<u64>) -> anyhow::Result<Ruled> {
+    let mut host = Ruled::new(machine, policy.clone());
+    loop {
+        let next = host.step()?.next;
+        let goes_on = match length {
+            Some(end) => {
+                let left = Duration::from_nanos(end - host.sim().now_ns());
+                host.machine.pass(next.min(left))?;
+                host.sim().now_ns() < end
+            }
+            None => host.machine.pass_at_most(next),
+        };
+        if !goes_on {
+            return Ok(host);
+        }
+    }
+}
+
+/// What is reported of a run that is over.
+#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+fn seen(sim: &Sim, seed: u64) -> Run {
     let truth = sim.truth();
     let unfinished = sim.unfinished();
     let vms = truth.vms.iter().map(|vm| VmRun {
@@ -76,7 +114,7 @@ fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
         finished: vm.apps.iter().all(|app| app.endless || app.took_ns.is_some()),
         values: std::array::from_fn(|index| METRICS[index].of(vm, &truth)),
     });
-    Ok(Run {
+    Run {
         seed,
         events: truth.events,
         ran_s: truth.ran_ns as f64 / 1e9,
@@ -85,5 +123,5 @@ fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
         vms: vms.collect(),
         unfinished,
         stuck: sim.stuck(),
-    })
+    }
 }

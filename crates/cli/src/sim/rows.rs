@@ -2,7 +2,7 @@
 //! other, are the file of the whole sweep.
 
 use super::Point;
-use super::metric::{HOST, METRICS};
+use super::metric::{HOST, reported};
 use super::replicate::{Run, VmRun};
 
 /// A column.
@@ -47,7 +47,8 @@ pub(super) fn table(axes: &[(String, Vec<String>)], points: &[Point<'_>], runs: 
     add("vm", Values::Text(rows.iter().map(|r| r.3.name.clone()).collect()));
     add("program", Values::Text(rows.iter().map(|r| r.3.program.clone()).collect()));
     add("finished", Values::Flag(rows.iter().map(|r| r.3.finished).collect()));
-    for (index, metric) in METRICS.iter().enumerate() {
+    let ruled = points.first().is_some_and(|point| point.ruled);
+    for (index, metric) in reported(ruled).iter().enumerate() {
         add(metric.name, Values::Real(rows.iter().map(|r| r.3.values[index]).collect()));
     }
     for host in &HOST {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Point;
 use super::compare::Comparison;
-use super::metric::METRICS;
+use super::metric::reported;
 use super::replicate::Run;
 
 /// Everything, as `--json` prints it.
@@ -55,7 +55,7 @@ pub(super) struct StuckRuns {
 pub(super) struct VmResult {
     pub(super) name: String,
     pub(super) program: String,
-    /// By [`METRICS`]; `None` where no run has it. `took_s` is of the runs in which it ended.
+    /// Of [`METRICS`](super::metric::METRICS); `None` where no run has it. `took_s` is of the runs in which it ended.
     #[serde(flatten)]
     pub(super) metrics: BTreeMap<&'static str, Option<Mean>>,
 }
@@ -115,7 +115,11 @@ impl PointResult {
             VmResult {
                 name: vm.name.clone(),
                 program: vm.program.clone(),
-                metrics: METRICS.iter().enumerate().map(|(i, metric)| (metric.name, mean(i))).collect(),
+                metrics: reported(point.ruled)
+                    .iter()
+                    .enumerate()
+                    .map(|(i, metric)| (metric.name, mean(i)))
+                    .collect(),
             }
         });
         PointResult {

@@ -1,6 +1,7 @@
 //! The tables for people.
 
 use super::compare::Comparison;
+use super::metric::{CHANGES, ONLINE};
 use super::summary::{Document, PointResult, StuckRuns, VmResult};
 use crate::bench::table::{NONE, Table};
 
@@ -27,9 +28,18 @@ pub(super) fn render(document: &Document) -> String {
         text += &one(point);
     }
     text += &compared(&document.comparisons);
+    let ruled = document.points.iter().any(ruled);
     text += "\nutilised, spinning, switching, waiting: mean pCPUs (vCPUs for waiting) over the whole run; unused: entitled to,\n\
         but not used in its period; LHP: vCPUs preempted while holding a spin lock; +-: 95 % confidence.\n";
+    if ruled {
+        text += "online: mean vCPUs online over the whole run; changes: of that number, in a run.\n";
+    }
     text
+}
+
+/// Somebody decides about the host.
+fn ruled(point: &PointResult) -> bool {
+    point.vms.iter().any(|vm| vm.metrics.contains_key(ONLINE))
 }
 
 fn one(point: &PointResult) -> String {
@@ -44,7 +54,9 @@ fn one(point: &PointResult) -> String {
         point.idle_pcpus.mean,
         point.competing_cores.mean,
     );
-    let mut table = Table::new(3, &HEADINGS);
+    let ruled = ruled(point);
+    let headings = if ruled { [&HEADINGS[..], &["online", "changes"]].concat() } else { HEADINGS.to_vec() };
+    let mut table = Table::new(3, &headings);
     for vm in &point.vms {
         let mean = |name| vm.mean(name);
         let pcpus = |name| mean(name).map_or(NONE.into(), |m| format!("{:.2}", m.mean));
@@ -52,7 +64,7 @@ fn one(point: &PointResult) -> String {
         // What has no end is judged by its marks.
         let ends = mean("took_s").is_some() || vm.unfinished_in(point);
         let progress = mean(if ends { "took_s" } else { "marks_per_s" });
-        table.row(vec![
+        let mut row = vec![
             vm.name.clone(),
             vm.program.clone(),
             if ends { "s".into() } else { "marks/s".into() },
@@ -66,7 +78,12 @@ fn one(point: &PointResult) -> String {
             rate("holder_preemptions_per_s"),
             rate("halts_per_s"),
             rate("ple_exits_per_s"),
-        ]);
+        ];
+        if ruled {
+            let changes = mean(CHANGES).map_or(NONE.into(), |m| format!("{:.1}", m.mean));
+            row.extend([pcpus(ONLINE), changes]);
+        }
+        table.row(row);
     }
     text += &table.render();
     for (name, &StuckRuns { runs, threads, others }) in &point.stuck {

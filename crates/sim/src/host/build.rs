@@ -192,6 +192,9 @@ impl Parts {
             slack: false,
             throttled: Throttled::default(),
             missed: 0,
+            online_ns: 0,
+            online_since: 0,
+            online_changes: 0,
             counts: Counts::default(),
         });
         for app in &vm.apps {

@@ -24,6 +24,7 @@ impl Sim {
             return Err(self.refuse(vm, "online", format!("{count} is out of range; give 1 to {all}")));
         }
         let first = self.cpus.vms[vm].first;
+        let before = self.online_ns(vm);
         let mut changed = false;
         for (index, v) in (0..).zip(first..first + self.cpus.vms[vm].count) {
             let online = index < count;
@@ -41,10 +42,20 @@ impl Sim {
             }
         }
         if changed {
+            let guest = &mut self.guests[vm];
+            (guest.online_ns, guest.online_since) = (before, self.now);
+            guest.online_changes += 1;
             let shares = build::shares(&self.spec)?;
             self.set_shares(shares);
         }
         Ok(())
+    }
+
+    /// For how long vCPUs of a VM were online, all together, ns.
+    pub(crate) fn online_ns(&self, vm: usize) -> Ns {
+        let (guest, cpus) = (&self.guests[vm], &self.cpus.vms[vm]);
+        let online = (cpus.first..cpus.first + cpus.count).filter(|&v| self.cpus.vcpus[v as usize].online);
+        guest.online_ns + online.count() as u64 * (self.now - guest.online_since)
     }
 
     /// The teams of a VM's programs that have `parallel` get so many members from their next fork on; those with fewer

@@ -85,6 +85,10 @@ pub(crate) struct Guest {
     pub(crate) throttled: corefit_core::Throttled,
     /// Time in which its threads waited for lines that a cache had not, in 1/1024 ns.
     pub(crate) missed: u64,
+    /// For how long vCPUs were online until their number was changed last, all together, when that was, and how often.
+    pub(crate) online_ns: Ns,
+    pub(crate) online_since: Ns,
+    pub(crate) online_changes: u64,
     pub(crate) counts: Counts,
 }
 
@@ -180,11 +184,21 @@ impl Sim {
     }
 
     pub(crate) fn run_watched(&mut self, watch: &mut impl Watch) {
+        self.run_until(self.until, watch);
+    }
+
+    /// Runs as [`Sim::run`] does, for at most so long; whether it is not over then.
+    pub fn run_at_most(&mut self, ns: u64) -> bool {
+        self.run_until(self.until.min(self.now.saturating_add(ns)), &mut ());
+        self.open > 0 && self.now < self.until
+    }
+
+    fn run_until(&mut self, until: Ns, watch: &mut impl Watch) {
         while self.open > 0 {
-            match self.queue.next(self.until) {
+            match self.queue.next(until) {
                 Some((at, next)) => self.handle(at, next, watch),
                 None => {
-                    self.now = self.until;
+                    self.now = until;
                     break;
                 }
             }

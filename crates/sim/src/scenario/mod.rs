@@ -18,9 +18,12 @@
 //! online = 1
 //! ```
 //!
+//! `[policy]`, with the keys that it has in a configuration of `corefit manage`, puts the host under a controller.
+//!
 //! A list in the place of one value makes a sweep; several make their product. `--set key=value` replaces a
 //! value: `vm.lu.vcpus=4`. Every mistake is told with line, key and what is allowed.
 
+mod decide;
 mod policy;
 mod read;
 mod table;
@@ -42,6 +45,8 @@ pub struct Scenario {
     pub cache_counters: bool,
     /// That a run of it would take very long, and why.
     pub endless: Option<ScenarioError>,
+    /// Who decides about the host while it runs; `None`: nobody.
+    pub policy: Option<corefit_core::decide::Policy>,
     /// The host.
     pub spec: Spec,
 }
@@ -323,6 +328,27 @@ mod tests {
                 ("\"ep\"\n", "\"ep\"\n[[vm.change]]\nat = \"1s\"\nonline = 0\n"),
                 "line 8, vm.a.change.0.online: 0 is out of range; give 1 to",
             ),
+            (
+                ("[[vm]]", "[policy]\nsize = \"best\"\n[[vm]]"),
+                "line 3, policy.size: \"best\" cannot be; give one of \"none\", \"vcpu-bal\"",
+            ),
+            (
+                ("[[vm]]", "[policy]\nsise = \"none\"\n[[vm]]"),
+                "line 3, policy.sise: there is no such key; there are",
+            ),
+            (
+                ("[[vm]]", "[policy]\ninterval_ms = 1\n[[vm]]"),
+                "line 3, policy.interval_ms: give 50 to 3600000",
+            ),
+            (
+                ("[[vm]]", "[policy]\nreserved = \"0-1\"\n[[vm]]"),
+                "line 3, policy.reserved: 0-1 is all of the host",
+            ),
+            (
+                ("[[vm]]", "[[policy.vm]]\nname = \"a*\"\nmin = 3\nmax = 2\n[[vm]]"),
+                "line 4, policy.vm.a*.min: is larger than max",
+            ),
+            (("[[vm]]", "[[policy.vm]]\nmin = 3\n[[vm]]"), "line 3, policy.vm.0.name: is missing"),
             (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
             (("name = \"a\"", "name = \"a"), "line 3: "),
         ] {
@@ -338,6 +364,9 @@ mod tests {
         );
         let told = Scenario::points(&SMALL.replace("vcpus = 2", "vcpus = []"), &[]).unwrap_err().to_string();
         assert_eq!(told, "line 4, vm.a.vcpus: the list is empty; give at least one value");
+        let set = [("policy.size".to_owned(), "best".to_owned())];
+        let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
+        assert!(told.starts_with("--set policy.size: \"best\" cannot be; give one of"), "{told}");
         let set = [("vm.a.weight".to_owned(), "0".to_owned())];
         let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
         assert!(told.starts_with("--set vm.a.weight: 0 is out of range"), "{told}");
@@ -413,5 +442,32 @@ mod tests {
         let set = [("vm.a.cap".to_owned(), "0x10".to_owned())];
         let cap = Scenario::at(&text, &set, &points[0]).unwrap().spec.vms[0].cap.unwrap();
         assert_eq!(cap.quota_ns, 16 * cap.period_ns);
+    }
+
+    #[test]
+    fn a_list_in_the_policy_or_one_of_its_rules_is_a_sweep() {
+        use corefit_core::decide::Sizer;
+        let text = format!(
+            "[policy]\nsize = [\"none\", \"vscale\"]\n[[policy.vm]]\nname = \"a*\"\nmin = [1, 2]\n{SMALL}"
+        );
+        let (text, no_policy) =
+            (text.replace("hardware = { cores = 2 }\n", ""), Scenario::parse(SMALL, &[]).unwrap());
+        assert!(no_policy.policy.is_none());
+        let points = Scenario::points(&text, &[]).unwrap();
+        let policies: Vec<_> =
+            points.iter().map(|sets| Scenario::at(&text, &[], sets).unwrap().policy.unwrap()).collect();
+        let seen: Vec<_> = policies.iter().map(|policy| (policy.size, policy.vm[0].min)).collect();
+        let (none, vscale) = (Sizer::None, Sizer::Vscale);
+        assert_eq!(seen, [(none, Some(1)), (none, Some(2)), (vscale, Some(1)), (vscale, Some(2))]);
+        let sets = [("policy.size".to_owned(), "[\"none\",\"corefit\"]".to_owned())];
+        assert_eq!(Scenario::points(SMALL, &sets).unwrap().len(), 2, "[policy] need not be in the file");
+        let wrong = [("policy.size".to_owned(), "[none, best]".to_owned())];
+        let points = Scenario::points(SMALL, &wrong).unwrap();
+        let told = Scenario::at(SMALL, &wrong, &points[1]).unwrap_err().to_string();
+        assert!(
+            told.starts_with("--set policy.size: \"best\" cannot be")
+                && told.ends_with("(at policy.size = best)"),
+            "{told}"
+        );
     }
 }

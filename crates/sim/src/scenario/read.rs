@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use corefit_core::CpuSet;
 use toml::de::DeTable;
 
+use super::decide;
 use super::policy::{policy, relaxed};
 use super::table::Table;
 use super::{Scenario, ScenarioError, Set};
@@ -26,6 +27,7 @@ pub(super) fn scenario<'a>(
     let lines = RefCell::new(BTreeMap::new());
     let root = Table::new(text, "", root, None, sets, &lines);
     let hardware = hardware(&root)?;
+    let decides = decide::policy(&root, &hardware)?;
     let policy = policy(&root)?;
     let relaxed = relaxed(&root, &policy)?;
     let mut classes = vec![Class::plain("plain")];
@@ -62,6 +64,7 @@ pub(super) fn scenario<'a>(
         agent: root.boolean("agent", true)?,
         cache_counters: root.boolean("cache_counters", false)?,
         endless: None,
+        policy: decides,
         spec,
     };
     root.finish()?;

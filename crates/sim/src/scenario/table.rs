@@ -32,8 +32,8 @@ fn decimal(digits: &str, radix: u32) -> String {
 }
 
 /// Tables of settings that all have defaults.
-const PARTS: [&str; 9] =
-    ["cfs", "costs", "credit", "credit2", "governor", "hardware", "ple", "relaxed", "strict"];
+const PARTS: [&str; 10] =
+    ["cfs", "costs", "credit", "credit2", "governor", "hardware", "ple", "policy", "relaxed", "strict"];
 
 /// Puts a value at a path: TOML, or else a text.
 pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> Result<(), String> {
@@ -145,11 +145,15 @@ impl<'a> Table<'a> {
     }
 
     fn place(&self, key: &str, at: usize) -> String {
-        let full = self.full(key);
-        if self.sets.iter().any(|(path, _)| *path == full) {
-            return format!("--set {}: ", shown(&full));
+        self.place_of(&self.full(key), at)
+    }
+
+    /// Where a value stands, by its path from the root.
+    pub(super) fn place_of(&self, full: &str, at: usize) -> String {
+        if self.sets.iter().any(|(path, _)| path == full) {
+            return format!("--set {}: ", shown(full));
         }
-        format!("line {}, {}: ", line(self.text, at), shown(&full))
+        format!("line {}, {}: ", line(self.text, at), shown(full))
     }
 
     pub(super) fn error<T>(&self, key: &str, what: impl Into<String>) -> Result<T, ScenarioError> {
@@ -170,10 +174,15 @@ impl<'a> Table<'a> {
     }
 
     fn get(&self, key: &'static str) -> Option<&'a DeValue<'a>> {
+        self.value(key).map(Spanned::get_ref)
+    }
+
+    /// A value as it is, with its place.
+    pub(super) fn value(&self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.asked.borrow_mut().push(key);
         let (_, value) = self.table.iter().find(|(k, _)| k.get_ref() == key)?;
         self.lines.borrow_mut().insert(self.full(key), self.place(key, value.span().start));
-        Some(value.get_ref())
+        Some(value)
     }
 
     /// All keys were asked for.

@@ -1,10 +1,12 @@
 //! What came of it: promises and published figures, a table and a picture. A case is judged by the mean of its runs.
 
 use super::super::{Item, Paper, Rule};
-use super::{Row, count, simulate};
+use super::{Row, count, is_ours, simulate};
 use crate::bench::table::Table;
 use crate::chart::{Chart, Series};
+use crate::named::name;
 use crate::sim::summary::Mean;
+use corefit_core::decide::Sizer;
 
 /// What of a row is divided by what: times.
 type Of = fn(&Row) -> (f64, f64);
@@ -47,37 +49,46 @@ fn by_case(rows: &[Row], which: Which) -> Vec<Runs<'_>> {
     cases
 }
 
-/// Our promises, on these rows.
+/// Who decided, of these rows.
+fn size(rows: &[Row]) -> Sizer {
+    rows.first().map_or(Sizer::Corefit, |row| row.size)
+}
+
+/// Our promises, on these rows. They are of corefit; of another policy the numbers are only shown.
 pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
     let mut items = vec![];
+    let size = size(rows);
+    let (who, ours) = (name(size), is_ours(&size));
     let sets: [(&str, Which); 3] = [
         ("ten programs", |row| row.signal && !row.random),
         ("random programs", |row| row.random),
         ("ten programs without a signal", |row| !row.signal),
     ];
-    let worsts: [(&str, f64, Of); 4] = [
-        ("the worst", 1.15, |row| (row.over_best[2], 1.0)),
-        ("corefit's time over VCPU-Bal's, the worst", 1.02, |row| {
+    let worsts: [(String, f64, Of); 4] = [
+        ("the worst".into(), 1.15, |row| (row.over_best[2], 1.0)),
+        (format!("{who}'s time over VCPU-Bal's, the worst"), 1.02, |row| {
             (row.over_best[2], row.over_best[2] / row.over_bal)
         }),
-        ("the same over VCPU-Bal's number set at once, its first 0.6 s left out", 1.02, |row| {
+        ("the same over VCPU-Bal's number set at once, its first 0.6 s left out".into(), 1.02, |row| {
             (row.over_best[2], row.over_best[0])
         }),
-        ("what searching costs at worst (theirs: 28 % at worst)", 1.05, |row| {
+        ("what searching costs at worst (theirs: 28 % at worst)".into(), 1.05, |row| {
             (row.over_best[2], row.over_best[2] / row.search.unwrap_or(f64::NAN))
         }),
     ];
     for (name, of) in sets {
         let cases = by_case(rows, of);
         let Some(first) = cases.first() else { continue };
-        let mut promise = |what: String, ours: f64, limit: f64| {
-            let what = format!("{name}: {what}");
-            items.push(Item::new((Paper::P2, "2.5"), what, None, Some(ours), &Rule::AtMost(limit)));
+        let mut promise = |what: String, number: f64, limit: f64| {
+            let under = if ours { String::new() } else { format!(" under {who}") };
+            let what = format!("{name}{under}: {what}");
+            let item = Item::new((Paper::P2, "2.5"), what, None, Some(number), &Rule::AtMost(limit));
+            items.push(if ours { item } else { item.not_judged("corefit promises") });
         };
         // Without a signal nothing is promised but to be no worse.
         let silent = !first.0[0].signal;
         if !silent {
-            let what = "corefit's time over the best's, geometric mean";
+            let what = format!("{who}'s time over the best's, geometric mean");
             let (mean, half) = geometric(&cases);
             let half =
                 half.map_or(String::new(), |half| format!("+- {:.1} %, 95 %, over its ", half * 100.0));
@@ -90,6 +101,10 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         }
     }
     items.extend(published(rows));
+    if !ours {
+        // Of what no case tells, nothing is said.
+        items.retain(|item| item.ours.is_some_and(|number| !number.is_nan()));
+    }
     items
 }
 
@@ -147,6 +162,9 @@ fn geometric(cases: &[Runs<'_>]) -> (f64, Option<f64>) {
 }
 
 pub(in super::super) fn text(rows: &[Row]) -> String {
+    let size = size(rows);
+    let ours = if is_ours(&size) { "ours".into() } else { name(size) };
+    let (over_best, over_bal) = (format!("{ours}/best"), format!("{ours}/bal"));
     let mut table = Table::new(
         4,
         &[
@@ -157,11 +175,11 @@ pub(in super::super) fn text(rows: &[Row]) -> String {
             "best",
             "bal",
             "est",
-            "ours",
+            &ours,
             "bal/best",
             "est/best",
-            "ours/best",
-            "ours/bal",
+            &over_best,
+            &over_bal,
             "search",
             "settled s",
         ],
@@ -191,17 +209,17 @@ pub(in super::super) fn chart(rows: &[Row]) -> Chart {
     let cases = by_case(rows, |row| row.signal && !row.random);
     let mut names: Vec<String> = cases.iter().map(|case| case.0[0].shortage.clone()).collect();
     names.dedup();
-    let controllers: [(&str, Of); 3] = [
-        ("VCPU-Bal", |row| (row.over_best[0], 1.0)),
-        ("pCPU-Est", |row| (row.over_best[1], 1.0)),
-        ("corefit", |row| (row.over_best[2], 1.0)),
+    let controllers: [(String, Of); 3] = [
+        ("VCPU-Bal".into(), |row| (row.over_best[0], 1.0)),
+        ("pCPU-Est".into(), |row| (row.over_best[1], 1.0)),
+        (name(size(rows)), |row| (row.over_best[2], 1.0)),
     ];
     let series = controllers.iter().enumerate().map(|(column, (name, of))| {
         let point = |case: &Runs<'_>| {
             let x = names.iter().position(|name| *name == case.0[0].shortage).map_or(0.0, count);
             Some((x + (count(column) - 1.0) * 0.2, case.ratio(*of).mean, None))
         };
-        Series { name: (*name).into(), points: cases.iter().filter_map(point).collect() }
+        Series { name: name.clone(), points: cases.iter().filter_map(point).collect() }
     });
     Chart {
         title: "P2: time over that of the best number of vCPUs".into(),
@@ -233,6 +251,7 @@ pub(super) mod tests {
             over_bal: 1.0,
             search: None,
             settled_s: 1.0,
+            size: Sizer::Corefit,
         }
     }
 
@@ -258,5 +277,29 @@ pub(super) mod tests {
         assert!((worst - 1.3).abs() < 1e-9, "{worst}");
         let (what, worst) = said[6];
         assert_eq!((what, worst), ("random programs: the worst (random 7, 4 VMs, one run)", 1.5));
+    }
+
+    #[test]
+    fn what_is_promised_of_corefit_is_not_asked_of_another_policy() {
+        let ours = [row("lu", 0, 3.0), row("random 7", 0, 3.0)];
+        let others: Vec<Row> = ours.iter().map(|row| Row { size: Sizer::Vscale, ..row.clone() }).collect();
+        let promises = |rows: &[Row]| {
+            let promised: Vec<Item> = items(rows).into_iter().filter(|item| item.figure == "2.5").collect();
+            assert!(promised.len() >= 4 && promised.iter().all(|item| item.ours.is_some()));
+            promised
+        };
+        assert!(promises(&ours).iter().any(|item| item.ok == Some(false)));
+        for item in promises(&others) {
+            assert!(
+                item.ok.is_none() && item.rule.starts_with("not judged; corefit promises: at most"),
+                "{item:?}"
+            );
+            assert!(item.what.contains("under vscale") && !item.what.contains("corefit"), "{item:?}");
+        }
+        assert!(text(&ours).contains("ours/best") && text(&others).contains("vscale/best"));
+        let drawn = |rows: &[Row]| chart(rows).series.last().unwrap().name.clone();
+        assert_eq!((drawn(&ours), drawn(&others)), ("corefit".into(), "vscale".into()));
+        let json = serde_json::to_string(&ours[0]).unwrap();
+        assert!(!json.contains("size"), "{json}");
     }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use corefit_core::decide::Sizer;
 use corefit_sim::Spec;
 use serde::{Deserialize, Serialize};
@@ -23,12 +23,13 @@ use serde::{Deserialize, Serialize};
 use super::Effort;
 use super::p2::{PROGRAMS, SHORTAGE, Shortage};
 use super::testbed::spec;
+use crate::named::{name, named};
 use crate::parallel;
 use crate::sim::summary::Mean;
 use Shortage::{Limit, Reduction, Sharing};
 pub(super) use figures::{chart, items, text};
 use programs::Long;
-pub(super) use simulate::{apply, seconds};
+pub(super) use simulate::seconds;
 
 /// Most vCPUs.
 const MOST: u32 = 16;
@@ -51,6 +52,10 @@ pub(super) struct Choice {
     /// nothing else
     #[arg(long, value_name = "CASE")]
     pub(super) only: Vec<String>,
+    /// Who decides P2's numbers of vCPUs, beside VCPU-Bal and pCPU-Est: none, vcpu-bal, vscale, pcpu-est, corefit [default: corefit];
+    /// what is promised of corefit is not asked of others
+    #[arg(long, value_name = "POLICY", value_parser = named::<Sizer>, conflicts_with = "sizes")]
+    pub(super) size: Option<Sizer>,
     /// P2's random programs by number, from this one on
     #[arg(long, value_name = "NUMBER", default_value_t = RANDOM)]
     random: u64,
@@ -99,6 +104,14 @@ pub(super) struct Row {
     /// Ours over the best of the numbers that it ended with: what searching cost. `None` with several VMs.
     search: Option<f64>,
     settled_s: f64,
+    /// Who decided ours.
+    #[serde(default, skip_serializing_if = "is_ours")]
+    size: Sizer,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's")]
+fn is_ours(size: &Sizer) -> bool {
+    *size == Sizer::Corefit
 }
 
 /// A program in a configuration.
@@ -124,7 +137,8 @@ pub(super) fn rows(choice: &Choice) -> Result<Vec<Row>> {
     let only = &choice.only;
     cases.retain(|case| only.is_empty() || only.iter().any(|part| case.name().contains(part.as_str())));
     let runs = choice.runs();
-    let of = |case: &Case| rows_of(case, runs.clone());
+    let size = choice.size.unwrap_or_default();
+    let of = |case: &Case| rows_of(case, runs.clone(), size);
     let rows: Result<Vec<Vec<Row>>> =
         parallel::map(&cases, parallel::cpus(), "P2, sizes", of).into_iter().collect();
     Ok(rows?.concat())
@@ -133,12 +147,16 @@ pub(super) fn rows(choice: &Choice) -> Result<Vec<Row>> {
 /// The rows of these documents, each once.
 fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
     let mut seen = BTreeSet::new();
-    let mut rows = vec![];
+    let mut rows: Vec<Row> = vec![];
     for file in files {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let document: Earlier = serde_json::from_str(&text)
             .with_context(|| format!("{}: no document of --json", file.display()))?;
         rows.extend(document.sizes);
+    }
+    if let Some(other) = rows.iter().find(|row| row.size != rows[0].size) {
+        let (one, other) = (name(rows[0].size), name(other.size));
+        bail!("--sizes: numbers of vCPUs are {one}'s and {other}'s; give documents of one policy (--size)");
     }
     rows.retain(|row: &Row| seen.insert((row.program.clone(), row.shortage.clone(), row.run, row.signal)));
     let mut bests = BTreeMap::new();
@@ -211,7 +229,7 @@ fn host(case: &Case, signal: bool) -> Result<Spec> {
 }
 
 /// With a signal and, of the ten, without one.
-fn rows_of(case: &Case, runs: Range<u64>) -> Result<Vec<Row>> {
+fn rows_of(case: &Case, runs: Range<u64>, size: Sizer) -> Result<Vec<Row>> {
     let of_run = |signal: bool, run: u64| -> Result<Spec> {
         let spec = host(case, signal)?;
         Ok(Spec { seed: spec.seed + run, ..spec })
@@ -227,7 +245,7 @@ fn rows_of(case: &Case, runs: Range<u64>) -> Result<Vec<Row>> {
         let est = simulate::ruled(spec, Sizer::PcpuEst, target)?;
         let formula = simulate::ruled(spec, Sizer::VcpuBal, target)?;
         for signal in [true, false].into_iter().filter(|signal| *signal || !case.random) {
-            let ours = simulate::ruled(&of_run(signal, run)?, Sizer::Corefit, target)?;
+            let ours = simulate::ruled(&of_run(signal, run)?, size, target)?;
             let end = u32::try_from(ours.online.first().copied().unwrap_or(1))?;
             rows.push(Row {
                 program: case.long.name.clone(),
@@ -244,6 +262,7 @@ fn rows_of(case: &Case, runs: Range<u64>) -> Result<Vec<Row>> {
                 over_bal: ours.took / formula.took,
                 search: (spec.vms.len() == 1).then(|| ours.took / (target * at(end))),
                 settled_s: ours.settled,
+                size,
             });
         }
     }
@@ -294,6 +313,10 @@ mod tests {
         std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
         let mixed = earlier(&paths).unwrap_err().to_string();
         assert!(mixed.contains("lu, 4 VMs are compared with different best numbers"), "{mixed}");
+        rows[1].size = Sizer::Vscale;
+        std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
+        let mixed = earlier(&paths).unwrap_err().to_string();
+        assert!(mixed.contains("corefit's and vscale's"), "{mixed}");
         std::fs::write(file.path(), "{}").unwrap();
         assert!(earlier(&paths).unwrap_err().to_string().ends_with("no document of --json"));
     }

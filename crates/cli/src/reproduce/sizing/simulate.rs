@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
-use corefit_core::decide::{Controller, Outcome, Policy, Sizer};
-use corefit_core::machine::{Act, Lever, Machine, MachineError, Value};
+use anyhow::Result;
+use corefit_core::decide::{Policy, Sizer};
+use corefit_core::machine::Machine;
 use corefit_sim::{Sim, SimMachine, Spec};
+
+use crate::ruled::{Done, Ruled};
 
 /// What the program of a run takes at the best number of vCPUs, s; theirs took less.
 pub(super) const SECONDS: f64 = 60.0;
@@ -31,7 +33,7 @@ pub(super) fn fixed(spec: &Spec, vcpus: u32, seconds: f64) -> Result<f64> {
 
 /// What a controller made of a host.
 #[derive(Clone, Debug)]
-pub(super) struct Ruled {
+pub(super) struct Outcome {
     /// Seconds that the work took.
     pub(super) took: f64,
     /// vCPUs of each VM at the end.
@@ -42,24 +44,21 @@ pub(super) struct Ruled {
 
 /// Runs a host under a size policy until so much work is done. A run is followed for [`SECONDS`] at least; from then
 /// on, once nothing was changed for twice [`LATELY`], it is taken to go on as in its last [`LATELY`] seconds.
-pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Ruled> {
-    let mut machine = SimMachine::new(Sim::new(spec)?, "P2", false);
-    let mut controller = Controller::new(Policy { size, ..Policy::default() });
+pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
+    let machine = SimMachine::new(Sim::new(spec)?, "P2", false);
+    let mut host = Ruled::new(machine, Policy { size, ..Policy::default() });
     let mut settled = 0.0;
     let (mut at, mut done) = (0.0, 0.0);
     let mut recent = VecDeque::new();
     loop {
-        let now = machine.observe()?;
-        let step = controller.step(&now).map_err(|e| anyhow!("{e}"))?;
-        let outcomes = apply(&mut machine, &step.plan.actions);
-        controller.told(&outcomes);
-        if !outcomes.is_empty() {
+        let Done { changed, next } = host.step()?;
+        if changed {
             settled = at;
         }
-        machine.pass(step.next)?;
+        host.machine.pass(next)?;
         let (earlier, before) = (at, done);
-        at = seconds(machine.sim());
-        done = work(machine.sim());
+        at = seconds(host.sim());
+        done = work(host.sim());
         if done >= target {
             at = earlier + (at - earlier) * (target - before) / (done - before);
             break;
@@ -75,24 +74,9 @@ pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Ruled> {
             break;
         }
     }
-    let now = machine.observe()?;
+    let now = host.machine.observe()?;
     let online = now.vms.iter().map(|vm| vm.online().len()).collect();
-    Ok(Ruled { took: at, online, settled })
-}
-
-/// Applies actions as who manages a host does, but for the journal: write, read back.
-pub(in crate::reproduce) fn apply(
-    machine: &mut SimMachine,
-    actions: &[corefit_core::decide::Action],
-) -> Vec<Outcome> {
-    let one = |action: &corefit_core::decide::Action| {
-        let mut write = |lever: Lever, value: &Value| -> Result<Value, MachineError> {
-            machine.set(&action.vm, lever, value)?;
-            machine.current(&action.vm, lever)
-        };
-        Outcome { action: action.clone(), result: write(action.lever, &action.to) }
-    };
-    actions.iter().map(one).collect()
+    Ok(Outcome { took: at, online, settled })
 }
 
 /// Useful work of all VMs, in seconds of a pCPU.

@@ -1,0 +1,57 @@
+//! A simulated host under a controller: look, decide, apply, tell, until time may pass. Whoever simulates one decides for how
+//! long it passes, and what is measured meanwhile.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use corefit_core::decide::{Action, Controller, Outcome, Policy};
+use corefit_core::machine::{Act, Lever, Machine, MachineError, Value};
+use corefit_sim::{Sim, SimMachine};
+
+/// Guests are not told what they get, so teams of their programs keep their sizes.
+pub(crate) struct Ruled {
+    pub(crate) machine: SimMachine,
+    controller: Controller,
+}
+
+/// What a step did.
+pub(crate) struct Done {
+    /// Something was to be changed.
+    pub(crate) changed: bool,
+    /// When to look again.
+    pub(crate) next: Duration,
+}
+
+impl Ruled {
+    pub(crate) fn new(machine: SimMachine, policy: Policy) -> Ruled {
+        Ruled { machine, controller: Controller::new(policy) }
+    }
+
+    /// What really happened.
+    pub(crate) fn sim(&self) -> &Sim {
+        self.machine.sim()
+    }
+
+    /// Everything but that time passes.
+    ///
+    /// # Errors
+    /// If the host cannot be, which is a mistake of the simulation.
+    pub(crate) fn step(&mut self) -> Result<Done> {
+        let step = self.controller.step(&self.machine.observe()?)?;
+        let outcomes = apply(&mut self.machine, &step.plan.actions);
+        self.controller.told(&outcomes);
+        Ok(Done { changed: !outcomes.is_empty(), next: step.next })
+    }
+}
+
+/// Applies actions as who manages a host does, but for the journal: write, read back.
+fn apply(machine: &mut SimMachine, actions: &[Action]) -> Vec<Outcome> {
+    let one = |action: &Action| {
+        let mut write = |lever: Lever, value: &Value| -> Result<Value, MachineError> {
+            machine.set(&action.vm, lever, value)?;
+            machine.current(&action.vm, lever)
+        };
+        Outcome { action: action.clone(), result: write(action.lever, &action.to) }
+    };
+    actions.iter().map(one).collect()
+}

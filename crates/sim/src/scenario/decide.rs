@@ -1,0 +1,67 @@
+//! `[policy]`: who decides about the host while it runs, as in a configuration of `corefit manage`.
+
+use corefit_core::CpuSet;
+use corefit_core::decide::Policy;
+use serde::Deserialize as _;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::ScenarioError;
+use super::table::{Table, plain};
+use crate::keys::{self, KEYS};
+use crate::spec::Hardware;
+
+/// `None`: nobody decides, all settings stay as they are.
+pub(super) fn policy(root: &Table<'_>, hardware: &Hardware) -> Result<Option<Policy>, ScenarioError> {
+    let Some(value) = root.value("policy") else { return Ok(None) };
+    let DeValue::Table(table) = value.get_ref() else {
+        return root.error("policy", "give a table: [policy]");
+    };
+    if let Some(bad) = keys::bad(table, "policy", &KEYS) {
+        return Err(ScenarioError { place: root.place_of(&path(table, &bad.key), bad.at), what: bad.what });
+    }
+    let misfit = |key: &str, what: String| {
+        let key = format!("policy.{key}");
+        let at = found(table, &key).unwrap_or(value.span().start);
+        ScenarioError { place: root.place_of(&path(table, &key), at), what }
+    };
+    let policy = Policy::deserialize(ValueDeserializer::from(value.clone()));
+    let policy = policy.or_else(|e| root.error("policy", e.message()))?;
+    let pcpus = CpuSet::first(hardware.pcpus());
+    let fits = policy.check().and_then(|()| policy.fits(&pcpus, &CpuSet::default()));
+    fits.map_err(|error| misfit(&error.key, error.what))?;
+    Ok(Some(policy))
+}
+
+/// The rule's number in a key such as `policy.vm[2].min`, and what stands behind it.
+fn rule(key: &str) -> Option<(usize, &str)> {
+    let (number, rest) = key.strip_prefix("policy.vm[")?.split_once(']')?;
+    Some((number.parse().ok()?, rest.trim_start_matches('.')))
+}
+
+fn rule_of<'t, 'a>(table: &'t DeTable<'a>, number: usize) -> Option<&'t DeTable<'a>> {
+    let (_, rules) = table.iter().find(|(key, _)| key.get_ref() == "vm")?;
+    rules.get_ref().as_array()?.get(number)?.get_ref().as_table()
+}
+
+/// A key as `--set` has it: rules by their names, or else numbers.
+fn path(table: &DeTable<'_>, key: &str) -> String {
+    let Some((number, rest)) = rule(key) else { return key.into() };
+    let name = rule_of(table, number).and_then(|rule| rule.iter().find(|(key, _)| key.get_ref() == "name"));
+    let name = name.and_then(|(_, value)| plain(value.get_ref())).filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| number.to_string());
+    if rest.is_empty() { format!("policy.vm.{name}") } else { format!("policy.vm.{name}.{rest}") }
+}
+
+/// Where a key's value stands in the text; else its rule's first one.
+fn found(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    let at = |table: &DeTable<'_>, key: &str| {
+        table.iter().find(|(known, _)| known.get_ref() == key).map(|(_, value)| value.span().start)
+    };
+    match rule(key) {
+        Some((number, own)) => {
+            let rule = rule_of(table, number)?;
+            at(rule, own).or_else(|| rule.iter().map(|(key, _)| key.span().start).min())
+        }
+        None => at(table, key.strip_prefix("policy.")?),
+    }
+}
