@@ -122,6 +122,12 @@ fn rules_for_single_vms_hold() {
     assert_eq!((online(0, 1), online(1, 1)), (Some(8.0), Some(8.0)), "lu-1 keeps its vCPUs");
     assert!(online(0, 0) < online(1, 0) && online(1, 0) < Some(7.5), "{:?} {:?}", online(0, 0), online(1, 0));
     assert_eq!(document["points"][1]["set"]["policy.vm.lu-0.max"], "3");
+    // Of rules with one name the last that says something counts, so their numbers tell them apart.
+    let rules = "[[policy.vm]]\nname = \"*\"\nmin = 1\n[[policy.vm]]\nname = \"*\"\nmax = [2, 4]\n[[vm]]";
+    let text = LU.replace("\"10s\"", "\"1s\"").replace("[[vm]]", rules);
+    let document = json(&sim(&text, &["--json", "--runs", "1"]));
+    assert_eq!(document["points"].as_array().unwrap().len(), 2);
+    assert_eq!(document["points"][1]["set"]["policy.vm.1.max"], "4");
 }
 
 #[test]
@@ -147,6 +153,9 @@ fn a_mistake_in_a_policy_is_one_line_with_file_line_and_key_and_exit_code_2() {
         typed.starts_with("corefit: s.toml, --set policy.size: \"best\" cannot be; give one of"),
         "{typed}"
     );
+    let accents = LU.replace("until", "# ééééé\nuntil");
+    let inline = told(&accents, &["--set", "policy={size=\"best\"}"]);
+    assert!(inline.starts_with("corefit: s.toml, --set policy.size: \"best\" cannot be"), "{inline}");
     let unknown = told(&LU.replace("size =", "sise ="), &[]);
     assert!(
         unknown.starts_with("corefit: s.toml, line 6, policy.sise: there is no such key; there are"),

@@ -57,10 +57,13 @@ impl MachineArg {
         MachineArg::named(if answers { "libvirt" } else { "cgroups" })
     }
 
-    /// Who decides about a simulated host by its scenario; `None`: nobody, or it is no such host, or one that cannot be opened.
-    pub(crate) fn policy(&self) -> Option<Policy> {
-        let file = self.machine.strip_prefix("sim:").filter(|file| !file.is_empty())?;
-        first_point(Path::new(file)).ok()?.policy
+    /// Who decides about a simulated host by its scenario; `None`: nobody, or it is no such host.
+    ///
+    /// # Errors
+    /// If its scenario cannot be read, or is none.
+    pub(crate) fn policy(&self) -> Result<Option<Policy>> {
+        let file = self.machine.strip_prefix("sim:").filter(|file| !file.is_empty());
+        file.map_or(Ok(None), |file| Ok(first_point(Path::new(file))?.policy))
     }
 
     /// As if this name had been given.

@@ -61,19 +61,17 @@ impl Config {
 
     /// On a simulated host without a configuration the `[policy]` of its scenario counts, as in `corefit sim`; with one, that it does not
     /// is said. `file` is where this was read from.
-    pub(crate) fn or_scenario(self, file: Option<&Path>, machine: &MachineArg) -> Config {
-        match (machine.policy(), file) {
-            (Some(policy), None) => Config { policy, ..self },
-            (Some(_), Some(file)) => {
-                tell!(
-                    "corefit: the policy of {} counts, not the [policy] of {}",
-                    file.display(),
-                    machine.name()
-                );
-                self
-            }
-            (None, _) => self,
+    ///
+    /// # Errors
+    /// If there is no such scenario.
+    pub(crate) fn or_scenario(self, file: Option<&Path>, machine: &MachineArg) -> Result<Config> {
+        let Some(file) = file else {
+            return Ok(Config { policy: machine.policy()?.unwrap_or(self.policy), ..self });
+        };
+        if matches!(machine.policy(), Ok(Some(_))) {
+            tell!("corefit: the policy of {} counts, not the [policy] of {}", file.display(), machine.name());
         }
+        Ok(self)
     }
 
     fn parse(text: &str) -> Result<Config> {
@@ -208,6 +206,21 @@ fn line_of_key(text: &str, key: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scenario_that_became_a_bad_one_is_refused_and_not_taken_for_one_without_a_policy() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let machine = MachineArg::named(&format!("sim:{}", file.path().display()));
+        let vm =
+            "until = \"1s\"\nhardware = { cores = 2 }\n[[vm]]\nname = \"a\"\nvcpus = 2\nprogram = \"hog\"\n";
+        let read = |policy: &str| {
+            std::fs::write(file.path(), format!("{vm}[policy]\nsize = {policy}\n")).unwrap();
+            Config::default().or_scenario(None, &machine).map(|config| config.policy.size)
+        };
+        assert_eq!(read("\"vscale\"").unwrap(), corefit_core::decide::Sizer::Vscale);
+        let refused = read("\"best\"").unwrap_err().to_string();
+        assert!(refused.contains("line 8, policy.size: \"best\" cannot be"), "{refused}");
+    }
 
     #[test]
     fn errors_name_line_and_key() {

@@ -132,9 +132,9 @@ impl Journal {
         self.content.entries = entries;
     }
 
-    /// Whether there are no entries, neither here nor on disk.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.content.entries.is_empty() && self.on_disk.is_empty()
+    /// Whether the file has other entries than there are.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.content.entries != self.on_disk
     }
 
     /// Has on disk what is here.

@@ -77,9 +77,11 @@ impl Keeper {
         self.journal.entries()
     }
 
-    /// Whether nothing is changed, the journal says so (a disk may have been full), and no VM carries a note of ours.
-    pub(crate) fn holds_nothing(&self) -> bool {
-        self.journal.is_empty() && self.kept.is_empty()
+    /// Whether nothing is changed, no VM carries a note of ours, and the file says so: a disk may have been full, so it is written
+    /// again if not.
+    pub(crate) fn holds_nothing(&mut self) -> bool {
+        let nothing = self.entries().is_empty() && self.kept.is_empty();
+        nothing && (!self.journal.is_stale() || self.journal.write().is_ok())
     }
 
     /// Whether a setting is to be put back, but could not be yet.
@@ -145,7 +147,7 @@ impl Keeper {
         }
         // What is as it was needs no entry.
         self.journal.retain(|entry| entry.pending || entry.wrote.last() != Some(&entry.original));
-        if before != self.journal.entries() {
+        if before != self.journal.entries() || self.journal.is_stale() {
             // If that fails, the file knows what was intended, which is enough.
             let _ = self.journal.write();
             self.take_notes_back(machine);
@@ -284,21 +286,21 @@ impl Keeper {
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
         let here = (snapshot.pcpu_sets().0, nodes);
         let mut notes = Vec::new();
-        let known: BTreeSet<VmId> = self.journal.entries().iter().map(|entry| entry.vm.clone()).collect();
+        let known: BTreeSet<(VmId, Lever)> =
+            self.journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else { continue };
-            if known.contains(&vm.id) {
-                // An earlier run's, and this one could not look when it began: to be taken back with its last setting.
-                self.kept.entry(vm.id.clone()).or_default();
+            let ours = known.iter().any(|(id, _)| *id == vm.id);
+            if self.kept.get(&vm.id).is_some_and(|kept| ours || kept == text) {
                 continue;
             }
-            if self.kept.get(&vm.id) == Some(text) {
-                continue;
-            }
+            // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
+            // last of them.
             self.kept.insert(vm.id.clone(), text.clone());
             match serde_json::from_str::<Note>(text) {
                 Ok(note) if note.corefit == 1 => {
-                    for setting in note.settings {
+                    let is_new = |setting: &Setting| !known.contains(&(vm.id.clone(), setting.lever));
+                    for setting in note.settings.into_iter().filter(is_new) {
                         notes.extend(self.take_over(machine, vm, setting, &here));
                     }
                 }

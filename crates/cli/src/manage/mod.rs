@@ -109,7 +109,7 @@ impl ManageArgs {
         config.machine = self.machine.clone().or(config.machine);
         config.state = self.state.clone().unwrap_or(config.state);
         let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
-        Ok(config.or_scenario(self.config.as_deref(), &machine))
+        config.or_scenario(self.config.as_deref(), &machine)
     }
 }
 

@@ -96,7 +96,7 @@ struct Line<'a> {
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let config = Config::read(args.config.as_deref())?;
     let arg = MachineArg::named(args.machine.as_deref().or(config.machine.as_deref()).unwrap_or("host"));
-    let config = config.or_scenario(args.config.as_deref(), &arg);
+    let config = config.or_scenario(args.config.as_deref(), &arg)?;
     let opened = arg.open();
     let mut machine = match &args.machine {
         Some(_) => opened?,

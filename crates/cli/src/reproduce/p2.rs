@@ -1,4 +1,5 @@
-//! P2, Figure 2 and 3.3: how much longer programs take than expected when pCPUs are short.
+//! P2, Figures 2, 4, 6, 7 and 16, and 3.3: how much longer programs take than expected when pCPUs are short, and what fixed numbers of vCPUs
+//! and of threads do about it.
 //!
 //! D = T / E, and E = T with all 16 pCPUs x VMs, x 16 / cap, or x 16 / pCPUs. What did not end counts as
 //! having taken until the end of the simulation: D is then a lower bound.
@@ -82,11 +83,15 @@ impl Shortage {
     }
 }
 
-/// The program always has 16 threads, and so many vCPUs from its start.
+/// The program has 16 threads, and so many vCPUs from its start.
 fn host(program: &str, shortage: Option<Shortage>, vcpus: u32) -> Result<Spec> {
+    with_threads(program, shortage, vcpus, 16)
+}
+
+fn with_threads(program: &str, shortage: Option<Shortage>, vcpus: u32, threads: u32) -> Result<Spec> {
     let mut sets = vec![
         ("vm.npb.program", program.to_owned()),
-        ("vm.npb.threads", "16".to_owned()),
+        ("vm.npb.threads", threads.to_string()),
         ("vm.npb.vcpus", vcpus.to_string()),
     ];
     sets.extend(shortage.map(Shortage::set));
@@ -146,12 +151,67 @@ pub(super) fn items() -> Result<Vec<Item>> {
             Rule::AtLeast(9.0),
         ),
     ];
+    items.extend(against_16()?);
     items.extend(best_vcpus()?);
+    items.extend(threads()?);
     Ok(items)
 }
 
+/// Figure 4: where VCPU-Bal's number does less than all vCPUs.
+fn against_16() -> Result<[Item; 2]> {
+    let cases = [("bt", Reduction(12)), ("lu", Limit(12))];
+    let hosts = cases.iter().flat_map(|&(program, shortage)| {
+        [shortage.available(), 16].map(|vcpus| host(&npb::text(program), Some(shortage), vcpus))
+    });
+    let took = took(&hosts.collect::<Result<Vec<_>>>()?, "P2, 16 vCPUs")?;
+    let item = |figure, what: &str, theirs, took: &[f64]| {
+        let what = format!("{what}: time with VCPU-Bal's number over that with 16");
+        let ours = Some(took[0] / took[1]);
+        Item::new((Paper::P2, figure), what, Some(theirs), ours, &Rule::Within(25.0)).fitted(WAIT)
+    };
+    Ok([
+        item("Figure 4(c)", "BT, 12 pCPUs (\"34% lower\", read as 1 / 0.66)", 1.0 / 0.66, &took[..2]),
+        item("Figure 4(b)", "LU, cap 1200 %", 11.0, &took[2..]),
+    ])
+}
+
+/// Figure 16: as many threads as pCPUs, on as many vCPUs, against VCPU-Bal's vCPUs with 16 threads, with fewer pCPUs.
+fn threads() -> Result<[Item; 3]> {
+    let mut hosts = vec![];
+    for program in PROGRAMS {
+        for shortage in REDUCTION {
+            let available = shortage.available();
+            for threads in [16, available] {
+                hosts.push(with_threads(&npb::text(program), Some(shortage), available, threads)?);
+            }
+        }
+    }
+    let took = took(&hosts, "P2, threads")?;
+    let most = |of: &[f64]| of.chunks(2).map(|pair| pair[0] / pair[1]).fold(f64::NAN, f64::max);
+    let gains: Vec<f64> = took.chunks(2 * REDUCTION.len()).map(most).collect();
+    let twice = ["bt", "sp", "ua"].iter().filter(|name| {
+        let found = PROGRAMS.iter().position(|program| program == *name);
+        found.is_some_and(|program| gains[program] > 2.0)
+    });
+    let better = gains.iter().filter(|gain| **gain > 1.0).count();
+    let item = |what: &str, theirs, ours, rule| {
+        let what = format!("threads as pCPUs over VCPU-Bal, pCPUs: {what}");
+        Item::new((Paper::P2, "Figure 16"), what, Some(theirs), Some(ours), &rule).fitted(WAIT)
+    };
+    Ok([
+        item("LU, at most, times", 72.0, gains[LU], Rule::Within(25.0)),
+        item("of BT, SP and UA more than twice as fast", 3.0, small(twice.count()), Rule::Exactly(3.0)),
+        item("of ten programs faster", 10.0, small(better), Rule::Exactly(10.0)),
+    ])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ten programs")]
+fn small(n: usize) -> f64 {
+    n as f64
+}
+
 /// Figure 6: how much better programs do with the best number of vCPUs than with VCPU-Bal's, at most, each from the start;
-/// 3.3: EP's best numbers.
+/// Figure 7: D of LU with it; 3.3: EP's best numbers.
 fn best_vcpus() -> Result<Vec<Item>> {
     let groups: [(&str, f64, &[Shortage]); 3] =
         [("VMs", 18.0, &SHARING), ("caps", 1029.0, &LIMIT), ("pCPUs", 42.0, &REDUCTION)];
@@ -162,27 +222,43 @@ fn best_vcpus() -> Result<Vec<Item>> {
     let gains = parallel::map(&cases, parallel::cpus(), "P2, best vCPUs", |&(program, shortage)| {
         gain(program, shortage)
     });
-    let gains: Vec<(f64, u32)> = gains.into_iter().collect::<Result<_>>()?;
-    let mut rest = gains.iter().map(|(gain, _)| *gain);
+    let gains: Vec<Gain> = gains.into_iter().collect::<Result<_>>()?;
+    let alone = took(&[host(PROGRAMS[LU], None, 16)?], "P2, LU alone")?[0];
+    let mut rest = gains.iter().zip(&cases);
     let mut items = vec![];
     for (name, theirs, shortages) in &groups {
-        let most = rest.by_ref().take(PROGRAMS.len() * shortages.len()).fold(f64::NAN, f64::max);
+        let group: Vec<_> = rest.by_ref().take(PROGRAMS.len() * shortages.len()).collect();
+        let most = group.iter().map(|(gain, _)| gain.percent).fold(f64::NAN, f64::max);
         let what = format!("best over VCPU-Bal, {name}, %");
         let item = Item::new((Paper::P2, "Figure 6"), what, Some(*theirs), Some(most), &Rule::Within(25.0));
+        items.push(item.fitted(WAIT));
+        let lu = group.iter().filter(|(_, (program, _))| *program == PROGRAMS[LU]);
+        let slow = lu.map(|(gain, (_, shortage))| gain.took / alone / shortage.expected());
+        // Of the library's LU, as in Figure 6: 10 steps, not 40.
+        let what = format!("D of LU (10 steps) with its best number, {name} (\"approximately 60x\")");
+        let most = slow.fold(f64::NAN, f64::max);
+        let item = Item::new((Paper::P2, "Figure 7"), what, Some(60.0), Some(most), &Rule::Within(25.0));
         items.push(item.fitted(WAIT));
     }
     // The text prints no number, only that it is that of the pCPUs available.
     for (name, shortage) in [("2 VMs", Sharing(2)), ("cap 800 %", Limit(8)), ("8 pCPUs", Reduction(8))] {
         let what = format!("best number of vCPUs for EP, {name}: the pCPUs available");
         let found = cases.iter().position(|case| *case == (PROGRAMS[EP], shortage));
-        let best = found.map(|case| f64::from(gains[case].1));
+        let best = found.map(|case| f64::from(gains[case].vcpus));
         items.push(Item::new((Paper::P2, "3.3"), what, None, best, &Rule::Exactly(8.0)).fitted(WAIT));
     }
     Ok(items)
 }
 
-/// By how much, %, a program's best number is better than VCPU-Bal's, and that number.
-fn gain(program: &str, shortage: Shortage) -> Result<(f64, u32)> {
+/// By how much, %, a program's best number is better than VCPU-Bal's, that number, and what a run takes with it, s, in the mean.
+struct Gain {
+    percent: f64,
+    vcpus: u32,
+    took: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ten runs")]
+fn gain(program: &str, shortage: Shortage) -> Result<Gain> {
     let bal = shortage.available();
     let with = |vcpus, most: f64| -> Result<f64> {
         let mut sum = 0.0;
@@ -206,7 +282,8 @@ fn gain(program: &str, shortage: Shortage) -> Result<(f64, u32)> {
             best = (took, vcpus);
         }
     }
-    Ok(((first / best.0 - 1.0) * 100.0, best.1))
+    let (took, vcpus) = best;
+    Ok(Gain { percent: (first / took - 1.0) * 100.0, vcpus, took: took / RUNS as f64 })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]

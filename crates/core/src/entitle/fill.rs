@@ -85,8 +85,9 @@ impl Filling {
     }
 
     fn suspect_all(&mut self) {
-        let everything =
-            Crowd { leaves: self.network.active().to_vec(), pcpus: self.network.open().to_vec() };
+        let leaves = self.network.active().to_vec();
+        let pcpus = self.reach(&leaves);
+        let everything = Crowd { leaves, pcpus };
         let capacity = self.network.capacity(&everything.pcpus);
         self.suspects.push((capacity, Rc::new(everything)));
     }
@@ -177,14 +178,20 @@ impl Filling {
         }
         let active = |&leaf: &usize| self.network.is_active(leaf);
         let leaves: Vec<usize> = crowd.leaves.iter().copied().filter(active).collect();
-        let mut pcpus = vec![0; crowd.pcpus.len()];
+        let pcpus = self.reach(&leaves);
+        Rc::new(Crowd { leaves, pcpus })
+    }
+
+    /// The pCPUs that some leaves may use, but for retired ones.
+    fn reach(&self, leaves: &[usize]) -> Vec<u64> {
+        let mut pcpus = vec![0; self.network.open().len()];
         for some in leaves.chunks(64) {
             some.iter().for_each(|&leaf| self.network.add_open(leaf, &mut pcpus));
             if pcpus == self.network.open() {
                 break;
             }
         }
-        Rc::new(Crowd { leaves, pcpus })
+        pcpus
     }
 
     /// The earliest time at which one of these sets is full, and all that are so; the others

@@ -360,8 +360,8 @@ impl Trajectory {
                 forever += weight;
             }
         }
-        // Levels are not negative: their bits are in their order, and quicker to compare.
-        ends.sort_unstable_by_key(|(level, _)| level.to_bits());
+        // Levels are not negative: their bits are in their order, and quicker to compare. (A sum of nothing is -0.0.)
+        ends.sort_unstable_by_key(|(level, _)| (level + 0.0).to_bits());
         let mut state = State { bends: bends(&ends, forever), ..State::default() };
         let cap = tree.groups[group].cap;
         let all = match state.bends.last() {

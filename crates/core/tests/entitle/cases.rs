@@ -131,6 +131,15 @@ fn offline_and_reserved_pcpus_are_for_nobody() {
 }
 
 #[test]
+fn a_demand_that_is_a_sum_of_nothing_is_none() {
+    let demand = |demand| Vcpu { demand: Some(Cpus(demand)), ..on("0") };
+    let nothing = std::iter::empty::<f64>().sum::<f64>();
+    assert!(nothing.is_sign_negative());
+    let host = host("0", vec![vm("a", vec![demand(0.5), demand(nothing)])]);
+    gets(&divide(&host, Wants::Measured), 0, &[0.5, 0.0]);
+}
+
+#[test]
 fn xen_weighs_a_vm_by_its_active_vcpus() {
     let demand = |demand| Vcpu { demand: Some(Cpus(demand)), ..on("0") };
     let vms = vec![vm("a", vec![demand(1.0), demand(0.0), demand(1.0)]), vm("b", vec![demand(1.0)])];

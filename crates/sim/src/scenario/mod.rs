@@ -28,6 +28,7 @@ mod policy;
 mod read;
 mod table;
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::spec::Spec;
@@ -169,11 +170,19 @@ fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, empty: &m
                     axes.push((path, plain));
                     continue;
                 }
+                let name_of = |item: &Spanned<DeValue<'_>>| {
+                    let (_, name) = item.get_ref().as_table()?.iter().find(|(k, _)| k.get_ref() == "name")?;
+                    table::plain(name.get_ref())
+                };
+                let names: Vec<Option<String>> = items.iter().map(name_of).collect();
+                // Rules of a policy may share a name, and be patterns with dots: then their numbers tell.
+                let tells = |name: &String| {
+                    let same = names.iter().flatten().filter(|other| *other == name);
+                    same.count() == 1 && !name.contains('.') && name.parse::<usize>().is_err()
+                };
                 for (number, item) in items.iter().enumerate() {
                     if let DeValue::Table(inner) = item.get_ref() {
-                        let name = inner.iter().find(|(k, _)| k.get_ref() == "name");
-                        let name =
-                            name.and_then(|(_, v)| table::plain(v.get_ref())).unwrap_or(number.to_string());
+                        let name = names[number].clone().filter(tells).unwrap_or(number.to_string());
                         find_lists(inner, &format!("{path}.{name}"), axes, empty);
                     }
                 }

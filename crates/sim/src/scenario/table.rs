@@ -12,7 +12,7 @@ use super::{ScenarioError, Set};
 
 /// The line of a place in a text, from 1.
 pub(super) fn line(text: &str, at: usize) -> usize {
-    text[..at.min(text.len())].matches('\n').count() + 1
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
 /// A value that is not made of others, as text that [`set`] understands.
@@ -150,7 +150,8 @@ impl<'a> Table<'a> {
 
     /// Where a value stands, by its path from the root.
     pub(super) fn place_of(&self, full: &str, at: usize) -> String {
-        if self.sets.iter().any(|(path, _)| path == full) {
+        let inside = |rest: &str| rest.is_empty() || rest.starts_with('.');
+        if self.sets.iter().any(|(path, _)| full.strip_prefix(path.as_str()).is_some_and(inside)) {
             return format!("--set {}: ", shown(full));
         }
         format!("line {}, {}: ", line(self.text, at), shown(full))

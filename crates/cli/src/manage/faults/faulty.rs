@@ -101,7 +101,9 @@ impl Faulty {
             8 => self.soon = Some((calls, Fault::Moved, vm)),
             9 if calls < 5 => self.befall(vm, Fault::Gone),
             10 if calls < 5 => self.soon = Some((calls, Fault::Gone, vm)),
-            _ => {}
+            9 => drop(self.clinging.insert(vm)),
+            // (One that takes no notes and migrates cannot be put back.)
+            _ => drop(self.denied.insert(vm)),
         }
     }
 
@@ -177,10 +179,13 @@ impl Faulty {
         if self.deaf || (guests && self.hung.contains(&vm)) {
             return Err(MachineError::Gone("no answer".into()));
         }
-        if self.denied.contains(&vm) {
-            return Err(MachineError::Denied("not for you".into()));
-        }
         Ok(())
+    }
+
+    fn may_write(&self, vm: u32, lever: Lever) -> Result<(), MachineError> {
+        self.reach(vm, lever)?;
+        let denied = self.denied.contains(&vm);
+        if denied { Err(MachineError::Denied("not for you".into())) } else { Ok(()) }
     }
 
     /// What it really is.
@@ -239,7 +244,7 @@ impl Act for Faulty {
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
         let number = self.called(vm)?;
-        self.reach(number, lever)?;
+        self.may_write(number, lever)?;
         self.touched.insert(number);
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());
@@ -259,7 +264,7 @@ impl Act for Faulty {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let number = self.called(vm)?;
-        self.reach(number, Lever::Weight)?;
+        self.may_write(number, Lever::Weight)?;
         match text {
             _ if text.is_some() && self.unkeeping.contains(&number) => {
                 return Err(MachineError::Gone("no answer".into()));
