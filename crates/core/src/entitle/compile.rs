@@ -249,17 +249,15 @@ pub(crate) fn network(usable: &CpuSet, masks: &[&CpuSet]) -> (Vec<CpuSet>, Netwo
                 number[first as usize] = i;
             }
         }
-        let mut last: Option<(&[u64], usize)> = None;
         for (row, mask) in masks.iter().enumerate() {
             let at = row * width;
             // Neighbours mostly may use the same.
-            if let Some((_, from)) = last.filter(|(words, _)| *words == mask.words()) {
-                bits.copy_within(from..from + width, at);
+            if row > 0 && masks[row - 1] == *mask {
+                bits.copy_within(at - width..at, at);
             } else {
                 let marked = bits::iter(mask.words()).map(|cpu| number[cpu]);
                 marked.filter(|&i| i != usize::MAX).for_each(|i| bits::set(&mut bits[at..at + width], i));
             }
-            last = Some((mask.words(), at));
         }
     }
     let capacity = pcpus.iter().map(|set| crate::share::count(set.len())).collect();

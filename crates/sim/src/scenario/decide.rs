@@ -3,10 +3,10 @@
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
 use serde::Deserialize as _;
-use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 use super::ScenarioError;
-use super::table::{Table, plain};
+use super::table::{Table, labels};
 use crate::keys::{self, KEYS};
 use crate::spec::Hardware;
 
@@ -38,16 +38,15 @@ fn rule(key: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, rest.trim_start_matches('.')))
 }
 
-fn rule_of<'t, 'a>(table: &'t DeTable<'a>, number: usize) -> Option<&'t DeTable<'a>> {
+fn rules<'t, 'a>(table: &'t DeTable<'a>) -> Option<&'t DeArray<'a>> {
     let (_, rules) = table.iter().find(|(key, _)| key.get_ref() == "vm")?;
-    rules.get_ref().as_array()?.get(number)?.get_ref().as_table()
+    rules.get_ref().as_array()
 }
 
 /// A key as `--set` has it: rules by their names, or else numbers.
 fn path(table: &DeTable<'_>, key: &str) -> String {
     let Some((number, rest)) = rule(key) else { return key.into() };
-    let name = rule_of(table, number).and_then(|rule| rule.iter().find(|(key, _)| key.get_ref() == "name"));
-    let name = name.and_then(|(_, value)| plain(value.get_ref())).filter(|name| !name.is_empty());
+    let name = rules(table).and_then(|rules| labels(rules).into_iter().nth(number));
     let name = name.unwrap_or_else(|| number.to_string());
     if rest.is_empty() { format!("policy.vm.{name}") } else { format!("policy.vm.{name}.{rest}") }
 }
@@ -59,7 +58,7 @@ fn found(table: &DeTable<'_>, key: &str) -> Option<usize> {
     };
     match rule(key) {
         Some((number, own)) => {
-            let rule = rule_of(table, number)?;
+            let rule = rules(table)?.get(number)?.get_ref().as_table()?;
             at(rule, own).or_else(|| rule.iter().map(|(key, _)| key.span().start).min())
         }
         None => at(table, key.strip_prefix("policy.")?),

@@ -28,7 +28,6 @@ mod policy;
 mod read;
 mod table;
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::spec::Spec;
@@ -170,20 +169,9 @@ fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, empty: &m
                     axes.push((path, plain));
                     continue;
                 }
-                let name_of = |item: &Spanned<DeValue<'_>>| {
-                    let (_, name) = item.get_ref().as_table()?.iter().find(|(k, _)| k.get_ref() == "name")?;
-                    table::plain(name.get_ref())
-                };
-                let names: Vec<Option<String>> = items.iter().map(name_of).collect();
-                // Rules of a policy may share a name, and be patterns with dots: then their numbers tell.
-                let tells = |name: &String| {
-                    let same = names.iter().flatten().filter(|other| *other == name);
-                    same.count() == 1 && !name.contains('.') && name.parse::<usize>().is_err()
-                };
-                for (number, item) in items.iter().enumerate() {
+                for (item, label) in items.iter().zip(table::labels(items)) {
                     if let DeValue::Table(inner) = item.get_ref() {
-                        let name = names[number].clone().filter(tells).unwrap_or(number.to_string());
-                        find_lists(inner, &format!("{path}.{name}"), axes, empty);
+                        find_lists(inner, &format!("{path}.{label}"), axes, empty);
                     }
                 }
             }

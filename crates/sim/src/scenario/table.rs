@@ -26,6 +26,24 @@ pub(super) fn plain(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
+/// How a path calls each of some tables: by its name, or by its number if it has none that tells. Rules of a policy may share a
+/// name, and be patterns with dots.
+pub(super) fn labels(items: &[Spanned<DeValue<'_>>]) -> Vec<String> {
+    let name_of = |item: &Spanned<DeValue<'_>>| {
+        let (_, name) = item.get_ref().as_table()?.iter().find(|(key, _)| key.get_ref() == "name")?;
+        plain(name.get_ref())
+    };
+    let names: Vec<Option<String>> = items.iter().map(name_of).collect();
+    let tells = |name: &&String| {
+        let same = names.iter().flatten().filter(|other| other == name);
+        same.count() == 1 && !name.is_empty() && !name.contains('.') && name.parse::<usize>().is_err()
+    };
+    let label = |(number, name): (usize, &Option<String>)| {
+        name.as_ref().filter(tells).cloned().unwrap_or_else(|| number.to_string())
+    };
+    names.iter().enumerate().map(label).collect()
+}
+
 /// Digits of a radix, in decimal; as they are if that is more than any number here may be.
 fn decimal(digits: &str, radix: u32) -> String {
     i128::from_str_radix(digits, radix).map_or_else(|_| digits.to_owned(), |number| number.to_string())
