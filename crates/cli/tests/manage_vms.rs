@@ -253,38 +253,66 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
 }
 
 /// Sizing alone by progress: `corefit run` only counts, the program keeps its eight threads. Against each number of vCPUs set by
-/// hand, with the same command; before and after, for emulation is not equally fast all the time.
+/// hand, with the same command; before and after, for emulation is not equally fast all the time: as timed, at the same pace, and by what
+/// the number that it ended with did by hand.
 fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let Job { guest, program, size, seconds } = *job;
     let run = format!("{ALL_THREADS} /workloads/corefit run --quiet --threads 8 --resize never --");
-    let long = |seconds: f64, one: f64| {
-        let times = (seconds / one).ceil();
-        guest.rounds(program, &format!("{size}*{times}"), 0.0, &run)[0] / times
-    };
+    let pace = Pace::of(2);
     guest.set_online(2);
     let one = mean(&guest.rounds(program, size, 5.0, ALL_THREADS));
+    // Seconds of a run, and the same where the machine is as fast as it takes a millisecond for a piece of work.
+    let long = |what: &str, seconds: f64| {
+        let times = (seconds / one).ceil();
+        pace.take();
+        let time = guest.rounds(program, &format!("{size}*{times}"), 0.0, &run)[0] / times;
+        let pace = pace.take();
+        println!("{program} {size}, {what}: {time:.4} (vCPUs {}; pace {pace:.3} ms)", guest.online());
+        [time, time / pace]
+    };
     let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| "1 2 3 4 5 6 7 8".into());
     let numbers: Vec<u32> =
         numbers.split(' ').map(|count| count.parse().expect("MANAGE_NUMBERS: of vCPUs")).collect();
-    let by_hand = |when: &str| {
-        for &count in &numbers {
+    let by_hand = || -> Vec<[f64; 2]> {
+        let each = numbers.iter().map(|&count| {
             guest.set_online(count);
-            println!("{program} {size}, {count} vCPUs by hand, {when}: {:.4}", long(seconds / 2.0, one));
-        }
+            long("by hand", seconds / 2.0)
+        });
+        let times = each.collect();
         guest.set_online(8);
+        times
     };
-    by_hand("before");
+    let before = by_hand();
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
     let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
-    println!("{program} {size}, corefit by progress, at first: {:.4}", long(COUNTED_SETTLE_S, one));
-    let then = long(seconds, one);
-    println!("{program} {size}, corefit by progress, then (vCPUs {}): {then:.4}", guest.online());
+    long("corefit by progress, at first", COUNTED_SETTLE_S);
+    let then = long("corefit by progress, then", seconds);
+    let online = guest.online();
     end(&mut daemon);
-    by_hand("after");
+    let after = by_hand();
+    let means: Vec<[f64; 2]> =
+        before.iter().zip(&after).map(|(a, b)| [0, 1].map(|i| f64::midpoint(a[i], b[i]))).collect();
+    let [timed, paced] = [0, 1].map(|i| {
+        let best = means.iter().map(|mean| mean[i]).fold(f64::INFINITY, f64::min);
+        let is_its =
+            |count: &u32| online == if *count == 1 { "0".into() } else { format!("0-{}", count - 1) };
+        let its = numbers.iter().position(is_its).map(|at| means[at][i] / best);
+        (then[i] / best, its)
+    });
+    let its =
+        |(_, its): (f64, Option<f64>)| its.map_or("not tried by hand".into(), |its| format!("{its:.3}"));
+    println!(
+        "{program} {size}, corefit by progress over the best by hand: {:.3}, at the same pace {:.3}; its number by hand: {}, {}",
+        timed.0,
+        paced.0,
+        its(timed),
+        its(paced)
+    );
 }
 
-/// What a daemon may take to find its number by progress: where things were clear at once it looks at others after two minutes.
-const COUNTED_SETTLE_S: f64 = 240.0;
+/// What a daemon may take to find its number by progress: where things were clear at once it looks at others after two minutes,
+/// and for up to two minutes at what is hard to tell apart.
+const COUNTED_SETTLE_S: f64 = 300.0;
 
 /// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs in turns, for emulation is not equally
 /// fast all the time: each round against the mean of what is before and after it. One long run each: a short one is mostly

@@ -353,6 +353,35 @@ fn who_goes_on_counting_no_more_keeps_nobody_waiting() {
     }
 }
 
+/// Where few units are counted, to look whether another number is better takes minutes; that can wait, and is done later.
+#[test]
+fn who_has_no_number_yet_does_not_wait_for_a_race_about_a_better_one() {
+    thread_local!(static BUSY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    fn slow(n: u32) -> f64 {
+        if n == 2 { 10.0 } else { 9.8 }
+    }
+    fn fast(n: u32) -> f64 {
+        f64::from(u8::from(BUSY.get())) * if n == 4 { 1000.0 } else { 100.0 }
+    }
+    let used: ByCount = |_| if BUSY.get() { 2.0 } else { 0.0 };
+    let mut toy = Toy::new(4, vec![vm("a", 8, Some(slow), |_| 2.0), vm("b", 8, Some(fast), used)]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    let at = toy.online(0);
+    let mut seconds = 0;
+    while toy.online(0) == at {
+        toy.rule(&mut controller, 1);
+        seconds += 1;
+        assert!(seconds < 700, "it never looks for a better one");
+    }
+    toy.rule(&mut controller, 10);
+    BUSY.set(true);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(1), 4);
+    let actions = toy.rule(&mut controller, 180);
+    assert!(actions > 0, "it is not looked for later");
+}
+
 /// What a count that is not in use could do does not show: it is looked for again, rarely.
 #[test]
 fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {

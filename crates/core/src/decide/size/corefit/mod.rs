@@ -238,7 +238,13 @@ impl Corefit {
         let lived = subject.at.since(began).as_secs_f64();
         let allowed = START + PART * lived - self.lost;
         let window = self.probe.max(2 * subject.period);
-        if allowed <= 0.0 || !subject.may_search || subject.rate.is_some() && !races.is_free() {
+        if allowed <= 0.0 || !subject.may_search {
+            return;
+        }
+        if subject.rate.is_some() && !races.is_free() {
+            if mark.is_some() {
+                races.hurry();
+            }
             return;
         }
         if let (Some(found), Some(mark)) = (&mut self.found, mark)
@@ -354,14 +360,14 @@ impl Corefit {
         self.settle(subject, Found::new(bal(subject, available), why, available, mark), false);
     }
 
-    /// A search is over; `soon`: it left numbers out, which are looked at soon.
+    /// A search is over; `soon`: it left numbers out, or was broken off; they are looked at soon.
     fn settle(&mut self, subject: &Subject<'_>, found: Found, soon: bool) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
         if changed {
             (self.searches, self.checks) = (0, 0);
         } else if self.checking {
-            self.checks += 1;
+            self.checks += u32::from(!soon);
         } else {
             self.searches += 1;
         }

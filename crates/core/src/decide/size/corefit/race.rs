@@ -98,13 +98,15 @@ impl Member {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Level {
     out: bool,
     /// What there is, VCPU-Bal's, all: they get a second look in any case.
     sure: bool,
     /// Of the proof, whether guests followed or not.
     watched: Duration,
+    /// What it was worth in each turn of the proof, and how long that was, s.
+    turns: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +149,7 @@ pub(super) struct Race {
     step: u32,
     /// What is proven is watched for so long in this turn.
     watch: Duration,
-    /// Most levels were not tried: things were clear.
+    /// Most levels were not tried, for things were clear, or it was broken off.
     pub(super) left_others: bool,
     /// Seconds that trying cost, if the best is the best.
     pub(super) lost: f64,
@@ -186,10 +188,7 @@ impl Race {
         };
         Race {
             members: entrants.iter().enumerate().map(member).collect(),
-            levels: rows
-                .iter()
-                .map(|&(sure, _)| Level { out: false, sure, watched: Duration::ZERO })
-                .collect(),
+            levels: rows.iter().map(|&(sure, _)| Level { sure, ..Level::default() }).collect(),
             order: (0..rows.len()).collect(),
             stage: Stage::First,
             thorough: entrants.iter().any(|entrant| entrant.all),
@@ -207,6 +206,17 @@ impl Race {
             lost: 0.0,
             allowed: entrants.iter().map(|entrant| entrant.allowed).fold(f64::INFINITY, f64::min),
         }
+    }
+
+    /// Back to what there was, for others wait; `false` if this race cannot wait either, or is all but over.
+    pub(super) fn break_off(&mut self) -> bool {
+        if !self.patient || self.stage == Stage::Back {
+            return false;
+        }
+        let from = std::mem::replace(&mut self.turn, 0);
+        self.go_from(from);
+        (self.stage, self.settling, self.left_others) = (Stage::Back, true, true);
+        true
     }
 
     fn member(&self, id: &VmId) -> Option<&Member> {
@@ -488,12 +498,14 @@ impl Race {
         let Some(best) = self.best() else { return };
         let bursts = self.bursts();
         let known = self.value(best).unwrap_or(0.0);
-        let least = known * (1.0 - self.together(best).error(bursts));
+        let sure = if self.patient { proof::SURE } else { 1.0 };
+        let least = known * (1.0 - sure * self.together(best).error(bursts));
         for level in (0..self.levels.len()).filter(|level| *level != best) {
             let least = if self.round == 0 && self.levels[level].sure { HOPELESS * known } else { least };
             // VCPU-Bal's counts are not given up by luck.
             let bursts = if self.is_bal(level) { bursts.max(1.0) } else { bursts };
-            let most = self.value(level).map(|value| value * (1.0 + self.together(level).error(bursts)));
+            let most =
+                self.value(level).map(|value| value * (1.0 + sure * self.together(level).error(bursts)));
             self.levels[level].out |= most.is_none_or(|most| most < least);
         }
     }
@@ -523,7 +535,7 @@ impl Race {
             member.stats.push(Stat::default());
             member.proofs.push(Stat::default());
         }
-        self.levels.push(Level { out: false, sure: true, watched: Duration::ZERO });
+        self.levels.push(Level { sure: true, ..Level::default() });
         self.turn = self.levels.len() - 1;
         self.round = ROUNDS - 1;
         self.stage = Stage::Mixed;

@@ -14,6 +14,8 @@ pub struct Races {
     looks: Vec<(VmId, Look)>,
     running: Option<Race>,
     over: Option<Race>,
+    /// Somebody waits for the race to end.
+    hurry: bool,
 }
 
 impl Races {
@@ -21,8 +23,9 @@ impl Races {
     pub fn step(&mut self, over: Duration) {
         let looks = std::mem::take(&mut self.looks);
         self.over = None;
+        let hurry = std::mem::take(&mut self.hurry);
         if let Some(mut race) = self.running.take() {
-            let ended = race.look(over, &looks);
+            let ended = !(hurry && race.break_off()) && race.look(over, &looks);
             *(if ended { &mut self.over } else { &mut self.running }) = Some(race);
         } else if !self.wanted.is_empty() {
             self.running = Some(Race::new(&std::mem::take(&mut self.wanted)));
@@ -32,6 +35,12 @@ impl Races {
     /// Whether no race is on, so that one can begin.
     pub(super) fn is_free(&self) -> bool {
         self.running.is_none()
+    }
+
+    /// A VM that has to race, for nobody knows its number, waits for the one that is on: if that is only about better numbers than those
+    /// known, it is broken off.
+    pub(super) fn hurry(&mut self) {
+        self.hurry = true;
     }
 
     pub(super) fn join(&mut self, entrant: Entrant) {

@@ -9,7 +9,9 @@
 //!
 //! LU in a guest of 8 vCPUs on two pCPUs counts some ten units a second (`make manage-vms`): two seconds of each number say little, and the
 //! best of eight is the luckiest. Where counting cannot tell 5 %, a race between all numbers (not the first one, which has to be short) goes
-//! on until it can, or each was watched for 16 s; what is then not clearly better than VCPU-Bal's counts does not take their place.
+//! on until it can, or each was watched for 16 s. What is better than VCPU-Bal's counts, but not clearly, is watched in turns with them for
+//! up to 64 s each: it costs no more than to stay with them would. If it is not clear then it does not take their place. What is clear by counting may vary from
+//! turn to turn, as LU with all its vCPUs does, which is in step for seconds, then not: four turns each tell that.
 
 use std::time::Duration;
 
@@ -17,13 +19,19 @@ use super::{BETTER, CLEAR, Member, PROOF, Race, Stage, Stat, UNITS, telling};
 
 /// Levels that may be as good as the best are watched for so long each, at most.
 const LONGEST: Duration = Duration::from_secs(16);
+/// And so are VCPU-Bal's counts and what seems to be better.
+const PATIENCE: Duration = Duration::from_secs(64);
+/// Nobody's turn is longer: how fast a machine is changes from minute to minute.
+const SLICE: Duration = Duration::from_secs(8);
+/// From so many turns on it is told how a level varies from turn to turn.
+const TURNS: usize = 4;
 /// What varies is watched for so long before it is believed to do less than in the race.
 const VARIES: Duration = Duration::from_secs(8);
 /// It varies if the standard error of its mean is more than this part of it, or it does all but nothing of what it did.
 const UNSURE: f64 = 0.25;
 const NOTHING: f64 = 0.1;
 /// VCPU-Bal's counts are given up for what is better by so many standard errors.
-const SURE: f64 = 2.0;
+pub(super) const SURE: f64 = 2.0;
 /// But for what is better than this says they always are.
 const ENOUGH: f64 = 0.8;
 
@@ -39,12 +47,15 @@ impl Race {
 
     /// Whether what is watched is as good as it seemed; if not, the next one. `true` if it is over.
     pub(super) fn prove(&mut self) -> bool {
+        self.end_turn();
         let (best, known) = self.best_proven().unwrap_or((self.turn, 0.0));
         let close = self.close(best, known);
         let next = self.rival(best, known).or_else(|| self.watch_again(best, &close));
         // Who cannot be told from VCPU-Bal's counts does not take their place.
-        let enough = |level: usize| self.proven(level).is_some_and(|value| value > ENOUGH * known);
-        let end = close.iter().copied().find(|level| self.is_bal(*level) && enough(*level)).unwrap_or(best);
+        let enough =
+            |level: usize| self.proven(level).is_some_and(|value| value > self.least(best, level) * known);
+        let bal = (0..self.levels.len()).find(|level| self.is_bal(*level) && enough(*level));
+        let end = bal.unwrap_or(best);
         let from = std::mem::replace(&mut self.turn, next.unwrap_or(end));
         if from == self.turn {
             self.begin_watch();
@@ -61,7 +72,7 @@ impl Race {
 
     /// Guests that do not follow: this level is watched no more.
     pub(super) fn give_up(&mut self) -> bool {
-        self.levels[self.turn].watched = LONGEST;
+        self.levels[self.turn].watched = PATIENCE;
         self.prove()
     }
 
@@ -74,7 +85,27 @@ impl Race {
 
     fn begin_watch(&mut self) {
         self.looked = Duration::ZERO;
-        self.watch = self.watched(self.turn).max(PROOF);
+        self.watch = self.watched(self.turn).clamp(PROOF, SLICE);
+    }
+
+    /// Keeps what the level was worth in this turn alone.
+    fn end_turn(&mut self) {
+        let (Some(proven), seconds) = (self.proven(self.turn), self.looked.as_secs_f64()) else { return };
+        let turns = &mut self.levels[self.turn].turns;
+        let (worth, time) = turns.iter().fold((0.0, 0.0), |(worth, time), (v, s)| (worth + v * s, time + s));
+        if seconds > 0.0 {
+            turns.push(((proven * (time + seconds) - worth) / seconds, seconds));
+        }
+    }
+
+    /// Standard error of what a level was worth in the proof, as it varied from turn to turn; 0 before that says something.
+    fn unsteady(&self, level: usize) -> f64 {
+        let turns = &self.levels[level].turns;
+        let Some(proven) = self.proven(level).filter(|_| turns.len() >= TURNS) else { return 0.0 };
+        let time: f64 = turns.iter().map(|(_, seconds)| seconds).sum();
+        let squares: f64 = turns.iter().map(|(value, seconds)| ((value - proven) * seconds).powi(2)).sum();
+        let turns = crate::share::count(turns.len());
+        (squares * turns / (turns - 1.0)).sqrt() / time
     }
 
     /// Whether what is watched did less than in the race, but varies: then for longer. LU in a VM with a cap of 800 % does 0.02 to 7 times as
@@ -128,7 +159,7 @@ impl Race {
         let may_be = |level: usize, value: f64| match self.is_bal(level) {
             true if few(&self.together(level)) => f64::INFINITY,
             true => (value + self.unit(level)).max(value + SURE * self.chance(best, level) * known),
-            false => value / BETTER,
+            false => (value / BETTER).max(value - (BETTER - 1.0 - self.chance(best, level)) * known),
         };
         let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
         let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
@@ -138,19 +169,36 @@ impl Race {
     /// Proven levels that may be clearly better than the best of them, as far as units were counted, and VCPU-Bal's counts if it cannot be
     /// told that they are worse.
     fn close(&self, best: usize, known: f64) -> Vec<usize> {
+        let told = |level: usize| !self.patient || self.levels[level].turns.len() >= TURNS;
         let close = |level: &usize| {
             let (proven, chance) = (self.proven(*level), self.chance(best, *level));
             let may_be_better = proven.is_some_and(|value| value + chance * known > BETTER * known);
-            let seen = proven.or_else(|| self.value(*level));
-            let may_be_as_good = seen.is_some_and(|value| value > known * (1.0 - SURE * chance).max(CLEAR));
+            let least = if told(*level) && told(best) { (1.0 - SURE * chance).max(CLEAR) } else { CLEAR };
+            let may_be_as_good =
+                proven.or_else(|| self.value(*level)).is_some_and(|value| value > least * known);
             *level != best && (may_be_better || self.is_bal(*level) && may_be_as_good)
         };
         (0..self.levels.len()).filter(close).collect()
     }
 
-    /// Standard error of what a level is worth over what a better one is, as far as counting makes it, were they the same; none where
-    /// it is less than what matters, nor in first races, which have to be short.
+    /// VCPU-Bal's counts are kept if they are worth more than this part of the best: as long as they are not clearly less, or, once counting
+    /// tells what matters or took long, likely so.
+    fn least(&self, best: usize, bal: usize) -> f64 {
+        let long = |level: usize| self.watched(level) >= PATIENCE;
+        let error = self.error_of_ratio(best, bal);
+        let told = self.chance(best, bal) == 0.0 || long(bal) && long(best);
+        if told { 1.0 - error } else { (1.0 - SURE * error).max(ENOUGH) }
+    }
+
+    /// [`Race::error_of_ratio`]; none where it is less than what matters.
     pub(super) fn chance(&self, better: usize, level: usize) -> f64 {
+        let error = self.error_of_ratio(better, level);
+        if error > BETTER - 1.0 { error } else { 0.0 }
+    }
+
+    /// Standard error of what a level is worth over what a better one is, were they the same: by counting, or as they vary from turn to turn if
+    /// that is more. None in first races, which have to be short.
+    fn error_of_ratio(&self, better: usize, level: usize) -> f64 {
         if !self.patient {
             return 0.0;
         }
@@ -160,8 +208,9 @@ impl Race {
             let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
             better.chance(bursts).hypot(level.chance(bursts))
         };
-        let chance = self.error_of_mean(one);
-        if chance > BETTER - 1.0 { chance } else { 0.0 }
+        let best = self.proven(better).filter(|worth| *worth > 0.0);
+        let varies = best.map_or(0.0, |best| self.unsteady(better).hypot(self.unsteady(level)) / best);
+        self.error_of_mean(one).max(varies)
     }
 
     /// Standard error of what a level is worth, which is the mean over VMs, by that of each.
@@ -172,9 +221,15 @@ impl Race {
 
     /// Of the best and those close to it who was watched least; `None` if there are none, or that was enough.
     fn watch_again(&self, best: usize, close: &[usize]) -> Option<usize> {
-        let least = close.iter().copied().chain([best]).min_by_key(|level| self.watched(*level))?;
-        let more = !close.is_empty() && self.watched(least) < LONGEST && self.lost <= self.allowed;
-        more.then_some(least)
+        if close.is_empty() || self.lost > self.allowed {
+            return None;
+        }
+        let until = |limit: Duration, level: usize| Some(level).filter(|level| self.watched(*level) < limit);
+        let least = |levels: &mut dyn Iterator<Item = usize>| levels.min_by_key(|level| self.watched(*level));
+        let all = least(&mut close.iter().copied().chain([best]))?;
+        let bal = close.iter().copied().find(|level| self.is_bal(*level));
+        let two = bal.and_then(|bal| least(&mut [bal, best].into_iter()));
+        until(LONGEST, all).or_else(|| until(PATIENCE, two?))
     }
 }
 
