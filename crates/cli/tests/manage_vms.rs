@@ -311,8 +311,8 @@ fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
 }
 
 /// What a daemon may take to find its number by progress: where things were clear at once it looks at others after two minutes,
-/// and for up to two minutes at what is hard to tell apart.
-const COUNTED_SETTLE_S: f64 = 300.0;
+/// and for some three minutes at what is hard to tell apart.
+const COUNTED_SETTLE_S: f64 = 400.0;
 
 /// The daemon on the host and `corefit run` in the guest, against 2 threads on 2 vCPUs in turns, for emulation is not equally
 /// fast all the time: each round against the mean of what is before and after it. One long run each: a short one is mostly

@@ -378,7 +378,7 @@ fn who_has_no_number_yet_does_not_wait_for_a_race_about_a_better_one() {
     BUSY.set(true);
     toy.rule(&mut controller, 30);
     assert_eq!(toy.online(1), 4);
-    let actions = toy.rule(&mut controller, 180);
+    let actions = toy.rule(&mut controller, 700);
     assert!(actions > 0, "it is not looked for later");
 }
 

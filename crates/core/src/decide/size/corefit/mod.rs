@@ -238,13 +238,11 @@ impl Corefit {
         let lived = subject.at.since(began).as_secs_f64();
         let allowed = START + PART * lived - self.lost;
         let window = self.probe.max(2 * subject.period);
-        if allowed <= 0.0 || !subject.may_search {
-            return;
+        let waits = subject.rate.is_some() && !races.is_free();
+        if waits && self.found.is_none() {
+            races.hurry();
         }
-        if subject.rate.is_some() && !races.is_free() {
-            if mark.is_some() {
-                races.hurry();
-            }
+        if allowed <= 0.0 || !subject.may_search || waits {
             return;
         }
         if let (Some(found), Some(mark)) = (&mut self.found, mark)
@@ -304,6 +302,10 @@ impl Corefit {
         let available = subject.clamp(whole(part));
         self.mode = Mode::Watch;
         self.lost += race.lost;
+        if race.broken_off {
+            self.again = subject.at + SOON;
+            return Choice { next: Some(self.probe), ..self.stay(subject) };
+        }
         let Some((stat, why)) = fastest(race, id, count, part) else {
             if self.counted {
                 // What it did before was counted, this was not: it is slow, and nothing is known to be better.
@@ -360,14 +362,14 @@ impl Corefit {
         self.settle(subject, Found::new(bal(subject, available), why, available, mark), false);
     }
 
-    /// A search is over; `soon`: it left numbers out, or was broken off; they are looked at soon.
+    /// A search is over; `soon`: it left numbers out, which are looked at soon.
     fn settle(&mut self, subject: &Subject<'_>, found: Found, soon: bool) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
         if changed {
             (self.searches, self.checks) = (0, 0);
         } else if self.checking {
-            self.checks += u32::from(!soon);
+            self.checks += 1;
         } else {
             self.searches += 1;
         }

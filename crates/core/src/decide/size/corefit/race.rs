@@ -149,8 +149,10 @@ pub(super) struct Race {
     step: u32,
     /// What is proven is watched for so long in this turn.
     watch: Duration,
-    /// Most levels were not tried, for things were clear, or it was broken off.
+    /// Most levels were not tried: things were clear.
     pub(super) left_others: bool,
+    /// It ended for others' sake, and found nothing.
+    pub(super) broken_off: bool,
     /// Seconds that trying cost, if the best is the best.
     pub(super) lost: f64,
     allowed: f64,
@@ -203,6 +205,7 @@ impl Race {
             step: 0,
             watch: PROOF,
             left_others: false,
+            broken_off: false,
             lost: 0.0,
             allowed: entrants.iter().map(|entrant| entrant.allowed).fold(f64::INFINITY, f64::min),
         }
@@ -215,7 +218,7 @@ impl Race {
         }
         let from = std::mem::replace(&mut self.turn, 0);
         self.go_from(from);
-        (self.stage, self.settling, self.left_others) = (Stage::Back, true, true);
+        (self.stage, self.settling, self.broken_off) = (Stage::Back, true, true);
         true
     }
 
@@ -254,7 +257,7 @@ impl Race {
     /// Whether what it has now was best, and is only to be proven.
     pub(super) fn believes(&self) -> bool {
         let best = || self.stage == Stage::Proof && self.best() == Some(self.turn);
-        !self.via && (self.stage == Stage::Back || best())
+        !self.via && !self.broken_off && (self.stage == Stage::Back || best())
     }
 
     /// When to look next.
@@ -275,7 +278,12 @@ impl Race {
     /// Takes what all showed into account; `true` when the race is over. Who shows nothing is gone.
     pub(super) fn look(&mut self, over: Duration, looks: &[(VmId, Look)]) -> bool {
         let of = |id: &VmId| looks.iter().find(|(of, _)| of == id).map(|(_, look)| look);
+        let all = self.members.len();
         self.members.retain(|member| of(&member.id).is_some());
+        if self.members.len() < all {
+            // They were worth of all.
+            self.levels.iter_mut().for_each(|level| level.turns.clear());
+        }
         if self.members.is_empty() {
             return true;
         }

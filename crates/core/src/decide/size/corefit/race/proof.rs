@@ -80,7 +80,8 @@ impl Race {
     pub(super) fn count_proof(&mut self, seconds: f64) {
         let Some((best, known)) = self.best_proven() else { return };
         let part = self.proven(self.turn).unwrap_or(0.0) / known.max(1e-9);
-        self.lost += seconds * (1.0 - (part + self.chance(best, self.turn)).min(1.0));
+        let chance = self.that_matters(self.error_of_counting(best, self.turn));
+        self.lost += seconds * (1.0 - (part + chance).min(1.0));
     }
 
     fn begin_watch(&mut self) {
@@ -90,11 +91,13 @@ impl Race {
 
     /// Keeps what the level was worth in this turn alone.
     fn end_turn(&mut self) {
-        let (Some(proven), seconds) = (self.proven(self.turn), self.looked.as_secs_f64()) else { return };
+        let Some(proven) = self.proven(self.turn) else { return };
+        let all = self.all(|member| &member.proofs[self.turn]).seconds;
         let turns = &mut self.levels[self.turn].turns;
         let (worth, time) = turns.iter().fold((0.0, 0.0), |(worth, time), (v, s)| (worth + v * s, time + s));
-        if seconds > 0.0 {
-            turns.push(((proven * (time + seconds) - worth) / seconds, seconds));
+        let seconds = all - time;
+        if seconds > 1e-9 {
+            turns.push(((proven * all - worth) / seconds, seconds));
         }
     }
 
@@ -159,7 +162,10 @@ impl Race {
         let may_be = |level: usize, value: f64| match self.is_bal(level) {
             true if few(&self.together(level)) => f64::INFINITY,
             true => (value + self.unit(level)).max(value + SURE * self.chance(best, level) * known),
-            false => (value / BETTER).max(value - (BETTER - 1.0 - self.chance(best, level)) * known),
+            false if self.chance(best, level) > 0.0 => {
+                (value / BETTER).max(value - (BETTER - 1.0 - self.chance(best, level)) * known)
+            }
+            false => value / BETTER,
         };
         let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
         let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
@@ -187,30 +193,37 @@ impl Race {
         let long = |level: usize| self.watched(level) >= PATIENCE;
         let error = self.error_of_ratio(best, bal);
         let told = self.chance(best, bal) == 0.0 || long(bal) && long(best);
-        if told { 1.0 - error } else { (1.0 - SURE * error).max(ENOUGH) }
+        (1.0 - if told { error } else { SURE * error }).max(ENOUGH)
     }
 
-    /// [`Race::error_of_ratio`]; none where it is less than what matters.
+    /// [`Race::error_of_ratio`]; none where it is less than what matters, nor in first races, which have to be short.
     pub(super) fn chance(&self, better: usize, level: usize) -> f64 {
-        let error = self.error_of_ratio(better, level);
-        if error > BETTER - 1.0 { error } else { 0.0 }
+        self.that_matters(self.error_of_ratio(better, level))
+    }
+
+    fn that_matters(&self, error: f64) -> f64 {
+        if self.patient && error > BETTER - 1.0 { error } else { 0.0 }
     }
 
     /// Standard error of what a level is worth over what a better one is, were they the same: by counting, or as they vary from turn to turn if
-    /// that is more. None in first races, which have to be short.
+    /// that is more.
     fn error_of_ratio(&self, better: usize, level: usize) -> f64 {
         if !self.patient {
             return 0.0;
         }
+        let best = self.proven(better).filter(|worth| *worth > 0.0);
+        let varies = best.map_or(0.0, |best| self.unsteady(better).hypot(self.unsteady(level)) / best);
+        self.error_of_counting(better, level).max(varies)
+    }
+
+    fn error_of_counting(&self, better: usize, level: usize) -> f64 {
         let bursts = self.bursts();
         let one = |member: &Member| {
             let (better, seconds) = (member.seen_of(better), member.seen_of(level).seconds);
             let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
             better.chance(bursts).hypot(level.chance(bursts))
         };
-        let best = self.proven(better).filter(|worth| *worth > 0.0);
-        let varies = best.map_or(0.0, |best| self.unsteady(better).hypot(self.unsteady(level)) / best);
-        self.error_of_mean(one).max(varies)
+        self.error_of_mean(one)
     }
 
     /// Standard error of what a level is worth, which is the mean over VMs, by that of each.
@@ -228,7 +241,8 @@ impl Race {
         let least = |levels: &mut dyn Iterator<Item = usize>| levels.min_by_key(|level| self.watched(*level));
         let all = least(&mut close.iter().copied().chain([best]))?;
         let bal = close.iter().copied().find(|level| self.is_bal(*level));
-        let two = bal.and_then(|bal| least(&mut [bal, best].into_iter()));
+        let two = bal.filter(|bal| self.watched(*bal) < PATIENCE);
+        let two = two.and_then(|bal| least(&mut [bal, best].into_iter()));
         until(LONGEST, all).or_else(|| until(PATIENCE, two?))
     }
 }

@@ -238,11 +238,11 @@ fn what_work_that_is_done_by_chance_cannot_tell_from_vcpu_bals_count_does_not_ta
 fn what_varies_from_turn_to_turn_does_not_take_the_place_of_vcpu_bals_count_by_luck() {
     let ends = |seed: u64| {
         let one = Entrant { all: true, ..entrant(0, &[2, 2, 8, 7, 6, 4, 3], 2, 5.0) };
-        let (mut at, mut done) = (0.0, 0.0);
+        let (mut at, mut done) = (Duration::ZERO, 0.0);
         let race = follow(&one, |online, over| {
-            at += over.as_secs_f64();
+            at += over;
             // In step or not, for 5 s each, by chance.
-            let five = (at / 5.0) as u64 + (seed << 20);
+            let five = at.as_secs() / 5 + (seed << 20);
             let five = five.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let in_step = (five ^ (five >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63 == 0;
             let rate = match online {
@@ -283,6 +283,29 @@ fn it_ends_whenever_a_guest_stops_following() {
                     |wanted, number| if number < until || number % 2 == 0 { wanted } else { stuck },
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn a_race_that_is_broken_off_ends_soon_where_it_began_unless_it_is_a_first_one() {
+    for (patient, looks) in [true, false].into_iter().flat_map(|all| (1..300).map(move |looks| (all, looks)))
+    {
+        let one = Entrant { all: patient, ..entrant(0, &[4, 2, 8, 6, 4, 3], 2, 5.0) };
+        let mut race = Race::new(std::slice::from_ref(&one));
+        let look = |race: &mut Race| {
+            let (online, over) = (race.count(&one.id).unwrap(), race.next());
+            let units = (if online == 3 { 12.0 } else { 10.0 } * over.as_secs_f64()).round();
+            race.look(over, &[(one.id.clone(), Look { online, units, used: 1.0, part: 1.0 })])
+        };
+        if (0..looks).any(|_| look(&mut race)) {
+            continue;
+        }
+        let back = race.stage == Stage::Back;
+        assert_eq!(race.break_off(), patient && !back, "after {looks} looks");
+        if patient && !back {
+            assert!((0..3).any(|_| look(&mut race)), "it goes on after {looks} looks");
+            assert_eq!(race.count(&one.id), Some(4), "after {looks} looks");
         }
     }
 }
