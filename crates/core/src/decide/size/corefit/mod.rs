@@ -239,7 +239,7 @@ impl Corefit {
         let allowed = START + PART * lived - self.lost;
         let window = self.probe.max(2 * subject.period);
         let waits = subject.rate.is_some() && !races.is_free();
-        if waits && self.found.is_none() {
+        if waits && self.found.is_none() && allowed > 0.0 {
             races.hurry();
         }
         if allowed <= 0.0 || !subject.may_search || waits {
