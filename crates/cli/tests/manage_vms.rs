@@ -252,6 +252,13 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
     guest.set_online(8);
 }
 
+/// Seconds of a run where so many are one that they take about so long, by what one takes, and ms of a piece of work meanwhile.
+fn in_one(job: &Job<'_>, seconds: f64, one: f64, run: &str, pace: &Pace) -> (f64, f64) {
+    let times = (seconds / one).ceil();
+    pace.take();
+    (job.guest.rounds(job.program, &format!("{}*{times}", job.size), 0.0, run)[0] / times, pace.take())
+}
+
 /// Sizing alone by progress: `corefit run` only counts, the program keeps its eight threads. Against each number of vCPUs set by
 /// hand, with the same command; before and after, for emulation is not equally fast all the time: as timed, at the same pace, and by what
 /// the number that it ended with did by hand.
@@ -263,10 +270,7 @@ fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let one = mean(&guest.rounds(program, size, 5.0, ALL_THREADS));
     // Seconds of a run, and the same where the machine is as fast as it takes a millisecond for a piece of work.
     let long = |what: &str, seconds: f64| {
-        let times = (seconds / one).ceil();
-        pace.take();
-        let time = guest.rounds(program, &format!("{size}*{times}"), 0.0, &run)[0] / times;
-        let pace = pace.take();
+        let (time, pace) = in_one(job, seconds, one, &run, &pace);
         println!("{program} {size}, {what}: {time:.4} (vCPUs {}; pace {pace:.3} ms)", guest.online());
         [time, time / pace]
     };
@@ -324,12 +328,7 @@ fn whole(vms: &Vms, dir: &Path, job: &Job<'_>) {
     guest.set_online(2);
     let one = mean(&guest.rounds(program, size, 5.0, two));
     let pace = Pace::of(2);
-    // Seconds of a run, and of the same work meanwhile.
-    let long = |seconds: f64, run: &str| {
-        let times = (seconds / one).ceil();
-        pace.take();
-        (guest.rounds(program, &format!("{size}*{times}"), 0.0, run)[0] / times, pace.take())
-    };
+    let long = |seconds: f64, run: &str| in_one(job, seconds, one, run, &pace);
     let by_hand = || {
         guest.set_online(2);
         let (time, pace) = long(seconds, two);

@@ -238,11 +238,16 @@ impl Corefit {
         let lived = subject.at.since(began).as_secs_f64();
         let allowed = START + PART * lived - self.lost;
         let window = self.probe.max(2 * subject.period);
-        let waits = subject.rate.is_some() && !races.is_free();
-        if waits && self.found.is_none() && allowed > 0.0 {
-            races.hurry();
+        if allowed <= 0.0 {
+            return;
         }
-        if allowed <= 0.0 || !subject.may_search || waits {
+        if subject.rate.is_some() && !races.is_free() {
+            if self.found.is_none() {
+                races.hurry();
+            }
+            return;
+        }
+        if !subject.may_search {
             return;
         }
         if let (Some(found), Some(mark)) = (&mut self.found, mark)

@@ -10,8 +10,8 @@
 //! LU in a guest of 8 vCPUs on two pCPUs counts some ten units a second (`make manage-vms`): two seconds of each number say little, and the
 //! best of eight is the luckiest. Where counting cannot tell 5 %, a race between all numbers (not the first one, which has to be short) goes
 //! on until it can, or each was watched for 16 s. What is better than VCPU-Bal's counts, but not clearly, is watched in turns with them for
-//! up to 64 s each: it costs no more than to stay with them would. If it is not clear then it does not take their place. What is clear by counting may vary from
-//! turn to turn, as LU with all its vCPUs does, which is in step for seconds, then not: four turns each tell that.
+//! up to 64 s each: it costs no more than to stay with them would. If it is not clear then it does not take their place. What is clear by
+//! counting may vary from turn to turn, as LU with all its vCPUs does, which is in step for seconds, then not: four turns each tell that.
 
 use std::time::Duration;
 
@@ -159,13 +159,14 @@ impl Race {
         // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
         let now = self.all(|member| &member.proofs[self.turn]);
         let few = |seen: &Stat| now.units * seen.seconds < UNITS * now.seconds;
-        let may_be = |level: usize, value: f64| match self.is_bal(level) {
-            true if few(&self.together(level)) => f64::INFINITY,
-            true => (value + self.unit(level)).max(value + SURE * self.chance(best, level) * known),
-            false if self.chance(best, level) > 0.0 => {
-                (value / BETTER).max(value - (BETTER - 1.0 - self.chance(best, level)) * known)
+        let may_be = |level: usize, value: f64| {
+            let chance = self.chance(best, level);
+            match self.is_bal(level) {
+                true if few(&self.together(level)) => f64::INFINITY,
+                true => (value + self.unit(level)).max(value + SURE * chance * known),
+                false if chance > 0.0 => (value / BETTER).max(value - (BETTER - 1.0 - chance) * known),
+                false => value / BETTER,
             }
-            false => value / BETTER,
         };
         let values = open.filter_map(|level| Some((level, may_be(level, self.value(level)?))));
         let rival = values.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, value)| *value > known);
@@ -192,7 +193,7 @@ impl Race {
     fn least(&self, best: usize, bal: usize) -> f64 {
         let long = |level: usize| self.watched(level) >= PATIENCE;
         let error = self.error_of_ratio(best, bal);
-        let told = self.chance(best, bal) == 0.0 || long(bal) && long(best);
+        let told = self.that_matters(error) == 0.0 || long(bal) && long(best);
         (1.0 - if told { error } else { SURE * error }).max(ENOUGH)
     }
 

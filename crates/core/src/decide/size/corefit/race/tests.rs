@@ -193,6 +193,12 @@ fn who_is_gone_does_not_hold_up_the_others() {
     assert!(over && race.count(&two[0].id).is_none());
 }
 
+/// Chance: the upper bits may be taken for random ones.
+fn mixed(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
 /// Runs a race of one VM that does units one by one, each after so many steps by chance, as many per second on the average; where it ends.
 fn by_chance(seed: u64, steps: u32, rate: impl Fn(u32) -> f64) -> u32 {
     let one = Entrant { all: true, ..entrant(0, &[2, 2, 8, 7, 6, 4, 3], 2, 5.0) };
@@ -200,9 +206,7 @@ fn by_chance(seed: u64, steps: u32, rate: impl Fn(u32) -> f64) -> u32 {
     let (mut step, mut done) = (seed << 32, 0);
     let mut chance = |rate: f64| {
         step += 1;
-        let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
-        let part = f64::from(u32::try_from(mixed).unwrap_or(0)) / f64::from(1 << 24);
+        let part = f64::from(u32::try_from(mixed(step) >> 40).unwrap_or(0)) / f64::from(1 << 24);
         done += u32::from(part < rate * f64::from(steps) * STEP.as_secs_f64());
         let unit = done == steps;
         done %= steps;
@@ -242,9 +246,7 @@ fn what_varies_from_turn_to_turn_does_not_take_the_place_of_vcpu_bals_count_by_l
         let race = follow(&one, |online, over| {
             at += over;
             // In step or not, for 5 s each, by chance.
-            let five = at.as_secs() / 5 + (seed << 20);
-            let five = five.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let in_step = (five ^ (five >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63 == 0;
+            let in_step = mixed(at.as_secs() / 5 + (seed << 20)) >> 63 == 0;
             let rate = match online {
                 2 => 100.0,
                 8 if in_step => 180.0,
