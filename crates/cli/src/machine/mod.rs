@@ -173,6 +173,10 @@ impl Act for Observed {
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         self.machine.keep(vm, text)
     }
+
+    fn ask_again(&mut self) {
+        self.machine.ask_again();
+    }
 }
 
 /// The text of a scenario.

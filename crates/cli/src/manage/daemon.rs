@@ -18,8 +18,10 @@ use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
 use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
 
-/// A guest that does not answer may come back while everything is put back: so often it is tried again.
+/// A libvirtd or a guest that does not answer may come back while everything is put back: at least so often it is tried, and on a
+/// real machine for so long (a guest's agent takes some seconds to be there again after libvirtd was restarted).
 const LAST_TRIES: u32 = 3;
+const LAST_PATIENCE: Duration = Duration::from_secs(20);
 /// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
 /// What is remembered as said: containers come and go, under ever new names.
@@ -131,7 +133,9 @@ impl<'a> Daemon<'a> {
         // Whatever happens to the loop, what was changed is put back.
         let turn = std::panic::AssertUnwindSafe(|| self.turn(signals));
         let result = std::panic::catch_unwind(turn);
-        let clean = self.put_back();
+        // Whoever signals once more does not want to wait for those who do not answer.
+        let waits = || signals.within(restore::BETWEEN_TRIES).is_none_or(|signal| signal == SIGHUP);
+        let clean = self.put_back(waits);
         match result {
             Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
             Ok(Ok(())) => Ok(ExitCode::FAILURE),
@@ -386,22 +390,30 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Puts back everything; `false` if something could not be.
-    pub(super) fn put_back(&mut self) -> bool {
+    /// Puts back everything; `false` if something could not be. `waits` for what does not answer on a real machine, and says whether
+    /// to try again.
+    pub(super) fn put_back(&mut self, waits: impl Fn() -> bool) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
-        let mut clean = true;
-        for attempt in 1..=LAST_TRIES {
+        let (mut clean, begun) = (true, Instant::now());
+        for attempt in 1.. {
             if attempt == 1 && keeper.holds_nothing() {
                 break;
             }
             if attempt > 1 && self.live {
-                std::thread::sleep(restore::BETWEEN_TRIES);
+                if !waits() {
+                    break;
+                }
+                self.machine.ask_again();
             }
+            let last = attempt >= LAST_TRIES && !(self.live && begun.elapsed() < LAST_PATIENCE);
             let snapshot = match self.machine.observe() {
                 Ok(snapshot) => snapshot,
                 Err(error) => {
                     log(Level::Error, "cannot look", &[("why", error.to_string())]);
                     clean = false;
+                    if last {
+                        break;
+                    }
                     continue;
                 }
             };
@@ -412,15 +424,14 @@ impl<'a> Daemon<'a> {
             }
             clean = restored.pending.is_empty();
             for text in restored.pending {
-                let last = attempt == LAST_TRIES || restored.waits_for.is_none();
-                let level = if last { Level::Error } else { Level::Warning };
+                let level = if last || restored.waits_for.is_none() { Level::Error } else { Level::Warning };
                 log(
                     level,
                     "pending",
                     &[("what", text), ("remedy", "the next start, or corefit restore".into())],
                 );
             }
-            if restored.waits_for.is_none() {
+            if last || restored.waits_for.is_none() {
                 break;
             }
         }

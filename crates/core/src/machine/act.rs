@@ -157,6 +157,10 @@ pub trait Act: Machine {
         _ = (vm, text);
         Ok(())
     }
+
+    /// Who did not answer in time and is left alone for a while is asked again at once. For machines that leave nobody alone there is
+    /// nothing to do.
+    fn ask_again(&mut self) {}
 }
 
 impl fmt::Display for Lever {

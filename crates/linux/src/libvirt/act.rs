@@ -137,6 +137,10 @@ impl Act for LibvirtMachine {
         self.changed(vm);
         result
     }
+
+    fn ask_again(&mut self) {
+        self.hand.ask_again();
+    }
 }
 
 fn set(

@@ -129,6 +129,11 @@ impl Hand {
         self.online.insert(vm.clone(), (Instant::now(), online.clone()));
     }
 
+    /// Who did not answer in time is asked again.
+    pub(super) fn ask_again(&mut self) {
+        self.silent.clear();
+    }
+
     /// What is unsupported stays so.
     pub(super) fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
         if let Err(MachineError::Unsupported(why)) = result {
@@ -302,6 +307,8 @@ mod tests {
                 "{refused:?}"
             );
             assert_eq!(hand.with(other, &vm, |_, _| Ok(())), Ok(()));
+            hand.ask_again();
+            assert_eq!(hand.with(late, &vm, |_, _| Ok(())), Ok(()));
         }
     }
 

@@ -143,7 +143,7 @@ impl<'a> Whole<'a> {
     /// It ends as by a signal, perhaps killed while it does.
     fn end(&mut self, kill: Option<u32>) -> Option<bool> {
         let mut daemon = self.daemon.take()?;
-        until_killed(kill, || daemon.put_back())
+        until_killed(kill, || daemon.put_back(|| true))
     }
 
     fn configure(&mut self, text: &str) {
