@@ -124,6 +124,48 @@ fn a_sibling_that_rests_does_not_count() {
     let _ = sleeper.0.kill();
 }
 
+/// A busy thread in each group whose file `tasks` is named.
+const SPREAD: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static void *spin(void *tasks) {
+    FILE *file = fopen(tasks, "w");
+    if (!file || fputs("0", file) < 0 || fclose(file)) return NULL;
+    for (volatile int go = 1; go;) {}
+    return NULL;
+}
+int main(int count, char **tasks) {
+    pthread_t thread;
+    while (--count) pthread_create(&thread, NULL, spin, tasks[count]);
+    pthread_join(thread, NULL);
+}
+"#;
+
+/// As a VM of libvirt is.
+#[test]
+fn a_process_whose_threads_are_spread_over_groups_counts_once() {
+    let _alone = alone();
+    let above = or_skip!(heavy());
+    if above.v2 {
+        println!("skipped: groups of v2 count by themselves");
+        return;
+    }
+    let (mine, theirs) = (above.child("mine"), above.child("theirs"));
+    theirs.quota(50_000);
+    let groups = ["a", "b", "c", "d"].map(|name| theirs.child(name));
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("spread.c"), dir.path().join("spread"));
+    std::fs::write(&source, SPREAD).unwrap();
+    let built = Command::new("gcc").arg("-pthread").arg("-o").arg(&program).arg(&source).status().unwrap();
+    assert!(built.success());
+    let spread = Command::new(program).args(groups.iter().map(|group| group.dir.join("tasks"))).spawn();
+    let _spread = Busy(spread.unwrap());
+    until("each thread is in its group", || groups.iter().all(|group| !members(&group.dir).is_empty()));
+    let report = watch(&start(&mine));
+    let used = report.contenders.iter().find(|c| Path::new(&c.path) == theirs.dir).map(|c| c.used.0);
+    assert!(used.is_some_and(|used| (0.3..0.8).contains(&used)), "{used:?} of 0.5: {report:#?}");
+}
+
 #[test]
 fn a_cpuset_binds_and_names_its_group() {
     let _alone = alone();

@@ -267,7 +267,10 @@ impl Tree<'_> {
         let usage = if self.acct {
             Usage::GroupNs(notes.ask(What::Siblings, files::usage_ns(root, version, &dir))?)
         } else {
-            let members = self.all_members(&dir, people, notes);
+            let mut members = self.all_members(&dir, people, notes);
+            // Each group that has a thread of a process lists it (v1): libvirt spreads a VM over one for each vCPU.
+            members.sort_by_key(|member| member.times.pid);
+            members.dedup_by_key(|member| member.times.pid);
             Usage::GroupMembers(members.into_iter().map(|m| m.times).collect())
         };
         let cpuset = self.cpuset.as_ref().and_then(|(version, place)| {
