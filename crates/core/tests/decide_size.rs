@@ -307,6 +307,31 @@ fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     assert!(again < 12, "remembered: {again} changes are no full search");
 }
 
+/// Its limit is raised; where work is counted in so large units that nothing can be tried, VCPU-Bal's number is all that is known.
+#[test]
+fn it_starts_again_when_its_limit_is_another() {
+    fn fine(n: u32) -> f64 {
+        100.0 * f64::from(n)
+    }
+    fn coarse(n: u32) -> f64 {
+        0.1 * f64::from(n)
+    }
+    for rate in [fine, coarse] {
+        let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), f64::from))]);
+        let mut controller = Controller::new(Policy {
+            size: Sizer::Corefit,
+            vm: vec![Rule { name: "a".into(), max: Some(4), ..Rule::default() }],
+            ..Policy::default()
+        });
+        toy.rule(&mut controller, 60);
+        assert_eq!(toy.online(0), 4);
+        controller.reconfigure(Policy { size: Sizer::Corefit, ..Policy::default() });
+        toy.vms[0].state.quota.as_mut().unwrap().quota_us = Some(1_200_000);
+        toy.rule(&mut controller, 60);
+        assert!(toy.online(0) >= 12, "{}", toy.online(0));
+    }
+}
+
 /// A guest's agent brings the count late, and not at each look: each number of vCPUs is judged by what came after the change to it.
 #[test]
 fn a_count_that_comes_late_is_waited_for() {

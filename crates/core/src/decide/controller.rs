@@ -8,7 +8,7 @@ use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::asked::{Asked, action, cpuset};
 use super::counted::Counted;
 use super::cpusets::{Crowd, Width};
-use super::demand::{Predict, monitor, predictor};
+use super::demand::{Cut, Predict, monitor, predictor, tells_all};
 use super::lighten::Lightening;
 use super::part::{may_use, online, share, weight};
 use super::place::{Place, classes, placer};
@@ -72,6 +72,7 @@ struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
     wants: Option<f64>,
+    cut: Cut,
     /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
     request: Option<(Request, CpuSet)>,
     /// The work that was counted by the last step.
@@ -81,6 +82,10 @@ struct Known {
     changed: Option<Time>,
     /// Since when fewer were wanted.
     fewer: Option<Time>,
+    /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
+    preempted: bool,
+    /// How often it has starved, and whether it does.
+    starved: (u32, bool),
     not_before: Time,
     /// A lever turned out not to be there.
     refused: bool,
@@ -153,7 +158,8 @@ impl Controller {
         self.known.retain(|id, _| now.may_lack_vms() || here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let (requests, usable) = self.requests(&asked, &seen);
-        let grants = self.arbitrate(&asked, &requests, usable.len(), &seen, &mut step);
+        let grants = self.arbitrate(&asked, &requests, self.pool(&asked, &usable, &seen), &seen, &mut step);
+        step.notes.extend(self.approximates(&asked, &seen));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());
@@ -260,11 +266,14 @@ impl Controller {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
                 wants: None,
+                cut: Cut::default(),
                 request: None,
                 work: None,
                 trying: false,
                 changed: None,
                 fewer: None,
+                preempted: false,
+                starved: (0, false),
                 not_before: Time(0),
                 refused: false,
                 by_cpuset,
@@ -299,7 +308,11 @@ impl Controller {
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
             let count = u32::try_from(online.len()).unwrap_or(all);
             // Who was not measured this time wants what it wanted before.
-            known.wants = monitored.as_ref().map(|m| known.demand.wants(m, count, seen.at)).or(known.wants);
+            // What is tried with other numbers says nothing of it.
+            if let Some(monitored) = monitored.filter(|_| !known.trying || known.wants.is_none()) {
+                let wants = known.demand.wants(&monitored, count, seen.at);
+                known.wants = Some(known.cut.of(&monitored, wants, count));
+            }
             let wants = known.wants;
             let sizable = stays.is_none();
             let one = Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants };
@@ -315,35 +328,40 @@ impl Controller {
         &mut self,
         asked: &[Asked],
         requests: &[Request],
-        pcpus: usize,
+        pcpus: u32,
         seen: &HostEstimate,
         step: &mut Step,
     ) -> Option<Vec<Grant>> {
         let arbiter = self.arbiter.as_mut()?;
         let weighs = self.policy.weighs();
-        let grants = arbiter.grant(requests, u32::try_from(pcpus).unwrap_or(u32::MAX), seen.at);
+        let grants = arbiter.grant(requests, pcpus, seen.at);
         let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
         let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
-        if guaranteed > count(pcpus) {
+        if guaranteed > f64::from(pcpus) {
             let guaranteed = Cpus(guaranteed);
             step.notes.push(format!(
                 "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
             ));
         }
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
-            if grant.starves {
-                let (name, wants) = (&seen.vms[asked.number].seen.name, request.wants.min(request.most));
+            let Some(known) = self.known.get_mut(&request.id) else { continue };
+            let wants = request.wants.min(request.most);
+            known.cut.granted(wants, grant.pcpus);
+            known.preempted |= grant.preempted;
+            known.preempted &= (grant.pcpus as usize) < asked.online.len();
+            let before = std::mem::replace(&mut known.starved.1, grant.starves);
+            if grant.starves && !before {
+                known.starved.0 += 1;
+                let name = &seen.vms[asked.number].seen.name;
                 let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
+                let again = match known.starved.0 {
+                    1 => String::new(),
+                    times => format!(" (time {times})"),
+                };
                 step.notes.push(format!(
-                    "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}"
+                    "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}{again}"
                 ));
             }
-        }
-        let blind = |asked: &&Asked| seen.vms[asked.number].seen.guest.is_none();
-        if asked.iter().filter(blind).any(|asked| asked.seen.is_some_and(|seen| !seen.exact)) {
-            let text = "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting \
-                        for input and output as idle, run queues are not seen";
-            step.notes.push(text.into());
         }
         Some(grants)
     }
@@ -357,6 +375,41 @@ impl Controller {
         let all = asks.chain(missed).filter_map(|known| known.request.as_ref());
         let usable = all.clone().fold(CpuSet::default(), |all, (_, own)| all.union(own));
         (all.map(|(request, _)| request.clone()).collect(), usable)
+    }
+
+    /// pCPUs to divide: of those that some of the VMs that ask may use, what running VMs that do not ask leave of them. Weights leave
+    /// these theirs by themselves.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of pCPUs")]
+    fn pool(&self, asked: &[Asked], usable: &CpuSet, seen: &HostEstimate) -> u32 {
+        let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
+        let others = seen
+            .vms
+            .iter()
+            .enumerate()
+            .filter(|(number, vm)| !asks.contains(number) && vm.seen.is_running_vm());
+        let pcpus = online(seen);
+        let others =
+            others.filter(|(_, vm)| !may_use(&self.policy, &pcpus, vm).intersection(usable).is_empty());
+        // Who is missed by this look keeps what he has.
+        let others =
+            others.filter(|(_, vm)| self.known.get(&vm.seen.id).is_none_or(|known| known.request.is_none()));
+        let others = others.filter(|_| !self.policy.weighs());
+        let taken: f64 = others.filter_map(|(_, vm)| Some(vm.demand?.0.min(vm.entitled?.0))).sum();
+        (count(usable.len()) - taken).max(0.0).round() as u32
+    }
+
+    /// Where what VMs want counts: that it is not known exactly of some.
+    fn approximates(&self, asked: &[Asked], seen: &HostEstimate) -> Option<String> {
+        let counts = |asked: &Asked| {
+            self.arbiter.is_some() || self.policy.sizer_of(&seen.vms[asked.number].seen) == Sizer::Vscale
+        };
+        let tells = |asked: &Asked| seen.vms[asked.number].seen.guest.as_ref().is_some_and(tells_all);
+        let blind = asked.iter().any(|asked| asked.seen.is_some() && counts(asked) && !tells(asked));
+        blind.then(|| {
+            "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting for input and output as \
+             idle, run queues are not seen"
+                .into()
+        })
     }
 
     /// What was granted, for weights; nothing if they are not to follow it.
@@ -431,6 +484,7 @@ impl Controller {
         let rates: Vec<Option<f64>> = asked.iter().map(&mut rate_of).collect();
         let subject = |index: usize, asked: &'a Asked| {
             let vm = &seen.vms[asked.number];
+            let granted = grants.as_ref().map(|grants| grants[index].pcpus);
             Subject {
                 vm,
                 rule: &asked.rule,
@@ -439,12 +493,12 @@ impl Controller {
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
                 least: asked.least,
                 most: asked.most,
-                share: share(&usable, &may[&asked.number], vm, weights, asked.width.as_ref()),
+                share: share(&usable, &may[&asked.number], vm, weights, granted, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rates[index],
                 wants: asked.wants,
-                granted: grants.as_ref().map(|grants| grants[index].pcpus),
+                granted,
                 period: shortest(&vm.seen),
                 may_search: false,
             }
@@ -484,8 +538,7 @@ impl Controller {
             };
             let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
             step.next = choice.next.map_or(step.next, |next| next.min(step.next));
-            let preempted = subject.granted.is_some_and(|granted| granted < subject.online);
-            let free = was_trying || known.trying || preempted;
+            let free = was_trying || known.trying || known.preempted;
             if known.due(&choice, &subject, free, &self.policy) {
                 actions.extend(match (&asked.width, &mut crowd) {
                     (Some(width), Some(crowd)) => {

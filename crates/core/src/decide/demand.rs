@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from `BUSY` on) as
-//! many as there are threads to run (P x N), or one more where run queues cannot be seen; else those that are used. Nor does it
+//! many as there are threads to run (P x N); else those that are used; where run queues cannot be seen one more than are used. Nor does it
 //! print which of them takes U smoothed (formula 5): here [`Ewma`] alone unless the policy says `smooth` (docs/model.md, "Wanted").
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::policy::{Forecast, Policy};
 use crate::Time;
-use crate::machine::{GuestVcpu, VmEstimate, VmState};
+use crate::machine::{GuestVcpu, GuestView, VmEstimate, VmState};
 
 /// P5's gamma (formula 5).
 pub const GAMMA: f64 = 0.2;
@@ -72,6 +72,13 @@ fn guest(before: Option<&VmState>, after: &VmState) -> Option<Monitored> {
     })
 }
 
+/// Whether a guest tells all that the monitor needs.
+#[must_use]
+pub fn tells_all(view: &GuestView) -> bool {
+    let mut online = view.vcpus.iter().filter(|vcpu| vcpu.online);
+    view.runnable.is_some() && online.all(|vcpu| vcpu.nice_ns.is_some() && vcpu.iowait_ns.is_some())
+}
+
 /// With what the host counts: steal is left out as the paper does, by leaving out what was waited for. The run queue is
 /// what the guest said last.
 fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
@@ -87,12 +94,38 @@ fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
     Some(Monitored { utilisation: utilisation.min(1.0), parallel, exact: false })
 }
 
-/// vCPUs asked for by one look, of a VM with `online` of them.
+/// vCPUs asked for by one look, of a VM with `online` of them. Who cannot be seen into asks for one more than it uses whether it has
+/// that or not: otherwise it would ask for it again and again.
 fn asked(seen: &Monitored, utilisation: f64, online: f64) -> f64 {
     if utilisation < BUSY {
-        return utilisation * online;
+        let used = utilisation * online;
+        let spare = if seen.parallel.is_none() && used >= BUSY { 1.0 } else { 0.0 };
+        return (used + spare).min(online);
     }
     seen.parallel.map_or(online + 1.0, |parallel| (parallel * online).max(utilisation * online))
+}
+
+/// A VM that has less than it wanted. Its programs may have followed what it has (`corefit run` does what guests are told), and then
+/// show no more than that: as long as it is busy it asks for one more than it has, up to what it wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cut {
+    wanted: Option<u32>,
+}
+
+impl Cut {
+    /// What it wants, by what it shows.
+    pub fn of(&mut self, seen: &Monitored, wants: f64, online: u32) -> f64 {
+        if seen.utilisation < BUSY {
+            self.wanted = None;
+        }
+        self.wanted.map_or(wants, |wanted| wants.max(f64::from(wanted.min(online + 1))))
+    }
+
+    /// It wanted so many whole pCPUs, and was granted so many.
+    pub fn granted(&mut self, wants: u32, granted: u32) {
+        let wanted = self.wanted.map_or(wants, |before| before.max(wants));
+        self.wanted = (granted < wanted).then_some(wanted);
+    }
 }
 
 /// A way to look ahead, for one VM.
@@ -235,7 +268,6 @@ impl Predict for Aisd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::GuestView;
 
     fn seen(utilisation: f64) -> Monitored {
         Monitored { utilisation, parallel: None, exact: false }
@@ -317,6 +349,6 @@ mod tests {
         pid.wants(&seen(0.0), 8, at(0));
         let most = (0..40).map(|_| pid.wants(&seen(0.5), 8, at(1))).fold(0.0, f64::max);
         assert!(most < 6.0, "{most}");
-        assert!((pid.wants(&seen(0.5), 8, at(2)) - 4.0).abs() < 0.2);
+        assert!((pid.wants(&seen(0.5), 8, at(2)) - 5.0).abs() < 0.2);
     }
 }

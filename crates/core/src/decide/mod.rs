@@ -90,6 +90,16 @@ pub enum Why {
         /// pCPUs.
         share: Cpus,
     },
+    /// It may not have as many as it should.
+    #[error("{wanted} would be right for it, but its rule and its vCPUs allow {least} to {most}")]
+    Bounded {
+        /// vCPUs that it should have.
+        wanted: u32,
+        /// vCPUs that it may have.
+        least: u32,
+        /// See above.
+        most: u32,
+    },
     /// It was given so many.
     #[error("{granted} pCPUs were granted to it")]
     Granted {

@@ -16,18 +16,19 @@ pub(super) fn weight(vm: &VmEstimate) -> f64 {
     vm.seen.weight.map_or(1024.0, |weight| weight.0)
 }
 
-/// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, within its cap and its vCPUs'
-/// affinities. `usable`: those pCPUs, `own`: those of them that it may use.
+/// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, or what it was granted of them, within its cap
+/// and its vCPUs' affinities. `usable`: those pCPUs, `own`: those of them that it may use.
 pub(super) fn share(
     usable: &CpuSet,
     own: &CpuSet,
     vm: &VmEstimate,
     weights: f64,
+    granted: Option<u32>,
     width: Option<&Width>,
 ) -> Option<f64> {
     let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
     let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
-    let part = crate::share::count(usable.len()) * weight(vm) / weights;
+    let part = granted.map_or(crate::share::count(usable.len()) * weight(vm) / weights, f64::from);
     (part > 0.0).then(|| part.min(assigned).min(cap(vm.seen.quota.as_ref())))
 }
 

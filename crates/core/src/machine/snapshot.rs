@@ -273,7 +273,7 @@ pub struct Helper {
 pub struct GuestView {
     /// Its vCPUs by number.
     pub vcpus: Vec<GuestVcpu>,
-    /// Threads that are running or runnable in the guest (`procs_running` of its `/proc/stat`).
+    /// Threads that are running or runnable in the guest, without the one that tells this (`procs_running` of its `/proc/stat`, less one).
     pub runnable: Option<u32>,
     /// Units of work that its programs have counted, and when it was so many, by its own clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -110,7 +110,8 @@ fn proc_stat(text: &str) -> Result<GuestView, String> {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or("");
         if name == "procs_running" {
-            view.runnable = words.next().and_then(|n| n.parse().ok());
+            // The agent that reads this runs, too.
+            view.runnable = words.next().and_then(|n| n.parse().ok()).map(|n: u32| n.saturating_sub(1));
         }
         let Some(id) = name.strip_prefix("cpu").and_then(|n| n.parse().ok()) else { continue };
         let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
@@ -187,7 +188,7 @@ mod tests {
             })
         };
         let view = view(&mut true, &mut agent).unwrap();
-        assert_eq!((view.runnable, view.work), (Some(6), Some((12, Time(34)))));
+        assert_eq!((view.runnable, view.work), (Some(5), Some((12, Time(34)))));
         let first = GuestVcpu {
             id: 0,
             online: true,
@@ -216,7 +217,7 @@ mod tests {
             }
         };
         let view = view(&mut true, &mut agent).unwrap();
-        assert_eq!((view.runnable, view.work), (Some(6), None));
+        assert_eq!((view.runnable, view.work), (Some(5), None));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::Why;
 use super::policy::{Policy, Rule, Sizer};
-use crate::Time;
 use crate::machine::VmEstimate;
+use crate::{Cpus, Time};
 
 pub use corefit::{Corefit, Races};
 pub use pcpu_est::PcpuEst;
@@ -37,7 +37,8 @@ pub struct Subject<'a> {
     pub least: u32,
     /// See above.
     pub most: u32,
-    /// pCPUs by the formula of VCPU-Bal: its part by weight of all that VMs may use, within its cap and affinity.
+    /// pCPUs by the formula of VCPU-Bal: its part by weight of all that VMs may use, or what it was granted of them, within its cap
+    /// and affinity.
     pub share: Option<f64>,
     /// pCPUs that it could get now with all its vCPUs online, by weights, with what others want now.
     pub available: Option<f64>,
@@ -61,6 +62,31 @@ impl Subject<'_> {
     pub fn clamp(&self, count: u32) -> u32 {
         let most = self.granted.map_or(self.most, |granted| self.most.min(granted.max(self.least)));
         count.clamp(self.least.min(most), most)
+    }
+
+    /// The number that it may have of one that is wanted, and why it has it: what bounds it, if that decides.
+    #[must_use]
+    pub fn bounded(&self, wanted: u32, why: Why) -> Choice {
+        let count = self.clamp(wanted);
+        let why = match self.granted {
+            _ if count == wanted => why,
+            Some(granted) if granted.max(self.least) < self.most && count < wanted => {
+                Why::Granted { granted }
+            }
+            _ => Why::Bounded { wanted, least: self.least, most: self.most },
+        };
+        Choice { count, why, next: None }
+    }
+
+    /// VCPU-Bal's number, and why; `None` where its part is not known.
+    #[must_use]
+    pub fn vcpu_bal(&self) -> Option<Choice> {
+        let share = self.share?;
+        let why = match self.granted {
+            Some(granted) if f64::from(granted) == share => Why::Granted { granted },
+            _ => Why::Share { share: Cpus(share) },
+        };
+        Some(self.bounded(whole(share), why))
     }
 }
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The paper prints no thresholds, no length of a measurement, and not when it begins anew: [`RISE`], [`LARGE`],
-//! [`WINDOW`] are ours; it begins anew when the available pCPUs change.
+//! [`MORE`], [`WINDOW`] are ours; it begins anew when the available pCPUs change.
 
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::decide::Why;
 const RISE: f64 = 0.02;
 /// It is a large one from this part on.
 const LARGE: f64 = 0.10;
+/// After a turn so many counts more are looked at.
+const MORE: usize = 2;
 /// A count is measured for so many probes' time.
 const WINDOW: u32 = 5;
 
@@ -30,8 +32,9 @@ const WINDOW: u32 = 5;
 #[derive(Debug)]
 pub struct PcpuEst {
     window: Duration,
-    /// pCPUs available when it began; it begins anew when they are others.
-    from: Option<u32>,
+    /// Where it began, the pCPUs available when everybody is busy, and the part by weight of when that was computed; it begins anew
+    /// when it is elsewhere.
+    from: Option<(u32, f64, f64)>,
     /// Utilisation by count, from the available pCPUs upward.
     seen: Vec<f64>,
     /// The first look after a change is of both counts.
@@ -48,18 +51,21 @@ impl PcpuEst {
 }
 
 impl Size for PcpuEst {
-    fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
+    fn choose(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let (Some(share), Some(used)) = (subject.share, subject.used) else { return keep(subject) };
-        let from = subject.clamp(whole(share));
-        if self.from != Some(from) {
-            *self = PcpuEst { from: Some(from), seen: Vec::new(), fresh: true, found: None, ..*self };
+        // A division of the whole host, so only when it may be another.
+        let available = match self.from {
+            Some((_, available, of)) if of == share => available,
+            _ => entitled(subject.most).filter(|_| subject.granted.is_none()).unwrap_or(share),
+        };
+        let from = subject.clamp(whole(available));
+        if self.from.is_none_or(|(before, ..)| before != from) {
+            *self = PcpuEst { seen: Vec::new(), fresh: true, found: None, ..*self };
         }
+        self.from = Some((from, available, share));
+        let why = Why::Utilisation { available: Cpus(available) };
         if let Some(found) = self.found {
-            return Choice {
-                count: subject.clamp(found),
-                why: Why::Utilisation { available: Cpus(share) },
-                next: None,
-            };
+            return subject.bounded(found, why);
         }
         let count = from + u32::try_from(self.seen.len()).unwrap_or(0);
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(self.window) };
@@ -77,22 +83,43 @@ impl Size for PcpuEst {
             Some(index) => {
                 let found = from + u32::try_from(index).unwrap_or(0);
                 self.found = Some(found);
-                Choice { count: found, why: Why::Utilisation { available: Cpus(share) }, next: None }
+                subject.bounded(found, why)
             }
         }
     }
 }
 
-/// Where to stay, as an index of what was seen; `None`: one more is to be tried.
+/// Where to stay, as an index of what was seen; `None`: one more is to be tried. Where utilisation turns, so many counts more are
+/// looked at, to see whether it does so again and again.
 fn judge(seen: &[f64], last: bool) -> Option<usize> {
     let n = seen.len();
-    let change = |i: usize| (seen[i] - seen[i - 1]) / seen[i - 1].max(1e-9);
+    let (ends, found) = (1..=n).find_map(|m| Some((m, settles(&seen[..m], last && m == n)?)))?;
+    match turns(&seen[..ends]) {
+        0 => Some(found),
+        _ if turns(seen) >= 2 => Some(0),
+        _ if last || n >= ends + MORE => Some(found),
+        _ => None,
+    }
+}
+
+fn change(seen: &[f64], i: usize) -> f64 {
+    (seen[i] - seen[i - 1]) / seen[i - 1].max(1e-9)
+}
+
+/// How often a large change follows one in the other direction.
+fn turns(seen: &[f64]) -> usize {
+    let large = |i: usize| Some(change(seen, i)).filter(|change| change.abs() > LARGE);
+    (2..seen.len())
+        .filter(|&i| large(i).zip(large(i - 1)).is_some_and(|(a, b)| (a > 0.0) != (b > 0.0)))
+        .count()
+}
+
+/// The first three correlations.
+fn settles(seen: &[f64], last: bool) -> Option<usize> {
+    let n = seen.len();
+    let change = |i: usize| change(seen, i);
     if n < 2 {
         return last.then_some(0);
-    }
-    let turns = (2..n).filter(|&i| change(i).abs() > LARGE && change(i - 1).abs() > LARGE);
-    if turns.filter(|&i| (change(i) > 0.0) != (change(i - 1) > 0.0)).count() >= 2 {
-        return Some(0);
     }
     let now = change(n - 1);
     let falls = change(1) < -LARGE;
@@ -121,6 +148,10 @@ mod tests {
         assert_eq!(search(&[4.0, 3.0, 2.0, 2.0, 2.1]), 3, "falls, then constant");
         assert_eq!(search(&[4.0, 3.0, 2.0, 2.5, 3.0]), 3, "falls, then rises");
         assert_eq!(search(&[2.0, 2.5]), 1, "rises to the end");
+        for again in [[2.0, 3.0, 2.0, 3.0, 2.0], [4.0, 3.0, 4.0, 3.0, 4.0]] {
+            assert_eq!(search(&again), 0, "again and again");
+        }
+        assert_eq!(search(&[2.0, 3.0, 2.0, 2.0, 2.0, 4.0]), 1, "it turns once");
     }
 
     #[test]

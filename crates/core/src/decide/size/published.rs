@@ -22,8 +22,7 @@ pub struct VcpuBal;
 
 impl Size for VcpuBal {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
-        let Some(share) = subject.share else { return keep(subject) };
-        Choice { count: subject.clamp(whole(share)), why: Why::Share { share: Cpus(share) }, next: None }
+        subject.vcpu_bal().unwrap_or_else(|| keep(subject))
     }
 }
 
@@ -38,11 +37,7 @@ impl Size for Vscale {
         // One that keeps all its vCPUs busy may want more than it can show.
         let busy = subject.wants.is_none_or(|wants| wants > 0.95 * f64::from(subject.online));
         let wanted = if busy { available } else { subject.wants.map_or(available, |w| w.min(available)) };
-        Choice {
-            count: subject.clamp(whole(wanted)),
-            why: Why::Available { available: Cpus(available) },
-            next: None,
-        }
+        subject.bounded(whole(wanted), Why::Available { available: Cpus(available) })
     }
 }
 

@@ -92,6 +92,8 @@ pub struct Corefit {
     not_before: Time,
     /// When to look again though nothing changed.
     again: Time,
+    /// It has to search, and may not yet.
+    waits: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -160,12 +162,17 @@ impl Corefit {
             checking: false,
             not_before: Time(0),
             again: Time(0),
+            waits: false,
         }
     }
 
     fn stay(&self, subject: &Subject<'_>) -> Choice {
-        let Some(found) = &self.found else { return keep(subject) };
-        Choice { count: subject.clamp(found.count), why: found.why.clone(), next: None }
+        match &self.found {
+            Some(found) => subject.bounded(found.count, found.why.clone()),
+            // Nothing is known to be better.
+            None if self.waits => subject.vcpu_bal().unwrap_or_else(|| keep(subject)),
+            None => keep(subject),
+        }
     }
 
     fn watch(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, races: &mut Races) {
@@ -245,9 +252,11 @@ impl Corefit {
             if self.found.is_none() {
                 races.hurry();
             }
+            self.waits = true;
             return;
         }
         if !subject.may_search {
+            self.waits = true;
             return;
         }
         if let (Some(found), Some(mark)) = (&mut self.found, mark)
@@ -256,6 +265,11 @@ impl Corefit {
             && race::telling(found.mark.value.max(mark.value)) > allowed
         {
             // Work is counted in so large units that a search would tell nothing for what it may cost.
+            if found.available != available
+                && let Some(bal) = subject.vcpu_bal()
+            {
+                (found.count, found.why) = (bal.count, bal.why);
+            }
             (found.mark, found.available, self.otherwise) = (mark, available, None);
             return;
         }
@@ -300,7 +314,7 @@ impl Corefit {
         };
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
         let Some(count) = race.count(id).filter(|_| over) else {
-            let choice = trying(race.count(id).unwrap_or(subject.online), race.next());
+            let choice = trying(subject.clamp(race.count(id).unwrap_or(subject.online)), race.next());
             let why = if race.believes() { fastest(race, id, choice.count, part) } else { None };
             return Choice { why: why.map_or(choice.why, |(_, why)| why), ..choice };
         };
@@ -337,6 +351,12 @@ impl Corefit {
 
     fn climb(&mut self, subject: &Subject<'_>) {
         let Mode::Climb(climb) = &mut self.mode else { return };
+        if subject.clamp(climb.count()) != climb.count() {
+            // It may not have what is tried any more.
+            self.mode = Mode::Watch;
+            self.settle_at_bal(subject);
+            return;
+        }
         let Subject { online, over, used, available, .. } = *subject;
         let Some((count, form)) =
             climb.look(&Seen { online, over, used, available, cap: cap(subject.vm.seen.quota.as_ref()) })
@@ -350,9 +370,8 @@ impl Corefit {
         let count = if form == Form::First { bal(subject, available) } else { count };
         let mark = mark(subject, 0.0, climb.used(count).unwrap_or(used));
         self.mode = Mode::Watch;
-        let share = Cpus(subject.share.unwrap_or(part));
         let why = match form {
-            Form::First => Why::Share { share },
+            Form::First => bal_why(subject, part),
             Form::Second => Why::Utilisation { available: Cpus(part) },
         };
         self.settle(subject, Found::new(count, why, available, mark), false);
@@ -363,7 +382,7 @@ impl Corefit {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
         let available = subject.clamp(whole(part));
         let mark = mark(subject, 0.0, used);
-        let why = Why::Share { share: Cpus(subject.share.unwrap_or(part)) };
+        let why = bal_why(subject, part);
         self.settle(subject, Found::new(bal(subject, available), why, available, mark), false);
     }
 
@@ -394,6 +413,7 @@ impl Size for Corefit {
         races: &mut Races,
     ) -> bool {
         self.began.get_or_insert(subject.at);
+        self.waits = false;
         if let Some(rate) = subject.rate {
             self.heard = subject.at;
             self.counted |= rate > 0.0;
@@ -409,9 +429,11 @@ impl Size for Corefit {
         match self.mode {
             Mode::Watch => self.watch(subject, entitled, races),
             Mode::Race => {
-                // Nothing counted is not nothing done: who does not report leaves the race.
-                if let Some(look) = look(subject) {
-                    races.report(&subject.vm.seen.id, look);
+                let id = &subject.vm.seen.id;
+                let may = races.of(id).is_none_or(|(race, _)| race.fits(id, |n| subject.clamp(n) == n));
+                // Nothing counted is not nothing done: who does not report leaves the race, as does who may not have what is tried.
+                if let Some(look) = look(subject).filter(|_| may) {
+                    races.report(id, look);
                 }
             }
             Mode::Climb(_) => self.climb(subject),
@@ -428,7 +450,7 @@ impl Size for Corefit {
         match &self.mode {
             Mode::Watch => self.stay(subject),
             Mode::Race => self.race(subject, entitled, races),
-            Mode::Climb(climb) => trying(climb.count(), climb.next()),
+            Mode::Climb(climb) => trying(subject.clamp(climb.count()), climb.next()),
         }
     }
 }
@@ -465,6 +487,11 @@ fn mark(subject: &Subject<'_>, value: f64, used: f64) -> Mark {
 /// VCPU-Bal's count.
 fn bal(subject: &Subject<'_>, available: u32) -> u32 {
     subject.clamp(subject.share.map_or(available, whole))
+}
+
+/// Why it has that; of who has an unknown part, what is available counts as his.
+fn bal_why(subject: &Subject<'_>, part: f64) -> Why {
+    subject.vcpu_bal().map_or(Why::Share { share: Cpus(part) }, |bal| bal.why)
 }
 
 /// Work per second, scaled down where more than the own part was used.

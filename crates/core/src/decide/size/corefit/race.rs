@@ -231,6 +231,11 @@ impl Race {
         self.member(id).map(|member| if self.via { member.all() } else { member.counts[self.turn] })
     }
 
+    /// Whether a VM that takes part may still have all that is tried.
+    pub(super) fn fits(&self, id: &VmId, may: impl Fn(u32) -> bool) -> bool {
+        self.member(id).is_none_or(|member| member.counts.iter().all(|count| may(*count)))
+    }
+
     /// What a VM did with each count.
     pub(super) fn seen(&self, id: &VmId) -> Vec<(u32, Stat)> {
         let seen = self.member(id).map(|m| m.counts.iter().copied().zip(m.stats.iter().copied()));

@@ -1,0 +1,191 @@
+//! What VMs are granted, and how their sizes follow, on hosts made of numbers.
+
+mod decide_support;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer};
+use corefit_core::machine::{GuestVcpu, GuestView};
+
+use decide_support::{ByCount, Toy, four, vm, with};
+
+thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
+
+/// As busy as it can be, or not at all.
+fn now_and_then(n: u32) -> f64 {
+    if BUSY.get() { f64::from(n) } else { 0.0 }
+}
+
+fn important(name: &str) -> Rule {
+    Rule { name: name.into(), priority: Some(1), ..Rule::default() }
+}
+
+/// Two VMs of 8 vCPUs on 8 pCPUs, of which `a` is more important.
+fn two(a: ByCount, b: ByCount, policy: Policy) -> (Toy, Controller) {
+    let toy = Toy::new(8, vec![vm("a", 8, None, a), vm("b", 8, None, b)]);
+    (toy, Controller::new(Policy { arbitrate: Arbiter::Priority, vm: vec![important("a")], ..policy }))
+}
+
+/// Guests tell what runs in them: teams that have as many threads as there are vCPUs, of those that are busy.
+fn tells(toy: &mut Toy) {
+    let at = toy.at;
+    for vm in &mut toy.vms {
+        let count = u32::try_from(vm.state.online().len()).unwrap();
+        let busy = (vm.used)(count) > 0.0;
+        let vcpu = |id| GuestVcpu {
+            id,
+            online: true,
+            busy_ns: Some(if busy { at } else { 0 }),
+            idle_ns: Some(if busy { 0 } else { at }),
+            ..GuestVcpu::default()
+        };
+        let vcpus = (0..8).map(vcpu).filter(|vcpu| vcpu.id < count).collect();
+        let runnable = Some(if busy { count } else { 0 });
+        vm.state.guest = Some(GuestView { vcpus, runnable, work: None });
+    }
+}
+
+fn rule_telling(toy: &mut Toy, controller: &mut Controller, seconds: u32) -> Vec<String> {
+    let mut notes = Vec::new();
+    for _ in 0..seconds {
+        tells(toy);
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(controller, &step);
+        toy.pass(Duration::from_secs(1));
+        notes.extend(step.notes);
+    }
+    notes
+}
+
+#[test]
+fn who_was_cut_gets_more_when_there_is_more_though_its_threads_followed() {
+    for arbitrate in [Arbiter::Priority, Arbiter::Fcfs, Arbiter::MaxMin] {
+        BUSY.set(true);
+        let (mut toy, controller) =
+            two(now_and_then, f64::from, Policy { size: Sizer::None, ..Policy::default() });
+        let policy = Policy { arbitrate, dwell_ms: 0, lever_ms: 0, ..controller.policy().clone() };
+        let mut controller = Controller::new(policy);
+        rule_telling(&mut toy, &mut controller, 30);
+        let cut = toy.online(1);
+        assert!(cut < 8 && toy.online(0) + cut <= 8, "{arbitrate:?}: {cut}");
+        BUSY.set(false);
+        rule_telling(&mut toy, &mut controller, 120);
+        assert!(toy.online(1) >= 7, "{arbitrate:?}: {} of 8, with all to itself", toy.online(1));
+    }
+}
+
+#[test]
+fn who_starves_again_is_said_to_again() {
+    BUSY.set(true);
+    let (mut toy, controller) =
+        two(now_and_then, f64::from, Policy { size: Sizer::None, ..Policy::default() });
+    let seven = Rule { name: "b".into(), max: Some(7), ..Rule::default() };
+    let vm = vec![important("a"), seven];
+    let mut controller = Controller::new(Policy { dwell_ms: 0, vm, ..controller.policy().clone() });
+    let mut starves = |toy: &mut Toy, seconds| {
+        let notes = rule_telling(toy, &mut controller, seconds);
+        notes.iter().filter(|note| note.starts_with("b: has wanted")).count()
+    };
+    assert_eq!(starves(&mut toy, 90), 1);
+    for _ in 0..2 {
+        BUSY.set(false);
+        assert_eq!(starves(&mut toy, 120), 0);
+        BUSY.set(true);
+        assert_eq!(starves(&mut toy, 90), 1);
+    }
+}
+
+#[test]
+fn sizes_are_those_that_were_granted_not_those_by_weight() {
+    BUSY.set(true);
+    for size in [Sizer::VcpuBal, Sizer::Corefit, Sizer::PcpuEst] {
+        let (mut toy, mut controller) = two(f64::from, f64::from, Policy { size, ..Policy::default() });
+        toy.rule(&mut controller, 60);
+        assert_eq!((toy.online(0), toy.online(1)), (7, 1), "{size:?}: by weight 4 and 4");
+    }
+}
+
+/// What is tried is bounded by what is granted, at each moment.
+#[test]
+fn who_searches_gives_back_what_is_taken_from_it() {
+    fn rate(n: u32) -> f64 {
+        100.0 * f64::from(n)
+    }
+    for rate in [Some(rate as ByCount), None] {
+        BUSY.set(false);
+        let mut toy = Toy::new(8, vec![vm("a", 8, None, now_and_then), vm("b", 8, rate, f64::from)]);
+        let important = Rule { size: Some(Sizer::None), ..important("a") };
+        let policy = Policy {
+            arbitrate: Arbiter::Priority,
+            size: Sizer::Corefit,
+            vm: vec![important],
+            ..Policy::default()
+        };
+        let mut controller = Controller::new(policy);
+        for seconds in [1, 2] {
+            toy.rule(&mut controller, seconds);
+        }
+        BUSY.set(true);
+        toy.rule(&mut controller, 20);
+        for _ in 0..40 {
+            toy.rule(&mut controller, 1);
+            assert_eq!(toy.online(1), 1, "it is guaranteed one");
+        }
+        assert!(toy.online(0) >= 7, "{}", toy.online(0));
+    }
+}
+
+#[test]
+fn what_is_left_alone_keeps_its_part() {
+    let each = |exclude| {
+        let three = ["a", "b", "x"].map(|name| vm(name, 8, None, f64::from)).into();
+        let x = Rule { name: "x".into(), exclude: Some(exclude), ..Rule::default() };
+        let policy =
+            Policy { arbitrate: Arbiter::MaxMin, size: Sizer::None, vm: vec![x], ..Policy::default() };
+        let mut toy = Toy::new(8, three);
+        toy.rule(&mut Controller::new(policy), 60);
+        [0, 1, 2].map(|vm| toy.online(vm))
+    };
+    assert_eq!(each(false), [3, 3, 2]);
+    let [a, b, x] = each(true);
+    assert!(x == 8 && a + b < 8, "{a} and {b}, as if there were no x");
+}
+
+#[test]
+fn who_is_not_preempted_keeps_its_vcpus_for_a_dwell() {
+    let ends = |arbitrate, dwell_ms| {
+        let (mut toy, controller) =
+            two(f64::from, f64::from, Policy { size: Sizer::None, ..Policy::default() });
+        let policy = Policy { arbitrate, dwell_ms, ..controller.policy().clone() };
+        toy.rule(&mut Controller::new(policy), 30);
+        [toy.online(0), toy.online(1)]
+    };
+    assert_eq!(ends(Arbiter::MaxMin, 600_000), [8, 8]);
+    assert_eq!(ends(Arbiter::MaxMin, 5_000), [4, 4]);
+}
+
+/// A steady load that cannot be seen into: no vCPU comes and goes for ever.
+#[test]
+fn a_steady_load_has_a_steady_size() {
+    fn three(n: u32) -> f64 {
+        f64::from(n.min(3))
+    }
+    let mut toy = Toy::new(12, vec![vm("a", 8, None, three)]);
+    let policy = Policy { arbitrate: Arbiter::Fcfs, size: Sizer::None, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 60);
+    assert!((3..=4).contains(&toy.online(0)), "{}", toy.online(0));
+    assert_eq!(toy.rule(&mut controller, 600), 0);
+}
+
+#[test]
+fn who_may_not_search_has_vcpu_bals_number() {
+    fn rate(n: u32) -> f64 {
+        100.0 / f64::from(n)
+    }
+    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), four), vm("b", 8, Some(rate), four)]);
+    let policy = Policy { searches: 0, ..with(Sizer::Corefit).policy().clone() };
+    toy.rule(&mut Controller::new(policy), 60);
+    assert_eq!((toy.online(0), toy.online(1)), (4, 4));
+}
