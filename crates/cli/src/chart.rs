@@ -1,9 +1,13 @@
 //! Line charts with error bars, as SVG.
 
+mod ticks;
+
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
+
+use ticks::{Ticked, label, multiples, number, step};
 
 /// What is drawn.
 #[derive(Debug)]
@@ -30,9 +34,8 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64, Option<f64>)>,
 }
 
-/// As many lines as can be told apart: by colours (Okabe and Ito's, which colour-blind people can, too), then by dashes
-/// and marks.
-pub(crate) const MOST: usize = COLOURS.len() * DASHES.len();
+/// As many lines as can be told apart: by colours (Okabe and Ito's, which colour-blind people can, too), dashes and marks.
+pub(crate) const MOST: usize = 32;
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -43,8 +46,9 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(60, 60, 60),
     RGBColor(150, 150, 150),
 ];
-/// Length of a dash and of the gap after it.
-const DASHES: [(i32, i32); 4] = [(1_000_000, 0), (10, 5), (2, 4), (18, 4)];
+/// Length of a dash and of the gap after it. Each has less ink than the one before: what it is drawn over shows in its gaps.
+const DASHES: [(i32, i32); COLOURS.len()] =
+    [(1_000_000, 0), (18, 4), (12, 6), (6, 4), (8, 8), (4, 6), (2, 4), (2, 8)];
 const INK: RGBColor = RGBColor(31, 41, 51);
 const GRID: RGBColor = RGBColor(228, 231, 235);
 
@@ -86,7 +90,11 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
     let root = SVGBackend::with_string(text, (width, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let style = |size: u32| (FONT, size).into_font().color(&INK);
-    root.draw(&Text::new(shortened(&chart.title, width / 11), (20, 14), style(20)))?;
+    // A long title has smaller letters rather than a gap.
+    let room = width - 40;
+    let (size, most) =
+        if chart.title.chars().count() > (room / 9) as usize { (15, room / 7) } else { (20, room / 9) };
+    root.draw(&Text::new(shortened(&chart.title, most), (20, 14), style(size)))?;
     root.draw(&Text::new(
         shortened(&chart.note, width / LETTER),
         (20, i32::try_from(height)? - 24),
@@ -97,11 +105,13 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
     for ((series, look), number) in named.zip(0..) {
         let y = 64 + i32::try_from(LINE)? * number;
         root.draw(&line_of(vec![(left, y + 6), (left + 30, y + 6)], look))?;
-        root.draw(&(EmptyElement::at((left + 15, y + 6)) + Polygon::new(corners(look), look.0.filled())))?;
+        let (inside, outline) = mark(look);
+        root.draw(&(EmptyElement::at((left + 15, y + 6)) + inside + outline))?;
         let name = shortened(&series.name, (legend_width - 54) / LETTER);
         root.draw(&Text::new(name, (left + 38, y), style(13)))?;
     }
-    let area = root.margin(48, 32, 12, legend_width);
+    let unnamed = chart.series.iter().all(|series| series.name.is_empty());
+    let area = root.margin(48, 32, 12, if unnamed { 20 } else { legend_width });
     let ends = |values: &mut dyn Iterator<Item = f64>| {
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
     };
@@ -113,54 +123,68 @@ fn draw(chart: &Chart, text: &mut String) -> Result<(), Box<dyn std::error::Erro
         let half = p.2.unwrap_or(0.0);
         [(p.1 - half).max(bottom), p.1 + half]
     }));
-    let edge = if chart.categories.is_some() { 0.5 } else { ((right - left) * 0.04).max(1e-9) };
+    let edge = if chart.categories.is_some() || left == 0.0 && right == 0.0 {
+        0.5
+    } else if right > left {
+        (right - left) * 0.04
+    } else {
+        left.abs() / 2.0
+    };
     let mut builder = ChartBuilder::on(&area);
     builder.x_label_area_size(48).y_label_area_size(76);
     let logarithmic = !chart.linear_y && least > 0.0 && high > least * LOGARITHMIC;
     let floor = if low > 0.0 { low } else { least } / 1.5;
-    let amounts = low.min(0.0)..(high + (high - low.min(0.0)) * 0.05).max(1e-9);
-    let (x, y) = (left - edge..right + edge, (floor..high * 1.5).log_scale());
+    let top = high + (high - low.min(0.0)) * 0.05;
+    let amounts = low.min(0.0)..if top > 0.0 { top } else { 1.0 };
+    let x = left - edge..right + edge;
     let log_x = (left / 1.5..right * 1.5).log_scale();
+    let log_y = (floor..high * 1.5).log_scale();
+    let counts = points().all(|p| p.0.fract() == 0.0);
+    let step_x = if chart.categories.is_some() { 1.0 } else { step(&x, 10, counts) };
+    let step_y = step(&amounts, 8, false);
+    let (at_x, at_y) = (multiples(&x, step_x), multiples(&amounts, step_y));
+    let (x, y) = (Ticked::new(x, at_x), Ticked::new(amounts, at_y));
+    let (by_x, by_y) = (|at: &f64| label(*at, step_x), |at: &f64| label(*at, step_y));
+    let any = |at: &f64| number(*at);
     match (chart.logarithmic_x && left > 0.0, logarithmic) {
-        (false, false) => lines(chart, &mut builder.build_cartesian_2d(x, amounts)?, bottom)?,
-        (false, true) => lines(chart, &mut builder.build_cartesian_2d(x, y)?, floor)?,
-        (true, false) => lines(chart, &mut builder.build_cartesian_2d(log_x, amounts)?, bottom)?,
-        (true, true) => lines(chart, &mut builder.build_cartesian_2d(log_x, y)?, floor)?,
+        (false, false) => lines(chart, &mut builder.build_cartesian_2d(x, y)?, (&by_x, &by_y), bottom)?,
+        (false, true) => lines(chart, &mut builder.build_cartesian_2d(x, log_y)?, (&by_x, &any), floor)?,
+        (true, false) => lines(chart, &mut builder.build_cartesian_2d(log_x, y)?, (&any, &by_y), bottom)?,
+        (true, true) => lines(chart, &mut builder.build_cartesian_2d(log_x, log_y)?, (&any, &any), floor)?,
     }
     root.present()?;
     Ok(())
 }
 
+/// What stands at the ticks of x and y.
+type Labels<'a> = (&'a dyn Fn(&f64) -> String, &'a dyn Fn(&f64) -> String);
 type Context<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
 
 fn lines<X, Y>(
     chart: &Chart,
     context: &mut Context<'_, '_, X, Y>,
+    (amounts, y_label): Labels<'_>,
     floor: f64,
 ) -> Result<(), Box<dyn std::error::Error>>
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    let whole = chart.series.iter().flat_map(|s| &s.points).all(|p| p.0.fract() == 0.0);
-    let amounts = |x: &f64| if whole && x.fract() != 0.0 { String::new() } else { number(*x) };
     let names = |x: &f64| {
-        let near = (x - x.round()).abs() < 1e-6;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small index")]
         let name = chart.categories.iter().flatten().nth(x.round().max(0.0) as usize);
-        if near && *x > -0.5 { name.cloned().unwrap_or_default() } else { String::new() }
+        name.cloned().unwrap_or_default()
     };
-    let label: &dyn Fn(&f64) -> String = if chart.categories.is_some() { &names } else { &amounts };
-    let count = chart.categories.as_ref().map_or(10, |names| 2 * names.len() + 1);
+    let x_label = if chart.categories.is_some() { &names } else { amounts };
     context
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .bold_line_style(GRID)
         .axis_style(INK)
-        .x_labels(count)
+        .x_labels(10)
         .y_labels(8)
-        .x_label_formatter(&label)
-        .y_label_formatter(&|y| number(*y))
+        .x_label_formatter(&x_label)
+        .y_label_formatter(&y_label)
         .x_desc(chart.x.clone())
         .y_desc(chart.y.clone())
         .axis_desc_style((FONT, 15).into_font().color(&INK))
@@ -179,24 +203,28 @@ where
             context.draw_series([line_of(points.iter().map(|p| (p.0, p.1)).collect(), look)])?;
         }
         let bars = points.iter().filter_map(|&(x, y, half)| Some((x, y, half?)));
-        context.draw_series(bars.map(|(x, y, half)| {
-            ErrorBar::new_vertical(x, (y - half).max(floor), y, y + half, colour.filled(), 8)
+        for (x, low, high) in bars.map(|(x, y, half)| (x, (y - half).max(floor), y + half)) {
+            let end = |y| EmptyElement::at((x, y)) + PathElement::new(vec![(-4, 0), (4, 0)], colour);
+            context.draw_series([PathElement::new(vec![(x, low), (x, high)], colour)])?;
+            context.draw_series([low, high].map(end))?;
+        }
+        context.draw_series(points.iter().map(|p| {
+            let (inside, outline) = mark(look);
+            EmptyElement::at((p.0, p.1)) + inside + outline
         }))?;
-        context.draw_series(
-            points
-                .iter()
-                .map(|p| EmptyElement::at((p.0, p.1)) + Polygon::new(corners(look), colour.filled())),
-        )?;
     }
     Ok(())
 }
 
 /// Colour and dashes.
 type Look = (RGBColor, (i32, i32));
+/// Of a mark, from its middle.
+type Corner = (i32, i32);
 
-/// Of one line after the other.
+/// Of one line after the other: the first eight differ in both, all in one of them.
 fn looks() -> impl Iterator<Item = Look> {
-    DASHES.into_iter().flat_map(|dash| COLOURS.map(|colour| (colour, dash)))
+    let all = COLOURS.len();
+    (0..MOST).map(move |n| (COLOURS[n % all], DASHES[(n + n / all) % all]))
 }
 
 fn line_of<P: Clone>(
@@ -206,14 +234,22 @@ fn line_of<P: Clone>(
     DashedPathElement::new(points, dash, gap, colour.stroke_width(2))
 }
 
-/// The corners of a mark, another one for each of the [`DASHES`]: a disc, a triangle, a diamond, a square.
-fn corners((_, dash): Look) -> Vec<(i32, i32)> {
-    match DASHES.iter().position(|d| *d == dash) {
-        Some(1) => vec![(0, -6), (6, 5), (-6, 5)],
-        Some(2) => vec![(0, -6), (6, 0), (0, 6), (-6, 0)],
-        Some(3) => vec![(-4, -4), (4, -4), (4, 4), (-4, 4)],
-        _ => vec![(0, -4), (3, -3), (4, 0), (3, 3), (0, 4), (-3, 3), (-4, 0), (-3, -3)],
-    }
+/// A mark, another one for each of the [`DASHES`]. All but the first are almost hollow, so that those below show.
+fn mark((colour, dash): Look) -> (Polygon<Corner>, PathElement<Corner>) {
+    let number = DASHES.iter().position(|d| *d == dash).unwrap_or(0);
+    let mut corners = match number {
+        0 => vec![(0, -3), (2, -2), (3, 0), (2, 2), (0, 3), (-2, 2), (-3, 0), (-2, -2)],
+        1 => vec![(0, -7), (6, 5), (-6, 5)],
+        2 => vec![(0, -8), (8, 0), (0, 8), (-8, 0)],
+        3 => vec![(-5, -5), (5, -5), (5, 5), (-5, 5)],
+        4 => vec![(0, 7), (6, -5), (-6, -5)],
+        5 => vec![(0, -7), (5, -5), (7, 0), (5, 5), (0, 7), (-5, 5), (-7, 0), (-5, -5)],
+        6 => vec![(7, 0), (-5, 6), (-5, -6)],
+        _ => vec![(-7, 0), (5, 6), (5, -6)],
+    };
+    corners.push(corners[0]);
+    let inside = colour.mix(if number == 0 { 1.0 } else { 0.15 }).filled();
+    (Polygon::new(corners.clone(), inside), PathElement::new(corners, colour.stroke_width(2)))
 }
 
 /// So many letters at most; what is left out is in the middle, where lists of values differ least.
@@ -224,18 +260,6 @@ fn shortened(text: &str, most: u32) -> String {
     }
     let (head, tail) = (most * 2 / 3, most - most * 2 / 3 - 1);
     text.chars().take(head).chain(['…']).chain(text.chars().skip(letters - tail)).collect()
-}
-
-/// With about three digits that mean something.
-fn number(x: f64) -> String {
-    match x.abs() {
-        s if s >= 1e6 => format!("{:.3}M", x / 1e6).replace(".000M", "M").replace("00M", "M"),
-        s if s >= 100.0 => format!("{x:.0}"),
-        _ => {
-            let text = format!("{x:.3}");
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
-    }
 }
 
 #[cfg(test)]
@@ -319,9 +343,11 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_its_own_look() {
+    fn every_line_has_its_own_look_and_those_beside_it_other_dashes_and_marks() {
         let all: std::collections::BTreeSet<String> = looks().map(|look| format!("{look:?}")).collect();
         assert_eq!(all.len(), MOST);
+        let first: std::collections::BTreeSet<_> = looks().take(COLOURS.len()).map(|look| look.1).collect();
+        assert_eq!(first.len(), COLOURS.len());
     }
 
     #[test]
@@ -334,14 +360,11 @@ mod tests {
         let whole = "a-name-of-forty-letters-fits-into-it-whole";
         assert!(with(whole.into()).contains(whole));
         assert!(with("x".repeat(300)).contains("…x"));
+        let mut titled = chart(1);
+        titled.title = "a title of ninety letters ".repeat(4);
+        assert!(svg(&titled).unwrap().contains(titled.title.trim()));
         assert_eq!(shortened("abcdefghij", 7), "abcd…ij");
         let tall = svg(&chart(32)).unwrap();
         assert!(tall.contains("height=\"800\""), "{}", &tall[..120]);
-    }
-
-    #[test]
-    fn numbers_of_axes_are_short() {
-        let texts = [0.0, 0.05, 2.0, 12.5, 1234.0, 2_500_000.0].map(number);
-        assert_eq!(texts, ["0", "0.05", "2", "12.5", "1234", "2.5M"]);
     }
 }

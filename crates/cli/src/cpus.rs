@@ -33,7 +33,7 @@ pub(crate) struct CpusArgs {
     /// The process to look at [default: this one, and so whatever is started from the same shell]
     #[arg(long, value_name = "PID", value_parser = process_number)]
     pid: Option<u32>,
-    /// The same
+    /// The process to look at, as --pid
     #[arg(value_name = "PID", value_parser = process_number, conflicts_with = "pid")]
     process: Option<u32>,
     /// Report again every second until Ctrl-C

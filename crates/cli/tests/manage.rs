@@ -327,6 +327,25 @@ fn a_directory_without_a_journal_is_said_to_be_one_and_not_made() {
 }
 
 #[test]
+fn the_journal_of_a_simulated_host_goes_once_it_was_looked_at() {
+    let place = Place::new();
+    place.file(
+        "corefit.toml",
+        "machine = \"sim:host.toml\"\nmetrics = \"off\"\n[policy]\nsize = \"vcpu-bal\"\n",
+    );
+    let args = ["manage", "--config", "corefit.toml", "--apply", "--state", "state", "--for", "10s"];
+    let killed = place.command(&args).env("COREFIT_TEST_KILL_AT", "journal-written:2").output().unwrap();
+    assert_eq!(killed.status.code(), None, "it was killed: {}", said(&killed));
+    let error = place.error(&["restore", "--state", "state", "--machine", "sim:host.toml"]);
+    assert!(error.contains("nothing to put back") && place.path("state/journal").exists(), "{error}");
+    let output = place.corefit(&["restore", "--state", "state"]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(told.contains("sim:host.toml: ended with the daemon") && told.contains("removed"), "{told}");
+    assert!(!place.path("state/journal").exists());
+}
+
+#[test]
 fn guarantees_and_limits_that_cannot_all_hold_are_said() {
     let place = Place::new();
     let config = "machine = \"sim:host.toml\"\nmetrics = \"off\"\ntell = false\n\

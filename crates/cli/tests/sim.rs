@@ -94,7 +94,14 @@ fn a_sweep_is_drawn() {
     let output = sim("s.toml", SCENARIO, &["--runs", "2", "--plot", file]);
     assert!(output.status.success(), "{output:?}");
     let picture = std::fs::read_to_string(file).unwrap();
-    assert!(picture.contains("vm.a.vcpus") && picture.contains("marks per second"), "{picture}");
+    assert!(picture.contains("vm.a.vcpus"), "{picture}");
+    assert!(picture.contains("marks per second, mean over 2 VMs"), "{picture}");
+    let slices = SCENARIO.replace("vcpus = [1, 2]", "vcpus = 1\nfair_slice = [\"500us\", \"3ms\"]");
+    let output =
+        sim("s.toml", &slices, &["--runs", "2", "--plot", file, "--vm", "a-1", "--set", "scheduler=eevdf"]);
+    assert!(output.status.success(), "{output:?}");
+    let picture = std::fs::read_to_string(file).unwrap();
+    assert!(picture.contains("vm.a.fair_slice, ms") && !picture.contains("mean over"), "{picture}");
     let output = sim("s.toml", SCENARIO, &["--plot", file, "--y", "speed"]);
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));

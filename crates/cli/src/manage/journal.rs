@@ -107,6 +107,12 @@ impl Journal {
         Ok(read(dir)?.map(|content| (content.machine.clone(), count(&content))))
     }
 
+    /// Takes it away, for there is nothing that it could be for.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        fs::remove_file(file(&self.dir))?;
+        File::open(&self.dir)?.sync_all()
+    }
+
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.content.entries
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use corefit_core::machine::MachineError;
 
 use super::alone::Alone;
@@ -41,10 +41,19 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let none = of_journal.is_none();
     let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
-    if machine.clock().is_none() {
-        bail!("--machine {name}: ended with the daemon; there is nothing to put back");
-    }
     let open = || Journal::open(&state, &name, &boot(true));
+    if machine.clock().is_none() {
+        if args.machine.is_some() {
+            bail!("--machine {name}: ended with the daemon; there is nothing to put back");
+        }
+        open()?.remove().with_context(|| format!("{}: its journal stays", state.display()))?;
+        show!(
+            "{}: ended with the daemon, so there is nothing to put back; the journal in {} is removed",
+            crate::printable::text(&name),
+            state.display()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
     let journal = if none { None } else { Some(open()?) };
     if none {
         tell!(

@@ -66,11 +66,29 @@ fn line_of<'p>(point: &'p Point<'_>, x: &str) -> Vec<&'p str> {
     point.sets.iter().filter(|(key, _)| key != x).map(|(_, value)| value.as_str()).collect()
 }
 
-/// `8`, `0.5`, or the seconds of `10ms`.
-fn amount(value: &str) -> Option<f64> {
-    let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let with = |(unit, scale): &(&str, f64)| Some(value.strip_suffix(unit)?.parse::<f64>().ok()? * scale);
-    value.parse().ok().or_else(|| units.iter().find_map(with)).filter(|x: &f64| x.is_finite())
+/// Of times, as in scenarios and as people write them, in ns.
+const UNITS: [(&str, &str, f64); 4] =
+    [("ns", "ns", 1.0), ("us", "µs", 1e3), ("ms", "ms", 1e6), ("s", "s", 1e9)];
+
+/// `8`, `0.5`, or the ns of `10ms`; and whether it is such a time.
+fn amount(value: &str) -> Option<(f64, bool)> {
+    let with =
+        |(unit, _, ns): &(&str, &str, f64)| Some((value.strip_suffix(unit)?.parse::<f64>().ok()? * ns, true));
+    let number = value.parse().ok().map(|number| (number, false));
+    number.or_else(|| UNITS.iter().find_map(with)).filter(|(x, _)| x.is_finite())
+}
+
+/// The values of an axis as amounts, if all are, and the unit if they are times: the greatest of which one has 1.
+fn amounts(values: &[String]) -> Option<(Vec<f64>, Option<&'static str>)> {
+    let all: Vec<(f64, bool)> = values.iter().map(|v| amount(v)).collect::<Option<_>>()?;
+    if all.iter().all(|(_, time)| !time) {
+        return Some((all.into_iter().map(|(x, _)| x).collect(), None));
+    }
+    // Without a unit among times: seconds.
+    let ns: Vec<f64> = all.into_iter().map(|(x, time)| if time { x } else { x * 1e9 }).collect();
+    let most = ns.iter().copied().fold(0.0, f64::max);
+    let (_, name, unit) = UNITS.into_iter().rev().find(|(.., unit)| most >= *unit).unwrap_or(UNITS[0]);
+    Some((ns.into_iter().map(|x| x / unit).collect(), Some(name)))
 }
 
 /// The picture, and what is not in it.
@@ -90,9 +108,11 @@ pub(super) fn draw(
         None if runs_have(TOOK) => TOOK,
         None => MARKS,
     };
-    let amounts: Option<Vec<f64>> = values.iter().map(|v| amount(v)).collect();
+    let (amounts, unit) = amounts(values).unzip();
     let mut series: Vec<Series> = vec![];
     let mut left_out = 0;
+    // The fewest and the most that a number is the mean of.
+    let mut vms = (usize::MAX, 0);
     for (point, runs) in points.iter().zip(runs) {
         let mut x = 0.0;
         for (k, value) in &point.sets {
@@ -111,7 +131,11 @@ pub(super) fn draw(
         });
         let number = |run| match host {
             Some(host) => Some((host.of)(run)),
-            None => of_run(run, metric, wanted.vm),
+            None => {
+                let of = of_run(run, metric, wanted.vm)?;
+                vms = (vms.0.min(of.len()), vms.1.max(of.len()));
+                Mean::of(of).map(|mean| mean.mean)
+            }
         };
         let each: Option<Vec<f64>> = runs.iter().map(number).collect();
         match each.and_then(Mean::of) {
@@ -126,8 +150,8 @@ pub(super) fn draw(
     chart::svg(&Chart {
         title: title.into(),
         note,
-        x: key.clone(),
-        y: host.map_or(METRICS[metric].meaning, |host| host.meaning).into(),
+        x: unit.flatten().map_or(key.clone(), |unit| format!("{key}, {unit}")),
+        y: host.map_or_else(|| METRICS[metric].meaning.to_owned() + &over(vms), |host| host.meaning.into()),
         categories: amounts.is_none().then(|| values.clone()),
         logarithmic_x: false,
         linear_y: false,
@@ -135,13 +159,21 @@ pub(super) fn draw(
     })
 }
 
-/// The mean over the VMs that have the number at all; `None` if one of them did not come to it.
-fn of_run(run: &Run, metric: usize, vm: Option<&str>) -> Option<f64> {
+/// Of how many VMs a number is the mean, in words.
+fn over(vms: (usize, usize)) -> String {
+    match vms {
+        (_, 0 | 1) => String::new(),
+        (least, most) if least == most => format!(", mean over {most} VMs"),
+        (least, most) => format!(", mean over {least} to {most} VMs"),
+    }
+}
+
+/// Of the VMs that have the number at all; `None` if one of them did not come to it.
+fn of_run(run: &Run, metric: usize, vm: Option<&str>) -> Option<Vec<f64>> {
     let chosen = run.vms.iter().filter(|v| vm.is_none_or(|prefix| v.name.starts_with(prefix)));
     // Programs without an end have no time that they take.
     let chosen = chosen.filter(|v| metric != TOOK || !v.finished || v.values[TOOK].is_some());
-    let values: Option<Vec<f64>> = chosen.map(|v| v.values[metric]).collect();
-    Mean::of(values?).map(|mean| mean.mean)
+    chosen.map(|v| v.values[metric]).collect()
 }
 
 #[cfg(test)]
@@ -169,8 +201,23 @@ mod tests {
 
     #[test]
     fn times_are_amounts() {
-        assert_eq!(amount("10ms"), Some(0.01));
-        assert_eq!(amount("0.5"), Some(0.5));
+        assert_eq!(amount("10ms"), Some((1e7, true)));
+        assert_eq!(amount("0.5"), Some((0.5, false)));
         assert_eq!(amount("ticket"), None);
+    }
+
+    #[test]
+    fn an_axis_of_times_has_the_unit_of_the_longest() {
+        let of = |values: &[&str]| amounts(&axis("slice", values).1);
+        assert_eq!(of(&["100us", "300us", "3ms"]), Some((vec![0.1, 0.3, 3.0], Some("ms"))));
+        assert_eq!(of(&["0", "50us"]), Some((vec![0.0, 50.0], Some("µs"))));
+        assert_eq!(of(&["2", "0.5"]), Some((vec![2.0, 0.5], None)));
+        assert_eq!(of(&["2ms", "ticket"]), None);
+    }
+
+    #[test]
+    fn a_mean_names_how_many_vms_it_is_of() {
+        let texts = [(usize::MAX, 0), (1, 1), (4, 4), (1, 8)].map(over);
+        assert_eq!(texts, ["", "", ", mean over 4 VMs", ", mean over 1 to 8 VMs"]);
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Row {
     pub(super) vcpus: usize,
     /// In words.
     pub(super) place: String,
+    /// Whether it stands on some pCPUs: not if it may run anywhere.
+    pub(super) drawn: bool,
 }
 
 impl Guests {
@@ -58,6 +60,7 @@ impl Guests {
                 name: vm.name.clone(),
                 vcpus: vm.width(),
                 place: place(&sets, &loose),
+                drawn: !sets.is_empty(),
             });
         }
         guests

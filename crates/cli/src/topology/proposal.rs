@@ -25,6 +25,8 @@ pub(super) struct Proposal {
     /// Of each VM, and as commands.
     changes: Vec<Vec<Change>>,
     commands: Vec<Vec<String>>,
+    /// Of each VM, the configuration that its commands are lines of, if they are not for a shell.
+    lines_of: Vec<Option<String>>,
     follows: Vec<Follows>,
 }
 
@@ -42,9 +44,19 @@ impl Proposal {
         };
         let changes: Vec<_> = subject.vms.iter().zip(&placement.vms).zip(&problem.vms).map(one).collect();
         let commands = subject.vms.iter().zip(&changes).map(|(vm, changes)| commands(vm, changes)).collect();
+        let configured = |vm: &Vm| (vm.manager == Manager::Xen && !vm.running).then(|| vm.place.file.clone());
+        let lines_of = subject.vms.iter().map(configured).collect();
         let uncounted = subject.uncounted.clone();
-        let mut found =
-            Proposal { policy, uncounted, problem, placement, changes, commands, follows: Vec::new() };
+        let mut found = Proposal {
+            policy,
+            uncounted,
+            problem,
+            placement,
+            changes,
+            commands,
+            lines_of,
+            follows: Vec::new(),
+        };
         if found.commands.iter().any(|commands| !commands.is_empty()) {
             found.follows = follows(subject, &found.applied(subject));
         }
@@ -90,7 +102,8 @@ impl Proposal {
             let why = self.uncounted.as_deref().unwrap_or(UNSEEN);
             wrap(&mut out, "", 4, &format!("classes of VMs are unknown where none is named: {why}"), width);
         }
-        for ((vm, placed), commands) in self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands) {
+        let vms = self.problem.vms.iter().zip(&self.placement.vms).zip(&self.commands).zip(&self.lines_of);
+        for (((vm, placed), commands), lines_of) in vms {
             out.push('\n');
             let class = match vm.class.origin {
                 Origin::Unknown if told_once(vm) || vm.stays => String::new(),
@@ -103,8 +116,9 @@ impl Proposal {
                 let text = format!("{} on {set}: {}", named("vCPU", &vcpus), seat.why);
                 wrap(&mut out, "  ", 6, &printable::text(&text), width);
             }
+            let before = lines_of.as_ref().map_or("$".into(), |file| format!("in {file}:"));
             for command in commands {
-                out.push_str(&format!("  $ {}\n", printable::text(command)));
+                out.push_str(&format!("  {} {}\n", printable::text(&before), printable::text(command)));
             }
             for [found, cure] in self.follows_of(vm).map(Follows::lines) {
                 wrap(&mut out, "  ", 4, &found, width);

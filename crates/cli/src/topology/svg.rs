@@ -36,7 +36,10 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
     let rows: Vec<String> = guests
         .rows
         .iter()
-        .map(|row| format!("{} ({}): {}", printable::text(&row.name), row.tag, row.place))
+        .map(|row| {
+            let not = if row.drawn { "" } else { " (not drawn)" };
+            format!("{} ({}): {}{not}", printable::text(&row.name), row.tag, row.place)
+        })
         .collect();
     let title = topology.summary();
     let longest =
@@ -59,13 +62,14 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
     );
     let mut y = top + body.size.1 + GAP + 14.0;
     for (number, row) in rows.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        out += &format!(
-            "<rect x=\"{GAP}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{:.0}\" y=\"{y:.0}\">{}</text>\n",
-            y - 10.0,
-            GAP + 18.0,
-            printable::markup(row)
-        );
+        if guests.rows[number].drawn {
+            let colour = COLOURS[number % COLOURS.len()];
+            out += &format!(
+                "<rect x=\"{GAP}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>",
+                y - 10.0
+            );
+        }
+        out += &format!("<text x=\"{:.0}\" y=\"{y:.0}\">{}</text>\n", GAP + 18.0, printable::markup(row));
         y += LEGEND;
     }
     for word in words {

@@ -134,5 +134,10 @@ fn drawings_fit_their_width_and_pictures_are_xml() {
         for row in &guests.rows {
             assert!(picture.contains(&format!("({}): ", row.tag)), "{}", row.name);
         }
+        // Who stands nowhere has no colour below.
+        let squares = picture.matches("width=\"12\" height=\"12\"").count();
+        assert_eq!(squares, guests.rows.iter().filter(|row| row.drawn).count(), "{case}");
+        let anywhere = guests.rows.iter().filter(|row| row.name == "Domain-0").count();
+        assert_eq!(picture.matches("anywhere (not drawn)").count(), anywhere, "{case}");
     }
 }

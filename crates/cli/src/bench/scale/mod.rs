@@ -63,6 +63,8 @@ struct Document {
     command: Vec<String>,
     /// `real` or `simulated`.
     vms: &'static str,
+    /// What was simulated: the program of that name in the simulator's library.
+    simulated: Option<String>,
     /// Why not real ones.
     why: Option<String>,
     pcpus: u32,
@@ -102,12 +104,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         picture::check(file).context("--svg")?;
     }
     let measured = if args.simulate { Err("--simulate".to_owned()) } else { real::cells(args)? };
-    let (vms, why, pcpus, cells) = match measured {
-        Ok((pcpus, cells)) => ("real", None, pcpus, cells),
-        Err(why) => ("simulated", Some(why), args.pcpus, simulated::cells(args)?),
+    let (vms, simulated, why, pcpus, cells) = match measured {
+        Ok((pcpus, cells)) => ("real", None, None, pcpus, cells),
+        Err(why) => {
+            let program = simulated::program(&args.command)?;
+            let cells = simulated::cells(program, args)?;
+            ("simulated", Some(program.to_owned()), Some(why), args.pcpus, cells)
+        }
     };
     ensure!(!cells.is_empty(), "nothing was measured");
-    let document = Document { bench: "scale", command: args.command.clone(), vms, why, pcpus, cells };
+    let command = args.command.clone();
+    let document = Document { bench: "scale", command, vms, simulated, why, pcpus, cells };
     if args.json {
         show!("{}", serde_json::to_string_pretty(&document)?);
     } else {
@@ -136,7 +143,21 @@ fn heading(vms: u32) -> String {
 }
 
 fn title(document: &Document) -> String {
-    format!("{}: seconds, {} VMs on {} pCPUs", document.command.join(" "), document.vms, document.pcpus)
+    let pcpus = document.pcpus;
+    match &document.simulated {
+        None => format!("{}: seconds, {} VMs on {pcpus} pCPUs", document.command.join(" "), document.vms),
+        Some(program) => format!(
+            "\"{program}\" of the simulator's library (nothing was measured): simulated seconds on {pcpus} pCPUs"
+        ),
+    }
+}
+
+/// Of the command, what a simulation has not looked at.
+fn ignored(document: &Document) -> Option<String> {
+    let program = document.simulated.as_ref()?;
+    let command = document.command.join(" ");
+    (command != *program)
+        .then(|| format!("of {command} only the name counts: path and arguments are ignored"))
 }
 
 fn text(document: &Document) -> String {
@@ -152,12 +173,13 @@ fn text(document: &Document) -> String {
         let cells = columns.iter().map(|vms| bounded(of(vms).and_then(Cell::median), seconds));
         table.row(std::iter::once(vcpus.to_string()).chain(cells).collect());
     }
-    let why = document.why.as_ref().map(|why| format!("Simulated: {why}.\n")).unwrap_or_default();
+    let ignored = ignored(document).map(|ignored| format!("; {ignored}")).unwrap_or_default();
+    let why = document.why.as_ref().map(|why| format!("Simulated: {why}{ignored}.\n")).unwrap_or_default();
     format!(
-        "{}\n\n{}\nMedians; with several VMs until the last one was ready; host: on as many pCPUs. {}\n{why}",
+        "{}\n\n{}\nMedians; with several VMs until the last one was ready; host: on as many pCPUs.{}\n{why}",
         title(document),
         table.render(),
-        if document.vms == "real" { "The VMs' CPUs are emulated." } else { "Nothing was measured." },
+        if document.vms == "real" { " The VMs' CPUs are emulated." } else { "" },
     )
 }
 
@@ -171,9 +193,11 @@ fn drawing(document: &Document) -> Result<String> {
         Series { name: heading(*vms), points: of.filter_map(point).collect() }
     };
     let cut = document.cells.iter().filter(|c| c.median().is_some_and(|v| v.bound != Bound::Exact)).count();
+    let cut = (cut > 0).then(|| format!("{cut} left out that were cut off"));
+    let notes: Vec<String> = [Some("medians".into()), cut, ignored(document)].into_iter().flatten().collect();
     chart::svg(&Chart {
         title: title(document),
-        note: if cut == 0 { "medians".into() } else { format!("medians; {cut} left out that were cut off") },
+        note: notes.join("; "),
         x: "vCPUs and threads".into(),
         y: "seconds".into(),
         categories: None,
@@ -203,6 +227,7 @@ mod tests {
             bench: "scale",
             command: vec!["lu".into(), "S".into()],
             vms: "simulated",
+            simulated: Some("lu".into()),
             why: Some("no VMs".into()),
             pcpus: 4,
             cells,
@@ -214,8 +239,12 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.ends_with("Simulated: no VMs.\n"), "{text}");
+        let what = "\"lu\" of the simulator's library (nothing was measured): simulated seconds on 4 pCPUs\n";
+        assert!(text.starts_with(what), "{text}");
+        let ignored = "of lu S only the name counts: path and arguments are ignored";
+        assert!(text.ends_with(&format!("Simulated: no VMs; {ignored}.\n")), "{text}");
         let picture = drawing(&document).unwrap();
         assert!(picture.contains("1 left out that were cut off") && picture.contains("2 VMs"));
+        assert!(picture.contains("simulator") && picture.contains(ignored), "{picture}");
     }
 }

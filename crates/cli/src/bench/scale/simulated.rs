@@ -16,12 +16,16 @@ fn scenario(program: &str, pcpus: u32, vms: u32, vcpus: u32, limit: u32) -> Stri
     )
 }
 
-pub(super) fn cells(args: &Args) -> Result<Vec<Cell>> {
-    let name = args.command.first().map(Path::new).and_then(Path::file_name).and_then(|n| n.to_str());
-    let name = name.filter(|name| library(name).is_some()).with_context(|| {
+/// The library's program of a command's name.
+pub(super) fn program(command: &[String]) -> Result<&str> {
+    let name = command.first().map(Path::new).and_then(Path::file_name).and_then(|n| n.to_str());
+    name.filter(|name| library(name).is_some()).with_context(|| {
         let known = NAMES.join(", ");
-        format!("{}: the simulator's library has no such program; it has {known}", args.command[0])
-    })?;
+        format!("{}: the simulator's library has no such program; it has {known}", command[0])
+    })
+}
+
+pub(super) fn cells(name: &str, args: &Args) -> Result<Vec<Cell>> {
     let mut points = vec![];
     for &vcpus in &args.vcpus {
         // On the host: alone, with as many pCPUs as threads.
