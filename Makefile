@@ -26,7 +26,8 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-# The measurement behind every number in docs/measured.md; some hours on 2 CPUs, on a quiet machine.
+# The measurement behind the picture and the first table of docs/measured.md, where the other numbers have their commands beside them; some
+# hours on 2 CPUs, on a quiet machine.
 bench: build
 	scripts/install-apps
 	target/release/corefit bench overcommit --svg docs/overcommit.svg | tee build/overcommit.txt

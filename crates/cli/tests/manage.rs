@@ -114,6 +114,10 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
             "corefit.toml, line 4, key policy.reserved: the host has no pCPU 4-9",
         ),
         (
+            "apply = true\nmachine = \"sim:host.toml\"\nstate = \"host.toml/state\"\n",
+            "corefit.toml, line 3, key state: host.toml/state: cannot be written, so nothing is changed",
+        ),
+        (
             "[policy]\nvm = [{ name = \"a\", min = -1 }]\n",
             "corefit.toml, line 2, key policy.vm[0].min: -1 cannot be; give ",
         ),
@@ -315,6 +319,23 @@ fn the_status_is_there_without_apply_too_and_its_socket_goes_with_the_daemon() {
     daemon.end();
     assert_eq!(status().status.code(), Some(1));
     assert!(!place.path("state/status.sock").exists());
+}
+
+#[test]
+fn an_address_of_metrics_that_is_taken_is_said_with_place_and_remedy_and_who_changes_no_host_takes_none() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!("machine = \"sim:host.toml\"\nmetrics = \"{}\"\n", taken.local_addr().unwrap());
+    let log = place.log(&config, &["--for", "1s"]);
+    for part in ["no metrics why=", "corefit.toml, line 2, key metrics: ", "127.0.0.1:PORT' or 'off'"] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+    for args in [&["--for", "1s"][..], &["--apply", "--state", "state", "--for", "1s"]] {
+        let log = place.log("machine = \"sim:host.toml\"\n", args);
+        assert!(!log.contains("metrics"), "{log}");
+    }
+    let log = place.log(&format!("machine = \"{LIVE}\"\n"), &["--state", "state", "--for", "1s"]);
+    assert!(!log.contains("metrics"), "{log}");
 }
 
 #[test]

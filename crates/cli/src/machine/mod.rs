@@ -53,8 +53,13 @@ impl MachineArg {
         if self.machine != "host" {
             return self;
         }
-        let answers = libvirt::open("", libvirt::Options::default()).observe().is_ok();
-        MachineArg::named(if answers { "libvirt" } else { "cgroups" })
+        match libvirt::open("", libvirt::Options::default()).observe() {
+            Ok(_) => MachineArg::named("libvirt"),
+            Err(why) => {
+                without_libvirt(&why);
+                MachineArg::named("cgroups")
+            }
+        }
     }
 
     /// Who decides about a simulated host by its scenario; `None`: nobody, or it is no such host.
@@ -134,11 +139,35 @@ fn host() -> Result<Box<dyn Act>> {
         Ok(first) if first.vms.iter().any(is_vm) => {
             return Ok(Box::new(Observed { machine, first: Some(first) }));
         }
-        // No libvirt, no libvirtd, or an idle one: most machines are no hosts of VMs.
-        Ok(_) | Err(MachineError::Unsupported(_) | MachineError::Gone(_)) => {}
-        Err(why) => tell!("corefit: {why}; control groups are shown instead"),
+        // An idle one: most machines are no hosts of VMs.
+        Ok(_) => {}
+        Err(why) => without_libvirt(&why),
     }
     Ok(Box::new(Cgroups::open(Root::live(), Choice::Usual)?))
+}
+
+/// Says that control groups are taken for this host, and why, unless nothing tells that it has VMs: most machines have neither
+/// libvirt nor any.
+fn without_libvirt(why: &MachineError) {
+    let absent = matches!(why, MachineError::Unsupported(_) | MachineError::Gone(_));
+    if !absent {
+        tell!("corefit: {why}; control groups are taken instead");
+    } else if runs_qemu(&Root::live()) {
+        let insists = "--machine libvirt or libvirt:URI insists";
+        tell!(
+            "corefit: QEMUs run here, but libvirt does not answer ({why}); control groups are taken instead; {insists}"
+        );
+    }
+}
+
+/// Whether some process is a QEMU that emulates a machine, by its name, of which the kernel keeps 15 bytes.
+fn runs_qemu(root: &Root) -> bool {
+    let is_qemu = |pid: &String| {
+        let name = root.read(&format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("qemu-system-") || name.trim_end() == "qemu-kvm"
+    };
+    let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+    root.dirs("/proc").unwrap_or_default().iter().filter(|name| is_pid(name)).any(is_qemu)
 }
 
 /// A machine that was looked at once, to see whether it is the right one.
@@ -224,4 +253,25 @@ fn simulated(file: &Path) -> Result<Box<dyn Act>> {
     Ok(Box::new(
         corefit_sim::SimMachine::new(sim, &name, scenario.agent).counting_caches(scenario.cache_counters),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qemu_is_known_by_its_name_and_nothing_else_is() {
+        let runs = |name: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            for (pid, name) in [("1", "systemd"), ("70", name)] {
+                let process = dir.path().join("proc").join(pid);
+                std::fs::create_dir_all(&process).unwrap();
+                std::fs::write(process.join("comm"), format!("{name}\n")).unwrap();
+            }
+            std::fs::create_dir(dir.path().join("proc/sys")).unwrap();
+            runs_qemu(&Root::at(dir.path()))
+        };
+        assert!(runs("qemu-system-x86") && runs("qemu-kvm"));
+        assert!(!runs("qemu-ga") && !runs("qemu-img") && !runs("bash"));
+    }
 }

@@ -30,8 +30,8 @@ pub(crate) struct Config {
     pub(crate) tell: bool,
     /// The directory of the journal and of the status socket.
     pub(crate) state: PathBuf,
-    /// Where metrics are to be had; `off`: nowhere.
-    metrics: String,
+    /// Where metrics are to be had; `off`: nowhere; `None`: nothing is said of them.
+    metrics: Option<String>,
     /// Which controllers decide, and how.
     pub(crate) policy: Policy,
     /// The file's text, to say where something is.
@@ -41,9 +41,8 @@ pub(crate) struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        let (state, metrics) = (STATE.into(), METRICS.into());
-        let policy = Policy::default();
-        Config { machine: None, apply: false, tell: true, state, metrics, policy, text: String::new() }
+        let (state, policy) = (STATE.into(), Policy::default());
+        Config { machine: None, apply: false, tell: true, state, metrics: None, policy, text: String::new() }
     }
 }
 
@@ -90,7 +89,7 @@ impl Config {
             let line = line_of_key(text, &format!("policy.{}", error.key)).unwrap_or(1);
             bail!("line {line}, key policy.{}: {}", error.key, error.what);
         }
-        if let Err(what) = config.metrics() {
+        if let Err(what) = config.metrics(false) {
             bail!("line {}, key metrics: {what}", line_of_key(text, "metrics").unwrap_or(1));
         }
         if config.state.as_os_str().is_empty() {
@@ -121,6 +120,14 @@ impl Config {
         anyhow!("{place}: {}", why.strip_prefix("--machine ").unwrap_or(&why))
     }
 
+    /// Why something that the configuration names cannot be, with its place if it names it.
+    pub(super) fn of_key(&self, file: Option<&Path>, key: &str, error: anyhow::Error) -> anyhow::Error {
+        if line_of_key(&self.text, key).is_none() {
+            return error;
+        }
+        anyhow!("{}: {error:#}", self.place(file, key))
+    }
+
     /// Where a key is: file, line and key.
     fn place(&self, file: Option<&Path>, key: &str) -> String {
         let file = file.map_or_else(|| "configuration".into(), |file| file.display().to_string());
@@ -128,16 +135,20 @@ impl Config {
         format!("{file}{line}, key {key}")
     }
 
-    /// Where metrics are to be had.
+    /// Where metrics are to be had; `usual`: also where nothing is said of them.
     ///
     /// # Errors
     /// If that is no address.
-    pub(crate) fn metrics(&self) -> Result<Option<SocketAddr>, String> {
-        if self.metrics == "off" {
+    pub(crate) fn metrics(&self, usual: bool) -> Result<Option<SocketAddr>, String> {
+        let said = match &self.metrics {
+            Some(said) => said,
+            None if usual => METRICS,
+            None => "off",
+        };
+        if said == "off" {
             return Ok(None);
         }
-        let address = self.metrics.parse().map(Some);
-        address.map_err(|_| format!("{:?} is no address such as {METRICS:?}, nor \"off\"", self.metrics))
+        said.parse().map(Some).map_err(|_| format!("{said:?} is no address such as {METRICS:?}, nor \"off\""))
     }
 }
 
@@ -171,11 +182,28 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// What stands before the equals sign in the line of this place.
+/// What stands before the equals sign in the line of this place, below the name of its table.
 fn key_at(text: &str, at: usize) -> Option<String> {
-    let line = text.lines().nth(line_of(text, at) - 1)?;
+    let lines: Vec<&str> = text.lines().take(line_of(text, at)).collect();
+    let (line, above) = lines.split_last()?;
     let (key, _) = line.split_once('=')?;
-    Some(key.trim().into())
+    let headers: Vec<_> = above.iter().filter_map(|line| header(line)).collect();
+    let table = headers.last().map_or(String::new(), |last| match last {
+        (name, true) => format!("{name}[{}].", headers.iter().filter(|one| *one == last).count() - 1),
+        (name, false) => format!("{name}."),
+    });
+    Some(format!("{table}{}", key.trim()))
+}
+
+/// The name in a line that begins a table, and whether it is one of a list of tables.
+fn header(line: &str) -> Option<(&str, bool)> {
+    let inner = line.trim().strip_prefix('[')?;
+    let (name, rest) = inner.strip_prefix('[').unwrap_or(inner).split_once(']')?;
+    let (name, list) = (name.trim(), inner.starts_with('['));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let ends = rest.strip_prefix(if list { "]" } else { "" })?.trim_start();
+    let is_header = !name.is_empty() && name.chars().all(plain) && (ends.is_empty() || ends.starts_with('#'));
+    is_header.then_some((name, list))
 }
 
 /// The line of a key such as `policy.vm[2].min`, or of the nearest table above it.
@@ -259,6 +287,14 @@ mod tests {
             ),
             ("[[policy.vm]]\nmin = 1\n", "line 1, key policy.vm[0].name: is missing"),
             ("apply = \n", "line 1, key apply: this is no TOML: "),
+            (
+                "[policy] # all\nsize = \"none\"\nsize = \"none\"\n",
+                "line 3, key policy.size: this is no TOML: duplicate key",
+            ),
+            (
+                "[[policy.vm]]\nname = \"a\"\n[[policy.vm]]\nname = \"b\"\nname = \"c\"\n",
+                "line 5, key policy.vm[1].name: this is no TOML: duplicate key",
+            ),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(start), "{text:?}: {error}");
@@ -266,12 +302,20 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_no_host_has_metrics_only_where_they_are_asked_for() {
+        let had = |text: &str| Config::parse(text).unwrap().metrics(false).unwrap();
+        assert_eq!(had(""), None);
+        assert_eq!(had("metrics = \"off\""), None);
+        assert_eq!(had("metrics = \"127.0.0.1:9464\"").unwrap().port(), 9464);
+    }
+
+    #[test]
     fn without_a_file_nothing_is_applied_and_metrics_stay_on_this_machine() {
         let config = Config::read(None).unwrap();
         assert!(!config.apply);
-        assert!(config.metrics().unwrap().unwrap().ip().is_loopback());
+        assert!(config.metrics(true).unwrap().unwrap().ip().is_loopback());
         assert_eq!(Config::parse("").unwrap(), config);
-        assert_eq!(Config::parse("metrics = \"off\"").unwrap().metrics(), Ok(None));
+        assert_eq!(Config::parse("metrics = \"off\"").unwrap().metrics(true), Ok(None));
         assert!(
             Config::read(Some(Path::new("/nonexistent.toml")))
                 .unwrap_err()

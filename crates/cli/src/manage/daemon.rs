@@ -1,6 +1,7 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,7 +14,7 @@ use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::config::Config;
-use super::log::{Level, log};
+use super::log::{self, Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
 use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
@@ -22,6 +23,8 @@ use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
 /// real machine for so long (a guest's agent takes some seconds to be there again after libvirtd was restarted).
 const LAST_TRIES: u32 = 3;
 const LAST_PATIENCE: Duration = Duration::from_secs(20);
+/// An address for metrics that somebody else has is asked for again after so long.
+const METRICS_AGAIN: Duration = Duration::from_secs(60);
 /// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
 /// What is remembered as said: containers come and go, under ever new names.
@@ -64,6 +67,8 @@ pub(super) struct Daemon<'a> {
     live: bool,
     board: Board,
     _socket: Option<status::Socket>,
+    /// Metrics that could not be had there, and when that is tried again.
+    unserved: Option<(SocketAddr, Instant)>,
     /// What is left to the kernel, as it was said last.
     left: Vec<yields::Yield>,
     told: BTreeSet<String>,
@@ -97,6 +102,7 @@ impl<'a> Daemon<'a> {
             live,
             board,
             _socket: None,
+            unserved: None,
             left,
             told,
             notes,
@@ -117,13 +123,28 @@ impl<'a> Daemon<'a> {
             let why = |error: anyhow::Error| [("why", format!("{error:#}"))];
             served.map_err(|error| log(Level::Warning, "no status", &why(error))).ok()
         });
-        if let Ok(Some(address)) = self.config.metrics() {
-            match metrics::serve(address, &self.board) {
-                Ok(address) => log(Level::Info, "metrics", &[("address", address.to_string())]),
-                Err(error) => log(Level::Warning, "no metrics", &[("why", format!("{error:#}"))]),
-            }
+        // Who changes no host does not take its address from the one who does.
+        if let Ok(Some(address)) = self.config.metrics(self.live && applies) {
+            self.serve_metrics(address, true);
         }
         self
+    }
+
+    /// Has metrics at an address, now or later. `first`: where it cannot be had, that is said.
+    fn serve_metrics(&mut self, address: SocketAddr, first: bool) {
+        self.unserved = None;
+        match metrics::serve(address, &self.board) {
+            Ok(address) => log(Level::Info, "metrics", &[("address", address.to_string())]),
+            Err(error) => {
+                self.unserved = Some((address, Instant::now() + METRICS_AGAIN));
+                if first {
+                    let error = self.config.of_key(self.args.config.as_deref(), "metrics", error);
+                    let remedy = "in the configuration metrics = \"127.0.0.1:PORT\" or \"off\"; tried again each minute";
+                    let fields = [("why", format!("{error:#}")), ("remedy", remedy.into())];
+                    log(Level::Warning, "no metrics", &fields);
+                }
+            }
+        }
     }
 
     /// Goes on until a signal, an error of the controllers, or the end of its time; then puts everything back.
@@ -194,6 +215,9 @@ impl<'a> Daemon<'a> {
     /// One look, and what follows from it; how long to wait then.
     pub(super) fn step(&mut self) -> Result<Duration> {
         self.steps += 1;
+        if let Some((address, _)) = self.unserved.filter(|(_, again)| Instant::now() >= *again) {
+            self.serve_metrics(address, false);
+        }
         let mut snapshot = match self.machine.observe() {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -201,6 +225,9 @@ impl<'a> Daemon<'a> {
                 return Ok(self.config.policy.interval());
             }
         };
+        if !self.live {
+            log::simulated(snapshot.at);
+        }
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
@@ -365,7 +392,8 @@ impl<'a> Daemon<'a> {
         let file = self.args.config.as_deref();
         match read.and_then(|config| super::fits(&config, file, &mut *self.machine).map(|()| config)) {
             Ok(config) => {
-                let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics());
+                let usual = self.live && self.keeper.is_some();
+                let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics(usual));
                 if fixed(&config) != fixed(&self.config) {
                     let what = "machine, apply, state and metrics count from the next start";
                     log(Level::Warning, "configuration", &[("note", what.into())]);
@@ -459,4 +487,31 @@ fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
         ("to", action.to.to_string()),
         ("why", action.why.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::machine::MachineArg;
+
+    #[test]
+    fn an_address_that_somebody_has_is_asked_for_again_when_it_is_time() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let vm = "[[vm]]\nname = \"a\"\nvcpus = 1\nprogram = \"hog\"\n";
+        std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
+        let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
+        let args = ManageArgs { config: None, apply: false, state: None, time: None, machine: None };
+        let mut daemon = Daemon::new(&args, Config::default(), machine, None, false);
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        daemon.serve_metrics(address, true);
+        drop(taken);
+        daemon.step().unwrap();
+        assert!(daemon.unserved.is_some(), "not at each look");
+        daemon.unserved = Some((address, Instant::now()));
+        daemon.step().unwrap();
+        assert!(daemon.unserved.is_none() && TcpStream::connect(address).is_ok());
+    }
 }

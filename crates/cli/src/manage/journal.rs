@@ -161,7 +161,7 @@ impl Journal {
 
 fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!(
-        "{}: cannot be written, so nothing is changed: {error}; another directory for the journal: --state",
+        "{}: cannot be written, so nothing is changed: {error}; another directory for the journal: --state, or state in the configuration",
         path.display()
     )
 }

@@ -2,7 +2,9 @@
 
 use std::io::Write as _;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use corefit_core::Time;
 use rustix::fs::fstat;
 
 /// How much it matters, with syslog's number.
@@ -11,6 +13,14 @@ pub(crate) enum Level {
     Error = 3,
     Warning = 4,
     Info = 6,
+}
+
+/// Simulated time in ns, which lines carry; the largest number: real time.
+static SIMULATED: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// From now on lines are of this simulated time.
+pub(crate) fn simulated(at: Time) {
+    SIMULATED.store(at.0, Ordering::Relaxed);
 }
 
 /// Writes a line on stderr. Where that is journald, it begins with the level as sd-daemon(3) has it. The tests of this crate
@@ -30,8 +40,9 @@ pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
         (false, Level::Warning) => "corefit: warning: ".into(),
         (false, Level::Info) => "corefit: ".into(),
     };
+    let at = Some(SIMULATED.load(Ordering::Relaxed)).filter(|at| *at != u64::MAX).map(Time);
     // Nobody may be left to read.
-    let _ = writeln!(std::io::stderr(), "{start}{}", line(event, fields));
+    let _ = writeln!(std::io::stderr(), "{start}{}", line(event, at, fields));
 }
 
 /// Whether a file is the one that `JOURNAL_STREAM` tells, DEVICE:INODE (systemd.exec(5)): a service's children have the variable, too.
@@ -39,8 +50,12 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
     stream.split_once(':').is_some_and(|told| (told.0.parse(), told.1.parse()) == (Ok(device), Ok(inode)))
 }
 
-fn line(event: &str, fields: &[(&str, String)]) -> String {
-    fields.iter().fold(event.to_owned(), |line, (key, value)| {
+fn line(event: &str, at: Option<Time>, fields: &[(&str, String)]) -> String {
+    let begins = match at {
+        Some(at) => format!("{event} at={:.1}s", at.since(Time(0)).as_secs_f64()),
+        None => event.to_owned(),
+    };
+    fields.iter().fold(begins, |line, (key, value)| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,+".contains(c);
         let value = if !value.is_empty() && value.chars().all(plain) {
             value.clone()
@@ -66,6 +81,8 @@ mod tests {
     #[test]
     fn values_with_blanks_or_control_characters_are_quoted_on_one_line() {
         let fields = [("vm", "web-1".into()), ("why", "two \"words\"\n".into()), ("none", String::new())];
-        assert_eq!(line("set", &fields), "set vm=web-1 why=\"two 'words'\\n\" none=\"\"");
+        assert_eq!(line("set", None, &fields), "set vm=web-1 why=\"two 'words'\\n\" none=\"\"");
+        let at = Some(Time(12_040_000_000));
+        assert_eq!(line("would set", at, &fields[..1]), "would set at=12.0s vm=web-1");
     }
 }

@@ -22,7 +22,7 @@ const REQUEST: usize = 4096;
 /// # Errors
 /// If the address is taken, or not of this machine.
 pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
-    let listener = TcpListener::bind(address).with_context(|| format!("metrics: {address}"))?;
+    let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     let bound = listener.local_addr()?;
     let board = board.clone();
     let answer = move || {

@@ -49,7 +49,7 @@ pub(crate) use telling::Telling;
 /// online, weights, limits, timeslices, pins, and what guests are told. Without --apply it only says what it would
 /// change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
 /// else changed meanwhile stands. SIGHUP reads the configuration again. On a simulated host without --config the `[policy]` of
-/// its scenario counts.
+/// its scenario counts; it runs at full speed, and without --for until a signal.
 #[derive(clap::Args)]
 pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md
@@ -91,11 +91,12 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         None => opened.map_err(|error| config.not_opened(args.config.as_deref(), error))?,
     };
     fits(&config, args.config.as_deref(), &mut *machine)?;
-    let keeper = config
-        .apply
-        .then(|| Journal::open(&config.state, &name, &boot(live)))
-        .transpose()?
-        .map(|journal| Keeper::new(journal, budget(&config.policy)));
+    let journal = config.apply.then(|| Journal::open(&config.state, &name, &boot(live))).transpose();
+    let journal = match &args.state {
+        Some(_) => journal?,
+        None => journal.map_err(|error| config.of_key(args.config.as_deref(), "state", error))?,
+    };
+    let keeper = journal.map(|journal| Keeper::new(journal, budget(&config.policy)));
     let _alone = (config.apply && live).then(|| Alone::with(&machine.name())).transpose()?;
     let mut daemon = Daemon::new(args, config, machine, keeper, live).serving();
     daemon.run(&signals)

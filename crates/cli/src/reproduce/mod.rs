@@ -26,6 +26,9 @@ use crate::picture;
 
 /// Simulate the papers' figures, theirs and ours side by side
 ///
+/// P1: Shan, Jia, Ding, Rethinking Multicore Application Scalability on Big Virtual Machines. P2: Takayama, Kourai, Optimization
+/// of Parallel Applications under CPU Overcommitment. P3: Kashyap, Min, Kim, Scalability in the Clouds! A Myth or Reality? P4:
+/// Kourai, Nakata, Analysis of the Impact of CPU Virtualization on Parallel Applications in Xen. P5: Shao, Huang, Jin, Hu, XenMVM.
 /// Exit status 1 if something does not come out.
 #[derive(clap::Args)]
 pub(crate) struct Args {

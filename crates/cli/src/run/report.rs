@@ -30,8 +30,10 @@ pub(crate) struct Report {
     pub(crate) exit_signal: Option<i32>,
     /// Wall-clock time.
     pub(crate) wall_s: f64,
-    /// Threads that OpenMP was launched with, and the most it could have.
+    /// Threads that OpenMP was launched with.
     pub(crate) threads_launched: u32,
+    /// The most that teams which may be resized could have had.
+    pub(crate) threads_most: u32,
     /// Mean CPUs available (a lower bound); null for a run shorter than one interval.
     pub(crate) mean_available: Option<f64>,
     /// Mean CPUs used.
@@ -222,6 +224,7 @@ impl Report {
             exit_signal: None,
             wall_s: 0.0,
             threads_launched: plan.launched(),
+            threads_most: plan.most.max(plan.launched()),
             mean_available: history.mean_available().map(|c| round(c.0)),
             mean_used: history.mean_used().map(|c| round(c.0)),
             efficiency: history.efficiency().map(round),
@@ -314,6 +317,12 @@ impl Report {
                 0 => text,
                 n => text + &format!("; restarted {n}x"),
             };
+        }
+        if self.threads_most > self.threads_launched {
+            text += &format!(" ({} at most)", self.threads_most);
+        }
+        if self.changes.is_empty() {
+            text += ", and no other number since";
         }
         const SHOWN: usize = 6;
         for change in self.changes.iter().take(SHOWN) {

@@ -1,5 +1,5 @@
 //! `--restartable`: a program that may not be resized is started again, early in its run, if
-//! it was launched with the wrong number of threads (Takayama and Kourai 2022, P2, IV-C).
+//! it was launched with the wrong number of threads (Takayama and Kourai 2020, P2, IV-C).
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -137,7 +137,7 @@ pub enum Why {
     #[error("its helper threads are not to weigh little any more: as before")]
     Unlightened,
     /// A number is measured.
-    #[error("trying {count}: nobody knows yet what it would do")]
+    #[error("tries {count}: what it does with so many has not been measured yet")]
     Trying {
         /// vCPUs.
         count: u32,
@@ -154,7 +154,7 @@ pub enum Why {
         spins: Option<(u32, f64)>,
     },
     /// By how utilisation changed with the number of vCPUs.
-    #[error("its utilisation grows or falls no more beyond so many, with {available} pCPUs available")]
+    #[error("its utilisation stays the same with more than that; {available} pCPUs are available to it")]
     Utilisation {
         /// pCPUs.
         available: Cpus,
