@@ -16,7 +16,7 @@ use super::config::Config;
 use super::log::{Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
-use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
+use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
 
 /// A libvirtd or a guest that does not answer may come back while everything is put back: at least so often it is tried, and on a
 /// real machine for so long (a guest's agent takes some seconds to be there again after libvirtd was restarted).
@@ -441,7 +441,8 @@ impl<'a> Daemon<'a> {
 
 /// Settings of a run that was killed stay as they are while one that changes nothing looks on.
 fn left_by_another(state: &Path) {
-    let Ok(Some((machine, settings))) = Journal::left(state, &boot(true)) else { return };
+    let left = Boot::now(true).and_then(|boot| Journal::left(state, &boot));
+    let Ok(Some((machine, settings))) = left else { return };
     if settings > 0 && !status::answers(state) {
         let left = format!("{settings} settings of the machine {machine}");
         let remedy = format!("corefit restore --state {}", state.display());

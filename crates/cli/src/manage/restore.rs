@@ -9,7 +9,7 @@ use corefit_core::machine::MachineError;
 use super::alone::Alone;
 use super::config::StateArg;
 use super::keeper::Restored;
-use super::{Journal, Keeper, boot};
+use super::{Boot, Journal, Keeper};
 use crate::machine::MachineArg;
 
 /// Longest that one try may take.
@@ -37,14 +37,15 @@ pub(crate) struct RestoreArgs {
 /// Runs the verb.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let state = args.state.dir();
-    let of_journal = Journal::left(&state, &boot(true))?.map(|(machine, _)| machine);
+    let boot = Boot::now(true)?;
+    let of_journal = Journal::left(&state, &boot)?.map(|(machine, _)| machine);
     let none = of_journal.is_none();
     let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     if machine.clock().is_none() {
         bail!("--machine {name}: ended with the daemon; there is nothing to put back");
     }
-    let open = || Journal::open(&state, &name, &boot(true));
+    let open = || Journal::open(&state, &name, &boot);
     let journal = if none { None } else { Some(open()?) };
     if none {
         tell!(

@@ -40,7 +40,7 @@ fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
     let plan = [0, 1].map(|vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1))));
     story.step(&plan, None);
     story.keeper = None;
-    let journal = Journal::open(dir.path(), "faulty", "boot").unwrap();
+    let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
     let mut keeper = Keeper::new(journal, Duration::from_secs(60));
     let mut restore = |story: &mut Story| {
         let snapshot = story.machine.observe().unwrap();
@@ -150,7 +150,7 @@ fn a_journal_that_could_not_be_written_when_all_was_put_back_is_not_left_behind(
     let keeper = story.keeper.as_mut().unwrap();
     assert!(keeper.entries().is_empty() && !keeper.holds_nothing(), "the file still has them");
     story.end();
-    assert_eq!(Journal::left(&story.dir, "boot").unwrap(), Some(("faulty".into(), 0)));
+    assert_eq!(Journal::left(&story.dir, &Boot::named("boot")).unwrap(), Some(("faulty".into(), 0)));
     story.check().unwrap();
 }
 
@@ -172,7 +172,7 @@ fn vms_that_ended_are_forgotten_though_another_one_cannot_be_seen() {
 fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
     let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
     let (mut sim, dir) = (simulated(text), directory());
-    let journal = Journal::open(dir.path(), "sim", "boot").unwrap();
+    let journal = Journal::open(dir.path(), "sim", &Boot::named("boot")).unwrap();
     let mut keeper = Keeper::new(journal, Duration::from_secs(60));
     let snapshot = sim.observe().unwrap();
     let action = |vm: &corefit_core::machine::VmState| {

@@ -119,7 +119,7 @@ impl<'a> Whole<'a> {
         let (args, dir, machine) = (self.args, self.dir, Box::new(self.machine.clone()));
         let started = until_killed(kill, || {
             let config = args.read().unwrap();
-            let journal = Journal::open(dir, "faulty", "boot").ok()?;
+            let journal = Journal::open(dir, "faulty", &Boot::named("boot")).ok()?;
             let keeper = Keeper::new(journal, Duration::from_secs(60));
             let mut daemon = Daemon::new(args, config, machine, Some(keeper), false);
             daemon.recover();
@@ -200,7 +200,9 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), Stri
     if whole.end(None) != Some(true) {
         return Err("not all could be put back".into());
     }
-    if Journal::left(dir.path(), "boot").is_ok_and(|left| left.is_some_and(|(_, settings)| settings > 0)) {
+    if Journal::left(dir.path(), &Boot::named("boot"))
+        .is_ok_and(|left| left.is_some_and(|(_, settings)| settings > 0))
+    {
         return Err("the journal is not empty".into());
     }
     let mut machine = whole.machine.0.borrow_mut();
