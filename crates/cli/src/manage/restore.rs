@@ -26,7 +26,7 @@ pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     state: StateArg,
-    /// Which machine [default: the one of the journal, else host]
+    /// Which machine [default: the one of the journal, if it holds settings of this boot, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// How often it is tried, 2 s apart, while libvirtd does not answer or a guest is late
@@ -38,9 +38,9 @@ pub(crate) struct RestoreArgs {
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let state = args.state.dir();
     let boot = Boot::now(true)?;
-    let of_journal = Journal::left(&state, &boot)?.map(|(machine, _)| machine);
-    let none = of_journal.is_none();
-    let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
+    let left = Journal::left(&state, &boot)?;
+    let none = left.is_none();
+    let name = args.machine.clone().unwrap_or_else(|| machine_of(left));
     let machine = MachineArg::named(&name);
     if machine.clock().is_none() {
         bail!("--machine {name}: ended with the daemon; there is nothing to put back");
@@ -90,6 +90,11 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     Ok(if restored.pending.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The machine whose settings are to be put back. A journal that has none says nothing: a VM may have come to this host since.
+fn machine_of(left: Option<(String, usize)>) -> String {
+    left.filter(|(_, settings)| *settings > 0).map_or("host".into(), |(machine, _)| machine)
+}
+
 /// The numbers, in words.
 pub(super) fn sum(restored: &Restored) -> String {
     let Restored { back, stand, pending, ended, .. } = restored;
@@ -97,4 +102,17 @@ pub(super) fn sum(restored: &Restored) -> String {
     format!(
         "put back: {back}; of VMs that have ended: {ended}; changed by others, left so: {stand}; pending: {pending}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_names_the_machine_only_as_long_as_something_of_it_is_changed() {
+        assert_eq!(machine_of(Some(("cgroups".into(), 1))), "cgroups");
+        for none in [None, Some(("cgroups".into(), 0))] {
+            assert_eq!(machine_of(none), "host");
+        }
+    }
 }
