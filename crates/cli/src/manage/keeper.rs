@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome};
-use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight};
 use serde::{Deserialize, Serialize};
 
@@ -409,22 +409,38 @@ impl Keeper {
     }
 }
 
-/// Whether a setting has a value that we gave it. vCPUs go one by one: while they do, any step of the way is
+/// Whether a setting is written in parts, each of which a kill may leave: a guest's vCPUs one by one, a limit's quota, period and
+/// burst.
+fn in_parts(lever: Lever) -> bool {
+    matches!(lever.kind(), LeverKind::Online | LeverKind::Quota | LeverKind::VcpuQuota)
+}
+
+/// Whether a setting has a value that we gave it. While it is written in parts, what is between the original and what we wrote is
 /// ours, too.
 fn is_ours(entry: &Entry, current: &Value) -> bool {
     if entry.wrote.iter().any(|wrote| same(wrote, current)) {
         return true;
     }
-    if !entry.pending {
-        return false;
+    let ends = || [&entry.original].into_iter().chain(&entry.wrote);
+    match current {
+        _ if !entry.pending => false,
+        Value::Vcpus(current) => {
+            let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
+            let ends: Vec<CpuSet> = ends().filter_map(set).collect();
+            let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
+            let Some(last) = ends.last() else { return false };
+            let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
+            current.is_within(&all) && least.is_within(current)
+        }
+        Value::Limit(current) => {
+            let limit = |value: &Value| if let Value::Limit(limit) = value { Some(*limit) } else { None };
+            let any = |is: &dyn Fn(Limit) -> bool| ends().filter_map(limit).any(is);
+            any(&|end| end.quota_us == current.quota_us)
+                && any(&|end| end.period_us == current.period_us)
+                && any(&|end| end.burst_us == current.burst_us)
+        }
+        _ => false,
     }
-    let Value::Vcpus(current) = current else { return false };
-    let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
-    let ends: Vec<CpuSet> = [&entry.original].into_iter().chain(&entry.wrote).filter_map(set).collect();
-    let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
-    let Some(last) = ends.last() else { return false };
-    let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
-    current.is_within(&all) && least.is_within(current)
 }
 
 /// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::machine::{
-    Act, Counters, Helper, Lever, LeverKind, Machine, MachineError, Snapshot, Value, VmId, VmState,
+    Act, Counters, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId, VmState,
 };
 use corefit_core::{CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
 use super::Random;
+use crate::manage::failpoint::reach;
 
 /// A machine that things happen to.
 pub(super) struct Faulty {
@@ -142,6 +143,18 @@ impl Faulty {
         self.sim.set(&VmId(format!("sim-{vm}")), lever, value)
     }
 
+    /// The same as the files of a control group take it, one after the other (v1); what is saved has to fit the quota at any time.
+    fn write_in_steps(&mut self, vm: u32, lever: Lever, to: Limit) -> Result<(), MachineError> {
+        let Value::Limit(from) = self.read(vm, lever)? else { unreachable!() };
+        let saved = Limit { burst_us: from.burst_us.min(to.burst_us), ..from };
+        let period = Limit { period_us: to.period_us, ..saved };
+        for step in [saved, period, Limit { quota_us: to.quota_us, ..period }, to] {
+            self.write(vm, lever, &Value::Limit(step))?;
+            reach("step");
+        }
+        Ok(())
+    }
+
     /// What a look shows of it that the simulation does not.
     fn show(&mut self, number: u32, vm: &mut VmState) {
         (vm.id, vm.name) = (self.id(number), format!("vm{number}"));
@@ -259,7 +272,10 @@ impl Act for Faulty {
         }
         let changes = u32::from(self.read(number, lever)? != *value);
         *self.writes.entry(lever.kind()).or_insert(0) += changes;
-        self.write(number, lever, value)
+        match value {
+            Value::Limit(to) => self.write_in_steps(number, lever, *to),
+            value => self.write(number, lever, value),
+        }
     }
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {

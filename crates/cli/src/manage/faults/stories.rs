@@ -320,3 +320,47 @@ fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
     story.end();
     story.check().unwrap();
 }
+
+#[test]
+fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands() {
+    let of = |quota_us: u64, period_us, burst_us| {
+        Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us })
+    };
+    for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
+        let mut parts = BTreeSet::new();
+        for place in 0..60 {
+            let (_dir, mut story) = begun();
+            story.machine.write(1, lever, &of(80_000, 100_000, 40_000)).unwrap();
+            story.expected.insert((1, lever), of(80_000, 100_000, 40_000));
+            let wanted = [of(60_000, 200_000, 50_000), of(90_000, 300_000, 20_000)];
+            let plans = wanted.clone().map(|to| [story.action(1, lever, to)]);
+            // Killed while it is set, set again, or put back.
+            let killed = |story: &mut Story| story.keeper.is_none();
+            let mut left = place;
+            for plan in plans.iter().map(Some).chain([None]) {
+                story.released.extend(plan.is_none().then_some(1));
+                story.step(plan.map_or(&[][..], |plan| &plan[..]), (left < 20).then_some(left));
+                if killed(&mut story) {
+                    break;
+                }
+                left = left.saturating_sub(20);
+            }
+            let found = story.machine.truth(1, lever);
+            if !wanted.contains(&found) && found != story.expected[&(1, lever)] {
+                parts.insert(found.to_string());
+            }
+            story.end();
+            story.check().unwrap_or_else(|what| panic!("place {place}: {what}"));
+        }
+        assert!(parts.len() >= 5, "{parts:?}");
+    }
+    // What it has been read back to be is all that is ours.
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Quota, of(60_000, 200_000, 50_000))], None);
+    let theirs = of(60_000, 100_000, 0);
+    story.machine.write(1, Lever::Quota, &theirs).unwrap();
+    story.step(&[story.action(1, Lever::Quota, of(90_000, 300_000, 20_000))], None);
+    story.expected.insert((1, Lever::Quota), theirs);
+    story.end();
+    story.check().unwrap();
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, VmId, VmState};
 
-use super::{Keeper, is_ours, same};
+use super::{Keeper, in_parts, is_ours, same};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 
@@ -102,7 +102,7 @@ impl Keeper {
     }
 
     /// Puts back some settings, as far as they are still as we wrote them; what cannot be put back yet stays in the
-    /// journal. Who `waits` leaves guests alone while the journal cannot be written, for what one does in part would be taken for
+    /// journal. Who `waits` leaves what is written in parts alone while the journal cannot be written, for a part would be taken for
     /// somebody else's after a kill. The names of VMs that could be asked.
     fn undo(
         &mut self,
@@ -112,16 +112,15 @@ impl Keeper {
         waits: bool,
         restored: &mut Restored,
     ) -> BTreeMap<VmId, String> {
-        let mut left = Vec::new();
-        // A guest may do a part: then it has to be known that the rest is ours, too.
-        let guests = |entry: &&mut Entry| entry.lever == Lever::Online && which(entry);
-        self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
-        let unwritten = self.journal.write().err().filter(|_| waits);
         // Last changed, first put back; but memory last, which may take its time.
         let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
         entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
-        let mut names = BTreeMap::new();
-        for entry in entries {
+        // A part of it may be done: then it has to be known that the rest is ours, too.
+        let parts = |entry: &&mut Entry| in_parts(entry.lever) && which(entry);
+        self.journal.entries_mut().iter_mut().filter(parts).for_each(|entry| entry.pending = true);
+        let unwritten = self.journal.write().err().filter(|_| waits);
+        let (mut names, mut left) = (BTreeMap::new(), Vec::new());
+        for mut entry in entries {
             if !which(&entry) {
                 left.push(entry);
                 continue;
@@ -153,11 +152,12 @@ impl Keeper {
                 restored.stand.push(format!("{place}: somebody made it {current}; it stands"));
                 continue;
             }
-            if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
+            if let (true, Some(error)) = (in_parts(entry.lever), &unwritten) {
                 restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
                 left.push(entry);
                 continue;
             }
+            entry.pending |= in_parts(entry.lever);
             let done = machine.set(&entry.vm, entry.lever, &entry.original);
             reach("restored");
             match (done, machine.current(&entry.vm, entry.lever)) {
@@ -167,8 +167,9 @@ impl Keeper {
                     let may_yet = !matches!(done, Err(MachineError::Denied(_)));
                     let why = done.err().map_or(String::new(), |error| format!(": {error}"));
                     restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
-                    let mut entry = entry;
                     entry.ours(read);
+                    // Only a guest may still be on its way.
+                    entry.pending &= entry.lever == Lever::Online;
                     left.push(entry);
                 }
                 (_, Err(error)) => {
