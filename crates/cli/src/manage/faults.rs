@@ -3,6 +3,7 @@
 //!
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
+mod ends;
 mod faulty;
 mod stories;
 mod whole;

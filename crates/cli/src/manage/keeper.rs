@@ -43,8 +43,10 @@ pub(crate) struct Keeper {
     unsaid: Vec<String>,
     /// What an earlier run left, and this one has not written.
     earlier: BTreeSet<(VmId, Lever)>,
-    /// What nobody manages any more, and when it was last tried to put it back.
-    released: BTreeMap<(VmId, Lever), Time>,
+    /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
+    released: BTreeMap<(VmId, Lever), (Time, Duration)>,
+    /// Guests that did not answer when they were asked last.
+    late: BTreeSet<VmId>,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -68,8 +70,8 @@ pub(super) struct Setting {
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
-        let (theirs, put_back, kept, told_at, mute, unsaid, released) = Default::default();
-        Keeper { journal, theirs, put_back, kept, told_at, mute, unsaid, earlier, released, budget }
+        let (theirs, put_back, kept, told_at, mute, unsaid, released, late) = Default::default();
+        Keeper { journal, theirs, put_back, kept, told_at, mute, unsaid, earlier, released, late, budget }
     }
 
     /// Settings that are changed now.
@@ -168,7 +170,9 @@ impl Keeper {
         if self.put_back.contains(&(vm.clone(), *lever)) {
             return Some(Err(MachineError::Denied(is_back(*lever))));
         }
-        let current = match machine.current(vm, *lever) {
+        let current = machine.current(vm, *lever);
+        self.hear(vm, *lever, &current);
+        let current = match current {
             Ok(current) => current,
             Err(error) => return Some(Err(error)),
         };
@@ -226,6 +230,17 @@ impl Keeper {
             (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
             (Err(error), _) => Err(error),
         }
+    }
+
+    /// Notes whether a guest answers; `false` if not.
+    fn hear(&mut self, vm: &VmId, lever: Lever, answer: &Result<Value, MachineError>) -> bool {
+        let missing = matches!(answer, Err(MachineError::Gone(_)));
+        if is_guests(lever) && missing {
+            self.late.insert(vm.clone());
+        } else if is_guests(lever) {
+            self.late.remove(vm);
+        }
+        !(is_guests(lever) && missing)
     }
 
     /// Has a VM carry what its settings were.
@@ -354,6 +369,7 @@ impl Keeper {
         self.put_back.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
         self.mute.retain(|vm| here.contains(vm));
+        self.late.retain(|vm| here.contains(vm));
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
@@ -407,6 +423,11 @@ impl Keeper {
         self.journal.add(entry);
         Some(note)
     }
+}
+
+/// Whether the guest has to answer for a setting, which it may never do.
+fn is_guests(lever: Lever) -> bool {
+    matches!(lever, Lever::Online | Lever::Told)
 }
 
 /// Whether a setting is written in parts, each of which a kill may leave: a guest's vCPUs one by one, a limit's quota, period and

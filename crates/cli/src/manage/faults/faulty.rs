@@ -8,7 +8,7 @@ use std::time::Duration;
 use corefit_core::machine::{
     Act, Counters, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId, VmState,
 };
-use corefit_core::{CpuSet, Time, Unread, Weight, What};
+use corefit_core::{CpuId, CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
 use super::Random;
@@ -37,6 +37,8 @@ pub(super) struct Faulty {
     pub(super) denied: BTreeSet<u32>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
+    /// VMs whose vCPUs that are not online are not there.
+    pub(super) plugging: BTreeSet<u32>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
@@ -46,6 +48,10 @@ pub(super) struct Faulty {
     /// VMs that seem to get a quarter of what they do, and to wait for the rest.
     pub(super) starving: BTreeSet<u32>,
     pub(super) touched: BTreeSet<u32>,
+    /// Guests that were asked what a setting of theirs is.
+    pub(super) asked: Vec<u32>,
+    /// So often it was to forget who did not answer.
+    pub(super) asked_again: u32,
     /// Writes that changed something.
     pub(super) writes: BTreeMap<LeverKind, u32>,
     own: BTreeMap<(u32, Lever), Value>,
@@ -64,7 +70,8 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (soon, ahead, starving, touched, writes, own) = Default::default();
+        let (plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
+        let (writes, own) = Default::default();
         Faulty {
             sim,
             moved,
@@ -78,11 +85,14 @@ impl Faulty {
             unkeeping,
             denied,
             owned,
+            plugging,
             deaf: false,
             soon,
             ahead,
             starving,
             touched,
+            asked,
+            asked_again,
             writes,
             own,
         }
@@ -251,8 +261,21 @@ impl Act for Faulty {
             Lever::VcpuQuota(_) => MachineError::Unsupported("it has no such control group".into()),
             _ => error,
         })?;
+        if matches!(lever, Lever::Online | Lever::Told) {
+            self.asked.push(number);
+        }
         self.reach(number, lever)?;
+        if let Lever::VcpuQuota(vcpu) | Lever::Affinity(vcpu) | Lever::Slice(vcpu) = lever
+            && self.plugging.contains(&number)
+            && matches!(self.read(number, Lever::Online)?, Value::Vcpus(online) if !online.contains(CpuId(vcpu)))
+        {
+            return Err(MachineError::Unsupported("it has no such control group".into()));
+        }
         self.read(number, lever)
+    }
+
+    fn ask_again(&mut self) {
+        self.asked_again += 1;
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {

@@ -364,3 +364,90 @@ fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands(
     story.end();
     story.check().unwrap();
 }
+
+/// A daemon that has changed all its VMs' vCPUs and more of the host's, and was killed: the next one, which has so long for guests.
+fn next(budget: Duration) -> (tempfile::TempDir, Story, Keeper) {
+    let (dir, mut story) = begun();
+    let one = || Value::Vcpus(CpuSet::first(1));
+    let mut plan: Vec<Action> = vec![story.action(1, Lever::Nodes, Value::Nodes("1".parse().ok()))];
+    plan.extend((0..MANAGED).map(|vm| story.action(vm, Lever::Online, one())));
+    plan.push(story.action(1, Lever::Weight, Value::Weight(Weight(200.0))));
+    story.step(&plan, None);
+    story.keeper = None;
+    story.machine.asked.clear();
+    let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
+    (dir, story, Keeper::new(journal, budget))
+}
+
+#[test]
+fn guests_come_last_and_of_them_who_did_not_answer() {
+    let (_dir, mut story, mut keeper) = next(Duration::from_secs(60));
+    story.machine.hung.insert(2);
+    let restore = |story: &mut Story, keeper: &mut Keeper| {
+        let snapshot = story.machine.observe().unwrap();
+        // There is time for one that does not answer.
+        let restored = keeper.restore_while(&mut story.machine, &snapshot, &|missing| missing == 0);
+        (restored.back, restored.pending.len())
+    };
+    assert_eq!(restore(&mut story, &mut keeper), (2, 3));
+    assert_eq!(story.machine.asked, [2]);
+    for lever in [Lever::Weight, Lever::Nodes] {
+        assert_eq!(story.machine.truth(1, lever), story.expected[&(1, lever)]);
+    }
+    assert_eq!(restore(&mut story, &mut keeper), (2, 1));
+    assert_eq!(story.machine.asked[1..], [1, 1, 0, 0, 2]);
+    story.machine.heal();
+    assert_eq!(restore(&mut story, &mut keeper), (1, 0));
+    story.check().unwrap();
+}
+
+#[test]
+fn who_has_no_time_for_guests_leaves_them_for_later_and_the_hosts_settings_are_put_back() {
+    for released in [false, true] {
+        let (_dir, mut story, mut keeper) = next(Duration::ZERO);
+        let mut snapshot = story.machine.observe().unwrap();
+        for _ in 0..2 {
+            let restored = match released {
+                true => keeper.release(&mut story.machine, &snapshot, |_, _| false),
+                false => keeper.restore(&mut story.machine, &snapshot),
+            };
+            assert!(restored.pending.iter().all(|what| what.contains("not asked")), "{:?}", restored.pending);
+            assert_eq!(restored.pending.len(), 3, "they are not taken for asked");
+            snapshot.at = snapshot.at + Duration::from_secs(1);
+        }
+        assert!(story.machine.asked.is_empty(), "{:?}", story.machine.asked);
+        assert!(keeper.entries().iter().all(|entry| keeper.owes(entry) && entry.lever == Lever::Online));
+        drop(keeper);
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn who_never_answers_is_asked_ever_less_often() {
+    let (_dir, mut story, mut keeper) = next(Duration::from_secs(60));
+    story.machine.hung = BTreeSet::from([0]);
+    let mut snapshot = story.machine.observe().unwrap();
+    for _ in 0..700 {
+        keeper.release(&mut story.machine, &snapshot, |_, _| false);
+        snapshot.at = snapshot.at + Duration::from_secs(1);
+    }
+    // At 0, 10, 30, 70, 150, 310 and 630 s.
+    assert_eq!(story.machine.asked.iter().filter(|vm| **vm == 0).count(), 7);
+    drop(keeper);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_vcpu_that_is_plugged_out_is_put_back_before_its_own_settings() {
+    let (_dir, mut story) = begun();
+    let limited = [story.action(1, Lever::VcpuQuota(1), limit(50_000))];
+    let smaller = [story.action(1, Lever::Online, Value::Vcpus(CpuSet::first(1)))];
+    story.machine.plugging.insert(1);
+    story.step(&limited, None);
+    story.step(&smaller, None);
+    assert!(story.machine.current(&story.machine.id(1), Lever::VcpuQuota(1)).is_err());
+    story.end();
+    story.check().unwrap();
+}

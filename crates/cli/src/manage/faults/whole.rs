@@ -29,7 +29,7 @@ const HARDWARE: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { s
 
 /// The machine, which outlives its daemons.
 #[derive(Clone)]
-struct Shared(Rc<RefCell<Faulty>>);
+pub(super) struct Shared(pub(super) Rc<RefCell<Faulty>>);
 
 impl Machine for Shared {
     fn name(&self) -> String {
@@ -56,6 +56,10 @@ impl Act for Shared {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         self.0.borrow_mut().keep(vm, text)
+    }
+
+    fn ask_again(&mut self) {
+        self.0.borrow_mut().ask_again();
     }
 }
 
@@ -143,7 +147,7 @@ impl<'a> Whole<'a> {
     /// It ends as by a signal, perhaps killed while it does.
     fn end(&mut self, kill: Option<u32>) -> Option<bool> {
         let mut daemon = self.daemon.take()?;
-        until_killed(kill, || daemon.put_back(|| true))
+        until_killed(kill, || daemon.put_back(Duration::ZERO, |_| false))
     }
 
     fn configure(&mut self, text: &str) {
