@@ -1,8 +1,8 @@
 //! Who applies plans, and puts everything back.
 //!
 //! ```text
-//! Plan ─▶ read each ─▶ originals to the journal (fsync) ─▶ to the VMs' notes ─▶ write each ─▶ read back ─▶ Outcomes
-//!              │ somebody else changed it: it stands, and is his from now on
+//! Plan ─▶ read each ─▶ originals to the journal (fsync) ─▶ to the VMs' notes ─▶ read again, write each ─▶ read back ─▶ Outcomes
+//!              │ somebody else changed it: it stands, and is his from now on │
 //! ```
 //!
 //! A setting is ours as long as it has a value that we wrote, or read back after writing. What is not ours any
@@ -176,13 +176,10 @@ impl Keeper {
             Ok(current) => current,
             Err(error) => return Some(Err(error)),
         };
+        if let Some(stands) = self.leave(vm, *lever, &current) {
+            return Some(Err(stands));
+        }
         if let Some(entry) = self.journal.find(vm, *lever) {
-            if !is_ours(entry, &current) && !same(&entry.original, &current) {
-                self.theirs.insert((vm.clone(), *lever));
-                let now = format!("{}: it is {current} now", stands(*lever));
-                self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
-                return Some(Err(MachineError::Denied(now)));
-            }
             if somebody_put_back(entry, &current) {
                 self.put_back.insert((vm.clone(), *lever));
                 self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
@@ -205,11 +202,28 @@ impl Keeper {
         None
     }
 
+    /// What somebody else changed is left alone from now on: why, if that is so of what a setting is.
+    fn leave(&mut self, vm: &VmId, lever: Lever, current: &Value) -> Option<MachineError> {
+        let entry = self.journal.find(vm, lever)?;
+        if is_ours(entry, current) || same(&entry.original, current) {
+            return None;
+        }
+        self.theirs.insert((vm.clone(), lever));
+        self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
+        Some(MachineError::Denied(format!("{}: it is {current} now", stands(lever))))
+    }
+
     /// Writes a setting whose original is on disk, and reads it back.
     fn change(&mut self, machine: &mut dyn Act, action: &Action, now: Time) -> Result<Value, MachineError> {
         let Action { vm, lever, to, .. } = action;
         self.note(machine, vm);
         reach("noted");
+        // Somebody may have changed it while others were read and written. (Guests are slow to say.)
+        if !is_guests(*lever)
+            && let Some(stands) = self.leave(vm, *lever, &machine.current(vm, *lever)?)
+        {
+            return Err(stands);
+        }
         let done = machine.set(vm, *lever, to);
         reach("written");
         let read = machine.current(vm, *lever);
@@ -341,11 +355,14 @@ impl Keeper {
         let mut arrived = false;
         for entry in self.journal.entries_mut().iter_mut().filter(|e| e.pending && e.lever == Lever::Online) {
             let Some(to @ Value::Vcpus(set)) = entry.wrote.last() else { continue };
+            if seen(&entry.vm).as_ref() != Some(set) || self.late.contains(&entry.vm) {
+                continue;
+            }
             // A look may be of before it was asked.
-            if seen(&entry.vm).as_ref() == Some(set)
-                && machine.current(&entry.vm, entry.lever).is_ok_and(|now| same(&now, to))
-            {
-                (entry.pending, arrived) = (false, true);
+            match machine.current(&entry.vm, entry.lever) {
+                Ok(now) if same(&now, to) => (entry.pending, arrived) = (false, true),
+                Err(MachineError::Gone(_)) => drop(self.late.insert(entry.vm.clone())),
+                _ => {}
             }
         }
         arrived

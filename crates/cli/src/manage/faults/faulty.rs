@@ -64,6 +64,8 @@ pub(super) enum Fault {
     Gone,
     /// It migrates, or is saved and resumed: another id, and what it carries.
     Moved,
+    /// An administrator changes its weight.
+    Weighed,
 }
 
 impl Faulty {
@@ -122,6 +124,7 @@ impl Faulty {
         match fault {
             Fault::Gone => drop(self.gone.insert(vm)),
             Fault::Moved => *self.moved.entry(vm).or_insert(0) += 1,
+            Fault::Weighed => self.write(vm, Lever::Weight, &Value::Weight(Weight(4000.0))).unwrap(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Single faults, each with what has to come of it.
 
+use super::faulty::Fault;
 use super::*;
 use crate::manage::keeper::{Note, Setting};
 
@@ -311,6 +312,13 @@ fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
         story.machine.sim.set(&VmId("sim-1".into()), Lever::Online, &vcpus(count)).unwrap();
     };
     set(&mut story, 1);
+    // While it does not answer, it is asked whether it has once.
+    story.machine.hung.insert(1);
+    story.machine.asked.clear();
+    (0..3).for_each(|_| story.step(&[], None));
+    assert_eq!(story.machine.asked, [1]);
+    story.machine.heal();
+    story.step(&plan, None);
     story.step(&[], None);
     // Two steps of the way would have been its own until here.
     set(&mut story, 2);
@@ -450,4 +458,29 @@ fn a_vcpu_that_is_plugged_out_is_put_back_before_its_own_settings() {
     assert!(story.machine.current(&story.machine.id(1), Lever::VcpuQuota(1)).is_err());
     story.end();
     story.check().unwrap();
+}
+
+#[test]
+fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
+    for changed_before in [false, true] {
+        let (_dir, mut story) = begun();
+        if changed_before {
+            story.step(&[story.action(1, Lever::Weight, Value::Weight(Weight(200.0)))], None);
+        }
+        // After it was read, and the next one.
+        story.machine.soon = Some((2, Fault::Weighed, 1));
+        let actions = [
+            story.action(1, Lever::Weight, Value::Weight(Weight(300.0))),
+            story.action(0, Lever::Weight, Value::Weight(Weight(300.0))),
+        ];
+        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions, Time(0));
+        assert!(
+            matches!(&outcomes[0].result, Err(MachineError::Denied(why)) if why.contains("somebody else"))
+        );
+        assert_eq!(outcomes[1].result, Ok(actions[1].to.clone()));
+        assert_eq!(story.keeper.as_ref().unwrap().entries().len(), 1);
+        story.expected.insert((1, Lever::Weight), Value::Weight(Weight(4000.0)));
+        story.end();
+        story.check().unwrap();
+    }
 }
