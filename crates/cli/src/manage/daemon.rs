@@ -203,6 +203,9 @@ impl<'a> Daemon<'a> {
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
+        if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
+            self.say(&snapshot.notes);
+        }
         self.yields(&mut snapshot);
         if let Some(keeper) = &mut self.keeper {
             for note in keeper.adopt(&mut *self.machine, &snapshot) {
@@ -218,7 +221,7 @@ impl<'a> Daemon<'a> {
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
             step.plan.actions.extend(self.telling.step(host, &self.config.policy));
         }
-        self.say(&step);
+        self.say(&step.notes);
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
                 let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
@@ -291,11 +294,11 @@ impl<'a> Daemon<'a> {
     }
 
     /// Notes, each once.
-    fn say(&mut self, step: &Step) {
+    fn say(&mut self, notes: &[String]) {
         if self.told.len() + self.planned.len() > REMEMBERED {
             (self.told, self.planned) = Default::default();
         }
-        for note in &step.notes {
+        for note in notes {
             if self.told.insert(note.clone()) {
                 log(Level::Info, "note", &[("what", note.clone())]);
                 self.notes.push_back(note.clone());
