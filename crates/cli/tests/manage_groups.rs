@@ -187,6 +187,41 @@ fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_a
     assert_eq!(group.cpus(), before, "{}", daemon.log());
 }
 
+/// A daemon whose last container has ended has nothing to put back, and who comes after one that was killed has not either.
+#[test]
+fn containers_that_have_all_ended_keep_nobody_from_ending_well() {
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let dir = tempfile::tempdir().unwrap();
+    for killed in [false, true] {
+        let group = or_skip!(Container::start(&cpu, &cpuset));
+        let before = group.cpus();
+        if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
+            let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
+            return;
+        }
+        let machine = format!("cgroups:/{}", group.name);
+        let config = format!(
+            "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n\
+             [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n",
+            group.name
+        );
+        let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+        until("it is sized", || group.cpus() != before);
+        if killed {
+            drop(daemon);
+            drop(group);
+            let state = dir.path().join("state");
+            let restored = corefit(&["restore", "--tries", "1", "--state", state.to_str().unwrap()]);
+            assert!(restored.status.success(), "{restored:?}");
+        } else {
+            drop(group);
+            until("that is said", || daemon.log().contains("no control group matches"));
+            assert!(daemon.end().success(), "{}", daemon.log());
+            assert!(!daemon.log().contains("cannot look"), "{}", daemon.log());
+        }
+    }
+}
+
 /// Works for 0.2 ms, sleeps for 1 ms, and so on.
 const BLOCKS: &str = "#include <unistd.h>\nint main(void) { for (;;) { for (volatile long i = 0; i < 100000; i++) ; usleep(1000); } }";
 

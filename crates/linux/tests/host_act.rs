@@ -5,7 +5,7 @@ mod cgroup_support;
 use std::io::Write as _;
 
 use cgroup_support::{Hierarchy, alone, or_skip};
-use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Value, VmId};
+use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Role, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 use corefit_linux::Root;
 use corefit_linux::host::Cgroups;
@@ -135,6 +135,18 @@ fn a_cpuset_is_set_where_the_group_has_one() {
     let nowhere = machine.set(&vm, Lever::Nodes, &Value::Nodes("1000".parse().ok()));
     assert!(matches!(nowhere, Err(MachineError::Malformed(_))), "{nowhere:?}");
     assert_eq!(machine.current(&vm, Lever::Nodes), Ok(nodes));
+}
+
+#[test]
+fn a_machine_without_groups_is_none_but_for_whoever_stays() {
+    let _alone = alone();
+    let _cpu = or_skip!(Hierarchy::of("cpu"));
+    let open = || Cgroups::open(Root::live(), "/corefit-nowhere-*".parse().unwrap()).unwrap();
+    let gone = open().observe();
+    assert!(matches!(&gone, Err(MachineError::Gone(why)) if why.contains("no control group matches")));
+    let seen = open().or_none().observe().unwrap();
+    assert!(!seen.pcpus.is_empty() && seen.vms.iter().all(|vm| vm.role != Role::Vm));
+    assert!(seen.notes[0].contains("no control group matches"), "{:?}", seen.notes);
 }
 
 /// A process whose threads come one by one, each asleep.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::stats::{Random, median};
 use super::table::Table;
-use crate::manage::{Journal, Keeper, step};
+use crate::manage::{Boot, Journal, Keeper, step};
 
 /// The promises: a step, ms; the daemon's part of a core, and its memory, MiB.
 const STEP_MS: f64 = 100.0;
@@ -94,7 +94,7 @@ impl Document {
 /// Steps on a large host whose VMs want now this, now that: look, decide, apply, journal.
 fn step_cost(steps: usize) -> Result<StepCost> {
     let dir = std::env::temp_dir().join(format!("corefit-bench-manage-{}", std::process::id()));
-    let journal = Journal::open(&dir, "bench", "bench")?;
+    let journal = Journal::open(&dir, "bench", &Boot::named("bench"))?;
     let mut machine = Paper::new(LARGE);
     let mut controller = Controller::new(Policy { dwell_ms: 0, ..Policy::default() });
     let mut keeper = Keeper::new(journal, Duration::from_secs(60));

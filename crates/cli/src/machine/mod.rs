@@ -76,21 +76,21 @@ impl MachineArg {
         MachineArg { machine: name.into() }
     }
 
-    /// Opens it to change something.
+    /// Opens it to change something. Where groups play VMs it is one without VMs, too: they come and go.
     ///
     /// # Errors
     /// As [`open`](MachineArg::open), and if nothing can be changed on such a machine.
     pub(crate) fn open_to_act(&self) -> Result<Box<dyn Act>> {
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
         match (kind, rest) {
-            ("host", "") => host(),
+            ("host", "") => host(Cgroups::or_none),
             ("libvirt", "") if self.machine.ends_with(':') => {
                 bail!(
                     "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
                 )
             }
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
-            ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?)),
+            ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?.or_none())),
             ("sim", file) if !file.is_empty() => simulated(Path::new(file)),
             _ => bail!(
                 "--machine {}: nothing can be changed there; give host, libvirt, libvirt:URI, cgroups:PATHS or sim:FILE",
@@ -114,7 +114,9 @@ impl MachineArg {
             ("replay" | "sim" | "scenario", "") => {
                 bail!("--machine {kind}: lacks its file; give {kind}:FILE, such as {}", example(kind))
             }
-            ("host", "") | ("libvirt" | "cgroups" | "sim", _) => Ok(self.open_to_act()?),
+            ("host", "") => Ok(host(|groups| groups)?),
+            ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?)),
+            ("libvirt" | "sim", _) => Ok(self.open_to_act()?),
             _ => bail!(
                 "no machine {:?}; there are host, self, libvirt, libvirt:URI, cgroups, cgroups:PATHS, replay:FILE, scenario:FILE and sim:FILE",
                 self.machine
@@ -131,8 +133,8 @@ fn example(kind: &str) -> &'static str {
     }
 }
 
-/// This host: its virtual machines if libvirt has some, else its control groups.
-fn host() -> Result<Box<dyn Act>> {
+/// This host: its virtual machines if libvirt has some, else its control groups, made what whoever opens them needs.
+fn host(groups: impl Fn(Cgroups) -> Cgroups) -> Result<Box<dyn Act>> {
     let mut machine = libvirt::open("", libvirt::Options::default());
     let is_vm = |vm: &VmState| vm.role == Role::Vm;
     match machine.observe() {
@@ -143,7 +145,7 @@ fn host() -> Result<Box<dyn Act>> {
         Ok(_) => {}
         Err(why) => without_libvirt(&why),
     }
-    Ok(Box::new(Cgroups::open(Root::live(), Choice::Usual)?))
+    Ok(Box::new(groups(Cgroups::open(Root::live(), Choice::Usual)?)))
 }
 
 /// Says that control groups are taken for this host, and why, unless nothing tells that it has VMs: most machines have neither

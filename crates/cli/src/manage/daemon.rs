@@ -1,5 +1,6 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,12 +18,10 @@ use super::config::Config;
 use super::log::{self, Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
-use super::{Journal, Keeper, ManageArgs, boot, metrics, restore, yields};
+use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
 
-/// A libvirtd or a guest that does not answer may come back while everything is put back: at least so often it is tried, and on a
-/// real machine for so long (a guest's agent takes some seconds to be there again after libvirtd was restarted).
+/// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
 const LAST_TRIES: u32 = 3;
-const LAST_PATIENCE: Duration = Duration::from_secs(20);
 /// An address for metrics that somebody else has is asked for again after so long.
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
 /// Notes that the status keeps, the latest.
@@ -155,8 +154,8 @@ impl<'a> Daemon<'a> {
         let turn = std::panic::AssertUnwindSafe(|| self.turn(signals));
         let result = std::panic::catch_unwind(turn);
         // Whoever signals once more does not want to wait for those who do not answer.
-        let waits = || signals.within(restore::BETWEEN_TRIES).is_none_or(|signal| signal == SIGHUP);
-        let clean = self.put_back(waits);
+        let enough = |time| signals.within(time).is_some_and(|signal| signal != SIGHUP);
+        let clean = self.put_back(restore::PATIENCE, enough);
         match result {
             Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
             Ok(Ok(())) => Ok(ExitCode::FAILURE),
@@ -231,6 +230,9 @@ impl<'a> Daemon<'a> {
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
+        if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
+            self.say(&snapshot.notes);
+        }
         self.yields(&mut snapshot);
         if let Some(keeper) = &mut self.keeper {
             for note in keeper.adopt(&mut *self.machine, &snapshot) {
@@ -246,7 +248,7 @@ impl<'a> Daemon<'a> {
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
             step.plan.actions.extend(self.telling.step(host, &self.config.policy));
         }
-        self.say(&step);
+        self.say(&step.notes);
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
                 let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
@@ -319,11 +321,11 @@ impl<'a> Daemon<'a> {
     }
 
     /// Notes, each once.
-    fn say(&mut self, step: &Step) {
+    fn say(&mut self, notes: &[String]) {
         if self.told.len() + self.planned.len() > REMEMBERED {
             (self.told, self.planned) = Default::default();
         }
-        for note in &step.notes {
+        for note in notes {
             if self.told.insert(note.clone()) {
                 log(Level::Info, "note", &[("what", note.clone())]);
                 self.notes.push_back(note.clone());
@@ -418,50 +420,56 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Puts back everything; `false` if something could not be. `waits` for what does not answer on a real machine, and says whether
-    /// to try again.
-    pub(super) fn put_back(&mut self, waits: impl Fn() -> bool) -> bool {
+    /// Puts back everything; `false` if something could not be. On a real machine who does not answer is asked again as long as there is
+    /// `patience`, and nobody says within a time that it is `enough`. As long as all answer, all are asked.
+    pub(super) fn put_back(&mut self, patience: Duration, enough: impl Fn(Duration) -> bool) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
-        let (mut clean, begun) = (true, Instant::now());
+        if keeper.holds_nothing() {
+            return true;
+        }
+        let (begun, ended) = (Instant::now(), Cell::new(false));
+        let ends = |time| {
+            ended.set(ended.get() || enough(time));
+            ended.get()
+        };
+        let asks = |missing| missing == 0 || (begun.elapsed() < patience && !ends(Duration::ZERO));
+        let (mut pending, mut trouble) = (Vec::new(), None);
         for attempt in 1.. {
-            if attempt == 1 && keeper.holds_nothing() {
-                break;
-            }
-            if attempt > 1 && self.live {
-                if !waits() {
-                    break;
-                }
-                self.machine.ask_again();
-            }
-            let last = attempt >= LAST_TRIES && !(self.live && begun.elapsed() < LAST_PATIENCE);
-            let snapshot = match self.machine.observe() {
-                Ok(snapshot) => snapshot,
-                Err(error) => {
-                    log(Level::Error, "cannot look", &[("why", error.to_string())]);
-                    clean = false;
-                    if last {
-                        break;
+            let waits = match self.machine.observe() {
+                Ok(snapshot) => {
+                    let restored = keeper.restore_while(&mut *self.machine, &snapshot, &asks);
+                    log(Level::Info, "restored", &[("result", restore::sum(&restored))]);
+                    for text in restored.stand {
+                        log(Level::Warning, "not put back", &[("what", text)]);
                     }
-                    continue;
+                    (pending, trouble) = (restored.pending, None);
+                    restored.waits_for.is_some()
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    if trouble.as_ref() != Some(&text) {
+                        log(Level::Error, "cannot look", &[("why", text.clone())]);
+                    }
+                    trouble = Some(text);
+                    true
                 }
             };
-            let restored = keeper.restore(&mut *self.machine, &snapshot);
-            log(Level::Info, "restored", &[("result", restore::sum(&restored))]);
-            for text in restored.stand {
-                log(Level::Warning, "not put back", &[("what", text)]);
-            }
-            clean = restored.pending.is_empty();
-            for text in restored.pending {
-                let level = if last || restored.waits_for.is_none() { Level::Error } else { Level::Warning };
-                log(
-                    level,
-                    "pending",
-                    &[("what", text), ("remedy", "the next start, or corefit restore".into())],
-                );
-            }
-            if last || restored.waits_for.is_none() {
+            if !waits {
                 break;
             }
+            let last = match self.live {
+                true => begun.elapsed() + restore::BETWEEN_TRIES > patience || ends(restore::BETWEEN_TRIES),
+                false => attempt >= LAST_TRIES,
+            };
+            if last {
+                break;
+            }
+            self.machine.ask_again();
+        }
+        let clean = pending.is_empty() && trouble.is_none();
+        for text in pending {
+            let remedy = "the next start, or corefit restore";
+            log(Level::Error, "pending", &[("what", text), ("remedy", remedy.into())]);
         }
         clean
     }
@@ -469,7 +477,8 @@ impl<'a> Daemon<'a> {
 
 /// Settings of a run that was killed stay as they are while one that changes nothing looks on.
 fn left_by_another(state: &Path) {
-    let Ok(Some((machine, settings))) = Journal::left(state, &boot(true)) else { return };
+    let left = Boot::now(true).and_then(|boot| Journal::left(state, &boot));
+    let Ok(Some((machine, settings))) = left else { return };
     if settings > 0 && !status::answers(state) {
         let left = format!("{settings} settings of the machine {machine}");
         let remedy = format!("corefit restore --state {}", state.display());

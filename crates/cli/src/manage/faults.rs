@@ -3,6 +3,7 @@
 //!
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
+mod ends;
 mod faulty;
 mod stories;
 mod whole;
@@ -18,7 +19,7 @@ use corefit_sim::{Scenario, Sim, SimMachine};
 
 use self::faulty::Faulty;
 use super::failpoint::testing::until_killed;
-use super::{Journal, Keeper};
+use super::{Boot, Journal, Keeper};
 
 const SEQUENCES: u64 = 1000;
 const EVENTS: u32 = 25;
@@ -143,7 +144,7 @@ impl Story {
         }
         let (dir, machine) = (self.dir.clone(), &mut self.machine);
         let started = until_killed(kill, move || {
-            let journal = Journal::open(&dir, "faulty", "boot").ok()?;
+            let journal = Journal::open(&dir, "faulty", &Boot::named("boot")).ok()?;
             let mut keeper = Keeper::new(journal, Duration::from_secs(60));
             if let Ok(snapshot) = machine.observe() {
                 keeper.restore(machine, &snapshot);

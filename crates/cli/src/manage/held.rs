@@ -9,7 +9,7 @@ use corefit_core::decide::{Action, Outcome};
 use corefit_core::machine::{Act, Snapshot};
 
 use super::alone::Alone;
-use super::{Journal, Keeper, boot};
+use super::{Boot, Journal, Keeper};
 use crate::machine::MachineArg;
 
 /// Longest that changing or putting back may take.
@@ -32,7 +32,7 @@ impl Held {
         }
         let machine = machine.open_to_act()?;
         let alone = Alone::with(&machine.name())?;
-        let journal = Journal::open(state, name, &boot(true))?;
+        let journal = Journal::open(state, name, &Boot::now(true)?)?;
         let mut held = Held { machine, keeper: Keeper::new(journal, PATIENCE), _alone: alone };
         held.restore()?;
         Ok(held)

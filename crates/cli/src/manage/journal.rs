@@ -18,6 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::boot::Boot;
 use super::failpoint::reach;
 
 /// Begins the first line.
@@ -77,13 +78,13 @@ impl Journal {
     /// # Errors
     /// If another corefit holds it, it is damaged, of another machine, or cannot be written: then nothing may
     /// be changed.
-    pub(crate) fn open(dir: &Path, machine: &str, boot: &str) -> Result<Journal> {
+    pub(crate) fn open(dir: &Path, machine: &str, boot: &Boot) -> Result<Journal> {
         fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
         let lock = lock(dir)?;
-        let mut content = Content { boot: boot.into(), machine: machine.into(), entries: Vec::new() };
-        if let Some(found) = read(dir)? {
-            let same_boot = found.boot == boot;
-            if same_boot && !found.entries.is_empty() && found.machine != machine {
+        let (boot_now, machine_now) = (boot.own().to_owned(), machine.to_owned());
+        let mut content = Content { boot: boot_now, machine: machine_now, entries: Vec::new() };
+        if let Some(found) = read(dir)?.filter(|found| boot.is(&found.boot)) {
+            if !found.entries.is_empty() && found.machine != machine {
                 bail!(
                     "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {}`",
                     file(dir).display(),
@@ -91,9 +92,7 @@ impl Journal {
                     dir.display()
                 );
             }
-            if same_boot {
-                content.entries = found.entries;
-            }
+            content.entries = found.entries;
         }
         let mut journal = Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() };
         journal.write().map_err(|error| unusable(&file(dir), &error))?;
@@ -102,15 +101,9 @@ impl Journal {
 
     /// What an earlier run left, if there is a journal in the directory: the machine, and how many settings of it that are changed
     /// since this boot.
-    pub(crate) fn left(dir: &Path, boot: &str) -> Result<Option<(String, usize)>> {
-        let count = |content: &Content| if content.boot == boot { content.entries.len() } else { 0 };
+    pub(crate) fn left(dir: &Path, boot: &Boot) -> Result<Option<(String, usize)>> {
+        let count = |content: &Content| if boot.is(&content.boot) { content.entries.len() } else { 0 };
         Ok(read(dir)?.map(|content| (content.machine.clone(), count(&content))))
-    }
-
-    /// Takes it away, for there is nothing that it could be for.
-    pub(crate) fn remove(self) -> io::Result<()> {
-        fs::remove_file(file(&self.dir))?;
-        File::open(&self.dir)?.sync_all()
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
@@ -231,35 +224,56 @@ mod tests {
     }
 
     fn refused(dir: &Path, machine: &str) -> String {
-        Journal::open(dir, machine, "boot").err().expect("it was taken").to_string()
+        Journal::open(dir, machine, &Boot::named("boot")).err().expect("it was taken").to_string()
     }
 
     #[test]
     fn what_was_written_is_there_for_the_next_and_void_after_a_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), "host", "boot").unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
         journal.add(entry("a"));
         journal.write().unwrap();
         drop(journal);
-        assert_eq!(Journal::open(dir.path(), "host", "boot").unwrap().entries(), [entry("a")]);
+        assert_eq!(Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap().entries(), [entry("a")]);
         assert!(refused(dir.path(), "libvirt").contains("holds settings of the machine \"host\""));
-        assert_eq!(Journal::open(dir.path(), "libvirt", "another boot").unwrap().entries(), []);
+        assert_eq!(Journal::open(dir.path(), "libvirt", &Boot::named("another boot")).unwrap().entries(), []);
+    }
+
+    #[test]
+    fn what_is_simulated_leaves_a_hosts_settings_alone_and_its_own_end_with_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, simulated) = (Boot::now(true).unwrap(), Boot::now(false).unwrap());
+        let mut journal = Journal::open(dir.path(), "host", &host).unwrap();
+        journal.add(entry("a"));
+        journal.write().unwrap();
+        drop(journal);
+        let why = Journal::open(dir.path(), "sim:x", &simulated).err().expect("they are lost").to_string();
+        assert!(why.contains("holds settings of the machine \"host\""), "{why}");
+        assert_eq!(Journal::left(dir.path(), &simulated).unwrap(), Some(("host".into(), 1)));
+        let mut journal = Journal::open(dir.path(), "host", &host).unwrap();
+        assert_eq!(journal.entries(), [entry("a")]);
+        journal.content.boot = "simulated, process 0".into();
+        journal.write().unwrap();
+        drop(journal);
+        for boot in [host, simulated] {
+            assert_eq!(Journal::left(dir.path(), &boot).unwrap(), Some(("host".into(), 0)));
+        }
     }
 
     #[test]
     fn a_second_one_is_refused_as_long_as_the_first_lives() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Journal::open(dir.path(), "host", "boot").unwrap();
+        let first = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
         let text = refused(dir.path(), "host");
         assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
         drop(first);
-        Journal::open(dir.path(), "host", "boot").unwrap();
+        Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
     }
 
     #[test]
     fn a_damaged_one_is_refused_and_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), "host", "boot").unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
         journal.add(entry("a"));
         journal.write().unwrap();
         drop(journal);
@@ -282,7 +296,7 @@ mod tests {
     #[test]
     fn where_nothing_can_be_written_nothing_begins() {
         let full = Path::new("/dev/full");
-        let text = Journal::open(&full.join("x"), "host", "boot").err().unwrap().to_string();
+        let text = Journal::open(&full.join("x"), "host", &Boot::named("boot")).err().unwrap().to_string();
         assert!(text.contains("cannot be written, so nothing is changed"), "{text}");
         let dir = tempfile::tempdir().unwrap();
         // A directory in the way of the new file, as no permission stops root.

@@ -1,8 +1,8 @@
 //! Who applies plans, and puts everything back.
 //!
 //! ```text
-//! Plan ─▶ read each ─▶ originals to the journal (fsync) ─▶ to the VMs' notes ─▶ write each ─▶ read back ─▶ Outcomes
-//!              │ somebody else changed it: it stands, and is his from now on
+//! Plan ─▶ read each ─▶ originals to the journal (fsync) ─▶ to the VMs' notes ─▶ read again, write each ─▶ read back ─▶ Outcomes
+//!              │ somebody else changed it: it stands, and is his from now on │
 //! ```
 //!
 //! A setting is ours as long as it has a value that we wrote, or read back after writing. What is not ours any
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome};
-use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight};
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +43,10 @@ pub(crate) struct Keeper {
     unsaid: Vec<String>,
     /// What an earlier run left, and this one has not written.
     earlier: BTreeSet<(VmId, Lever)>,
-    /// What nobody manages any more, and when it was last tried to put it back.
-    released: BTreeMap<(VmId, Lever), Time>,
+    /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
+    released: BTreeMap<(VmId, Lever), (Time, Duration)>,
+    /// Guests that did not answer when they were asked last.
+    late: BTreeSet<VmId>,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -68,8 +70,8 @@ pub(super) struct Setting {
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
-        let (theirs, put_back, kept, told_at, mute, unsaid, released) = Default::default();
-        Keeper { journal, theirs, put_back, kept, told_at, mute, unsaid, earlier, released, budget }
+        let (theirs, put_back, kept, told_at, mute, unsaid, released, late) = Default::default();
+        Keeper { journal, theirs, put_back, kept, told_at, mute, unsaid, earlier, released, late, budget }
     }
 
     /// Settings that are changed now.
@@ -168,17 +170,16 @@ impl Keeper {
         if self.put_back.contains(&(vm.clone(), *lever)) {
             return Some(Err(MachineError::Denied(is_back(*lever))));
         }
-        let current = match machine.current(vm, *lever) {
+        let current = machine.current(vm, *lever);
+        self.hear(vm, *lever, &current);
+        let current = match current {
             Ok(current) => current,
             Err(error) => return Some(Err(error)),
         };
+        if let Some(stands) = self.leave(vm, *lever, &current) {
+            return Some(Err(stands));
+        }
         if let Some(entry) = self.journal.find(vm, *lever) {
-            if !is_ours(entry, &current) && !same(&entry.original, &current) {
-                self.theirs.insert((vm.clone(), *lever));
-                let now = format!("{}: it is {current} now", stands(*lever));
-                self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
-                return Some(Err(MachineError::Denied(now)));
-            }
             if somebody_put_back(entry, &current) {
                 self.put_back.insert((vm.clone(), *lever));
                 self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
@@ -201,11 +202,28 @@ impl Keeper {
         None
     }
 
+    /// What somebody else changed is left alone from now on: why, if that is so of what a setting is.
+    fn leave(&mut self, vm: &VmId, lever: Lever, current: &Value) -> Option<MachineError> {
+        let entry = self.journal.find(vm, lever)?;
+        if is_ours(entry, current) || same(&entry.original, current) {
+            return None;
+        }
+        self.theirs.insert((vm.clone(), lever));
+        self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
+        Some(MachineError::Denied(format!("{}: it is {current} now", stands(lever))))
+    }
+
     /// Writes a setting whose original is on disk, and reads it back.
     fn change(&mut self, machine: &mut dyn Act, action: &Action, now: Time) -> Result<Value, MachineError> {
         let Action { vm, lever, to, .. } = action;
         self.note(machine, vm);
         reach("noted");
+        // Somebody may have changed it while others were read and written. (Guests are slow to say.)
+        if !is_guests(*lever)
+            && let Some(stands) = self.leave(vm, *lever, &machine.current(vm, *lever)?)
+        {
+            return Err(stands);
+        }
         let done = machine.set(vm, *lever, to);
         reach("written");
         let read = machine.current(vm, *lever);
@@ -226,6 +244,17 @@ impl Keeper {
             (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
             (Err(error), _) => Err(error),
         }
+    }
+
+    /// Notes whether a guest answers; `false` if not.
+    fn hear(&mut self, vm: &VmId, lever: Lever, answer: &Result<Value, MachineError>) -> bool {
+        let missing = matches!(answer, Err(MachineError::Gone(_)));
+        if is_guests(lever) && missing {
+            self.late.insert(vm.clone());
+        } else if is_guests(lever) {
+            self.late.remove(vm);
+        }
+        !(is_guests(lever) && missing)
     }
 
     /// Has a VM carry what its settings were.
@@ -326,11 +355,14 @@ impl Keeper {
         let mut arrived = false;
         for entry in self.journal.entries_mut().iter_mut().filter(|e| e.pending && e.lever == Lever::Online) {
             let Some(to @ Value::Vcpus(set)) = entry.wrote.last() else { continue };
+            if seen(&entry.vm).as_ref() != Some(set) || self.late.contains(&entry.vm) {
+                continue;
+            }
             // A look may be of before it was asked.
-            if seen(&entry.vm).as_ref() == Some(set)
-                && machine.current(&entry.vm, entry.lever).is_ok_and(|now| same(&now, to))
-            {
-                (entry.pending, arrived) = (false, true);
+            match machine.current(&entry.vm, entry.lever) {
+                Ok(now) if same(&now, to) => (entry.pending, arrived) = (false, true),
+                Err(MachineError::Gone(_)) => drop(self.late.insert(entry.vm.clone())),
+                _ => {}
             }
         }
         arrived
@@ -354,6 +386,7 @@ impl Keeper {
         self.put_back.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
         self.mute.retain(|vm| here.contains(vm));
+        self.late.retain(|vm| here.contains(vm));
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
@@ -409,22 +442,43 @@ impl Keeper {
     }
 }
 
-/// Whether a setting has a value that we gave it. vCPUs go one by one: while they do, any step of the way is
+/// Whether the guest has to answer for a setting, which it may never do.
+fn is_guests(lever: Lever) -> bool {
+    matches!(lever, Lever::Online | Lever::Told)
+}
+
+/// Whether a setting is written in parts, each of which a kill may leave: a guest's vCPUs one by one, a limit's quota, period and
+/// burst.
+fn in_parts(lever: Lever) -> bool {
+    matches!(lever.kind(), LeverKind::Online | LeverKind::Quota | LeverKind::VcpuQuota)
+}
+
+/// Whether a setting has a value that we gave it. While it is written in parts, what is between the original and what we wrote is
 /// ours, too.
 fn is_ours(entry: &Entry, current: &Value) -> bool {
     if entry.wrote.iter().any(|wrote| same(wrote, current)) {
         return true;
     }
-    if !entry.pending {
-        return false;
+    let ends = || [&entry.original].into_iter().chain(&entry.wrote);
+    match current {
+        _ if !entry.pending => false,
+        Value::Vcpus(current) => {
+            let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
+            let ends: Vec<CpuSet> = ends().filter_map(set).collect();
+            let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
+            let Some(last) = ends.last() else { return false };
+            let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
+            current.is_within(&all) && least.is_within(current)
+        }
+        Value::Limit(current) => {
+            let limit = |value: &Value| if let Value::Limit(limit) = value { Some(*limit) } else { None };
+            let any = |is: &dyn Fn(Limit) -> bool| ends().filter_map(limit).any(is);
+            any(&|end| end.quota_us == current.quota_us)
+                && any(&|end| end.period_us == current.period_us)
+                && any(&|end| end.burst_us == current.burst_us)
+        }
+        _ => false,
     }
-    let Value::Vcpus(current) = current else { return false };
-    let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
-    let ends: Vec<CpuSet> = [&entry.original].into_iter().chain(&entry.wrote).filter_map(set).collect();
-    let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
-    let Some(last) = ends.last() else { return false };
-    let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
-    current.is_within(&all) && least.is_within(current)
 }
 
 /// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,

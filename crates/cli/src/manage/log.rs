@@ -26,6 +26,8 @@ pub(crate) fn simulated(at: Time) {
 /// Writes a line on stderr. Where that is journald, it begins with the level as sd-daemon(3) has it. The tests of this crate
 /// run thousands of daemons, which are silent unless `COREFIT_TEST_LOG` is set.
 pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
+    #[cfg(test)]
+    testing::note(level, event, fields);
     if cfg!(test) && std::env::var_os("COREFIT_TEST_LOG").is_none() {
         return;
     }
@@ -64,6 +66,31 @@ fn line(event: &str, at: Option<Time>, fields: &[(&str, String)]) -> String {
         };
         format!("{line} {key}={value}")
     })
+}
+
+/// What a test's thread has said.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::cell::RefCell;
+
+    use super::{Level, line};
+
+    thread_local! {
+        static LINES: RefCell<Option<Vec<(Level, String)>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn note(level: Level, event: &str, fields: &[(&str, String)]) {
+        LINES.with_borrow_mut(|lines| {
+            lines.iter_mut().for_each(|lines| lines.push((level, line(event, fields))))
+        });
+    }
+
+    /// What is said while something is done.
+    pub(crate) fn said(job: impl FnOnce()) -> Vec<(Level, String)> {
+        LINES.set(Some(Vec::new()));
+        job();
+        LINES.take().unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! ```
 
 mod alone;
+mod boot;
 mod config;
 mod daemon;
 mod failpoint;
@@ -34,6 +35,7 @@ use corefit_core::machine::Act;
 use crate::durations::duration;
 use crate::machine::MachineArg;
 use alone::Alone;
+pub(crate) use boot::Boot;
 pub(crate) use config::{Config, STATE};
 use daemon::{Daemon, Signals};
 pub(crate) use held::Held;
@@ -78,9 +80,9 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
     // What an earlier run left is on the machine that it was on.
-    let left = Journal::left(&config.state, &boot(live)).ok().flatten().filter(|(_, settings)| *settings > 0);
+    let left = Boot::now(live).and_then(|boot| Journal::left(&config.state, &boot)).ok().flatten();
     let machine = match left {
-        Some((left, _)) if name == "host" => MachineArg::named(&left),
+        Some((left, settings)) if name == "host" && settings > 0 => MachineArg::named(&left),
         _ => machine.settled(),
     };
     let name = machine.name().to_owned();
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         None => opened.map_err(|error| config.not_opened(args.config.as_deref(), error))?,
     };
     fits(&config, args.config.as_deref(), &mut *machine)?;
-    let journal = config.apply.then(|| Journal::open(&config.state, &name, &boot(live))).transpose();
+    let journal = config.apply.then(|| Journal::open(&config.state, &name, &Boot::now(live)?)).transpose();
     let journal = match &args.state {
         Some(_) => journal?,
         None => journal.map_err(|error| config.of_key(args.config.as_deref(), "state", error))?,
@@ -127,13 +129,6 @@ fn fits(config: &Config, file: Option<&Path>, machine: &mut dyn Act) -> Result<(
 /// How long changes of one step may take.
 fn budget(policy: &Policy) -> Duration {
     policy.interval().max(Duration::from_secs(2))
-}
-
-/// Tells this boot of this machine from others. What is simulated ends with its process.
-fn boot(live: bool) -> String {
-    let own = || format!("simulated, process {}", std::process::id());
-    let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-    live.then(read).flatten().map_or_else(own, |text| text.trim().into())
 }
 
 /// One step, as `corefit bench manage` measures it: look, decide, apply.

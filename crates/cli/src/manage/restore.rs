@@ -9,11 +9,12 @@ use corefit_core::machine::MachineError;
 use super::alone::Alone;
 use super::config::StateArg;
 use super::keeper::Restored;
-use super::{Journal, Keeper, boot};
+use super::{Boot, Journal, Keeper};
 use crate::machine::MachineArg;
 
-/// Longest that one try may take.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// Guests are asked for so long in one try of `corefit restore`, and in all at the end of a daemon, but for one call that hangs (a
+/// guest's agent takes some seconds to be there again after libvirtd was restarted).
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// A libvirtd that is being restarted refuses at once, and a guest whose daemon was killed on the way is silent for some seconds.
 pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
@@ -26,7 +27,7 @@ pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     state: StateArg,
-    /// Which machine [default: the one of the journal, else host]
+    /// Which machine [default: the one of the journal, if it holds settings of this boot, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// How often it is tried, 2 s apart, while libvirtd does not answer or a guest is late
@@ -37,23 +38,15 @@ pub(crate) struct RestoreArgs {
 /// Runs the verb.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let state = args.state.dir();
-    let of_journal = Journal::left(&state, &boot(true))?.map(|(machine, _)| machine);
-    let none = of_journal.is_none();
-    let name = args.machine.clone().or(of_journal).unwrap_or_else(|| "host".into());
+    let boot = Boot::now(true)?;
+    let left = Journal::left(&state, &boot)?;
+    let none = left.is_none();
+    let name = args.machine.clone().unwrap_or_else(|| machine_of(left));
     let machine = MachineArg::named(&name);
-    let open = || Journal::open(&state, &name, &boot(true));
     if machine.clock().is_none() {
-        if args.machine.is_some() {
-            bail!("--machine {name}: ended with the daemon; there is nothing to put back");
-        }
-        open()?.remove().with_context(|| format!("{}: its journal stays", state.display()))?;
-        show!(
-            "{}: ended with the daemon, so there is nothing to put back; the journal in {} is removed",
-            crate::printable::text(&name),
-            state.display()
-        );
-        return Ok(ExitCode::SUCCESS);
+        bail!("--machine {name}: ended with the daemon; there is nothing to put back");
     }
+    let open = || Journal::open(&state, &name, &boot);
     let journal = if none { None } else { Some(open()?) };
     if none {
         tell!(
@@ -98,6 +91,11 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     Ok(if restored.pending.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The machine whose settings are to be put back. A journal that has none says nothing: a VM may have come to this host since.
+fn machine_of(left: Option<(String, usize)>) -> String {
+    left.filter(|(_, settings)| *settings > 0).map_or("host".into(), |(machine, _)| machine)
+}
+
 /// The numbers, in words.
 pub(super) fn sum(restored: &Restored) -> String {
     let Restored { back, stand, pending, ended, .. } = restored;
@@ -105,4 +103,17 @@ pub(super) fn sum(restored: &Restored) -> String {
     format!(
         "put back: {back}; of VMs that have ended: {ended}; changed by others, left so: {stand}; pending: {pending}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_names_the_machine_only_as_long_as_something_of_it_is_changed() {
+        assert_eq!(machine_of(Some(("cgroups".into(), 1))), "cgroups");
+        for none in [None, Some(("cgroups".into(), 0))] {
+            assert_eq!(machine_of(none), "host");
+        }
+    }
 }

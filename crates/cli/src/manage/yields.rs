@@ -41,6 +41,7 @@ pub(crate) fn detect(root: &Root) -> Vec<Yield> {
                 LeverKind::Quota,
                 LeverKind::VcpuQuota,
                 LeverKind::Affinity,
+                LeverKind::Nodes,
                 LeverKind::Slice,
             ],
         });
@@ -52,14 +53,14 @@ pub(crate) fn detect(root: &Root) -> Vec<Yield> {
     {
         found.push(Yield {
             reason: format!("this kernel keeps to CPUs {preferred_now} of {online} itself ({preferred})"),
-            levers: vec![LeverKind::Affinity],
+            levers: vec![LeverKind::Affinity, LeverKind::Nodes],
         });
     }
     // s390: kernel Documentation/arch/s390, sysctl s390.hiperdispatch.
     if read("/proc/sys/s390/hiperdispatch").as_deref() == Some("1") {
         found.push(Yield {
             reason: "hiperdispatch (/proc/sys/s390/hiperdispatch) chooses CPUs by capacity".into(),
-            levers: vec![LeverKind::Affinity],
+            levers: vec![LeverKind::Affinity, LeverKind::Nodes],
         });
     }
     found
@@ -87,12 +88,18 @@ mod tests {
         let found = with(&[(state, "enabled\n"), ("sys/kernel/sched_ext/root/ops", "rusty\n")]);
         assert!(
             found[0].reason.contains("\"rusty\"")
-                && [LeverKind::Weight, LeverKind::Slice].iter().all(|lever| found[0].levers.contains(lever))
+                && [LeverKind::Weight, LeverKind::Nodes, LeverKind::Slice]
+                    .iter()
+                    .all(|lever| found[0].levers.contains(lever))
         );
         let (preferred, online) = ("sys/devices/system/cpu/preferred", "sys/devices/system/cpu/online");
         assert_eq!(with(&[(preferred, "0-3\n"), (online, "0-3\n")]), []);
-        assert_eq!(with(&[(preferred, "0-1\n"), (online, "0-3\n")])[0].levers, [LeverKind::Affinity]);
-        assert_eq!(with(&[("proc/sys/s390/hiperdispatch", "1\n")]).len(), 1);
+        // Memory goes where vCPUs are pinned.
+        for files in
+            [&[(preferred, "0-1\n"), (online, "0-3\n")][..], &[("proc/sys/s390/hiperdispatch", "1\n")]]
+        {
+            assert_eq!(with(files)[0].levers, [LeverKind::Affinity, LeverKind::Nodes]);
+        }
         assert_eq!(with(&[("proc/sys/s390/hiperdispatch", "0\n")]), []);
     }
 }

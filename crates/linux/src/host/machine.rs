@@ -15,6 +15,8 @@ const NAMED: usize = 8;
 pub struct Cgroups {
     pub(super) reader: HostReader,
     choice: Choice,
+    /// Whether it is one without VMs, too.
+    may_lack: bool,
     /// Of a captured machine: what it showed later, the last first.
     later: Vec<Root>,
 }
@@ -25,7 +27,13 @@ impl Cgroups {
     /// # Errors
     /// If there are no control groups here.
     pub fn open(root: Root, choice: Choice) -> Result<Cgroups, MachineError> {
-        Ok(Cgroups { reader: HostReader::open(root)?, choice, later: Vec::new() })
+        Ok(Cgroups { reader: HostReader::open(root)?, choice, may_lack: false, later: Vec::new() })
+    }
+
+    /// The same host for whoever stays while groups come and go: without any it has no VMs, which a note of what it shows says.
+    #[must_use]
+    pub fn or_none(self) -> Cgroups {
+        Cgroups { may_lack: true, ..self }
     }
 
     /// A captured host at several instants, one after the other.
@@ -41,7 +49,7 @@ impl Cgroups {
         Ok(Cgroups { later: instants, ..Cgroups::open(first, choice)? })
     }
 
-    fn nothing(&self) -> MachineError {
+    fn nothing(&self) -> String {
         let mut top: Vec<String> = self.reader.children("").unwrap_or_default();
         let more = top.len().saturating_sub(NAMED);
         top.truncate(NAMED);
@@ -52,7 +60,7 @@ impl Cgroups {
         if known.is_empty() {
             known = "none".into();
         }
-        MachineError::Gone(match &self.choice {
+        match &self.choice {
             Choice::Patterns(patterns) => {
                 format!(
                     "no control group matches {}; groups at the top: {known} (in a path, * stands for any text of \
@@ -67,7 +75,7 @@ impl Cgroups {
                 "this process is in no control group but the top one, which is no VM; choose with \
                 --machine cgroups:PATHS (groups at the top: {known}), or see `corefit cpus`"
             ),
-        })
+        }
     }
 }
 
@@ -81,9 +89,12 @@ impl Machine for Cgroups {
     }
 
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
-        let chosen = self.choice.find(&self.reader)?;
+        let mut chosen = self.choice.find(&self.reader)?;
+        if chosen.paths.is_empty() && !self.may_lack {
+            return Err(MachineError::Gone(self.nothing()));
+        }
         if chosen.paths.is_empty() {
-            return Err(self.nothing());
+            chosen.note = Some(self.nothing());
         }
         let view = self.reader.look(&chosen.paths, VmCounters::Read)?;
         let vms = view.vms.into_iter().map(VmGroup::into_vm).chain(view.others);

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::machine::{
-    Act, Counters, Helper, Lever, LeverKind, Machine, MachineError, Snapshot, Value, VmId, VmState,
+    Act, Counters, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId, VmState,
 };
-use corefit_core::{CpuSet, Time, Unread, Weight, What};
+use corefit_core::{CpuId, CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
 use super::Random;
+use crate::manage::failpoint::reach;
 
 /// A machine that things happen to.
 pub(super) struct Faulty {
@@ -36,6 +37,8 @@ pub(super) struct Faulty {
     pub(super) denied: BTreeSet<u32>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
+    /// VMs whose vCPUs that are not online are not there.
+    pub(super) plugging: BTreeSet<u32>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
@@ -45,6 +48,10 @@ pub(super) struct Faulty {
     /// VMs that seem to get a quarter of what they do, and to wait for the rest.
     pub(super) starving: BTreeSet<u32>,
     pub(super) touched: BTreeSet<u32>,
+    /// Guests that were asked what a setting of theirs is.
+    pub(super) asked: Vec<u32>,
+    /// So often it was to forget who did not answer.
+    pub(super) asked_again: u32,
     /// Writes that changed something.
     pub(super) writes: BTreeMap<LeverKind, u32>,
     own: BTreeMap<(u32, Lever), Value>,
@@ -57,13 +64,16 @@ pub(super) enum Fault {
     Gone,
     /// It migrates, or is saved and resumed: another id, and what it carries.
     Moved,
+    /// An administrator changes its weight.
+    Weighed,
 }
 
 impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (soon, ahead, starving, touched, writes, own) = Default::default();
+        let (plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
+        let (writes, own) = Default::default();
         Faulty {
             sim,
             moved,
@@ -77,11 +87,14 @@ impl Faulty {
             unkeeping,
             denied,
             owned,
+            plugging,
             deaf: false,
             soon,
             ahead,
             starving,
             touched,
+            asked,
+            asked_again,
             writes,
             own,
         }
@@ -111,6 +124,7 @@ impl Faulty {
         match fault {
             Fault::Gone => drop(self.gone.insert(vm)),
             Fault::Moved => *self.moved.entry(vm).or_insert(0) += 1,
+            Fault::Weighed => self.write(vm, Lever::Weight, &Value::Weight(Weight(4000.0))).unwrap(),
         }
     }
 
@@ -140,6 +154,18 @@ impl Faulty {
             return Ok(());
         }
         self.sim.set(&VmId(format!("sim-{vm}")), lever, value)
+    }
+
+    /// The same as the files of a control group take it, one after the other (v1); what is saved has to fit the quota at any time.
+    fn write_in_steps(&mut self, vm: u32, lever: Lever, to: Limit) -> Result<(), MachineError> {
+        let Value::Limit(from) = self.read(vm, lever)? else { unreachable!() };
+        let saved = Limit { burst_us: from.burst_us.min(to.burst_us), ..from };
+        let period = Limit { period_us: to.period_us, ..saved };
+        for step in [saved, period, Limit { quota_us: to.quota_us, ..period }, to] {
+            self.write(vm, lever, &Value::Limit(step))?;
+            reach("step");
+        }
+        Ok(())
     }
 
     /// What a look shows of it that the simulation does not.
@@ -238,8 +264,21 @@ impl Act for Faulty {
             Lever::VcpuQuota(_) => MachineError::Unsupported("it has no such control group".into()),
             _ => error,
         })?;
+        if matches!(lever, Lever::Online | Lever::Told) {
+            self.asked.push(number);
+        }
         self.reach(number, lever)?;
+        if let Lever::VcpuQuota(vcpu) | Lever::Affinity(vcpu) | Lever::Slice(vcpu) = lever
+            && self.plugging.contains(&number)
+            && matches!(self.read(number, Lever::Online)?, Value::Vcpus(online) if !online.contains(CpuId(vcpu)))
+        {
+            return Err(MachineError::Unsupported("it has no such control group".into()));
+        }
         self.read(number, lever)
+    }
+
+    fn ask_again(&mut self) {
+        self.asked_again += 1;
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
@@ -259,7 +298,10 @@ impl Act for Faulty {
         }
         let changes = u32::from(self.read(number, lever)? != *value);
         *self.writes.entry(lever.kind()).or_insert(0) += changes;
-        self.write(number, lever, value)
+        match value {
+            Value::Limit(to) => self.write_in_steps(number, lever, *to),
+            value => self.write(number, lever, value),
+        }
     }
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {

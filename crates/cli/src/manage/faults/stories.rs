@@ -1,5 +1,6 @@
 //! Single faults, each with what has to come of it.
 
+use super::faulty::Fault;
 use super::*;
 use crate::manage::keeper::{Note, Setting};
 
@@ -40,7 +41,7 @@ fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
     let plan = [0, 1].map(|vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1))));
     story.step(&plan, None);
     story.keeper = None;
-    let journal = Journal::open(dir.path(), "faulty", "boot").unwrap();
+    let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
     let mut keeper = Keeper::new(journal, Duration::from_secs(60));
     let mut restore = |story: &mut Story| {
         let snapshot = story.machine.observe().unwrap();
@@ -150,7 +151,7 @@ fn a_journal_that_could_not_be_written_when_all_was_put_back_is_not_left_behind(
     let keeper = story.keeper.as_mut().unwrap();
     assert!(keeper.entries().is_empty() && !keeper.holds_nothing(), "the file still has them");
     story.end();
-    assert_eq!(Journal::left(&story.dir, "boot").unwrap(), Some(("faulty".into(), 0)));
+    assert_eq!(Journal::left(&story.dir, &Boot::named("boot")).unwrap(), Some(("faulty".into(), 0)));
     story.check().unwrap();
 }
 
@@ -172,7 +173,7 @@ fn vms_that_ended_are_forgotten_though_another_one_cannot_be_seen() {
 fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
     let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
     let (mut sim, dir) = (simulated(text), directory());
-    let journal = Journal::open(dir.path(), "sim", "boot").unwrap();
+    let journal = Journal::open(dir.path(), "sim", &Boot::named("boot")).unwrap();
     let mut keeper = Keeper::new(journal, Duration::from_secs(60));
     let snapshot = sim.observe().unwrap();
     let action = |vm: &corefit_core::machine::VmState| {
@@ -311,6 +312,13 @@ fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
         story.machine.sim.set(&VmId("sim-1".into()), Lever::Online, &vcpus(count)).unwrap();
     };
     set(&mut story, 1);
+    // While it does not answer, it is asked whether it has once.
+    story.machine.hung.insert(1);
+    story.machine.asked.clear();
+    (0..3).for_each(|_| story.step(&[], None));
+    assert_eq!(story.machine.asked, [1]);
+    story.machine.heal();
+    story.step(&plan, None);
     story.step(&[], None);
     // Two steps of the way would have been its own until here.
     set(&mut story, 2);
@@ -319,4 +327,160 @@ fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
     story.expected.insert((1, Lever::Online), vcpus(2));
     story.end();
     story.check().unwrap();
+}
+
+#[test]
+fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands() {
+    let of = |quota_us: u64, period_us, burst_us| {
+        Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us })
+    };
+    for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
+        let mut parts = BTreeSet::new();
+        for place in 0..60 {
+            let (_dir, mut story) = begun();
+            story.machine.write(1, lever, &of(80_000, 100_000, 40_000)).unwrap();
+            story.expected.insert((1, lever), of(80_000, 100_000, 40_000));
+            let wanted = [of(60_000, 200_000, 50_000), of(90_000, 300_000, 20_000)];
+            let plans = wanted.clone().map(|to| [story.action(1, lever, to)]);
+            // Killed while it is set, set again, or put back.
+            let killed = |story: &mut Story| story.keeper.is_none();
+            let mut left = place;
+            for plan in plans.iter().map(Some).chain([None]) {
+                story.released.extend(plan.is_none().then_some(1));
+                story.step(plan.map_or(&[][..], |plan| &plan[..]), (left < 20).then_some(left));
+                if killed(&mut story) {
+                    break;
+                }
+                left = left.saturating_sub(20);
+            }
+            let found = story.machine.truth(1, lever);
+            if !wanted.contains(&found) && found != story.expected[&(1, lever)] {
+                parts.insert(found.to_string());
+            }
+            story.end();
+            story.check().unwrap_or_else(|what| panic!("place {place}: {what}"));
+        }
+        assert!(parts.len() >= 5, "{parts:?}");
+    }
+    // What it has been read back to be is all that is ours.
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Quota, of(60_000, 200_000, 50_000))], None);
+    let theirs = of(60_000, 100_000, 0);
+    story.machine.write(1, Lever::Quota, &theirs).unwrap();
+    story.step(&[story.action(1, Lever::Quota, of(90_000, 300_000, 20_000))], None);
+    story.expected.insert((1, Lever::Quota), theirs);
+    story.end();
+    story.check().unwrap();
+}
+
+/// A daemon that has changed all its VMs' vCPUs and more of the host's, and was killed: the next one, which has so long for guests.
+fn next(budget: Duration) -> (tempfile::TempDir, Story, Keeper) {
+    let (dir, mut story) = begun();
+    let one = || Value::Vcpus(CpuSet::first(1));
+    let mut plan: Vec<Action> = vec![story.action(1, Lever::Nodes, Value::Nodes("1".parse().ok()))];
+    plan.extend((0..MANAGED).map(|vm| story.action(vm, Lever::Online, one())));
+    plan.push(story.action(1, Lever::Weight, Value::Weight(Weight(200.0))));
+    story.step(&plan, None);
+    story.keeper = None;
+    story.machine.asked.clear();
+    let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
+    (dir, story, Keeper::new(journal, budget))
+}
+
+#[test]
+fn guests_come_last_and_of_them_who_did_not_answer() {
+    let (_dir, mut story, mut keeper) = next(Duration::from_secs(60));
+    story.machine.hung.insert(2);
+    let restore = |story: &mut Story, keeper: &mut Keeper| {
+        let snapshot = story.machine.observe().unwrap();
+        // There is time for one that does not answer.
+        let restored = keeper.restore_while(&mut story.machine, &snapshot, &|missing| missing == 0);
+        (restored.back, restored.pending.len())
+    };
+    assert_eq!(restore(&mut story, &mut keeper), (2, 3));
+    assert_eq!(story.machine.asked, [2]);
+    for lever in [Lever::Weight, Lever::Nodes] {
+        assert_eq!(story.machine.truth(1, lever), story.expected[&(1, lever)]);
+    }
+    assert_eq!(restore(&mut story, &mut keeper), (2, 1));
+    assert_eq!(story.machine.asked[1..], [1, 1, 0, 0, 2]);
+    story.machine.heal();
+    assert_eq!(restore(&mut story, &mut keeper), (1, 0));
+    story.check().unwrap();
+}
+
+#[test]
+fn who_has_no_time_for_guests_leaves_them_for_later_and_the_hosts_settings_are_put_back() {
+    for released in [false, true] {
+        let (_dir, mut story, mut keeper) = next(Duration::ZERO);
+        let mut snapshot = story.machine.observe().unwrap();
+        for _ in 0..2 {
+            let restored = match released {
+                true => keeper.release(&mut story.machine, &snapshot, |_, _| false),
+                false => keeper.restore(&mut story.machine, &snapshot),
+            };
+            assert!(restored.pending.iter().all(|what| what.contains("not asked")), "{:?}", restored.pending);
+            assert_eq!(restored.pending.len(), 3, "they are not taken for asked");
+            snapshot.at = snapshot.at + Duration::from_secs(1);
+        }
+        assert!(story.machine.asked.is_empty(), "{:?}", story.machine.asked);
+        assert!(keeper.entries().iter().all(|entry| keeper.owes(entry) && entry.lever == Lever::Online));
+        drop(keeper);
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn who_never_answers_is_asked_ever_less_often() {
+    let (_dir, mut story, mut keeper) = next(Duration::from_secs(60));
+    story.machine.hung = BTreeSet::from([0]);
+    let mut snapshot = story.machine.observe().unwrap();
+    for _ in 0..700 {
+        keeper.release(&mut story.machine, &snapshot, |_, _| false);
+        snapshot.at = snapshot.at + Duration::from_secs(1);
+    }
+    // At 0, 10, 30, 70, 150, 310 and 630 s.
+    assert_eq!(story.machine.asked.iter().filter(|vm| **vm == 0).count(), 7);
+    drop(keeper);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_vcpu_that_is_plugged_out_is_put_back_before_its_own_settings() {
+    let (_dir, mut story) = begun();
+    let limited = [story.action(1, Lever::VcpuQuota(1), limit(50_000))];
+    let smaller = [story.action(1, Lever::Online, Value::Vcpus(CpuSet::first(1)))];
+    story.machine.plugging.insert(1);
+    story.step(&limited, None);
+    story.step(&smaller, None);
+    assert!(story.machine.current(&story.machine.id(1), Lever::VcpuQuota(1)).is_err());
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
+    for changed_before in [false, true] {
+        let (_dir, mut story) = begun();
+        if changed_before {
+            story.step(&[story.action(1, Lever::Weight, Value::Weight(Weight(200.0)))], None);
+        }
+        // After it was read, and the next one.
+        story.machine.soon = Some((2, Fault::Weighed, 1));
+        let actions = [
+            story.action(1, Lever::Weight, Value::Weight(Weight(300.0))),
+            story.action(0, Lever::Weight, Value::Weight(Weight(300.0))),
+        ];
+        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions, Time(0));
+        assert!(
+            matches!(&outcomes[0].result, Err(MachineError::Denied(why)) if why.contains("somebody else"))
+        );
+        assert_eq!(outcomes[1].result, Ok(actions[1].to.clone()));
+        assert_eq!(story.keeper.as_ref().unwrap().entries().len(), 1);
+        story.expected.insert((1, Lever::Weight), Value::Weight(Weight(4000.0)));
+        story.end();
+        story.check().unwrap();
+    }
 }

@@ -29,7 +29,7 @@ const HARDWARE: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { s
 
 /// The machine, which outlives its daemons.
 #[derive(Clone)]
-struct Shared(Rc<RefCell<Faulty>>);
+pub(super) struct Shared(pub(super) Rc<RefCell<Faulty>>);
 
 impl Machine for Shared {
     fn name(&self) -> String {
@@ -56,6 +56,10 @@ impl Act for Shared {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         self.0.borrow_mut().keep(vm, text)
+    }
+
+    fn ask_again(&mut self) {
+        self.0.borrow_mut().ask_again();
     }
 }
 
@@ -119,7 +123,7 @@ impl<'a> Whole<'a> {
         let (args, dir, machine) = (self.args, self.dir, Box::new(self.machine.clone()));
         let started = until_killed(kill, || {
             let config = args.read().unwrap();
-            let journal = Journal::open(dir, "faulty", "boot").ok()?;
+            let journal = Journal::open(dir, "faulty", &Boot::named("boot")).ok()?;
             let keeper = Keeper::new(journal, Duration::from_secs(60));
             let mut daemon = Daemon::new(args, config, machine, Some(keeper), false);
             daemon.recover();
@@ -143,7 +147,7 @@ impl<'a> Whole<'a> {
     /// It ends as by a signal, perhaps killed while it does.
     fn end(&mut self, kill: Option<u32>) -> Option<bool> {
         let mut daemon = self.daemon.take()?;
-        until_killed(kill, || daemon.put_back(|| true))
+        until_killed(kill, || daemon.put_back(Duration::ZERO, |_| false))
     }
 
     fn configure(&mut self, text: &str) {
@@ -200,7 +204,9 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), Stri
     if whole.end(None) != Some(true) {
         return Err("not all could be put back".into());
     }
-    if Journal::left(dir.path(), "boot").is_ok_and(|left| left.is_some_and(|(_, settings)| settings > 0)) {
+    if Journal::left(dir.path(), &Boot::named("boot"))
+        .is_ok_and(|left| left.is_some_and(|(_, settings)| settings > 0))
+    {
         return Err("the journal is not empty".into());
     }
     let mut machine = whole.machine.0.borrow_mut();

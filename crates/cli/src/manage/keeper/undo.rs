@@ -1,16 +1,19 @@
 //! Putting back: everything at the end, some of it while the rest goes on.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
+use corefit_core::Time;
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, VmId, VmState};
 
-use super::{Keeper, is_ours, same};
+use super::{Keeper, in_parts, is_guests, is_ours, same};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 
-/// Who did not answer when something of it was to be put back is asked again after so long.
-const RELEASE_AGAIN: Duration = Duration::from_secs(10);
+/// What could not be put back while the rest goes on is tried again after so long, and then after twice as long each time, up to the
+/// most: a guest that does not answer takes seconds.
+const AGAIN: Duration = Duration::from_secs(10);
+const AGAIN_MOST: Duration = Duration::from_secs(320);
 
 /// What came of putting back.
 #[derive(Debug, Default, PartialEq)]
@@ -23,6 +26,8 @@ pub(crate) struct Restored {
     pub(crate) pending: Vec<String>,
     /// The first of these that may yet be put back without anybody's doing: asking again may help.
     pub(crate) waits_for: Option<String>,
+    /// Those of these that nobody was asked for, as there was no time left.
+    unasked: BTreeSet<(VmId, Lever)>,
     /// Settings of VMs that have ended.
     pub(crate) ended: usize,
     /// Settings that VMs brought with them.
@@ -49,11 +54,22 @@ impl Restored {
 
 impl Keeper {
     /// Puts back everything that is still as we wrote it, here or elsewhere. Of settings whose VM has ended
-    /// nothing is left to do.
+    /// nothing is left to do. Guests are asked as long as a batch may take.
     pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
+        let (begun, budget) = (Instant::now(), self.budget);
+        self.restore_while(machine, snapshot, &|_| begun.elapsed() < budget)
+    }
+
+    /// The same; `asks` says whether guests are still asked when so many answers are missing.
+    pub(crate) fn restore_while(
+        &mut self,
+        machine: &mut dyn Act,
+        snapshot: &Snapshot,
+        asks: &dyn Fn(usize) -> bool,
+    ) -> Restored {
         // Before their notes are taken back.
         let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
-        let names = self.undo(machine, snapshot, &|_| true, false, &mut restored);
+        let names = self.undo(machine, snapshot, &|_| true, false, asks, &mut restored);
         // The look may have missed a VM that was changed, or its note.
         for vm in names.keys() {
             self.kept.entry(vm.clone()).or_default();
@@ -90,50 +106,71 @@ impl Keeper {
         let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
         self.released.retain(|key, _| due.contains(key));
         let now = snapshot.at;
-        due.retain(|key| {
-            self.released.get(key).is_none_or(|at| now < *at || now.since(*at) >= RELEASE_AGAIN)
-        });
+        let is_due = |(at, again): &(Time, Duration)| now < *at || now.since(*at) >= *again;
+        due.retain(|key| self.released.get(key).is_none_or(is_due));
         if !due.is_empty() {
-            self.released.extend(due.iter().map(|key| (key.clone(), now)));
-            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &mut restored);
+            let (begun, budget) = (Instant::now(), self.budget);
+            let asks = |_| begun.elapsed() < budget;
+            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &asks, &mut restored);
+            for key in due {
+                let tried = !restored.unasked.contains(&key);
+                let last = self.released.entry(key).or_insert((now, Duration::ZERO));
+                if tried {
+                    *last = (now, (last.1 * 2).clamp(AGAIN, AGAIN_MOST));
+                }
+            }
             self.take_notes_back(machine);
         }
         restored
     }
 
     /// Puts back some settings, as far as they are still as we wrote them; what cannot be put back yet stays in the
-    /// journal. Who `waits` leaves guests alone while the journal cannot be written, for what one does in part would be taken for
-    /// somebody else's after a kill. The names of VMs that could be asked.
+    /// journal. Who `waits` leaves what is written in parts alone while the journal cannot be written, for a part would be taken for
+    /// somebody else's after a kill.
+    ///
+    /// Last changed, first put back; but what may take its time last: memory, then guests, and of these last who did not answer before.
+    /// `asks` says whether guests are still asked when so many answers are missing. The names of VMs that could be asked.
     fn undo(
         &mut self,
         machine: &mut dyn Act,
         snapshot: &Snapshot,
         which: &dyn Fn(&Entry) -> bool,
         waits: bool,
+        asks: &dyn Fn(usize) -> bool,
         restored: &mut Restored,
     ) -> BTreeMap<VmId, String> {
-        let mut left = Vec::new();
-        // A guest may do a part: then it has to be known that the rest is ours, too.
-        let guests = |entry: &&mut Entry| entry.lever == Lever::Online && which(entry);
-        self.journal.entries_mut().iter_mut().filter(guests).for_each(|entry| entry.pending = true);
+        let all = self.journal.entries().iter().rev().cloned();
+        let (mut entries, mut left): (Vec<Entry>, Vec<Entry>) = all.partition(which);
+        entries.sort_by_key(|entry| {
+            let guests = is_guests(entry.lever);
+            (guests, entry.lever == Lever::Nodes, guests && self.late.contains(&entry.vm))
+        });
+        // A part of it may be done: then it has to be known that the rest is ours, too.
+        let parts = |entry: &&mut Entry| in_parts(entry.lever) && which(entry);
+        self.journal.entries_mut().iter_mut().filter(parts).for_each(|entry| entry.pending = true);
         let unwritten = self.journal.write().err().filter(|_| waits);
-        // Last changed, first put back; but memory last, which may take its time.
-        let mut entries: Vec<Entry> = self.journal.entries().iter().rev().cloned().collect();
-        entries.sort_by_key(|entry| entry.lever == Lever::Nodes);
-        let mut names = BTreeMap::new();
-        for entry in entries {
-            if !which(&entry) {
-                left.push(entry);
-                continue;
-            }
+        let (mut names, mut missing, mut entries) = (BTreeMap::new(), 0, VecDeque::from(entries));
+        while let Some(mut entry) = entries.pop_front() {
             let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
             let gone = seen.is_none() && !snapshot.may_lack(&entry.name);
             let place =
                 format!("{} of {}", entry.lever.name(seen.is_some_and(VmState::is_group)), entry.name);
-            let current = match machine.current(&entry.vm, entry.lever) {
+            if is_guests(entry.lever) && !asks(missing) {
+                restored.pend(format!("{place}: not asked, as there was no time left"), true);
+                restored.unasked.insert((entry.vm.clone(), entry.lever));
+                left.push(entry);
+                continue;
+            }
+            let current = machine.current(&entry.vm, entry.lever);
+            if gone && current.as_ref().is_err_and(is_over) {
+                restored.ended += 1;
+                continue;
+            }
+            missing += usize::from(!self.hear(&entry.vm, entry.lever, &current));
+            let current = match current {
                 Ok(current) => current,
-                Err(error) if gone && is_over(&error) => {
-                    restored.ended += 1;
+                Err(_) if may_come(&entry, &entries) => {
+                    entries.push_back(entry);
                     continue;
                 }
                 Err(error) => {
@@ -153,22 +190,27 @@ impl Keeper {
                 restored.stand.push(format!("{place}: somebody made it {current}; it stands"));
                 continue;
             }
-            if let (Lever::Online, Some(error)) = (entry.lever, &unwritten) {
+            if let (true, Some(error)) = (in_parts(entry.lever), &unwritten) {
                 restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
                 left.push(entry);
                 continue;
             }
+            entry.pending |= in_parts(entry.lever);
             let done = machine.set(&entry.vm, entry.lever, &entry.original);
             reach("restored");
-            match (done, machine.current(&entry.vm, entry.lever)) {
+            let read = machine.current(&entry.vm, entry.lever);
+            missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
+            match (done, read) {
+                (Err(_), _) if may_come(&entry, &entries) => entries.push_back(entry),
                 (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
                 (done, Ok(read)) => {
                     // A guest that cannot let a vCPU go now may do so later.
                     let may_yet = !matches!(done, Err(MachineError::Denied(_)));
                     let why = done.err().map_or(String::new(), |error| format!(": {error}"));
                     restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
-                    let mut entry = entry;
                     entry.ours(read);
+                    // Only a guest may still be on its way.
+                    entry.pending &= entry.lever == Lever::Online;
                     left.push(entry);
                 }
                 (_, Err(error)) => {
@@ -185,6 +227,12 @@ impl Keeper {
         }
         names
     }
+}
+
+/// Whether a setting is that of a vCPU which may be plugged out now and is going to be back: without it there is none.
+fn may_come(entry: &Entry, later: &VecDeque<Entry>) -> bool {
+    let of_vcpu = matches!(entry.lever, Lever::VcpuQuota(_) | Lever::Affinity(_) | Lever::Slice(_));
+    of_vcpu && later.iter().any(|later| later.vm == entry.vm && later.lever == Lever::Online)
 }
 
 /// Whether it may be another answer if asked again.

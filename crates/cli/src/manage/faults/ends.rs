@@ -1,0 +1,89 @@
+//! The end of a daemon whose guests do not answer.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::whole::Shared;
+use super::*;
+use crate::manage::ManageArgs;
+use crate::manage::daemon::Daemon;
+use crate::manage::log::{Level, testing::said};
+use crate::manage::restore::BETWEEN_TRIES;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What came of an end.
+struct End {
+    clean: bool,
+    machine: Shared,
+    /// How often it waited.
+    waits: u32,
+    /// What it said that people have to know.
+    said: Vec<(Level, String)>,
+}
+
+/// The end of a daemon that has changed the vCPUs and weights of all its VMs, on a machine whose time passes by itself. `enough`
+/// is told how often it has waited.
+fn end(hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) -> End {
+    let dir = directory();
+    let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+    story.start(None);
+    let vcpus = |vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1)));
+    let weight = |vm| story.action(vm, Lever::Weight, Value::Weight(Weight(200.0)));
+    let plan: Vec<Action> = (0..MANAGED).flat_map(|vm| [weight(vm), vcpus(vm)]).collect();
+    story.step(&plan, None);
+    story.machine.hung.extend(hung);
+    story.machine.asked.clear();
+    let machine = Shared(Rc::new(RefCell::new(story.machine)));
+    let args = ManageArgs { config: None, apply: true, state: None, time: None, machine: None };
+    let config = args.read().unwrap();
+    let mut daemon = Daemon::new(&args, config, Box::new(machine.clone()), story.keeper, true);
+    let (clean, waits) = (Cell::new(true), Cell::new(0));
+    let enough = |time| {
+        waits.set(waits.get() + u32::from(time == BETWEEN_TRIES));
+        enough(&machine, waits.get())
+    };
+    let mut said = said(|| clean.set(daemon.put_back(patience, enough)));
+    said.retain(|(level, _)| *level != Level::Info);
+    for vm in 0..MANAGED {
+        let weight = machine.0.borrow_mut().truth(vm, Lever::Weight);
+        assert_eq!(weight, story.expected[&(vm, Lever::Weight)], "no guest has to answer for that");
+    }
+    End { clean: clean.get(), waits: waits.get(), machine, said }
+}
+
+#[test]
+fn who_does_not_answer_is_asked_again_at_once_after_each_wait_until_he_does() {
+    let heals = |machine: &Shared, waits| {
+        if waits == 3 {
+            machine.0.borrow_mut().heal();
+        }
+        false
+    };
+    let end = end(&[0, 2], HOUR, heals);
+    assert!(end.clean && end.said.is_empty(), "{:?}", end.said);
+    assert_eq!((end.waits, end.machine.0.borrow().asked_again), (3, 3));
+}
+
+#[test]
+fn a_second_signal_ends_the_waiting_and_what_is_left_is_said_once_as_errors() {
+    // One that is there already ends it with the first answer that is missing.
+    for (signal, asked) in [(0, vec![2]), (2, vec![2, 1, 1, 0, 2, 0])] {
+        let end = end(&[0, 2], HOUR, |_, waits| waits >= signal);
+        assert!(!end.clean);
+        assert_eq!(end.waits, signal);
+        assert_eq!(end.said.len(), if signal == 0 { 3 } else { 2 }, "{:?}", end.said);
+        assert!(
+            end.said.iter().all(|(level, text)| *level == Level::Error && text.contains("corefit restore"))
+        );
+        assert_eq!(end.machine.0.borrow().asked, asked, "signal after {signal} waits");
+    }
+}
+
+#[test]
+fn without_patience_one_answer_is_missed_and_all_that_answer_are_asked() {
+    let end = end(&[0], Duration::ZERO, |_, _| panic!("it waits"));
+    assert!(!end.clean);
+    assert_eq!(end.said.len(), 1, "{:?}", end.said);
+    assert_eq!(end.machine.0.borrow().asked, [2, 2, 1, 1, 0]);
+}
