@@ -81,7 +81,7 @@ pub(crate) mod testing {
 
     pub(super) fn note(level: Level, event: &str, fields: &[(&str, String)]) {
         LINES.with_borrow_mut(|lines| {
-            lines.iter_mut().for_each(|lines| lines.push((level, line(event, fields))))
+            lines.iter_mut().for_each(|lines| lines.push((level, line(event, None, fields))))
         });
     }
 
