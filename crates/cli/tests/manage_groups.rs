@@ -10,6 +10,7 @@ mod vm_support;
 mod manage_support;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Child, Command};
 
 use cgroup_support::{Group, Hierarchy, or_skip};
@@ -160,24 +161,30 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));
 }
 
-#[test]
-fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_again() {
-    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
-    let group = or_skip!(Container::start(&cpu, &cpuset));
+/// A daemon that has sized a group to one pCPU, and its configuration; `None` where there is only one.
+fn sized_to_one(group: &Container, dir: &Path) -> Option<(Daemon, String)> {
     let before = group.cpus();
     if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
         let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
-        return;
+        return None;
     }
-    let machine = format!("cgroups:/{}", group.name);
     let config = format!(
         "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n\
          [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n",
         group.name
     );
-    let dir = tempfile::tempdir().unwrap();
-    let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
+    let daemon = Daemon::on(&format!("cgroups:/{}", group.name), dir, &config, &["--apply"], None);
     until("it is sized", || group.cpus() != before);
+    Some((daemon, config))
+}
+
+#[test]
+fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_again() {
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let group = or_skip!(Container::start(&cpu, &cpuset));
+    let before = group.cpus();
+    let dir = tempfile::tempdir().unwrap();
+    let Some((mut daemon, config)) = sized_to_one(&group, dir.path()) else { return };
     group.set.as_ref().unwrap_or(&group.cpu).set("cpuset.cpus", &before);
     until("that is seen", || daemon.log().contains("put the affinity of vCPU 0 back"));
     assert_eq!(group.cpus(), before, "{}", daemon.log());
@@ -194,19 +201,7 @@ fn containers_that_have_all_ended_keep_nobody_from_ending_well() {
     let dir = tempfile::tempdir().unwrap();
     for killed in [false, true] {
         let group = or_skip!(Container::start(&cpu, &cpuset));
-        let before = group.cpus();
-        if before.parse::<corefit_core::CpuSet>().unwrap().len() < 2 {
-            let _ = writeln!(std::io::stderr(), "skipped: one CPU cannot be divided");
-            return;
-        }
-        let machine = format!("cgroups:/{}", group.name);
-        let config = format!(
-            "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n\
-             [[policy.vm]]\nname = \"/{}\"\nsize = \"vcpu-bal\"\nmax = 1\n",
-            group.name
-        );
-        let mut daemon = Daemon::on(&machine, dir.path(), &config, &["--apply"], None);
-        until("it is sized", || group.cpus() != before);
+        let Some((mut daemon, _)) = sized_to_one(&group, dir.path()) else { return };
         if killed {
             drop(daemon);
             drop(group);
