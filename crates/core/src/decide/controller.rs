@@ -381,6 +381,9 @@ impl Controller {
     /// these theirs by themselves.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of pCPUs")]
     fn pool(&self, asked: &[Asked], usable: &CpuSet, seen: &HostEstimate) -> u32 {
+        if self.arbiter.is_none() || self.policy.weighs() {
+            return u32::try_from(usable.len()).unwrap_or(u32::MAX);
+        }
         let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
         let others = seen
             .vms
@@ -401,7 +404,8 @@ impl Controller {
     /// Where what VMs want counts: that it is not known exactly of some.
     fn approximates(&self, asked: &[Asked], seen: &HostEstimate) -> Option<String> {
         let counts = |asked: &Asked| {
-            self.arbiter.is_some() || self.policy.sizer_of(&seen.vms[asked.number].seen) == Sizer::Vscale
+            let known = self.known.get(&seen.vms[asked.number].seen.id);
+            self.arbiter.is_some() || known.is_some_and(|known| known.sizer.0 == Sizer::Vscale)
         };
         let tells = |asked: &Asked| seen.vms[asked.number].seen.guest.as_ref().is_some_and(tells_all);
         let blind = asked.iter().any(|asked| asked.seen.is_some() && counts(asked) && !tells(asked));
