@@ -396,7 +396,6 @@ impl Controller {
         // Who is missed by this look keeps what he has.
         let others =
             others.filter(|(_, vm)| self.known.get(&vm.seen.id).is_none_or(|known| known.request.is_none()));
-        let others = others.filter(|_| !self.policy.weighs());
         let taken: f64 = others.filter_map(|(_, vm)| Some(vm.demand?.0.min(vm.entitled?.0))).sum();
         (count(usable.len()) - taken).max(0.0).round() as u32
     }

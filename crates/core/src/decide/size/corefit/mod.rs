@@ -486,7 +486,7 @@ fn mark(subject: &Subject<'_>, value: f64, used: f64) -> Mark {
 
 /// VCPU-Bal's count.
 fn bal(subject: &Subject<'_>, available: u32) -> u32 {
-    subject.clamp(subject.share.map_or(available, whole))
+    subject.vcpu_bal().map_or_else(|| subject.clamp(available), |bal| bal.count)
 }
 
 /// Why it has that; of who has an unknown part, what is available counts as his.
