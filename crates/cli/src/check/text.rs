@@ -52,8 +52,9 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     out.push_str(&format!("{vms} checked: {}\n", counts.join(", ")));
     out.push_str("Why: corefit check --explain RULE\n");
-    if findings.len() > 1 {
-        out.push_str("All cures can be followed together, in this order; then check again.\n");
+    let together = together(findings);
+    if !together.is_empty() {
+        wrap(&mut out, "", 0, together, width);
     }
     let has = |word: &str| findings.iter().any(|finding| finding.cure.contains(word));
     if has(" --live") {
@@ -69,6 +70,19 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
         wrap(&mut out, "", 0, hint, width);
     }
     out
+}
+
+/// How to follow the cures. Those that are commands agree; advice is for who knows what may go where.
+fn together(findings: &[Finding]) -> &'static str {
+    let (commands, advice): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|finding| !finding.changes.is_empty());
+    match (commands.len(), advice.len()) {
+        (0, _) | (1, 0) => "",
+        (_, 0) => "All cures can be followed together, in this order; then check again.",
+        _ => {
+            "Cures with values to set can be followed together, in this order; then check again, before the others."
+        }
+    }
 }
 
 /// All rules.

@@ -17,7 +17,7 @@ const USUAL: (Weight, Weight) = (Weight(1024.0), Weight(100.0));
 const USUAL_XEN: Weight = Weight(256.0);
 
 /// Where a helper has no place.
-const NO_HELPER_ROOM: &str = "keep a pCPU without vCPUs for it";
+const NO_HELPER_ROOM: &str = "no pCPU is left for it: pin vCPUs so that one has none, then pin it there";
 /// Where neither of two VMs can move.
 const NO_FREE: &str = "pin one of them elsewhere: here are no free pCPUs for this one";
 

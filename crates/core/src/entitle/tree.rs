@@ -103,11 +103,29 @@ struct State {
     saturation: f64,
     /// Offered amount from which on nothing below grows.
     rest: f64,
+    /// The level from which on nothing below grows.
+    last: f64,
+    /// The children that are satisfied some time, in that order.
+    ends: Vec<End>,
+    /// The weight of the others.
+    forever: f64,
     /// Where the level grows faster than before: a child was satisfied.
     bends: Vec<Bend>,
     /// What it delivers, if that is not what it was offered, and matters.
     delivery: Option<Delivery>,
 }
+
+/// A child that is satisfied at a level.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    level: f64,
+    weight: f64,
+    /// A group's number; of a leaf [`LEAF`].
+    group: usize,
+}
+
+/// What ends is a leaf.
+const LEAF: usize = usize::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Bend {
@@ -168,7 +186,14 @@ impl Trajectory {
     pub(crate) fn limit(&mut self, tree: &Tree, group: usize, leaves: &[(usize, f64)]) -> Before {
         let swap = |&(leaf, limit): &(usize, f64)| (leaf, std::mem::replace(&mut self.top[leaf], limit));
         let tops = leaves.iter().map(swap).collect();
-        let states = tree.upwards(group).map(|above| (above, self.refresh(tree, above))).collect();
+        let mut states: Vec<(usize, State)> = Vec::new();
+        for above in tree.upwards(group) {
+            let before = match states.last() {
+                Some((child, before)) => self.refresh_for(tree, above, *child, before),
+                None => self.refresh(tree, above),
+            };
+            states.push((above, before));
+        }
         Before { tops, states }
     }
 
@@ -343,31 +368,26 @@ impl Trajectory {
     fn refresh(&mut self, tree: &Tree, group: usize) -> State {
         let leaves = tree.members(group).map(|i| {
             let saturation = if self.stopped[i] { f64::INFINITY } else { self.top[i] };
-            (tree.leaves[i].weight, saturation, self.top[i])
+            (LEAF, tree.leaves[i].weight, saturation, self.top[i])
         });
         let groups = tree.subgroups[group].iter().map(|&g| {
             let state = &self.states[g];
-            (tree.groups[g].weight, state.saturation, state.rest)
+            (g, tree.groups[g].weight, state.saturation, state.rest)
         });
-        // (level at which it is satisfied, weight) of each child that will be.
-        let mut ends: Vec<(f64, f64)> = Vec::with_capacity(leaves.len() + groups.len());
+        let mut ends: Vec<End> = Vec::with_capacity(leaves.len() + groups.len());
         let (mut forever, mut last) = (0.0, 0.0_f64);
-        for (weight, saturation, rest) in leaves.chain(groups) {
+        for (group, weight, saturation, rest) in leaves.chain(groups) {
             last = last.max(rest / weight);
             if saturation.is_finite() {
-                ends.push((saturation / weight, weight));
+                ends.push(End { level: saturation / weight, weight, group });
             } else {
                 forever += weight;
             }
         }
-        // Levels are not negative: their bits are in their order, and quicker to compare. (A sum of nothing is -0.0.)
-        ends.sort_unstable_by_key(|(level, _)| (level + 0.0).to_bits());
-        let mut state = State { bends: bends(&ends, forever), ..State::default() };
+        ends.sort_unstable_by_key(End::order);
+        let mut state = State::new(ends, forever, last);
         let cap = tree.groups[group].cap;
-        let all = match state.bends.last() {
-            Some(end) if forever == 0.0 => end.offered,
-            _ => f64::INFINITY,
-        };
+        let all = state.enough();
         let wasteful = tree.members(group).any(|i| self.stopped[i])
             || tree.subgroups[group].iter().any(|&g| self.states[g].delivery.is_some());
         state.saturation = all.min(cap);
@@ -391,28 +411,84 @@ impl Trajectory {
         state.rest = state.offered_at(last).min(state.saturation);
         std::mem::replace(&mut self.states[group], state)
     }
+
+    /// The same where only one of its groups has changed: nothing is sorted or asked anew. `before`: that group until now.
+    fn refresh_for(&mut self, tree: &Tree, group: usize, child: usize, before: &State) -> State {
+        let (now, weight) = (&self.states[child], tree.groups[child].weight);
+        let plain = [before, now, &self.states[group]].iter().all(|state| state.delivery.is_none());
+        let ended = now.saturation.is_finite();
+        let position = self.states[group].ends.iter().position(|end| end.group == child);
+        let Some(position) = position.filter(|_| plain && ended) else {
+            return self.refresh(tree, group);
+        };
+        let State { ref ends, forever, last, .. } = self.states[group];
+        let rested = before.rest / ends[position].weight;
+        let rests = now.rest / weight;
+        if rested >= last && rests < last {
+            return self.refresh(tree, group); // Who rests last now?
+        }
+        let end = End { level: now.saturation / weight, weight, group: child };
+        let mut state = State::new(moved(ends, position, end), forever, last.max(rests));
+        state.saturation = state.enough().min(tree.groups[group].cap);
+        state.rest = state.offered_at(state.last).min(state.saturation);
+        std::mem::replace(&mut self.states[group], state)
+    }
+}
+
+/// The same ends in order, but another one for that at a position.
+fn moved(ends: &[End], position: usize, end: End) -> Vec<End> {
+    let (before, after) = (&ends[..position], &ends[position + 1..]);
+    let mut moved = Vec::with_capacity(ends.len());
+    let next = before.partition_point(|other| other.order() <= end.order());
+    moved.extend_from_slice(&before[..next]);
+    if next < before.len() {
+        moved.push(end);
+        moved.extend_from_slice(&before[next..]);
+        moved.extend_from_slice(after);
+    } else {
+        let next = after.partition_point(|other| other.order() <= end.order());
+        moved.extend_from_slice(&after[..next]);
+        moved.push(end);
+        moved.extend_from_slice(&after[next..]);
+    }
+    moved
 }
 
 /// Two times or amounts that differ by less than this part (or amount) are simultaneous: what
 /// reaches its limit and is crowded at once counts as satisfied.
 pub(crate) const TIE: f64 = 1e-11;
 
-/// From the levels at which children are satisfied, sorted, with their weights.
-fn bends(ends: &[(f64, f64)], forever: f64) -> Vec<Bend> {
-    let mut bends = vec![Bend { offered: 0.0, level: 0.0, weight: forever }; ends.len() + 1];
-    // Sums from the end: no weight is left over by cancellation.
-    for i in (0..ends.len()).rev() {
-        bends[i].weight = bends[i + 1].weight + ends[i].1;
+impl End {
+    /// Levels are not negative: their bits are in their order, and quicker to compare. (A sum of nothing is -0.0.)
+    fn order(&self) -> u64 {
+        (self.level + 0.0).to_bits()
     }
-    for (i, &(level, _)) in ends.iter().enumerate() {
-        let Bend { offered, level: from, weight } = bends[i];
-        bends[i + 1].level = level;
-        bends[i + 1].offered = offered + (level - from) * weight;
-    }
-    bends
 }
 
 impl State {
+    /// From its children, but for what it delivers and from when on it is satisfied.
+    fn new(ends: Vec<End>, forever: f64, last: f64) -> State {
+        let mut bends = vec![Bend { offered: 0.0, level: 0.0, weight: forever }; ends.len() + 1];
+        // Sums from the end: no weight is left over by cancellation.
+        for i in (0..ends.len()).rev() {
+            bends[i].weight = bends[i + 1].weight + ends[i].weight;
+        }
+        for (i, &End { level, .. }) in ends.iter().enumerate() {
+            let Bend { offered, level: from, weight } = bends[i];
+            bends[i + 1].level = level;
+            bends[i + 1].offered = offered + (level - from) * weight;
+        }
+        State { last, ends, forever, bends, ..State::default() }
+    }
+
+    /// The offered amount from which on all below have what they can take; infinite: never.
+    fn enough(&self) -> f64 {
+        match self.bends.last() {
+            Some(end) if self.forever == 0.0 => end.offered,
+            _ => f64::INFINITY,
+        }
+    }
+
     /// The level when so much was offered, and its growth when the offered amount grows at `speed`.
     fn level(&self, offered: f64, speed: f64) -> (f64, f64) {
         let next = self.bends.partition_point(|bend| bend.offered <= offered);
