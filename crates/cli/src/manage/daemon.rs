@@ -369,15 +369,13 @@ impl<'a> Daemon<'a> {
     fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
         let counts = self.board.counts();
         let vm = |vm: &VmState| {
-            let estimate =
-                step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
             let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
             let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
             let (actions, failures) = counts.get(&vm.id.0).copied().unwrap_or_default();
             VmStatus {
                 actions: actions + of_vm().count() as u64 - failed,
                 failures: failures + failed,
-                ..VmStatus::of(vm, estimate, self.keeper.as_ref(), &self.config.policy)
+                ..VmStatus::of(vm, step, self.keeper.as_ref(), &self.config.policy)
             }
         };
         let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();

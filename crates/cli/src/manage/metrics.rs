@@ -73,11 +73,16 @@ fn text(status: &Status) -> String {
     );
     one("corefit_applies", "gauge", "Whether settings are changed.", f64::from(u8::from(status.applies)));
     type Value = fn(&VmStatus) -> Option<f64>;
-    let families: [(&str, &str, &str, Value); 10] = [
+    let families: [(&str, &str, &str, Value); 13] = [
         ("entitled_cpus", "gauge", "pCPUs when everybody wants everything.", |vm| vm.entitled.map(|c| c.0)),
         ("available_cpus", "gauge", "pCPUs to be had now, at least.", |vm| vm.available.map(|c| c.0)),
         ("used_cpus", "gauge", "pCPUs used.", |vm| vm.used.map(|c| c.0)),
         ("waiting_cpus", "gauge", "vCPUs that waited for a pCPU.", |vm| vm.waiting.map(|c| c.0)),
+        ("wanted_cpus", "gauge", "pCPUs asked of the arbiter.", |vm| vm.wanted.map(|c| c.0)),
+        ("granted_cpus", "gauge", "pCPUs that the arbiter granted.", |vm| vm.granted.map(|c| c.0)),
+        ("starves", "gauge", "Whether it was granted less than it wants for half a minute and more.", |vm| {
+            vm.granted.map(|_| f64::from(u8::from(vm.starves)))
+        }),
         ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| Some(count(vm.online as u64))),
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
@@ -128,6 +133,8 @@ mod tests {
             name: "a\"b".into(),
             id: "7".into(),
             used: Some(Cpus(1.5)),
+            granted: Some(Cpus(2.0)),
+            starves: true,
             actions: 3,
             ..VmStatus::default()
         };
@@ -140,7 +147,11 @@ mod tests {
             text.contains("corefit_vm_actions_total{vm=\"a\\\"b\",id=\"7\"} 3\n")
                 && text.contains("corefit_up 1\n")
         );
-        assert!(!text.contains("corefit_vm_entitled_cpus{"), "{text}");
+        assert!(text.contains("corefit_vm_starves{vm=\"a\\\"b\",id=\"7\"} 1\n"), "{text}");
+        assert!(
+            !text.contains("corefit_vm_entitled_cpus{") && !text.contains("corefit_vm_wanted_cpus{"),
+            "{text}"
+        );
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use corefit_core::Cpus;
-use corefit_core::decide::Policy;
-use corefit_core::machine::{VmEstimate, VmState};
+use corefit_core::decide::{Policy, Step};
+use corefit_core::machine::VmState;
 use serde::{Deserialize, Serialize};
 
 use super::Keeper;
@@ -62,6 +62,14 @@ pub(crate) struct VmStatus {
     /// Units of work that its programs have counted; `None`: nobody counts.
     #[serde(default)]
     pub(crate) work: Option<f64>,
+    /// pCPUs that it asked for, and that it was granted; `None` where nobody arbitrates.
+    #[serde(default)]
+    pub(crate) wanted: Option<Cpus>,
+    #[serde(default)]
+    pub(crate) granted: Option<Cpus>,
+    /// It was granted less than it wants for half a minute and more.
+    #[serde(default)]
+    pub(crate) starves: bool,
     /// Why it is left alone.
     pub(crate) left_alone: Option<String>,
     /// Settings that are not as they were, and what they were.
@@ -72,12 +80,10 @@ pub(crate) struct VmStatus {
 
 impl VmStatus {
     /// A VM, with what is known of it and what of it is changed. Nothing was done yet.
-    pub(crate) fn of(
-        vm: &VmState,
-        estimate: Option<&VmEstimate>,
-        keeper: Option<&Keeper>,
-        policy: &Policy,
-    ) -> VmStatus {
+    pub(crate) fn of(vm: &VmState, step: &Step, keeper: Option<&Keeper>, policy: &Policy) -> VmStatus {
+        let estimate = step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
+        let granted = step.given.iter().find(|granted| granted.vm == vm.id);
+        let pcpus = |number: u32| Cpus(f64::from(number));
         let of_vm = |entry: &&Entry| entry.vm == vm.id;
         let changed = keeper.iter().flat_map(|keeper| {
             keeper.entries().iter().filter(of_vm).map(|entry| {
@@ -98,6 +104,9 @@ impl VmStatus {
             used: estimate.and_then(|e| e.activity.used),
             waiting: estimate.and_then(|e| e.activity.waiting),
             work: vm.progress,
+            wanted: granted.map(|granted| pcpus(granted.wants)),
+            granted: granted.map(|granted| pcpus(granted.pcpus)),
+            starves: granted.is_some_and(|granted| granted.starves),
             left_alone: excluded.or(vm.fixed(policy.sized_by(vm))).map(Into::into),
             changed: changed.collect(),
             actions: 0,
@@ -214,12 +223,15 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
 
 fn table(status: &Status) -> String {
     let amount = |cpus: Option<Cpus>| cpus.map_or("-".into(), |Cpus(cpus)| format!("{cpus:.2}"));
-    let headings =
-        ["VM", "vCPUs", "online", "entitled", "available", "used", "waiting", "actions", "failures"];
+    let arbitrates = status.vms.iter().any(|vm| vm.granted.is_some());
+    let granted = arbitrates.then_some(["wanted", "granted"]);
+    let mut headings = vec!["VM", "vCPUs", "online", "entitled", "available", "used", "waiting"];
+    headings.extend(granted.iter().flatten().copied().chain(["actions", "failures"]));
     let mut table = Table::new(1, &headings);
     for vm in &status.vms {
         let mut cells = vec![printable::text(&vm.name), vm.vcpus.to_string(), vm.online.to_string()];
         cells.extend([vm.entitled, vm.available, vm.used, vm.waiting].map(amount));
+        cells.extend(granted.iter().flat_map(|_| [vm.wanted, vm.granted].map(amount)));
         cells.extend([vm.actions.to_string(), vm.failures.to_string()]);
         table.row(cells);
     }
@@ -228,6 +240,12 @@ fn table(status: &Status) -> String {
     for vm in &status.vms {
         for changed in &vm.changed {
             text += &format!("{}: {changed}\n", printable::text(&vm.name));
+        }
+        if vm.starves {
+            text += &format!(
+                "{}: starves: it has been granted less than it wants for half a minute\n",
+                printable::text(&vm.name)
+            );
         }
         if let Some(why) = &vm.left_alone {
             text += &format!("{}: left alone: {}\n", printable::text(&vm.name), printable::text(why));
@@ -271,6 +289,15 @@ mod tests {
             left_alone: Some("hands off".into()),
             ..VmStatus::default()
         };
+        let table_of = |vm: &VmStatus| table(&Status { vms: vec![vm.clone()], ..Status::default() });
+        assert!(!table_of(&vm).contains("granted"), "nobody arbitrates");
+        let short =
+            VmStatus { wanted: Some(Cpus(4.0)), granted: Some(Cpus(2.0)), starves: true, ..vm.clone() };
+        let text = table_of(&short);
+        assert!(
+            text.contains("granted") && text.contains(" 2.00") && text.contains("web\\n: starves"),
+            "{text}"
+        );
         let text = table(&Status { vms: vec![vm], machine: "sim".into(), ..Status::default() });
         assert!(
             text.contains("only looks") && text.contains("web\\n: online vCPUs: 0-1, before 0-3"),

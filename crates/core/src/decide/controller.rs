@@ -62,8 +62,23 @@ pub struct Step {
     pub plan: Plan,
     /// What people should know, each said once by each policy.
     pub notes: Vec<String>,
+    /// What was granted to whom, where somebody arbitrates.
+    pub given: Vec<Given>,
     /// When to look again: after the interval, or sooner, while something is tried.
     pub next: Duration,
+}
+
+/// What the arbiter gave a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Whom.
+    pub vm: VmId,
+    /// pCPUs that it asked for, as far as it may have them.
+    pub wants: u32,
+    /// pCPUs that it got.
+    pub pcpus: u32,
+    /// It has got less than it wanted for half a minute and more.
+    pub starves: bool,
 }
 
 /// What is remembered of a VM.
@@ -349,6 +364,8 @@ impl Controller {
             known.cut.granted(wants, grant.pcpus);
             known.preempted |= grant.preempted;
             known.preempted &= (grant.pcpus as usize) < asked.online.len();
+            let (vm, pcpus, starves) = (request.id.clone(), grant.pcpus, grant.starves);
+            step.given.push(Given { vm, wants, pcpus, starves });
             let before = std::mem::replace(&mut known.starved.1, grant.starves);
             if grant.starves && !before {
                 known.starved.0 += 1;

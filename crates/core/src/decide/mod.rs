@@ -25,7 +25,7 @@ pub mod weigh;
 
 use std::time::Duration;
 
-pub use controller::{Controller, Step};
+pub use controller::{Controller, Given, Step};
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
