@@ -5,8 +5,9 @@ mod decide_support;
 use std::cell::Cell;
 use std::time::Duration;
 
+use corefit_core::Quota;
 use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer};
-use corefit_core::machine::{GuestVcpu, GuestView};
+use corefit_core::machine::{GuestVcpu, GuestView, VmState};
 
 use decide_support::{ByCount, Toy, four, vm, with};
 
@@ -188,4 +189,46 @@ fn who_may_not_search_has_vcpu_bals_number() {
     let policy = Policy { searches: 0, ..with(Sizer::Corefit).policy().clone() };
     toy.rule(&mut Controller::new(policy), 60);
     assert_eq!((toy.online(0), toy.online(1)), (4, 4));
+}
+
+/// Some hardly run: what they are guaranteed is there for them when they want it, and for others until then.
+#[test]
+fn who_hardly_runs_takes_nothing_from_who_does() {
+    for arbitrate in [Arbiter::Fcfs, Arbiter::Priority, Arbiter::MaxMin] {
+        let idle = |name| vm(name, 2, None, |_| 0.01);
+        let mut toy =
+            Toy::new(8, vec![vm("busy", 8, None, f64::from), idle("a"), idle("b"), idle("c"), idle("d")]);
+        let mut policy = Policy { size: Sizer::None, arbitrate, ..Policy::default() };
+        policy.vm.push(Rule { name: "a".into(), min: Some(2), ..Rule::default() });
+        let mut controller = Controller::new(policy);
+        toy.rule(&mut controller, 20);
+        assert_eq!((toy.online(0), toy.online(1), toy.online(2)), (8, 2, 1), "{arbitrate:?}");
+        toy.vms[1].used = f64::from;
+        toy.rule(&mut controller, 3);
+        assert_eq!((toy.online(0), toy.online(1)), (6, 2), "{arbitrate:?}: at once, without the dwell");
+    }
+}
+
+/// Nobody is granted what he cannot use: beyond his cap, or of pCPUs that are not his.
+#[test]
+fn what_one_cannot_use_is_granted_to_others() {
+    for arbitrate in [Arbiter::Fcfs, Arbiter::Priority, Arbiter::MaxMin] {
+        let granted = |spoil: fn(&mut VmState)| {
+            let mut toy = Toy::new(8, vec![vm("tight", 8, None, f64::from), vm("free", 8, None, f64::from)]);
+            spoil(&mut toy.vms[0].state);
+            let policy = Policy { size: Sizer::None, arbitrate, ..Policy::default() };
+            let mut controller = Controller::new(policy);
+            toy.rule(&mut controller, 20);
+            (toy.online(0), toy.online(1))
+        };
+        let pinned = |vm: &mut VmState| {
+            vm.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = Some("0-1".parse().unwrap()));
+        };
+        assert_eq!(granted(pinned), (2, 6), "{arbitrate:?}");
+        let capped = |vm: &mut VmState| {
+            let (quota_us, source) = (Some(150_000), String::new());
+            vm.quota = Some(Quota { quota_us, period_us: 100_000, burst_us: 0, source });
+        };
+        assert_eq!(granted(capped), (2, 6), "{arbitrate:?}");
+    }
 }

@@ -1,14 +1,16 @@
 //! Who gets pCPUs when there are not enough: XenMVM's resource manager (papers.md P5.4), and max-min.
 //!
-//! Requests are whole pCPUs. What is guaranteed is never taken; a VM that gets less than it asked for backs off: it
+//! Requests are whole pCPUs of those that a VM may use. What is guaranteed is there at once for who wants it, and others may
+//! have it as long as he does not. In the queue a VM that gets less than it asked for backs off: it
 //! asks again when somebody gave pCPUs back, when somebody's terms (priority, least, most) are others, or after a time that
-//! doubles with each refusal.
+//! doubles with each refusal. Max-min divides anew at each look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
 use super::policy::Arbiter;
+use super::room::Room;
 use crate::Time;
 use crate::machine::VmId;
 
@@ -26,12 +28,25 @@ pub struct Request {
     pub id: VmId,
     /// pCPUs that it wants.
     pub wants: u32,
-    /// It is guaranteed so many, and never gets more than so many.
+    /// It is guaranteed so many of them, and never gets more than so many.
     pub least: u32,
     /// See above.
     pub most: u32,
     /// Larger is more important.
     pub priority: i32,
+}
+
+impl Request {
+    /// pCPUs that it wants, as far as it may have them.
+    #[must_use]
+    pub fn wanted(&self) -> u32 {
+        self.wants.min(self.most)
+    }
+
+    /// What it gets of these in any case.
+    fn sure(&self) -> u32 {
+        self.least.min(self.wanted())
+    }
 }
 
 /// What it gets.
@@ -47,8 +62,8 @@ pub struct Grant {
 
 /// A way to divide pCPUs.
 pub trait Arbitrate: Debug {
-    /// What each request gets, in their order, of so many pCPUs.
-    fn grant(&mut self, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant>;
+    /// What each request gets, in their order, of the room that there is for them.
+    fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant>;
 }
 
 /// One by its name; `None` if nobody is to arbitrate.
@@ -74,6 +89,8 @@ pub struct Queue {
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     pcpus: u32,
+    /// Its turn when it first asked for anything.
+    came: u64,
     /// Its place in the queue; it keeps it until it has what it asks for.
     place: Option<u64>,
     short: Short,
@@ -124,62 +141,78 @@ impl Queue {
 
     /// Takes what is missing from those that are less important, the least important first, never below what is
     /// guaranteed. Returns what was taken.
-    fn preempt(&mut self, missing: u32, than: i32, requests: &[Request], hit: &mut [bool]) -> u32 {
+    fn preempt(
+        &mut self,
+        missing: u32,
+        by: usize,
+        requests: &[Request],
+        room: &mut Room,
+        hit: &mut [bool],
+    ) -> u32 {
+        let than = requests[by].priority;
         let mut lower: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].priority < than).collect();
         lower.sort_by_key(|&i| (requests[i].priority, i));
         let mut taken = 0;
         for i in lower {
             let Some(held) = self.held.get_mut(&requests[i].id) else { continue };
-            let part = held.pcpus.saturating_sub(requests[i].least).min(missing - taken);
-            held.pcpus -= part;
-            hit[i] |= part > 0;
-            taken += part;
+            while taken < missing && held.pcpus > requests[i].sure() && room.passes_on(i, by) {
+                held.pcpus -= 1;
+                hit[i] = true;
+                taken += 1;
+            }
         }
         taken
+    }
+
+    /// What everybody has still, the first to come first: what is guaranteed, then what he held. The others lose what there is no
+    /// room for any more.
+    fn keep(&mut self, requests: &[Request], room: &mut Room, hit: &mut [bool]) {
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        order.sort_by_key(|&i| self.held.get(&requests[i].id).map(|held| held.came));
+        for &i in &order {
+            room.take(i, requests[i].sure());
+        }
+        for &i in &order {
+            let Some(held) = self.held.get_mut(&requests[i].id) else { continue };
+            let more = held.pcpus.saturating_sub(requests[i].sure());
+            let kept = room.take(i, more);
+            held.pcpus -= more - kept;
+            hit[i] |= kept < more;
+        }
     }
 }
 
 impl Arbitrate for Queue {
-    fn grant(&mut self, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant> {
+    fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant> {
         let before: u32 = self.held.values().map(|held| held.pcpus).sum();
         self.held.retain(|id, _| requests.iter().any(|request| request.id == *id));
         // What nobody wants any more is given back; what is guaranteed comes first.
         for request in requests {
-            let held = self.held.entry(request.id.clone()).or_default();
-            held.pcpus = held.pcpus.min(request.wants.clamp(request.least, request.most)).max(request.least);
+            let came = self.turn;
+            let held =
+                self.held.entry(request.id.clone()).or_insert_with(|| Held { came, ..Held::default() });
+            held.pcpus = held.pcpus.clamp(request.sure(), request.wanted());
+            if request.wanted() > held.pcpus && held.place.is_none() {
+                held.place = Some(self.turn);
+            }
+            self.turn += 1;
         }
         let after: u32 = self.held.values().map(|held| held.pcpus).sum();
         let released = after < before;
         let others = self.take_terms(requests);
-        let mut free = pcpus.saturating_sub(after);
-        // Guarantees that were added, or pCPUs that went away: the last to come gives back first.
-        let mut over = after.saturating_sub(pcpus);
-        for request in requests.iter().rev() {
-            let Some(held) = self.held.get_mut(&request.id) else { continue };
-            let part = held.pcpus.saturating_sub(request.least).min(over);
-            held.pcpus -= part;
-            over -= part;
-        }
-        let mut order: Vec<usize> = (0..requests.len()).collect();
-        for request in requests {
-            let held = self.held.entry(request.id.clone()).or_default();
-            if request.wants.min(request.most) > held.pcpus && held.place.is_none() {
-                held.place = Some(self.turn);
-                self.turn += 1;
-            }
-        }
+        let mut hit = vec![false; requests.len()];
+        self.keep(requests, room, &mut hit);
         let place = |queue: &Queue, i: usize| {
             queue.held.get(&requests[i].id).and_then(|held| held.place).unwrap_or(u64::MAX)
         };
+        let mut order: Vec<usize> = (0..requests.len()).collect();
         order.sort_by_key(|&i| {
             (if self.priority { -i64::from(requests[i].priority) } else { 0 }, place(self, i))
         });
-        let mut hit = vec![false; requests.len()];
         for i in order {
             let request = &requests[i];
-            let wanted = request.wants.min(request.most);
             let held = self.held.get(&request.id).copied().unwrap_or_default();
-            let missing = wanted.saturating_sub(held.pcpus);
+            let missing = request.wanted().saturating_sub(held.pcpus);
             let mut short = held.short;
             if missing == 0 {
                 let done = Held { place: None, short: Short::default(), ..held };
@@ -189,13 +222,12 @@ impl Arbitrate for Queue {
             if others {
                 (short.refusals, short.quiet_until) = (0, at);
             }
-            if at < short.quiet_until && !released && free == 0 {
+            let mut given = room.take(i, missing);
+            if at < short.quiet_until && !released && given == 0 {
                 continue; // it does not ask again yet
             }
-            let mut given = missing.min(free);
-            free -= given;
             if self.priority && given < missing {
-                given += self.preempt(missing - given, request.priority, requests, &mut hit);
+                given += self.preempt(missing - given, i, requests, room, &mut hit);
             }
             let mut place = held.place;
             if given < missing {
@@ -216,36 +248,59 @@ impl Arbitrate for Queue {
 /// Max-min by demand: nobody gets more while somebody who has less wants more.
 #[derive(Debug, Default)]
 pub struct MaxMin {
-    short: BTreeMap<VmId, Short>,
+    /// How each fares, and what it was given last.
+    known: BTreeMap<VmId, (Short, u32)>,
 }
 
 impl Arbitrate for MaxMin {
-    fn grant(&mut self, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant> {
-        let mut given: Vec<u32> = requests.iter().map(|request| request.least).collect();
-        let mut free = pcpus.saturating_sub(given.iter().sum());
-        while free > 0 {
-            let open = (0..requests.len()).filter(|&i| given[i] < requests[i].wants.min(requests[i].most));
-            let Some(poorest) = open.min_by_key(|&i| (given[i], i)) else { break };
-            given[poorest] += 1;
-            free -= 1;
+    fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant> {
+        let mut given: Vec<u32> = requests.iter().map(Request::sure).collect();
+        for (i, sure) in given.iter().enumerate() {
+            room.take(i, *sure);
         }
-        self.short.retain(|id, _| requests.iter().any(|request| request.id == *id));
-        let grant = |(request, pcpus): (&Request, u32)| {
-            let short = self.short.entry(request.id.clone()).or_default();
-            if pcpus < request.wants.min(request.most) {
+        let mut open: BTreeSet<(u32, usize)> =
+            (0..requests.len()).filter(|&i| given[i] < requests[i].wanted()).map(|i| (given[i], i)).collect();
+        // Who finds no room will not find any later.
+        while let Some((has, poorest)) = open.pop_first() {
+            if room.take(poorest, 1) == 1 {
+                given[poorest] += 1;
+                if given[poorest] < requests[poorest].wanted() {
+                    open.insert((has + 1, poorest));
+                }
+            }
+        }
+        self.known.retain(|id, _| requests.iter().any(|request| request.id == *id));
+        let before: Vec<Option<u32>> =
+            requests.iter().map(|request| self.known.get(&request.id).map(|known| known.1)).collect();
+        // Others give at once what is guaranteed to who wants it now.
+        let claimed = (0..requests.len())
+            .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));
+        let grant = |(i, request): (usize, &Request)| {
+            let (short, last) = self.known.entry(request.id.clone()).or_default();
+            *last = given[i];
+            if given[i] < request.wanted() {
                 short.refused(at);
             } else {
                 *short = Short::default();
             }
-            Grant { pcpus, starves: short.starves(at), preempted: false }
+            let taken = given[i] < request.wanted() && before[i].is_some_and(|before| before > given[i]);
+            Grant { pcpus: given[i], starves: short.starves(at), preempted: claimed && taken }
         };
-        requests.iter().zip(given).map(grant).collect()
+        requests.iter().enumerate().map(grant).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CpuSet;
+
+    /// Of so many pCPUs that all may use.
+    fn grant(arbiter: &mut dyn Arbitrate, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant> {
+        let all = CpuSet::first(pcpus);
+        let mut room = Room::new(requests.iter().map(|_| &all), &all, &[]);
+        arbiter.grant(requests, &mut room, at)
+    }
 
     fn ask(id: &str, wants: u32, priority: i32) -> Request {
         Request { id: VmId(id.into()), wants, least: 1, most: 8, priority }
@@ -263,16 +318,16 @@ mod tests {
     fn the_first_to_come_is_served_first_and_keeps_it() {
         let mut queue = Queue::new(false);
         assert_eq!(
-            pcpus(&queue.grant(&[ask("a", 1, 0), ask("b", 4, 0), ask("c", 1, 9)], 6, at(0))),
+            pcpus(&grant(&mut queue, &[ask("a", 1, 0), ask("b", 4, 0), ask("c", 1, 9)], 6, at(0))),
             [1, 4, 1]
         );
         assert_eq!(
-            pcpus(&queue.grant(&[ask("a", 4, 0), ask("b", 4, 0), ask("c", 4, 9)], 6, at(1))),
+            pcpus(&grant(&mut queue, &[ask("a", 4, 0), ask("b", 4, 0), ask("c", 4, 9)], 6, at(1))),
             [1, 4, 1]
         );
         // b gives back; a asked before c.
         assert_eq!(
-            pcpus(&queue.grant(&[ask("a", 4, 0), ask("b", 1, 0), ask("c", 4, 9)], 6, at(2))),
+            pcpus(&grant(&mut queue, &[ask("a", 4, 0), ask("b", 1, 0), ask("c", 4, 9)], 6, at(2))),
             [4, 1, 1]
         );
     }
@@ -280,8 +335,8 @@ mod tests {
     #[test]
     fn the_more_important_take_from_the_less_important_but_not_what_is_guaranteed() {
         let mut queue = Queue::new(true);
-        queue.grant(&[ask("a", 1, 1), ask("b", 4, 0), ask("c", 1, 0)], 6, at(0));
-        let grants = queue.grant(&[ask("a", 4, 1), ask("b", 4, 0), ask("c", 4, 0)], 6, at(1));
+        grant(&mut queue, &[ask("a", 1, 1), ask("b", 4, 0), ask("c", 1, 0)], 6, at(0));
+        let grants = grant(&mut queue, &[ask("a", 4, 1), ask("b", 4, 0), ask("c", 4, 0)], 6, at(1));
         assert_eq!(pcpus(&grants), [4, 1, 1]);
         assert!(grants[1].preempted && !grants[0].preempted);
     }
@@ -289,12 +344,12 @@ mod tests {
     #[test]
     fn who_is_refused_is_quiet_until_somebody_gives_back_and_starves_aloud() {
         let mut queue = Queue::new(false);
-        queue.grant(&[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
+        grant(&mut queue, &[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
         let hungry = [ask("a", 5, 0), ask("b", 3, 0)];
-        assert!(!queue.grant(&hungry, 6, at(1))[1].starves);
+        assert!(!grant(&mut queue, &hungry, 6, at(1))[1].starves);
         assert!(queue.held[&VmId("b".into())].short.quiet_until > at(1));
-        assert!(queue.grant(&hungry, 6, at(40))[1].starves);
-        let grants = queue.grant(&[ask("a", 2, 0), ask("b", 3, 0)], 6, at(41));
+        assert!(grant(&mut queue, &hungry, 6, at(40))[1].starves);
+        let grants = grant(&mut queue, &[ask("a", 2, 0), ask("b", 3, 0)], 6, at(41));
         assert_eq!((pcpus(&grants), grants[1].starves), (vec![2, 3], false), "served at once");
     }
 
@@ -303,17 +358,17 @@ mod tests {
     fn who_is_quiet_asks_again_at_once_on_other_terms() {
         let refused = || {
             let mut queue = Queue::new(true);
-            queue.grant(&[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
+            grant(&mut queue, &[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
             for s in 1..40 {
-                assert_eq!(pcpus(&queue.grant(&[ask("a", 5, 0), ask("b", 5, 0)], 6, at(s))), [5, 1]);
+                assert_eq!(pcpus(&grant(&mut queue, &[ask("a", 5, 0), ask("b", 5, 0)], 6, at(s))), [5, 1]);
             }
             queue
         };
-        assert_eq!(pcpus(&refused().grant(&[ask("a", 5, 0), ask("b", 5, 1)], 6, at(40))), [1, 5]);
-        assert_eq!(pcpus(&refused().grant(&[ask("a", 5, -1), ask("b", 5, 0)], 6, at(40))), [1, 5]);
+        assert_eq!(pcpus(&grant(&mut refused(), &[ask("a", 5, 0), ask("b", 5, 1)], 6, at(40))), [1, 5]);
+        assert_eq!(pcpus(&grant(&mut refused(), &[ask("a", 5, -1), ask("b", 5, 0)], 6, at(40))), [1, 5]);
         let mut queue = refused();
         let least = |least| Request { least, ..ask("b", 5, 0) };
-        queue.grant(&[ask("a", 5, 0), least(2)], 6, at(40));
+        grant(&mut queue, &[ask("a", 5, 0), least(2)], 6, at(40));
         assert_eq!(queue.held[&VmId("b".into())].short.quiet_until, at(42), "it was refused anew");
     }
 
@@ -321,7 +376,7 @@ mod tests {
     fn max_min_levels() {
         let mut even = MaxMin::default();
         assert_eq!(
-            pcpus(&even.grant(&[ask("a", 8, 0), ask("b", 2, 0), ask("c", 8, 0)], 9, at(0))),
+            pcpus(&grant(&mut even, &[ask("a", 8, 0), ask("b", 2, 0), ask("c", 8, 0)], 9, at(0))),
             [4, 2, 3]
         );
     }
@@ -350,11 +405,13 @@ mod tests {
                     .collect();
                 let pcpus = count + random(8);
                 for arbiter in &mut all {
-                    let grants = arbiter.grant(&requests, pcpus, at(step));
+                    let grants = grant(&mut **arbiter, &requests, pcpus, at(step));
                     assert!(grants.iter().map(|g| g.pcpus).sum::<u32>() <= pcpus, "{arbiter:?}");
                     for (grant, request) in grants.iter().zip(&requests) {
-                        let top = request.wants.min(request.most).max(request.least);
-                        assert!((request.least..=top).contains(&grant.pcpus), "{request:?}: {grant:?}");
+                        assert!(
+                            (request.sure()..=request.wanted()).contains(&grant.pcpus),
+                            "{request:?}: {grant:?}"
+                        );
                     }
                     let left = pcpus - grants.iter().map(|g| g.pcpus).sum::<u32>();
                     let hungry = grants.iter().zip(&requests).any(|(g, r)| g.pcpus < r.wants.min(r.most));

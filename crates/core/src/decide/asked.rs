@@ -23,6 +23,8 @@ pub(super) struct Asked {
     /// Its rule's, in vCPUs.
     pub(super) least: u32,
     pub(super) most: u32,
+    /// Whole pCPUs that it could use: at most those that it may, and no more than its cap.
+    pub(super) useful: u32,
     pub(super) seen: Option<Monitored>,
     /// pCPUs, as forecast.
     pub(super) wants: Option<f64>,
@@ -37,14 +39,22 @@ impl Asked {
 
     /// Whole pCPUs of what it is guaranteed.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of vCPUs")]
-    fn floor(&self, weighs: bool) -> u32 {
+    pub(super) fn floor(&self, weighs: bool) -> u32 {
         self.guaranteed(weighs).floor() as u32
     }
 
-    /// Whole pCPUs that it asks for: none beyond its guarantee if that is enough for it.
-    pub(super) fn wanted(&self, weighs: bool) -> u32 {
-        let guaranteed = self.guaranteed(weighs);
-        self.wants.filter(|wants| *wants > guaranteed).map_or(self.floor(weighs), whole)
+    /// What it uses of pCPUs if the vCPU that every VM keeps is enough for that: then there is nothing to ask for.
+    pub(super) fn little(&self, weighs: bool) -> Option<f64> {
+        self.wants.filter(|wants| *wants <= self.guaranteed(weighs).min(1.0))
+    }
+
+    /// Whole pCPUs that it asks for.
+    fn wanted(&self, weighs: bool) -> u32 {
+        match self.wants {
+            None => self.floor(weighs),
+            Some(_) if self.little(weighs).is_some() => 0,
+            Some(wants) => whole(wants),
+        }
     }
 
     /// pCPUs of these that it may use, with those that a control group had before it was sized.
@@ -62,7 +72,7 @@ impl Asked {
             id: id.clone(),
             wants: self.wanted(weighs),
             least: self.floor(weighs),
-            most: self.most,
+            most: self.most.min(self.useful),
             priority: self.rule.priority.unwrap_or(0),
         }
     }

@@ -9,21 +9,21 @@ use super::asked::{Asked, action, cpuset};
 use super::counted::Counted;
 use super::cpusets::{Crowd, Width};
 use super::demand::{Cut, Predict, monitor, predictor, tells_all};
+use super::granting::Given;
 use super::lighten::Lightening;
-use super::part::{may_use, online, share, weight};
+use super::part::{may_use, online, share, useful, weight};
 use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Races, Size, Subject, sizer};
-use super::weigh::{Granted, Weighing};
-use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis};
+use super::weigh::Weighing;
+use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
     estimate_briefly,
 };
-use crate::share::count;
 use crate::topology::Topology;
-use crate::{CpuId, CpuSet, Cpus, Time, Weight};
+use crate::{CpuId, CpuSet, Time, Weight};
 
 /// Notes that are remembered as said: containers come and go, under ever new names.
 const REMEMBERED: usize = 10_000;
@@ -36,12 +36,12 @@ const HOLD: Duration = Duration::from_secs(5);
 /// Decides for a host, from one snapshot to the next. Knows the time from [`Snapshot::at`] only.
 #[derive(Debug)]
 pub struct Controller {
-    policy: Policy,
+    pub(super) policy: Policy,
     before: Option<Snapshot>,
     /// The snapshot by which VMs were last sized, while what came of that is awaited.
     sized: Option<Snapshot>,
-    known: BTreeMap<VmId, Known>,
-    arbiter: Option<Box<dyn Arbitrate + Send>>,
+    pub(super) known: BTreeMap<VmId, Known>,
+    pub(super) arbiter: Option<Box<dyn Arbitrate + Send>>,
     races: Races,
     weighing: Weighing,
     lightening: Lightening,
@@ -68,28 +68,15 @@ pub struct Step {
     pub next: Duration,
 }
 
-/// What the arbiter gave a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// Whom.
-    pub vm: VmId,
-    /// pCPUs that it asked for, as far as it may have them.
-    pub wants: u32,
-    /// pCPUs that it got.
-    pub pcpus: u32,
-    /// It has got less than it wanted for half a minute and more.
-    pub starves: bool,
-}
-
 /// What is remembered of a VM.
 #[derive(Debug)]
-struct Known {
+pub(super) struct Known {
     sizer: (Sizer, Box<dyn Size + Send>),
     demand: Box<dyn Predict + Send>,
     wants: Option<f64>,
-    cut: Cut,
+    pub(super) cut: Cut,
     /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
-    request: Option<(Request, CpuSet)>,
+    pub(super) request: Option<(Request, CpuSet)>,
     /// The work that was counted by the last step.
     work: Option<Counted>,
     /// It was tried with other counts at the last look.
@@ -98,9 +85,9 @@ struct Known {
     /// Since when fewer were wanted.
     fewer: Option<Time>,
     /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
-    preempted: bool,
+    pub(super) preempted: bool,
     /// How often it has starved, and whether it does.
-    starved: (u32, bool),
+    pub(super) starved: (u32, bool),
     not_before: Time,
     /// A lever turned out not to be there.
     refused: bool,
@@ -173,8 +160,10 @@ impl Controller {
         self.known.retain(|id, _| now.may_lack_vms() || here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let (requests, usable) = self.requests(&asked, &seen);
-        let grants = self.arbitrate(&asked, &requests, self.pool(&asked, &usable, &seen), &seen, &mut step);
+        let grants = self.arbitrate(&asked, &requests, &usable, &seen, &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
+        let names: Vec<&str> = now.vms.iter().map(|vm| vm.name.as_str()).collect();
+        step.notes.extend(vain::notes(&self.policy, &names));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());
@@ -185,7 +174,7 @@ impl Controller {
         } else {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
         }
-        let granted = self.granted(&asked, grants.as_deref());
+        let granted = self.granted(&asked, &requests.0, grants.as_deref());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
         step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
         let policy = &self.policy;
@@ -330,91 +319,25 @@ impl Controller {
             }
             let wants = known.wants;
             let sizable = stays.is_none();
-            let one = Asked { number, rule, sizable, online, width, least, most, seen: monitored, wants };
-            let request = || (one.request(&vm.seen.id, weighs), one.may_use(policy, vm, &pcpus));
+            let mut one = Asked {
+                number,
+                rule,
+                sizable,
+                online,
+                width,
+                least,
+                most,
+                useful: 0,
+                seen: monitored,
+                wants,
+            };
+            let own = one.may_use(policy, vm, &pcpus);
+            one.useful = useful(vm, &own);
+            let request = || (one.request(&vm.seen.id, weighs), own);
             known.request = self.arbiter.is_some().then(request);
             asked.push(one);
         }
         asked
-    }
-
-    /// Arbitration of so many pCPUs: what each may have; nothing if nobody arbitrates.
-    fn arbitrate(
-        &mut self,
-        asked: &[Asked],
-        requests: &[Request],
-        pcpus: u32,
-        seen: &HostEstimate,
-        step: &mut Step,
-    ) -> Option<Vec<Grant>> {
-        let arbiter = self.arbiter.as_mut()?;
-        let weighs = self.policy.weighs();
-        let grants = arbiter.grant(requests, pcpus, seen.at);
-        let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
-        let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
-        if guaranteed > f64::from(pcpus) {
-            let guaranteed = Cpus(guaranteed);
-            step.notes.push(format!(
-                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
-            ));
-        }
-        for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
-            let Some(known) = self.known.get_mut(&request.id) else { continue };
-            let wants = request.wants.min(request.most);
-            known.cut.granted(wants, grant.pcpus);
-            known.preempted |= grant.preempted;
-            known.preempted &= (grant.pcpus as usize) < asked.online.len();
-            let (vm, pcpus, starves) = (request.id.clone(), grant.pcpus, grant.starves);
-            step.given.push(Given { vm, wants, pcpus, starves });
-            let before = std::mem::replace(&mut known.starved.1, grant.starves);
-            if grant.starves && !before {
-                known.starved.0 += 1;
-                let name = &seen.vms[asked.number].seen.name;
-                let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
-                let again = match known.starved.0 {
-                    1 => String::new(),
-                    times => format!(" (time {times})"),
-                };
-                step.notes.push(format!(
-                    "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}{again}"
-                ));
-            }
-        }
-        Some(grants)
-    }
-
-    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time: they keep it. And
-    /// the pCPUs that some of them may use: there are no others for them.
-    fn requests(&self, asked: &[Asked], seen: &HostEstimate) -> (Vec<Request>, CpuSet) {
-        let ids: BTreeSet<&VmId> = asked.iter().map(|asked| &seen.vms[asked.number].seen.id).collect();
-        let asks = asked.iter().filter_map(|asked| self.known.get(&seen.vms[asked.number].seen.id));
-        let missed = self.known.iter().filter(|(id, _)| !ids.contains(id)).map(|(_, known)| known);
-        let all = asks.chain(missed).filter_map(|known| known.request.as_ref());
-        let usable = all.clone().fold(CpuSet::default(), |all, (_, own)| all.union(own));
-        (all.map(|(request, _)| request.clone()).collect(), usable)
-    }
-
-    /// pCPUs to divide: of those that some of the VMs that ask may use, what running VMs that do not ask leave of them. Weights leave
-    /// these theirs by themselves.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a number of pCPUs")]
-    fn pool(&self, asked: &[Asked], usable: &CpuSet, seen: &HostEstimate) -> u32 {
-        if self.arbiter.is_none() || self.policy.weighs() {
-            return u32::try_from(usable.len()).unwrap_or(u32::MAX);
-        }
-        let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
-        let others = seen
-            .vms
-            .iter()
-            .enumerate()
-            .filter(|(number, vm)| !asks.contains(number) && vm.seen.is_running_vm());
-        let pcpus = online(seen);
-        let others =
-            others.filter(|(_, vm)| !may_use(&self.policy, &pcpus, vm).intersection(usable).is_empty());
-        // Who is missed by this look keeps what he has.
-        let others =
-            others.filter(|(_, vm)| self.known.get(&vm.seen.id).is_none_or(|known| known.request.is_none()));
-        let taken: f64 = others.filter_map(|(_, vm)| Some(vm.demand?.0.min(vm.entitled?.0))).sum();
-        (count(usable.len()) - taken).max(0.0).round() as u32
     }
 
     /// Where what VMs want counts: that it is not known exactly of some.
@@ -430,23 +353,6 @@ impl Controller {
              idle, run queues are not seen"
                 .into()
         })
-    }
-
-    /// What was granted, for weights; nothing if they are not to follow it.
-    fn granted(&self, asked: &[Asked], grants: Option<&[Grant]>) -> Vec<Granted> {
-        let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
-        let granted = |(asked, grant): (&Asked, &Grant)| Granted {
-            number: asked.number,
-            pcpus: grant.pcpus,
-            short: asked.wanted(true).min(asked.most) > grant.pcpus,
-            guaranteed: asked.guaranteed(true),
-            vcpus: if asked.sizable {
-                grant.pcpus.max(asked.least)
-            } else {
-                u32::try_from(asked.online.len()).unwrap_or(u32::MAX)
-            },
-        };
-        asked.iter().zip(grants).map(granted).collect()
     }
 
     /// Whether a VM that is tried with another count has not said yet what came of it. Not for long: nobody may keep the others

@@ -12,6 +12,7 @@ mod controller;
 mod counted;
 mod cpusets;
 pub mod demand;
+mod granting;
 mod hypothesis;
 pub mod lighten;
 mod moved;
@@ -19,13 +20,16 @@ mod part;
 pub mod place;
 pub mod placement;
 mod policy;
+pub mod room;
 pub mod shape;
 pub mod size;
+mod vain;
 pub mod weigh;
 
 use std::time::Duration;
 
-pub use controller::{Controller, Given, Step};
+pub use controller::{Controller, Step};
+pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
@@ -137,7 +141,7 @@ pub enum Why {
     #[error("its helper threads are not to weigh little any more: as before")]
     Unlightened,
     /// A number is measured.
-    #[error("tries {count}: what it does with so many has not been measured yet")]
+    #[error("tries {count}, to measure what it does with so many")]
     Trying {
         /// vCPUs.
         count: u32,

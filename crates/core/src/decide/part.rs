@@ -1,6 +1,7 @@
 //! The part of a host that is a VM's by weight.
 
 use super::cpusets::Width;
+use super::size::whole;
 use super::{Placer, Policy};
 use crate::CpuSet;
 use crate::contest::cap;
@@ -30,6 +31,11 @@ pub(super) fn share(
     let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
     let part = granted.map_or(crate::share::count(usable.len()) * weight(vm) / weights, f64::from);
     (part > 0.0).then(|| part.min(assigned).min(cap(vm.seen.quota.as_ref())))
+}
+
+/// Whole pCPUs of its own that a VM could use, within its cap.
+pub(super) fn useful(vm: &VmEstimate, own: &CpuSet) -> u32 {
+    u32::try_from(own.len()).unwrap_or(u32::MAX).min(whole(cap(vm.seen.quota.as_ref())))
 }
 
 /// pCPUs of these that some vCPUs of a VM may use, which for those that are placed is any but reserved ones: where they are

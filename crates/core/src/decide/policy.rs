@@ -354,7 +354,7 @@ impl Policy {
 }
 
 /// Whether a name is what a pattern with `*` says. Whoever names a VM cannot make it slow.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };
     let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));

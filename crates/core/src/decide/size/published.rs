@@ -41,7 +41,7 @@ impl Size for Vscale {
     }
 }
 
-/// Nothing is known: it keeps what it has.
+/// Nothing is known: it keeps what it has, as far as it may.
 pub(super) fn keep(subject: &Subject<'_>) -> Choice {
-    Choice { count: subject.clamp(subject.online), why: Why::Unknown, next: None }
+    subject.bounded(subject.online, Why::Unknown)
 }

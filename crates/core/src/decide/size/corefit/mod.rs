@@ -264,13 +264,19 @@ impl Corefit {
             && self.counted
             && race::telling(found.mark.value.max(mark.value)) > allowed
         {
-            // Work is counted in so large units that a search would tell nothing for what it may cost.
-            if found.available != available
+            // Work is counted in so large units, or so little is done, that a search would tell nothing for what it may cost.
+            let since = self.otherwise.take().map_or(subject.at, |(since, _)| since);
+            let less = 1.0 - mark.value / found.mark.value;
+            if (found.available != available || less > 0.0)
                 && let Some(bal) = subject.vcpu_bal()
             {
+                if bal.count != found.count {
+                    // It was not as good as it had seemed: that was lost, too.
+                    self.lost += less.max(0.0) * subject.at.since(since).as_secs_f64();
+                }
                 (found.count, found.why) = (bal.count, bal.why);
             }
-            (found.mark, found.available, self.otherwise) = (mark, available, None);
+            (found.mark, found.available) = (mark, available);
             return;
         }
         let known = self.otherwise.take().map_or(Stat::default(), |(_, did)| did);

@@ -1,6 +1,6 @@
 //! Without a signal of progress: how utilisation changes with the number of vCPUs (P2.5, Figure 9).
 //!
-//! VCPU-Bal's count is taken unless utilisation rises and then stays (second shape). Each count is looked at twice; what the
+//! VCPU-Bal's count is taken unless utilisation rises and then stays (second shape), or falls again, but to more than it was. Each count is looked at twice; what the
 //! two looks differ by is no change. Where that is much, two looks of twice the time follow: loads come in bursts, and under a cap a
 //! vCPU may pay at first for what was used before (Xen's credit scheduler, 100 %: with one vCPU, just after there were 16, 0.7 pCPUs in
 //! a look and 0.08 in the next).
@@ -181,7 +181,8 @@ impl Climb {
         let room = n > 2 || WORTH * self.seen[0].0 < available;
         let rises = step(1) > 0.0 && room;
         let now = step(n - 1);
-        if !rises || now < 0.0 {
+        // What falls below what it rose to stays no longer, but it did more there.
+        if !rises || now < 0.0 && !self.is_worth(n - 1) {
             return Some((0, Form::First));
         }
         if now > 0.0 && !last && self.seen[n - 1].0 < 0.99 * available {
@@ -218,6 +219,7 @@ mod tests {
         assert_eq!(climb(&[2.0, 2.5, 3.0, 3.01, 3.0]), (6, Form::Second));
         assert_eq!(climb(&[3.9, 3.0, 2.0, 2.0, 2.1]), (4, Form::First), "falls");
         assert_eq!(climb(&[3.0, 3.5, 2.0, 3.5]), (4, Form::First), "unsteady");
+        assert_eq!(climb(&[1.0, 2.0, 3.0, 2.8, 2.7]), (6, Form::Second), "falls a little, from much");
         assert_eq!(climb(&[3.9, 4.1, 4.3]), (4, Form::First), "noise above what is available");
         assert_eq!(climb(&[3.0]), (4, Form::First));
         assert_eq!(climb(&[3.0, 3.2, 3.21]), (4, Form::First), "hardly");

@@ -1,0 +1,148 @@
+//! Arbitration in the corridor: who asks for what, of which pCPUs, and what came of it.
+
+use std::collections::BTreeSet;
+
+use super::Controller;
+use super::arbitrate::{Grant, Request};
+use super::asked::Asked;
+use super::controller::Step;
+use super::part::{may_use, online};
+use super::room::Room;
+use super::weigh::Granted;
+use crate::machine::{HostEstimate, VmId};
+use crate::share::count;
+use crate::{CpuSet, Cpus};
+
+/// What the arbiter gave a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Whom.
+    pub vm: VmId,
+    /// pCPUs that it asked for, as far as it may have them.
+    pub wants: u32,
+    /// pCPUs that it got.
+    pub pcpus: u32,
+    /// It has got less than it wanted for half a minute and more.
+    pub starves: bool,
+}
+
+impl Controller {
+    /// Arbitration: what each may have; nothing if nobody arbitrates.
+    pub(super) fn arbitrate(
+        &mut self,
+        asked: &[Asked],
+        (requests, own): &(Vec<Request>, Vec<CpuSet>),
+        usable: &CpuSet,
+        seen: &HostEstimate,
+        step: &mut Step,
+    ) -> Option<Vec<Grant>> {
+        self.arbiter.as_ref()?;
+        let mut room = Room::new(own, usable, &self.others(asked, own, usable, seen));
+        let arbiter = self.arbiter.as_mut()?;
+        let weighs = self.policy.weighs();
+        let mut grants = arbiter.grant(requests, &mut room, seen.at);
+        // What nobody can take from it.
+        for (grant, asked) in grants.iter_mut().zip(asked) {
+            grant.pcpus = grant.pcpus.max(asked.floor(weighs));
+        }
+        let pcpus = usable.len();
+        let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
+        let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
+        if guaranteed > count(pcpus) {
+            let guaranteed = Cpus(guaranteed);
+            step.notes.push(format!(
+                "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
+            ));
+        }
+        for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
+            let Some(known) = self.known.get_mut(&request.id) else { continue };
+            let wants = request.wanted();
+            known.cut.granted(wants, grant.pcpus);
+            known.preempted |= grant.preempted;
+            known.preempted &= (grant.pcpus as usize) < asked.online.len();
+            let (vm, pcpus, starves) = (request.id.clone(), grant.pcpus, grant.starves);
+            step.given.push(Given { vm, wants, pcpus, starves });
+            let before = std::mem::replace(&mut known.starved.1, grant.starves);
+            if grant.starves && !before {
+                known.starved.0 += 1;
+                let name = &seen.vms[asked.number].seen.name;
+                let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
+                let again = match known.starved.0 {
+                    1 => String::new(),
+                    times => format!(" (time {times})"),
+                };
+                step.notes.push(format!(
+                    "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}{again}"
+                ));
+            }
+        }
+        Some(grants)
+    }
+
+    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time: they keep it. With each
+    /// the pCPUs that it may use, and those that any of them may: there are no others for them.
+    pub(super) fn requests(
+        &self,
+        asked: &[Asked],
+        seen: &HostEstimate,
+    ) -> ((Vec<Request>, Vec<CpuSet>), CpuSet) {
+        let ids: BTreeSet<&VmId> = asked.iter().map(|asked| &seen.vms[asked.number].seen.id).collect();
+        let asks = asked.iter().filter_map(|asked| self.known.get(&seen.vms[asked.number].seen.id));
+        let missed = self.known.iter().filter(|(id, _)| !ids.contains(id)).map(|(_, known)| known);
+        let all = asks.chain(missed).filter_map(|known| known.request.clone());
+        let all: (Vec<Request>, Vec<CpuSet>) = all.unzip();
+        let usable = all.1.iter().fold(CpuSet::default(), |all, own| all.union(own));
+        (all, usable)
+    }
+
+    /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all. Weights leave these
+    /// theirs by themselves.
+    fn others(
+        &self,
+        asked: &[Asked],
+        own: &[CpuSet],
+        usable: &CpuSet,
+        seen: &HostEstimate,
+    ) -> Vec<(CpuSet, f64)> {
+        if self.policy.weighs() {
+            return Vec::new();
+        }
+        let little =
+            asked.iter().zip(own).filter_map(|(asked, own)| Some((own.clone(), asked.little(false)?)));
+        let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
+        let silent = seen.vms.iter().enumerate();
+        let silent = silent.filter(|(number, vm)| !asks.contains(number) && vm.seen.is_running_vm());
+        // Who is missed by this look keeps what he has.
+        let silent =
+            silent.filter(|(_, vm)| self.known.get(&vm.seen.id).is_none_or(|known| known.request.is_none()));
+        let pcpus = online(seen);
+        let silent = silent.filter_map(|(_, vm)| {
+            let own = may_use(&self.policy, &pcpus, vm).intersection(usable);
+            let uses = vm.demand?.0.min(vm.entitled?.0);
+            (!own.is_empty()).then_some((own, uses))
+        });
+        little.chain(silent).collect()
+    }
+
+    /// What was granted, for weights; nothing if they are not to follow it.
+    pub(super) fn granted(
+        &self,
+        asked: &[Asked],
+        requests: &[Request],
+        grants: Option<&[Grant]>,
+    ) -> Vec<Granted> {
+        let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
+        let granted = |((asked, request), grant): ((&Asked, &Request), &Grant)| Granted {
+            number: asked.number,
+            pcpus: grant.pcpus,
+            short: request.wanted() > grant.pcpus,
+            guaranteed: asked.guaranteed(true),
+            vcpus: if asked.sizable {
+                grant.pcpus.max(asked.least)
+            } else {
+                u32::try_from(asked.online.len()).unwrap_or(u32::MAX)
+            },
+        };
+        asked.iter().zip(requests).zip(grants).map(granted).collect()
+    }
+}

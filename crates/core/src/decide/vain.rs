@@ -1,0 +1,85 @@
+//! What a policy says that comes to nothing, with what else it says: a key that is set and does nothing is a mistake more often than not.
+
+use super::policy::matches;
+use super::{Arbiter, Forecast, Placer, Policy, Rule, Shaper, Sizer, Weigher};
+
+/// Each such key, as a note; names that no VM has are of those that are here now.
+pub(super) fn notes(policy: &Policy, here: &[&str]) -> Vec<String> {
+    let sizers = std::iter::once(Some(policy.size)).chain(policy.vm.iter().map(|rule| rule.size));
+    let asks = policy.arbitrate != Arbiter::None;
+    let forecasts = asks || sizers.flatten().any(|size| size == Sizer::Vscale);
+    let said = policy.demand != Forecast::default() || policy.smooth;
+    let keys = [
+        (said && !forecasts, "demand and smooth", "only where arbitrate is set, or size is \"vscale\""),
+        (policy.weigh == Weigher::Grants && !asks, "weigh", "only where arbitrate is set"),
+        (
+            !policy.reserved.is_empty() && policy.place == Placer::None,
+            "reserved",
+            "only for VMs that are placed (place)",
+        ),
+    ];
+    let keys =
+        keys.into_iter().filter(|key| key.0).map(|(_, key, when)| format!("policy: {key} counts {when}"));
+    let rules = policy.vm.iter().enumerate().flat_map(|(number, rule)| {
+        let place = format!("policy: vm[{number}] {:?}", rule.name);
+        let of_rule = of_rule(policy, rule).into_iter().map({
+            let place = place.clone();
+            move |(key, when)| format!("{place}: {key} counts {when}")
+        });
+        let absent = !here.iter().any(|name| matches(&rule.name, name));
+        of_rule.chain(absent.then(|| format!("{place}: no VM has such a name now")))
+    });
+    keys.chain(rules).collect()
+}
+
+fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
+    let shapes = |shape: Shaper| matches!(shape, Shaper::LongPeriod | Shaper::Corefit);
+    let shapes = rule.shape.map_or(shapes(policy.shape), shapes);
+    let keys = [
+        (
+            rule.priority.is_some() && policy.arbitrate != Arbiter::Priority,
+            "priority",
+            "only with arbitrate = \"priority\"",
+        ),
+        (
+            rule.guaranteed.is_some() && !policy.weighs(),
+            "guaranteed",
+            "only with weigh = \"grants\" and arbitrate",
+        ),
+        (rule.class.is_some() && policy.place == Placer::None, "class", "only where VMs are placed (place)"),
+        (
+            rule.latency_ms.is_some() && !shapes,
+            "latency_ms",
+            "only with shape \"long-period\" or \"corefit\"",
+        ),
+    ];
+    keys.into_iter().filter(|key| key.0).map(|(_, key, when)| (key, when)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> String {
+        notes(&toml::from_str(text).unwrap(), &["b"]).join("\n")
+    }
+
+    #[test]
+    fn each_key_that_does_nothing_is_named_with_what_it_needs() {
+        let text = "smooth = true\nweigh = \"grants\"\nreserved = \"0\"\n";
+        let rule = "[[vm]]\nname = \"a*\"\npriority = 1\nguaranteed = 0.5\nlatency_ms = 5\n";
+        let all = of(&format!("{text}{rule}"));
+        for key in ["demand and smooth", "weigh", "reserved", "\"a*\": priority", "guaranteed", "latency_ms"]
+        {
+            assert!(all.contains(&format!("{key} counts only")), "{key}: {all}");
+        }
+        assert!(all.contains("vm[0] \"a*\": no VM has such a name now"), "{all}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_keys_that_count() {
+        assert_eq!(of(""), "");
+        assert_eq!(of("arbitrate = \"priority\"\nweigh = \"grants\"\ndemand = \"pid\"\n"), "");
+        assert_eq!(of("size = \"vscale\"\nsmooth = true\nplace = \"corefit\"\nreserved = \"0\"\n"), "");
+    }
+}
