@@ -437,3 +437,21 @@ fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {
     toy.rule(&mut controller, 700);
     assert_eq!(toy.online(0), 8, "ten minutes after a change");
 }
+
+/// A VM that pays for what it used with all vCPUs (Xen's credit under a cap) does nothing at any number then: a search tells nothing.
+#[test]
+fn where_nothing_is_done_at_any_number_it_is_vcpu_bals() {
+    use std::cell::Cell;
+    thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
+    fn pays(_: u32) -> f64 {
+        LOOKS.set(LOOKS.get() + 1);
+        if LOOKS.get() < 3 { 100.0 } else { 0.0 }
+    }
+    fn used(n: u32) -> f64 {
+        if n > 4 { 3.5 } else { 0.6 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(pays), used))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 120);
+    assert_eq!(toy.online(0), 4);
+}

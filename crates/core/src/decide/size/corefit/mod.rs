@@ -59,6 +59,8 @@ const TURN: f64 = 2.0;
 /// What a VM did is known for so long, s: what it does otherwise, and how it varies.
 const LATELY: f64 = 10.0;
 const VARIES: f64 = 120.0;
+/// Who does less by this part than what was found does not what was found.
+const MUCH: f64 = 0.5;
 /// A smaller spin share is not worth a word.
 const SPINS: f64 = 0.05;
 /// A VM that uses less is idle: there is nothing to learn.
@@ -245,6 +247,19 @@ impl Corefit {
         let lived = subject.at.since(began).as_secs_f64();
         let allowed = START + PART * lived - self.lost;
         let window = self.probe.max(2 * subject.period);
+        if let (Some(found), Some(mark)) = (&self.found, mark)
+            && subject.rate.is_some()
+            && self.counted
+        {
+            let less = 1.0 - mark.value / found.mark.value.max(mark.value).max(f64::MIN_POSITIVE);
+            // Work is counted in so large units that a search would tell nothing for what it may cost.
+            let tells = race::telling(found.mark.value.max(mark.value)) <= allowed;
+            if !tells && (allowed > 0.0 || less >= MUCH) {
+                let leaves = found.available != available || less >= MUCH;
+                self.keep_mark(subject, available, mark, leaves.then_some(less));
+                return;
+            }
+        }
         if allowed <= 0.0 {
             return;
         }
@@ -257,26 +272,6 @@ impl Corefit {
         }
         if !subject.may_search {
             self.waits = true;
-            return;
-        }
-        if let (Some(found), Some(mark)) = (&mut self.found, mark)
-            && subject.rate.is_some()
-            && self.counted
-            && race::telling(found.mark.value.max(mark.value)) > allowed
-        {
-            // Work is counted in so large units, or so little is done, that a search would tell nothing for what it may cost.
-            let since = self.otherwise.take().map_or(subject.at, |(since, _)| since);
-            let less = 1.0 - mark.value / found.mark.value;
-            if (found.available != available || less > 0.0)
-                && let Some(bal) = subject.vcpu_bal()
-            {
-                if bal.count != found.count {
-                    // It was not as good as it had seemed: that was lost, too.
-                    self.lost += less.max(0.0) * subject.at.since(since).as_secs_f64();
-                }
-                (found.count, found.why) = (bal.count, bal.why);
-            }
-            (found.mark, found.available) = (mark, available);
             return;
         }
         let known = self.otherwise.take().map_or(Stat::default(), |(_, did)| did);
@@ -301,6 +296,21 @@ impl Corefit {
             allowed,
         });
         self.mode = Mode::Race;
+    }
+
+    /// It is not to be searched now, whatever it does. `less`: it is no longer known to be better there than with VCPU-Bal's number,
+    /// as so much of what it did is missing.
+    fn keep_mark(&mut self, subject: &Subject<'_>, available: u32, mark: Mark, less: Option<f64>) {
+        let since = self.otherwise.take().map_or(subject.at, |(since, _)| since);
+        let Some(found) = &mut self.found else { return };
+        (found.mark, found.available) = (mark, available);
+        if let (Some(less), Some(bal)) = (less, subject.vcpu_bal())
+            && bal.count != found.count
+        {
+            // That was lost, too.
+            self.lost += less * subject.at.since(since).as_secs_f64();
+            (found.count, found.why) = (bal.count, bal.why);
+        }
     }
 
     fn race(
@@ -331,9 +341,10 @@ impl Corefit {
             self.again = subject.at + SOON;
             return Choice { next: Some(self.probe), ..self.stay(subject) };
         }
-        let Some((stat, why)) = fastest(race, id, count, part) else {
+        let did = |(stat, _): &(Stat, Why)| stat.value().is_some_and(|value| value > 0.0);
+        let Some((stat, why)) = fastest(race, id, count, part).filter(did) else {
             if self.counted {
-                // What it did before was counted, this was not: it is slow, and nothing is known to be better.
+                // What it did before was counted, here nothing was: it is slow, and nothing is known to be better.
                 self.settle_at_bal(subject);
                 return self.stay(subject);
             }
