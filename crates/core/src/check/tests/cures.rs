@@ -165,7 +165,10 @@ fn a_vm_pinned_to_all_pcpus_has_them_for_itself() {
     assert!(cure.starts_with("pin one of them elsewhere"), "{cure}");
     let mut helped = all;
     helped.helpers = vec![Helper { kind: HelperKind::Emulator, affinity: placed(set("0"), 9) }];
-    assert_eq!(only(&host("4 cores", vec![helped])).2, "no pCPU is left for it: pin vCPUs so that one has none, then pin it there");
+    assert_eq!(
+        only(&host("4 cores", vec![helped])).2,
+        "no pCPU is left for it: pin vCPUs so that one has none, then pin it there"
+    );
 }
 
 #[test]
