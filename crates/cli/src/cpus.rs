@@ -156,7 +156,9 @@ fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
 /// A text that may hold names that anybody chose, broken into lines.
 fn wrap(out: &mut String, first: &str, text: &str, width: usize) {
     let indent = if first.is_empty() { 2 } else { first.chars().count() };
-    lines::wrap(out, first, indent, &printable::text(text), width);
+    // As `explain` calls sessions.
+    let text = text.replace("/autogroup-", "session ");
+    lines::wrap(out, first, indent, &printable::text(&text), width);
 }
 
 /// The report for people, in lines of `width` columns where its words allow it.
@@ -182,7 +184,7 @@ fn table(report: &Report, tried: bool, width: usize) -> String {
         ("used", Some(report.used), "by it and its descendants"),
         ("waiting", report.waiting, "ready to run, without a CPU"),
     ] {
-        let _ = writeln!(out, "{name:<9} {:>7}  {meaning}", amount(cpus));
+        lines::wrap(&mut out, &format!("{name:<9} {:>7}  ", amount(cpus)), 19, meaning, width);
     }
     if !report.contenders.is_empty() {
         let _ = writeln!(out, "\ncontenders  used  weight");
@@ -251,6 +253,17 @@ mod tests {
 
     fn captures() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
+    }
+
+    #[test]
+    fn lines_fit_and_sessions_are_called_what_explain_calls_them() {
+        let told = table(&report("no-cgroups"), false, 45);
+        let long = |word: &str| word.chars().count() > 20;
+        for line in told.lines().filter(|line| !line.split_whitespace().any(long)) {
+            assert!(line.chars().count() <= 45, "{line}");
+        }
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(told.contains("session 9: pid 90 (ffmpeg)") && !told.contains("autogroup-"), "{told}");
     }
 
     /// `COREFIT_BLESS=1` rewrites the expected texts.

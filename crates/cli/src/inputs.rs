@@ -1,5 +1,6 @@
 //! A host and its VMs, from files, from a live machine, or from both.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -14,16 +15,19 @@ use corefit_core::topology::Topology;
 use corefit_linux::formats::{self, Format, MAX_BYTES};
 use corefit_linux::{Root, libvirt, topology};
 
-use crate::machine::MachineArg;
+use crate::machine::{MachineArg, without_libvirt};
 
 /// How long a machine without configuration is watched, to know who is busy.
 const WATCH: Duration = Duration::from_millis(500);
+/// A longer name than any host takes.
+const LONGEST: usize = 1_000;
 /// More VMs than any host has.
 const MAX_VMS: usize = 10_000;
 /// How long libvirtd may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was found.
+#[derive(Default)]
 pub(crate) struct Inputs {
     /// The host and its VMs.
     pub(crate) subject: Subject,
@@ -33,6 +37,25 @@ pub(crate) struct Inputs {
     pub(crate) notes: Vec<String>,
     /// Whether anything was given that tells of VMs, none included.
     pub(crate) of_vms: bool,
+    /// Xen's VMs that are known to run, though what is said is for their configurations.
+    pub(crate) listed: Vec<String>,
+}
+
+impl Inputs {
+    /// That lines for the configurations of these VMs do not reach those that run; `None` if they run not.
+    pub(crate) fn at_next_start<'a>(&self, vms: impl IntoIterator<Item = &'a str>) -> Option<String> {
+        let listed = |name: &&str| self.listed.iter().any(|known| known == name);
+        let names: BTreeSet<&str> = vms.into_iter().filter(listed).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let run = if names.len() == 1 { "runs" } else { "run" };
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} {run}: lines of a configuration count at the next start; xl's list without the configuration gives commands for \
+                 what runs.",
+                names.join(", ")
+            )
+        })
+    }
 }
 
 struct Document {
@@ -53,7 +76,7 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
         None if documents.is_empty() && trees.is_empty() => live("host")?,
         None => {
             let of_vms = documents.iter().any(|document| !document.format.is_host());
-            Inputs { subject: Subject::default(), host: String::new(), notes: Vec::new(), of_vms }
+            Inputs { of_vms, ..Inputs::default() }
         }
     };
     host(&documents, &trees, &mut inputs)?;
@@ -69,7 +92,14 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
             inputs.subject.shared = Some(shared);
         }
         for vm in found.vms {
-            add(&mut vms, vm, document.format)?;
+            if let Some(more) = vm.name.chars().count().checked_sub(LONGEST).filter(|more| *more > 0) {
+                let begin = vm.name.chars().take(30).collect::<String>();
+                bail!(
+                    "{}: a VM's name has {more} characters more than the {LONGEST} that are enough for any host: {begin}...",
+                    document.name
+                );
+            }
+            add(&mut vms, vm, document.format, &mut inputs.listed)?;
             if vms.len() > MAX_VMS {
                 bail!("{}: more than {MAX_VMS} VMs; check one host at a time", document.name);
             }
@@ -89,14 +119,19 @@ pub(crate) fn gather(files: &[String], machine: Option<&str>) -> Result<Inputs> 
     Ok(inputs)
 }
 
-/// This machine, without VMs.
+/// This machine, with the VMs of libvirt if there are some, even if it has neither VMs nor control groups.
 ///
 /// # Errors
 /// If it cannot be read.
 pub(crate) fn this_machine() -> Result<Inputs> {
+    match documents("") {
+        Ok(Some(inputs)) => return Ok(measured("libvirt", inputs)),
+        Ok(None) => {}
+        Err(why) => without_libvirt(&why, "this host is taken to have no VMs"),
+    }
     let topology = topology::read(&Root::live()).context("the shape of this machine")?;
     let subject = Subject { topology: Some(topology), ..Subject::default() };
-    Ok(Inputs { subject, host: "this machine".into(), notes: Vec::new(), of_vms: false })
+    Ok(Inputs { subject, host: "this machine".into(), ..Inputs::default() })
 }
 
 /// Whether a directory holds a copy of a machine's `/sys`.
@@ -160,12 +195,16 @@ fn host(documents: &[Document], trees: &[&String], inputs: &mut Inputs) -> Resul
 
 /// Adds a VM; what `xl vcpu-list` says of one is joined with its configuration, and holds; what kubelet's two states say
 /// of a container is one.
-fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
+fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format, listed: &mut Vec<String>) -> Result<()> {
     let same = |(other, _): &&mut (Vm, Format)| other.name == vm.name && other.manager == vm.manager;
     match known.iter_mut().find(same) {
         None => known.push((vm, format)),
-        Some((config, Format::XlConfig)) if format == Format::XlList => config.vcpus = vm.vcpus,
+        Some((config, Format::XlConfig)) if format == Format::XlList => {
+            listed.push(vm.name);
+            config.vcpus = vm.vcpus;
+        }
         Some((list, from @ Format::XlList)) if format == Format::XlConfig => {
+            listed.push(vm.name.clone());
             let vcpus = std::mem::take(&mut list.vcpus);
             (*list, *from) = (Vm { vcpus, ..vm }, format);
         }
@@ -188,16 +227,19 @@ fn add(known: &mut Vec<(Vm, Format)>, vm: Vm, format: Format) -> Result<()> {
 /// A machine of `--machine`.
 fn live(machine: &str) -> Result<Inputs> {
     match defined(machine)? {
-        Some(mut inputs) => {
-            match looked(machine) {
-                Ok((_, _, host)) => measure(&mut inputs.subject, &host),
-                Err(error) => inputs.notes.push(format!("what VMs do is not known: {error:#}")),
-            }
-            Ok(inputs)
-        }
+        Some(inputs) => Ok(measured(machine, inputs)),
         None if kind(machine) == "libvirt" => bail!("{machine}: no running VM"),
         None => snapshot(machine),
     }
+}
+
+/// A machine's VMs with what they were seen to do.
+fn measured(machine: &str, mut inputs: Inputs) -> Inputs {
+    match looked(machine) {
+        Ok((_, _, host)) => measure(&mut inputs.subject, &host),
+        Err(error) => inputs.notes.push(format!("what VMs do is not known: {error:#}")),
+    }
+    inputs
 }
 
 /// The running VMs of a machine whose definitions can be read; `None` if it shows itself otherwise.
@@ -242,7 +284,7 @@ fn documents(uri: &str) -> Result<Option<Inputs>> {
         }));
     }
     subject.topology = Some(topology);
-    Ok(Some(Inputs { subject, host, notes: found.unread, of_vms: true }))
+    Ok(Some(Inputs { subject, host, notes: found.unread, of_vms: true, ..Inputs::default() }))
 }
 
 /// Adds what VMs were seen to do to what is defined for them.
@@ -257,8 +299,10 @@ fn measure(subject: &mut Subject, host: &HostEstimate) {
 /// Any other machine, as it shows itself.
 fn snapshot(name: &str) -> Result<Inputs> {
     let (file, after, host) = looked(name)?;
+    // It was recorded elsewhere: what can be looked into is the file.
+    let file = name.strip_prefix("replay:").map_or(file, str::to_owned);
     let subject = shown(name, &file, &after, &host)?;
-    Ok(Inputs { subject, host: file, notes: after.notes, of_vms: true })
+    Ok(Inputs { subject, host: file, notes: after.notes, of_vms: true, ..Inputs::default() })
 }
 
 /// Watches a machine for a moment: its name, what it showed then, and what happened.

@@ -90,7 +90,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let snapshots = recorder.finish()?;
     let file = args.file.display();
     let seconds = last.since(first.at).as_secs_f64();
-    show!("{file}: {snapshots} snapshots over {seconds:.0} s; see `corefit explain --machine replay:{file}`");
+    answer!(
+        "{file}: {snapshots} snapshots over {seconds:.0} s; see `corefit explain --machine replay:{file}`"
+    )?;
     match broken {
         Some(error) => Err(error.context("the recording ends early")),
         None => Ok(ExitCode::SUCCESS),

@@ -18,6 +18,8 @@ pub(crate) struct Ruled {
 pub(crate) struct Done {
     /// Something was to be changed.
     pub(crate) changed: bool,
+    /// What people should know, each thing once.
+    pub(crate) notes: Vec<String>,
     /// When to look again.
     pub(crate) next: Duration,
 }
@@ -40,7 +42,7 @@ impl Ruled {
         let step = self.controller.step(&self.machine.observe()?)?;
         let outcomes = apply(&mut self.machine, &step.plan.actions);
         self.controller.told(&outcomes);
-        Ok(Done { changed: !outcomes.is_empty(), next: step.next })
+        Ok(Done { changed: !outcomes.is_empty(), notes: step.notes, next: step.next })
     }
 }
 

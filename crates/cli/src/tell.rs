@@ -1,5 +1,4 @@
-//! Lines for people. Nobody may be left to read them (a closed pipe, a full disk): that is no
-//! reason to end as `println!` does.
+//! Lines for people. Nobody may be left to read them (a closed pipe): that is no reason to end as `println!` does.
 
 /// A line on stderr.
 macro_rules! tell {
@@ -9,10 +8,17 @@ macro_rules! tell {
     }};
 }
 
-/// A line on stdout.
+/// A line on stdout about work that goes on, or is done, whether or not it can be written.
 macro_rules! show {
     ($($text:tt)*) => {{
         use std::io::Write as _;
         let _ = writeln!(std::io::stdout(), $($text)*);
     }};
+}
+
+/// What was asked for, and the end of its line, on stdout: an error if it cannot be written, but none if nobody reads any more.
+macro_rules! answer {
+    ($($text:tt)*) => {
+        $crate::lines::print(&(format!($($text)*) + "\n")).map(drop)
+    };
 }

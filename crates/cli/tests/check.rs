@@ -256,12 +256,16 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
     write("memory_manager_state", b"{\"policyName\":\"Static\",\n\"machineState\":{},\"checksum\":1}");
     write("misspelt", b"{\"policyName\":\"static\",\n\"defaultCPUSet\":\"0\",\"checksum\":1}");
     write("a.xml", b"<domain><name>a</name><vcpu>1</vcpu></domain>");
+    write(
+        "long.xml",
+        format!("<domain><name>{}</name><vcpu>1</vcpu></domain>", "a".repeat(3 << 20)).as_bytes(),
+    );
     write("again.xml", b"<domain>\n<name>a</name><vcpu>1</vcpu></domain>");
     write("range.xml", b"<domain><name>a</name>\n<vcpu cpuset='0-x'>1</vcpu></domain>");
     let mut large = std::fs::File::create(at("large.xml")).unwrap();
     large.write_all(b"<domain>").unwrap();
     large.set_len(100 << 20).unwrap();
-    let cases: [(&[&str], &str); 21] = [
+    let cases: [(&[&str], &str); 22] = [
         (
             &["2 cores", "a.xml", "--reserved", "1-2"],
             "corefit: --reserved: the host has no pCPU 2; it has 0-1",
@@ -296,6 +300,10 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
         (
             &["2 cores", "a.xml", "again.xml"],
             "corefit: VM a is in a.xml:1, <vcpu> and in again.xml:2, <vcpu>; give one",
+        ),
+        (
+            &["2 cores", "long.xml"],
+            "corefit: long.xml: a VM's name has 3144728 characters more than the 1000 that",
         ),
         (&["2 cores", "3 cores", "a.xml"], "corefit: 2 cores and 3 cores both describe a host; give one"),
         (&["2 cores"], "corefit: no VM to check; give a domain XML"),
@@ -350,6 +358,8 @@ fn the_topology_of_this_machine_and_of_a_line() {
     let line = corefit(dir.path(), &["topology", "2 sockets x 2 cores x 2 threads", "--svg", "a.svg"]);
     assert!(out(&line).contains("[0 1] [2 3]"), "{}", out(&line));
     assert!(std::fs::read_to_string(dir.path().join("a.svg")).unwrap().ends_with("</svg>\n"));
+    let placed = out(&corefit(dir.path(), &["topology", "2 cores", "--place", "corefit"]));
+    assert!(placed.ends_with("\n\nThere are no VMs to place.\n"), "{placed}");
     let json = corefit(dir.path(), &["topology", "--json", "2 cores"]);
     let document: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(document["topology"]["pcpus"], "0-1");

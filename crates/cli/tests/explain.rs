@@ -123,6 +123,8 @@ fn what_is_recorded_can_be_recorded_again_without_names() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["vms"][0]["name"], &json["vms"][0]["entitled"]), (&"vm1".into(), &1.6.into()));
     assert_eq!(json["machine"], "recording of a host without names");
+    let checked = corefit(&["check", "--machine", &format!("replay:{file}")]);
+    assert!(out(&checked).starts_with(&format!("host ({file}): ")), "{checked:?}");
     // A recording that ends before the time that was asked for is one that is whole.
     let again = dir.path().join("y.cfr").display().to_string();
     let output = corefit(&["record", &again, "--for", "1h", "--machine", &format!("replay:{file}")]);

@@ -131,6 +131,44 @@ fn a_picture_that_cannot_be_drawn_is_told_before_the_sweep_or_after_its_results(
     assert!(!empty && said.contains("there is nothing to draw"), "{said}");
 }
 
+/// Exit status and stderr of a small simulation that writes to a full disk, or to a pipe that nobody reads.
+fn written_to(out: Stdio) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("s.toml"), SCENARIO).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+    command.args(["sim", "s.toml", "--runs", "1"]).current_dir(&directory).stdout(out);
+    let output = command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error_and_results_that_nobody_reads_are_none() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (status, said) = written_to(full.into());
+    assert_eq!((status, said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.starts_with("corefit: writing to stdout: No space left"), "{said}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(written_to(writer.into()), (Some(0), String::new()));
+}
+
+#[test]
+fn what_has_no_end_has_neither_finished_nor_not() {
+    let finished = |text: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("out.csv");
+        let output =
+            sim("s.toml", text, &["--points", "0..1", "--runs", "1", "--out", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        let csv = std::fs::read_to_string(file).unwrap();
+        let [head, row] = [0, 1].map(|n| csv.lines().nth(n).unwrap().split(',').collect::<Vec<_>>());
+        row[head.iter().position(|name| *name == "finished").unwrap()].to_owned()
+    };
+    assert_eq!(finished(SCENARIO), "");
+    assert_eq!(finished(&SCENARIO.replace("forever", "repeat 3")), "true");
+    assert_eq!(finished(&SCENARIO.replace("forever", "repeat 1000000")), "false");
+}
+
 #[test]
 fn a_mistake_in_a_list_is_told_with_the_place_of_the_list() {
     let output = sim("s.toml", &SCENARIO.replace("[1, 2]", "[1, 0]"), &[]);

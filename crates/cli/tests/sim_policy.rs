@@ -114,6 +114,18 @@ fn results_under_a_policy_are_the_same_on_any_number_of_threads_and_in_any_shard
 }
 
 #[test]
+fn what_a_policy_has_to_say_is_told_once() {
+    let rule = "[[policy.vm]]\nname = \"lu-1\"\nexclude = true\n[[vm]]";
+    let text = LU.replace("\"10s\"", "\"3s\"").replace("\"none\"", "\"vcpu-bal\"").replace("[[vm]]", rule);
+    let note = "lu-1: left alone, as its rule says";
+    let document = json(&sim(&text, &["--json"]));
+    assert_eq!(document["points"][0]["notes"], serde_json::json!({ note: 2 }));
+    let told = String::from_utf8(sim(&text, &[]).stdout).unwrap();
+    assert_eq!(told.matches(note).count(), 1, "{told}");
+    assert!(told.contains(&format!("note: {note} (2 of 2 runs)\n")), "{told}");
+}
+
+#[test]
 fn rules_for_single_vms_hold() {
     let rules = "[[policy.vm]]\nname = \"lu-1\"\nsize = \"none\"\n[[policy.vm]]\nname = \"lu-0\"\nmax = [1, 3]\n[[vm]]";
     let text = LU.replace("\"10s\"", "\"4s\"").replace("\"none\"", "\"vcpu-bal\"").replace("[[vm]]", rules);

@@ -76,9 +76,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         .ok();
     let document = Document { bench: "manage", step, daemon, skipped };
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        show!("{}", text(&document));
+        answer!("{}", text(&document))?;
     }
     let met = document.met();
     Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -10,6 +10,7 @@ mod lock;
 mod manage;
 mod measured;
 mod model;
+pub(crate) mod others;
 mod overcommit;
 mod place;
 mod predict;

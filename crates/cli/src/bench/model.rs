@@ -166,9 +166,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         .with_context(|| format!("{}/facts.toml", directory.display()))?;
     let document = compare(&recorded, &facts, args.runs)?;
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        show!("{}", text(&document).trim_end());
+        answer!("{}", text(&document).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let cases = cases.into_iter().collect::<Result<Vec<Case>>>()?;
     let document = Document { bench: "sim", target_events_per_s: TARGET, cases };
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(1, &["host", "events", "s", "million events/s", "pCPU-s/s", "result"]);
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             case.result[..12].into(),
         ]);
     }
-    show!("{}\nPromised: {:.0} million events/s up to 64 pCPUs.", table.render(), TARGET / 1e6);
+    answer!("{}\nPromised: {:.0} million events/s up to 64 pCPUs.", table.render(), TARGET / 1e6)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -106,23 +106,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if verdict.resizable && dynamic {
         // The runtime itself then decides how many threads a region gets: sizes were not ours.
-        show!(
+        answer!(
             "the same results; the program enables OpenMP dynamic adjustment, so it is resized anyway: nothing to remember"
-        );
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let file = store.save(&verdict)?;
     store.remember(&trial.identifying());
     if verdict.resizable && verdict.independent {
-        show!("its threads hardly ever wait for each other: its teams follow limits, not neighbours");
+        answer!("its threads hardly ever wait for each other: its teams follow limits, not neighbours")?;
     }
-    show!("{}: {}", if verdict.resizable { "certified" } else { "NOT certified" }, verdict.reason);
-    show!(
+    answer!("{}: {}", if verdict.resizable { "certified" } else { "NOT certified" }, verdict.reason)?;
+    answer!(
         "identity {} ({} with {} libraries)",
         &verdict.identity[..16],
         identity.program.display(),
         identity.libraries.len()
-    );
-    show!("remembered in {}", file.display());
+    )?;
+    answer!("remembered in {}", file.display())?;
     Ok(ExitCode::from(u8::from(!verdict.resizable)))
 }

@@ -69,6 +69,10 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
         let hint = "virsh ... --config changes the definition; add --live to change a running VM as well.";
         wrap(&mut out, "", 0, hint, width);
     }
+    let configured = findings.iter().filter(|finding| !finding.changes.is_empty());
+    if let Some(text) = inputs.at_next_start(configured.map(|finding| finding.vm.as_str())) {
+        wrap(&mut out, "", 0, &printable::text(&text), width);
+    }
     out
 }
 

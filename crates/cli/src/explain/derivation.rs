@@ -8,7 +8,6 @@ use corefit_core::{CpuSet, Cpus, Weight};
 
 use super::text::{amount, limit, numbered, short, shorten, wrap};
 use super::{View, online, tables, wants};
-use crate::bench::table::Table;
 
 /// What was used and is available is the same up to so many pCPUs.
 const MORE: f64 = 0.01;
@@ -33,7 +32,7 @@ pub(super) fn text(view: &View, number: usize, width: usize) -> String {
         ("used", vm.activity.used, "by its vCPUs and helpers"),
         ("waiting", vm.activity.waiting, "ready to run, without a pCPU"),
     ] {
-        let _ = writeln!(out, "{word:<9} {:>7}  {meaning}", amount(cpus));
+        wrap(&mut out, &format!("{word:<9} {:>7}  ", amount(cpus)), meaning, width);
     }
     because(view, number, width, &mut out);
     weight(view, vm, width, &mut out);
@@ -208,7 +207,7 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
             counted for all together.";
         wrap(out, "  ", text, width);
     }
-    let mut table = Table::new(2, &["  vCPU", "may use", "entitled", "used", "waiting", "seen on"]);
+    let headings = ["  vCPU", "may use", "entitled", "used", "waiting", "seen on"];
     // Neighbours that are alike share a row.
     let mut rows: Vec<(CpuSet, Vec<String>)> = Vec::new();
     for (index, vcpu) in vm.seen.vcpus.iter().enumerate() {
@@ -229,14 +228,13 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
             _ => rows.push(([id].into_iter().collect(), cells)),
         }
     }
-    for (ids, cells) in rows {
-        table.row(std::iter::once(format!("  {ids}")).chain(cells).collect());
-    }
+    let named = |(ids, cells): (CpuSet, Vec<String>)| [format!("  {ids}")].into_iter().chain(cells).collect();
+    let mut rows: Vec<Vec<String>> = rows.into_iter().map(named).collect();
     for (index, helper) in vm.seen.helpers.iter().enumerate() {
         let division = view.host.division.as_ref().filter(|_| vm.entitled.is_some());
         let share = division.map(|division| division.vcpus(number)[vm.seen.vcpus.len() + index].cpus);
         let activity = vm.helpers.get(index).copied().unwrap_or_default();
-        table.row(vec![
+        rows.push(vec![
             format!("  {}", helper.name),
             helper.affinity.as_ref().map_or("?".into(), |set| numbered("pCPU", set)),
             amount(share),
@@ -245,7 +243,7 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
             "-".into(),
         ]);
     }
-    out.push_str(&table.render());
+    out.push_str(&tables::fitting(2, &headings, &rows, width).concat());
 }
 
 fn memory(vm: &VmEstimate, width: usize, out: &mut String) {
@@ -268,26 +266,35 @@ fn guest(vm: &VmEstimate, width: usize, out: &mut String) {
         let text = format!("{runnable} of its threads running or ready to run");
         wrap(out, "  ", &text, width);
     }
-    let mut table = Table::new(1, &["  vCPU", "since boot: busy", "idle", "stolen"]);
+    let headings = ["  vCPU", "since boot: busy", "idle", "stolen"];
+    let mut rows = Vec::new();
     let seconds = |ns: Option<u64>| {
         ns.map_or("?".into(), |ns| format!("{:.1} s", std::time::Duration::from_nanos(ns).as_secs_f64()))
     };
     for vcpu in &guest.vcpus {
         let busy = if vcpu.online { seconds(vcpu.busy_ns) } else { "offline".into() };
         let (idle, steal) = (seconds(vcpu.idle_ns), seconds(vcpu.steal_ns));
-        table.row(vec![format!("  {}", vcpu.id), busy, idle, steal]);
+        rows.push(vec![format!("  {}", vcpu.id), busy, idle, steal]);
     }
-    out.push_str(&table.render());
+    out.push_str(&tables::fitting(1, &headings, &rows, width).concat());
 }
 
 fn demand(vm: &VmEstimate, width: usize, out: &mut String) {
     out.push_str("\nWhat it wants, and what is available\n");
     let text = match (vm.demand, vm.activity.used, vm.activity.waiting) {
-        (Some(demand), Some(used), Some(waiting)) => format!(
-            "It used {used} and waited for {waiting}. Without waiting it would have used {demand}: its demand. (A \
-            thread that ran r and waited w of the time wants r / (1 - w); several together that or r + w, the \
-            smaller.)"
-        ),
+        (Some(demand), Some(used), Some(waiting)) => {
+            // A group's threads may be more than its pCPUs.
+            let (who, most) = if vm.seen.is_group() {
+                ("its threads", ", but at most one pCPU for each vCPU")
+            } else {
+                ("it", "")
+            };
+            format!(
+                "It used {used}, and {who} waited for {waiting}. Without waiting it would have used {demand}: its demand. (A \
+                thread that ran r and waited w of the time wants r / (1 - w); several together that or r + w, the \
+                smaller{most}.)"
+            )
+        }
         (_, Some(used), None) => {
             format!("It used {used}; what it waited for is not known, so its demand is at least that.")
         }

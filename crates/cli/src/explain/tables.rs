@@ -21,14 +21,16 @@ const STOLEN: f64 = 0.005;
 /// The tables, in lines of `width` columns where possible.
 pub(super) fn text(view: &View, width: usize) -> String {
     let over = view.host.over.as_secs_f64();
-    let mut out = format!("{}{}, watched for {over:.2} s\n\n", view.when, view.machine);
+    let mut out = String::new();
+    wrap(&mut out, "", &format!("{}{}, watched for {over:.2} s", view.when, view.machine), width);
+    out.push('\n');
     pcpus(view, width, &mut out);
     out.push('\n');
     vms(view, width, &mut out);
     others(view, width, &mut out);
     if view.first {
         out.push('\n');
-        meanings(width, &mut out);
+        meanings(view, width, &mut out);
     }
     remarks(view, width, &mut out);
     out
@@ -61,7 +63,7 @@ fn pcpus(view: &View, width: usize, out: &mut String) {
         let known: Vec<f64> = more.iter().filter_map(|pcpu| pcpu.busy).map(|busy| busy.0).collect();
         let sum = known.iter().sum::<f64>();
         let busy = if known.is_empty() { String::new() } else { format!(", of which {sum:.2} busy") };
-        let _ = writeln!(out, "and {} more{busy} (--json lists all)", more.len());
+        wrap(out, "", &format!("and {} more{busy} (--json lists all)", more.len()), width);
     }
 }
 
@@ -76,10 +78,10 @@ fn who(view: &View, pcpu: &PcpuEstimate) -> String {
 }
 
 fn vms(view: &View, width: usize, out: &mut String) {
-    let mut table = Table::new(1, &["VM", "vCPUs", "entitled", "available", "used", "waiting"]);
-    let mut because = Vec::new();
+    let headings = ["VM", "vCPUs", "entitled", "available", "used", "waiting"];
+    let (mut rows, mut because) = (Vec::new(), Vec::new());
     for (_, vm) in view.vms() {
-        table.row(vec![
+        rows.push(vec![
             short(&vm.seen.name),
             online(vm).to_string(),
             amount(vm.entitled),
@@ -92,11 +94,10 @@ fn vms(view: &View, width: usize, out: &mut String) {
     }
     let names = || view.snapshot.vms.iter().map(|vm| vm.name.as_str());
     let names = || names().chain(view.snapshot.groups.iter().map(|group| group.name.as_str()));
-    let rendered = table.render();
-    let mut lines = rendered.lines();
-    let _ = writeln!(out, "{}", lines.next().unwrap_or_default());
-    for (line, because) in lines.zip(because) {
-        let _ = writeln!(out, "{line}");
+    let mut blocks = fitting(1, &headings, &rows, width).into_iter();
+    out.push_str(&blocks.next().unwrap_or_default());
+    for (block, because) in blocks.zip(because) {
+        out.push_str(&block);
         wrap(out, "  because ", &shorten(&because, names()), width);
     }
     if view.vms().next().is_none() {
@@ -112,24 +113,52 @@ fn others(view: &View, width: usize, out: &mut String) {
         return;
     }
     out.push('\n');
-    let mut table = Table::new(1, &["also competing", "weight", "used", "waiting"]);
+    let mut rows = Vec::new();
     for other in shown {
         let weight = match other.seen.weight {
             _ if other.seen.is_realtime() => "before all".into(),
             weight => weight.map_or("?".into(), |weight| format!("{:.0}", weight.0)),
         };
         let (used, waiting) = (amount(other.activity.used), amount(other.activity.waiting));
-        table.row(vec![short(&other.seen.name), weight, used, waiting]);
+        rows.push(vec![short(&other.seen.name), weight, used, waiting]);
     }
-    out.push_str(&table.render());
+    out.push_str(&fitting(1, &["also competing", "weight", "used", "waiting"], &rows, width).concat());
     if !rest.is_empty() {
         let sum: f64 = rest.iter().filter_map(|other| other.activity.used).map(|Cpus(used)| used).sum();
         wrap(out, "", &format!("and {} more, which used {sum:.2} together", rest.len()), width);
     }
 }
 
+/// The heading of a table and its rows; on who has no room for it, each cell with its heading, in lines that fit.
+/// The first `names` columns are text.
+pub(super) fn fitting(names: usize, headings: &[&str], rows: &[Vec<String>], width: usize) -> Vec<String> {
+    let mut table = Table::new(names, headings);
+    rows.iter().for_each(|row| table.row(row.clone()));
+    let lines: Vec<String> = table.render().lines().map(|line| format!("{line}\n")).collect();
+    if lines.iter().all(|line| line.chars().count() <= width + 1) {
+        return lines;
+    }
+    let block = |row: &Vec<String>| {
+        let cells = headings.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty());
+        let cells = cells.map(|(heading, cell)| format!("{heading} {cell}"));
+        let mut block = format!("{}\n", row[0]);
+        wrap(&mut block, "    ", &cells.collect::<Vec<_>>().join(", "), width);
+        block
+    };
+    [format!("{}\n", headings[0])].into_iter().chain(rows.iter().map(block)).collect()
+}
+
 /// What the words mean.
-fn meanings(width: usize, out: &mut String) {
+fn meanings(view: &View, width: usize, out: &mut String) {
+    let (groups, vms): (Vec<_>, Vec<_>) = view.vms().partition(|(_, vm)| vm.seen.is_group());
+    // A group's threads may be more than its vCPUs, the pCPUs that it may use.
+    let waiting = match (groups.is_empty(), vms.is_empty()) {
+        (true, _) => "vCPUs that were ready to run and had no pCPU, on average",
+        (false, true) => {
+            "threads that were ready to run and had no pCPU, on average; vCPUs: the pCPUs that they may use"
+        }
+        (false, false) => "vCPUs, or threads of a group, that were ready to run and had no pCPU, on average",
+    };
     for (word, meaning) in [
         ("entitled   ", "pCPUs that the VM gets when every VM wants everything"),
         (
@@ -137,7 +166,7 @@ fn meanings(width: usize, out: &mut String) {
             "what it could get now, at least: the others count with what they would use if they never waited \
              (what it used can be more: it had more than its part, which nobody owes it)",
         ),
-        ("waiting    ", "vCPUs that were ready to run and had no pCPU, on average"),
+        ("waiting    ", waiting),
     ] {
         wrap(out, word, meaning, width);
     }

@@ -62,13 +62,34 @@ fn a_host_that_does_not_keep_to_weights_is_told_with_who_starves() {
 #[test]
 fn tables_fit_into_eighty_columns_and_more() {
     let view = view();
-    for width in [80, 100, 200] {
+    for width in [45, 80, 100, 200] {
         for text in [tables::text(&view, width), derivation::text(&view, 0, width)] {
             let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
             assert!(widest.chars().count() <= width, "{width}: {widest}");
             assert!(text.lines().all(|line| line == line.trim_end()));
         }
     }
+}
+
+/// As a group of two pCPUs whose threads waited for more than there are.
+#[test]
+fn who_waits_in_a_group_are_threads() {
+    let mut view = view();
+    let told = |view: &View| {
+        let told = tables::text(view, 200) + &derivation::text(view, view.named("vm1").unwrap(), 200);
+        told.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let of_vms = told(&view);
+    view.host.vms.iter_mut().for_each(|vm| vm.seen.whole = None);
+    assert_ne!(told(&view), of_vms, "those of the recording are groups");
+    assert!(
+        told(&view).contains("waiting vCPUs that were ready") && told(&view).contains("and it waited for")
+    );
+    assert!(
+        of_vms.contains("waiting threads that were ready to run")
+            && of_vms.contains("and its threads waited for")
+    );
+    assert!(of_vms.contains("at most one pCPU for each vCPU"), "{of_vms}");
 }
 
 #[test]

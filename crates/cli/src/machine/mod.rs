@@ -56,7 +56,7 @@ impl MachineArg {
         match libvirt::open("", libvirt::Options::default()).observe() {
             Ok(_) => MachineArg::named("libvirt"),
             Err(why) => {
-                without_libvirt(&why);
+                without_libvirt(&why.into(), "control groups are taken instead");
                 MachineArg::named("cgroups")
             }
         }
@@ -143,23 +143,27 @@ fn host(groups: impl Fn(Cgroups) -> Cgroups) -> Result<Box<dyn Act>> {
         }
         // An idle one: most machines are no hosts of VMs.
         Ok(_) => {}
-        Err(why) => without_libvirt(&why),
+        Err(why) => without_libvirt(&why.into(), "control groups are taken instead"),
     }
     Ok(Box::new(groups(Cgroups::open(Root::live(), Choice::Usual)?)))
 }
 
-/// Says that control groups are taken for this host, and why, unless nothing tells that it has VMs: most machines have neither
-/// libvirt nor any.
-fn without_libvirt(why: &MachineError) {
-    let absent = matches!(why, MachineError::Unsupported(_) | MachineError::Gone(_));
-    if !absent {
-        tell!("corefit: {why}; control groups are taken instead");
-    } else if runs_qemu(&Root::live()) {
-        let insists = "--machine libvirt or libvirt:URI insists";
-        tell!(
-            "corefit: QEMUs run here, but libvirt does not answer ({why}); control groups are taken instead; {insists}"
-        );
+/// Says what is taken for this host instead of libvirt's VMs, and why, unless nothing tells that it has any: most machines have
+/// neither.
+pub(crate) fn without_libvirt(why: &anyhow::Error, instead: &str) {
+    if let Some(text) = untold(why, instead, &Root::live()) {
+        tell!("corefit: {text}");
     }
+}
+
+fn untold(why: &anyhow::Error, instead: &str, root: &Root) -> Option<String> {
+    let absent = matches!(why.downcast_ref(), Some(MachineError::Unsupported(_) | MachineError::Gone(_)));
+    if !absent {
+        return Some(format!("{why:#}; {instead}"));
+    }
+    let insists = "--machine libvirt or libvirt:URI insists";
+    runs_qemu(root)
+        .then(|| format!("QEMUs run here, but libvirt does not answer ({why}); {instead}; {insists}"))
 }
 
 /// Whether some process is a QEMU that emulates a machine, by its name, of which the kernel keeps 15 bytes.
@@ -261,18 +265,36 @@ fn simulated(file: &Path) -> Result<Box<dyn Act>> {
 mod tests {
     use super::*;
 
+    /// A machine with this process.
+    fn running(name: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, name) in [("1", "systemd"), ("70", name)] {
+            let process = dir.path().join("proc").join(pid);
+            std::fs::create_dir_all(&process).unwrap();
+            std::fs::write(process.join("comm"), format!("{name}\n")).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("proc/sys")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn that_libvirt_does_not_answer_is_told_where_qemus_run_and_other_errors_everywhere() {
+        let told = |name: &str, why: anyhow::Error| {
+            untold(&why, "nothing is drawn", &Root::at(running(name).path()))
+        };
+        let gone = || MachineError::Gone("no socket".into()).into();
+        assert_eq!(told("bash", gone()), None);
+        let text = told("qemu-kvm", gone()).unwrap();
+        assert!(
+            text.starts_with("QEMUs run here, but libvirt does not answer (no socket); nothing is drawn")
+        );
+        assert_eq!(told("bash", anyhow!("odd").context("a")).unwrap(), "a: odd; nothing is drawn");
+        assert!(told("bash", MachineError::Denied("no".into()).into()).is_some());
+    }
+
     #[test]
     fn a_qemu_is_known_by_its_name_and_nothing_else_is() {
-        let runs = |name: &str| {
-            let dir = tempfile::tempdir().unwrap();
-            for (pid, name) in [("1", "systemd"), ("70", name)] {
-                let process = dir.path().join("proc").join(pid);
-                std::fs::create_dir_all(&process).unwrap();
-                std::fs::write(process.join("comm"), format!("{name}\n")).unwrap();
-            }
-            std::fs::create_dir(dir.path().join("proc/sys")).unwrap();
-            runs_qemu(&Root::at(dir.path()))
-        };
+        let runs = |name: &str| runs_qemu(&Root::at(running(name).path()));
         assert!(runs("qemu-system-x86") && runs("qemu-kvm"));
         assert!(!runs("qemu-ga") && !runs("qemu-img") && !runs("bash"));
     }

@@ -38,7 +38,9 @@ impl Scenario {
             }
             let line = before.matches('\n').count() + 1;
             let message = error.message().replace('\n', " ");
-            MachineError::Malformed(format!("{file}, line {line}: {message}"))
+            let lacks = message.starts_with("missing field");
+            let remedy = if lacks { "; scenarios/p2-figure10.toml of corefit's source is an example" } else { "" };
+            MachineError::Malformed(format!("{file}, line {line}: {message}{remedy}"))
         })?;
         let malformed = |what: String| MachineError::Malformed(format!("{file}: {what}"));
         beyond(&host).map_or(Ok(()), |what| Err(malformed(what)))?;

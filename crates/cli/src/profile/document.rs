@@ -1,6 +1,6 @@
 //! The document of `corefit profile --json`.
 
-use corefit_core::profile::Profile;
+use corefit_core::profile::{Profile, Type};
 use serde::Serialize;
 
 use crate::printable;
@@ -112,7 +112,7 @@ impl Document {
                     .into(),
             ),
         }
-        if let Some(clock) = self.device_clock.filter(|_| matches!(profile.features.kind.0, 2 | 3)) {
+        if let Some(clock) = self.device_clock.filter(|_| profile.features.kind.is_some_and(Type::blocks)) {
             notes.push(format!(
                 "this system's clock is the {clock}, a device, which the kernel reads at each block and wake-up, one CPU after the other: \
                  on VMs with more vCPUs than pCPUs this program gets far less than is told (here a program that blocks got a fifth of it with 8 \

@@ -36,8 +36,10 @@ pub(super) fn page(document: &Document) -> String {
             ),
             ("Use of timeslices", USE, used(profile)),
             ("Speedup", SPEEDUP, speedups(profile)),
-            ("The four types", TYPES, Ok(map(profile))),
-        ] {
+        ]
+        .into_iter()
+        .chain(map(profile).map(|map| ("The four types", TYPES, Ok(map))))
+        {
             let picture = picture
                 .unwrap_or_else(|why| format!("<p>Not drawn: {}</p>", printable::markup(&why.to_string())));
             body += &format!("<h2>{heading}</h2>\n<p>{said}</p>\n<figure>{picture}</figure>\n");
@@ -192,14 +194,16 @@ fn speedups(profile: &Profile) -> anyhow::Result<String> {
     })
 }
 
-/// Blocking to the right on a logarithmic scale from 1/1000 to 1000 per timeslice, parallelism upwards.
-fn map(profile: &Profile) -> String {
+/// Blocking to the right on a logarithmic scale from 1/1000 to 1000 per timeslice, parallelism upwards; `None` for a program
+/// that has no type.
+fn map(profile: &Profile) -> Option<String> {
     const WIDTH: f64 = 960.0;
     const HEIGHT: f64 = 520.0;
     const LEFT: f64 = 70.0;
     const BOTTOM: f64 = 460.0;
     let (right, top) = (WIDTH - 20.0, 20.0);
     let f = &profile.features;
+    let own = f.kind?.0;
     let middle = f64::midpoint(LEFT, right);
     // Low parallelism has the lower half, high the upper one: the border is at 75 %.
     let high = f64::midpoint(top, BOTTOM);
@@ -216,8 +220,7 @@ fn map(profile: &Profile) -> String {
          font-family=\"sans-serif\" font-size=\"14\" fill=\"#1f2933\" role=\"img\" aria-label=\"the four types\">\n"
     );
     for (kind, x, y) in [(1, LEFT, top), (3, middle, top), (4, LEFT, high), (2, middle, high)] {
-        let own = f.kind.0 == kind;
-        let fill = if own { "#e6f0f8" } else { "#fafbfc" };
+        let fill = if own == kind { "#e6f0f8" } else { "#fafbfc" };
         svg += &format!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\" fill=\"{fill}\" stroke=\"#c4cad1\"/>\n\
              <text x=\"{}\" y=\"{}\" font-weight=\"bold\">type {kind}</text>\n",
@@ -258,7 +261,7 @@ fn map(profile: &Profile) -> String {
          <text transform=\"translate(18 {high}) rotate(-90)\" text-anchor=\"middle\">active, of the threads</text>\n</svg>",
         BOTTOM + 46.0
     );
-    svg
+    Some(svg)
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use crate::bench::arena::Scratch;
 use crate::bench::arena::processes::kill_tree;
 use crate::bench::interrupt::Interrupt;
 use crate::bench::job::{self, Quiet, Script};
+use crate::bench::others::{self, Others};
 use crate::bench::progress::Progress;
 use crate::bench::stats::{median, ratio_interval};
 use crate::bench::table::Table;
@@ -42,6 +43,8 @@ use crate::manage::Held;
 const LOOK: Duration = Duration::from_millis(3);
 /// Who has run for so long works, and is pinned: those that only wait would take places.
 const WORKS_NS: u64 = 10_000_000;
+/// An interval with 1 in it whose ends are more than this ratio apart, as a quarter and four times are, tells nothing.
+const TELLS: f64 = 16.0;
 /// Longest that a run may take.
 const LIMIT: Duration = Duration::from_secs(24 * 3600);
 
@@ -62,11 +65,13 @@ pub(super) struct Document {
     as_it_is_s: Vec<f64>,
     pinned_s: Vec<f64>,
     /// The part of the time that it takes as it is which the scheduler costs: below 0 if it is better than pins; with the ends of
-    /// a 95 % interval, null of one round.
+    /// a 95 % interval, null of one round, and where runs differ so much that it tells nothing.
     cost: f64,
     cost_95: Option<[f64; 2]>,
     /// Threads that were pinned in a run, at the most; null for vCPUs.
     threads: Option<usize>,
+    /// CPUs that others used meanwhile, on average; null if it is not known, as with --vm.
+    others_cpus: Option<f64>,
 }
 
 /// Runs the program again and again.
@@ -88,6 +93,7 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
     let mut progress = Progress::new(2 * rounds, false);
     let mut took = [vec![], vec![]];
     let mut threads = 0;
+    let mut apart = Others::default();
     for round in 0..rounds {
         for pinned in [round % 2 == 1, round % 2 == 0] {
             let what = if pinned { "pinned" } else { "as it is" };
@@ -98,7 +104,9 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
                 let actions = pins(&held.observe()?, vm.name)?;
                 held.change(&actions)?;
             }
+            let before = others::spent_s();
             let done = job::run(command(launch), LIMIT, &scratch.0, script, &interrupt, &kill_tree)?;
+            apart.add(before, others::spent_s(), &done.used, done.wall);
             if let Some(held) = &mut held {
                 held.put_back()?;
             }
@@ -120,7 +128,6 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
     let ratio = ratio_interval(&pinned_s, &as_it_is_s);
     // The middle of that interval: of geometric means.
     let over = ratio.map_or(middle(&pinned_s) / middle(&as_it_is_s), |[low, high]| (low * high).sqrt());
-    let interval = ratio.map(|[low, high]| [1.0 - high, 1.0 - low]);
     let mut text = vec![launch.program.given.to_string_lossy().into_owned()];
     text.extend(launch.args.iter().map(|arg| arg.to_string_lossy().into_owned()));
     Ok(Document {
@@ -128,11 +135,18 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
         scheduler,
         rounds,
         cost: 1.0 - over,
-        cost_95: interval,
+        cost_95: ratio.and_then(cost_of),
         as_it_is_s,
         pinned_s,
         threads: vm.is_none().then_some(threads),
+        others_cpus: vm.is_none().then(|| apart.cpus()).flatten(),
     })
+}
+
+/// The interval of the cost for one of the ratio of pinned to not, if it tells anything.
+fn cost_of([low, high]: [f64; 2]) -> Option<[f64; 2]> {
+    let nothing = low < 1.0 && high > 1.0 && high > TELLS * low;
+    (!nothing).then_some([1.0 - high, 1.0 - low])
 }
 
 /// The program with what it is told, its output kept from the terminal.
@@ -286,10 +300,22 @@ impl Document {
             Some([low, high]) => {
                 format!("what {who} costs cannot be told from chance ({})", between(low, high))
             }
-            None => format!("{who} costs {} %, by one round, which tells nothing of chance", percent(cost)),
+            None if self.rounds == 1 => {
+                format!("{who} costs {} %, by one round, which tells nothing of chance", percent(cost))
+            }
+            None => format!(
+                "what {who} costs cannot be told: runs differ too much for {} rounds; more (--rounds) tell more",
+                self.rounds
+            ),
         };
+        let busy = others::spoil(self.others_cpus).map_or_else(String::new, |cpus| {
+            format!(
+                "\nnote: others used {cpus:.1} CPUs meanwhile, and who competes with them depends on pins; do it again on an idle \
+                 machine"
+            )
+        });
         let rounds = if self.rounds == 1 { "1 round".into() } else { format!("{} rounds", self.rounds) };
-        format!("corefit: {rounds}; pinned: {what}\n{}\n{verdict}", table.render().trim_end())
+        format!("corefit: {rounds}; pinned: {what}\n{}\n{verdict}{busy}", table.render().trim_end())
     }
 }
 
@@ -331,8 +357,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_from_chance_is_said_so() {
-        let of = |as_it_is: &[f64], pinned: &[f64]| {
-            let cost_95 = ratio_interval(pinned, as_it_is).map(|[low, high]| [1.0 - high, 1.0 - low]);
+        let beside = |others_cpus, as_it_is: &[f64], pinned: &[f64]| {
+            let cost_95 = ratio_interval(pinned, as_it_is).and_then(cost_of);
             let document = Document {
                 command: vec![],
                 scheduler: "this system's scheduler".into(),
@@ -342,14 +368,22 @@ mod tests {
                 cost: 1.0 - pinned[0] / as_it_is[0],
                 cost_95,
                 threads: Some(4),
+                others_cpus,
             };
             document.text().lines().last().unwrap().to_owned()
         };
+        let of = |as_it_is: &[f64], pinned: &[f64]| beside(Some(0.1), as_it_is, pinned);
         assert!(
             of(&[2.0, 2.01, 2.02], &[1.0, 1.01, 1.0]).contains("scheduler costs 50 % of the time (95 %: 4")
         );
         assert!(of(&[1.0, 1.01, 1.02], &[2.0, 2.01, 2.0]).contains("it takes 100 % longer (95 %: "));
         assert!(of(&[1.0, 2.0, 1.5], &[1.4, 1.1, 2.0]).contains("cannot be told from chance"));
         assert!(of(&[2.0], &[1.0]).contains("one round"));
+        // By Student's t of one degree of freedom to a 10^7th and to 10^7 times as long.
+        let apart = of(&[1.0, 4.0], &[3.0, 0.8]);
+        assert!(apart.contains("runs differ too much for 2 rounds") && !apart.contains("95 %"), "{apart}");
+        let busy = beside(Some(1.5), &[1.0, 1.01], &[1.0, 1.01]);
+        assert!(busy.starts_with("note: others used 1.5 CPUs meanwhile"), "{busy}");
+        assert!(!beside(None, &[1.0, 1.01], &[1.0, 1.01]).contains("note"));
     }
 }

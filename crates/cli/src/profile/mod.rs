@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
         match (json_file, &args.json) {
             (Some(output), _) => output.write(&serde_json::to_string_pretty(&document)?),
-            (None, Some(_)) => show!("{}", serde_json::to_string_pretty(&document)?),
+            (None, Some(_)) => answer!("{}", serde_json::to_string_pretty(&document)?)?,
             (None, None) => {}
         }
         if !matches!(args.json, Some(None)) {

@@ -64,14 +64,14 @@ pub(super) fn run(document: &Document) -> String {
     took + &looks + &cost
 }
 
-/// P1's features, a line each.
-pub(super) fn features(profile: &Profile) -> [String; 4] {
+/// P1's features, a line each; of one thread neither type nor balance.
+pub(super) fn features(profile: &Profile) -> Vec<String> {
     let f = &profile.features;
     let q = &profile.question;
     let percent = |x: f64| 100.0 * x;
-    let Features { threads, parallelism, blocks_per_timeslice, kind, .. } = f;
+    let Features { threads, parallelism, blocks_per_timeslice, .. } = f;
     let high = PARALLEL * *threads as f64;
-    [
+    let mut lines = vec![
         format!(
             "parallelism {} of {} (high from {}); one active {:.0} % of the time, none {:.0} %",
             beside(&|x| format!("{x:.1}"), *parallelism, high),
@@ -86,14 +86,18 @@ pub(super) fn features(profile: &Profile) -> [String; 4] {
             beside(&few, *blocks_per_timeslice, 1.0),
             trimmed(q.period_ns * q.share / 1e6),
         ),
-        format!("type {}: {}", kind.0, kind.words()),
-        format!(
+    ];
+    // One thread has neither.
+    lines.extend(f.kind.map(|kind| format!("type {}: {}", kind.0, kind.words())));
+    if *threads > 1 {
+        lines.push(format!(
             "balance: the busiest thread has {:.0} % more work than the mean in {} ms, {:.0} % over the run",
             percent(f.imbalance),
             trimmed(q.period_ns / 1e6),
             percent(f.imbalance_of_run),
-        ),
-    ]
+        ));
+    }
+    lines
 }
 
 /// Predictions with their terms.
@@ -289,6 +293,10 @@ mod tests {
         assert_eq!((beside(&few, 0.999, 1.0), beside(&few, 1.0, 1.0)), ("0.999".into(), "1.0".into()));
         let text = render(&document(&[&[3.0 * MS]], 24.0, 0.25), None);
         assert!(text.contains("parallelism 0.8 of 1 thread (high from 0.75)"), "{text}");
+        assert!(
+            !text.contains("type ") && !text.contains("scales well") && !text.contains("balance:"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::picture;
 /// Exit status 1 if something does not come out.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Papers [default: all]
+    /// Papers [default: all]; P3 takes some 50 s of CPU time
     #[arg(value_enum, ignore_case = true)]
     papers: Vec<Paper>,
     #[command(flatten)]
@@ -208,7 +208,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
         items.extend(sizing::items(&sizes));
         if !args.json {
-            show!("{}", sizing::text(&sizes));
+            answer!("{}", sizing::text(&sizes))?;
         }
     }
     for paper in papers.iter().filter(|_| !args.sizing.is_part()) {
@@ -226,9 +226,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     items.sort_by_key(|item| item.paper);
     let missed = items.iter().filter(|item| item.ok == Some(false)).count();
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&Document { items, sizes })?);
+        answer!("{}", serde_json::to_string_pretty(&Document { items, sizes })?)?;
     } else {
-        show!("{}", text(&papers, &items).trim_end());
+        answer!("{}", text(&papers, &items).trim_end())?;
     }
     Ok(ExitCode::from(u8::from(missed > 0)))
 }

@@ -99,7 +99,7 @@ mod tests {
     fn run(took: Option<f64>) -> Run {
         let mut values = [Some(0.0); METRICS.len()];
         values[TOOK] = took;
-        let vm = VmRun { name: "a".into(), program: "lu".into(), finished: took.is_some(), values };
+        let vm = VmRun { name: "a".into(), program: "lu".into(), finished: Some(took.is_some()), values };
         Run {
             seed: 1,
             events: 1,
@@ -108,6 +108,7 @@ mod tests {
             idle_pcpus: 0.0,
             unfinished: vec![],
             stuck: vec![],
+            notes: vec![],
             vms: vec![vm],
         }
     }

@@ -47,7 +47,7 @@ fn csv(columns: &[Column]) -> String {
             Values::Whole(values) => values[row].to_string(),
             Values::Real(values) => values[row].map_or(String::new(), |x| x.to_string()),
             Values::Text(values) => quoted(&values[row]),
-            Values::Flag(values) => values[row].to_string(),
+            Values::Flag(values) => values[row].map_or(String::new(), |flag| flag.to_string()),
         };
         let _ = text.write_str(&line(columns.iter().map(cell).collect()));
     }
@@ -69,7 +69,7 @@ fn parquet(columns: &[Column]) -> Result<Vec<u8>> {
             Values::Whole(_) => (Physical::INT64, Repetition::REQUIRED),
             Values::Real(_) => (Physical::DOUBLE, Repetition::OPTIONAL),
             Values::Text(_) => (Physical::BYTE_ARRAY, Repetition::REQUIRED),
-            Values::Flag(_) => (Physical::BOOLEAN, Repetition::REQUIRED),
+            Values::Flag(_) => (Physical::BOOLEAN, Repetition::OPTIONAL),
         };
         let text = matches!(column.values, Values::Text(_)).then_some(LogicalType::String);
         let builder = Type::primitive_type_builder(&column.name, physical);
@@ -85,20 +85,28 @@ fn parquet(columns: &[Column]) -> Result<Vec<u8>> {
         match &column.values {
             Values::Whole(values) => out.typed::<Int64Type>().write_batch(values, None, None)?,
             Values::Real(values) => {
-                let present: Vec<f64> = values.iter().flatten().copied().collect();
-                let levels: Vec<i16> = values.iter().map(|v| i16::from(v.is_some())).collect();
+                let (present, levels) = optional(values);
                 out.typed::<DoubleType>().write_batch(&present, Some(&levels), None)?
             }
             Values::Text(values) => {
                 let values: Vec<ByteArray> = values.iter().map(|v| ByteArray::from(v.as_str())).collect();
                 out.typed::<ByteArrayType>().write_batch(&values, None, None)?
             }
-            Values::Flag(values) => out.typed::<BoolType>().write_batch(values, None, None)?,
+            Values::Flag(values) => {
+                let (present, levels) = optional(values);
+                out.typed::<BoolType>().write_batch(&present, Some(&levels), None)?
+            }
         };
         out.close()?;
     }
     group.close()?;
     Ok(writer.into_inner()?)
+}
+
+/// The values that there are, and for each row whether there is one.
+fn optional<T: Copy>(values: &[Option<T>]) -> (Vec<T>, Vec<i16>) {
+    let present = values.iter().flatten().copied().collect();
+    (present, values.iter().map(|value| i16::from(value.is_some())).collect())
 }
 
 impl Values {
@@ -124,13 +132,13 @@ mod tests {
             column("point", Values::Whole(vec![0, 1])),
             column("took_s", Values::Real(vec![Some(0.1), None])),
             column("vm", Values::Text(vec!["a".into(), "b, \"c\"".into()])),
-            column("finished", Values::Flag(vec![true, false])),
+            column("finished", Values::Flag(vec![Some(true), None])),
         ]
     }
 
     #[test]
     fn a_csv_file_quotes_what_it_has_to_and_leaves_empty_what_is_missing() {
-        let expected = "point,took_s,vm,finished\r\n0,0.1,a,true\r\n1,,\"b, \"\"c\"\"\",false\r\n";
+        let expected = "point,took_s,vm,finished\r\n0,0.1,a,true\r\n1,,\"b, \"\"c\"\"\",\r\n";
         assert_eq!(csv(&columns()), expected);
     }
 
@@ -143,7 +151,7 @@ mod tests {
         let rows: Vec<String> = reader.get_row_iter(None).unwrap().map(|r| r.unwrap().to_string()).collect();
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[0], "{point: 0, took_s: 0.1, vm: \"a\", finished: true}");
-        assert_eq!(rows[1], "{point: 1, took_s: null, vm: \"b, \"c\"\", finished: false}");
+        assert_eq!(rows[1], "{point: 1, took_s: null, vm: \"b, \"c\"\", finished: null}");
     }
 
     #[test]

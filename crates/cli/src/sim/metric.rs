@@ -67,7 +67,7 @@ pub(super) const METRICS: [Metric; 20] = [
     Metric { name: "waiting", meaning: "vCPUs that waited", of: |vm, ran| Some(vm.waited_ns as f64 / ran) },
     Metric {
         name: "unused",
-        meaning: "pCPUs entitled to and not used in their period",
+        meaning: "pCPUs that vCPUs were entitled to and left in a period",
         of: |vm, ran| Some(vm.time.unused as f64 / ran),
     },
     Metric { name: "efficiency", meaning: "worked, of the time on pCPUs", of: |vm, _| vm.efficiency() },

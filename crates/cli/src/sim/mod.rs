@@ -45,7 +45,8 @@ pub(crate) struct Args {
     /// numbers]
     #[arg(long, value_name = "KEY")]
     compare: Vec<String>,
-    /// Write every run to FILE.csv or FILE.parquet, or the means to FILE.json; may be repeated
+    /// Write every run to FILE.csv or FILE.parquet, or the means to FILE.json; may be repeated. A row is a VM in a run; `finished`
+    /// is empty if nothing in it has an end, `took_s` if its first program did not come to one
     #[arg(long, value_name = "FILE")]
     out: Vec<PathBuf>,
     /// Draw the sweep: FILE.svg or FILE.png
@@ -137,12 +138,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for file in &args.out {
         export::write(file, &columns, &(json.clone() + "\n"))?;
     }
-    if args.json {
-        show!("{json}");
+    let told = if args.json {
+        answer!("{json}")
     } else {
         let lines: Vec<String> = text::render(&document).trim_end().lines().map(printable::text).collect();
-        show!("{}", lines.join("\n"));
-    }
+        answer!("{}", lines.join("\n"))
+    };
     loudly(&document);
     // Last: a picture that cannot be drawn takes nothing else with it.
     if let Some(file) = &args.plot {
@@ -151,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .with_context(|| format!("--plot {}", file.display()))?;
         picture::write(file, &drawn)?;
     }
-    Ok(ExitCode::SUCCESS)
+    told.map(|()| ExitCode::SUCCESS)
 }
 
 /// A point has VMs whose names begin so.

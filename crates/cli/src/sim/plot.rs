@@ -172,7 +172,7 @@ fn over(vms: (usize, usize)) -> String {
 fn of_run(run: &Run, metric: usize, vm: Option<&str>) -> Option<Vec<f64>> {
     let chosen = run.vms.iter().filter(|v| vm.is_none_or(|prefix| v.name.starts_with(prefix)));
     // Programs without an end have no time that they take.
-    let chosen = chosen.filter(|v| metric != TOOK || !v.finished || v.values[TOOK].is_some());
+    let chosen = chosen.filter(|v| metric != TOOK || v.finished == Some(false) || v.values[TOOK].is_some());
     chosen.map(|v| v.values[metric]).collect()
 }
 

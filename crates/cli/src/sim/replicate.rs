@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use corefit_core::decide::Policy;
 use corefit_core::machine::Machine;
-use corefit_sim::{Scenario, ScenarioError, Sim, SimMachine, Stuck};
+use corefit_sim::{Scenario, ScenarioError, Sim, SimMachine, Stuck, VmTruth};
 
 use super::Point;
 use super::metric::METRICS;
 use crate::parallel;
-use crate::ruled::Ruled;
+use crate::ruled::{Done, Ruled};
 
 /// One run: what is reported of it.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(super) struct Run {
     pub(super) unfinished: Vec<String>,
     /// Programs with threads that wait for each other.
     pub(super) stuck: Vec<Stuck>,
+    /// What a policy had to say.
+    pub(super) notes: Vec<String>,
     pub(super) vms: Vec<VmRun>,
 }
 
@@ -35,8 +37,8 @@ pub(super) struct Run {
 pub(super) struct VmRun {
     pub(super) name: String,
     pub(super) program: String,
-    /// Everything in it that has an end came to it.
-    pub(super) finished: bool,
+    /// Everything in it that has an end came to it; `None` if nothing has one.
+    pub(super) finished: Option<bool>,
     /// Of [`METRICS`].
     pub(super) values: [Option<f64>; METRICS.len()],
 }
@@ -75,7 +77,9 @@ fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
         let machine = SimMachine::new(sim, "this scenario", scenario.agent);
         let machine = machine.counting_caches(scenario.cache_counters);
         let failed = |e: anyhow::Error| ScenarioError { place: "policy: ".into(), what: format!("{e:#}") };
-        return Ok(seen(under(policy, machine, length).map_err(failed)?.sim(), seed));
+        let mut notes = vec![];
+        let host = under(policy, machine, length, &mut notes).map_err(failed)?;
+        return Ok(Run { notes, ..seen(host.sim(), seed) });
     }
     match length {
         Some(ns) => sim.run_for(ns),
@@ -84,11 +88,17 @@ fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
     Ok(seen(&sim, seed))
 }
 
-/// Runs a host under a policy for as long as without.
-fn under(policy: &Policy, machine: SimMachine, length: Option<u64>) -> anyhow::Result<Ruled> {
+/// Runs a host under a policy for as long as without. What it has to say goes to `notes`.
+fn under(
+    policy: &Policy,
+    machine: SimMachine,
+    length: Option<u64>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Ruled> {
     let mut host = Ruled::new(machine, policy.clone());
     loop {
-        let next = host.step()?.next;
+        let Done { next, notes: said, .. } = host.step()?;
+        notes.extend(said);
         let goes_on = match length {
             Some(end) => {
                 let left = Duration::from_nanos(end - host.sim().now_ns());
@@ -103,6 +113,12 @@ fn under(policy: &Policy, machine: SimMachine, length: Option<u64>) -> anyhow::R
     }
 }
 
+fn finished(vm: &VmTruth) -> Option<bool> {
+    let mut ends = vm.apps.iter().filter(|app| !app.endless).peekable();
+    ends.peek()?;
+    Some(ends.all(|app| app.took_ns.is_some()))
+}
+
 /// What is reported of a run that is over.
 #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn seen(sim: &Sim, seed: u64) -> Run {
@@ -111,7 +127,7 @@ fn seen(sim: &Sim, seed: u64) -> Run {
     let vms = truth.vms.iter().map(|vm| VmRun {
         name: vm.name.clone(),
         program: vm.apps.first().map(|app| app.name.clone()).unwrap_or_default(),
-        finished: vm.apps.iter().all(|app| app.endless || app.took_ns.is_some()),
+        finished: finished(vm),
         values: std::array::from_fn(|index| METRICS[index].of(vm, &truth)),
     });
     Run {
@@ -123,5 +139,6 @@ fn seen(sim: &Sim, seed: u64) -> Run {
         vms: vms.collect(),
         unfinished,
         stuck: sim.stuck(),
+        notes: vec![],
     }
 }

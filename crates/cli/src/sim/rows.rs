@@ -18,7 +18,8 @@ pub(super) enum Values {
     /// `None`: it did not come to that.
     Real(Vec<Option<f64>>),
     Text(Vec<String>),
-    Flag(Vec<bool>),
+    /// `None`: it does not apply.
+    Flag(Vec<Option<bool>>),
 }
 
 /// The table. `axes`: the keys of the whole sweep and all values of each, so that a column has the same

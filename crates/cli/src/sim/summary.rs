@@ -1,6 +1,6 @@
 //! Means over replications, with confidence intervals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corefit_sim::Stuck;
 use serde::Serialize;
@@ -33,6 +33,9 @@ pub(super) struct PointResult {
     pub(super) unfinished: BTreeMap<String, usize>,
     /// `vm/program` with threads that waited for each other at the end of some run.
     pub(super) stuck: BTreeMap<String, StuckRuns>,
+    /// What the policy had to say, as `corefit manage` says it, and in how many runs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) notes: BTreeMap<String, usize>,
     pub(super) events: u64,
     pub(super) simulated_s: Mean,
     pub(super) competing_cores: Mean,
@@ -108,6 +111,12 @@ impl PointResult {
         for Stuck { name, threads, others } in runs.iter().flat_map(|run| run.stuck.clone()) {
             stuck.entry(name).or_insert(StuckRuns { runs: 0, threads, others }).runs += 1;
         }
+        let mut notes = BTreeMap::new();
+        for run in runs {
+            for note in run.notes.iter().collect::<BTreeSet<_>>() {
+                *notes.entry(note.clone()).or_insert(0) += 1;
+            }
+        }
         let over = |of: fn(&Run) -> f64| Mean::of(runs.iter().map(of)).unwrap_or(NOTHING);
         let vms = runs.first().map_or(&[][..], |run| &run.vms).iter().enumerate();
         let vms = vms.map(|(number, vm)| {
@@ -129,6 +138,7 @@ impl PointResult {
             first_seed: runs.first().map_or(0, |run| run.seed),
             unfinished,
             stuck,
+            notes,
             events: runs.iter().map(|run| run.events).sum(),
             simulated_s: over(|run| run.ran_s),
             competing_cores: over(|run| run.competing_cores),

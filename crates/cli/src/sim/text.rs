@@ -29,8 +29,9 @@ pub(super) fn render(document: &Document) -> String {
     }
     text += &compared(&document.comparisons);
     let ruled = document.points.iter().any(ruled);
-    text += "\nutilised, spinning, switching, waiting: mean pCPUs (vCPUs for waiting) over the whole run; unused: entitled to,\n\
-        but not used in its period; LHP: vCPUs preempted while holding a spin lock; +-: 95 % confidence.\n";
+    text += "\nutilised, spinning, switching, waiting: mean pCPUs (vCPUs for waiting) over the whole run; unused: what single vCPUs\n\
+        left in a period of what they were entitled to, and others may have got (surplus, in --json and --out); LHP: vCPUs\n\
+        preempted while holding a spin lock; +-: 95 % confidence.\n";
     if ruled {
         text += "online: mean vCPUs online over the whole run; changes: of that number, in a run.\n";
     }
@@ -101,6 +102,10 @@ fn one(point: &PointResult) -> String {
     for (name, runs) in &point.unfinished {
         let remedy = if point.hopeless(name, *runs) { "" } else { "; raise `until`" };
         text += &format!("UNFINISHED: {name} did not end in {runs} of {} runs{remedy}\n", point.runs);
+    }
+    for (note, runs) in &point.notes {
+        let runs = if point.runs == 1 { String::new() } else { format!(" ({runs} of {} runs)", point.runs) };
+        text += &format!("note: {note}{runs}\n");
     }
     text
 }

@@ -13,9 +13,10 @@ use corefit_core::CpuSet;
 use corefit_core::place::Policy;
 use serde_json::json;
 
-use crate::inputs::{gather, reserved};
-use crate::lines::{LEAST, print, width};
+use crate::inputs::{gather, reserved, this_machine};
+use crate::lines::{LEAST, print, width, wrap};
 use crate::manage::Config;
+use crate::printable;
 use guests::Guests;
 use proposal::Proposal;
 
@@ -54,8 +55,7 @@ pub(crate) struct TopologyArgs {
 /// Runs the verb.
 pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
     let mut inputs = match (&args.machine, args.files.is_empty()) {
-        // This machine, even if it has neither VMs nor control groups.
-        (None, true) => gather(&[], Some("libvirt")).or_else(|_| crate::inputs::this_machine())?,
+        (None, true) => this_machine()?,
         (machine, _) => gather(&args.files, machine.as_deref())?,
     };
     inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
@@ -83,8 +83,16 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         }
         print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
     } else {
-        let proposed = proposal.map(|proposal| proposal.text(width(LEAST))).unwrap_or_default();
-        print(&(text::draw(topology, &guests, width(LEAST)) + &proposed))?;
+        let width = width(LEAST);
+        let mut out = text::draw(topology, &guests, width);
+        if let Some(proposal) = &proposal {
+            out += &proposal.text(width);
+            if let Some(text) = inputs.at_next_start(proposal.configured()) {
+                out.push('\n');
+                wrap(&mut out, "", 0, &printable::text(&text), width);
+            }
+        }
+        print(&out)?;
     }
     Ok(ExitCode::SUCCESS)
 }

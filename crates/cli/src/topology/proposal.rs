@@ -63,6 +63,13 @@ impl Proposal {
         found
     }
 
+    /// VMs whose commands are lines of a configuration.
+    pub(super) fn configured(&self) -> impl Iterator<Item = &str> {
+        let vms = self.problem.vms.iter().zip(&self.lines_of).zip(&self.commands);
+        vms.filter(|((_, lines), commands)| lines.is_some() && !commands.is_empty())
+            .map(|((vm, _), _)| vm.name.as_str())
+    }
+
     /// The subject as it would be.
     pub(super) fn applied(&self, subject: &Subject) -> Subject {
         let mut after = subject.clone();
@@ -80,6 +87,9 @@ impl Proposal {
 
     pub(super) fn text(&self, width: usize) -> String {
         let mut out = String::from("\n");
+        if self.problem.vms.is_empty() {
+            return out + "There are no VMs to place.\n";
+        }
         let (now, then) = (present(&self.problem), cost(&self.problem, &self.placement));
         let before = throughput(&self.problem, &place(&self.problem, Policy::None));
         let after = throughput(&self.problem, &self.placement);

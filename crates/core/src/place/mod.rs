@@ -172,7 +172,7 @@ pub enum Reason {
         unit: &'static str,
     },
     /// Somebody else is on the unit.
-    #[error("shares a {unit} with {with}: there are more vCPUs than {unit}s for them")]
+    #[error("shares a {unit} with {with}: the vCPUs of all VMs are more than the {unit}s for them")]
     Beside {
         /// `core` or `module`.
         unit: &'static str,

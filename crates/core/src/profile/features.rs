@@ -23,6 +23,12 @@ impl Type {
         })
     }
 
+    /// Its threads block before they have used up a timeslice.
+    #[must_use]
+    pub fn blocks(self) -> bool {
+        matches!(self.0, 2 | 3)
+    }
+
     /// In words.
     #[must_use]
     pub fn words(self) -> &'static str {
@@ -55,8 +61,8 @@ pub struct Features {
     pub switches_per_thread_s: f64,
     /// Times that a thread blocks while it uses up one timeslice: high from 1 on.
     pub blocks_per_timeslice: f64,
-    /// Which of P1's types.
-    pub kind: Type,
+    /// Which of P1's types; `None` for one thread, which no machine makes faster.
+    pub kind: Option<Type>,
     /// Part of the time in which one thread is active, with a core for each.
     pub sequential: f64,
     /// In which more are.
@@ -99,12 +105,12 @@ impl Features {
             parts += done;
             weighed += excess(&window.work) * done;
         }
-        Features {
+        let mut features = Features {
             threads,
             parallelism,
             switches_per_thread_s: over(switches as f64 * 1e9, work),
             blocks_per_timeslice,
-            kind: Type::of(parallelism >= PARALLEL * cores, blocks_per_timeslice >= 1.0),
+            kind: None,
             sequential,
             parallel: (1.0 - sequential - idle).max(0.0),
             idle,
@@ -112,7 +118,15 @@ impl Features {
             longest_sequential_ns: longest,
             imbalance: over(weighed, parts),
             imbalance_of_run: windows(steps, f64::INFINITY).first().map_or(0.0, |run| excess(&run.work)),
-        }
+        };
+        features.kind = (threads > 1).then(|| features.quarter());
+        features
+    }
+
+    /// Where it stands among P1's types, one thread as well.
+    pub(super) fn quarter(&self) -> Type {
+        let parallel = self.parallelism >= PARALLEL * self.threads.max(1) as f64;
+        Type::of(parallel, self.blocks_per_timeslice >= 1.0)
     }
 }
 
@@ -214,7 +228,7 @@ mod tests {
         assert!((features.sequential - 0.5).abs() < 1e-9 && features.idle.abs() < 1e-9);
         assert!((features.switches_per_thread_s - 500.0).abs() < 1e-6);
         assert!((features.blocks_per_timeslice - 3.0).abs() < 1e-9);
-        assert_eq!(features.kind, Type(2));
+        assert_eq!(features.kind, Some(Type(2)));
         assert_eq!((features.stretches, features.longest_sequential_ns), (60, 4.0 * MS));
         // The first thread works 8 of 8 ms, the mean is 5.
         assert!((features.imbalance - 0.6).abs() < 1e-9 && (features.imbalance_of_run - 0.6).abs() < 1e-9);
@@ -226,12 +240,19 @@ mod tests {
         let busy = steps(&Series::of_runs(&[(4.0 * MS, all); 30]), &[0, 1, 2, 3], 1.0);
         // 480 ms of work: a block per 6 ms of it is 80.
         for (steps, switches, kind) in [(&busy, 79, 1), (&busy, 81, 3)] {
-            assert_eq!(Features::of(steps, switches, 24.0 * MS, 6.0 * MS).kind, Type(kind));
+            assert_eq!(Features::of(steps, switches, 24.0 * MS, 6.0 * MS).kind, Some(Type(kind)));
         }
         let few = half_and_half();
         for (steps, switches, kind) in [(&few, 99, 4), (&few, 101, 2)] {
-            assert_eq!(Features::of(steps, switches, 24.0 * MS, 6.0 * MS).kind, Type(kind));
+            assert_eq!(Features::of(steps, switches, 24.0 * MS, 6.0 * MS).kind, Some(Type(kind)));
         }
+    }
+
+    #[test]
+    fn one_thread_has_no_type() {
+        let alone: &[f64] = &[4.0 * MS];
+        let alone = steps(&Series::of_runs(&[(4.0 * MS, alone); 30]), &[0], 1.0);
+        assert_eq!(Features::of(&alone, 1, 24.0 * MS, 6.0 * MS).kind, None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What limits a program, and what can be done, in sentences.
 
-use super::features::Features;
+use super::features::{Features, Type};
 use super::on_vm::{OnVm, Steps, potential_on};
 use super::replay::Vm;
 
@@ -58,7 +58,7 @@ pub(super) fn limits(
             features.switches_per_thread_s
         ));
     }
-    if matches!(features.kind.0, 2 | 3) {
+    if features.kind.is_some_and(Type::blocks) {
         told.push(
             "It blocks before it has used up a timeslice; beside busy VMs it also waits to be scheduled again, which is in the \
              lower ends only: fewer, busier vCPUs (`corefit run` follows what is available)."

@@ -155,7 +155,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         extremes: [0.0, 1.0].map(|mixing| steps(series, &lanes, mixing)),
         voluntary: series.voluntary,
         took_ns: series.ns(),
-        kind: features.kind.0,
+        kind: features.quarter().0,
         lost,
         slowing,
         is,
@@ -290,6 +290,7 @@ fn periods(asked: f64) -> [f64; 4] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::features::Type;
     use super::*;
 
     const MS: f64 = 1e6;
@@ -392,7 +393,10 @@ mod tests {
         let at = |factor: f64| profile.on(4, 0.5, factor * 24.0 * MS, true).unwrap();
         assert!((at(1.0).dedicated_cores.is - 240.0 / 144.0).abs() < 0.03, "{:?}", at(1.0));
         assert!(at(8.0).speedup.is > at(1.0).speedup.is + 0.2, "{:?} {:?}", at(1.0).speedup, at(8.0).speedup);
-        assert!(profile.features.kind.0 == 4 && profile.asked.speedup.is >= profile.own.speedup.is - 1e-9);
+        assert!(
+            profile.features.kind == Some(Type(4))
+                && profile.asked.speedup.is >= profile.own.speedup.is - 1e-9
+        );
     }
 
     #[test]
@@ -407,10 +411,10 @@ mod tests {
     fn frequent_blocking_lowers_the_lower_end_as_it_did_in_the_paper() {
         let mut series = fork_join(0, 4);
         let before = analyse(&series, &question(4)).unwrap();
-        assert_eq!(before.features.kind.0, 1);
+        assert_eq!(before.features.kind, Some(Type(1)));
         series.voluntary = 100_000;
         let after = analyse(&series, &question(4)).unwrap();
-        assert_eq!(after.features.kind.0, 3);
+        assert_eq!(after.features.kind, Some(Type(3)));
         assert!(
             after.asked.speedup.low <= 4.0 * 5.0 / 8.7 + 1e-9
                 && after.asked.speedup.low < before.asked.speedup.low

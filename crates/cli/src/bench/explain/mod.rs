@@ -83,9 +83,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let document = Document { bench: "explain", seed: args.seed, hosts, rows, looks, skipped };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        print!("{}", text(&document));
+        answer!("{}", text(&document).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,16 +7,26 @@ use anyhow::Result;
 use super::Cell;
 use crate::chart::{self, Chart, Series};
 
+/// Million acquisitions per second, and the wait that 0.01 % exceed, ms; `None` if either was not measured.
+fn point(cell: &Cell) -> Option<(f64, f64)> {
+    let wait = cell.wait_p9999_us.filter(|wait| *wait > 0.0)?;
+    (cell.ops_s > 0.0).then_some((cell.ops_s / 1e6, wait / 1e3))
+}
+
 /// Of one load, the names of the locks of which no other one has a higher throughput and a shorter wait, shortest wait
-/// first. The wait is the one that 0.01 % exceed.
+/// first.
 pub(super) fn frontier<'a>(cells: &[&'a Cell]) -> Vec<&'a Cell> {
-    let beats = |a: &Cell, b: &Cell| {
-        let no_worse = a.ops_s >= b.ops_s && a.wait_p9999_us <= b.wait_p9999_us;
-        no_worse && (a.ops_s > b.ops_s || a.wait_p9999_us < b.wait_p9999_us)
-    };
-    let mut best: Vec<&Cell> = cells.iter().copied().filter(|b| !cells.iter().any(|a| beats(a, b))).collect();
-    best.sort_by(|a, b| a.wait_p9999_us.total_cmp(&b.wait_p9999_us));
-    best
+    let measured = || cells.iter().filter_map(|cell| Some((*cell, point(cell)?)));
+    let beats = |a: (f64, f64), b: (f64, f64)| a.0 >= b.0 && a.1 <= b.1 && a != b;
+    let mut best: Vec<(&Cell, (f64, f64))> =
+        measured().filter(|(_, b)| !measured().any(|(_, a)| beats(a, *b))).collect();
+    best.sort_by(|(_, a), (_, b)| a.1.total_cmp(&b.1));
+    best.into_iter().map(|(cell, _)| cell).collect()
+}
+
+/// The locks that cannot stand among them.
+pub(super) fn unmeasured(cells: &[&Cell]) -> Vec<&'static str> {
+    cells.iter().filter(|cell| point(cell).is_none()).map(|cell| cell.lock).collect()
 }
 
 /// The cells of each section with the most threads.
@@ -43,14 +53,11 @@ pub(super) fn file(plot: &Path, section: &str, several: bool) -> PathBuf {
 
 /// A point for each lock of a load, and a line through the best ones.
 pub(super) fn drawing(cells: &[&Cell], note: &str) -> Result<String> {
-    let point = |c: &Cell| (c.wait_p9999_us / 1e3, c.ops_s / 1e6, None);
-    let seen = |c: &&&Cell| c.wait_p9999_us > 0.0;
-    let line = frontier(cells);
-    let mut series = vec![Series {
-        name: "none beats".into(),
-        points: line.iter().filter(seen).map(|c| point(c)).collect(),
-    }];
-    series.extend(cells.iter().filter(seen).map(|c| Series { name: c.lock.into(), points: vec![point(c)] }));
+    let drawn = |c: &Cell| point(c).map(|(ops, wait)| (wait, ops, None));
+    let line = frontier(cells).into_iter().filter_map(drawn);
+    let mut series = vec![Series { name: "none beats".into(), points: line.collect() }];
+    let one = |c: &&Cell| Some(Series { name: c.lock.into(), points: vec![drawn(c)?] });
+    series.extend(cells.iter().filter_map(one));
     let first = cells.first();
     chart::svg(&Chart {
         title: format!(
@@ -90,6 +97,18 @@ mod tests {
             assert!(picture.contains(text), "{text}");
         }
         assert!(!picture.contains("few threads"));
+    }
+
+    #[test]
+    fn what_never_got_through_is_neither_unbeaten_nor_drawn() {
+        let stuck = Cell { wait_p9999_us: None, ..Cell::sample("stuck", 64, 0.0, 0.0) };
+        let untimed = Cell { wait_p9999_us: None, ..Cell::sample("untimed", 64, 9e6, 0.0) };
+        let cells = [stuck, untimed, Cell::sample("fast", 64, 8e6, 50.0)];
+        let load: Vec<&Cell> = cells.iter().collect();
+        let names: Vec<&str> = frontier(&load).iter().map(|c| c.lock).collect();
+        assert_eq!((names, unmeasured(&load)), (vec!["fast"], vec!["stuck", "untimed"]));
+        let picture = drawing(&load, "medians").unwrap();
+        assert!(picture.contains("fast") && !picture.contains("stuck") && !picture.contains("untimed"));
     }
 
     #[test]

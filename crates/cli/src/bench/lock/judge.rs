@@ -70,9 +70,14 @@ pub(super) fn judge(cells: &[Cell], cpus: usize) -> Vec<Verdict> {
             }
             if let (Some(ours), Some(glibc)) = (at("default"), at("glibc")) {
                 aim("default over glibc, throughput", ours.ops_s / glibc.ops_s, OF_GLIBC, true);
-                let waits = ours.wait_p9999_us / glibc.wait_p9999_us;
-                aim("default over glibc, wait p99.99", waits, 1.0, false);
-                aim("default over glibc, longest wait", ours.wait_max_us / glibc.wait_max_us, 1.0, false);
+                for (what, ours, glibc) in [
+                    ("wait p99.99", ours.wait_p9999_us, glibc.wait_p9999_us),
+                    ("longest wait", ours.wait_max_us, glibc.wait_max_us),
+                ] {
+                    if let (Some(ours), Some(glibc)) = (ours, glibc) {
+                        aim(&format!("default over glibc, {what}"), ours / glibc, 1.0, false);
+                    }
+                }
                 aim("default, Jain's index", ours.jain, JAIN, true);
             }
         }

@@ -16,6 +16,7 @@ use corefit_lock::peers::{self, Face, Window};
 use corefit_lock::{Default, Fifo, Paper, RawMutex};
 use serde::Serialize;
 
+use super::others;
 use super::progress::Progress;
 use super::stats::{Random, median};
 use super::table::{NONE, Table};
@@ -83,6 +84,8 @@ struct Document {
     bench: &'static str,
     rounds: usize,
     seconds: f64,
+    /// CPUs that others used when the bench began: more than 0.1 spoils it.
+    busy_at_start_cpus: Option<f64>,
     cells: Vec<Cell>,
     /// With the most threads: locks that no other beats in throughput and wait, shortest wait first.
     frontiers: Vec<Frontier>,
@@ -94,6 +97,8 @@ struct Frontier {
     section: &'static str,
     threads: usize,
     locks: Vec<&'static str>,
+    /// Those that cannot be compared: nobody got them while waits were timed, or while they were not.
+    unmeasured: Vec<&'static str>,
 }
 
 /// One lock under one load: medians over the rounds, and the range of the throughput.
@@ -108,10 +113,11 @@ struct Cell {
     jain: f64,
     /// Most over least acquisitions of a thread; `None` if one got none.
     max_over_min: Option<f64>,
-    wait_p50_us: f64,
-    wait_p999_us: f64,
-    wait_p9999_us: f64,
-    wait_max_us: f64,
+    /// `None` if nobody got it in some round while waits were timed: the other rounds would flatter it.
+    wait_p50_us: Option<f64>,
+    wait_p999_us: Option<f64>,
+    wait_p9999_us: Option<f64>,
+    wait_max_us: Option<f64>,
     cpus: f64,
     switches_s: f64,
     /// Of all rounds: arrivals with somebody seen in line, and how many of them were served before that one.
@@ -133,6 +139,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let chosen = |s: &Section| wanted(&args.sections, s.name) && (all || s.name == "short");
     let sections: Vec<Section> = SECTIONS.into_iter().filter(chosen).collect();
     let locks = locks(args)?;
+    let busy_at_start_cpus = others::busy();
     let mut progress = Progress::new(sections.len() * threads.len() * rounds * locks.len(), false);
     let mut random = Random::new(1);
     let mut cells = Vec::new();
@@ -156,22 +163,22 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     drop(progress);
     let verdicts = judge::judge(&cells, parallel::cpus());
-    let frontiers = frontier::most_threads(&cells).into_iter().filter_map(|load| {
-        let (section, threads) = load.first().map(|c| (c.section, c.threads))?;
-        let locks = frontier::frontier(&load).iter().map(|c| c.lock).collect();
-        Some(Frontier { section, threads, locks })
-    });
-    let frontiers = frontiers.collect();
-    let document = Document { bench: "lock", rounds, seconds, cells, frontiers, verdicts };
-    if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+    let frontiers = frontiers(&cells);
+    let document =
+        Document { bench: "lock", rounds, seconds, busy_at_start_cpus, cells, frontiers, verdicts };
+    let told = if args.json {
+        answer!("{}", serde_json::to_string_pretty(&document)?)
     } else {
-        show!("{}", text(&document).trim_end());
-    }
+        answer!("{}", text(&document).trim_end())
+    };
     if let Some(plot) = &args.plot {
         let loads = frontier::most_threads(&document.cells);
         for load in &loads {
-            let note = format!("medians of {rounds} rounds of {seconds} s");
+            let mut note = format!("medians of {rounds} rounds of {seconds} s");
+            let unmeasured = frontier::unmeasured(load);
+            if !unmeasured.is_empty() {
+                note += &format!("; not shown, for too little got through: {}", unmeasured.join(", "));
+            }
             let section = load.first().map_or("", |c| c.section);
             picture::write(
                 &frontier::file(plot, section, loads.len() > 1),
@@ -179,7 +186,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             )?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    told.map(|()| ExitCode::SUCCESS)
+}
+
+fn frontiers(cells: &[Cell]) -> Vec<Frontier> {
+    let of = |load: Vec<&Cell>| {
+        let (section, threads) = load.first().map(|c| (c.section, c.threads))?;
+        let locks = frontier::frontier(&load).iter().map(|c| c.lock).collect();
+        Some(Frontier { section, threads, locks, unmeasured: frontier::unmeasured(&load) })
+    };
+    frontier::most_threads(cells).into_iter().filter_map(of).collect()
 }
 
 /// A time that a run may take.
@@ -214,6 +230,8 @@ fn locks(args: &Args) -> Result<Vec<(&'static str, Face)>> {
 
 fn cell(lock: &'static str, threads: usize, section: &'static str, runs: &[Outcome]) -> Cell {
     let of = |part: fn(&Outcome) -> f64| median(runs.iter().map(part)).unwrap_or(f64::NAN);
+    let wait =
+        |part: fn(&Outcome) -> Option<f64>| median(runs.iter().map(part).collect::<Option<Vec<f64>>>()?);
     let ops = || runs.iter().map(|o| o.ops_s);
     let spread = of(|o| o.spread);
     Cell {
@@ -225,10 +243,10 @@ fn cell(lock: &'static str, threads: usize, section: &'static str, runs: &[Outco
         most_ops_s: ops().fold(0.0, f64::max),
         jain: of(|o| o.jain),
         max_over_min: spread.is_finite().then_some(spread),
-        wait_p50_us: of(|o| o.p50_us),
-        wait_p999_us: of(|o| o.p999_us),
-        wait_p9999_us: of(|o| o.p9999_us),
-        wait_max_us: of(|o| o.max_us),
+        wait_p50_us: wait(|o| o.p50_us),
+        wait_p999_us: wait(|o| o.p999_us),
+        wait_p9999_us: wait(|o| o.p9999_us),
+        wait_max_us: wait(|o| o.max_us),
         cpus: of(|o| o.cpus),
         switches_s: of(|o| o.switches_s),
         order_checks: runs.iter().map(|o| o.order_checks).sum(),
@@ -255,7 +273,11 @@ fn text(document: &Document) -> String {
         "overtaken",
     ];
     let mut table = Table::new(2, &headings);
-    let us = |x: f64| if x < 10.0 { format!("{x:.2}") } else { format!("{x:.0}") };
+    let us = |x: Option<f64>| match x {
+        None => NONE.into(),
+        Some(x) if x < 10.0 => format!("{x:.2}"),
+        Some(x) => format!("{x:.0}"),
+    };
     for c in &document.cells {
         table.row(vec![
             c.lock.into(),
@@ -275,7 +297,7 @@ fn text(document: &Document) -> String {
             if c.order_checks == 0 { NONE.into() } else { format!("{}/{}", c.overtakings, c.order_checks) },
         ]);
     }
-    let mut text = table.render();
+    let mut text = others::warning(document.busy_at_start_cpus) + &table.render();
     text += &format!(
         "\nMedians of {} rounds of {} s; M/s without clocks in the loop, waits with. Overtaken: of so many arrivals that\n\
          saw somebody asleep in line, how many had the lock before that one, in {:.1} s more of each run.\n",
@@ -283,13 +305,15 @@ fn text(document: &Document) -> String {
         document.seconds,
         document.seconds / 2.0 / f64::from(harness::WATCH),
     );
-    for frontier in &document.frontiers {
+    for Frontier { section, threads, locks, unmeasured } in &document.frontiers {
+        let best = if locks.is_empty() { "none".into() } else { locks.join(", ") };
         text += &format!(
-            "{}, {} threads: no other lock beats, in throughput and p99.99 of waits, {}.\n",
-            frontier.section,
-            frontier.threads,
-            frontier.locks.join(", ")
+            "{section}, {threads} threads: no other lock beats, in throughput and p99.99 of waits, {best}"
         );
+        if !unmeasured.is_empty() {
+            text += &format!("; not compared, for too little got through: {}", unmeasured.join(", "));
+        }
+        text += ".\n";
     }
     for verdict in &document.verdicts {
         text += &format!("{verdict}\n");
@@ -310,10 +334,10 @@ impl Cell {
             most_ops_s: ops_s,
             jain: 1.0,
             max_over_min: Some(1.0),
-            wait_p50_us: 0.0,
-            wait_p999_us: wait_ms * 1e3,
-            wait_p9999_us: wait_ms * 1e3,
-            wait_max_us: wait_ms * 1e3,
+            wait_p50_us: Some(0.0),
+            wait_p999_us: Some(wait_ms * 1e3),
+            wait_p9999_us: Some(wait_ms * 1e3),
+            wait_max_us: Some(wait_ms * 1e3),
             cpus: 2.0,
             switches_s: 0.0,
             order_checks: 0,
@@ -325,6 +349,43 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_nobody_got_has_no_waits_and_is_not_called_unbeaten() {
+        let run = |waited: Option<f64>| Outcome {
+            ops_s: 0.0,
+            jain: 0.0,
+            spread: f64::NAN,
+            p50_us: waited,
+            p999_us: waited,
+            p9999_us: waited,
+            max_us: waited,
+            cpus: 2.0,
+            switches_s: 0.0,
+            order_checks: 0,
+            overtakings: 0,
+        };
+        assert_eq!(cell("ticket", 16, "short", &[run(Some(7.0)), run(None)]).wait_p9999_us, None);
+        let cells =
+            vec![Cell::sample("glibc", 16, 8e6, 50.0), cell("ticket", 16, "short", &[run(None), run(None)])];
+        let document = Document {
+            bench: "lock",
+            rounds: 2,
+            seconds: 0.3,
+            busy_at_start_cpus: Some(2.0),
+            frontiers: frontiers(&cells),
+            cells,
+            verdicts: vec![],
+        };
+        let text = text(&document);
+        assert!(text.starts_with("WARNING: others used 2.0 CPUs"), "{text}");
+        let row = text.lines().find(|line| line.starts_with("ticket")).unwrap();
+        assert_eq!(row.split_whitespace().filter(|cell| *cell == NONE).count(), 6, "{row}");
+        assert!(
+            text.contains("p99.99 of waits, glibc; not compared, for too little got through: ticket.\n"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn runs_have_a_length() {

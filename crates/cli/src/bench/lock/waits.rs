@@ -33,22 +33,22 @@ impl Waits {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// The wait that this part of all does not exceed; 0 of none.
-    pub(super) fn quantile(&self, part: f64) -> f64 {
+    /// The wait that this part of all does not exceed; `None` of none.
+    pub(super) fn quantile(&self, part: f64) -> Option<f64> {
         let need = (super::harness::number(self.total) * part).ceil();
         let mut seen = 0.0;
         for (place, count) in self.counts.iter().enumerate() {
             seen += super::harness::number(*count);
             if seen >= need && seen > 0.0 {
-                return super::harness::number(upper(place).min(self.longest));
+                return Some(super::harness::number(upper(place).min(self.longest)));
             }
         }
-        0.0
+        None
     }
 
-    /// The longest wait.
-    pub(super) fn longest(&self) -> f64 {
-        super::harness::number(self.longest)
+    /// The longest wait, if there is one.
+    pub(super) fn longest(&self) -> Option<f64> {
+        (self.total > 0).then(|| super::harness::number(self.longest))
     }
 }
 
@@ -85,8 +85,9 @@ mod tests {
     fn quantiles_of_a_hundred_different_waits() {
         let mut waits = Waits::default();
         (1..=100).for_each(|n| waits.note(n));
-        assert!((49.0..=53.0).contains(&waits.quantile(0.5)), "{}", waits.quantile(0.5));
-        assert_eq!((waits.quantile(1.0), waits.longest()), (100.0, 100.0));
-        assert_eq!(Waits::default().quantile(0.5), 0.0);
+        let median = waits.quantile(0.5);
+        assert!(median.is_some_and(|median| (49.0..=53.0).contains(&median)), "{median:?}");
+        assert_eq!((waits.quantile(1.0), waits.longest()), (Some(100.0), Some(100.0)));
+        assert_eq!((Waits::default().quantile(0.5), Waits::default().longest()), (None, None));
     }
 }

@@ -39,6 +39,7 @@ use clap::ValueEnum;
 
 use super::arena::Arena;
 use super::interrupt::Interrupt;
+use crate::lines;
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
@@ -170,7 +171,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let document = measured(&settings, &interrupt)?;
     let text =
         if args.json { serde_json::to_string_pretty(&document)? + "\n" } else { text::render(&document) };
-    std::io::stdout().write_all(text.as_bytes())?;
+    let told = lines::print(&text);
     if let Some(file) = &mut svg {
         let part = document.conditions.iter().find(|p| p.name == args.svg_condition);
         match part.and_then(|part| svg::render(part, &document.machine)) {
@@ -178,6 +179,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             None => tell!("corefit bench: no picture: {} was not measured", args.svg_condition.name()),
         }
     }
+    told?;
     Ok(ExitCode::from(u8::from(!document.wrong_results.is_empty())))
 }
 

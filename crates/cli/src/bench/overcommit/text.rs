@@ -2,6 +2,7 @@
 
 use super::document::{AppRow, ConditionPart, Document, Machine, Row, Runs, Target, Values, mean};
 use super::programs::Runtime;
+use crate::bench::others;
 use crate::bench::stats::Value;
 use crate::bench::table::{NONE, Table, bounded, factor, seconds};
 
@@ -51,12 +52,7 @@ fn machine(machine: &Machine) -> String {
         whole(machine.took_s) / 60,
         whole(machine.took_s) % 60,
     );
-    if let Some(busy) = machine.busy_at_start_cpus.filter(|busy| *busy > 0.1) {
-        text += &format!(
-            "WARNING: others used {busy:.1} CPUs when this began: the numbers are not to be trusted\n"
-        );
-    }
-    text
+    text + &others::warning(machine.busy_at_start_cpus)
 }
 
 /// The table of a condition; other sizes than `size` are shown.

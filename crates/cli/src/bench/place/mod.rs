@@ -62,9 +62,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let rows = Kind::ALL.into_iter().map(|kind| row(kind, args.seed, hosts)).collect::<Result<Vec<Row>>>()?;
     let document = Document { bench: "place", seed: args.seed, hosts, rows };
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        show!("{}", text(&document).trim_end());
+        answer!("{}", text(&document).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -265,9 +265,9 @@ fn tell_errors(saved: &Saved, json: bool) -> Result<ExitCode> {
     let (points, costs) = saved.points();
     let document = Document::new(saved.cpus, &saved.size, saved.repeat, points, &costs);
     if json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        show!("{}", document.text().trim_end());
+        answer!("{}", document.text().trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

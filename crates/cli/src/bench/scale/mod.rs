@@ -115,15 +115,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(!cells.is_empty(), "nothing was measured");
     let command = args.command.clone();
     let document = Document { bench: "scale", command, vms, simulated, why, pcpus, cells };
-    if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+    let told = if args.json {
+        answer!("{}", serde_json::to_string_pretty(&document)?)
     } else {
-        show!("{}", text(&document).trim_end());
-    }
+        answer!("{}", text(&document).trim_end())
+    };
     if let Some(file) = &args.svg {
         picture::write(file, &drawing(&document)?)?;
     }
-    Ok(ExitCode::SUCCESS)
+    told.map(|()| ExitCode::SUCCESS)
 }
 
 /// Columns of the table, lines of the picture.

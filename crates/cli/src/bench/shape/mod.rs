@@ -107,9 +107,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     rows.extend(slices(&arena, rounds, &mut progress, &interrupt)?);
     let document = Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows };
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        show!("{}", text(&document).trim_end());
+        answer!("{}", text(&document).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

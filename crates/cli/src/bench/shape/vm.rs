@@ -84,9 +84,9 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
     let rows = rows(&CASES.map(|case| (case.0, case.3)), &rates, &limits);
     let document = Document { bench: "shape", machine: "VM", vcpus: VCPUS, rounds, rows };
     if args.json {
-        show!("{}", serde_json::to_string_pretty(&document)?);
+        answer!("{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        show!("{}", text(&document).trim_end());
+        answer!("{}", text(&document).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -51,7 +51,7 @@ pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
     let (mut at, mut done) = (0.0, 0.0);
     let mut recent = VecDeque::new();
     loop {
-        let Done { changed, next } = host.step()?;
+        let Done { changed, next, .. } = host.step()?;
         if changed {
             settled = at;
         }

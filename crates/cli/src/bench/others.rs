@@ -1,0 +1,102 @@
+//! How many CPUs others use while something is measured: it spoils what is measured.
+
+use std::fs;
+use std::time::Duration;
+
+use super::job::Used;
+
+/// How long to look whether others are busy.
+const LOOK: Duration = Duration::from_millis(300);
+/// More CPUs than this spoil what is measured.
+const SPOIL: f64 = 0.1;
+
+/// CPUs that somebody uses while this process waits.
+pub(crate) fn busy() -> Option<f64> {
+    let before = used_s()?;
+    std::thread::sleep(LOOK);
+    Some((used_s()? - before) / LOOK.as_secs_f64())
+}
+
+/// CPU time of all but this process since the start, s.
+pub(crate) fn spent_s() -> Option<f64> {
+    Some(used_s()? - corefit_lock::peers::usage().cpu_s)
+}
+
+/// CPU time of others in several runs of something.
+#[derive(Default)]
+pub(crate) struct Others {
+    used_s: f64,
+    wall_s: f64,
+}
+
+impl Others {
+    /// A run, what it used itself, and [`spent_s`] before and after it.
+    pub(crate) fn add(&mut self, before: Option<f64>, after: Option<f64>, own: &Used, wall: Duration) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        self.used_s += after - before - (own.user + own.system).as_secs_f64();
+        self.wall_s += wall.as_secs_f64();
+    }
+
+    /// CPUs, on average.
+    pub(crate) fn cpus(&self) -> Option<f64> {
+        (self.wall_s > 0.0).then(|| (self.used_s / self.wall_s).max(0.0))
+    }
+}
+
+/// CPU time that was used on all CPUs since the start, s.
+fn used_s() -> Option<f64> {
+    let ticks = busy_ticks(&fs::read_to_string("/proc/stat").ok()?)?;
+    #[expect(clippy::cast_precision_loss, reason = "ticks of a machine's life")]
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// So many CPUs, if they spoil what is measured.
+pub(crate) fn spoil(cpus: Option<f64>) -> Option<f64> {
+    cpus.filter(|cpus| *cpus > SPOIL)
+}
+
+/// The warning that others were busy at the beginning, and the end of its line; nothing if they were not.
+pub(crate) fn warning(cpus: Option<f64>) -> String {
+    spoil(cpus).map_or_else(String::new, |busy| {
+        format!("WARNING: others used {busy:.1} CPUs when this began: the numbers are not to be trusted\n")
+    })
+}
+
+/// User, nice, system, interrupts and stolen time of all CPUs, in ticks (proc(5)).
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let fields: Vec<u64> =
+        stat.lines().next()?.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
+    let used = [0, 1, 2, 5, 6, 7].map(|i| fields.get(i).copied().unwrap_or(0));
+    (fields.len() >= 4).then(|| used.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_waiting_for_disks_is_not_busy() {
+        let stat = "cpu  10 1 5 1000 77 2 3 4 0 0\ncpu0 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), Some(25));
+        assert_eq!(busy_ticks("cpu  1 2\n"), None);
+        assert_eq!(busy_ticks(""), None);
+    }
+
+    #[test]
+    fn a_tenth_of_a_cpu_and_what_is_not_known_is_no_reason_to_warn() {
+        assert_eq!((warning(Some(0.1)), warning(None)), (String::new(), String::new()));
+        assert!(warning(Some(2.0)).starts_with("WARNING: others used 2.0 CPUs when this began"));
+    }
+
+    #[test]
+    fn what_neither_the_program_nor_this_process_used_others_did() {
+        let mut others = Others::default();
+        assert_eq!(others.cpus(), None);
+        let own = Used { user: Duration::from_secs(3), system: Duration::from_secs(1) };
+        others.add(None, Some(9.0), &own, Duration::from_secs(9));
+        others.add(Some(100.0), Some(106.0), &own, Duration::from_secs(2));
+        assert_eq!(others.cpus(), Some(1.0));
+        others.add(Some(100.0), Some(100.0), &own, Duration::from_secs(2));
+        assert_eq!(others.cpus(), Some(0.0), "ticks are coarse");
+    }
+}
