@@ -30,7 +30,12 @@ pub(crate) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
         let same = |other: &Finding| other.rule == finding.rule && other.text == finding.text;
         before.iter().any(|other| other.vm == finding.vm && same(other))
     };
-    let new = after.iter().filter(|finding| many(&after, finding) > many(&before, finding));
+    // Numbers in a text may be others; what is to be done then is the same.
+    let cured = |finding: &Finding| {
+        let same = |other: &Finding| other.rule == finding.rule && other.cure == finding.cure;
+        before.iter().any(|other| other.vm == finding.vm && same(other))
+    };
+    let new = after.iter().filter(|finding| many(&after, finding) > many(&before, finding) || !cured(finding));
     let new = new.filter(|finding| !known(finding)).map(|finding| Follows {
         vm: finding.vm.clone(),
         rule: finding.rule,
