@@ -205,6 +205,10 @@ impl Act for Observed {
         self.machine.keep(vm, text)
     }
 
+    fn realm(&self) -> String {
+        self.machine.realm()
+    }
+
     fn ask_again(&mut self) {
         self.machine.ask_again();
     }

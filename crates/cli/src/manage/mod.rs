@@ -99,7 +99,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         None => journal.map_err(|error| config.of_key(args.config.as_deref(), "state", error))?,
     };
     let keeper = journal.map(|journal| Keeper::new(journal, budget(&config.policy)));
-    let _alone = (config.apply && live).then(|| Alone::with(&machine.name())).transpose()?;
+    let _alone = (config.apply && live).then(|| Alone::with(&machine.realm())).transpose()?;
     let mut daemon = Daemon::new(args, config, machine, keeper, live).serving();
     daemon.run(&signals)
 }

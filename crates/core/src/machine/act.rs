@@ -158,6 +158,12 @@ pub trait Act: Machine {
         Ok(())
     }
 
+    /// What is changed by it, whichever part of that it was opened for and by whatever name: who changes something there is to be the
+    /// only one.
+    fn realm(&self) -> String {
+        self.name()
+    }
+
     /// Who did not answer in time and is left alone for a while is asked again at once. For machines that leave nobody alone there is
     /// nothing to do.
     fn ask_again(&mut self) {}

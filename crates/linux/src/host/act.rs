@@ -122,6 +122,11 @@ fn no_lever(lever: Lever) -> MachineError {
 }
 
 impl Act for Cgroups {
+    /// Patterns of two may have groups in common, now or later.
+    fn realm(&self) -> String {
+        "control groups of this host".into()
+    }
+
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
         self.reader.current(vm, lever)
     }

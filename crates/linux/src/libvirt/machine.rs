@@ -79,6 +79,11 @@ impl LibvirtMachine {
         }
     }
 
+    /// As it was given.
+    pub(super) fn uri(&self) -> &str {
+        &self.uri
+    }
+
     /// This machine's control groups.
     pub(super) fn host(&mut self) -> Result<&HostReader, MachineError> {
         if self.host.is_none() {

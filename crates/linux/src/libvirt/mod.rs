@@ -20,6 +20,7 @@ mod asked;
 mod command;
 mod definition;
 mod documents;
+mod effect;
 mod events;
 mod guest;
 mod hand;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use corefit_core::machine::Act;
 
 pub use documents::{Documents, documents};
+pub use effect::{in_effect, known_as};
 
 /// How a libvirt host is observed.
 #[derive(Clone, Debug)]
