@@ -339,6 +339,76 @@ fn an_address_of_metrics_that_is_taken_is_said_with_place_and_remedy_and_who_cha
 }
 
 #[test]
+fn names_of_one_libvirt_are_one_machine_and_its_lock_is_of_both() {
+    let place = Place::new();
+    let machine = node(&place);
+    let uri = machine.strip_prefix("libvirt:").unwrap();
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--state", "a"];
+    let _first = Daemon(place.command(&args).stderr(Stdio::null()).spawn().unwrap());
+    until("it works", || place.corefit(&["status", "--state", "a"]).status.success());
+    let second = ["manage", "--apply", "--machine", "libvirt", "--state", "b", "--for", "1s"];
+    let output = place.command(&second).env("LIBVIRT_DEFAULT_URI", uri).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("another corefit is at work there"), "{}", said(&output));
+}
+
+/// A journal of this boot with a setting of a VM.
+fn journal(place: &Place, state: &str, machine: &str, more: &str) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let body = format!(
+        "{{\"boot\":{:?},\"machine\":{machine:?},{more}\"entries\":[{{\"vm\":\"6695eb01-f6a4-8304-79aa-97f2502e193f#7\",\
+         \"name\":\"web\",\"lever\":\"weight\",\"original\":{{\"weight\":1024.0}},\"wrote\":[{{\"weight\":2048.0}}],\
+         \"pending\":false}}]}}",
+        boot.trim()
+    );
+    let sum: String = Sha256::digest(body.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!("corefit-journal 1 {sum}\n{body}\n");
+    std::fs::create_dir_all(place.path(state)).unwrap();
+    place.file(&format!("{state}/journal"), &text);
+    text
+}
+
+#[test]
+fn settings_of_one_libvirt_are_not_taken_for_ended_by_another() {
+    let place = Place::new();
+    let text = journal(&place, "state", "libvirt", "\"uri\":\"qemu:///system\",");
+    let restore = |args: &[&str]| {
+        let mut command = place.command(&[&["restore", "--tries", "1", "--state", "state"], args].concat());
+        command.env("LIBVIRT_DEFAULT_URI", "test:///default").output().unwrap()
+    };
+    let output = restore(&[]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    for part in ["qemu:///system", "test:///default", "--machine libvirt:qemu:///system"] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+    assert_eq!(std::fs::read_to_string(place.path("state/journal")).unwrap(), text);
+    // One whose VMs it can tell of, by whatever name.
+    journal(&place, "state", "libvirt", "\"uri\":\"test:///default\",");
+    let output = restore(&["--machine", "libvirt:test:///default"]);
+    let sum = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && sum.contains("of VMs that have ended: 1;"), "{sum}{}", said(&output));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_no_reason_to_look_elsewhere() {
+    let place = Place::new();
+    place.file("corefit.toml", "state = 3\n");
+    for (file, part) in [("corefit.toml", "line 1, key state"), ("typo.toml", "typo.toml: cannot be read")] {
+        for verb in ["restore", "status"] {
+            let error = place.error(&[verb, "--config", file]);
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    let output = place.corefit(&["restore", "--config", "typo.toml", "--state", "state", "--machine", LIVE]);
+    assert!(output.status.success(), "the directory is known: {}", said(&output));
+    let output =
+        place.corefit(&["restore", "--config", "typo.toml", "--or-default", "--machine", "sim:host.toml"]);
+    assert!(said(&output).contains("typo.toml: cannot be read"), "{}", said(&output));
+    assert!(said(&output).contains("looking in /var/lib/corefit"), "{}", said(&output));
+}
+
+#[test]
 fn a_directory_without_a_journal_is_said_to_be_one_and_not_made() {
     let place = Place::new();
     let output = place.corefit(&["restore", "--state", "typo", "--machine", LIVE]);

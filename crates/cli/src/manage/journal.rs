@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! corefit-journal 1 SHA-256 of the rest
-//! { boot, machine, entries: [ { vm, name, lever, original, wrote: [ … ], pending } ] }
+//! { boot, machine, uri, entries: [ { vm, name, lever, original, wrote: [ … ], pending } ] }
 //! ```
 //!
 //! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::machine::{Lever, Value, VmId};
+use corefit_linux::libvirt::{in_effect, known_as};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -48,6 +49,9 @@ pub(crate) struct Entry {
 struct Content {
     boot: String,
     machine: String,
+    /// Of libvirt the URI that was in effect; `None` of others, and where it was not noted yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
     entries: Vec<Entry>,
 }
 
@@ -71,6 +75,36 @@ impl Entry {
     }
 }
 
+impl Content {
+    /// Whether the settings that a journal holds are of this machine: another one would show none of their VMs, as if these had ended.
+    fn takes(&self, found: &Content, dir: &Path) -> Result<()> {
+        let (file, dir) = (file(dir), dir.display());
+        let known = |uri: &Option<String>| uri.as_deref().map(known_as);
+        let (was, is) = (known(&found.uri), known(&self.uri));
+        let another = was.is_some() && is.is_some() && was != is;
+        if found.entries.is_empty() || (was.is_some() && was == is) {
+            return Ok(());
+        }
+        if let (true, Some(was), Some(is)) = (another, &found.uri, &self.uri) {
+            bail!(
+                "{}: holds settings of the libvirt at {was}, but {:?} is the one at {is} now (LIBVIRT_DEFAULT_URI, or \
+                 uri_default of libvirt.conf); nothing is changed. Put them back first: `corefit restore --state {dir} \
+                 --machine libvirt:{was}`",
+                file.display(),
+                self.machine
+            );
+        }
+        if found.machine != self.machine {
+            bail!(
+                "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {dir}`",
+                file.display(),
+                found.machine
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Journal {
     /// Takes hold of the journal in a directory, which is made if need be, for a machine (as `--machine`
     /// names it), and reads what an earlier run left.
@@ -82,16 +116,10 @@ impl Journal {
         fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
         let lock = lock(dir)?;
         let (boot_now, machine_now) = (boot.own().to_owned(), machine.to_owned());
-        let mut content = Content { boot: boot_now, machine: machine_now, entries: Vec::new() };
+        let mut content =
+            Content { boot: boot_now, machine: machine_now, uri: uri(machine), entries: Vec::new() };
         if let Some(found) = read(dir)?.filter(|found| boot.is(&found.boot)) {
-            if !found.entries.is_empty() && found.machine != machine {
-                bail!(
-                    "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {}`",
-                    file(dir).display(),
-                    found.machine,
-                    dir.display()
-                );
-            }
+            content.takes(&found, dir)?;
             content.entries = found.entries;
         }
         let mut journal = Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() };
@@ -150,6 +178,12 @@ impl Journal {
         self.on_disk.clone_from(&self.content.entries);
         File::open(&self.dir)?.sync_all()
     }
+}
+
+/// The URI that is in effect for a machine, if it is libvirt.
+fn uri(machine: &str) -> Option<String> {
+    let rest = machine.strip_prefix("libvirt")?;
+    (rest.is_empty() || rest.starts_with(':')).then(|| in_effect(rest.trim_start_matches(':')))
 }
 
 fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {

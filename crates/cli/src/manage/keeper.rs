@@ -311,6 +311,11 @@ impl Keeper {
     /// Takes over the settings of VMs that came with a note of another run: migrated, or resumed from a file;
     /// and forgets VMs that have ended. What people should know of it.
     pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
+        self.catch_up(machine, snapshot).0
+    }
+
+    /// The same, and how many settings were of VMs that have ended.
+    fn catch_up(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> (Vec<String>, usize) {
         let before = self.journal.entries().len();
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
         let here = (snapshot.pcpu_sets().0, nodes);
@@ -337,7 +342,7 @@ impl Keeper {
                     .push(format!("VM {:?} carries a note that makes no sense; it is left alone", vm.name)),
             }
         }
-        self.forget(machine, snapshot);
+        let ended = self.forget(machine, snapshot);
         let arrived = self.arrive(machine, snapshot);
         if (arrived || before != self.journal.entries().len())
             && let Err(error) = self.journal.write()
@@ -345,7 +350,7 @@ impl Keeper {
             notes.push(format!("the journal cannot be written: {error}"));
         }
         self.take_notes_back(machine);
-        notes
+        (notes, ended)
     }
 
     /// Guests that were on their way to what was asked of them and have come there: from now on another number is somebody
@@ -368,18 +373,20 @@ impl Keeper {
         arrived
     }
 
-    /// What is known of VMs that are there no more.
-    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
+    /// What is known of VMs that are there no more; of how many settings that was.
+    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> usize {
         let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         let ended = |entry: &Entry, machine: &mut dyn Act| {
             !here.contains(&entry.vm)
                 && !snapshot.may_lack(&entry.name)
                 && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
         };
+        let before = self.journal.entries().len();
         self.journal.retain(|entry| !ended(entry, machine));
+        let forgotten = before - self.journal.entries().len();
         // The rest is known by ids alone.
         if snapshot.may_lack_vms() {
-            return;
+            return forgotten;
         }
         self.kept.retain(|vm, _| here.contains(vm));
         self.theirs.retain(|(vm, _)| here.contains(vm));
@@ -387,6 +394,7 @@ impl Keeper {
         self.told_at.retain(|vm, _| here.contains(vm));
         self.mute.retain(|vm| here.contains(vm));
         self.late.retain(|vm| here.contains(vm));
+        forgotten
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.

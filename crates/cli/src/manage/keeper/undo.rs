@@ -68,7 +68,8 @@ impl Keeper {
         asks: &dyn Fn(usize) -> bool,
     ) -> Restored {
         // Before their notes are taken back.
-        let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
+        let (came, ended) = self.catch_up(machine, snapshot);
+        let mut restored = Restored { came, ended, ..Restored::default() };
         let names = self.undo(machine, snapshot, &|_| true, false, asks, &mut restored);
         // The look may have missed a VM that was changed, or its note.
         for vm in names.keys() {
