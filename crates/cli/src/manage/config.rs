@@ -164,16 +164,22 @@ pub(super) struct StateArg {
 }
 
 impl StateArg {
-    /// Where it is. A configuration that cannot be read now, and so is not the one that the daemon has read, is said, and no
-    /// reason not to look.
-    pub(super) fn dir(&self) -> PathBuf {
-        let read = || Config::read(self.config.as_deref());
-        self.state.clone().unwrap_or_else(|| match read() {
-            Ok(config) => config.state,
-            Err(error) => {
-                tell!("corefit: {error:#}; looking in {STATE}");
-                STATE.into()
-            }
+    /// Where it is.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read, and nothing else says it.
+    pub(super) fn dir(&self) -> Result<PathBuf> {
+        match &self.state {
+            Some(state) => Ok(state.clone()),
+            None => Ok(Config::read(self.config.as_deref())?.state),
+        }
+    }
+
+    /// Where it is; where the configuration cannot be read now, and so is not the one that the daemon has read, where it usually is.
+    pub(super) fn dir_or_usual(&self) -> PathBuf {
+        self.dir().unwrap_or_else(|error| {
+            tell!("corefit: {error:#}; looking in {STATE}");
+            STATE.into()
         })
     }
 }

@@ -198,7 +198,7 @@ pub(crate) struct StatusArgs {
 
 /// Runs the verb; exit status 1 if no daemon answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let path = socket(&args.state.dir());
+    let path = socket(&args.state.dir()?);
     let ask = || -> std::io::Result<String> {
         let stream = UnixStream::connect(&path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
