@@ -370,6 +370,8 @@ fn plain(seen: &Seen, pcpus: &CpuSet) -> VmState {
     let mut vm = defined(&seen.definition, pcpus);
     vm.id = VmId(format!("{}#{}", seen.key.0, seen.key.1));
     vm.name = seen.name.clone();
+    let owner = seen.definition.owner.of(&seen.name);
+    (vm.hands_off, vm.wishes, vm.unclear) = (owner.hands_off, owner.wishes, owner.unclear);
     vm.state = if seen.runs { State::Running } else { State::Paused };
     vm
 }

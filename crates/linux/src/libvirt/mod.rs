@@ -27,6 +27,7 @@ mod hand;
 mod local;
 mod machine;
 mod online;
+mod owner;
 mod pins;
 mod process;
 mod session;
