@@ -19,6 +19,8 @@ pub(crate) mod keeper;
 mod keys;
 mod log;
 mod metrics;
+mod own;
+mod present;
 mod restore;
 mod status;
 mod telling;
@@ -110,7 +112,7 @@ impl ManageArgs {
         let mut config = Config::read(self.config.as_deref())?;
         config.apply |= self.apply;
         config.machine = self.machine.clone().or(config.machine);
-        config.state = self.state.clone().unwrap_or(config.state);
+        config.state = config::absolute(self.state.clone().unwrap_or(config.state))?;
         let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
         config.or_scenario(self.config.as_deref(), &machine)
     }

@@ -113,6 +113,7 @@ impl Keeper {
             let (begun, budget) = (Instant::now(), self.budget);
             let asks = |_| begun.elapsed() < budget;
             self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &asks, &mut restored);
+            let vms = due.iter().map(|(vm, _)| vm.clone()).collect();
             for key in due {
                 let tried = !restored.unasked.contains(&key);
                 let last = self.released.entry(key).or_insert((now, Duration::ZERO));
@@ -120,6 +121,7 @@ impl Keeper {
                     *last = (now, (last.1 * 2).clamp(AGAIN, AGAIN_MOST));
                 }
             }
+            self.note_again(machine, &vms);
             self.take_notes_back(machine);
         }
         restored
