@@ -157,7 +157,7 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     let mut daemon = Daemon::on(&machine, dir.path(), &config(sized, sized), &["--for", "1s"], None);
     assert!(daemon.wait().success(), "{}", daemon.log());
     let log = daemon.log();
-    assert!(log.contains("an earlier run was killed") && log.contains("corefit restore"), "{log}");
+    assert!(log.contains("an earlier run left settings") && log.contains("corefit restore"), "{log}");
     assert!(one(&a));
     assert!(corefit(&["restore", "--state", state]).status.success());
     assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));

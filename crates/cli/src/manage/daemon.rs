@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Action, Controller, Outcome, Step};
-use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -19,6 +19,7 @@ use super::log::{self, Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
 use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
+use crate::machine::MachineArg;
 
 /// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
 const LAST_TRIES: u32 = 3;
@@ -71,6 +72,8 @@ pub(super) struct Daemon<'a> {
     /// What is left to the kernel, as it was said last.
     left: Vec<yields::Yield>,
     told: BTreeSet<String>,
+    /// VMs that their owners have left alone, by name, and why.
+    owned: BTreeMap<String, String>,
     notes: VecDeque<String>,
     /// What would be changed, as it was said last.
     planned: BTreeMap<String, String>,
@@ -90,7 +93,7 @@ impl<'a> Daemon<'a> {
         board.lock().machine = machine.name();
         board.lock().applies = keeper.is_some();
         let controller = Controller::new(config.policy.clone());
-        let (told, planned, telling, left, notes) = Default::default();
+        let (told, owned, planned, telling, left, notes) = Default::default();
         Daemon {
             args,
             config,
@@ -104,6 +107,7 @@ impl<'a> Daemon<'a> {
             unserved: None,
             left,
             told,
+            owned,
             notes,
             planned,
             steps: 0,
@@ -198,7 +202,12 @@ impl<'a> Daemon<'a> {
                 let killed = !keeper.entries().is_empty();
                 let restored = keeper.restore(&mut *self.machine, &snapshot);
                 if killed {
-                    log(Level::Warning, "an earlier run was killed", &[("result", restore::sum(&restored))]);
+                    // Killed, or it could not put back all.
+                    log(
+                        Level::Warning,
+                        "an earlier run left settings",
+                        &[("result", restore::sum(&restored))],
+                    );
                 }
                 for text in restored.came {
                     log(Level::Warning, "came from elsewhere", &[("what", text)]);
@@ -234,6 +243,7 @@ impl<'a> Daemon<'a> {
             self.say(&snapshot.notes);
         }
         self.yields(&mut snapshot);
+        self.owners(&snapshot);
         if let Some(keeper) = &mut self.keeper {
             for note in keeper.adopt(&mut *self.machine, &snapshot) {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
@@ -246,7 +256,7 @@ impl<'a> Daemon<'a> {
         }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
-            step.plan.actions.extend(self.telling.step(host, &self.config.policy));
+            step.plan.actions.extend(self.telling.step(host, self.controller.policy()));
         }
         self.say(&step.notes);
         let outcomes = match &mut self.keeper {
@@ -289,12 +299,39 @@ impl<'a> Daemon<'a> {
         yields::leave_alone(snapshot, &self.left);
     }
 
+    /// What owners ask for their VMs counts from now on; who is to be left alone, and who is no more, is said each time.
+    fn owners(&mut self, snapshot: &Snapshot) {
+        let given = &self.config.policy;
+        let policy = given.with_wishes(&snapshot.vms).unwrap_or_else(|| given.clone());
+        if policy != *self.controller.policy() {
+            self.controller.reconfigure(policy);
+        }
+        let why = |vm: &VmState| Some((vm.name.clone(), vm.fixed(LeverKind::Online)?.to_owned()));
+        let off = snapshot.vms.iter().filter(|vm| vm.hands_off);
+        let owned: BTreeMap<String, String> = off.filter_map(why).collect();
+        let is_new =
+            |other: &BTreeMap<String, String>, (vm, why): &(&String, &String)| other.get(*vm) != Some(*why);
+        for (vm, why) in owned.iter().filter(|one| is_new(&self.owned, one)) {
+            log(Level::Info, "left alone", &[("vm", vm.clone()), ("why", why.clone())]);
+        }
+        for (vm, why) in self.owned.iter().filter(|one| is_new(&owned, one)) {
+            // Notes of it are not true any more.
+            let stale = |note: &String| note.starts_with(&format!("{vm}: ")) && note.contains(why.as_str());
+            self.told.retain(|note| !stale(note));
+            self.notes.retain(|note| !stale(note));
+            if !owned.contains_key(vm) {
+                log(Level::Info, "left alone no more", &[("vm", vm.clone())]);
+            }
+        }
+        self.owned = owned;
+    }
+
     /// What is not to be changed any more (by another configuration, or by the owner of a VM) is put back.
     fn release(&mut self, snapshot: &Snapshot) {
         let Some(keeper) = &mut self.keeper else { return };
-        let Config { policy, tell, .. } = &self.config;
+        let (policy, tell) = (self.controller.policy(), self.config.tell);
         let free = |vm: &VmState, lever: Lever| {
-            let told = lever != Lever::Told || *tell;
+            let told = lever != Lever::Told || tell;
             let kernels =
                 vm.role == Role::Vm && self.left.iter().any(|left| left.levers.contains(&lever.kind()));
             vm.hands_off || !told || kernels || !policy.manages(vm, lever.kind())
@@ -368,6 +405,7 @@ impl<'a> Daemon<'a> {
     /// For those who ask for the status or the metrics.
     fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
         let counts = self.board.counts();
+        let (_, offline) = snapshot.pcpu_sets();
         let vm = |vm: &VmState| {
             let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
             let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
@@ -375,7 +413,7 @@ impl<'a> Daemon<'a> {
             VmStatus {
                 actions: actions + of_vm().count() as u64 - failed,
                 failures: failures + failed,
-                ..VmStatus::of(vm, step, self.keeper.as_ref(), &self.config.policy)
+                ..VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline)
             }
         };
         let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
@@ -390,7 +428,15 @@ impl<'a> Daemon<'a> {
     pub(super) fn reload(&mut self) {
         let read = self.args.read();
         let file = self.args.config.as_deref();
-        match read.and_then(|config| super::fits(&config, file, &mut *self.machine).map(|()| config)) {
+        let named = |config: &Config| {
+            let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
+            machine.can_act().map_err(|error| config.not_opened(file, error))
+        };
+        let fits = |config: Config| {
+            named(&config)?;
+            super::fits(&config, file, &mut *self.machine).map(|()| config)
+        };
+        match read.and_then(fits) {
             Ok(config) => {
                 let usual = self.live && self.keeper.is_some();
                 let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics(usual));
@@ -473,14 +519,20 @@ impl<'a> Daemon<'a> {
     }
 }
 
-/// Settings of a run that was killed stay as they are while one that changes nothing looks on.
+/// Settings that a run left stay as they are while one that changes nothing looks on.
 fn left_by_another(state: &Path) {
-    let left = Boot::now(true).and_then(|boot| Journal::left(state, &boot));
-    let Ok(Some((machine, settings))) = left else { return };
+    let (machine, settings) = match Boot::now(true).and_then(|boot| Journal::left(state, &boot)) {
+        Ok(Some(left)) => left,
+        Ok(None) => return,
+        Err(error) => {
+            log(Level::Warning, "an earlier run may have left settings", &[("why", format!("{error:#}"))]);
+            return;
+        }
+    };
     if settings > 0 && !status::answers(state) {
         let left = format!("{settings} settings of the machine {machine}");
         let remedy = format!("corefit restore --state {}", state.display());
-        log(Level::Warning, "an earlier run was killed", &[("left", left), ("remedy", remedy)]);
+        log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
     }
 }
 
@@ -501,7 +553,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::machine::MachineArg;
 
     #[test]
     fn an_address_that_somebody_has_is_asked_for_again_when_it_is_time() {
