@@ -385,8 +385,10 @@ fn settings_of_one_libvirt_are_not_taken_for_ended_by_another() {
     }
     assert_eq!(std::fs::read_to_string(place.path("state/journal")).unwrap(), text);
     // One whose VMs it can tell of, by whatever name.
-    journal(&place, "state", "libvirt", "\"uri\":\"test:///default\",");
-    let output = restore(&["--machine", "libvirt:test:///default"]);
+    let machine = node(&place);
+    let uri = machine.strip_prefix("libvirt:").unwrap();
+    journal(&place, "state", "libvirt", &format!("\"uri\":{uri:?},"));
+    let output = restore(&["--machine", &machine]);
     let sum = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && sum.contains("of VMs that have ended: 1;"), "{sum}{}", said(&output));
 }
@@ -401,7 +403,9 @@ fn a_configuration_that_cannot_be_read_is_no_reason_to_look_elsewhere() {
             assert!(error.contains(part), "{error}");
         }
     }
-    let output = place.corefit(&["restore", "--config", "typo.toml", "--state", "state", "--machine", LIVE]);
+    let machine = node(&place);
+    let output =
+        place.corefit(&["restore", "--config", "typo.toml", "--state", "state", "--machine", &machine]);
     assert!(output.status.success(), "the directory is known: {}", said(&output));
     let output =
         place.corefit(&["restore", "--config", "typo.toml", "--or-default", "--machine", "sim:host.toml"]);
@@ -440,7 +444,7 @@ fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() 
     for part in [
         "a: left alone: its owner says exclude",
         "b: left alone: its owner's metadata say max=\"lots\": give a whole number of vCPUs",
-        "c: left alone: it has no guest agent",
+        "c: left alone: its vCPUs cannot be taken away: it has no guest agent",
         "d: left alone: its owner set hands-off",
     ] {
         assert!(text.contains(part), "{part}: {text}");

@@ -298,3 +298,42 @@ fn two_daemons_are_not_let_to_control_groups_of_one_host_however_they_name_them(
         second.log()
     );
 }
+
+#[test]
+fn a_cpuset_that_no_longer_fits_the_group_above_gets_back_what_is_left() {
+    let _alone = alone();
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    if cpu.v2 {
+        let _ = writeln!(std::io::stderr(), "skipped: on v2 a cpuset may be wider than the one above");
+        return;
+    }
+    let outer = or_skip!(cpu.group());
+    let name = outer.dir.file_name().unwrap().to_str().unwrap().to_owned();
+    let inner = outer.child("c");
+    let outer_set = or_skip!(Group::make(cpuset.point.join(&name), false));
+    let all = std::fs::read_to_string(cpuset.point.join("cpuset.cpus")).unwrap().trim().to_owned();
+    let inner_set = outer_set.child("c");
+    for set in [&outer_set, &inner_set] {
+        set.set("cpuset.mems", std::fs::read_to_string(cpuset.point.join("cpuset.mems")).unwrap().trim());
+        set.set("cpuset.cpus", &all);
+    }
+    let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    [&inner, &inner_set].iter().for_each(|group| group.set("cgroup.procs", &child.id().to_string()));
+    let group = Container {
+        busy: Children(vec![child]),
+        name: format!("{name}/c"),
+        cpu: inner,
+        set: Some(inner_set),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let Some((daemon, _)) = sized_to_one(&group, dir.path()) else { return };
+    drop(daemon);
+    let left = group.cpus();
+    outer_set.set("cpuset.cpus", &left);
+    let state = dir.path().join("state");
+    let restored = corefit(&["restore", "--tries", "1", "--state", state.to_str().unwrap()]);
+    assert!(restored.status.success(), "{restored:?}");
+    let said = String::from_utf8_lossy(&restored.stderr);
+    assert!(said.contains(&format!("is {left}, was {all}: the group above has no more")), "{said}");
+    assert_eq!(group.cpus(), left);
+}

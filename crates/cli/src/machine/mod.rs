@@ -228,6 +228,10 @@ impl Act for Observed {
         self.machine.keep(vm, text)
     }
 
+    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        self.machine.fitting(vm, lever, value)
+    }
+
     fn realm(&self) -> String {
         self.machine.realm()
     }

@@ -1,5 +1,7 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
+mod owners;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Action, Controller, Outcome, Step};
-use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Role, Snapshot, VmState};
+use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -163,7 +165,11 @@ impl<'a> Daemon<'a> {
         match result {
             Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
             Ok(Ok(())) => Ok(ExitCode::FAILURE),
-            Ok(Err(error)) => Err(error),
+            // Not as what cannot be from the start: another try may help (the unit's RestartPreventExitStatus).
+            Ok(Err(error)) => {
+                log(Level::Error, "ended", &[("why", format!("{error:#}"))]);
+                Ok(ExitCode::FAILURE)
+            }
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -297,33 +303,6 @@ impl<'a> Daemon<'a> {
             self.left = found;
         }
         yields::leave_alone(snapshot, &self.left);
-    }
-
-    /// What owners ask for their VMs counts from now on; who is to be left alone, and who is no more, is said each time.
-    fn owners(&mut self, snapshot: &Snapshot) {
-        let given = &self.config.policy;
-        let policy = given.with_wishes(&snapshot.vms).unwrap_or_else(|| given.clone());
-        if policy != *self.controller.policy() {
-            self.controller.reconfigure(policy);
-        }
-        let why = |vm: &VmState| Some((vm.name.clone(), vm.fixed(LeverKind::Online)?.to_owned()));
-        let off = snapshot.vms.iter().filter(|vm| vm.hands_off);
-        let owned: BTreeMap<String, String> = off.filter_map(why).collect();
-        let is_new =
-            |other: &BTreeMap<String, String>, (vm, why): &(&String, &String)| other.get(*vm) != Some(*why);
-        for (vm, why) in owned.iter().filter(|one| is_new(&self.owned, one)) {
-            log(Level::Info, "left alone", &[("vm", vm.clone()), ("why", why.clone())]);
-        }
-        for (vm, why) in self.owned.iter().filter(|one| is_new(&owned, one)) {
-            // Notes of it are not true any more.
-            let stale = |note: &String| note.starts_with(&format!("{vm}: ")) && note.contains(why.as_str());
-            self.told.retain(|note| !stale(note));
-            self.notes.retain(|note| !stale(note));
-            if !owned.contains_key(vm) {
-                log(Level::Info, "left alone no more", &[("vm", vm.clone())]);
-            }
-        }
-        self.owned = owned;
     }
 
     /// What is not to be changed any more (by another configuration, or by the owner of a VM) is put back.
@@ -554,14 +533,23 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn an_address_that_somebody_has_is_asked_for_again_when_it_is_time() {
+    pub(super) fn arguments() -> ManageArgs {
+        ManageArgs { config: None, apply: false, state: None, time: None, machine: None }
+    }
+
+    /// One that only looks at a simulated host with a VM.
+    pub(super) fn looking(args: &ManageArgs) -> Daemon<'_> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let vm = "[[vm]]\nname = \"a\"\nvcpus = 1\nprogram = \"hog\"\n";
         std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
         let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
-        let args = ManageArgs { config: None, apply: false, state: None, time: None, machine: None };
-        let mut daemon = Daemon::new(&args, Config::default(), machine, None, false);
+        Daemon::new(args, Config::default(), machine, None, false)
+    }
+
+    #[test]
+    fn an_address_that_somebody_has_is_asked_for_again_when_it_is_time() {
+        let args = arguments();
+        let mut daemon = looking(&args);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         daemon.serve_metrics(address, true);

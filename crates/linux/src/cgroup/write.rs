@@ -126,24 +126,27 @@ pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) 
     }
     let text = if to.is_empty() { "\n".into() } else { to.to_string() };
     put(root, &format!("{dir}/cpuset.cpus"), &text)
-        .map_err(|error| above(root, dir, "cpuset.cpus", to, error))
+        .map_err(|error| refused(root, dir, "cpuset.cpus", to, error))
 }
 
 /// Sets the nodes of a group's memory, which the kernel moves there.
 pub(crate) fn set_mems(root: &Root, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
     let put = put(root, &format!("{dir}/cpuset.mems"), &to.to_string());
-    put.map_err(|error| above(root, dir, "cpuset.mems", to, error))
+    put.map_err(|error| refused(root, dir, "cpuset.mems", to, error))
+}
+
+/// What the group above has.
+pub(crate) fn above(root: &Root, dir: &str, file: &str) -> Option<CpuSet> {
+    let (parent, _) = dir.rsplit_once('/')?;
+    root.read(&format!("{parent}/{file}")).ok()?.trim().parse().ok()
 }
 
 /// Where the group above has less by now, so that this cannot be had any more (v1): who, and the remedy.
-fn above(root: &Root, dir: &str, file: &str, to: &CpuSet, error: MachineError) -> MachineError {
-    let (parent, _) = dir.rsplit_once('/').unwrap_or_default();
-    let found =
-        root.read(&format!("{parent}/{file}")).ok().and_then(|text| text.trim().parse::<CpuSet>().ok());
-    match (error, found) {
+fn refused(root: &Root, dir: &str, file: &str, to: &CpuSet, error: MachineError) -> MachineError {
+    match (error, above(root, dir, file)) {
         (MachineError::Denied(why), Some(found)) if !to.is_within(&found) => MachineError::Denied(format!(
-            "{why}: the group above has only {found} by now; widen {parent}/{file}, or write what is to stand into {dir}/{file}, \
-             which corefit takes for yours"
+            "{why}: the group above has only {found} by now; widen that, or write what is to stand into {dir}/{file}, which \
+             corefit takes for yours"
         )),
         (error, _) => error,
     }
@@ -208,7 +211,7 @@ mod tests {
         let (dir, root) = group(&[("cpuset.cpus", "0-1\n")]);
         std::fs::create_dir(dir.path().join("a")).unwrap();
         let denied = || MachineError::Denied("no".into());
-        let why = |to: &str| above(&root, "/a", "cpuset.cpus", &to.parse().unwrap(), denied()).to_string();
+        let why = |to: &str| refused(&root, "/a", "cpuset.cpus", &to.parse().unwrap(), denied()).to_string();
         assert!(
             why("0-3").contains("has only 0-1 by now") && why("0-3").contains("/a/cpuset.cpus"),
             "{}",

@@ -199,13 +199,25 @@ impl Keeper {
                 continue;
             }
             entry.pending |= in_parts(entry.lever);
-            let done = machine.set(&entry.vm, entry.lever, &entry.original);
+            let mut done = machine.set(&entry.vm, entry.lever, &entry.original);
+            // As much of it as there is by now.
+            let less =
+                done.as_ref().err().and_then(|_| machine.fitting(&entry.vm, entry.lever, &entry.original));
+            if let Some(less) = &less {
+                done = machine.set(&entry.vm, entry.lever, less);
+            }
             reach("restored");
             let read = machine.current(&entry.vm, entry.lever);
             missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
             match (done, read) {
                 (Err(_), _) if may_come(&entry, &entries) => entries.push_back(entry),
                 (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
+                (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
+                    let was = &entry.original;
+                    restored.stand.push(format!(
+                        "{place}: is {read}, was {was}: the group above has no more of it by now"
+                    ));
+                }
                 (done, Ok(read)) => {
                     // A guest that cannot let a vCPU go now may do so later.
                     let may_yet = !matches!(done, Err(MachineError::Denied(_)));
