@@ -3,6 +3,7 @@
 
 #[macro_use]
 mod tell;
+mod text_file;
 
 mod bench;
 mod certify;

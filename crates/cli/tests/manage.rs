@@ -109,13 +109,14 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
         ("apply = true\nstate = \"\"\n", "corefit.toml, line 2, key state: "),
         ("tell = true\nmachine = \"mars\"\n", "corefit.toml, line 2, key machine: "),
         ("\nmachine = \"libvirt:\"\n", "corefit.toml, line 2, key machine: "),
+        ("\nmachine = \"cgroups:\"\n", "corefit.toml, line 2, key machine: cgroups: lacks its paths"),
         (
             "machine = \"sim:host.toml\"\n[policy]\n\nreserved = \"0-9\"\n",
             "corefit.toml, line 4, key policy.reserved: the host has no pCPU 4-9",
         ),
         (
             "apply = true\nmachine = \"sim:host.toml\"\nstate = \"host.toml/state\"\n",
-            "corefit.toml, line 3, key state: host.toml/state: cannot be written, so nothing is changed",
+            "host.toml/state: cannot be written, so nothing is changed",
         ),
         (
             "[policy]\nvm = [{ name = \"a\", min = -1 }]\n",
@@ -336,6 +337,154 @@ fn an_address_of_metrics_that_is_taken_is_said_with_place_and_remedy_and_who_cha
     }
     let log = place.log(&format!("machine = \"{LIVE}\"\n"), &["--state", "state", "--for", "1s"]);
     assert!(!log.contains("metrics"), "{log}");
+}
+
+#[test]
+fn names_of_one_libvirt_are_one_machine_and_its_lock_is_of_both() {
+    let place = Place::new();
+    let machine = node(&place);
+    let uri = machine.strip_prefix("libvirt:").unwrap();
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--state", "a"];
+    let _first = Daemon(place.command(&args).stderr(Stdio::null()).spawn().unwrap());
+    until("it works", || place.corefit(&["status", "--state", "a"]).status.success());
+    let second = ["manage", "--apply", "--machine", "libvirt", "--state", "b", "--for", "1s"];
+    let output = place.command(&second).env("LIBVIRT_DEFAULT_URI", uri).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("another corefit is at work there"), "{}", said(&output));
+}
+
+/// A journal of this boot with a setting of a VM.
+fn journal(place: &Place, state: &str, machine: &str, more: &str) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let body = format!(
+        "{{\"boot\":{:?},\"machine\":{machine:?},{more}\"entries\":[{{\"vm\":\"6695eb01-f6a4-8304-79aa-97f2502e193f#7\",\
+         \"name\":\"web\",\"lever\":\"weight\",\"original\":{{\"weight\":1024.0}},\"wrote\":[{{\"weight\":2048.0}}],\
+         \"pending\":false}}]}}",
+        boot.trim()
+    );
+    let sum: String = Sha256::digest(body.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!("corefit-journal 1 {sum}\n{body}\n");
+    std::fs::create_dir_all(place.path(state)).unwrap();
+    place.file(&format!("{state}/journal"), &text);
+    text
+}
+
+#[test]
+fn settings_of_one_libvirt_are_not_taken_for_ended_by_another() {
+    let place = Place::new();
+    let text = journal(&place, "state", "libvirt", "\"uri\":\"qemu:///system\",");
+    let restore = |args: &[&str]| {
+        let mut command = place.command(&[&["restore", "--tries", "1", "--state", "state"], args].concat());
+        command.env("LIBVIRT_DEFAULT_URI", "test:///default").output().unwrap()
+    };
+    let output = restore(&[]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    for part in ["qemu:///system", "test:///default", "--machine libvirt:qemu:///system"] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+    assert_eq!(std::fs::read_to_string(place.path("state/journal")).unwrap(), text);
+    // One whose VMs it can tell of, by whatever name.
+    let machine = node(&place);
+    let uri = machine.strip_prefix("libvirt:").unwrap();
+    journal(&place, "state", "libvirt", &format!("\"uri\":{uri:?},"));
+    let output = restore(&["--machine", &machine]);
+    let sum = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && sum.contains("of VMs that have ended: 1;"), "{sum}{}", said(&output));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_no_reason_to_look_elsewhere() {
+    let place = Place::new();
+    place.file("corefit.toml", "state = 3\n");
+    for (file, part) in [("corefit.toml", "line 1, key state"), ("typo.toml", "typo.toml: no such file")] {
+        for verb in ["restore", "status"] {
+            let error = place.error(&[verb, "--config", file]);
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    let machine = node(&place);
+    let output =
+        place.corefit(&["restore", "--config", "typo.toml", "--state", "state", "--machine", &machine]);
+    assert!(output.status.success(), "the directory is known: {}", said(&output));
+    let output =
+        place.corefit(&["restore", "--config", "typo.toml", "--or-default", "--machine", "sim:host.toml"]);
+    assert!(said(&output).contains("typo.toml: no such file"), "{}", said(&output));
+    assert!(said(&output).contains("looking in /var/lib/corefit"), "{}", said(&output));
+}
+
+#[test]
+fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() {
+    let place = Place::new();
+    let domain = |name: &str, number: u32, owner: &str| {
+        format!(
+            "<domain type='test'><name>{name}</name><uuid>6695eb01-f6a4-8304-79aa-97f2502e193{number}</uuid>\
+             <memory>65536</memory><vcpu>2</vcpu><os><type>hvm</type></os>\
+             <metadata><c:owner xmlns:c='urn:corefit:owner' {owner}/></metadata></domain>"
+        )
+    };
+    let vms = [("a", "exclude='yes'"), ("b", "max='lots'"), ("c", "priority='5'"), ("d", "")];
+    let domains: String = (0..).zip(vms).map(|(number, (name, owner))| domain(name, number, owner)).collect();
+    place.file(
+        "host.xml",
+        &format!(
+            "<node><cpu><nodes>1</nodes><sockets>1</sockets><cores>2</cores><threads>1</threads></cpu>\
+             <memory>4000000</memory>{domains}</node>"
+        ),
+    );
+    let machine = format!("libvirt:test://{}", place.path("host.xml").display());
+    let args = ["manage", "--machine", &machine, "--state", "state"];
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    let mut daemon = Daemon(place.command(&args).stderr(log).spawn().unwrap());
+    let mut text = String::new();
+    until("it tells its status", || {
+        text = String::from_utf8_lossy(&place.corefit(&["status", "--state", "state"]).stdout).into_owned();
+        text.contains("left alone")
+    });
+    for part in [
+        "a: left alone: its owner says exclude",
+        "b: left alone: its owner's metadata say max=\"lots\": give a whole number of vCPUs",
+        "c: left alone: its vCPUs cannot be taken away: it has no guest agent",
+        "d: left alone: its owner set hands-off",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    daemon.end();
+    let log = std::fs::read_to_string(place.path("log")).unwrap();
+    assert!(log.contains("left alone vm=b") && log.contains("virsh metadata"), "{log}");
+}
+
+#[test]
+fn a_damaged_journal_is_said_by_who_only_looks() {
+    let place = Place::new();
+    journal(&place, "state", "libvirt", "");
+    place.file("state/journal", "corefit-journal 1 0\n{}\n");
+    let output = place.corefit(&["manage", "--machine", LIVE, "--state", "state", "--for", "1s"]);
+    assert!(output.status.success(), "{}", said(&output));
+    for part in ["state/journal: damaged", "urn:corefit:kept", "control groups"] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+}
+
+#[test]
+fn a_name_that_no_machine_has_is_refused_by_a_running_daemon_too() {
+    let place = Place::new();
+    let args = ["manage", "--config", "corefit.toml", "--state", "state"];
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    place.file("corefit.toml", &format!("machine = \"{LIVE}\"\nmetrics = \"off\"\n"));
+    let mut daemon = Daemon(place.command(&args).stderr(log).spawn().unwrap());
+    let log = || std::fs::read_to_string(place.path("log")).unwrap();
+    until("it works", || log().contains("begun"));
+    place.file("corefit.toml", "metrics = \"off\"\nmachine = \"nonsense\"\n");
+    let pid = i32::try_from(daemon.0.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    until("that is refused", || log().contains("configuration refused"));
+    assert!(
+        log().contains("corefit.toml, line 2, key machine: nonsense: nothing can be changed there"),
+        "{}",
+        log()
+    );
+    daemon.end();
 }
 
 #[test]

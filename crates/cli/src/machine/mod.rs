@@ -2,19 +2,17 @@
 
 mod scenario;
 
-use std::fs::File;
-use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::decide::Policy;
 use corefit_core::machine::{Act, Lever, Machine, MachineError, Role, Snapshot, Value, VmId, VmState};
-use corefit_linux::formats::MAX_BYTES;
 use corefit_linux::host::{Cgroups, Choice};
 use corefit_linux::{Root, libvirt};
 
 use crate::recording::Replay;
+use crate::text_file;
 use scenario::Scenario;
 
 /// Which machine a verb looks at.
@@ -81,21 +79,45 @@ impl MachineArg {
     /// # Errors
     /// As [`open`](MachineArg::open), and if nothing can be changed on such a machine.
     pub(crate) fn open_to_act(&self) -> Result<Box<dyn Act>> {
+        self.can_act()?;
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
         match (kind, rest) {
-            ("host", "") => host(Cgroups::or_none),
-            ("libvirt", "") if self.machine.ends_with(':') => {
-                bail!(
-                    "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
-                )
-            }
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
             ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?.or_none())),
-            ("sim", file) if !file.is_empty() => simulated(Path::new(file)),
+            ("sim", file) => simulated(Path::new(file)),
+            _ => host(Cgroups::or_none),
+        }
+    }
+
+    /// Whether something can be changed on a machine of such a name, as far as a name tells.
+    ///
+    /// # Errors
+    /// If not; the text says which names there are.
+    pub(crate) fn can_act(&self) -> Result<()> {
+        self.names_what()?;
+        let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
+        match (kind, rest) {
+            ("libvirt", _) => Ok(()),
+            ("cgroups", patterns) => Ok(patterns.parse::<Choice>().map(drop)?),
+            ("sim", file) if !file.is_empty() => Ok(()),
+            _ if self.machine == "host" => Ok(()),
             _ => bail!(
                 "--machine {}: nothing can be changed there; give host, libvirt, libvirt:URI, cgroups:PATHS or sim:FILE",
                 self.machine
             ),
+        }
+    }
+
+    /// Whether something stands behind the colon, if there is one.
+    fn names_what(&self) -> Result<()> {
+        match self.machine.as_str() {
+            "libvirt:" => bail!(
+                "--machine libvirt: lacks its URI; give one, such as libvirt:qemu:///system, or libvirt alone"
+            ),
+            "cgroups:" => bail!(
+                "--machine cgroups: lacks its paths; give some, such as cgroups:/docker/*, or cgroups alone"
+            ),
+            _ => Ok(()),
         }
     }
 
@@ -104,6 +126,7 @@ impl MachineArg {
     /// # Errors
     /// If there is no such machine; the text says which there are, or what is wrong with the file.
     pub(crate) fn open(&self) -> Result<Box<dyn Machine>> {
+        self.names_what()?;
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
         match (kind, rest) {
             ("self", "") => Ok(Box::new(Cgroups::open(Root::live(), Choice::Own)?)),
@@ -209,6 +232,14 @@ impl Act for Observed {
         self.machine.keep(vm, text)
     }
 
+    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        self.machine.fitting(vm, lever, value)
+    }
+
+    fn realm(&self) -> String {
+        self.machine.realm()
+    }
+
     fn ask_again(&mut self) {
         self.machine.ask_again();
     }
@@ -219,17 +250,7 @@ impl Act for Observed {
 /// # Errors
 /// If it cannot be read; the error says what to do.
 pub(crate) fn text_of(file: &Path) -> Result<String> {
-    let (name, mut bytes) = (file.display(), Vec::new());
-    let read = File::open(file).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    read.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => anyhow!("{name}: no such file; scenarios/ of corefit's source has examples"),
-        ErrorKind::IsADirectory => anyhow!("{name}: is a directory; give a scenario, a file in TOML"),
-        _ => anyhow!("{name}: {error}"),
-    })?;
-    if bytes.len() as u64 > MAX_BYTES {
-        bail!("{name}: larger than {} MiB; no scenario is", MAX_BYTES >> 20);
-    }
-    String::from_utf8(bytes).map_err(|_| anyhow!("{name}: is no text; give a scenario, a file in TOML"))
+    text_file::of(file, "scenario", "scenarios/ of corefit's source has examples")
 }
 
 /// What to do with a text that is no scenario of `corefit sim`, but one of the model.

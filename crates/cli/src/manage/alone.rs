@@ -1,5 +1,5 @@
-//! Only one corefit at a time changes a machine, whatever their directories are: who works elsewhere would take the
-//! other's values for originals, and the other's notes for those of a daemon that was killed.
+//! Only one corefit at a time changes a machine, whatever their directories are and by whatever name it is meant: who works
+//! elsewhere would take the other's values for originals, and the other's notes for those of a daemon that was killed.
 //!
 //! What is held is a file that nobody else can open, so nobody else can hold it: of root in `/run/corefit`, of others in their
 //! own runtime directory. The kernel gives it back when the process ends, however it ends.
@@ -24,7 +24,7 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// Takes hold of a machine, by its name.
+    /// Takes hold of a machine, by what is changed there ([`Act::realm`](corefit_core::machine::Act::realm)).
     ///
     /// # Errors
     /// If another corefit of this user, or of root, has hold of it, or nobody can be sure of that.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
 use corefit_sim::keys::Bad;
@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys;
 use crate::machine::MachineArg;
+use crate::text_file;
 
 /// Where the journal is if nobody says otherwise.
 pub(crate) const STATE: &str = "/var/lib/corefit";
@@ -54,7 +55,8 @@ impl Config {
     pub(crate) fn read(file: Option<&Path>) -> Result<Config> {
         let Some(file) = file else { return Ok(Config::default()) };
         let name = file.display().to_string();
-        let text = std::fs::read_to_string(file).with_context(|| format!("{name}: cannot be read"))?;
+        let text =
+            text_file::of(file, "configuration", "docs/operating.md of corefit's source has an example")?;
         Config::parse(&text).map_err(|what| anyhow!("{name}, {what}"))
     }
 
@@ -164,18 +166,27 @@ pub(super) struct StateArg {
 }
 
 impl StateArg {
-    /// Where it is. A configuration that cannot be read now, and so is not the one that the daemon has read, is said, and no
-    /// reason not to look.
-    pub(super) fn dir(&self) -> PathBuf {
-        let read = || Config::read(self.config.as_deref());
-        self.state.clone().unwrap_or_else(|| match read() {
-            Ok(config) => config.state,
-            Err(error) => {
-                tell!("corefit: {error:#}; looking in {STATE}");
-                STATE.into()
-            }
+    /// Where it is.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read, and nothing else says it.
+    pub(super) fn dir(&self) -> Result<PathBuf> {
+        let configured = || Config::read(self.config.as_deref()).map(|config| config.state);
+        absolute(self.state.clone().map_or_else(configured, Ok)?)
+    }
+
+    /// Where it is; where the configuration cannot be read now, and so is not the one that the daemon has read, where it usually is.
+    pub(super) fn dir_or_usual(&self) -> PathBuf {
+        self.dir().unwrap_or_else(|error| {
+            tell!("corefit: {error:#}; looking in {STATE}");
+            STATE.into()
         })
     }
+}
+
+/// A directory by a name that means the same wherever it is read, as in a remedy.
+pub(super) fn absolute(dir: PathBuf) -> Result<PathBuf> {
+    std::path::absolute(&dir).map_err(|error| anyhow!("{}: {error}", dir.display()))
 }
 
 fn line_of(text: &str, at: usize) -> usize {

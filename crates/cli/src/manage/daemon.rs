@@ -1,5 +1,7 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
+mod owners;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -19,6 +21,7 @@ use super::log::{self, Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
 use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
+use crate::machine::MachineArg;
 
 /// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
 const LAST_TRIES: u32 = 3;
@@ -71,6 +74,8 @@ pub(super) struct Daemon<'a> {
     /// What is left to the kernel, as it was said last.
     left: Vec<yields::Yield>,
     told: BTreeSet<String>,
+    /// VMs that their owners have left alone, by name, and why.
+    owned: BTreeMap<String, String>,
     notes: VecDeque<String>,
     /// What would be changed, as it was said last.
     planned: BTreeMap<String, String>,
@@ -90,7 +95,7 @@ impl<'a> Daemon<'a> {
         board.lock().machine = machine.name();
         board.lock().applies = keeper.is_some();
         let controller = Controller::new(config.policy.clone());
-        let (told, planned, telling, left, notes) = Default::default();
+        let (told, owned, planned, telling, left, notes) = Default::default();
         Daemon {
             args,
             config,
@@ -104,6 +109,7 @@ impl<'a> Daemon<'a> {
             unserved: None,
             left,
             told,
+            owned,
             notes,
             planned,
             steps: 0,
@@ -159,7 +165,11 @@ impl<'a> Daemon<'a> {
         match result {
             Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
             Ok(Ok(())) => Ok(ExitCode::FAILURE),
-            Ok(Err(error)) => Err(error),
+            // Not as what cannot be from the start: another try may help (the unit's RestartPreventExitStatus).
+            Ok(Err(error)) => {
+                log(Level::Error, "ended", &[("why", format!("{error:#}"))]);
+                Ok(ExitCode::FAILURE)
+            }
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -198,7 +208,12 @@ impl<'a> Daemon<'a> {
                 let killed = !keeper.entries().is_empty();
                 let restored = keeper.restore(&mut *self.machine, &snapshot);
                 if killed {
-                    log(Level::Warning, "an earlier run was killed", &[("result", restore::sum(&restored))]);
+                    // Killed, or it could not put back all.
+                    log(
+                        Level::Warning,
+                        "an earlier run left settings",
+                        &[("result", restore::sum(&restored))],
+                    );
                 }
                 for text in restored.came {
                     log(Level::Warning, "came from elsewhere", &[("what", text)]);
@@ -234,6 +249,7 @@ impl<'a> Daemon<'a> {
             self.say(&snapshot.notes);
         }
         self.yields(&mut snapshot);
+        self.owners(&snapshot);
         if let Some(keeper) = &mut self.keeper {
             for note in keeper.adopt(&mut *self.machine, &snapshot) {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
@@ -246,7 +262,7 @@ impl<'a> Daemon<'a> {
         }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
-            step.plan.actions.extend(self.telling.step(host, &self.config.policy));
+            step.plan.actions.extend(self.telling.step(host, self.controller.policy()));
         }
         self.say(&step.notes);
         let outcomes = match &mut self.keeper {
@@ -292,9 +308,9 @@ impl<'a> Daemon<'a> {
     /// What is not to be changed any more (by another configuration, or by the owner of a VM) is put back.
     fn release(&mut self, snapshot: &Snapshot) {
         let Some(keeper) = &mut self.keeper else { return };
-        let Config { policy, tell, .. } = &self.config;
+        let (policy, tell) = (self.controller.policy(), self.config.tell);
         let free = |vm: &VmState, lever: Lever| {
-            let told = lever != Lever::Told || *tell;
+            let told = lever != Lever::Told || tell;
             let kernels =
                 vm.role == Role::Vm && self.left.iter().any(|left| left.levers.contains(&lever.kind()));
             vm.hands_off || !told || kernels || !policy.manages(vm, lever.kind())
@@ -368,6 +384,7 @@ impl<'a> Daemon<'a> {
     /// For those who ask for the status or the metrics.
     fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
         let counts = self.board.counts();
+        let (_, offline) = snapshot.pcpu_sets();
         let vm = |vm: &VmState| {
             let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
             let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
@@ -375,7 +392,7 @@ impl<'a> Daemon<'a> {
             VmStatus {
                 actions: actions + of_vm().count() as u64 - failed,
                 failures: failures + failed,
-                ..VmStatus::of(vm, step, self.keeper.as_ref(), &self.config.policy)
+                ..VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline)
             }
         };
         let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
@@ -390,7 +407,15 @@ impl<'a> Daemon<'a> {
     pub(super) fn reload(&mut self) {
         let read = self.args.read();
         let file = self.args.config.as_deref();
-        match read.and_then(|config| super::fits(&config, file, &mut *self.machine).map(|()| config)) {
+        let named = |config: &Config| {
+            let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
+            machine.can_act().map_err(|error| config.not_opened(file, error))
+        };
+        let fits = |config: Config| {
+            named(&config)?;
+            super::fits(&config, file, &mut *self.machine).map(|()| config)
+        };
+        match read.and_then(fits) {
             Ok(config) => {
                 let usual = self.live && self.keeper.is_some();
                 let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics(usual));
@@ -473,14 +498,20 @@ impl<'a> Daemon<'a> {
     }
 }
 
-/// Settings of a run that was killed stay as they are while one that changes nothing looks on.
+/// Settings that a run left stay as they are while one that changes nothing looks on.
 fn left_by_another(state: &Path) {
-    let left = Boot::now(true).and_then(|boot| Journal::left(state, &boot));
-    let Ok(Some((machine, settings))) = left else { return };
+    let (machine, settings) = match Boot::now(true).and_then(|boot| Journal::left(state, &boot)) {
+        Ok(Some(left)) => left,
+        Ok(None) => return,
+        Err(error) => {
+            log(Level::Warning, "an earlier run may have left settings", &[("why", format!("{error:#}"))]);
+            return;
+        }
+    };
     if settings > 0 && !status::answers(state) {
         let left = format!("{settings} settings of the machine {machine}");
         let remedy = format!("corefit restore --state {}", state.display());
-        log(Level::Warning, "an earlier run was killed", &[("left", left), ("remedy", remedy)]);
+        log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
     }
 }
 
@@ -501,16 +532,24 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::machine::MachineArg;
 
-    #[test]
-    fn an_address_that_somebody_has_is_asked_for_again_when_it_is_time() {
+    pub(super) fn arguments() -> ManageArgs {
+        ManageArgs { config: None, apply: false, state: None, time: None, machine: None }
+    }
+
+    /// One that only looks at a simulated host with a VM.
+    pub(super) fn looking(args: &ManageArgs) -> Daemon<'_> {
         let file = tempfile::NamedTempFile::new().unwrap();
         let vm = "[[vm]]\nname = \"a\"\nvcpus = 1\nprogram = \"hog\"\n";
         std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
         let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
-        let args = ManageArgs { config: None, apply: false, state: None, time: None, machine: None };
-        let mut daemon = Daemon::new(&args, Config::default(), machine, None, false);
+        Daemon::new(args, Config::default(), machine, None, false)
+    }
+
+    #[test]
+    fn an_address_that_somebody_has_is_asked_for_again_when_it_is_time() {
+        let args = arguments();
+        let mut daemon = looking(&args);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         daemon.serve_metrics(address, true);

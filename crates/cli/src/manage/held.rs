@@ -31,7 +31,7 @@ impl Held {
             bail!("--machine {name}: only a real machine can be changed while a program runs");
         }
         let machine = machine.open_to_act()?;
-        let alone = Alone::with(&machine.name())?;
+        let alone = Alone::with(&machine.realm())?;
         let journal = Journal::open(state, name, &Boot::now(true)?)?;
         let mut held = Held { machine, keeper: Keeper::new(journal, PATIENCE), _alone: alone };
         held.restore()?;

@@ -2,24 +2,27 @@
 //!
 //! ```text
 //! corefit-journal 1 SHA-256 of the rest
-//! { boot, machine, entries: [ { vm, name, lever, original, wrote: [ … ], pending } ] }
+//! { boot, machine, uri, entries: [ { vm, name, lever, original, wrote: [ … ], pending } ] }
 //! ```
 //!
 //! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
 //! or the new one, never a part. What it says of an earlier boot of this host is void, for so are the settings.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::machine::{Lever, Value, VmId};
+use corefit_linux::libvirt::{in_effect, known_as};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::boot::Boot;
 use super::failpoint::reach;
+use super::own;
+use crate::text_file;
 
 /// Begins the first line.
 const FORMAT: &str = "corefit-journal 1 ";
@@ -48,6 +51,9 @@ pub(crate) struct Entry {
 struct Content {
     boot: String,
     machine: String,
+    /// Of libvirt the URI that was in effect; `None` of others, and where it was not noted yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
     entries: Vec<Entry>,
 }
 
@@ -71,6 +77,36 @@ impl Entry {
     }
 }
 
+impl Content {
+    /// Whether the settings that a journal holds are of this machine: another one would show none of their VMs, as if these had ended.
+    fn takes(&self, found: &Content, dir: &Path) -> Result<()> {
+        let (file, dir) = (file(dir), dir.display());
+        let known = |uri: &Option<String>| uri.as_deref().map(known_as);
+        let (was, is) = (known(&found.uri), known(&self.uri));
+        let another = was.is_some() && is.is_some() && was != is;
+        if found.entries.is_empty() || (was.is_some() && was == is) {
+            return Ok(());
+        }
+        if let (true, Some(was), Some(is)) = (another, &found.uri, &self.uri) {
+            bail!(
+                "{}: holds settings of the libvirt at {was}, but {:?} is the one at {is} now (LIBVIRT_DEFAULT_URI, or \
+                 uri_default of libvirt.conf); nothing is changed. Put them back first: `corefit restore --state {dir} \
+                 --machine libvirt:{was}`",
+                file.display(),
+                self.machine
+            );
+        }
+        if found.machine != self.machine {
+            bail!(
+                "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {dir}`",
+                file.display(),
+                found.machine
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Journal {
     /// Takes hold of the journal in a directory, which is made if need be, for a machine (as `--machine`
     /// names it), and reads what an earlier run left.
@@ -79,19 +115,13 @@ impl Journal {
     /// If another corefit holds it, it is damaged, of another machine, or cannot be written: then nothing may
     /// be changed.
     pub(crate) fn open(dir: &Path, machine: &str, boot: &Boot) -> Result<Journal> {
-        fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
+        own::directory(dir)?;
         let lock = lock(dir)?;
         let (boot_now, machine_now) = (boot.own().to_owned(), machine.to_owned());
-        let mut content = Content { boot: boot_now, machine: machine_now, entries: Vec::new() };
+        let mut content =
+            Content { boot: boot_now, machine: machine_now, uri: uri(machine), entries: Vec::new() };
         if let Some(found) = read(dir)?.filter(|found| boot.is(&found.boot)) {
-            if !found.entries.is_empty() && found.machine != machine {
-                bail!(
-                    "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {}`",
-                    file(dir).display(),
-                    found.machine,
-                    dir.display()
-                );
-            }
+            content.takes(&found, dir)?;
             content.entries = found.entries;
         }
         let mut journal = Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() };
@@ -104,6 +134,11 @@ impl Journal {
     pub(crate) fn left(dir: &Path, boot: &Boot) -> Result<Option<(String, usize)>> {
         let count = |content: &Content| if boot.is(&content.boot) { content.entries.len() } else { 0 };
         Ok(read(dir)?.map(|content| (content.machine.clone(), count(&content))))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        file(&self.dir)
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
@@ -141,7 +176,7 @@ impl Journal {
         let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;
         let text = format!("{FORMAT}{}\n{body}\n", checksum(&body));
         let (target, beside) = (file(&self.dir), self.dir.join("journal.new"));
-        let mut new = File::create(&beside)?;
+        let mut new = own::open(&beside, File::options().write(true).create(true).truncate(true))?;
         reach("journal-begun");
         new.write_all(text.as_bytes())?;
         new.sync_all()?;
@@ -152,7 +187,13 @@ impl Journal {
     }
 }
 
-fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
+/// The URI that is in effect for a machine, if it is libvirt.
+fn uri(machine: &str) -> Option<String> {
+    let rest = machine.strip_prefix("libvirt")?;
+    (rest.is_empty() || rest.starts_with(':')).then(|| in_effect(rest.trim_start_matches(':')))
+}
+
+pub(super) fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!(
         "{}: cannot be written, so nothing is changed: {error}; another directory for the journal: --state, or state in the configuration",
         path.display()
@@ -165,7 +206,7 @@ fn file(dir: &Path) -> PathBuf {
 
 fn lock(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
-    let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let lock = own::open(&path, File::options().read(true).write(true).create(true).truncate(false));
     let mut lock = lock.map_err(|error| unusable(&path, &error))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -186,17 +227,23 @@ fn lock(dir: &Path) -> Result<File> {
 
 fn read(dir: &Path) -> Result<Option<Content>> {
     let path = file(dir);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|error| anyhow!("{}: {error}; nothing is changed", path.display()))?,
-    };
-    parse(&text).map(Some).map_err(|what| {
+    let damaged = |what: String| {
         anyhow!(
-            "{}: damaged ({what}), so it is not known what to put back; nothing is changed. Compare the VMs' \
-             settings with their definitions, then remove the file",
+            "{}: damaged ({what}), so it is not known what to put back; nothing is changed. Remove the file; VMs carry in their \
+             metadata what their settings were (urn:corefit:kept): the next start, or `corefit restore`, puts these back then. Settings of \
+             control groups, compare with what these are to have",
             path.display()
         )
-    })
+    };
+    let text = match own::open(&path, File::options().read(true)).and_then(text_file::read) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if [ErrorKind::InvalidData, ErrorKind::FileTooLarge].contains(&error.kind()) => {
+            return Err(damaged(error.to_string()));
+        }
+        Err(error) => bail!("{}: {error}; nothing is changed", path.display()),
+    };
+    parse(&text).map(Some).map_err(damaged)
 }
 
 fn parse(text: &str) -> Result<Content, String> {
@@ -291,6 +338,41 @@ mod tests {
             fs::write(&path, &good[..length]).unwrap();
             assert!(refused(dir.path(), "host").contains("damaged"), "{length} bytes");
         }
+    }
+
+    #[test]
+    fn what_others_may_have_put_there_is_neither_followed_nor_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, state) = (dir.path().join("victim"), dir.path().join("state"));
+        fs::create_dir(&state).unwrap();
+        for name in ["lock", "journal.new", "journal"] {
+            fs::write(&victim, "precious").unwrap();
+            std::os::unix::fs::symlink(&victim, state.join(name)).unwrap();
+            assert!(refused(&state, "host").contains("nothing is changed"), "{name}");
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{name}");
+            fs::remove_file(state.join(name)).unwrap();
+            let fifo = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mknodat(rustix::fs::CWD, state.join(name), rustix::fs::FileType::Fifo, fifo, 0)
+                .unwrap();
+            assert!(refused(&state, "host").contains("nothing is changed"), "{name}");
+            fs::remove_file(state.join(name)).unwrap();
+        }
+        fs::write(state.join("journal"), vec![b'x'; (32 << 20) + 1]).unwrap();
+        assert!(refused(&state, "host").contains("damaged (larger than 32 MiB)"));
+    }
+
+    #[test]
+    fn a_directory_that_others_write_to_is_refused_with_the_remedy_and_one_of_ours_is_none() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir(&state).unwrap();
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).unwrap();
+        let why = refused(&state, "host");
+        assert!(why.contains("chmod go-w") && why.contains("nothing is changed"), "{why}");
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 0);
+        Journal::open(&dir.path().join("a/b"), "host", &Boot::named("boot")).unwrap();
     }
 
     #[test]

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failpoint::reach;
 use super::journal::{Entry, Journal};
+use super::present;
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
@@ -92,6 +93,22 @@ impl Keeper {
         self.earlier.contains(&key) || self.released.contains_key(&key)
     }
 
+    /// What somebody else made of a setting that we changed, by a look of now: neither what we wrote nor what it was. pCPUs that are
+    /// `offline` may be missing.
+    pub(crate) fn changed_since(entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
+        let now = present::of(vm, entry.lever)?;
+        let seen = |value: &Value| match value {
+            // That of the group above (v2): it may be anything.
+            Value::Pcpus(set) if set.is_empty() => None,
+            Value::Pcpus(set) => Some(Value::Pcpus(set.difference(offline))),
+            value => Some(value.clone()),
+        };
+        let found = seen(&now)?;
+        let is = |value: &Value| seen(value).is_none_or(|value| same(&value, &found));
+        let ours = is_ours(entry, &now) || entry.wrote.iter().chain([&entry.original]).any(is);
+        (!ours).then_some(now)
+    }
+
     /// What VMs weighed whose weight is ours.
     pub(crate) fn weights(&self) -> BTreeMap<VmId, Weight> {
         let weight = |entry: &Entry| match entry.original {
@@ -128,8 +145,10 @@ impl Keeper {
             if let Err(error) = self.journal.write() {
                 self.journal.replace(before.clone());
                 // Not for good: a disk is full until somebody makes room.
-                let why =
-                    MachineError::Gone(format!("nothing is changed: the journal cannot be written: {error}"));
+                let why = MachineError::Gone(format!(
+                    "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
+                    self.journal.path().display()
+                ));
                 results
                     .iter_mut()
                     .filter(|result| result.is_none())
@@ -148,10 +167,14 @@ impl Keeper {
             });
         }
         // What is as it was needs no entry.
-        self.journal.retain(|entry| entry.pending || entry.wrote.last() != Some(&entry.original));
+        let is_back = |entry: &Entry| !entry.pending && entry.wrote.last() == Some(&entry.original);
+        let back: BTreeSet<VmId> =
+            self.journal.entries().iter().filter(|e| is_back(e)).map(|e| e.vm.clone()).collect();
+        self.journal.retain(|entry| !is_back(entry));
         if before != self.journal.entries() || self.journal.is_stale() {
             // If that fails, the file knows what was intended, which is enough.
             let _ = self.journal.write();
+            self.note_again(machine, &back);
             self.take_notes_back(machine);
         }
         let outcome = |(action, result): (&Action, Option<_>)| Outcome {
@@ -287,6 +310,16 @@ impl Keeper {
         }
     }
 
+    /// Has VMs of which some settings are as they were, and others are not, carry what these were.
+    fn note_again(&mut self, machine: &mut dyn Act, vms: &BTreeSet<VmId>) {
+        let changed: BTreeSet<VmId> = self.journal.entries().iter().map(|entry| entry.vm.clone()).collect();
+        for vm in
+            vms.intersection(&changed).filter(|vm| self.kept.contains_key(*vm)).cloned().collect::<Vec<_>>()
+        {
+            self.note(machine, &vm);
+        }
+    }
+
     /// What people should know of what was just done, once.
     pub(crate) fn unsaid(&mut self) -> Vec<String> {
         std::mem::take(&mut self.unsaid)
@@ -311,6 +344,11 @@ impl Keeper {
     /// Takes over the settings of VMs that came with a note of another run: migrated, or resumed from a file;
     /// and forgets VMs that have ended. What people should know of it.
     pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
+        self.catch_up(machine, snapshot).0
+    }
+
+    /// The same, and how many settings were of VMs that have ended.
+    fn catch_up(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> (Vec<String>, usize) {
         let before = self.journal.entries().len();
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
         let here = (snapshot.pcpu_sets().0, nodes);
@@ -337,7 +375,7 @@ impl Keeper {
                     .push(format!("VM {:?} carries a note that makes no sense; it is left alone", vm.name)),
             }
         }
-        self.forget(machine, snapshot);
+        let ended = self.forget(machine, snapshot);
         let arrived = self.arrive(machine, snapshot);
         if (arrived || before != self.journal.entries().len())
             && let Err(error) = self.journal.write()
@@ -345,7 +383,7 @@ impl Keeper {
             notes.push(format!("the journal cannot be written: {error}"));
         }
         self.take_notes_back(machine);
-        notes
+        (notes, ended)
     }
 
     /// Guests that were on their way to what was asked of them and have come there: from now on another number is somebody
@@ -368,18 +406,20 @@ impl Keeper {
         arrived
     }
 
-    /// What is known of VMs that are there no more.
-    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
+    /// What is known of VMs that are there no more; of how many settings that was.
+    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> usize {
         let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         let ended = |entry: &Entry, machine: &mut dyn Act| {
             !here.contains(&entry.vm)
                 && !snapshot.may_lack(&entry.name)
                 && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
         };
+        let before = self.journal.entries().len();
         self.journal.retain(|entry| !ended(entry, machine));
+        let forgotten = before - self.journal.entries().len();
         // The rest is known by ids alone.
         if snapshot.may_lack_vms() {
-            return;
+            return forgotten;
         }
         self.kept.retain(|vm, _| here.contains(vm));
         self.theirs.retain(|(vm, _)| here.contains(vm));
@@ -387,6 +427,7 @@ impl Keeper {
         self.told_at.retain(|vm, _| here.contains(vm));
         self.mute.retain(|vm| here.contains(vm));
         self.late.retain(|vm| here.contains(vm));
+        forgotten
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
@@ -418,7 +459,8 @@ impl Keeper {
             Err(MachineError::Unsupported(_)) if lever == Lever::Nodes => return None,
             current => current.ok(),
         };
-        if current.as_ref().is_some_and(|current| !is_ours(&entry, current)) {
+        let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);
+        if current.as_ref().is_some_and(no_more) {
             return None; // As it was, or somebody else's.
         }
         let now = current.map_or("not known yet".into(), |current| current.to_string());

@@ -1,10 +1,13 @@
 //! Metrics in Prometheus' text format, over a listener that knows one page.
 //!
-//! Source: Prometheus, "Exposition formats", text-based. One client at a time is served, and gets two seconds.
+//! Source: Prometheus, "Exposition formats", text-based. Some clients at a time are served, and each gets two seconds to ask and two
+//! to hear.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -12,8 +15,8 @@ use anyhow::{Context as _, Result};
 use super::status::{Board, Status, VmStatus};
 
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Zero would be for ever.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// Clients at a time; who comes then is sent away.
+const CLIENTS: usize = 16;
 /// Longest request that is read.
 const REQUEST: usize = 4096;
 
@@ -25,36 +28,90 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
     let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     let bound = listener.local_addr()?;
     let board = board.clone();
+    let clients = Arc::new(AtomicUsize::new(0));
     let answer = move || {
         for stream in listener.incoming().flatten() {
-            let _ = reply(stream, &board);
+            let client = Client(clients.clone());
+            if client.0.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
+                continue;
+            }
+            let board = board.clone();
+            let serve = move || {
+                let _client = client;
+                let _ = reply(stream, &board);
+            };
+            // Without a thread the stream is closed.
+            let _ = std::thread::Builder::new().name("metrics client".into()).spawn(serve);
         }
     };
     std::thread::Builder::new().name("metrics".into()).spawn(answer).context("no thread for the metrics")?;
     Ok(bound)
 }
 
-fn reply(mut stream: TcpStream, board: &Board) -> std::io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Counts as one as long as it is there.
+struct Client(Arc<AtomicUsize>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn reply(mut stream: TcpStream, board: &Board) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut request = Vec::new();
     let mut buffer = [0; 512];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST {
         // Of all of it, not of each piece: nobody may keep the others waiting by being slow.
-        stream.set_read_timeout(Some(until.saturating_duration_since(Instant::now()).max(SHORTEST)))?;
+        stream.set_read_timeout(Some(left(until)))?;
         match stream.read(&mut buffer)? {
             0 => break,
             n => request.extend_from_slice(&buffer[..n]),
         }
     }
-    let known = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
-    let (status, body) =
-        if known { ("200 OK", text(&board.lock())) } else { ("404 Not Found", "see /metrics\n".into()) };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+    let line =
+        String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
+    let (method, target) = line.split_once(' ').unwrap_or_default();
+    let path = target.split([' ', '?']).next().unwrap_or_default();
+    let (status, body) = match (method, path) {
+        ("GET" | "HEAD", "/metrics" | "/") => ("200 OK", text(&board.lock())),
+        (_, "/metrics" | "/") => ("405 Method Not Allowed", "GET or HEAD\n".into()),
+        _ => ("404 Not Found", "see /metrics\n".into()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
-    )
+    );
+    let all = if method == "HEAD" { head } else { head + &body };
+    let limit = |left| stream.set_write_timeout(Some(left));
+    send(&stream, all.as_bytes(), Instant::now() + PATIENCE, limit)
+}
+
+/// Writes all of it within a time, of all and not of each piece; `limit` limits the next piece.
+pub(super) fn send(
+    mut to: impl Write,
+    mut bytes: &[u8],
+    until: Instant,
+    limit: impl Fn(Duration) -> io::Result<()>,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        limit(left(until))?;
+        match to.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// How long it is until then; zero would be for ever.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
 /// The metrics of a status.
@@ -170,6 +227,42 @@ mod tests {
         series.dedup();
         assert_eq!(series.len(), all, "{text}");
         assert!(series.contains(&"corefit_vm_vcpus{vm=\"web\\n\",id=\"/machine/web@7\"}"), "{text}");
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_nobody_waiting() {
+        let address = serve("127.0.0.1:0".parse().unwrap(), &Board::default()).unwrap();
+        let idle: Vec<TcpStream> = (1..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let begun = Instant::now();
+        assert!(ask(address, "GET /metrics?x=1 HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        drop(idle);
+    }
+
+    #[test]
+    fn a_head_is_told_the_length_and_nothing_else() {
+        let address = serve("127.0.0.1:0".parse().unwrap(), &Board::default()).unwrap();
+        let (get, head) = (ask(address, "GET / HTTP/1.1\r\n\r\n"), ask(address, "HEAD / HTTP/1.1\r\n\r\n"));
+        assert_eq!(get.split_once("\r\n\r\n").unwrap().0, head.trim_end());
+        assert!(ask(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    }
+
+    #[test]
+    fn who_hears_slowly_is_given_up_when_the_time_of_all_is_over() {
+        // Takes a byte at a time, each soon enough.
+        struct Slow;
+        impl Write for Slow {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                std::thread::sleep(Duration::from_millis(5));
+                Ok(1)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let until = Instant::now() + Duration::from_millis(50);
+        let sent = send(Slow, &[0; 10_000], until, |_| Ok(()));
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

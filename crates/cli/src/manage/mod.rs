@@ -19,6 +19,8 @@ pub(crate) mod keeper;
 mod keys;
 mod log;
 mod metrics;
+mod own;
+mod present;
 mod restore;
 mod status;
 mod telling;
@@ -99,7 +101,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         None => journal.map_err(|error| config.of_key(args.config.as_deref(), "state", error))?,
     };
     let keeper = journal.map(|journal| Keeper::new(journal, budget(&config.policy)));
-    let _alone = (config.apply && live).then(|| Alone::with(&machine.name())).transpose()?;
+    let _alone = (config.apply && live).then(|| Alone::with(&machine.realm())).transpose()?;
     let mut daemon = Daemon::new(args, config, machine, keeper, live).serving();
     daemon.run(&signals)
 }
@@ -110,7 +112,7 @@ impl ManageArgs {
         let mut config = Config::read(self.config.as_deref())?;
         config.apply |= self.apply;
         config.machine = self.machine.clone().or(config.machine);
-        config.state = self.state.clone().unwrap_or(config.state);
+        config.state = config::absolute(self.state.clone().unwrap_or(config.state))?;
         let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
         config.or_scenario(self.config.as_deref(), &machine)
     }

@@ -27,6 +27,9 @@ pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     state: StateArg,
+    /// Where the configuration cannot be read, look in /var/lib/corefit: for a daemon that read it when it could be
+    #[arg(long)]
+    or_default: bool,
     /// Which machine [default: the one of the journal, if it holds settings of this boot, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
@@ -37,7 +40,7 @@ pub(crate) struct RestoreArgs {
 
 /// Runs the verb.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
-    let state = args.state.dir();
+    let state = if args.or_default { args.state.dir_or_usual() } else { args.state.dir()? };
     let boot = Boot::now(true)?;
     let left = Journal::left(&state, &boot)?;
     let none = left.is_none();
@@ -59,7 +62,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     for left in (0..args.tries).rev() {
         // Anew each time: `host` may be another one when libvirtd is back, and a guest that was late is asked again.
         let mut machine = machine.open_to_act()?;
-        let _alone = Alone::with(&machine.name())?;
+        let _alone = Alone::with(&machine.realm())?;
         let waits_for = match machine.observe() {
             Ok(snapshot) if keeper.is_none() && snapshot.vms.iter().all(|vm| vm.kept.is_none()) => break,
             Ok(snapshot) => {

@@ -1,23 +1,23 @@
 //! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use corefit_core::Cpus;
 use corefit_core::decide::{Policy, Step};
 use corefit_core::machine::VmState;
+use corefit_core::{CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
-use super::Keeper;
 use super::config::StateArg;
 use super::journal::Entry;
+use super::{Keeper, metrics};
 use crate::bench::table::Table;
 use crate::lines;
 use crate::printable;
@@ -79,21 +79,32 @@ pub(crate) struct VmStatus {
 }
 
 impl VmStatus {
-    /// A VM, with what is known of it and what of it is changed. Nothing was done yet.
-    pub(crate) fn of(vm: &VmState, step: &Step, keeper: Option<&Keeper>, policy: &Policy) -> VmStatus {
+    /// A VM, with what is known of it and what of it is changed. Nothing was done yet. `offline`: pCPUs of the host.
+    pub(crate) fn of(
+        vm: &VmState,
+        step: &Step,
+        keeper: Option<&Keeper>,
+        policy: &Policy,
+        offline: &CpuSet,
+    ) -> VmStatus {
         let estimate = step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
         let granted = step.given.iter().find(|granted| granted.vm == vm.id);
         let pcpus = |number: u32| Cpus(f64::from(number));
         let of_vm = |entry: &&Entry| entry.vm == vm.id;
         let changed = keeper.iter().flat_map(|keeper| {
             keeper.entries().iter().filter(of_vm).map(|entry| {
-                let now = entry.wrote.last().map_or(String::new(), ToString::to_string);
+                let wrote = entry.wrote.last().map_or(String::new(), ToString::to_string);
+                let now = Keeper::changed_since(entry, vm, offline)
+                    .map(|now| format!("somebody changed it to {now}, corefit made it {wrote}"));
+                let now = now.unwrap_or(wrote);
                 let owed = if keeper.owes(entry) { " (pending: it could not be put back yet)" } else { "" };
                 format!("{}: {now}, before {}{owed}", entry.lever.name(vm.is_group()), entry.original)
             })
         });
         let excluded = policy.of(&vm.name).exclude == Some(true);
-        let excluded = excluded.then_some("its rule says exclude");
+        let owners = vm.wishes.as_ref().is_some_and(|wishes| wishes.exclude == Some(true));
+        let by = if owners { "its owner says exclude" } else { "its rule says exclude" };
+        let excluded = excluded.then_some(by);
         VmStatus {
             name: vm.name.clone(),
             id: vm.id.0.clone(),
@@ -178,8 +189,9 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
     let answer = move || {
         for stream in listener.incoming().flatten() {
             let text = serde_json::to_string(&*board.lock()).unwrap_or_default();
-            let _ = stream.set_write_timeout(Some(PATIENCE));
-            let _ = (&stream).write_all(text.as_bytes());
+            // Who hears slowly keeps the others waiting.
+            let limit = |left| stream.set_write_timeout(Some(left));
+            let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE / 2, limit);
         }
     };
     std::thread::Builder::new().name("status".into()).spawn(answer).context("no thread for the status")?;
@@ -198,7 +210,7 @@ pub(crate) struct StatusArgs {
 
 /// Runs the verb; exit status 1 if no daemon answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let path = socket(&args.state.dir());
+    let path = socket(&args.state.dir()?);
     let ask = || -> std::io::Result<String> {
         let stream = UnixStream::connect(&path)?;
         stream.set_read_timeout(Some(PATIENCE))?;

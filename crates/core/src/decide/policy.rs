@@ -288,6 +288,30 @@ impl Policy {
         found
     }
 
+    /// The same with what owners ask for their VMs ([`VmState::wishes`]), each thing where no rule says something of it; `None` if they
+    /// ask for nothing.
+    #[must_use]
+    pub fn with_wishes(&self, vms: &[VmState]) -> Option<Policy> {
+        let mut rules: Vec<Rule> = vms.iter().filter_map(|vm| self.wished(vm)).collect();
+        if rules.is_empty() {
+            return None;
+        }
+        // The last that says something counts.
+        rules.extend(self.vm.iter().cloned());
+        Some(Policy { vm: rules, ..self.clone() })
+    }
+
+    /// As a rule for this VM. Within the limits that others say, for of two that cannot both hold the upper one counts.
+    fn wished(&self, vm: &VmState) -> Option<Rule> {
+        let (wishes, said) = (vm.wishes.as_deref()?, self.of(&vm.name));
+        Some(Rule {
+            name: vm.name.clone(),
+            min: wishes.min.map(|min| min.min(said.max.unwrap_or(u32::MAX))),
+            max: wishes.max.map(|max| max.max(said.min.unwrap_or(0))),
+            ..wishes.clone()
+        })
+    }
+
     /// How a VM is sized. Control groups: as a rule of theirs says, not one of all names, as a smaller cpuset is a limit that
     /// nobody asked for otherwise.
     pub(super) fn sizer_of(&self, vm: &VmState) -> Sizer {
@@ -396,6 +420,31 @@ mod tests {
         assert_eq!((rule.size, rule.priority, rule.min), (Some(Sizer::Vscale), Some(1), Some(1)));
         assert_eq!(rule.exclude, Some(true));
         assert_eq!(policy.of("db"), Rule { name: "db".into(), size: Some(Sizer::Vscale), ..Rule::default() });
+    }
+
+    #[test]
+    fn what_an_owner_asks_for_counts_where_no_rule_says_something_and_within_what_rules_say() {
+        let policy: Policy = toml::from_str(
+            "size = \"vscale\"\n[[vm]]\nname = \"w*\"\nmin = 2\npriority = 1\n[[vm]]\nname = \"db\"\nmax = 3\n",
+        )
+        .unwrap();
+        let wishes: Rule =
+            toml::from_str("size = \"none\"\npriority = 9\nmin = 5\nmax = 1\nexclude = true\n").unwrap();
+        let vm = |name: &str, wishes: Option<&Rule>| VmState {
+            name: name.into(),
+            wishes: wishes.cloned().map(Box::new),
+            ..VmState::default()
+        };
+        assert_eq!(policy.with_wishes(&[vm("web", None)]), None);
+        let with = policy
+            .with_wishes(&[vm("web", Some(&wishes)), vm("db", Some(&wishes)), vm("other", None)])
+            .unwrap();
+        let web = with.of("web");
+        assert_eq!((web.size, web.exclude), (Some(Sizer::None), Some(true)));
+        assert_eq!((web.priority, web.min, web.max), (Some(1), Some(2), Some(2)), "the rule counts first");
+        let db = with.of("db");
+        assert_eq!((db.priority, db.min, db.max), (Some(9), Some(3), Some(3)));
+        assert_eq!(with.of("other"), policy.of("other"));
     }
 
     #[test]

@@ -158,6 +158,19 @@ pub trait Act: Machine {
         Ok(())
     }
 
+    /// What of a value a setting can have, where it cannot have all of it any more: a cpuset within that of the group above (v1). `None`:
+    /// all of it, or nothing.
+    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        _ = (vm, lever, value);
+        None
+    }
+
+    /// What is changed by it, whichever part of that it was opened for and by whatever name: who changes something there is to be the
+    /// only one.
+    fn realm(&self) -> String {
+        self.name()
+    }
+
     /// Who did not answer in time and is left alone for a while is asked again at once. For machines that leave nobody alone there is
     /// nothing to do.
     fn ask_again(&mut self) {}

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{CacheUse, Fixed, LeverKind};
+use crate::decide::Rule;
 use crate::entitle::WeightRule;
 use crate::topology::Cache;
 use crate::{CpuId, CpuSet, Quota, Throttled, Time, Unread, Weight, What};
@@ -145,6 +146,12 @@ pub struct VmState {
     /// Its owner asked that nothing of it be changed (libvirt: metadata of the domain, see `docs/operating.md`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hands_off: bool,
+    /// What its owner asks for it there; counts where no rule of the administrator's says something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wishes: Option<Box<Rule>>,
+    /// What its owner says there that makes no sense, and the remedy; nothing of it is changed then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unclear: Option<String>,
     /// What was kept with it by [`Act::keep`](super::Act::keep), here or on a host that it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
@@ -194,6 +201,9 @@ impl VmState {
     /// Why a lever of it cannot be moved, or is not to be; `None` if nothing is known against it.
     #[must_use]
     pub fn fixed(&self, lever: LeverKind) -> Option<&str> {
+        if let Some(why) = &self.unclear {
+            return Some(why);
+        }
         if self.hands_off {
             return Some("its owner set hands-off in its metadata");
         }

@@ -126,11 +126,30 @@ pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) 
     }
     let text = if to.is_empty() { "\n".into() } else { to.to_string() };
     put(root, &format!("{dir}/cpuset.cpus"), &text)
+        .map_err(|error| refused(root, dir, "cpuset.cpus", to, error))
 }
 
 /// Sets the nodes of a group's memory, which the kernel moves there.
 pub(crate) fn set_mems(root: &Root, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
-    put(root, &format!("{dir}/cpuset.mems"), &to.to_string())
+    let put = put(root, &format!("{dir}/cpuset.mems"), &to.to_string());
+    put.map_err(|error| refused(root, dir, "cpuset.mems", to, error))
+}
+
+/// What the group above has.
+pub(crate) fn above(root: &Root, dir: &str, file: &str) -> Option<CpuSet> {
+    let (parent, _) = dir.rsplit_once('/')?;
+    root.read(&format!("{parent}/{file}")).ok()?.trim().parse().ok()
+}
+
+/// Where the group above has less by now, so that this cannot be had any more (v1): who, and the remedy.
+fn refused(root: &Root, dir: &str, file: &str, to: &CpuSet, error: MachineError) -> MachineError {
+    match (error, above(root, dir, file)) {
+        (MachineError::Denied(why), Some(found)) if !to.is_within(&found) => MachineError::Denied(format!(
+            "{why}: the group above has only {found} by now; widen that, or write what is to stand into {dir}/{file}, which \
+             corefit takes for yours"
+        )),
+        (error, _) => error,
+    }
 }
 
 fn put(root: &Root, path: &str, text: &str) -> Result<(), MachineError> {
@@ -185,6 +204,20 @@ mod tests {
         let refused = set_limit(&root, Version::V2, "", to).unwrap_err();
         assert!(matches!(&refused, MachineError::Unsupported(why) if why.contains("5.14")), "{refused:?}");
         assert_eq!(first_line(&root, "/cpu.max"), "50000 100000");
+    }
+
+    #[test]
+    fn the_group_above_is_named_where_it_has_less_by_now() {
+        let (dir, root) = group(&[("cpuset.cpus", "0-1\n")]);
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        let denied = || MachineError::Denied("no".into());
+        let why = |to: &str| refused(&root, "/a", "cpuset.cpus", &to.parse().unwrap(), denied()).to_string();
+        assert!(
+            why("0-3").contains("has only 0-1 by now") && why("0-3").contains("/a/cpuset.cpus"),
+            "{}",
+            why("0-3")
+        );
+        assert_eq!(why("1"), "no");
     }
 
     #[test]

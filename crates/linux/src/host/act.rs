@@ -1,8 +1,8 @@
 //! What corefit can change of a control group that plays a VM: weight, quota, cpuset, the nodes of its memory, and the slices
 //! of its threads.
 
-use corefit_core::Weight;
 use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
+use corefit_core::{CpuSet, Weight};
 
 use super::{Cgroups, HostReader};
 use crate::cgroup::{files, write};
@@ -83,6 +83,24 @@ impl HostReader {
     }
 }
 
+impl HostReader {
+    /// See [`Act::fitting`].
+    fn fitting(&self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        let (_, dir) = self.tree.cpuset_dir(&self.group_of_id(vm).ok()?)?;
+        let part = |file, set: &CpuSet| {
+            let part = set.intersection(&write::above(self.root(), &dir, file)?);
+            (!part.is_empty() && part != *set).then_some(part)
+        };
+        match (lever, value) {
+            (Lever::Affinity(0), Value::Pcpus(set)) => part("cpuset.cpus", set).map(Value::Pcpus),
+            (Lever::Nodes, Value::Nodes(Some(set))) => {
+                part("cpuset.mems", set).map(|set| Value::Nodes(Some(set)))
+            }
+            _ => None,
+        }
+    }
+}
+
 fn no_cpuset() -> MachineError {
     MachineError::Unsupported("there is no cpuset controller here".into())
 }
@@ -122,6 +140,15 @@ fn no_lever(lever: Lever) -> MachineError {
 }
 
 impl Act for Cgroups {
+    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        self.reader.fitting(vm, lever, value)
+    }
+
+    /// Patterns of two may have groups in common, now or later.
+    fn realm(&self) -> String {
+        "control groups of this host".into()
+    }
+
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
         self.reader.current(vm, lever)
     }

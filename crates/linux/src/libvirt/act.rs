@@ -20,6 +20,7 @@ use super::agent_calls as agent;
 use super::api::Domain;
 use super::command::Parameter;
 use super::definition::{Definition, KEPT};
+use super::effect::{in_effect, known_as};
 use super::hand::{Until, Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
 use super::online;
@@ -30,6 +31,10 @@ use crate::slice::Slicer;
 use crate::told;
 
 impl Act for LibvirtMachine {
+    fn realm(&self) -> String {
+        format!("libvirt {}", known_as(&in_effect(self.uri())))
+    }
+
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
         if let Lever::VcpuQuota(vcpu) = lever {
             let group = self.vcpu_group(vm, vcpu)?;

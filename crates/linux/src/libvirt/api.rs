@@ -12,7 +12,7 @@ use std::sync::Once;
 use corefit_core::machine::MachineError;
 use rustix::process::geteuid;
 
-use super::sys;
+use super::{effect, sys};
 use crate::formats::xml;
 
 /// Why a call failed.
@@ -136,7 +136,7 @@ impl Connection {
     pub(super) fn open(uri: &str, access: Access, keepalive: i32) -> Result<Connection, Failure> {
         sys::load().map_err(|text| Failure { kind: Kind::Unsupported, text })?;
         prepare();
-        let uri = usual(uri, geteuid().is_root(), std::env::var_os("LIBVIRT_DEFAULT_URI").is_some());
+        let uri = usual(uri, geteuid().is_root(), effect::chosen().is_some());
         readable(uri)?;
         let name = CString::new(uri)
             .map_err(|_| Failure { kind: Kind::Malformed, text: "a URI holds no zero byte".into() })?;

@@ -195,7 +195,6 @@ pub(super) fn defined(definition: &Definition, within: &CpuSet) -> VmState {
         vcpus: vcpus.collect(),
         helpers: std::iter::once(emulator).chain(iothreads).collect(),
         memory_nodes: definition.memory_nodes.clone(),
-        hands_off: definition.hands_off,
         kept: definition.kept.clone(),
         ..VmState::default()
     }

@@ -10,14 +10,13 @@ use corefit_core::check::{self, HelperKind};
 use corefit_core::{CpuSet, Quota, Weight};
 use roxmltree::Node;
 
+use super::owner::{OWNER, Owner};
 use crate::formats::xml::{self, attribute, child, children};
 use crate::formats::{FormatError, domain};
 
 /// The channel of the guest agent.
 const AGENT: &str = "org.qemu.guest_agent.0";
 
-/// Names the owner's element in a domain's `<metadata>`; attribute `hands-off` of it.
-pub(super) const OWNER: &str = "urn:corefit:owner";
 /// Names the element with the text that [`Act::keep`](corefit_core::machine::Act::keep) keeps there.
 pub(super) const KEPT: &str = "urn:corefit:kept";
 
@@ -47,8 +46,8 @@ pub(super) struct Definition {
     pub(super) memory_stays: Option<&'static str>,
     /// Whether its guest agent is connected; `None` if it is to have none, or libvirt does not say.
     pub(super) agent: Option<bool>,
-    /// The owner asked that nothing be changed.
-    pub(super) hands_off: bool,
+    /// What its owner asks for it.
+    pub(super) owner: Owner,
     /// What was kept in its metadata.
     pub(super) kept: Option<String>,
 }
@@ -118,8 +117,7 @@ impl Definition {
         let all = child(domain, "metadata").into_iter().flat_map(|node| node.children());
         for node in all.filter(|node| node.is_element()) {
             match node.tag_name().namespace() {
-                // What is not understood is taken for yes: it was set to keep somebody off.
-                Some(OWNER) => self.hands_off = node.attribute("hands-off") != Some("no"),
+                Some(OWNER) => self.owner = Owner::read(node),
                 Some(KEPT) => self.kept = node.text().map(Into::into),
                 _ => {}
             }
@@ -253,11 +251,14 @@ mod tests {
             let xml = format!("<domain><vcpu>1</vcpu><metadata>{inner}</metadata></domain>");
             Definition::parse(&xml).unwrap()
         };
-        let owner = |value| of(&format!("<c:owner xmlns:c='{OWNER}' hands-off='{value}'/>")).hands_off;
+        let owner = |value| of(&format!("<c:owner xmlns:c='{OWNER}' hands-off='{value}'/>")).owner.hands_off;
         assert!(owner("yes") && owner("please") && !owner("no"));
-        assert!(!of("<owner xmlns='urn:another' hands-off='yes'/>").hands_off);
-        for odd in ["handsoff='yes'", "", "priority='3'"] {
-            assert!(of(&format!("<owner xmlns='{OWNER}' {odd}/>")).hands_off, "{odd:?} is not understood");
+        assert!(!of("<owner xmlns='urn:another' hands-off='yes'/>").owner.hands_off);
+        for odd in ["handsoff='yes'", ""] {
+            assert!(
+                of(&format!("<owner xmlns='{OWNER}' {odd}/>")).owner.hands_off,
+                "{odd:?} is not understood"
+            );
         }
         assert_eq!(of(&format!("<c:kept xmlns:c='{KEPT}'>{{&lt;</c:kept>")).kept.as_deref(), Some("{<"));
         assert_eq!(of("").kept, None);

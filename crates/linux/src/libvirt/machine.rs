@@ -79,6 +79,11 @@ impl LibvirtMachine {
         }
     }
 
+    /// As it was given.
+    pub(super) fn uri(&self) -> &str {
+        &self.uri
+    }
+
     /// This machine's control groups.
     pub(super) fn host(&mut self) -> Result<&HostReader, MachineError> {
         if self.host.is_none() {
@@ -365,6 +370,8 @@ fn plain(seen: &Seen, pcpus: &CpuSet) -> VmState {
     let mut vm = defined(&seen.definition, pcpus);
     vm.id = VmId(format!("{}#{}", seen.key.0, seen.key.1));
     vm.name = seen.name.clone();
+    let owner = seen.definition.owner.of(&seen.name);
+    (vm.hands_off, vm.wishes, vm.unclear) = (owner.hands_off, owner.wishes, owner.unclear);
     vm.state = if seen.runs { State::Running } else { State::Paused };
     vm
 }

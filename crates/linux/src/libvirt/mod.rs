@@ -20,12 +20,14 @@ mod asked;
 mod command;
 mod definition;
 mod documents;
+mod effect;
 mod events;
 mod guest;
 mod hand;
 mod local;
 mod machine;
 mod online;
+mod owner;
 mod pins;
 mod process;
 mod session;
@@ -38,6 +40,7 @@ use std::time::Duration;
 use corefit_core::machine::Act;
 
 pub use documents::{Documents, documents};
+pub use effect::{in_effect, known_as};
 
 /// How a libvirt host is observed.
 #[derive(Clone, Debug)]

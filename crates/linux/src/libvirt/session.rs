@@ -263,7 +263,7 @@ pub(super) fn is_local(uri: &str) -> bool {
 }
 
 /// The directory of the socket in `qemu+unix:///system?socket=/run/libvirt/libvirt-sock`.
-fn socket_dir(uri: &str) -> Option<String> {
+pub(super) fn socket_dir(uri: &str) -> Option<String> {
     let (_, query) = uri.split_once('?')?;
     let socket = query.split('&').find_map(|part| part.strip_prefix("socket="))?;
     socket.rsplit_once('/').map(|(dir, _)| dir.into())

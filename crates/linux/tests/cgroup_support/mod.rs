@@ -2,11 +2,14 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 
 /// A directory of control groups for one controller, and whether it is v2.
 pub(crate) struct Hierarchy {
@@ -148,10 +151,13 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
     panic!("not within 30 s: {what}");
 }
 
-/// One test at a time, for they would weigh against each other.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+/// One test at a time, for they would weigh against each other; also of other runs of tests, for one daemon at a time changes
+/// control groups.
+pub(crate) fn alone() -> (MutexGuard<'static, ()>, Option<File>) {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = File::create(std::env::temp_dir().join("corefit-test-groups.lock")).ok();
+    (guard, file.filter(|file| flock(file, FlockOperation::LockExclusive).is_ok()))
 }
 
 /// A heavy group, or the reason why there is none.

@@ -300,6 +300,37 @@ fn pins_of_another_host_become_those_that_this_one_has() {
 }
 
 #[test]
+fn a_setting_that_is_as_it_was_is_not_taken_over_from_a_note() {
+    let (_dir, mut story) = begun();
+    let original = story.machine.truth(1, Lever::Weight);
+    let wrote = vec![Value::Weight(Weight(200.0)), original.clone()];
+    let settings = vec![Setting { lever: Lever::Weight, original, wrote }];
+    story.machine.kept.insert(1, serde_json::to_string(&Note { corefit: 1, settings }).unwrap());
+    let snapshot = story.machine.observe().unwrap();
+    let keeper = story.keeper.as_mut().unwrap();
+    assert_eq!(keeper.adopt(&mut story.machine, &snapshot), Vec::<String>::new());
+    assert_eq!(keeper.entries(), []);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_went_back_leaves_the_note_of_its_vm_which_has_the_rest() {
+    let (_dir, mut story) = begun();
+    let before = story.machine.truth(1, Lever::Weight);
+    let plan = [
+        story.action(1, Lever::Weight, Value::Weight(Weight(200.0))),
+        story.action(1, Lever::Online, Value::Vcpus(CpuSet::first(1))),
+    ];
+    story.step(&plan, None);
+    assert!(story.machine.kept[&1].contains("weight") && story.machine.kept[&1].contains("online"));
+    story.step(&[story.action(1, Lever::Weight, before)], None);
+    assert!(!story.machine.kept[&1].contains("weight") && story.machine.kept[&1].contains("online"));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
     let (_dir, mut story) = begun();
     let vcpus = |count| Value::Vcpus(CpuSet::first(count));

@@ -68,7 +68,8 @@ impl Keeper {
         asks: &dyn Fn(usize) -> bool,
     ) -> Restored {
         // Before their notes are taken back.
-        let mut restored = Restored { came: self.adopt(machine, snapshot), ..Restored::default() };
+        let (came, ended) = self.catch_up(machine, snapshot);
+        let mut restored = Restored { came, ended, ..Restored::default() };
         let names = self.undo(machine, snapshot, &|_| true, false, asks, &mut restored);
         // The look may have missed a VM that was changed, or its note.
         for vm in names.keys() {
@@ -112,6 +113,7 @@ impl Keeper {
             let (begun, budget) = (Instant::now(), self.budget);
             let asks = |_| begun.elapsed() < budget;
             self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &asks, &mut restored);
+            let vms = due.iter().map(|(vm, _)| vm.clone()).collect();
             for key in due {
                 let tried = !restored.unasked.contains(&key);
                 let last = self.released.entry(key).or_insert((now, Duration::ZERO));
@@ -119,6 +121,7 @@ impl Keeper {
                     *last = (now, (last.1 * 2).clamp(AGAIN, AGAIN_MOST));
                 }
             }
+            self.note_again(machine, &vms);
             self.take_notes_back(machine);
         }
         restored
@@ -196,13 +199,25 @@ impl Keeper {
                 continue;
             }
             entry.pending |= in_parts(entry.lever);
-            let done = machine.set(&entry.vm, entry.lever, &entry.original);
+            let mut done = machine.set(&entry.vm, entry.lever, &entry.original);
+            // As much of it as there is by now.
+            let less =
+                done.as_ref().err().and_then(|_| machine.fitting(&entry.vm, entry.lever, &entry.original));
+            if let Some(less) = &less {
+                done = machine.set(&entry.vm, entry.lever, less);
+            }
             reach("restored");
             let read = machine.current(&entry.vm, entry.lever);
             missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
             match (done, read) {
                 (Err(_), _) if may_come(&entry, &entries) => entries.push_back(entry),
                 (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
+                (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
+                    let was = &entry.original;
+                    restored.stand.push(format!(
+                        "{place}: is {read}, was {was}: the group above has no more of it by now"
+                    ));
+                }
                 (done, Ok(read)) => {
                     // A guest that cannot let a vCPU go now may do so later.
                     let may_yet = !matches!(done, Err(MachineError::Denied(_)));

@@ -1,0 +1,34 @@
+//! Texts that people give: a scenario, a configuration.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use corefit_linux::formats::MAX_BYTES;
+
+/// The text of a file that is to be of some `kind`; `missing` says what to do where there is none.
+///
+/// # Errors
+/// If it cannot be read; the error says what to do.
+pub(crate) fn of(file: &Path, kind: &str, missing: &str) -> Result<String> {
+    let name = file.display();
+    File::open(file).and_then(read).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!("{name}: no such file; {missing}"),
+        ErrorKind::IsADirectory => anyhow!("{name}: is a directory; give a {kind}, a file in TOML"),
+        ErrorKind::FileTooLarge => anyhow!("{name}: {error}; no {kind} is"),
+        ErrorKind::InvalidData => anyhow!("{name}: {error}; give a {kind}, a file in TOML"),
+        _ => anyhow!("{name}: cannot be read: {error}"),
+    })
+}
+
+/// All of it, as far as that is a text of a size that texts have.
+pub(crate) fn read(from: impl Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let text = format!("larger than {} MiB", MAX_BYTES >> 20);
+        return Err(io::Error::new(ErrorKind::FileTooLarge, text));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is no text"))
+}
