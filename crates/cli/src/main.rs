@@ -83,11 +83,13 @@ fn main() -> ExitCode {
         Verb::Reproduce(args) => reproduce::run(&args),
         Verb::Bench(args) => bench::run(&args),
     };
-    result.unwrap_or_else(|error| {
+    let code = result.unwrap_or_else(|error| {
         let lines: Vec<String> = format!("{error:#}").lines().map(printable::text).collect();
         tell!("corefit: {}", lines.join("\n"));
         status(&error)
-    })
+    });
+    corefit_linux::libvirt::end();
+    code
 }
 
 /// As a shell ends: 126 or 127 if there is no such program, 128 and its number after a signal; else 2.

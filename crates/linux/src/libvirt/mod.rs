@@ -41,6 +41,7 @@ use corefit_core::machine::Act;
 
 pub use documents::{Documents, documents};
 pub use effect::{in_effect, known_as};
+pub use sys::end;
 
 /// How a libvirt host is observed.
 #[derive(Clone, Debug)]
