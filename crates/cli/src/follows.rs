@@ -35,7 +35,8 @@ pub(crate) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
         let same = |other: &Finding| other.rule == finding.rule && other.cure == finding.cure;
         before.iter().any(|other| other.vm == finding.vm && same(other))
     };
-    let new = after.iter().filter(|finding| many(&after, finding) > many(&before, finding) || !cured(finding));
+    let new =
+        after.iter().filter(|finding| many(&after, finding) > many(&before, finding) || !cured(finding));
     let new = new.filter(|finding| !known(finding)).map(|finding| Follows {
         vm: finding.vm.clone(),
         rule: finding.rule,

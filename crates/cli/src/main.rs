@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use bench::interrupt::Interrupted;
 use clap::{Parser, Subcommand};
 use corefit_linux::launch::{FindError, LaunchError};
+use manage::Passing;
 
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -92,10 +93,11 @@ fn main() -> ExitCode {
     code
 }
 
-/// As a shell ends: 126 or 127 if there is no such program, 128 and its number after a signal; else 2.
+/// As a shell ends: 126 or 127 if there is no such program, 128 and its number after a signal; 1 if it may pass by itself; else 2.
 fn status(error: &anyhow::Error) -> ExitCode {
     let unfound = error.downcast_ref::<FindError>().map(FindError::exit_code);
     let unstarted = error.downcast_ref::<LaunchError>().map(LaunchError::exit_code);
     let interrupted = error.downcast_ref::<Interrupted>().map(Interrupted::exit_code);
-    ExitCode::from(unfound.or(unstarted).or(interrupted).unwrap_or(2))
+    let passing = error.downcast_ref::<Passing>().map(|_| 1);
+    ExitCode::from(unfound.or(unstarted).or(interrupted).or(passing).unwrap_or(2))
 }

@@ -13,7 +13,7 @@ use corefit_linux::formats::MAX_BYTES;
 /// If it cannot be read; the error says what to do.
 pub(crate) fn of(file: &Path, kind: &str, missing: &str) -> Result<String> {
     let name = file.display();
-    File::open(file).and_then(read).map_err(|error| match error.kind() {
+    File::open(file).and_then(|file| read(file, MAX_BYTES)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow!("{name}: no such file; {missing}"),
         ErrorKind::IsADirectory => anyhow!("{name}: is a directory; give a {kind}, a file in TOML"),
         ErrorKind::FileTooLarge => anyhow!("{name}: {error}; no {kind} is"),
@@ -22,12 +22,12 @@ pub(crate) fn of(file: &Path, kind: &str, missing: &str) -> Result<String> {
     })
 }
 
-/// All of it, as far as that is a text of a size that texts have.
-pub(crate) fn read(from: impl Read) -> io::Result<String> {
+/// All of it, as far as that is a text of at most so many bytes.
+pub(crate) fn read(from: impl Read, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        let text = format!("larger than {} MiB", MAX_BYTES >> 20);
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let text = format!("larger than {} MiB", most >> 20);
         return Err(io::Error::new(ErrorKind::FileTooLarge, text));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is no text"))

@@ -100,7 +100,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
 
     // A second one is refused.
     let mut second = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
-    assert_eq!(second.wait().code(), Some(2));
+    assert_eq!(second.wait().code(), Some(1));
     assert!(second.log().contains("another corefit"), "{}", second.log());
 
     // So is one with another directory.
@@ -110,7 +110,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     let restore = corefit(&["restore", "--machine", &machine, "--state", elsewhere]);
     let manage = corefit(&["manage", "--apply", "--machine", &machine, "--state", elsewhere]);
     for refused in [restore, manage] {
-        assert_eq!(refused.status.code(), Some(2));
+        assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("another corefit"), "{refused:?}");
     }
 

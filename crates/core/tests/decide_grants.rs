@@ -232,3 +232,23 @@ fn what_one_cannot_use_is_granted_to_others() {
         assert_eq!(granted(capped), (2, 6), "{arbitrate:?}");
     }
 }
+
+/// One that is left alone uses now a little more than half a pCPU, now a little less: the last to come loses one, after the dwell.
+#[test]
+fn what_others_use_takes_pcpus_after_the_dwell() {
+    let odd = |_| if BUSY.get() { 0.6 } else { 0.4 };
+    let busy = |name| vm(name, 8, None, f64::from);
+    let mut toy = Toy::new(8, vec![busy("a"), busy("b"), vm("odd", 1, None, odd)]);
+    let left_alone = Rule { name: "odd".into(), exclude: Some(true), ..Rule::default() };
+    let policy =
+        Policy { size: Sizer::None, arbitrate: Arbiter::Fcfs, vm: vec![left_alone], ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 20);
+    let mut actions = 0;
+    for second in 0..20 {
+        BUSY.set(second % 2 == 0);
+        actions += toy.rule(&mut controller, 1);
+    }
+    BUSY.set(true);
+    assert!(actions <= 6, "{actions} changes in 20 s, not one a second");
+}

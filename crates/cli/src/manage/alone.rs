@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 
+use super::Passing;
 use super::journal::checksum;
 
 /// Where root's are. Others may look who is there, but open nothing.
@@ -70,8 +71,10 @@ impl Alone {
     }
 }
 
-fn taken(machine: &str) -> String {
-    format!("{machine}: another corefit is at work there, with another directory; end that one first")
+fn taken(machine: &str) -> Passing {
+    Passing(format!(
+        "{machine}: another corefit is at work there, with another directory; end that one first"
+    ))
 }
 
 fn file(dir: &Path, machine: &str) -> PathBuf {

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::boot::Boot;
 use super::failpoint::reach;
-use super::own;
+use super::{Passing, own};
 use crate::text_file;
 
 /// Begins the first line.
@@ -57,6 +57,9 @@ struct Content {
     entries: Vec<Entry>,
 }
 
+/// The longest journal that is read, bytes; one entry is some 700.
+const LARGEST: u64 = 256 << 20;
+
 /// A directory with a journal, held by this process alone.
 pub(crate) struct Journal {
     dir: PathBuf,
@@ -90,8 +93,8 @@ impl Content {
         if let (true, Some(was), Some(is)) = (another, &found.uri, &self.uri) {
             bail!(
                 "{}: holds settings of the libvirt at {was}, but {:?} is the one at {is} now (LIBVIRT_DEFAULT_URI, or \
-                 uri_default of libvirt.conf); nothing is changed. Put them back first: `corefit restore --state {dir} \
-                 --machine libvirt:{was}`",
+                 uri_default of libvirt.conf); nothing is changed. Put them back first: `corefit restore --state '{dir}' \
+                 --machine 'libvirt:{was}'`",
                 file.display(),
                 self.machine
             );
@@ -194,10 +197,14 @@ fn uri(machine: &str) -> Option<String> {
 }
 
 pub(super) fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
-    anyhow!(
+    let text = format!(
         "{}: cannot be written, so nothing is changed: {error}; another directory for the journal: --state, or state in the configuration",
         path.display()
-    )
+    );
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Passing(text).into(),
+        _ => anyhow!(text),
+    }
 }
 
 fn file(dir: &Path) -> PathBuf {
@@ -213,10 +220,10 @@ fn lock(dir: &Path) -> Result<File> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let who = fs::read_to_string(&path).unwrap_or_default();
             let who = who.trim();
-            bail!(
-                "{}: another corefit (process {who}) is at work with it; end that one first",
-                dir.display()
-            );
+            let dir = dir.display();
+            bail!(Passing(format!(
+                "{dir}: another corefit (process {who}) is at work with it; end that one first"
+            )));
         }
         Err(error) => bail!("{}: {error}", path.display()),
     }
@@ -235,14 +242,15 @@ fn read(dir: &Path) -> Result<Option<Content>> {
             path.display()
         )
     };
-    let text = match own::open(&path, File::options().read(true)).and_then(text_file::read) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if [ErrorKind::InvalidData, ErrorKind::FileTooLarge].contains(&error.kind()) => {
-            return Err(damaged(error.to_string()));
-        }
-        Err(error) => bail!("{}: {error}; nothing is changed", path.display()),
-    };
+    let text =
+        match own::open(&path, File::options().read(true)).and_then(|file| text_file::read(file, LARGEST)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if [ErrorKind::InvalidData, ErrorKind::FileTooLarge].contains(&error.kind()) => {
+                return Err(damaged(error.to_string()));
+            }
+            Err(error) => bail!("{}: {error}; nothing is changed", path.display()),
+        };
     parse(&text).map(Some).map_err(damaged)
 }
 
@@ -357,8 +365,8 @@ mod tests {
             assert!(refused(&state, "host").contains("nothing is changed"), "{name}");
             fs::remove_file(state.join(name)).unwrap();
         }
-        fs::write(state.join("journal"), vec![b'x'; (32 << 20) + 1]).unwrap();
-        assert!(refused(&state, "host").contains("damaged (larger than 32 MiB)"));
+        File::create(state.join("journal")).unwrap().set_len(LARGEST + 1).unwrap();
+        assert!(refused(&state, "host").contains("damaged (larger than 256 MiB)"));
     }
 
     #[test]

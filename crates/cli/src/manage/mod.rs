@@ -47,6 +47,11 @@ pub(crate) use restore::{RestoreArgs, run as restore};
 pub(crate) use status::{StatusArgs, run as status};
 pub(crate) use telling::Telling;
 
+/// An error that may pass by itself, as another that is at work does: exit status 1, after which systemd starts it again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Passing(String);
+
 /// Keep each VM at what it can use: the daemon
 ///
 /// Looks at a host again and again, decides, and with --apply changes, as far as the configuration wants it: vCPUs

@@ -13,6 +13,9 @@ use super::journal::unusable;
 /// Write permission of others than the owner.
 const OTHERS: u32 = 0o022;
 
+/// Of a directory for everybody, such as /tmp.
+const STICKY: u32 = 0o1000;
+
 /// A directory of ours, made if need be, that nobody else writes to.
 ///
 /// # Errors
@@ -37,6 +40,11 @@ pub(super) fn directory(dir: &Path) -> Result<()> {
             seen.uid()
         );
     }
+    if seen.mode() & STICKY != 0 && seen.mode() & OTHERS != 0 {
+        bail!(
+            "{name}: everybody may write to it, so nothing is changed; give a directory of your own below it: --state"
+        );
+    }
     if seen.mode() & OTHERS != 0 {
         bail!(
             "{name}: others may write to it, so nothing is changed; `chmod go-w {name}`, or another directory: --state"
@@ -45,12 +53,17 @@ pub(super) fn directory(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens a regular file, not by a link; nobody is waited for.
+/// Opens a regular file, not by a link, that others can neither read nor lock; nobody is waited for.
 pub(super) fn open(path: &Path, how: &OpenOptions) -> io::Result<File> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
-    let file = how.clone().custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("is no regular file")),
+    let file = how.clone().mode(0o600).custom_flags(flags).open(path)?;
+    let seen = file.metadata()?;
+    if !seen.is_file() {
+        return Err(io::Error::other("is no regular file"));
     }
+    if seen.uid() == rustix::process::geteuid().as_raw() && seen.mode() & 0o077 != 0 {
+        // Of an earlier version; on a disk that cannot be written to it stays.
+        let _ = file.set_permissions(Permissions::from_mode(0o600));
+    }
+    Ok(file)
 }

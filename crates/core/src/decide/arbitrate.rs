@@ -165,8 +165,8 @@ impl Queue {
     }
 
     /// What everybody has still, the first to come first: what is guaranteed, then what he held. The others lose what there is no
-    /// room for any more.
-    fn keep(&mut self, requests: &[Request], room: &mut Room, hit: &mut [bool]) {
+    /// room for any more; `claimed`: for somebody wants what he is guaranteed.
+    fn keep(&mut self, requests: &[Request], room: &mut Room, claimed: bool, hit: &mut [bool]) {
         let mut order: Vec<usize> = (0..requests.len()).collect();
         order.sort_by_key(|&i| self.held.get(&requests[i].id).map(|held| held.came));
         for &i in &order {
@@ -177,7 +177,7 @@ impl Queue {
             let more = held.pcpus.saturating_sub(requests[i].sure());
             let kept = room.take(i, more);
             held.pcpus -= more - kept;
-            hit[i] |= kept < more;
+            hit[i] |= claimed && kept < more;
         }
     }
 }
@@ -187,10 +187,12 @@ impl Arbitrate for Queue {
         let before: u32 = self.held.values().map(|held| held.pcpus).sum();
         self.held.retain(|id, _| requests.iter().any(|request| request.id == *id));
         // What nobody wants any more is given back; what is guaranteed comes first.
+        let mut claimed = false;
         for request in requests {
             let came = self.turn;
             let held =
                 self.held.entry(request.id.clone()).or_insert_with(|| Held { came, ..Held::default() });
+            claimed |= held.pcpus < request.sure();
             held.pcpus = held.pcpus.clamp(request.sure(), request.wanted());
             if request.wanted() > held.pcpus && held.place.is_none() {
                 held.place = Some(self.turn);
@@ -201,7 +203,7 @@ impl Arbitrate for Queue {
         let released = after < before;
         let others = self.take_terms(requests);
         let mut hit = vec![false; requests.len()];
-        self.keep(requests, room, &mut hit);
+        self.keep(requests, room, claimed, &mut hit);
         let place = |queue: &Queue, i: usize| {
             queue.held.get(&requests[i].id).and_then(|held| held.place).unwrap_or(u64::MAX)
         };

@@ -51,6 +51,8 @@ pub struct Controller {
     /// Cpusets of control groups before they were sized.
     confined: BTreeMap<VmId, CpuSet>,
     said: BTreeSet<String>,
+    /// Rules of the policy that are what owners ask for: the first ones.
+    owners: usize,
 }
 
 /// What came out of a snapshot.
@@ -115,6 +117,7 @@ impl Controller {
             known: BTreeMap::new(),
             confined: BTreeMap::new(),
             said: BTreeSet::new(),
+            owners: 0,
         }
     }
 
@@ -131,8 +134,14 @@ impl Controller {
         self.weighing.try_again();
         self.lightening.try_again();
         self.shaping.try_again();
-        self.policy = policy;
+        (self.policy, self.owners) = (policy, 0);
         self.said.clear();
+    }
+
+    /// What owners ask for their VMs counts from now on, besides the policy that was given. Nothing else begins anew.
+    pub fn heed(&mut self, given: &Policy, vms: &[VmState]) {
+        self.policy = given.with_wishes(vms).unwrap_or_else(|| given.clone());
+        self.owners = self.policy.vm.len() - given.vm.len();
     }
 
     /// The policy in force.
@@ -163,7 +172,7 @@ impl Controller {
         let grants = self.arbitrate(&asked, &requests, &usable, &seen, &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
         let names: Vec<&str> = now.vms.iter().map(|vm| vm.name.as_str()).collect();
-        step.notes.extend(vain::notes(&self.policy, &names));
+        step.notes.extend(vain::notes(&self.policy, self.owners, &names));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());

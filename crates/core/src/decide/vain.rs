@@ -3,8 +3,8 @@
 use super::policy::matches;
 use super::{Arbiter, Forecast, Placer, Policy, Rule, Shaper, Sizer, Weigher};
 
-/// Each such key, as a note; names that no VM has are of those that are here now.
-pub(super) fn notes(policy: &Policy, here: &[&str]) -> Vec<String> {
+/// Each such key, as a note; names that no VM has are of those that are here now. The first rules are `owners`'.
+pub(super) fn notes(policy: &Policy, owners: usize, here: &[&str]) -> Vec<String> {
     let sizers = std::iter::once(Some(policy.size)).chain(policy.vm.iter().map(|rule| rule.size));
     let asks = policy.arbitrate != Arbiter::None;
     let forecasts = asks || sizers.flatten().any(|size| size == Sizer::Vscale);
@@ -20,7 +20,7 @@ pub(super) fn notes(policy: &Policy, here: &[&str]) -> Vec<String> {
     ];
     let keys =
         keys.into_iter().filter(|key| key.0).map(|(_, key, when)| format!("policy: {key} counts {when}"));
-    let rules = policy.vm.iter().enumerate().flat_map(|(number, rule)| {
+    let rules = policy.vm.iter().skip(owners).enumerate().flat_map(|(number, rule)| {
         let place = format!("policy: vm[{number}] {:?}", rule.name);
         let of_rule = of_rule(policy, rule).into_iter().map({
             let place = place.clone();
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> String {
-        notes(&toml::from_str(text).unwrap(), &["b"]).join("\n")
+        notes(&toml::from_str(text).unwrap(), 0, &["b"]).join("\n")
     }
 
     #[test]

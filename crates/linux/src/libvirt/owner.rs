@@ -19,6 +19,9 @@ pub(super) struct Owner {
     pub(super) unclear: Option<String>,
 }
 
+/// More of a key or a value is not repeated, characters.
+const LONGEST: usize = 40;
+
 impl Owner {
     /// Reads the element. What is not understood is taken for hands-off: it was set to keep somebody off.
     pub(super) fn read(node: Node<'_, '_>) -> Owner {
@@ -30,7 +33,8 @@ impl Owner {
                 _ => wish(&mut rule, key, value),
             };
             if let Err(remedy) = wrong {
-                return Owner::unclear(&format!("{key}={value:?}: {remedy}"));
+                let short = |text: &str| text.chars().take(LONGEST).collect::<String>();
+                return Owner::unclear(&format!("{}={:?}: {remedy}", short(key), short(value)));
             }
         }
         if rule.min.zip(rule.max).is_some_and(|(min, max)| min > max) {

@@ -10,11 +10,7 @@ use crate::manage::log::{Level, log};
 impl Daemon<'_> {
     /// What owners ask for their VMs counts from now on; who is to be left alone, and who is no more, is said each time.
     pub(super) fn owners(&mut self, snapshot: &Snapshot) {
-        let given = &self.config.policy;
-        let policy = given.with_wishes(&snapshot.vms).unwrap_or_else(|| given.clone());
-        if policy != *self.controller.policy() {
-            self.controller.reconfigure(policy);
-        }
+        self.controller.heed(&self.config.policy, &snapshot.vms);
         let why = |vm: &VmState| Some((vm.name.clone(), vm.fixed(LeverKind::Online)?.to_owned()));
         let owned: BTreeMap<String, String> =
             snapshot.vms.iter().filter(|vm| vm.hands_off).filter_map(why).collect();

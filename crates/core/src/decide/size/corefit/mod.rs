@@ -251,7 +251,9 @@ impl Corefit {
             && subject.rate.is_some()
             && self.counted
         {
-            let less = 1.0 - mark.value / found.mark.value.max(mark.value).max(f64::MIN_POSITIVE);
+            // Where nothing was counted, it may only be a pause.
+            let less =
+                if mark.value > 0.0 { 1.0 - mark.value / found.mark.value.max(mark.value) } else { 0.0 };
             // Work is counted in so large units that a search would tell nothing for what it may cost.
             let tells = race::telling(found.mark.value.max(mark.value)) <= allowed;
             if !tells && (allowed > 0.0 || less >= MUCH) {
