@@ -228,7 +228,8 @@ pub(super) fn load() -> Result<(), String> {
     FUNCTIONS.get_or_init(|| find().inspect(|_| leave_at_once())).as_ref().map(|_| ()).map_err(Clone::clone)
 }
 
-/// As the last thing that a process does: see [`leave_at_once`]. What libvirt registered since would come before that.
+/// To be called last: from then on this process ends without the destructors of libraries, also of what libvirt registered since it was
+/// loaded.
 pub fn end() {
     if matches!(FUNCTIONS.get(), Some(Ok(_))) {
         leave_at_once();
