@@ -26,15 +26,13 @@ pub(crate) fn follows(now: &Subject, then: &Subject) -> Vec<Follows> {
     let many = |all: &[Finding], finding: &Finding| {
         all.iter().filter(|other| other.rule == finding.rule && other.vm == finding.vm).count()
     };
-    let known = |finding: &Finding| {
-        let same = |other: &Finding| other.rule == finding.rule && other.text == finding.text;
+    let before_too = |finding: &Finding, what: fn(&Finding) -> &str| {
+        let same = |other: &Finding| other.rule == finding.rule && what(other) == what(finding);
         before.iter().any(|other| other.vm == finding.vm && same(other))
     };
+    let known = |finding: &Finding| before_too(finding, |one| &one.text);
     // Numbers in a text may be others; what is to be done then is the same.
-    let cured = |finding: &Finding| {
-        let same = |other: &Finding| other.rule == finding.rule && other.cure == finding.cure;
-        before.iter().any(|other| other.vm == finding.vm && same(other))
-    };
+    let cured = |finding: &Finding| before_too(finding, |one| &one.cure);
     let new =
         after.iter().filter(|finding| many(&after, finding) > many(&before, finding) || !cured(finding));
     let new = new.filter(|finding| !known(finding)).map(|finding| Follows {
