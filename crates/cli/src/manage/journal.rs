@@ -86,11 +86,10 @@ impl Content {
         let (file, dir) = (file(dir), dir.display());
         let known = |uri: &Option<String>| uri.as_deref().map(known_as);
         let (was, is) = (known(&found.uri), known(&self.uri));
-        let another = was.is_some() && is.is_some() && was != is;
         if found.entries.is_empty() || (was.is_some() && was == is) {
             return Ok(());
         }
-        if let (true, Some(was), Some(is)) = (another, &found.uri, &self.uri) {
+        if let (Some(was), Some(is)) = (&found.uri, &self.uri) {
             bail!(
                 "{}: holds settings of the libvirt at {was}, but {:?} is the one at {is} now (LIBVIRT_DEFAULT_URI, or \
                  uri_default of libvirt.conf); nothing is changed. Put them back first: `corefit restore --state '{dir}' \
