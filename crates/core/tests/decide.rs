@@ -8,7 +8,7 @@ use corefit_core::decide::{Arbiter, Controller, Outcome, Placer, Policy, Rule, S
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, Value, VmId};
 use corefit_core::{CpuId, CpuSet, Weight};
 
-use decide_support::{Toy, four, vm, with};
+use decide_support::{Toy, ToyVm, four, vm, with};
 
 #[test]
 fn a_first_look_has_no_plan_and_a_host_without_change_none_later() {
@@ -53,6 +53,60 @@ fn who_cannot_shrink_is_said_once_and_left_alone() {
     }
     notes.sort();
     assert_eq!(notes, ["a: keeps its vCPUs: no agent answers", "b: left alone, as its rule says"]);
+}
+
+/// A VM whose vCPUs may use these pCPUs, one set after the other.
+fn lying_on(name: &str, sets: &[(&str, usize)]) -> ToyVm {
+    let mut one = vm(name, sets.iter().map(|(_, count)| count).sum(), None, four);
+    let sets = sets.iter().flat_map(|&(set, count)| std::iter::repeat_n(set, count));
+    for (vcpu, set) in one.state.vcpus.iter_mut().zip(sets) {
+        vcpu.affinity = Some(set.parse().unwrap());
+    }
+    one
+}
+
+#[test]
+fn who_lies_on_two_nodes_by_halves_stays_on_both() {
+    let halves = [("0-3", 8), ("4-7", 8)];
+    let mut toy = Toy::new(8, vec![lying_on("a", &halves), lying_on("b", &halves)]);
+    let mut controller = with(Sizer::VcpuBal);
+    toy.rule(&mut controller, 10);
+    let online = |toy: &Toy, vm: usize| toy.vms[vm].state.online().to_string();
+    assert_eq!([online(&toy, 0), online(&toy, 1)], ["0-1,8-9", "0-1,8-9"]);
+    toy.vms[1].state.weight = Some(Weight(512.0));
+    toy.rule(&mut controller, 10);
+    assert_eq!([online(&toy, 0), online(&toy, 1)], ["0-2,8-10", "0-1,8"], "8 x 2/3 and 8 x 1/3, rounded up");
+    // Beside who has one node for himself the other one is better.
+    let mut toy = Toy::new(8, vec![lying_on("a", &halves), lying_on("b", &[("0-3", 8)])]);
+    toy.rule(&mut with(Sizer::VcpuBal), 10);
+    assert_eq!(online(&toy, 0), "0,8-10");
+}
+
+#[test]
+fn who_is_pinned_vcpu_by_vcpu_keeps_all_unless_somebody_places_it() {
+    let pins = [("0", 1), ("1", 1), ("2", 1), ("3", 1)];
+    let vms = || vec![lying_on("a", &pins), lying_on("b", &pins)];
+    let mut toy = Toy::new(4, vms());
+    let mut controller = with(Sizer::VcpuBal);
+    let mut notes = vec![];
+    for _ in 0..10 {
+        let step = controller.step(&toy.observe()).unwrap();
+        notes.extend(step.notes.iter().cloned());
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    assert_eq!((toy.online(0), toy.online(1), notes.len()), (4, 4, 2), "{notes:?}");
+    assert!(notes[0].starts_with("a: keeps its vCPUs: its vCPUs are pinned to a pCPU each"), "{notes:?}");
+    let policy = Policy { size: Sizer::VcpuBal, place: Placer::Corefit, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    let mut toy = Toy::new(4, vms());
+    let sizes = |plan: &corefit_core::decide::Plan| plan.actions.iter().any(|a| a.lever == Lever::Online);
+    let sized = (0..10).any(|_| {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.pass(Duration::from_secs(1));
+        sizes(&step.plan)
+    });
+    assert!(sized, "its pins are ours");
 }
 
 #[test]

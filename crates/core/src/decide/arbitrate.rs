@@ -139,8 +139,8 @@ impl Queue {
         others
     }
 
-    /// Takes what is missing from those that are less important, the least important first, never below what is
-    /// guaranteed. Returns what was taken.
+    /// Takes what is missing from those that are less important, the least important first, of equal ones the last to come, never
+    /// below what is guaranteed. Returns what was taken.
     fn preempt(
         &mut self,
         missing: u32,
@@ -151,7 +151,8 @@ impl Queue {
     ) -> u32 {
         let than = requests[by].priority;
         let mut lower: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].priority < than).collect();
-        lower.sort_by_key(|&i| (requests[i].priority, i));
+        let came = |i: usize| self.held.get(&requests[i].id).map(|held| held.came);
+        lower.sort_by_key(|&i| (requests[i].priority, std::cmp::Reverse(came(i))));
         let mut taken = 0;
         for i in lower {
             let Some(held) = self.held.get_mut(&requests[i].id) else { continue };
@@ -341,6 +342,15 @@ mod tests {
         let grants = grant(&mut queue, &[ask("a", 4, 1), ask("b", 4, 0), ask("c", 4, 0)], 6, at(1));
         assert_eq!(pcpus(&grants), [4, 1, 1]);
         assert!(grants[1].preempted && !grants[0].preempted);
+    }
+
+    #[test]
+    fn of_equally_important_ones_the_last_to_come_gives_way_first() {
+        let mut queue = Queue::new(true);
+        grant(&mut queue, &[ask("a", 1, 1), ask("b", 2, 0)], 6, at(0));
+        grant(&mut queue, &[ask("a", 1, 1), ask("b", 2, 0), ask("c", 3, 0)], 6, at(1));
+        let later = grant(&mut queue, &[ask("b", 2, 0), ask("c", 3, 0), ask("a", 3, 1)], 6, at(2));
+        assert_eq!(pcpus(&later), [2, 1, 3], "c came last");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) struct Asked {
     pub(super) online: CpuSet,
     /// Of a control group that is sized.
     pub(super) width: Option<Width>,
+    /// Of a VM whose vCPUs may not all use the same pCPUs: those that stay longest first.
+    pub(super) order: Option<Vec<u32>>,
     /// Its rule's, in vCPUs.
     pub(super) least: u32,
     pub(super) most: u32,
@@ -78,18 +80,15 @@ impl Asked {
     }
 }
 
-/// The change of the set of vCPUs: the highest numbers go first, the lowest come first, number 0 stays.
+/// The change of the set of vCPUs: those that stay longest come first and go last.
 pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
     let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
-    let count = choice.count as usize;
-    let offline = CpuSet::first(all).difference(&asked.online);
-    let to: CpuSet = if count <= asked.online.len() {
-        asked.online.iter().take(count.max(1)).collect()
-    } else {
-        let mut wanted: Vec<CpuId> = asked.online.iter().collect();
-        wanted.extend(offline.iter().take(count - asked.online.len()));
-        wanted.into_iter().collect()
-    };
+    let count = choice.count.max(1) as usize;
+    let order: Vec<u32> = asked.order.clone().unwrap_or_else(|| (0..all).collect());
+    // Nobody is changed for another.
+    let (online, offline): (Vec<CpuId>, Vec<CpuId>) =
+        order.into_iter().map(CpuId).partition(|cpu| asked.online.contains(*cpu));
+    let to: CpuSet = online.into_iter().chain(offline).take(count).collect();
     (to != asked.online).then(|| Action {
         vm: vm.seen.id.clone(),
         name: vm.seen.name.clone(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
 use super::asked::{Asked, action, cpuset};
+use super::calm::Calm;
 use super::counted::Counted;
 use super::cpusets::{Crowd, Width};
 use super::demand::{Cut, Predict, monitor, predictor, tells_all};
@@ -16,7 +17,7 @@ use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Choice, Races, Size, Subject, sizer};
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis, vain};
+use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis, stays, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
@@ -86,6 +87,7 @@ pub(super) struct Known {
     changed: Option<Time>,
     /// Since when fewer were wanted.
     fewer: Option<Time>,
+    calm: Calm,
     /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
     pub(super) preempted: bool,
     /// How often it has starved, and whether it does.
@@ -134,6 +136,7 @@ impl Controller {
         self.weighing.try_again();
         self.lightening.try_again();
         self.shaping.try_again();
+        self.slicing.try_again();
         (self.policy, self.owners) = (policy, 0);
         self.said.clear();
     }
@@ -285,6 +288,7 @@ impl Controller {
                 trying: false,
                 changed: None,
                 fewer: None,
+                calm: Calm::default(),
                 preempted: false,
                 starved: (0, false),
                 not_before: Time(0),
@@ -306,7 +310,9 @@ impl Controller {
             let refused =
                 known.refused.then_some("its machine refused to change them, or somebody else changed them");
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
-            let stays = vm.seen.fixed(lever).or(refused);
+            let sized = name != Sizer::None || self.arbiter.is_some();
+            let pinned = if sized { stays::pinned(policy, vm) } else { None };
+            let stays = vm.seen.fixed(lever).or(refused).or(pinned);
             if let Some(reason) = stays {
                 step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
@@ -334,6 +340,7 @@ impl Controller {
                 sizable,
                 online,
                 width,
+                order: if sizable { stays::order(policy, seen, number) } else { None },
                 least,
                 most,
                 useful: 0,
@@ -443,8 +450,10 @@ impl Controller {
         let entitled =
             |asked: &Asked, crowd: Option<&Crowd>, known: &RefCell<BTreeMap<_, _>>, online: u32| {
                 let cpuset = || Some(crowd?.pick(asked.number, asked.width.as_ref()?, online as usize));
-                let with =
-                    || hypothesis::with(seen, asked.number, online, cpuset(), &mut scratch.borrow_mut());
+                let order = asked.order.as_deref();
+                let with = || {
+                    hypothesis::with(seen, asked.number, online, order, cpuset(), &mut scratch.borrow_mut())
+                };
                 *known.borrow_mut().entry(online).or_insert_with(with)
             };
         let mut subjects = Vec::new();
@@ -503,11 +512,19 @@ impl Known {
         }
         if choice.count < subject.online {
             let since = *self.fewer.get_or_insert(subject.at);
-            if subject.at.since(since) < policy.dwell() {
+            // What an arbiter takes others wait for.
+            let dwell =
+                if subject.granted.is_some() { policy.dwell() } else { self.calm.dwell(policy, subject.at) };
+            if subject.at.since(since) < dwell {
                 return false;
             }
         }
-        self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms))
+        let due =
+            self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
+        if due {
+            self.calm.changes(choice.count < subject.online, policy, subject.at);
+        }
+        due
     }
 }
 

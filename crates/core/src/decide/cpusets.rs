@@ -262,7 +262,7 @@ mod tests {
         let with = |list: &str| {
             let set: CpuSet = list.parse().unwrap();
             let many = u32::try_from(set.len()).unwrap();
-            crate::decide::hypothesis::with(&seen, 0, many, Some(set), &mut None).unwrap()
+            crate::decide::hypothesis::with(&seen, 0, many, None, Some(set), &mut None).unwrap()
         };
         assert!(
             (with("0-3") - 4.0).abs() < 1e-6 && (with("0-7") - 8.0).abs() < 1e-6,

@@ -46,7 +46,9 @@ impl Controller {
             grant.pcpus = grant.pcpus.max(asked.floor(weighs));
         }
         let pcpus = usable.len();
-        let named = asked.iter().filter(|asked| asked.rule.min.is_some() || asked.rule.guaranteed.is_some());
+        // Where weights see to it the vCPU that each keeps is a pCPU that it is guaranteed.
+        let named = |asked: &&Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
+        let named = asked.iter().filter(named);
         let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
         if guaranteed > count(pcpus) {
             let guaranteed = Cpus(guaranteed);
@@ -137,6 +139,7 @@ impl Controller {
             pcpus: grant.pcpus,
             short: request.wanted() > grant.pcpus,
             guaranteed: asked.guaranteed(true),
+            priority: request.priority,
             vcpus: if asked.sizable {
                 grant.pcpus.max(asked.least)
             } else {

@@ -31,18 +31,24 @@ pub(super) fn available(seen: &HostEstimate, groups: &BTreeMap<usize, CpuSet>) -
 
 /// What a VM would be entitled to with so many vCPUs online, a control group with this cpuset, by the host's own rule. A
 /// division of the whole host, each time but where it has those online now.
-/// `scratch`: a copy of the host, made at the first call and left as it was.
+/// `order`: of its vCPUs, the first of which are online; `None`: by number. `scratch`: a copy of the host, made at the first call and left
+/// as it was.
 pub(super) fn with(
     seen: &HostEstimate,
     number: usize,
     online: u32,
+    order: Option<&[u32]>,
     group: Option<CpuSet>,
     scratch: &mut Option<Host>,
 ) -> Option<f64> {
     let vcpus = &seen.vms[number].seen.vcpus;
+    let stays = |v: u32| match order {
+        Some(order) => order.iter().take(online as usize).any(|first| *first == v),
+        None => v < online,
+    };
     let now = match &group {
         Some(set) => vcpus.first().is_some_and(|vcpu| vcpu.affinity.as_ref() == Some(set)),
-        None => (0..).zip(vcpus).all(|(v, vcpu)| vcpu.online == (v < online)),
+        None => (0..).zip(vcpus).all(|(v, vcpu)| vcpu.online == stays(v)),
     };
     if let Some(division) = seen.division.as_ref().filter(|_| now) {
         return Some(division.cpus(number).0);
@@ -58,7 +64,7 @@ pub(super) fn with(
         if let Some(set) = &group {
             regroup(vm, &seen.vms[number], set);
         } else {
-            vm.vcpus.iter_mut().take(vcpus).zip(0..).for_each(|(vcpu, v)| vcpu.online = v < online);
+            vm.vcpus.iter_mut().take(vcpus).zip(0..).for_each(|(vcpu, v)| vcpu.online = stays(v));
         }
     });
     let found = entitled_of(host, number);

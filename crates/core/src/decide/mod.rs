@@ -8,6 +8,7 @@
 
 pub mod arbitrate;
 mod asked;
+mod calm;
 mod controller;
 mod counted;
 mod cpusets;
@@ -23,6 +24,7 @@ mod policy;
 pub mod room;
 pub mod shape;
 pub mod size;
+mod stays;
 mod vain;
 pub mod weigh;
 

@@ -38,14 +38,18 @@ pub(super) fn useful(vm: &VmEstimate, own: &CpuSet) -> u32 {
     u32::try_from(own.len()).unwrap_or(u32::MAX).min(whole(cap(vm.seen.quota.as_ref())))
 }
 
+/// Whether somebody chooses the pCPUs of its vCPUs.
+pub(super) fn placed(policy: &Policy, vm: &VmEstimate) -> bool {
+    policy.place != Placer::None
+        && policy.of(&vm.seen.name).exclude != Some(true)
+        && !vm.seen.is_group()
+        && vm.seen.fixed(LeverKind::Affinity).is_none()
+}
+
 /// pCPUs of these that some vCPUs of a VM may use, which for those that are placed is any but reserved ones: where they are
 /// pinned today limits nobody.
 pub(super) fn may_use(policy: &Policy, online: &CpuSet, vm: &VmEstimate) -> CpuSet {
-    let left = policy.place == Placer::None
-        || policy.of(&vm.seen.name).exclude == Some(true)
-        || vm.seen.is_group()
-        || vm.seen.fixed(LeverKind::Affinity).is_some();
-    if !left {
+    if placed(policy, vm) {
         return online.difference(&policy.reserved);
     }
     let mut all = CpuSet::default();

@@ -8,9 +8,10 @@ pub(super) fn notes(policy: &Policy, owners: usize, here: &[&str]) -> Vec<String
     let sizers = std::iter::once(Some(policy.size)).chain(policy.vm.iter().map(|rule| rule.size));
     let asks = policy.arbitrate != Arbiter::None;
     let forecasts = asks || sizers.flatten().any(|size| size == Sizer::Vscale);
-    let said = policy.demand != Forecast::default() || policy.smooth;
+    let forecast = "only where arbitrate is set, or size is \"vscale\"";
     let keys = [
-        (said && !forecasts, "demand and smooth", "only where arbitrate is set, or size is \"vscale\""),
+        (policy.demand != Forecast::default() && !forecasts, "demand", forecast),
+        (policy.smooth && !forecasts, "smooth", forecast),
         (policy.weigh == Weigher::Grants && !asks, "weigh", "only where arbitrate is set"),
         (
             !policy.reserved.is_empty() && policy.place == Placer::None,
@@ -69,8 +70,7 @@ mod tests {
         let text = "smooth = true\nweigh = \"grants\"\nreserved = \"0\"\n";
         let rule = "[[vm]]\nname = \"a*\"\npriority = 1\nguaranteed = 0.5\nlatency_ms = 5\n";
         let all = of(&format!("{text}{rule}"));
-        for key in ["demand and smooth", "weigh", "reserved", "\"a*\": priority", "guaranteed", "latency_ms"]
-        {
+        for key in ["smooth", "weigh", "reserved", "\"a*\": priority", "guaranteed", "latency_ms"] {
             assert!(all.contains(&format!("{key} counts only")), "{key}: {all}");
         }
         assert!(all.contains("vm[0] \"a*\": no VM has such a name now"), "{all}");

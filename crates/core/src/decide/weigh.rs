@@ -19,6 +19,8 @@ use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, Value, 
 use crate::share::count;
 use crate::{CpuSet, Time, Weight};
 
+/// Of what is guaranteed to who gives way to more important ones he keeps this part. Ours.
+const LITTLE: f64 = 0.1;
 /// The least weight, of Linux and of what libvirt takes.
 const LEAST: f64 = 2.0;
 /// The greatest that every kernel takes (control groups v2), for VMs that did not weigh more before.
@@ -35,6 +37,8 @@ pub struct Granted {
     pub short: bool,
     /// pCPUs that it gets in any case, as a part of one too.
     pub guaranteed: f64,
+    /// Larger is more important.
+    pub priority: i32,
     /// vCPUs that it has online once it is sized.
     pub vcpus: u32,
 }
@@ -215,13 +219,29 @@ fn contended(seen: &HostEstimate, granted: &[Granted], usable: &CpuSet, policy: 
 /// What each VM's part is, in pCPUs.
 fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, (Granted, f64)> {
     let beyond = |granted: &Granted| (f64::from(granted.pcpus) - granted.guaranteed).max(0.0);
-    let guaranteed: f64 = granted.iter().map(|granted| granted.guaranteed).sum();
+    let sure = guarantees(granted, count(pcpus));
+    let guaranteed: f64 = sure.iter().sum();
     let wanted: f64 = granted.iter().map(beyond).sum();
     let left = (count(pcpus) - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
     let id = |granted: &Granted| seen.vms[granted.number].seen.id.clone();
-    let part = |granted: &Granted| granted.guaranteed + factor * beyond(granted);
-    granted.iter().map(|granted| (id(granted), (*granted, part(granted)))).collect()
+    let part = |granted: &Granted, sure: f64| sure + factor * beyond(granted);
+    granted.iter().zip(sure).map(|(granted, sure)| (id(granted), (*granted, part(granted, sure)))).collect()
+}
+
+/// What is guaranteed to each, as far as it fits: the more important first, equally important ones in proportion. Nobody gets nothing.
+fn guarantees(granted: &[Granted], pcpus: f64) -> Vec<f64> {
+    let mut wanted: BTreeMap<std::cmp::Reverse<i32>, f64> = BTreeMap::new();
+    for granted in granted {
+        *wanted.entry(std::cmp::Reverse(granted.priority)).or_default() += granted.guaranteed;
+    }
+    let mut left = pcpus;
+    for wanted in wanted.values_mut() {
+        let fits = if *wanted > left { left / *wanted } else { 1.0 };
+        left -= *wanted * fits;
+        *wanted = fits.max(LITTLE);
+    }
+    granted.iter().map(|g| g.guaranteed * wanted[&std::cmp::Reverse(g.priority)]).collect()
 }
 
 /// Whether two weights are the same: they are whole numbers.

@@ -110,6 +110,11 @@ impl Slicing {
         actions
     }
 
+    /// Who refused is asked again.
+    pub fn try_again(&mut self) {
+        self.vms.values_mut().for_each(|known| known.refused = false);
+    }
+
     /// What became of an action of the last step.
     pub fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever: Lever::Slice(_), to: Value::Slice(to), .. } = &outcome.action else { return };
@@ -449,6 +454,9 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(toy.second(BLOCKS, &policy), []);
         }
+        toy.slicing.try_again();
+        toy.second(BLOCKS, &policy);
+        assert_eq!(toy.second(BLOCKS, &policy).len(), 2, "another configuration was read");
         let reason = "this kernel has none".to_owned();
         toy.vm().fixed = vec![crate::machine::Fixed { lever: LeverKind::Slice, reason }];
         assert_eq!(toy.second(BLOCKS, &policy), []);

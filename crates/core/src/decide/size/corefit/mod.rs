@@ -50,6 +50,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(600);
 /// After a search that left numbers out since things were clear these are looked at after this time.
 const SOON: Duration = Duration::from_secs(120);
+/// What a search found holds for so long, or it told nothing.
+const HOLDS: Duration = Duration::from_secs(60);
 /// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Nor where nothing was counted for so long, while it was not idle: what it does now is not what was counted.
@@ -92,6 +94,8 @@ pub struct Corefit {
     checks: u32,
     checking: bool,
     not_before: Time,
+    /// When the last one was over.
+    settled: Time,
     /// When to look again though nothing changed.
     again: Time,
     /// It has to search, and may not yet.
@@ -163,6 +167,7 @@ impl Corefit {
             checks: 0,
             checking: false,
             not_before: Time(0),
+            settled: Time(0),
             again: Time(0),
             waits: false,
         }
@@ -265,8 +270,9 @@ impl Corefit {
         if allowed <= 0.0 {
             return;
         }
-        if subject.rate.is_some() && !races.is_free() {
-            if self.found.is_none() {
+        if !races.is_free() {
+            // What a VM uses beside one that is tried with other numbers says nothing of its own.
+            if subject.rate.is_some() && self.found.is_none() {
                 races.hurry();
             }
             self.waits = true;
@@ -368,8 +374,13 @@ impl Corefit {
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }
 
-    fn climb(&mut self, subject: &Subject<'_>) {
+    fn climb(&mut self, subject: &Subject<'_>, races: &Races) {
         let Mode::Climb(climb) = &mut self.mode else { return };
+        if !races.is_free() {
+            // It begins again after the race.
+            (self.mode, self.waits) = (Mode::Watch, true);
+            return;
+        }
         if subject.clamp(climb.count()) != climb.count() {
             // It may not have what is tried any more.
             self.mode = Mode::Watch;
@@ -408,8 +419,11 @@ impl Corefit {
     /// A search is over; `soon`: it left numbers out, which are looked at soon.
     fn settle(&mut self, subject: &Subject<'_>, found: Found, soon: bool) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
+        // What it found before did not hold for long: that is no change, but a search that tells nothing.
+        let hasty = self.found.is_some() && !self.checking && subject.at.since(self.settled) < HOLDS;
+        self.settled = subject.at;
         let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
-        if changed {
+        if changed && !hasty {
             (self.searches, self.checks) = (0, 0);
         } else if self.checking {
             self.checks += 1;
@@ -417,7 +431,7 @@ impl Corefit {
             self.searches += 1;
         }
         // Looking without a change says nothing of whether changes are worth a search.
-        let wait = if changed || self.checking { self.dwell } else { rest(REST, self.searches) };
+        let wait = if changed && !hasty || self.checking { self.dwell } else { rest(REST, self.searches) };
         self.not_before = subject.at + wait;
         self.again = subject.at + if soon { SOON } else { rest(AGAIN, self.checks) };
         self.found = Some(found);
@@ -455,7 +469,7 @@ impl Size for Corefit {
                     races.report(id, look);
                 }
             }
-            Mode::Climb(_) => self.climb(subject),
+            Mode::Climb(_) => self.climb(subject, races),
         }
         !matches!(self.mode, Mode::Watch)
     }

@@ -36,6 +36,8 @@ const HOPELESS: f64 = 0.35;
 /// Where one of what there is, VCPU-Bal's counts and all is worth less than this part of another, the best of them is taken, and
 /// no others are tried before long: on none of 180 simulated hosts would another have been 4 % better.
 const CLEAR: f64 = 0.5;
+/// Who uses less than this part of its own with VCPU-Bal's counts, just after the change to them, pays for what it used before.
+const PAYS: f64 = 0.5;
 /// Before looks told how units vary, their number is taken to vary as that of things that happen at any time; this counts as
 /// so many looks.
 const PRIOR: f64 = 4.0;
@@ -140,6 +142,8 @@ pub(super) struct Race {
     looked: Duration,
     /// The look that the change falls into does not count.
     settling: bool,
+    /// How long what was used before is paid for.
+    paid: Duration,
     /// On the way to more vCPUs: all are online for a moment. A vCPU that comes takes one thread of another, so threads
     /// would be spread unevenly; those of vCPUs that go are spread evenly.
     via: bool,
@@ -200,6 +204,7 @@ impl Race {
             turn: 0,
             looked: Duration::ZERO,
             settling: true,
+            paid: Duration::ZERO,
             via: false,
             lately: None,
             step: 0,
@@ -304,6 +309,9 @@ impl Race {
             }
             // Guests that do not follow: another level, or none.
             let nobody = !self.members.iter().any(follows);
+            if !nobody && self.pays(looks, over) {
+                return false;
+            }
             self.levels[turn].out |= nobody;
             return nobody && if self.stage == Stage::Proof { self.give_up() } else { self.go_on() };
         }
@@ -340,12 +348,26 @@ impl Race {
         // Were the next unit all but done: no more than that.
         let here = self.together(turn);
         let few = here.units + 1.0 < HOPELESS * units * here.seconds;
-        let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few);
-        // VCPU-Bal's counts are safe, and what all is measured by.
+        // VCPU-Bal's counts are safe, and what all is measured by: not given up by a glance.
+        let glance = self.is_bal(turn) && self.looked < FIRST && value < CLEAR * most;
+        let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few) && !glance;
         let stretched = length * STRETCH;
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
-        (hopeless || self.looked >= length && (telling || long)) && self.go_on()
+        (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
+    }
+
+    /// Whether what was used before the change is paid for now, so that this look says nothing of VCPU-Bal's counts: with a cap 16 vCPUs
+    /// use up in 0.1 s what three have in a second, and who is stopped may hold what the others wait for.
+    fn pays(&mut self, looks: &[(VmId, Look)], over: Duration) -> bool {
+        let sum = |of: fn(&Look) -> f64| looks.iter().map(|(_, look)| of(look)).sum::<f64>();
+        let starves = sum(|look| look.used) < PAYS * sum(|look| look.part);
+        let pays = self.stage != Stage::First && self.is_bal(self.turn) && starves && self.paid < FIRST;
+        (self.settling, self.paid) = (pays, if pays { self.paid + over } else { Duration::ZERO });
+        if pays {
+            self.lost += over.as_secs_f64();
+        }
+        pays
     }
 
     /// The mean of what VMs did there over what each usually does, scaled down where all together used more than their part:

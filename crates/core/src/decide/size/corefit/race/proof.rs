@@ -30,6 +30,8 @@ const VARIES: Duration = Duration::from_secs(8);
 /// It varies if the standard error of its mean is more than this part of it, or it does all but nothing of what it did.
 const UNSURE: f64 = 0.25;
 const NOTHING: f64 = 0.1;
+/// Two numbers that differ by less do the same: a phase of one thread does so with any, and the next phase may not.
+const TIE: f64 = 1.02;
 /// VCPU-Bal's counts are given up for what is better by so many standard errors.
 pub(super) const SURE: f64 = 2.0;
 /// But for what is better than this says they always are.
@@ -52,8 +54,8 @@ impl Race {
         let close = self.close(best, known);
         let next = self.rival(best, known).or_else(|| self.watch_again(best, &close));
         // Who cannot be told from VCPU-Bal's counts does not take their place.
-        let enough =
-            |level: usize| self.proven(level).is_some_and(|value| value > self.least(best, level) * known);
+        let least = |level: usize| self.least(best, level).min(1.0 / self.tie(best));
+        let enough = |level: usize| self.proven(level).is_some_and(|value| value > least(level) * known);
         let bal = (0..self.levels.len()).find(|level| self.is_bal(*level) && enough(*level));
         let end = bal.unwrap_or(best);
         let from = std::mem::replace(&mut self.turn, next.unwrap_or(end));
@@ -140,6 +142,12 @@ impl Race {
         on
     }
 
+    /// Who is not better than VCPU-Bal's counts by this factor does not take their place. What a VM uses beyond its own part others miss.
+    fn tie(&self, level: usize) -> f64 {
+        let takes = self.all(|member| &member.proofs[level]).own() < 1.0 / BETTER;
+        if takes { BETTER } else { TIE }
+    }
+
     fn watched(&self, level: usize) -> Duration {
         self.levels[level].watched
     }
@@ -163,7 +171,7 @@ impl Race {
             let chance = self.chance(best, level);
             match self.is_bal(level) {
                 true if few(&self.together(level)) => f64::INFINITY,
-                true => (value + self.unit(level)).max(value + SURE * chance * known),
+                true => (self.tie(best) * (value + self.unit(level))).max(value + SURE * chance * known),
                 false if chance > 0.0 => (value / BETTER).max(value - (BETTER - 1.0 - chance) * known),
                 false => value / BETTER,
             }

@@ -87,7 +87,7 @@ fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
         });
         assert_eq!(race.count(&one.id), Some(best));
         assert_eq!(tried, [4, 16].into());
-        assert!(race.lost < 0.3, "{}", race.lost);
+        assert!(race.lost < 1.0, "VCPU-Bal's counts for a second: {}", race.lost);
     }
 }
 
