@@ -461,7 +461,7 @@ impl HostReader {
         known.run_ns = others.unwrap_or(0).max(known.run_ns);
         g.view.others.extend(known.realtime.states(&scene, owner));
         known.counted = true;
-        let unseen = !self.sees_all && threads.is_empty() && used.is_some_and(|ns| ns > 0);
+        let unseen = !self.sees_all && threads.is_empty() && used.is_none_or(|ns| ns > 0);
         if unseen {
             known.tally.unseen();
         }
