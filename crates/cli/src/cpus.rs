@@ -11,6 +11,7 @@ use corefit_linux::{ReadError, Root, read};
 
 use crate::lines::{self, LEAST};
 use crate::printable;
+use crate::versioned::versioned;
 
 /// How long a process is watched for one report.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -31,7 +32,7 @@ const NAMED: usize = 5;
 #[derive(clap::Args)]
 pub(crate) struct CpusArgs {
     /// The process to look at [default: this one, and so whatever is started from the same shell]
-    #[arg(long, value_name = "PID", value_parser = process_number)]
+    #[arg(long, value_name = "PID", value_parser = process_number, allow_negative_numbers = true)]
     pid: Option<u32>,
     /// The process to look at, as --pid
     #[arg(value_name = "PID", value_parser = process_number, conflicts_with = "pid")]
@@ -149,7 +150,8 @@ fn show(args: &CpusArgs, report: &Report, tried: bool) -> anyhow::Result<bool> {
 }
 
 fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
-    let text = if one_line { serde_json::to_string(report) } else { serde_json::to_string_pretty(report) };
+    let report = versioned(report);
+    let text = if one_line { serde_json::to_string(&report) } else { serde_json::to_string_pretty(&report) };
     Ok(text.context("writing the report as JSON")? + "\n")
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -12,6 +11,7 @@ use corefit_core::check::{Place, Set, Subject, Vm};
 use corefit_core::decide::Policy;
 use corefit_core::machine::{HostEstimate, Snapshot, estimate};
 use corefit_core::topology::Topology;
+use corefit_linux::bytes::path;
 use corefit_linux::formats::{self, Format, MAX_BYTES};
 use corefit_linux::{Root, libvirt, topology};
 
@@ -136,7 +136,7 @@ pub(crate) fn this_machine() -> Result<Inputs> {
 
 /// Whether a directory holds a copy of a machine's `/sys`.
 fn is_tree(name: &str) -> bool {
-    Path::new(name).join("sys/devices/system/cpu").is_dir()
+    path(name).join("sys/devices/system/cpu").is_dir()
 }
 
 /// A file, or what it would hold.
@@ -145,7 +145,7 @@ fn open(name: &str) -> Result<Document> {
         let format = formats::detect(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         Ok(Document { name: name.into(), text, format })
     };
-    let mut file = match File::open(if name == "-" { "/dev/stdin" } else { name }) {
+    let mut file = match File::open(path(if name == "-" { "/dev/stdin" } else { name })) {
         Ok(file) => file,
         // "2 sockets x 8 cores" is a machine; a file of that name would have come first.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.contains(' ') => {
@@ -180,7 +180,7 @@ fn host(documents: &[Document], trees: &[&String], inputs: &mut Inputs) -> Resul
         (Some(text), _) => {
             text.format.topology(&text.text).map_err(|error| anyhow!("{}: {error}", text.name))?
         }
-        (None, [tree, ..]) => topology::read(&Root::at(Path::new(tree))).with_context(|| (*tree).clone())?,
+        (None, [tree, ..]) => topology::read(&Root::at(&path(tree))).with_context(|| (*tree).clone())?,
         (None, []) if inputs.subject.topology.is_some() => return Ok(()),
         (None, []) => {
             let text = "no file describes the host (virsh capabilities, lstopo x.xml, xl info -n): this machine is taken for it";

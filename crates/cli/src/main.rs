@@ -32,6 +32,7 @@ mod run;
 mod sim;
 mod topology;
 mod verdicts;
+mod versioned;
 
 use std::process::ExitCode;
 

@@ -1,15 +1,16 @@
 //! Names that come from anybody, for a terminal or a page: what would steer it is written out.
 
 use corefit_core::machine::Snapshot;
+use corefit_linux::bytes::byte;
 
 /// A text without control characters (a newline is `\n`) and without characters that turn the direction of
-/// writing around.
+/// writing around; a byte of a name that is no UTF-8 is as in `\xff`.
 pub(crate) fn text(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, c| {
-        if steers(c) {
-            out.extend(c.escape_default())
-        } else {
-            out.push(c)
+        match byte(c) {
+            Some(byte) => out += &format!("\\x{byte:02x}"),
+            None if steers(c) => out.extend(c.escape_default()),
+            None => out.push(c),
         }
         out
     })
@@ -21,7 +22,9 @@ pub(crate) fn markup(text: &str) -> String {
 }
 
 fn steers(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || byte(c).is_some()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The same for all names, paths and remarks of a snapshot.
@@ -55,10 +58,10 @@ mod tests {
     #[test]
     fn names_cannot_steer_a_terminal_nor_break_a_line() {
         let vm = |name: &str| VmState { name: name.into(), parent: Some(name.into()), ..VmState::default() };
-        let vms = vec![vm("plain é 表"), vm("\x1b[31mred\nvm9"), vm("\u{202e}evil")];
+        let vms = vec![vm("plain é 表"), vm("\x1b[31mred\nvm9"), vm("\u{202e}evil"), vm("b\u{10feff}x")];
         let seen = names(Snapshot { vms, notes: vec!["a\tb".into()], ..Snapshot::default() });
         let names: Vec<&str> = seen.vms.iter().map(|vm| vm.name.as_str()).collect();
-        assert_eq!(names, ["plain é 表", "\\u{1b}[31mred\\nvm9", "\\u{202e}evil"]);
+        assert_eq!(names, ["plain é 表", "\\u{1b}[31mred\\nvm9", "\\u{202e}evil", "b\\xffx"]);
         assert!(seen.vms.iter().all(|vm| vm.parent.as_ref() == Some(&vm.name)));
         assert_eq!(seen.notes, ["a\\tb"]);
     }

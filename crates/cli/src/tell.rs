@@ -1,5 +1,9 @@
 //! Lines for people. Nobody may be left to read them (a closed pipe): that is no reason to end as `println!` does.
 
+use std::io::{ErrorKind, Write as _, stderr};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
 /// A line on stderr.
 macro_rules! tell {
     ($($text:tt)*) => {{
@@ -21,4 +25,20 @@ macro_rules! answer {
     ($($text:tt)*) => {
         $crate::lines::print(&(format!($($text)*) + "\n")).map(drop)
     };
+}
+
+/// The exit status when a document that was asked for is lost.
+pub(crate) const LOST: u8 = 2;
+
+/// A document on stderr, whether it could be written: that nobody reads any more is no error.
+pub(crate) fn all(text: &str) -> bool {
+    match stderr().write_all(text.as_bytes()) {
+        Err(error) => error.kind() == ErrorKind::BrokenPipe,
+        Ok(()) => true,
+    }
+}
+
+/// How a command ends that stands in for a program: as this ended, but not well if what was asked for beside it is lost.
+pub(crate) fn ended(status: ExitStatus, lost: bool) -> ExitStatus {
+    if lost && status.success() { ExitStatus::from_raw(i32::from(LOST) << 8) } else { status }
 }

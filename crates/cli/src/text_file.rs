@@ -1,11 +1,20 @@
 //! Texts that people give: a scenario, a configuration.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use corefit_linux::bytes;
 use corefit_linux::formats::MAX_BYTES;
+
+/// Reads an argument that names a file or a control group, which may be no UTF-8; [`bytes::path`] leads back to it.
+pub(crate) fn name() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(|name: OsString| bytes::text(name.into_vec()))
+}
 
 /// The text of a file that is to be of some `kind`; `missing` says what to do where there is none.
 ///

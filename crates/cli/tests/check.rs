@@ -350,6 +350,49 @@ fn findings_can_be_left_out_by_rule() {
 }
 
 #[test]
+fn a_pin_that_cannot_be_on_a_host_with_too_few_pcpus_is_cured_by_fewer_vcpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let pin = "<domain type='kvm'><name>a</name><vcpu>4</vcpu><cputune><vcpupin vcpu='0' cpuset='99'/></cputune></domain>";
+    std::fs::write(dir.path().join("a.xml"), pin).unwrap();
+    std::fs::write(dir.path().join("a.cfg"), "name = 'a'\nvcpus = 4\ncpus = '0-9'\nmemory = 512\n").unwrap();
+    for (file, cure) in [("a.xml", "virsh setvcpus a 2 --config"), ("a.cfg", "vcpus = 2")] {
+        let document: serde_json::Value =
+            serde_json::from_slice(&corefit(dir.path(), &["check", "--json", "2 cores", file]).stdout)
+                .unwrap();
+        let findings = document["findings"].as_array().unwrap();
+        assert_eq!(findings.len(), 2, "{document}");
+        for finding in findings {
+            assert!(finding["cure"].as_str().unwrap().starts_with(cure), "{finding}");
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_name_is_no_utf_8_is_read_and_named() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let name = OsStr::from_bytes(b"a\xff.xml");
+    std::fs::write(dir.path().join(name), "<domain type='kvm'><name>a</name><vcpu>4</vcpu></domain>")
+        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+    let output = command.args(["check", "2 cores"]).arg(name).current_dir(dir.path()).output().unwrap();
+    assert!(
+        out(&output).contains("a\\xff.xml:1: warning [too-few-pcpus]"),
+        "{} {}",
+        out(&output),
+        err(&output)
+    );
+}
+
+#[test]
+fn a_picture_has_the_kind_that_its_name_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = corefit(dir.path(), &["topology", "2 cores", "--svg", "a.gif"]);
+    assert_eq!(err(&line), "corefit: a.gif: its name has to end with .svg or .png\n");
+}
+
+#[test]
 fn the_topology_of_this_machine_and_of_a_line() {
     let live = corefit(&captures(), &["topology"]);
     assert_eq!(live.status.code(), Some(0), "{}", err(&live));

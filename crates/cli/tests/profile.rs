@@ -76,6 +76,43 @@ fn number(value: &Value, path: &str) -> f64 {
 }
 
 #[test]
+fn a_document_that_is_lost_is_told_and_ends_with_2_unless_the_program_failed() {
+    let _alone = alone();
+    let place = Place::new();
+    let end = |args: &str| {
+        let command = format!("exec {} {args}", env!("CARGO_BIN_EXE_corefit"));
+        let output = Command::new("sh").args(["-c", &command]).current_dir(place.path()).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    for lost in ["--json=/dev/full", "--html /dev/full", "--record /dev/full"] {
+        let (code, told) = end(&format!("profile --quiet {lost} -- true"));
+        assert!(
+            code == Some(2) && told.contains("/dev/full: cannot be written: "),
+            "{lost}: {code:?} {told}"
+        );
+        assert_eq!(end(&format!("profile --quiet {lost} -- sh -c 'exit 7'")).0, Some(7), "{lost}");
+    }
+    assert_eq!(end("profile --json -- true 2>/dev/full").0, Some(2));
+    assert_eq!(end("profile --json -- true").0, Some(0));
+    let (code, told) = end("run --quiet --report /dev/full -- true");
+    assert!(code == Some(2) && told.contains("cannot write the report to /dev/full"), "{code:?} {told}");
+    assert_eq!(end("run --quiet --report /dev/full -- sh -c 'exit 7'").0, Some(7));
+    assert_eq!(end("run --quiet --report /no/such -- true").0, Some(2));
+}
+
+#[test]
+fn a_number_below_zero_is_answered_as_a_number() {
+    let place = Place::new();
+    for (args, why) in [
+        (["run", "--threads=-1", "true"], "from 1 to 65535"),
+        (["cpus", "--pid", "-1"], "whole number from 1"),
+    ] {
+        let told = stderr(&place.corefit(&args).output().unwrap());
+        assert!(told.contains(why) && !told.contains("tip:"), "{told}");
+    }
+}
+
+#[test]
 #[ignore = "a known defect: 1.16 to 1.27 on a quiet machine, up to 1.43 on a busy one: turns as short as a look cannot be told apart"]
 fn threads_that_take_turns_have_a_parallelism_of_one_however_many_they_are() {
     let _alone = alone();

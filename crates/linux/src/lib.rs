@@ -1,5 +1,6 @@
 //! Real machines for corefit: what proc, sys and the cgroup file systems say, and how programs are launched.
 
+pub mod bytes;
 pub mod clock;
 pub mod formats;
 pub mod handoff;

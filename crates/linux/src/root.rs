@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use corefit_core::Time;
 use corefit_core::machine::MachineError;
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::bytes;
 
 /// A shorter read than this is the end of a file: the kernel fills a page (4 KiB or more) line
 /// by line, and stops short of that only for a line that does not fit. Saves a call per file.
@@ -155,7 +158,7 @@ impl Root {
         self.live
     }
 
-    /// The whole text of a file (bytes that are no UTF-8 are replaced).
+    /// The whole text of a file; bytes that are no UTF-8 are as in [`crate::bytes::text`].
     ///
     /// # Errors
     /// All but [`ReadError::Malformed`].
@@ -177,7 +180,7 @@ impl Root {
                 Err(error) => return Err(fail(error)),
             }
         }
-        Ok(String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+        Ok(bytes::text(text))
     }
 
     /// The names of the directories in a directory, sorted.
@@ -196,7 +199,7 @@ impl Root {
             for entry in std::fs::read_dir(dir).map_err(fail)? {
                 let entry = entry.map_err(fail)?;
                 if entry.file_type().map_err(fail)?.is_dir() {
-                    names.push(entry.file_name().to_string_lossy().into_owned());
+                    names.push(bytes::text(entry.file_name().into_vec()));
                 }
             }
         }
@@ -274,7 +277,7 @@ impl Root {
 }
 
 fn below(dir: &Path, path: &str) -> PathBuf {
-    dir.join(path.trim_start_matches('/'))
+    dir.join(bytes::path(path.trim_start_matches('/')))
 }
 
 /// The first line of a file, through `parse`.
@@ -309,6 +312,21 @@ mod tests {
         assert_eq!(root.read("/sys/x"), Err(ReadError::Unsupported { path: "/sys/x".into() }));
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         assert_eq!(ReadError::from_io("/a", &denied), ReadError::Denied { path: "/a".into() });
+    }
+
+    #[test]
+    fn a_name_that_is_no_utf_8_is_listed_and_found_again() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().unwrap();
+        let name = OsStr::from_bytes(b"b\xffx");
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        std::fs::write(dir.path().join(name).join("in"), b"/rvst/b\xffx\n").unwrap();
+        let root = Root::at(dir.path());
+        let names = root.dirs("/").unwrap();
+        let [name] = &names[..] else { panic!("{names:?}") };
+        assert_eq!(root.read(&format!("/{name}/in")).unwrap(), format!("/rvst/{name}\n"));
+        assert!(root.has(&format!("/{name}")) && root.inode(&format!("/{name}")).is_some());
     }
 
     #[test]

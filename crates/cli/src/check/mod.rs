@@ -12,19 +12,21 @@ use serde_json::json;
 
 use crate::inputs::{Inputs, gather, reserved};
 use crate::lines::{LEAST, print, width};
+use crate::text_file;
+use crate::versioned::VERSION;
 
 /// Find pinning, NUMA, SMT and quota settings that hurt
 ///
-/// Without FILEs: of the host here. Exit status 0: none found, 1: some, 2: bad input.
+/// Without FILEs: of the host here. Exit status 0: none found, 1: some, 2: bad input, or nothing there to check.
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
     /// Of VMs: libvirt domain XML, xl configurations, xl vcpu-list, kubelet's cpu_manager_state (with
     /// memory_manager_state); of their host: virsh capabilities, lstopo x.xml, xl info -n, a directory with a copy
     /// of its /sys, or a line as in "2 sockets x 8 cores x 2 threads"
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = text_file::name())]
     files: Vec<String>,
     /// A live host as well: libvirt or libvirt:URI, cgroups or cgroups:PATHS, replay:FILE, and what explain takes
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = text_file::name())]
     machine: Option<String>,
     /// pCPUs that are kept for the host, as in 0-1,16
     #[arg(long, value_name = "LIST", value_parser = |text: &str| text.parse::<CpuSet>())]
@@ -87,7 +89,7 @@ fn document(inputs: &Inputs, findings: &[Finding]) -> Result<String> {
         })
     };
     let document = json!({
-        "version": 1,
+        "version": VERSION,
         "host": {
             "from": inputs.host,
             "shape": inputs.subject.topology.as_ref().map(corefit_core::topology::Topology::summary),

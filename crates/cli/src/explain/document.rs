@@ -8,6 +8,7 @@ use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
 use serde::Serialize;
 
 use super::{View, online};
+use crate::versioned::versioned;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -150,6 +151,7 @@ pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<Str
         unread: &host.unread,
         notes: &host.notes,
     };
+    let document = versioned(&document);
     let text =
         if one_line { serde_json::to_string(&document) } else { serde_json::to_string_pretty(&document) };
     Ok(text.context("writing JSON")? + "\n")

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, anyhow, bail};
 use corefit_core::decide::Policy;
 use corefit_core::machine::{Act, Lever, Machine, MachineError, Role, Snapshot, Value, VmId, VmState};
+use corefit_linux::bytes::path;
 use corefit_linux::host::{Cgroups, Choice};
 use corefit_linux::{Root, libvirt};
 
@@ -22,7 +23,7 @@ pub(crate) struct MachineArg {
     /// this process; libvirt, or libvirt:URI; cgroups: control groups as VMs, those of containers, else
     /// all at the top, or cgroups:/docker/*,/system.slice/web.service; replay:FILE, made by `corefit
     /// record`; scenario:FILE.toml, a host written down; sim:FILE.toml, a simulated host
-    #[arg(long, value_name = "NAME", default_value = "host")]
+    #[arg(long, value_name = "NAME", default_value = "host", value_parser = text_file::name())]
     machine: String,
 }
 
@@ -66,7 +67,7 @@ impl MachineArg {
     /// If its scenario cannot be read, or is none.
     pub(crate) fn policy(&self) -> Result<Option<Policy>> {
         let file = self.machine.strip_prefix("sim:").filter(|file| !file.is_empty());
-        file.map_or(Ok(None), |file| Ok(first_point(Path::new(file))?.policy))
+        file.map_or(Ok(None), |file| Ok(first_point(&path(file))?.policy))
     }
 
     /// As if this name had been given.
@@ -84,7 +85,7 @@ impl MachineArg {
         match (kind, rest) {
             ("libvirt", uri) => Ok(libvirt::open(uri, libvirt::Options::default())),
             ("cgroups", patterns) => Ok(Box::new(Cgroups::open(Root::live(), patterns.parse()?)?.or_none())),
-            ("sim", file) => simulated(Path::new(file)),
+            ("sim", file) => simulated(&path(file)),
             _ => host(Cgroups::or_none),
         }
     }
@@ -130,9 +131,9 @@ impl MachineArg {
         let (kind, rest) = self.machine.split_once(':').unwrap_or((&self.machine, ""));
         match (kind, rest) {
             ("self", "") => Ok(Box::new(Cgroups::open(Root::live(), Choice::Own)?)),
-            ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(Path::new(file))?)),
+            ("replay", file) if !file.is_empty() => Ok(Box::new(Replay::open(&path(file))?)),
             ("scenario", file) if !file.is_empty() => {
-                Ok(Box::new(Scenario::of(file.into(), &text_of(Path::new(file))?)?))
+                Ok(Box::new(Scenario::of(file.into(), &text_of(&path(file))?)?))
             }
             ("replay" | "sim" | "scenario", "") => {
                 bail!("--machine {kind}: lacks its file; give {kind}:FILE, such as {}", example(kind))

@@ -19,6 +19,7 @@ use crate::inputs::watched;
 use crate::machine::MachineArg;
 use crate::manage::{Config, Telling, yields};
 use crate::named::named;
+use crate::versioned::versioned;
 use crate::{lines, printable};
 
 /// What the controllers would change on a host now, and why
@@ -226,7 +227,7 @@ fn json(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> Result<
     let actions = step.plan.actions.iter().map(line).collect();
     let follows = then.iter().map(|follows| Found { name: &follows.vm, follows }).collect();
     let document = Document { machine, at_ns: now.at.0, actions, follows, notes: &step.notes };
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    Ok(serde_json::to_string_pretty(&versioned(&document))? + "\n")
 }
 
 fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String {

@@ -4,6 +4,7 @@ use corefit_core::profile::{Profile, Type};
 use serde::Serialize;
 
 use crate::printable;
+use crate::versioned::versioned;
 
 /// A run and what is made of it. Times named `_s` are seconds, `_ns` nanoseconds.
 #[derive(Debug, Default, Serialize)]
@@ -46,7 +47,7 @@ pub(crate) struct Document {
 impl Document {
     pub(crate) fn json(&self) -> String {
         // Nothing in it can fail to be written.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        serde_json::to_string_pretty(&versioned(self)).unwrap_or_default() + "\n"
     }
 
     /// What looking cost, of the program's CPU time, or of its time if that is more, and windows, of its time.
@@ -58,9 +59,12 @@ impl Document {
     /// What to know about the run.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let Some(profile) = &self.profile else {
-            return vec![
-                "no thread was seen to run for as long as it takes to look: give it more to do".into(),
-            ];
+            let why = if self.looks > 1 && self.cpu_s > LITTLE_S {
+                "it ran, but no thread's times could be read (/proc/PID/task/TID/schedstat): nothing can be told without"
+            } else {
+                "no thread was seen to run for as long as it takes to look: give it more to do"
+            };
+            return vec![why.into()];
         };
         let mut notes = vec![];
         if self.cpu_s > 0.0 && self.seen_s < SEEN * self.cpu_s {
@@ -70,7 +74,10 @@ impl Document {
             ));
         }
         let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
-        if profile.question.machine.cpus >= profile.features.threads && wait > CROWDED * run {
+        if profile.question.machine.cpus >= profile.features.threads
+            && wait > CROWDED * run
+            && run > IDLE * profile.took_ns
+        {
             notes.push(format!(
                 "its threads waited {:.0} % of the time that they ran, with a CPU for each: others kept the CPUs busy, and who \
                  blocks meanwhile looks like sequential work; profile it again on an idle machine",
@@ -80,6 +87,17 @@ impl Document {
             notes.push(
                 "threads waited for CPUs, so active threads are the runnable ones, not those that ran".into(),
             );
+        }
+        if profile.features.kind.is_none() && profile.features.threads > 1 {
+            notes.push(format!(
+                "no type is given: with {} threads on {}, looks do not show well enough when each begins and sleeps, so more may be \
+                 active at a time than is said, and speedups higher",
+                profile.features.threads,
+                match profile.question.machine.cpus {
+                    1 => "1 CPU".to_owned(),
+                    cpus => format!("{cpus} CPUs"),
+                }
+            ));
         }
         if profile.question.period_ns < 2.0 * profile.slot_ns {
             notes.push(format!(
@@ -136,6 +154,10 @@ impl Document {
     }
 }
 
+/// A run of more CPU time than this, s, is seen if times can be read.
+const LITTLE_S: f64 = 0.1;
+/// Run for a smaller part of the time, nothing is told of who waited.
+const IDLE: f64 = 0.02;
 /// More waiting than this with a CPU for each thread, over what ran, is worth a note.
 const CROWDED: f64 = 0.1;
 /// Less of the CPU time seen is worth a note.

@@ -34,13 +34,15 @@ use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
 use crate::durations::period;
-use crate::preload;
+use crate::{preload, tell};
 use document::Document;
 use output::Output;
 use watch::Watched;
 use windows::Windows;
 
 /// Run a program once and predict how it scales on machines and VMs
+///
+/// Ends as the program ended; with exit status 2 if that was 0 and something asked for could not be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Tell all runtimes to use so many threads; may be more than there are CPUs
@@ -128,15 +130,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
         let vm = args.vm.as_deref().map(name);
         let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
-        match (json_file, &args.json) {
+        let written = match (json_file, &args.json) {
             (Some(output), _) => output.write(&serde_json::to_string_pretty(&document)?),
-            (None, Some(_)) => answer!("{}", serde_json::to_string_pretty(&document)?)?,
-            (None, None) => {}
-        }
+            (None, Some(_)) => {
+                answer!("{}", serde_json::to_string_pretty(&document)?)?;
+                true
+            }
+            (None, None) => true,
+        };
         if !matches!(args.json, Some(None)) {
             tell!("{}", document.text());
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if written { ExitCode::SUCCESS } else { ExitCode::from(tell::LOST) });
     }
     // Threads that spin would stand in each other's way on one CPU.
     let page = match (args.one_cpu, waiting.sleeps) {
@@ -204,29 +209,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         profile: measured.profile(),
     };
     document.notes = document.remarks();
+    let mut lost = false;
     if let Some(output) = json_file {
-        output.write(&document.json());
+        lost |= !output.write(&document.json());
     } else if args.json.is_some() {
-        tell!("{}", document.json().trim_end());
+        lost |= !tell::all(&document.json());
     }
     if !args.quiet && !matches!(args.json, Some(None)) {
         tell!("{}", text::render(&document, text::columns()).trim_end());
     }
     if let Some(output) = record {
         // Nothing in it can fail to be written.
-        output.write(&serde_json::to_string(&measured).unwrap_or_default());
+        lost |= !output.write(&serde_json::to_string(&measured).unwrap_or_default());
     }
     if let Some(output) = html {
-        output.write(&html::page(&document));
+        lost |= !output.write(&html::page(&document));
     }
     if let Some(output) = scenario {
         let made = document.profile.as_ref().context("no thread was seen to run");
         match made.and_then(|profile| scenario::of(profile, &document.command.join(" "))) {
-            Ok(made) => output.write(&made.text),
+            Ok(made) => lost |= !output.write(&made.text),
             Err(why) => tell!("corefit: --scenario: not written: {why:#}"),
         }
     }
-    child.finish(status)
+    child.finish(tell::ended(status, lost))
 }
 
 /// What threads did between the last look at them and their end: the kernel counted it with the rest of the run. Of what was

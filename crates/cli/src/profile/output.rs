@@ -24,14 +24,17 @@ impl<'a> Output<'a> {
         Ok(Output { path, file, new })
     }
 
-    /// The program has run: what cannot be written now is told and does not change its end.
-    pub(super) fn write(mut self, text: &str) {
+    /// The program has run. Whether all was written; if not, that is told.
+    #[must_use]
+    pub(super) fn write(mut self, text: &str) -> bool {
         self.new = false;
         // Only a regular file has a length: not a pipe, nor a terminal.
         let emptied = if self.is_regular() { self.file.set_len(0) } else { Ok(()) };
-        if let Err(why) = emptied.and_then(|()| self.file.write_all(text.as_bytes())) {
-            tell!("corefit: {}: {why}", self.path.display());
+        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
+        if let Err(why) = &written {
+            tell!("corefit: {}: cannot be written: {why}", self.path.display());
         }
+        written.is_ok()
     }
 
     fn is_regular(&self) -> bool {
@@ -76,10 +79,11 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&old).unwrap(), "what was there");
         assert!(!new.exists());
         for path in [&old, &new] {
-            Output::open(path).unwrap().write("short");
+            assert!(Output::open(path).unwrap().write("short"));
             assert_eq!(std::fs::read_to_string(path).unwrap(), "short");
         }
         assert!(Output::open(dir.path()).is_err());
+        assert!(!Output::open(Path::new("/dev/full")).unwrap().write("short"));
     }
 
     #[test]

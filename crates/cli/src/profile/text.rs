@@ -149,7 +149,8 @@ fn terms(on: &OnVm) -> [(&'static str, String); 5] {
         ("unused", on.unused),
         ("potential", on.potential),
     ]
-    .map(|(term, part)| (term, format!("{:.0} %", 100.0 * part)))
+    // Without a sign of zero.
+    .map(|(term, part)| (term, format!("{:.0} %", (100.0 * part).round() + 0.0)))
 }
 
 /// As it ran, on machines of its own, and on VMs.

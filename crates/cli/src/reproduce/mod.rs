@@ -23,6 +23,7 @@ use serde::Serialize;
 
 use crate::bench::table::{NONE, Table};
 use crate::picture;
+use crate::versioned::versioned;
 
 /// Simulate the papers' figures, theirs and ours side by side
 ///
@@ -85,6 +86,8 @@ struct Item {
     what: String,
     /// As printed in the paper's text.
     theirs: Option<f64>,
+    /// Who says it.
+    said: Said,
     /// `None`: it did not come to an end.
     ours: Option<f64>,
     /// Parameters that decide it, were fitted to numbers of this testbed or are unpublished settings of ours.
@@ -96,6 +99,18 @@ struct Item {
     /// `ours` with as many digits as it takes to see whether it is `ok`.
     #[serde(skip)]
     shown: String,
+}
+
+/// Who says what is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    /// The paper prints a number.
+    Number,
+    /// The paper prints an order, a kind or a rule, without a number.
+    Statement,
+    /// Nobody but us: what corefit promises, or what was measured here.
+    Ours,
 }
 
 /// When ours is as good as theirs.
@@ -142,6 +157,7 @@ impl Item {
             figure,
             what: what.into(),
             theirs,
+            said: if theirs.is_some() { Said::Number } else { Said::Statement },
             ours,
             fitted: vec![],
             rule: text,
@@ -153,6 +169,11 @@ impl Item {
     /// What is said of `whose` is not said of this.
     fn not_judged(self, whose: &str) -> Item {
         Item { ok: None, rule: format!("not judged; {whose}: {}", self.rule), ..self }
+    }
+
+    /// Nothing of it was published.
+    fn unpublished(self) -> Item {
+        Item { said: Said::Ours, ..self }
     }
 
     /// It depends on this parameter.
@@ -203,8 +224,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         sizes = sizing::rows(&args.sizing)?;
         ensure!(
             !sizes.is_empty(),
-            "--only {:?}: no such case; names are as in \"lu, 4 VMs\"",
-            args.sizing.only
+            "--only {}: no such case; names are as in \"lu, 4 VMs\"",
+            args.sizing.only.join(", ")
         );
         items.extend(sizing::items(&sizes));
         if !args.json {
@@ -226,7 +247,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     items.sort_by_key(|item| item.paper);
     let missed = items.iter().filter(|item| item.ok == Some(false)).count();
     if args.json {
-        answer!("{}", serde_json::to_string_pretty(&Document { items, sizes })?)?;
+        answer!("{}", serde_json::to_string_pretty(&versioned(&Document { items, sizes }))?)?;
     } else {
         answer!("{}", text(&papers, &items).trim_end())?;
     }
@@ -263,8 +284,21 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
     let fitted: Vec<&str> = fitted.into_iter().collect();
     let fitted = if fitted.is_empty() { "nothing".into() } else { fitted.join(", ") };
     let judged = items.iter().filter(|item| item.ok.is_some()).count();
-    let fine = items.iter().filter(|item| item.ok == Some(true)).count();
-    text += &format!("{fine} of {judged} as published; fitted: {fitted}.\n");
+    let of = |said: Said| {
+        let judged = || items.iter().filter(|item| item.said == said).filter_map(|item| item.ok);
+        let all = judged().count();
+        (all > 0).then(|| format!("{} of {all}", judged().filter(|ok| *ok).count()))
+    };
+    let published = [(Said::Number, "numbers"), (Said::Statement, "statements")];
+    let published: Vec<String> =
+        published.into_iter().filter_map(|(said, what)| Some(format!("{} {what}", of(said)?))).collect();
+    if !published.is_empty() {
+        text += &format!("As published: {}.\n", published.join(", "));
+    }
+    if let Some(ours) = of(Said::Ours) {
+        text += &format!("As corefit promises, or was measured here; nobody published it: {ours}.\n");
+    }
+    text += &format!("Fitted: {fitted}.\n");
     if judged < items.len() {
         text += &format!(
             "Not judged: {}, of other policies than what is published or promised.\n",
@@ -287,6 +321,17 @@ mod tests {
         assert_eq!(shown(Some(-0.001), Rule::AtMost(2.0)), "0.00");
         assert_eq!(shown(Some(0.99999999), Rule::AtLeast(1.0)), "1.00", "what no six digits tell");
         assert_eq!(shown(None, Rule::AtLeast(1.0)), NONE);
+    }
+
+    #[test]
+    fn what_nobody_published_is_not_counted_as_published() {
+        let item = |theirs, ours| Item::new((Paper::P2, "2.5"), "x", theirs, Some(ours), &Rule::AtMost(1.0));
+        let promise = || item(None, 0.5).unpublished();
+        let only = text(&[Paper::P2], &[promise()]);
+        assert!(!only.contains("As published") && only.contains("nobody published it: 1 of 1.\n"), "{only}");
+        let all = [item(Some(1.0), 0.5), item(Some(1.0), 2.0), item(None, 0.5), promise()];
+        let all = text(&[Paper::P2], &all);
+        assert!(all.contains("As published: 1 of 2 numbers, 1 of 1 statements.\n"), "{all}");
     }
 
     #[test]

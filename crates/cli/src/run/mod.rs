@@ -47,15 +47,17 @@ use size::{Threads, Watcher};
 use status::Status;
 
 use crate::durations::within;
-use crate::lines;
 use crate::verdicts::Store;
+use crate::{lines, tell};
 
 /// Run a program at the number of CPUs it really gets, following them while it runs
+///
+/// Ends as the program ended; with exit status 2 if that was 0 and the report asked for could not be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// auto: the CPUs available, followed; a number: so many at launch, and never more where teams
     /// may be resized; max: as many as without corefit at launch, then followed
-    #[arg(long, default_value = "auto", value_name = "auto|N|max", value_parser = size::threads_parser())]
+    #[arg(long, default_value = "auto", value_name = "auto|N|max", value_parser = size::threads_parser(), allow_negative_numbers = true)]
     threads: Threads,
     /// Which programs may be resized while they run
     #[arg(long, value_enum, default_value = "safe")]
@@ -63,7 +65,7 @@ pub(crate) struct Args {
     /// Time between two looks at the program, 5ms to 10s; more where looking would take over a hundredth of a CPU
     #[arg(long, default_value = "50ms", value_parser = interval)]
     interval: Duration,
-    /// Keep the threads off the siblings of one core while other cores are free
+    /// Keep the threads off the siblings of one core while other cores are free; not with --rotate
     #[arg(long)]
     place: bool,
     /// In a VM: move sequential work over all CPUs, each once within this time, 5ms to 10s (24ms without a value), so
@@ -152,13 +154,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let text = report.text(lines::width_of(&stderr, lines::LEAST));
         let _ = std::io::Write::write_all(&mut stderr, text.as_bytes());
     }
+    let mut lost = args.report.is_some() && report_file.is_none();
     if let Some(file) = report_file
         && let Err(why) = file.write(&report)
     {
         tell!("corefit: {why:#}");
+        lost = true;
     }
     drop((plan, page)); // whoever outlives the program gets no orders any more
-    child.finish(status)
+    child.finish(tell::ended(status, lost))
 }
 
 /// A thread that need not start.

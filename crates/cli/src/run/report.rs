@@ -18,6 +18,7 @@ use super::launch::Plan;
 use super::locks::LockReport;
 use super::rotate::Rotated;
 use crate::lines::wrap;
+use crate::versioned::versioned;
 
 /// The document of `--report`. Times are seconds since the program was started.
 #[derive(Debug, Serialize)]
@@ -196,7 +197,7 @@ impl<'a> ReportFile<'a> {
 
     /// Writes the document.
     pub(crate) fn write(self, report: &Report) -> Result<()> {
-        let text = serde_json::to_string_pretty(report)? + "\n";
+        let text = serde_json::to_string_pretty(&versioned(report))? + "\n";
         self.file
             .map_or_else(|| open(self.path), Ok)
             .and_then(|mut file| file.write_all(text.as_bytes()))

@@ -31,7 +31,7 @@ pub(crate) fn threads_parser() -> impl TypedValueParser<Value = Threads> {
         "max" => Ok(Threads::Max),
         number => match number.parse::<u32>() {
             Ok(n) if (1..=65_535).contains(&n) => Ok(Threads::AtMost(n)),
-            _ => Err("a program needs a thread at least: give auto, max, or a number from 1 to 65535"),
+            _ => Err("give auto, max, or a number of threads from 1 to 65535"),
         },
     })
 }

@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         points: points.iter().zip(&runs).map(|(point, runs)| summary::PointResult::of(point, runs)).collect(),
         comparisons: keys.iter().flat_map(|key| compare::along(key, &points, &runs)).collect(),
     };
-    let json = serde_json::to_string_pretty(&document)?;
+    let json = serde_json::to_string_pretty(&crate::versioned::versioned(&document))?;
     let columns = rows::table(&axes, &points, &runs);
     for file in &args.out {
         export::write(file, &columns, &(json.clone() + "\n"))?;
@@ -231,7 +231,12 @@ fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String
     let place = |e| placed(e, name, source.text);
     let all = Scenario::points(source.text, source.sets).map_err(place)?;
     let (from, to) = args.points.unwrap_or((0, all.len()));
-    ensure!(to <= all.len(), "--points {from}..{to}: {name} has {} points", all.len());
+    ensure!(
+        to <= all.len(),
+        "--points {from}..{to}: {name} has {} point{}",
+        all.len(),
+        if all.len() == 1 { "" } else { "s" }
+    );
     let mut about = String::new();
     let mut points = vec![];
     let mut endless = None;

@@ -8,7 +8,7 @@ mod text;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use corefit_core::CpuSet;
 use corefit_core::place::Policy;
 use serde_json::json;
@@ -16,7 +16,8 @@ use serde_json::json;
 use crate::inputs::{gather, reserved, this_machine};
 use crate::lines::{LEAST, print, width, wrap};
 use crate::manage::Config;
-use crate::printable;
+use crate::versioned::VERSION;
+use crate::{picture, printable, text_file};
 use guests::Guests;
 use proposal::Proposal;
 
@@ -28,14 +29,14 @@ pub(crate) struct TopologyArgs {
     /// A host: lstopo x.xml, virsh capabilities, xl info -n, a directory with a copy of its /sys, or a line as in
     /// "2 sockets x 8 cores x 2 threads"; and VMs: domain XML, xl configurations, xl vcpu-list, kubelet's
     /// cpu_manager_state (with memory_manager_state)
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = text_file::name())]
     files: Vec<String>,
     /// A live host, as for `corefit check`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = text_file::name())]
     machine: Option<String>,
-    /// Write a picture
+    /// Write a picture; .svg or .png
     #[arg(long, value_name = "OUT")]
-    svg: Option<String>,
+    svg: Option<PathBuf>,
     /// Draw where VMs should run by a policy, say why, and print the commands that put them there: corefit,
     /// optimal-affinity (one pCPU of each core or module), ulas (no shared L2) or none
     #[arg(long, value_name = "POLICY", value_parser = proposal::policy)]
@@ -59,6 +60,9 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         (machine, _) => gather(&args.files, machine.as_deref())?,
     };
     inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
+    if let Some(file) = &args.svg {
+        picture::check(file)?;
+    }
     let config = Config::read(args.config.as_deref())?;
     if let Some(topology) = &inputs.subject.topology {
         config.fits(args.config.as_deref(), (&topology.pcpus, &topology.offline))?;
@@ -70,13 +74,12 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
     let Some(topology) = &inputs.subject.topology else { bail!("no host to draw") };
     let guests = Guests::of(&inputs.subject);
     if let Some(file) = &args.svg {
-        std::fs::write(file, svg::draw(topology, &guests))
-            .with_context(|| format!("{file}: cannot be written"))?;
+        picture::write(file, &svg::draw(topology, &guests))?;
     }
     if args.json {
         let vms =
             guests.rows.iter().map(|row| json!({ "name": row.name, "vcpus": row.vcpus, "where": row.place }));
-        let mut document = json!({ "version": 1, "from": inputs.host, "summary": topology.summary(), "topology": topology,
+        let mut document = json!({ "version": VERSION, "from": inputs.host, "summary": topology.summary(), "topology": topology,
             "vms": vms.collect::<Vec<_>>() });
         if let Some(proposal) = &proposal {
             document["placement"] = proposal.document();

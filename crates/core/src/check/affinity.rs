@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::change::Change;
 use super::matching::Crowd;
-use super::propose::{NO_ROOM, seat_crowds};
+use super::propose::seat_crowds;
 use super::{Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, named, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
@@ -81,7 +81,7 @@ fn usable(
     let Set { value: pins, place } = set;
     let manager = report.vm.manager;
     let cure = || match &whose {
-        Who::Vcpus(_) => context.repinned(number, NO_ROOM),
+        Who::Vcpus(_) => context.repinned_or_fewer(number),
         Who::Helper(kind) => context.beside(number, *kind, pins),
     };
     let who = match &whose {
@@ -160,7 +160,7 @@ fn anywhere(context: &Context<'_>, number: usize, topology: &Topology, report: &
         named("vCPU", &vcpus),
         named("pCPU", &taken)
     );
-    let cure = context.repinned(number, NO_ROOM);
+    let cure = context.repinned_or_fewer(number);
     report.add(Rule::ReservedPcpu, Severity::Warning, &report.vm.place, text, cure);
 }
 
@@ -211,7 +211,9 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let pinned = first.is_some();
         let place: &Place = last.map_or(&report.vm.place, |set| &set.place);
         let fewer = report.vm.width() - (vcpus.len() - pcpus.len());
-        let cure = if pinned { context.repinned_or_fewer(number) } else { Change::Vcpus(fewer).into() };
+        // Where others of its vCPUs are pinned, they need pCPUs, too.
+        let some_pinned = report.vm.online().any(|(_, state)| state.affinity.is_some());
+        let cure = if some_pinned { context.repinned_or_fewer(number) } else { Change::Vcpus(fewer).into() };
         if crowd.stacked {
             let where_ = match pcpus.len() {
                 1 => format!("can only run on pCPU {pcpus}"),

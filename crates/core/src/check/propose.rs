@@ -26,7 +26,7 @@ const FEW: usize = 4;
 /// Where the cures of others come first.
 pub(super) const LATER: &str = "follow the other cures first, then check again";
 /// Where no change of the VM helps.
-pub(super) const NO_ROOM: &str = "there are no pCPUs for it: move a VM to another host";
+const NO_ROOM: &str = "there are no pCPUs for it: move a VM to another host";
 
 impl Context<'_> {
     /// What others have, and, if that is to count, what has been proposed for them.
@@ -106,11 +106,14 @@ impl Context<'_> {
         later.filter(good).map(|_| Cure::advice(LATER))
     }
 
-    /// Other sets, or else as many vCPUs as can have a pCPU of their own.
+    /// Other sets, or else as many vCPUs as can have a pCPU of their own, if it is a guest.
     pub(super) fn repinned_or_fewer(&self, number: usize) -> Cure {
+        let vm = &self.subject.vms[number];
+        if !vm.is_guest() {
+            return self.repinned(number, NO_ROOM);
+        }
         self.repinned_if(number, |_| true).unwrap_or_else(|| {
-            let width = self.subject.vms[number].width();
-            self.fewer(number, width.saturating_sub(1)).unwrap_or_else(|| Cure::advice(NO_ROOM))
+            self.fewer(number, vm.width().saturating_sub(1)).unwrap_or_else(|| Cure::advice(NO_ROOM))
         })
     }
 

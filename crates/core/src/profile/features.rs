@@ -7,6 +7,10 @@ use super::steps::Step;
 /// Parallelism is high from this part of the cores on (P1 III-B).
 pub const PARALLEL: f64 = 0.75;
 
+/// Of more threads for each CPU, when each of them begins and sleeps is not seen exactly enough: 32 to 200 alike, always busy, on 2 CPUs
+/// seemed to be 15 to 30 at a time.
+const MOST_PER_CPU: usize = 8;
+
 /// P1's four types (Table I).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Type(pub u8);
@@ -61,7 +65,7 @@ pub struct Features {
     pub switches_per_thread_s: f64,
     /// Times that a thread blocks while it uses up one timeslice: high from 1 on.
     pub blocks_per_timeslice: f64,
-    /// Which of P1's types; `None` for one thread, which no machine makes faster.
+    /// Which of P1's types; `None` for one thread, which no machine makes faster, and where looks cannot tell.
     pub kind: Option<Type>,
     /// Part of the time in which one thread is active, with a core for each.
     pub sequential: f64,
@@ -121,6 +125,15 @@ impl Features {
         };
         features.kind = (threads > 1).then(|| features.quarter());
         features
+    }
+
+    /// Takes the type back where looks cannot tell parallel work from work of few: many threads on few CPUs, which waited for these,
+    /// seemed to be low in parallelism. (High is high: what one thread does alone it does at full speed.)
+    pub(super) fn doubt(&mut self, cpus: usize, waited: bool) {
+        let many = self.threads > MOST_PER_CPU * cpus.max(1);
+        if many && waited && self.kind.is_some_and(|Type(kind)| matches!(kind, 2 | 4)) {
+            self.kind = None;
+        }
     }
 
     /// Where it stands among P1's types, one thread as well.
@@ -232,6 +245,24 @@ mod tests {
         assert_eq!((features.stretches, features.longest_sequential_ns), (60, 4.0 * MS));
         // The first thread works 8 of 8 ms, the mean is 5.
         assert!((features.imbalance - 0.6).abs() < 1e-9 && (features.imbalance_of_run - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn low_parallelism_of_many_threads_that_waited_on_few_cpus_is_no_type() {
+        let typed = |threads: usize, cpus, waited| {
+            let mut runs = vec![0.0; threads];
+            runs[..2].fill(4.0 * MS);
+            let slots: Vec<(f64, &[f64])> = vec![(4.0 * MS, runs.as_slice()); 30];
+            let lanes: Vec<usize> = (0..threads).collect();
+            let steps = steps(&Series::of_runs(&slots), &lanes, 1.0);
+            let mut features = Features::of(&steps, 0, 24.0 * MS, 6.0 * MS);
+            features.doubt(cpus, waited);
+            features.kind
+        };
+        assert_eq!(typed(33, 4, true), None);
+        assert_eq!(typed(32, 4, true), Some(Type(4)), "8 for each CPU");
+        assert_eq!(typed(33, 4, false), Some(Type(4)), "nobody waited");
+        assert_eq!(typed(2, 0, true), Some(Type(1)), "high is high");
     }
 
     #[test]

@@ -150,7 +150,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
     let is = steps(series, &lanes, mixed.unwrap_or(0.5));
     let timeslice_ns = question.share * question.period_ns;
     let (lost, slowing) = costs(series, &is, question.machine);
-    let features = Features::of(&is, series.voluntary, question.period_ns, timeslice_ns);
+    let mut features = Features::of(&is, series.voluntary, question.period_ns, timeslice_ns);
     let prepared = Steps {
         extremes: [0.0, 1.0].map(|mixing| steps(series, &lanes, mixing)),
         voluntary: series.voluntary,
@@ -162,6 +162,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
     };
     let times = times(series, &lanes);
     let (run, wait) = times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
+    features.doubt(question.machine.cpus, wait > BY_RUNNABLE * (run + wait));
     let beside_one: f64 = prepared.is.iter().map(beside_one).sum();
     let vm = |vcpus, share, period_ns, division| Vm { vcpus, share, period_ns, division };
     let counts = counts(threads);

@@ -13,6 +13,11 @@
 //! C cores down to none, R is (n + C) / 2 on average, so n = R + (R - U). Where runs end by preemption all go on to the end,
 //! and n = R. The switches tell which it is: waiting counts 1 + v-fold, with v the voluntary part of all switches.
 //!
+//! With many more threads than cores a little too much for s is much of the run, as the parts of all n shrink to n-ths and s does
+//! not. While one thread is active alone, all others are not runnable, so s is at most what the two threads that were runnable the
+//! longest were not, (1 - r1) + (1 - r2): none where two never slept, whatever others that began in the slot make of R. All others
+//! of the time then has (R - s) / (1 - s) threads instead of n.
+//!
 //! Waiting is no work, and a wait may be followed by a run of microseconds (threads that take turns wake each other, wait
 //! behind the one whose turn it is, and sleep again). A thread that waits for w and then runs for x would have been
 //! done at most min(w, x) sooner with a core of its own. So no slot becomes shorter than min(1, U) t, the time in which at
@@ -144,6 +149,8 @@ struct Demand {
     runnable: f64,
     /// Threads active at all.
     active: f64,
+    /// The most of the slot in which one of them can have been runnable alone, by the two that were runnable the longest.
+    alone: f64,
     runs: Vec<f64>,
     wants: Vec<f64>,
 }
@@ -155,10 +162,17 @@ impl Demand {
         let runs: Vec<f64> = lanes.iter().map(|lane| at(lane).run / slot.ns).collect();
         let want = |lane: Lane| ((lane.run + (1.0 + blocking) * lane.wait) / slot.ns).min(1.0);
         let wants: Vec<f64> = lanes.iter().map(|lane| want(at(lane))).collect();
+        let most = |(first, second): (f64, f64), lane| {
+            let Lane { run, wait, .. } = at(lane);
+            let runnable = ((run + wait) / slot.ns).min(1.0);
+            (first.max(runnable), second.max(runnable.min(first)))
+        };
+        let (first, second) = lanes.iter().fold((0.0, 0.0), most);
         Demand {
             run: runs.iter().sum(),
             runnable: wants.iter().sum(),
             active: wants.iter().filter(|want| **want > ACTIVE).count() as f64,
+            alone: 2.0 - first - second,
             runs,
             wants,
         }
@@ -176,12 +190,13 @@ fn step(demand: &Demand, ns: f64, mixing: f64) -> Step {
         let work = demand.runs.iter().map(|run| run * ns).collect();
         return Step { phases: [alone, Phase::default(), Phase::default()], idle, work };
     }
-    let alone = ((active - runnable) / (active - 1.0)).clamp(0.0, 1.0);
+    let alone = ((active - runnable) / (active - 1.0)).min(demand.alone).clamp(0.0, 1.0);
+    let together = if alone < 1.0 { ((runnable - alone) / (1.0 - alone)).clamp(1.0, active) } else { active };
     let served = alone * run.min(1.0);
     let even = run / runnable;
     let phases = [
         Phase { ns: mixing * ns * served, active: 1.0 },
-        Phase { ns: mixing * ns * (run - served) / active, active },
+        Phase { ns: mixing * ns * (run - served) / together, active: together },
         Phase { ns: (1.0 - mixing) * ns * even, active: runnable.max(1.0) },
     ];
     if runnable - run < NO_WAIT * runnable {
@@ -239,6 +254,17 @@ mod tests {
         assert!((step.work.iter().sum::<f64>() - step.total()).abs() < 1e-6);
         // If always as many were active, none would work alone.
         assert!(one(&lanes, 0.0).length(16.0) < 20.0);
+    }
+
+    #[test]
+    fn of_two_threads_that_never_sleep_neither_is_alone() {
+        // 31 share two cores; 32 more begin in the middle of the slot.
+        let mut lanes = vec![(2.0, 98.0); 31];
+        lanes.extend(vec![(1.0, 49.0); 32]);
+        let step = one(&lanes, 1.0);
+        assert_eq!(step.phases[0].ns, 0.0, "{step:?}");
+        assert!((step.length(64.0) - 94.0 / 47.0).abs() < 1e-9 && (step.total() - 94.0).abs() < 1e-9);
+        assert!((step.work.iter().sum::<f64>() - 94.0).abs() < 1e-9);
     }
 
     #[test]

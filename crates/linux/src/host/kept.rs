@@ -89,7 +89,7 @@ fn text(file: &File, buffer: &mut Vec<u8>) -> io::Result<String> {
             Err(error) => return Err(error),
         }
     }
-    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    Ok(crate::bytes::text(buffer[..length].to_vec()))
 }
 
 #[cfg(test)]

@@ -461,8 +461,16 @@ impl HostReader {
         known.run_ns = others.unwrap_or(0).max(known.run_ns);
         g.view.others.extend(known.realtime.states(&scene, owner));
         known.counted = true;
+        let unseen = !self.sees_all && threads.is_empty() && used.is_none_or(|ns| ns > 0);
+        if unseen {
+            known.tally.unseen();
+        }
         if known.tally.is_blind() {
-            let why = "its threads have no schedstat here: what they wait for is not known";
+            let why = if unseen {
+                "its threads are not listed in this PID namespace: what they wait for is not known"
+            } else {
+                "its threads have no schedstat here: what they wait for is not known"
+            };
             g.notes.add(What::Threads, self.tree.dir(path), why.into());
         }
     }
@@ -539,3 +547,6 @@ fn inside(tree: &Tree, root: &Root, path: &str) -> Vec<String> {
 fn to_float(n: u64) -> f64 {
     n as f64
 }
+
+#[cfg(test)]
+mod tests;

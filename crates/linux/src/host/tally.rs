@@ -26,7 +26,7 @@ pub(crate) struct Tally {
     run_ns: u64,
     wait_ns: u64,
     runs: u64,
-    /// Threads were there, but none with counters.
+    /// Threads were there, but none with counters, or none that is listed.
     blind: bool,
     /// Where those ran last that did something between the last two looks.
     pub(crate) on: CpuSet,
@@ -137,6 +137,11 @@ impl Tally {
     /// The threads themselves, as they were counted last.
     pub(crate) fn threads(&self) -> BTreeSet<u32> {
         self.known.keys().copied().collect()
+    }
+
+    /// The group did something, and none of its threads is listed.
+    pub(crate) fn unseen(&mut self) {
+        self.blind = true;
     }
 
     pub(crate) fn is_blind(&self) -> bool {

@@ -300,7 +300,7 @@ fn text(document: &Document) -> String {
     let mut text = others::warning(document.busy_at_start_cpus) + &table.render();
     text += &format!(
         "\nMedians of {} rounds of {} s; M/s without clocks in the loop, waits with. Overtaken: of so many arrivals that\n\
-         saw somebody asleep in line, how many had the lock before that one, in {:.1} s more of each run.\n",
+         saw somebody asleep in line, how many had the lock before that one, in {:.2} s more of each run.\n",
         document.rounds,
         document.seconds,
         document.seconds / 2.0 / f64::from(harness::WATCH),

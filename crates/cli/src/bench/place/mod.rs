@@ -142,7 +142,8 @@ fn text(document: &Document) -> String {
             cells.extend(measured.text());
         }
         cells.push(format!("{:.1} -> {:.1}", row.competing_before, row.competing_after));
-        cells.push(format!("{:+.1} %", row.throughput_gain_percent));
+        // Without a sign of zero less than nothing.
+        cells.push(format!("{:+.1} %", (10.0 * row.throughput_gain_percent).round() / 10.0 + 0.0));
         table.row(cells);
     }
     format!(

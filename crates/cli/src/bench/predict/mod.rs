@@ -26,6 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::arena::Arena;
 use super::interrupt::Interrupt;
+use super::others;
 use super::overcommit::find_root;
 use super::progress::Progress;
 use guests::Guests;
@@ -250,6 +251,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Box::new(Host { arena: &arena, interrupt: &interrupt, progress, size, limit, cpus })
     };
+    let spoiled = others::warning(others::busy());
+    if !spoiled.is_empty() {
+        tell!("{}", spoiled.trim_end());
+    }
     let mut saved = Saved::new(cpus, &args.size, repeat);
     for case in &cases {
         saved.programs.push(measure::program(&mut *place, case, &conditions, cpus, repeat)?);

@@ -59,7 +59,7 @@ pub(super) fn items() -> Result<Vec<Item>> {
     let (program, kernel) = speeds.split_at(PROGRAMS.len());
     let item = |figure, of: &[f64], (what, a, b, measured): Pair| {
         let what = format!("{what} (measured here: {measured})");
-        Item::new((Paper::P3, figure), what, None, Some(of[a] / of[b]), &Rule::AtLeast(1.0))
+        Item::new((Paper::P3, figure), what, None, Some(of[a] / of[b]), &Rule::AtLeast(1.0)).unpublished()
     };
     let mut items: Vec<Item> =
         IN_A_PROGRAM.into_iter().map(|pair| item("64 threads, 2 CPUs", program, pair)).collect();
@@ -75,7 +75,7 @@ pub(super) fn items() -> Result<Vec<Item>> {
         Some(kernel[4] / kernel[3]),
         &Rule::Between(0.5, 2.0),
     );
-    items.push(even.fitted(PROGRAM));
+    items.push(even.fitted(PROGRAM).unpublished());
     Ok(items)
 }
 

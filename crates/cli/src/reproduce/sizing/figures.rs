@@ -82,7 +82,8 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         let mut promise = |what: String, number: f64, limit: f64| {
             let under = if ours { String::new() } else { format!(" under {who}") };
             let what = format!("{name}{under}: {what}");
-            let item = Item::new((Paper::P2, "2.5"), what, None, Some(number), &Rule::AtMost(limit));
+            let item =
+                Item::new((Paper::P2, "2.5"), what, None, Some(number), &Rule::AtMost(limit)).unpublished();
             items.push(if ours { item } else { item.not_judged("corefit promises") });
         };
         // Without a signal nothing is promised but to be no worse.
@@ -193,7 +194,9 @@ pub(in super::super) fn text(rows: &[Row]) -> String {
         table.row(cells);
     }
     format!(
-        "vCPUs, and times over the best number's, of work of {} s:\n{}",
+        "vCPUs, and times over the best number's, of work of {} s:\n{}\
+         signal: whether somebody counts the work; search: time over that of the number it ended with, which is what trying others \
+         cost;\nsettled: when the number changed last.\n",
         simulate::SECONDS,
         table.render()
     )
