@@ -168,7 +168,7 @@ fn a_plan_with_a_configuration_is_what_the_daemon_would_do_with_it() {
     let mut would: Vec<_> = log
         .lines()
         .filter(|line| line.contains(": would set "))
-        .map(|line| (value(line, "vm"), value(line, "lever"), value(line, "to")))
+        .map(|line| (value(line, "vm"), value(line, "lever"), value(line, "to").replace("vCPUs ", "")))
         .collect();
     would.sort();
     assert_eq!(planned, would, "{log}");
@@ -203,6 +203,12 @@ fn a_second_daemon_with_another_directory_is_refused_until_the_first_is_killed()
     let error = place.corefit(&second);
     assert_eq!(error.status.code(), Some(1), "{}", said(&error));
     assert!(said(&error).contains("another corefit is at work there"), "{}", said(&error));
+    // Who may be gone the next time is told as that, too, where the configuration names the directory.
+    let named = format!("metrics = \"off\"\nmachine = {machine:?}\napply = true\nstate = \"a\"\n");
+    place.file("named.toml", &named);
+    let error = place.corefit(&["manage", "--config", "named.toml", "--for", "1s"]);
+    assert!(said(&error).contains("named.toml, line 4, key state: "), "{}", said(&error));
+    assert_eq!(error.status.code(), Some(1), "{}", said(&error));
     drop(first); // kill -9
     let next = place.corefit(&second);
     assert!(next.status.success(), "{}", said(&next));
@@ -233,6 +239,33 @@ fn nobody_keeps_the_daemon_from_its_machine_by_taking_a_name() {
     let _taken = UnixListener::bind_addr(&address).unwrap();
     let output = place.corefit(&[&args[..], &["--state", "b"]].concat());
     assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn signals_that_mean_nothing_and_a_configuration_that_would_be_waited_for_change_nothing() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let place = Place::new();
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--config", "corefit.toml", "--machine", LIVE, "--state", "state"];
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    let mut daemon = Daemon(place.command(&args).stderr(log).spawn().unwrap());
+    let log = || std::fs::read_to_string(place.path("log")).unwrap();
+    until("it is at work", || log().contains("begun"));
+    std::fs::remove_file(place.path("corefit.toml")).unwrap();
+    let made = Command::new("mkfifo").arg(place.path("corefit.toml")).status().unwrap();
+    assert!(made.success());
+    let pid = Pid::from_raw(i32::try_from(daemon.0.id()).unwrap()).unwrap();
+    for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::VTALARM, Signal::XFSZ, Signal::HUP] {
+        kill_process(pid, signal).unwrap();
+    }
+    until("it refuses the configuration", || log().contains("configuration refused, the old one stays"));
+    assert!(log().contains("corefit.toml: is no regular file"), "{}", log());
+    std::fs::remove_file(place.path("corefit.toml")).unwrap();
+    place.file("corefit.toml", "");
+    kill_process(pid, Signal::HUP).unwrap();
+    until("it refuses an empty one, too", || log().contains("corefit.toml: says nothing"));
+    daemon.end();
 }
 
 #[test]
@@ -332,7 +365,7 @@ fn an_address_of_metrics_that_is_taken_is_said_with_place_and_remedy_and_who_cha
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = format!("machine = \"sim:host.toml\"\nmetrics = \"{}\"\n", taken.local_addr().unwrap());
     let log = place.log(&config, &["--for", "1s"]);
-    for part in ["no metrics why=", "corefit.toml, line 2, key metrics: ", "127.0.0.1:PORT' or 'off'"] {
+    for part in ["no metrics why=", "corefit.toml, line 2, key metrics: ", r#"127.0.0.1:PORT\" or \"off\""#] {
         assert!(log.contains(part), "{part}: {log}");
     }
     for args in [&["--for", "1s"][..], &["--apply", "--state", "state", "--for", "1s"]] {
@@ -448,7 +481,7 @@ fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() 
     for part in [
         "a: left alone: its owner says exclude",
         "b: left alone: its owner's metadata say max=\"lots\": give a whole number of vCPUs",
-        "c: left alone: its vCPUs cannot be taken away: it has no guest agent",
+        "c: is not sized: its vCPUs cannot be taken away: it has no guest agent",
         "d: left alone: its owner set hands-off",
     ] {
         assert!(text.contains(part), "{part}: {text}");

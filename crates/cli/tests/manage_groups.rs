@@ -163,6 +163,68 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));
 }
 
+/// On v1 a new group has no cpuset, and nobody can be in it: it could be given one, which nothing would be good for.
+#[test]
+fn a_group_whose_cpuset_is_empty_is_not_sized_and_can_become_so_again() {
+    let _alone = alone();
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    if cpu.v2 {
+        let _ = writeln!(std::io::stderr(), "skipped: of v2 an empty cpuset is that of the group above");
+        return;
+    }
+    let container = or_skip!(Container::start(&cpu, &cpuset));
+    let new = or_skip!(cpu.group());
+    let name = new.dir.file_name().unwrap().to_str().unwrap().to_owned();
+    let set = or_skip!(Group::make(cpuset.point.join(&name), false));
+    let cpus = || std::fs::read_to_string(set.dir.join("cpuset.cpus")).unwrap().trim().to_owned();
+    let before = container.cpus();
+    assert_eq!(cpus(), "");
+    let machine = format!("cgroups:/{},/{name}", container.name);
+    let config = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 300\ndwell_ms = 0\nlever_ms = 0\n\
+         [[policy.vm]]\nname = \"/*\"\nsize = \"vcpu-bal\"\nmax = 1\n";
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::on(&machine, dir.path(), config, &["--apply"], None);
+    let state = dir.path().join("state");
+    until("the status says why it is not sized", || {
+        let status = corefit(&["status", "--state", state.to_str().unwrap()]);
+        let status = String::from_utf8_lossy(&status.stdout).into_owned();
+        status.contains(&format!("/{name}: is not sized: its cpuset is empty"))
+    });
+    let other = || container.cpus().parse::<corefit_core::CpuSet>().unwrap();
+    until("the other one is sized", || other().len() == 1);
+    until("the status says that for programs, too", || {
+        let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+        let vms = status["vms"].as_array().cloned().unwrap_or_default();
+        let settings = |name: &str| {
+            let vm = vms.iter().find(|vm| vm["name"] == format!("/{name}"));
+            vm.map_or_else(Default::default, |vm| vm["settings"].clone())
+        };
+        let (before, made) = (before.as_str(), container.cpus());
+        let changed = serde_json::json!([{
+            "lever": "cpuset", "before": before, "made": made, "changed_to": null, "pending": false
+        }]);
+        settings(&container.name) == changed && settings(&name) == serde_json::json!([])
+    });
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert!(!daemon.log().contains(&format!("vm=/{name}")) && cpus().is_empty(), "{}", daemon.log());
+
+    // Whether it can have none is for the kernel to say.
+    let mut groups =
+        Cgroups::open(Root::live(), machine.trim_start_matches("cgroups:").parse().unwrap()).unwrap();
+    let seen = groups.observe().unwrap();
+    let of = |name: &str| seen.vms.iter().find(|vm| vm.name == format!("/{name}")).unwrap().id.clone();
+    let all = Value::Pcpus(container.cpus().parse().unwrap());
+    let none = Value::Pcpus(corefit_core::CpuSet::default());
+    let lever = Lever::Affinity(0);
+    groups.set(&of(&name), lever, &all).unwrap();
+    assert_eq!(Value::Pcpus(cpus().parse().unwrap()), all);
+    groups.set(&of(&name), lever, &none).unwrap();
+    assert_eq!(cpus(), "");
+    let refused = groups.set(&of(&container.name), lever, &none).unwrap_err().to_string();
+    assert!(refused.contains("a group with processes"), "{refused}");
+}
+
 /// A daemon that has sized a group to one pCPU, and its configuration; `None` where there is only one.
 fn sized_to_one(group: &Container, dir: &Path) -> Option<(Daemon, String)> {
     let before = group.cpus();

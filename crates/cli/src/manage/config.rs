@@ -53,11 +53,28 @@ impl Config {
     /// # Errors
     /// What is wrong, and where.
     pub(crate) fn read(file: Option<&Path>) -> Result<Config> {
-        let Some(file) = file else { return Ok(Config::default()) };
-        let name = file.display().to_string();
-        let text =
-            text_file::of(file, "configuration", "docs/operating.md of corefit's source has an example")?;
-        Config::parse(&text).map_err(|what| anyhow!("{name}, {what}"))
+        file.map_or_else(|| Ok(Config::default()), |file| Config::read_by(file, text_file::of))
+    }
+
+    /// The same for a daemon that is at work: a file that it would have to wait for is refused.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub(crate) fn read_again(file: Option<&Path>) -> Result<Config> {
+        file.map_or_else(|| Ok(Config::default()), |file| Config::read_by(file, text_file::at_once))
+    }
+
+    fn read_by(file: &Path, read: fn(&Path, &str, &str) -> Result<String>) -> Result<Config> {
+        let (name, example) = (file.display(), "docs/operating.md of corefit's source has an example");
+        let text = read(file, "configuration", example)?;
+        let config = Config::parse(&text).map_err(|what| anyhow!("{name}, {what}"))?;
+        // As it is while somebody writes it anew: no VM is excluded by it.
+        if DeTable::parse(&text).is_ok_and(|document| document.get_ref().is_empty()) {
+            bail!(
+                "{name}: says nothing; give at least one key, such as apply = false, or no --config: {example}"
+            );
+        }
+        Ok(config)
     }
 
     /// On a simulated host without a configuration the `[policy]` of its scenario counts, as in `corefit sim`; with one, that it does not
@@ -127,7 +144,8 @@ impl Config {
         if line_of_key(&self.text, key).is_none() {
             return error;
         }
-        anyhow!("{}: {error:#}", self.place(file, key))
+        // What kind of error it is stays.
+        error.context(self.place(file, key))
     }
 
     /// Where a key is: file, line and key.
@@ -244,6 +262,7 @@ fn line_of_key(text: &str, key: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Passing;
     use super::*;
 
     #[test]
@@ -318,6 +337,44 @@ mod tests {
         assert_eq!(had(""), None);
         assert_eq!(had("metrics = \"off\""), None);
         assert_eq!(had("metrics = \"127.0.0.1:9464\"").unwrap().port(), 9464);
+    }
+
+    #[test]
+    fn what_may_pass_by_itself_still_does_where_the_configuration_names_it() {
+        let config = Config::parse("state = \"/x\"\n").unwrap();
+        let error = config.of_key(Some(Path::new("a.toml")), "state", Passing("is taken".into()).into());
+        assert_eq!(format!("{error:#}"), "a.toml, line 1, key state: is taken");
+        assert!(error.downcast_ref::<Passing>().is_some());
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, fine) in [("", false), ("\n # apply = true\n\t\n", false), ("apply = false", true)] {
+            std::fs::write(file.path(), text).unwrap();
+            for read in [Config::read(Some(file.path())), Config::read_again(Some(file.path()))] {
+                assert_eq!(read.is_ok(), fine, "{text:?}");
+                assert!(read.err().is_none_or(|error| error.to_string().contains(": says nothing; give")));
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_at_work_waits_for_no_pipe_but_who_begins_reads_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        let refused = Config::read_again(Some(&pipe)).unwrap_err().to_string();
+        assert!(
+            refused.contains("pipe: is no regular file") && refused.contains("configuration"),
+            "{refused}"
+        );
+        let refused = Config::read_again(Some(dir.path())).unwrap_err().to_string();
+        assert!(refused.contains("is a directory"), "{refused}");
+        let to = pipe.clone();
+        let writer = std::thread::spawn(move || std::fs::write(to, "apply = true\n"));
+        assert!(Config::read(Some(&pipe)).unwrap().apply);
+        writer.join().unwrap().unwrap();
     }
 
     #[test]

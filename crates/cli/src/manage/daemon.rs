@@ -20,7 +20,7 @@ use super::config::Config;
 use super::log::{self, Level, log};
 use super::status::{self, Board, VmStatus};
 use super::telling::Telling;
-use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
+use super::{Boot, Journal, Keeper, ManageArgs, metrics, present, restore, yields};
 use crate::machine::MachineArg;
 
 /// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
@@ -368,7 +368,7 @@ impl<'a> Daemon<'a> {
         match result {
             Ok(value) if *value == action.to => log(Level::Info, "set", &fields),
             Ok(value) => {
-                let came = [("became", value.to_string())];
+                let came = [("became", present::text(value))];
                 log(Level::Warning, "set in part", &[&fields[..], &came].concat());
             }
             Err(error) => {
@@ -405,7 +405,7 @@ impl<'a> Daemon<'a> {
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
     pub(super) fn reload(&mut self) {
-        let read = self.args.read();
+        let read = self.args.read_again();
         let file = self.args.config.as_deref();
         let named = |config: &Config| {
             let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
@@ -517,12 +517,12 @@ fn left_by_another(state: &Path) {
 
 fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
     let group = snapshot.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
-    let from = action.from.as_ref().map_or("unknown".into(), ToString::to_string);
+    let from = action.from.as_ref().map_or("unknown".into(), present::text);
     [
         ("vm", action.name.clone()),
         ("lever", action.lever.name(group)),
         ("from", from),
-        ("to", action.to.to_string()),
+        ("to", present::text(&action.to)),
         ("why", action.why.to_string()),
     ]
 }

@@ -1,4 +1,5 @@
-//! The daemon's log: one event a line, for people and for `journalctl`: `event key=value key="two words"`.
+//! The daemon's log: one event a line, for people and for `journalctl`: `event key=value key="two words"`;
+//! between quotes `\"` is a quote and `\\` a backslash.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -62,7 +63,9 @@ fn line(event: &str, at: Option<Time>, fields: &[(&str, String)]) -> String {
         let value = if !value.is_empty() && value.chars().all(plain) {
             value.clone()
         } else {
-            format!("\"{}\"", crate::printable::text(value).replace('"', "'"))
+            // As in a string of JSON, so that a name can be found by what it is.
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+            format!("\"{}\"", crate::printable::text(&value))
         };
         format!("{line} {key}={value}")
     })
@@ -108,7 +111,9 @@ mod tests {
     #[test]
     fn values_with_blanks_or_control_characters_are_quoted_on_one_line() {
         let fields = [("vm", "web-1".into()), ("why", "two \"words\"\n".into()), ("none", String::new())];
-        assert_eq!(line("set", None, &fields), "set vm=web-1 why=\"two 'words'\\n\" none=\"\"");
+        assert_eq!(line("set", None, &fields), r#"set vm=web-1 why="two \"words\"\n" none="""#);
+        let marked = [("vm", r#"a"b"#.into()), ("other", r"a\nb".into())];
+        assert_eq!(line("set", None, &marked), r#"set vm="a\"b" other="a\\nb""#);
         let at = Some(Time(12_040_000_000));
         assert_eq!(line("would set", at, &fields[..1]), "would set at=12.0s vm=web-1");
     }

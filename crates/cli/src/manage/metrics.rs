@@ -141,7 +141,7 @@ fn text(status: &Status) -> String {
             vm.granted.map(|_| f64::from(u8::from(vm.starves)))
         }),
         ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
-        ("vcpus_online", "gauge", "vCPUs that are online.", |vm| Some(count(vm.online as u64))),
+        ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| count(n as u64))),
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
         ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
             Some(count(vm.changed.len() as u64))

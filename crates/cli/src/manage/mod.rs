@@ -28,11 +28,13 @@ pub(crate) mod yields;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use corefit_core::decide::{Controller, Policy};
 use corefit_core::machine::Act;
+use signal_hook::consts::{SIGALRM, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ};
 
 use crate::durations::duration;
 use crate::machine::MachineArg;
@@ -82,7 +84,8 @@ pub(crate) struct ManageArgs {
 pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let config = args.read()?;
     // Signals are caught before anything is changed.
-    let signals = Signals::catch().context("catching signals")?;
+    let signals = Signals::catch().and_then(|signals| others_do_nothing().map(|()| signals));
+    let signals = signals.context("catching signals")?;
     let name = config.machine.clone().unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
@@ -114,13 +117,30 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
 impl ManageArgs {
     /// The configuration, with what the command line says instead.
     fn read(&self) -> Result<Config> {
-        let mut config = Config::read(self.config.as_deref())?;
+        self.over(Config::read(self.config.as_deref())?)
+    }
+
+    /// The same while the daemon is at work.
+    fn read_again(&self) -> Result<Config> {
+        self.over(Config::read_again(self.config.as_deref())?)
+    }
+
+    fn over(&self, mut config: Config) -> Result<Config> {
         config.apply |= self.apply;
         config.machine = self.machine.clone().or(config.machine);
         config.state = config::absolute(self.state.clone().unwrap_or(config.state))?;
         let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
         config.or_scenario(self.config.as_deref(), &machine)
     }
+}
+
+/// Signals that mean nothing here would end the process with everything changed. A handler, as what is ignored would be ignored by
+/// programs that are started, too.
+fn others_do_nothing() -> std::io::Result<()> {
+    for signal in [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    Ok(())
 }
 
 /// Whether a configuration is one for a machine, as far as the machine can be looked at now.

@@ -1,6 +1,6 @@
 //! What a changed setting is now, by a look: somebody may have changed it since corefit did.
 
-use corefit_core::machine::{Lever, Limit, Value, VmState};
+use corefit_core::machine::{Lever, LeverKind, Limit, Value, VmState};
 use corefit_core::{CpuSet, Quota};
 
 /// What a setting of a VM is, if a look tells. Of guests only what they say counts; of a limit only one that is there, for without one
@@ -23,6 +23,23 @@ pub(super) fn of(vm: &VmState, lever: Lever) -> Option<Value> {
     }
 }
 
+/// How many vCPUs are online (of a group: how many pCPUs it may use), if that is known: of a VM with a guest agent only the guest
+/// tells, for libvirt counts those that the guest took offline, too.
+pub(super) fn online(vm: &VmState) -> Option<usize> {
+    let no_agent = vm.fixed.iter().any(|fixed| fixed.lever == LeverKind::Told);
+    (vm.guest.is_some() || vm.is_group() || no_agent).then(|| vm.online().len())
+}
+
+/// A value for people, who would take the number of a vCPU for how many there are.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::Vcpus(set) if set.is_empty() => "no vCPU".into(),
+        Value::Vcpus(set) if set.len() == 1 => format!("vCPU {set}"),
+        Value::Vcpus(set) => format!("vCPUs {set}"),
+        value => value.to_string(),
+    }
+}
+
 fn limit(quota: &Quota) -> Option<Value> {
     let Quota { quota_us, period_us, burst_us, .. } = *quota;
     quota_us.map(|_| Value::Limit(Limit { quota_us, period_us, burst_us }))
@@ -30,10 +47,29 @@ fn limit(quota: &Quota) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::machine::{VcpuState, VmId};
+    use corefit_core::machine::{Fixed, GuestView, VcpuState, VmId};
 
     use super::super::{Keeper, journal::Entry};
     use super::*;
+
+    #[test]
+    fn how_many_vcpus_are_online_is_unknown_while_a_guest_that_could_say_it_does_not() {
+        let vcpus = vec![VcpuState { online: true, ..VcpuState::default() }; 4];
+        let silent = VmState { vcpus, ..VmState::default() };
+        assert_eq!(online(&silent), None);
+        let answers = VmState { guest: Some(GuestView::default()), ..silent.clone() };
+        let fixed = vec![Fixed { lever: LeverKind::Told, reason: "it has no guest agent".into() }];
+        for known in [answers, VmState { fixed, ..silent }] {
+            assert_eq!(online(&known), Some(4));
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_vcpu_is_not_taken_for_how_many_there_are() {
+        let of = |list: &str| text(&Value::Vcpus(list.parse().unwrap()));
+        assert_eq!((of("0"), of("0-3")), ("vCPU 0".into(), "vCPUs 0-3".into()));
+        assert_eq!(text(&Value::Pcpus("0".parse().unwrap())), "0");
+    }
 
     #[test]
     fn what_neither_corefit_wrote_nor_was_before_is_somebody_elses() {

@@ -17,13 +17,15 @@ use serde::{Deserialize, Serialize};
 
 use super::config::StateArg;
 use super::journal::Entry;
-use super::{Keeper, metrics};
+use super::{Keeper, metrics, present};
 use crate::bench::table::Table;
 use crate::lines;
 use crate::printable;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of the longest name of a socket (unix(7)).
+const LONGEST: usize = 107;
 /// The longest answer that is read.
 const MOST: u64 = 64 << 20;
 
@@ -53,7 +55,8 @@ pub(crate) struct VmStatus {
     pub(crate) id: String,
     /// All that it could have, and those online.
     pub(crate) vcpus: usize,
-    pub(crate) online: usize,
+    /// `None` while the guest does not say it.
+    pub(crate) online: Option<usize>,
     /// pCPUs; `None` where that is not known.
     pub(crate) entitled: Option<Cpus>,
     pub(crate) available: Option<Cpus>,
@@ -72,10 +75,43 @@ pub(crate) struct VmStatus {
     pub(crate) starves: bool,
     /// Why it is left alone.
     pub(crate) left_alone: Option<String>,
-    /// Settings that are not as they were, and what they were.
+    /// Why its vCPUs (of a group: its cpuset) stay as they are, where it is not left alone.
+    #[serde(default)]
+    pub(crate) not_sized: Option<String>,
+    /// Settings that are not as they were, and what they were: for people.
     pub(crate) changed: Vec<String>,
+    /// The same for programs.
+    #[serde(default)]
+    pub(crate) settings: Vec<Setting>,
     pub(crate) actions: u64,
     pub(crate) failures: u64,
+}
+
+/// A setting that corefit changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    /// Which, for people.
+    pub(crate) lever: String,
+    /// What it was; sets are lists such as `0-3`.
+    pub(crate) before: String,
+    /// What corefit made it.
+    pub(crate) made: String,
+    /// What somebody else made it since, where a look tells.
+    pub(crate) changed_to: Option<String>,
+    /// It is to be put back, but could not be yet.
+    pub(crate) pending: bool,
+}
+
+impl Setting {
+    fn of(entry: &Entry, vm: &VmState, keeper: &Keeper, offline: &CpuSet) -> Setting {
+        Setting {
+            lever: entry.lever.name(vm.is_group()),
+            before: entry.original.to_string(),
+            made: entry.wrote.last().map_or(String::new(), ToString::to_string),
+            changed_to: Keeper::changed_since(entry, vm, offline).map(|now| now.to_string()),
+            pending: keeper.owes(entry),
+        }
+    }
 }
 
 impl VmStatus {
@@ -91,25 +127,34 @@ impl VmStatus {
         let granted = step.given.iter().find(|granted| granted.vm == vm.id);
         let pcpus = |number: u32| Cpus(f64::from(number));
         let of_vm = |entry: &&Entry| entry.vm == vm.id;
-        let changed = keeper.iter().flat_map(|keeper| {
-            keeper.entries().iter().filter(of_vm).map(|entry| {
-                let wrote = entry.wrote.last().map_or(String::new(), ToString::to_string);
-                let now = Keeper::changed_since(entry, vm, offline)
-                    .map(|now| format!("somebody changed it to {now}, corefit made it {wrote}"));
-                let now = now.unwrap_or(wrote);
-                let owed = if keeper.owes(entry) { " (pending: it could not be put back yet)" } else { "" };
-                format!("{}: {now}, before {}{owed}", entry.lever.name(vm.is_group()), entry.original)
-            })
+        let entries = || keeper.iter().flat_map(|keeper| keeper.entries().iter().filter(of_vm));
+        let changed = entries().map(|entry| {
+            let wrote = entry.wrote.last().map_or(String::new(), present::text);
+            let now = Keeper::changed_since(entry, vm, offline).map(|now| {
+                format!("somebody changed it to {}, corefit made it {wrote}", present::text(&now))
+            });
+            let (now, before) = (now.unwrap_or(wrote), present::text(&entry.original));
+            let owed = keeper.is_some_and(|keeper| keeper.owes(entry));
+            let owed = if owed { " (pending: it could not be put back yet)" } else { "" };
+            format!("{}: {now}, before {before}{owed}", entry.lever.name(vm.is_group()))
+        });
+        let settings = keeper.iter().flat_map(|keeper| {
+            keeper.entries().iter().filter(of_vm).map(|entry| Setting::of(entry, vm, keeper, offline))
         });
         let excluded = policy.of(&vm.name).exclude == Some(true);
         let owners = vm.wishes.as_ref().is_some_and(|wishes| wishes.exclude == Some(true));
         let by = if owners { "its owner says exclude" } else { "its rule says exclude" };
         let excluded = excluded.then_some(by);
+        let fixed = vm.fixed(policy.sized_by(vm));
+        let (left_alone, not_sized) = match excluded {
+            None if !vm.hands_off && vm.unclear.is_none() => (None, fixed),
+            excluded => (excluded.or(fixed), None),
+        };
         VmStatus {
             name: vm.name.clone(),
             id: vm.id.0.clone(),
             vcpus: vm.vcpus.len(),
-            online: vm.online().len(),
+            online: present::online(vm),
             entitled: estimate.and_then(|e| e.entitled),
             available: estimate.and_then(|e| e.available),
             used: estimate.and_then(|e| e.activity.used),
@@ -118,8 +163,10 @@ impl VmStatus {
             wanted: granted.map(|granted| pcpus(granted.wants)),
             granted: granted.map(|granted| pcpus(granted.pcpus)),
             starves: granted.is_some_and(|granted| granted.starves),
-            left_alone: excluded.or(vm.fixed(policy.sized_by(vm))).map(Into::into),
+            left_alone: left_alone.map(Into::into),
+            not_sized: not_sized.map(Into::into),
             changed: changed.collect(),
+            settings: settings.collect(),
             actions: 0,
             failures: 0,
         }
@@ -175,6 +222,13 @@ pub(crate) fn answers(state: &Path) -> bool {
 /// If the socket cannot be made.
 pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> {
     let path = socket(state);
+    if path.as_os_str().len() > LONGEST {
+        let many = path.as_os_str().len();
+        bail!(
+            "{}: has {many} bytes, and a socket's name {LONGEST} at most; a shorter directory: --state, or state in the configuration",
+            path.display()
+        );
+    }
     if !holds {
         if answers(state) {
             bail!("{}: another corefit manage answers there", path.display());
@@ -241,7 +295,8 @@ fn table(status: &Status) -> String {
     headings.extend(granted.iter().flatten().copied().chain(["actions", "failures"]));
     let mut table = Table::new(1, &headings);
     for vm in &status.vms {
-        let mut cells = vec![printable::text(&vm.name), vm.vcpus.to_string(), vm.online.to_string()];
+        let mut cells = vec![printable::text(&vm.name), vm.vcpus.to_string()];
+        cells.push(vm.online.map_or("-".into(), |online| online.to_string()));
         cells.extend([vm.entitled, vm.available, vm.used, vm.waiting].map(amount));
         cells.extend(granted.iter().flat_map(|_| [vm.wanted, vm.granted].map(amount)));
         cells.extend([vm.actions.to_string(), vm.failures.to_string()]);
@@ -262,6 +317,9 @@ fn table(status: &Status) -> String {
         if let Some(why) = &vm.left_alone {
             text += &format!("{}: left alone: {}\n", printable::text(&vm.name), printable::text(why));
         }
+        if let Some(why) = &vm.not_sized {
+            text += &format!("{}: is not sized: {}\n", printable::text(&vm.name), printable::text(why));
+        }
     }
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
     for note in trouble.chain(status.notes.iter().cloned()) {
@@ -272,6 +330,8 @@ fn table(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use corefit_core::machine::{Fixed, LeverKind, VcpuState};
+
     use super::*;
 
     #[test]
@@ -316,5 +376,35 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("left alone: hands off"), "{text}");
+    }
+
+    #[test]
+    fn who_is_not_sized_is_not_called_left_alone_and_what_is_unknown_is_no_number() {
+        let fixed = |lever, why: &str| Fixed { lever, reason: why.into() };
+        let vm = VmState {
+            name: "a".into(),
+            vcpus: vec![VcpuState { online: true, ..VcpuState::default() }; 4],
+            fixed: vec![fixed(LeverKind::Online, "its vCPUs cannot be taken away")],
+            ..VmState::default()
+        };
+        let of = |vm: &VmState| {
+            let policy = Policy::default();
+            VmStatus::of(vm, &Step::default(), None, &policy, &CpuSet::default())
+        };
+        let silent = of(&vm);
+        assert_eq!((silent.left_alone.as_deref(), silent.online), (None, None));
+        let text = table(&Status { vms: vec![silent], ..Status::default() });
+        let row = text.lines().find(|line| line.starts_with("a  ")).unwrap();
+        assert_eq!(row.split_whitespace().take(3).collect::<Vec<_>>(), ["a", "4", "-"]);
+        assert!(text.contains("a: is not sized: its vCPUs cannot be taken away\n"), "{text}");
+        let hands_off = of(&VmState { hands_off: true, ..vm });
+        assert!(hands_off.left_alone.is_some() && hands_off.not_sized.is_none(), "{hands_off:?}");
+    }
+
+    #[test]
+    fn a_directory_whose_name_is_too_long_for_a_socket_is_said_with_a_remedy() {
+        let state = Path::new("/tmp").join("x".repeat(120));
+        let error = serve(&state, &Board::default(), true).err().unwrap().to_string();
+        assert!(error.contains("a shorter directory: --state"), "{error}");
     }
 }

@@ -44,12 +44,16 @@ pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Ac
     actions
 }
 
-/// Whether a placement is better by enough: fewer are stacked, pins that cannot work go, fewer vCPUs are far from their
-/// memory, the predicted throughput grows by more than [`WORTH`], or who is to be together or apart is, by
-/// [`WORTH_PAIRS`]; and never if more are stacked.
+/// Whether a placement is better by enough: fewer vCPUs may use reserved pCPUs, whatever that costs; else fewer are stacked,
+/// pins that cannot work go, fewer vCPUs are far from their memory, the predicted throughput grows by more than [`WORTH`], or
+/// who is to be together or apart is, by [`WORTH_PAIRS`]; and never if more are stacked.
 #[must_use]
 pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     let now = place(problem, Policy::None);
+    let on_reserved = (on_reserved(problem, found), on_reserved(problem, &now));
+    if on_reserved.0 != on_reserved.1 {
+        return on_reserved.0 < on_reserved.1;
+    }
     let stacked = (cost(problem, found).stacked(), present(problem).stacked());
     if stacked.0 != stacked.1 {
         return stacked.0 < stacked.1;
@@ -60,6 +64,16 @@ pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
         || after > (1.0 + WORTH) * before
         || after >= before
             && spread_of_classed(problem, &now) - spread_of_classed(problem, found) >= WORTH_PAIRS
+}
+
+/// vCPUs that may use pCPUs which are kept for the host, of VMs that can be placed.
+fn on_reserved(problem: &Problem, placement: &Placement) -> usize {
+    let reserved = problem.reserved.intersection(&problem.topology.online());
+    let vms = problem.vms.iter().zip(&placement.vms).filter(|(vm, _)| !vm.stays);
+    // Without a set it may use all.
+    let may =
+        |set: &Option<CpuSet>| !reserved.is_empty() && set.as_ref().is_none_or(|set| set.meets(&reserved));
+    vms.flat_map(|(_, placed)| &placed.vcpus).filter(|seat| may(&seat.affinity)).count()
 }
 
 /// The node affinity, if there is one, it names nodes with pCPUs, and not those of the vCPUs.
@@ -103,13 +117,17 @@ mod tests {
     }
 
     fn planned_on(shape: &str, vms: Vec<VmState>, policy: &str) -> Vec<String> {
+        planned_by(Policy::Corefit, shape, vms, policy)
+    }
+
+    fn planned_by(by: Policy, shape: &str, vms: Vec<VmState>, policy: &str) -> Vec<String> {
         let topology: Topology = shape.parse().unwrap();
         let pcpu = |id| Pcpu { id, online: true, ..Pcpu::default() };
         let first = Snapshot { pcpus: (0..8).map(CpuId).map(pcpu).collect(), vms, ..Snapshot::default() };
         let later = Snapshot { at: Time(1_000_000_000), ..first.clone() };
         let host = estimate(&first, &later).unwrap();
         let problem = Problem::of_estimate(&host, &topology).with(&toml::from_str(policy).unwrap());
-        let found = actions(&host, &problem, Policy::Corefit);
+        let found = actions(&host, &problem, by);
         let text = |a: &Action| {
             let from = a.from.as_ref().map_or("?".into(), Value::to_string);
             format!("{} {}: {from} -> {}, {}", a.name, a.lever, a.to, a.why)
@@ -188,6 +206,23 @@ mod tests {
         let three = ["a", "b", "c"].map(|name| vm(name, &["0-3"], None));
         let found = planned_on("2 cores x 2 threads", three.into(), &rule("priority = 1"));
         assert!(found.iter().any(|text| text.starts_with("a ") && text.ends_with("of its own")), "{found:?}");
+    }
+
+    #[test]
+    fn vms_leave_reserved_pcpus_though_that_brings_nothing_else() {
+        let reserved = "reserved = \"0\"";
+        for by in [Policy::Corefit, Policy::Ulas, Policy::OptimalAffinity] {
+            // Both may use both pCPUs; on one they are stacked.
+            let both = || ["a", "b"].map(|name| vm(name, &["0-1"], None)).to_vec();
+            let found = planned_by(by, "2 cores", both(), reserved);
+            assert_eq!(found.len(), 2, "{by:?}: {found:?}");
+            assert!(found.iter().all(|text| text.contains(": 0-1 -> 1, ")), "{by:?}: {found:?}");
+            // Once they are there, nothing is to be done, nor without anybody who can be placed.
+            let there = ["a", "b"].map(|name| vm(name, &["1"], None)).to_vec();
+            assert_eq!(planned_by(by, "2 cores", there, reserved), [""; 0], "{by:?}");
+            let excluded = format!("{reserved}\n[[vm]]\nname = \"*\"\nexclude = true");
+            assert_eq!(planned_by(by, "2 cores", both(), &excluded), [""; 0], "{by:?}");
+        }
     }
 
     #[test]

@@ -119,14 +119,20 @@ pub(crate) fn cpuset(root: &Root, dir: &str) -> Result<CpuSet, MachineError> {
     found?.ok_or_else(|| none(dir, "cpuset"))
 }
 
-/// Sets them.
+/// Sets them. None: on v1 the kernel takes that only of a group without processes.
 pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) -> Result<(), MachineError> {
-    if to.is_empty() && version == Version::V1 {
-        return Err(MachineError::Malformed("a group with processes needs a pCPU".into()));
-    }
+    let path = format!("{dir}/cpuset.cpus");
     let text = if to.is_empty() { "\n".into() } else { to.to_string() };
-    put(root, &format!("{dir}/cpuset.cpus"), &text)
-        .map_err(|error| refused(root, dir, "cpuset.cpus", to, error))
+    match root.write(&path, &text) {
+        // Of v1: whether it has processes, or groups that have a pCPU, only the kernel knows.
+        Err(error) if to.is_empty() && version == Version::V1 => {
+            let why = format!(
+                "{path}: a group with processes, or with groups below it that have a pCPU, needs one: {error}"
+            );
+            Err(MachineError::Malformed(why))
+        }
+        result => written(&path, &text, result).map_err(|error| refused(root, dir, "cpuset.cpus", to, error)),
+    }
 }
 
 /// Sets the nodes of a group's memory, which the kernel moves there.
@@ -153,7 +159,12 @@ fn refused(root: &Root, dir: &str, file: &str, to: &CpuSet, error: MachineError)
 }
 
 fn put(root: &Root, path: &str, text: &str) -> Result<(), MachineError> {
-    root.write(path, text).map_err(|error| {
+    written(path, text, root.write(path, text))
+}
+
+/// What became of writing a text.
+fn written(path: &str, text: &str, result: io::Result<()>) -> Result<(), MachineError> {
+    result.map_err(|error| {
         let why = format!("{path}: {}: {error}", text.trim());
         match error.kind() {
             io::ErrorKind::NotFound => MachineError::Gone(why),
@@ -247,10 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cpuset_is_that_of_the_group_above_on_v2_only() {
+    fn an_empty_cpuset_is_one() {
         let (_dir, root) = group(&[("cpuset.cpus", "\n")]);
         assert_eq!(cpuset(&root, "").unwrap(), CpuSet::default());
-        assert!(set_cpuset(&root, Version::V1, "", &CpuSet::default()).is_err());
+        for version in [Version::V1, Version::V2] {
+            set_cpuset(&root, version, "", &CpuSet::default()).unwrap();
+            assert_eq!(cpuset(&root, "").unwrap(), CpuSet::default());
+        }
         set_cpuset(&root, Version::V2, "", &"0-1".parse().unwrap()).unwrap();
         assert_eq!(cpuset(&root, "").unwrap(), "0-1".parse().unwrap());
         assert!(matches!(weight(&root, Version::V2, ""), Err(MachineError::Unsupported(_))));

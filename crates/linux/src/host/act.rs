@@ -4,7 +4,7 @@
 use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
-use super::{Cgroups, HostReader};
+use super::{Cgroups, HostReader, VmGroup};
 use crate::cgroup::{files, write};
 use crate::slice::{self, Slicer};
 
@@ -105,8 +105,9 @@ fn no_cpuset() -> MachineError {
     MachineError::Unsupported("there is no cpuset controller here".into())
 }
 
-/// What no group has; slices, where there are none; and the nodes of its memory, where they are not said or it does not move with them.
-pub(super) fn fixed(nodes: bool, moves: bool, slices: bool) -> Vec<Fixed> {
+/// What no group has; slices, where there are none; the nodes of its memory, where they are not said or it does not move with them;
+/// and its cpuset, where that is empty.
+pub(super) fn fixed(group: &VmGroup) -> Vec<Fixed> {
     let reason = "it is a control group, which has only weight, quota, cpuset and slices";
     let cpuset = "it is a control group, whose cpuset is sized where a rule that names it says size";
     let kinds = [
@@ -116,11 +117,16 @@ pub(super) fn fixed(nodes: bool, moves: bool, slices: bool) -> Vec<Fixed> {
         (LeverKind::Told, reason),
     ];
     let mut fixed: Vec<Fixed> = kinds.map(|(lever, reason)| Fixed { lever, reason: reason.into() }).into();
-    if !slices {
+    if group.shut {
+        let reason = "its cpuset is empty (cpuset.cpus of v1), so that no process can be in it";
+        fixed.push(Fixed { lever: LeverKind::Affinity, reason: reason.into() });
+    }
+    if group.slices.is_none() {
         fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::NONE.into() });
     }
-    if !moves {
-        fixed.push(Fixed { lever: LeverKind::Nodes, reason: memory_stays(nodes).into() });
+    if !group.memory_moves {
+        let reason = memory_stays(group.memory_nodes.is_some());
+        fixed.push(Fixed { lever: LeverKind::Nodes, reason: reason.into() });
     }
     fixed
 }

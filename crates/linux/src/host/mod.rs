@@ -342,6 +342,7 @@ impl HostReader {
             throttled,
             unread,
             cpus: known.cpus(&g.all),
+            shut: known.settings.shut,
             memory_nodes: known.settings.mems.as_ref().map(|(nodes, _)| nodes.clone()),
             memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },

@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) weight: Option<Weight>,
     pub(crate) quota: Option<Quota>,
     pub(crate) cpuset: Option<CpuSet>,
+    /// Its cpuset is empty (v1): nobody can be in it.
+    pub(crate) shut: bool,
     /// The nodes that are set for its memory, and whether that moves with them.
     pub(crate) mems: Option<(CpuSet, bool)>,
 }
@@ -104,15 +106,17 @@ impl Tree {
             .cpuset
             .as_ref()
             .map_or(Ok(None), |found| files::cpuset(root, found.version, &format!("{}{path}", found.point)));
+        // Of v1, until it is written first: no task can enter the group there, so it confines none.
+        let empty = |error: &ReadError| matches!(error, ReadError::Malformed { text, .. } if text.is_empty());
+        let shut = self.version == Version::V1 && cpuset.as_ref().is_err_and(empty);
         let cpuset = match cpuset {
-            // Of v1, until it is written first: no task can enter the group there, so it confines none.
-            Err(ReadError::Malformed { text, .. }) if text.is_empty() && self.version == Version::V1 => None,
+            Err(_) if shut => None,
             other => other.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
         };
         let mems = self.cpuset_dir(path).map_or(Ok(None), |(version, dir)| files::mems(root, version, &dir));
         let mems = mems.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
         let (weight, cpuset) = (weight.map(|w| w.value), cpuset.map(|set| set.value));
-        let settings = Settings { weight, quota, cpuset, mems };
+        let settings = Settings { weight, quota, cpuset, shut, mems };
         (settings, errors)
     }
 
@@ -219,7 +223,9 @@ mod tests {
         let root = Root::at(dir.path());
         let tree = Tree::open(&root).unwrap();
         let (settings, errors) = tree.settings(&root, "/a");
-        assert!(settings.cpuset.is_none() && errors.is_empty(), "{errors:?}");
+        assert!(settings.cpuset.is_none() && settings.shut && errors.is_empty(), "{errors:?}");
+        put("cg/cpuset/a/cpuset.cpus", "0\n");
+        assert!(!tree.settings(&root, "/a").0.shut);
         put("cg/cpuset/a/cpuset.cpus", "x\n");
         assert_eq!(tree.settings(&root, "/a").1[0].0, What::Cpuset);
     }

@@ -57,6 +57,8 @@ pub struct VmGroup {
     pub unread: Vec<What>,
     /// The pCPUs that it may use.
     pub cpus: CpuSet,
+    /// Its cpuset is empty (v1), so that no process can be in it.
+    pub shut: bool,
     /// The NUMA nodes that are set for its memory; `None` if nothing is set.
     pub memory_nodes: Option<CpuSet>,
     /// Whether memory moves when these are changed.
@@ -77,6 +79,7 @@ impl VmGroup {
     /// The group as a VM: one vCPU per pCPU that it may use.
     #[must_use]
     pub fn into_vm(self) -> VmState {
+        let fixed = super::act::fixed(&self);
         VmState {
             vcpus: per_cpu(&self.cpus, &self.on),
             id: self.id,
@@ -89,7 +92,7 @@ impl VmGroup {
             whole: Some(self.counters),
             cache: self.cache,
             began: self.began,
-            fixed: super::act::fixed(self.memory_nodes.is_some(), self.memory_moves, self.slices.is_some()),
+            fixed,
             slices: self.slices,
             memory_nodes: self.memory_nodes,
             ..VmState::default()
