@@ -424,7 +424,7 @@ impl<'a> Daemon<'a> {
                     log(Level::Warning, "configuration", &[("note", what.into())]);
                 }
                 self.controller.reconfigure(config.policy.clone());
-                for keeper in &mut self.keeper {
+                if let Some(keeper) = &mut self.keeper {
                     keeper.try_again();
                     keeper.may_take(super::budget(&config.policy));
                 }

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn each_of_very_many_is_said_once_while_it_is_so() {
         let (many, mut said) = (3 * FEW, Said::default());
-        let mut step = |said: &mut Said, what: &str| {
+        let step = |said: &mut Said, what: &str| {
             said.pass();
             (0..many).filter(|n| said.is_new(&format!("vm{n}"), what)).count()
         };
