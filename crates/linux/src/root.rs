@@ -14,7 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::bytes;
 
 /// A shorter read than this is the end of a file: the kernel fills a page (4 KiB or more) line
-/// by line, and stops short of that only for a line that does not fit. Saves a call per file.
+/// by line, and stops short of that only for a line that does not fit. Saves a call per file. Not so of `mountinfo`, whose
+/// lines may be that long: an overlay names all its layers.
 pub(crate) const WHOLE: usize = 1024;
 
 /// A directory that stands for `/`, so that every reader works on captured trees as well.
@@ -164,22 +165,8 @@ impl Root {
     /// All but [`ReadError::Malformed`].
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
         let fail = |error: io::Error| ReadError::from_io(path, &error);
-        let mut file = File::open(self.locate(path)).map_err(fail)?;
-        let mut text = Vec::new();
-        let mut buffer = [0; 8192];
-        loop {
-            match file.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(n) => {
-                    text.extend_from_slice(&buffer[..n]);
-                    if n < WHOLE {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(fail(error)),
-            }
-        }
+        let file = File::open(self.locate(path)).map_err(fail)?;
+        let text = all_of(file, if path.ends_with("/mountinfo") { 1 } else { WHOLE }).map_err(fail)?;
         Ok(bytes::text(text))
     }
 
@@ -276,6 +263,23 @@ impl Root {
     }
 }
 
+/// What there is to read up to the end, which a piece below so many bytes is.
+fn all_of(mut file: impl Read, whole: usize) -> io::Result<Vec<u8>> {
+    let (mut all, mut buffer) = (Vec::new(), [0; 8192]);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(n) => {
+                all.extend_from_slice(&buffer[..n]);
+                if n < whole {
+                    return Ok(all);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn below(dir: &Path, path: &str) -> PathBuf {
     dir.join(bytes::path(path.trim_start_matches('/')))
 }
@@ -304,6 +308,22 @@ pub(crate) fn optional<T>(result: Result<T, ReadError>) -> Result<Option<T>, Rea
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_did_not_fit_beside_short_ones_is_read_where_there_may_be_such() {
+        // As the kernel gives them: a short piece, as the next line does not fit into the page.
+        struct Pieces(Vec<usize>);
+        impl Read for Pieces {
+            fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+                let length = self.0.pop().unwrap_or(0);
+                to[..length].fill(b'x');
+                Ok(length)
+            }
+        }
+        let pieces = || Pieces(vec![100, 3500, 900]);
+        assert_eq!(all_of(pieces(), 1).unwrap().len(), 4500);
+        assert_eq!(all_of(pieces(), WHOLE).unwrap().len(), 900, "a call less");
+    }
 
     #[test]
     fn a_missing_file_and_a_forbidden_directory_are_told_apart() {

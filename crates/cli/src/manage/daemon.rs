@@ -1,9 +1,10 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
 mod owners;
+mod said;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,6 +16,8 @@ use corefit_core::decide::{Action, Controller, Outcome, Step};
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use said::Said;
 
 use super::config::Config;
 use super::log::{self, Level, log};
@@ -29,8 +32,6 @@ const LAST_TRIES: u32 = 3;
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
 /// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
-/// What is remembered as said: containers come and go, under ever new names.
-const REMEMBERED: usize = 10_000;
 
 /// Signals that arrived, in order.
 pub(super) struct Signals(Receiver<i32>);
@@ -73,12 +74,13 @@ pub(super) struct Daemon<'a> {
     unserved: Option<(SocketAddr, Instant)>,
     /// What is left to the kernel, as it was said last.
     left: Vec<yields::Yield>,
-    told: BTreeSet<String>,
+    /// What was said, and is not said again while it is so.
+    told: Said,
     /// VMs that their owners have left alone, by name, and why.
     owned: BTreeMap<String, String>,
     notes: VecDeque<String>,
     /// What would be changed, as it was said last.
-    planned: BTreeMap<String, String>,
+    planned: Said,
     steps: u64,
 }
 
@@ -229,6 +231,8 @@ impl<'a> Daemon<'a> {
     /// One look, and what follows from it; how long to wait then.
     pub(super) fn step(&mut self) -> Result<Duration> {
         self.steps += 1;
+        self.told.pass();
+        self.planned.pass();
         if let Some((address, _)) = self.unserved.filter(|(_, again)| Instant::now() >= *again) {
             self.serve_metrics(address, false);
         }
@@ -321,7 +325,7 @@ impl<'a> Daemon<'a> {
             log(Level::Info, "put back", &[("settings", restored.back.to_string()), ("why", why.into())]);
         }
         for text in restored.stand.into_iter().chain(restored.pending) {
-            if self.told.insert(text.clone()) {
+            if self.told.is_new(&text, "") {
                 log(Level::Warning, "not put back", &[("what", text)]);
             }
         }
@@ -338,11 +342,8 @@ impl<'a> Daemon<'a> {
 
     /// Notes, each once.
     fn say(&mut self, notes: &[String]) {
-        if self.told.len() + self.planned.len() > REMEMBERED {
-            (self.told, self.planned) = Default::default();
-        }
         for note in notes {
-            if self.told.insert(note.clone()) {
+            if self.told.is_new(note, "") {
                 log(Level::Info, "note", &[("what", note.clone())]);
                 self.notes.push_back(note.clone());
                 self.notes.drain(..self.notes.len().saturating_sub(NOTES));
@@ -355,9 +356,8 @@ impl<'a> Daemon<'a> {
         for action in actions {
             let key = format!("{} {}", action.vm.0, action.lever);
             let to = action.to.to_string();
-            if self.planned.get(&key) != Some(&to) {
+            if self.planned.is_new(&key, &to) {
                 log(Level::Info, "would set", &fields(snapshot, action));
-                self.planned.insert(key, to);
             }
         }
     }
@@ -373,7 +373,7 @@ impl<'a> Daemon<'a> {
             }
             Err(error) => {
                 let key = format!("{} {}: {error}", action.name, action.lever);
-                if self.told.insert(key) {
+                if self.told.is_new(&key, "") {
                     let why = [("error", error.to_string())];
                     log(Level::Warning, "not set", &[&fields[..], &why].concat());
                 }
@@ -424,7 +424,10 @@ impl<'a> Daemon<'a> {
                     log(Level::Warning, "configuration", &[("note", what.into())]);
                 }
                 self.controller.reconfigure(config.policy.clone());
-                self.keeper.iter_mut().for_each(Keeper::try_again);
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.try_again();
+                    keeper.may_take(super::budget(&config.policy));
+                }
                 (self.config.policy, self.config.tell) = (config.policy, config.tell);
                 // What is so by the new one is said anew.
                 (self.told, self.notes, self.planned) = Default::default();

@@ -50,13 +50,16 @@ impl Held {
         let failed =
             outcomes.into_iter().find_map(|Outcome { action, result }| Some((action, result.err()?)));
         let Some((action, why)) = failed else { return Ok(()) };
-        self.put_back()?;
+        if let Err(pending) = self.put_back() {
+            tell!("corefit: {pending:#}");
+        }
         bail!("{}: {}: {why}", action.name, action.lever)
     }
 
     /// Everything as it was.
     pub(crate) fn put_back(&mut self) -> Result<()> {
-        if self.keeper.entries().is_empty() { Ok(()) } else { self.restore() }
+        // Of a VM that is as it was, too, the note may still be there.
+        if self.keeper.holds_nothing() { Ok(()) } else { self.restore() }
     }
 
     fn restore(&mut self) -> Result<()> {

@@ -26,6 +26,8 @@ pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
+const READING: u32 = 4;
 /// A kernel's or an agent's rounding of a number.
 const ROUNDING: f64 = 0.002;
 
@@ -38,6 +40,8 @@ pub(crate) struct Keeper {
     put_back: BTreeSet<(VmId, Lever)>,
     /// What each VM carries with it.
     kept: BTreeMap<VmId, String>,
+    /// Notes that VMs carry which make no sense here, as those of another version: they are left alone.
+    foreign: BTreeMap<VmId, String>,
     told_at: BTreeMap<VmId, Time>,
     /// VMs that cannot carry what they were, and what is to be said of that.
     mute: BTreeSet<VmId>,
@@ -48,6 +52,9 @@ pub(crate) struct Keeper {
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
     late: BTreeSet<VmId>,
+    /// Settings for which there was no time left, since which batch: they come first.
+    untried: BTreeMap<(VmId, Lever), u64>,
+    batches: u64,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -68,11 +75,39 @@ pub(super) struct Setting {
     pub(super) wrote: Vec<Value>,
 }
 
+impl Note {
+    /// What a VM carries, if it is a note that is known here.
+    fn parse(text: &str) -> Option<Note> {
+        serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)
+    }
+}
+
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
-        let (theirs, put_back, kept, told_at, mute, unsaid, released, late) = Default::default();
-        Keeper { journal, theirs, put_back, kept, told_at, mute, unsaid, earlier, released, late, budget }
+        let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
+        let (untried, batches) = Default::default();
+        Keeper {
+            journal,
+            theirs,
+            put_back,
+            kept,
+            foreign,
+            told_at,
+            mute,
+            unsaid,
+            earlier,
+            released,
+            late,
+            untried,
+            batches,
+            budget,
+        }
+    }
+
+    /// From now on a batch may take so long.
+    pub(crate) fn may_take(&mut self, budget: Duration) {
+        self.budget = budget;
     }
 
     /// Settings that are changed now.
@@ -132,56 +167,94 @@ impl Keeper {
         self.put_back.clear();
     }
 
-    /// Does what a plan says, as far as it can be done.
+    /// Does what a plan says, as far as it can be done in the time of a batch: a part at least, and the next time first what there was
+    /// no time for.
     pub(crate) fn apply(&mut self, machine: &mut dyn Act, actions: &[Action], now: Time) -> Vec<Outcome> {
         let begun = Instant::now();
         let before = self.journal.entries().to_vec();
-        let mut results: Vec<Option<Result<Value, MachineError>>> = Vec::with_capacity(actions.len());
-        for action in actions {
-            let late = begun.elapsed() > self.budget;
-            results.push(if late { Some(Err(not_tried())) } else { self.intend(machine, action) });
+        self.batches += 1;
+        let mut turns: Vec<usize> = (0..actions.len()).collect();
+        turns.sort_by_key(|at| self.untried.get(&key(&actions[*at])).copied().unwrap_or(u64::MAX));
+        let mut results: Vec<Option<Result<Value, MachineError>>> = vec![None; actions.len()];
+        for (turn, at) in turns.iter().enumerate() {
+            let late = turn > 0 && begun.elapsed() > self.budget / READING;
+            results[*at] = if late { Some(Err(not_tried())) } else { self.intend(machine, &actions[*at]) };
         }
+        let mut written = Ok(());
         if results.iter().any(Option::is_none) {
-            if let Err(error) = self.journal.write() {
-                self.journal.replace(before.clone());
-                // Not for good: a disk is full until somebody makes room.
-                let why = MachineError::Gone(format!(
-                    "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
-                    self.journal.path().display()
-                ));
-                results
-                    .iter_mut()
-                    .filter(|result| result.is_none())
-                    .for_each(|r| *r = Some(Err(why.clone())));
-            }
+            written = self.journal.write();
             reach("journaled");
         }
-        for (action, result) in actions.iter().zip(&mut results) {
-            if result.is_some() {
-                continue;
-            }
-            *result = Some(if begun.elapsed() > self.budget {
-                Err(not_tried())
-            } else {
-                self.change(machine, action, now)
-            });
+        if let Err(error) = written {
+            self.journal.replace(before.clone());
+            // Not for good: a disk is full until somebody makes room.
+            let why = MachineError::Gone(format!(
+                "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
+                self.journal.path().display()
+            ));
+            let unwritten = results.iter_mut().filter(|result| result.is_none());
+            unwritten.for_each(|result| *result = Some(Err(why.clone())));
         }
+        let (mut noted, mut called, mut uncalled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        turns.retain(|at| results[*at].is_none());
+        for (turn, at) in turns.into_iter().enumerate() {
+            let action = &actions[at];
+            let ready = match turn > 0 && begun.elapsed() > self.budget {
+                true => Err(not_tried()),
+                false => {
+                    if noted.insert(&action.vm) {
+                        self.note(machine, &action.vm);
+                        reach("noted");
+                    }
+                    self.still_free(machine, action)
+                }
+            };
+            let begins = if ready.is_ok() { &mut called } else { &mut uncalled };
+            begins.insert(key(action));
+            results[at] = Some(ready.and_then(|()| self.change(machine, action, now)));
+        }
+        self.revert(&uncalled.difference(&called).cloned().collect(), &before);
         // What is as it was needs no entry.
         let is_back = |entry: &Entry| !entry.pending && entry.wrote.last() == Some(&entry.original);
-        let back: BTreeSet<VmId> =
-            self.journal.entries().iter().filter(|e| is_back(e)).map(|e| e.vm.clone()).collect();
         self.journal.retain(|entry| !is_back(entry));
         if before != self.journal.entries() || self.journal.is_stale() {
             // If that fails, the file knows what was intended, which is enough.
             let _ = self.journal.write();
-            self.note_again(machine, &back);
+            self.note_again(machine);
             self.take_notes_back(machine);
         }
         let outcome = |(action, result): (&Action, Option<_>)| Outcome {
             action: action.clone(),
             result: result.unwrap_or_else(|| Err(not_tried())),
         };
-        actions.iter().zip(results).map(outcome).collect()
+        let outcomes: Vec<Outcome> = actions.iter().zip(results).map(outcome).collect();
+        for Outcome { action, result } in &outcomes {
+            if *result == Err(not_tried()) {
+                self.untried.entry(key(action)).or_insert(self.batches);
+            } else {
+                self.untried.remove(&key(action));
+            }
+        }
+        outcomes
+    }
+
+    /// Forgets what was intended with settings, and not even begun: nothing but what they were before is ours.
+    fn revert(&mut self, settings: &BTreeSet<(VmId, Lever)>, before: &[Entry]) {
+        if settings.is_empty() {
+            return;
+        }
+        let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
+        let was: BTreeMap<_, &Entry> = before
+            .iter()
+            .map(|entry| (key(entry), entry))
+            .filter(|(key, _)| settings.contains(key))
+            .collect();
+        self.journal.retain(|entry| !settings.contains(&key(entry)) || was.contains_key(&key(entry)));
+        for entry in self.journal.entries_mut() {
+            if let Some(was) = was.get(&key(entry)) {
+                entry.clone_from(was);
+            }
+        }
     }
 
     /// Notes in the journal what a setting is and is going to be; the result, if nothing is to be written.
@@ -199,7 +272,7 @@ impl Keeper {
             Ok(current) => current,
             Err(error) => return Some(Err(error)),
         };
-        if let Some(stands) = self.leave(vm, *lever, &current) {
+        if let Some(stands) = self.leave(machine, vm, *lever, &current) {
             return Some(Err(stands));
         }
         if let Some(entry) = self.journal.find(vm, *lever) {
@@ -214,7 +287,6 @@ impl Keeper {
             entry.ours(current);
             entry.ours(to.clone());
             entry.pending = true;
-            self.earlier.remove(&(vm.clone(), *lever));
             return None;
         }
         if same(&current, to) {
@@ -225,28 +297,39 @@ impl Keeper {
         None
     }
 
-    /// What somebody else changed is left alone from now on: why, if that is so of what a setting is.
-    fn leave(&mut self, vm: &VmId, lever: Lever, current: &Value) -> Option<MachineError> {
+    /// What somebody else changed is left alone from now on, also by whoever finds the VM's note: why, if that is so of what a
+    /// setting is.
+    fn leave(
+        &mut self,
+        machine: &mut dyn Act,
+        vm: &VmId,
+        lever: Lever,
+        current: &Value,
+    ) -> Option<MachineError> {
         let entry = self.journal.find(vm, lever)?;
         if is_ours(entry, current) || same(&entry.original, current) {
             return None;
         }
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
+        self.note(machine, vm);
         Some(MachineError::Denied(format!("{}: it is {current} now", stands(lever))))
+    }
+
+    /// Somebody may have changed a setting while others were read and written. (Guests are slow to say.)
+    fn still_free(&mut self, machine: &mut dyn Act, action: &Action) -> Result<(), MachineError> {
+        let Action { vm, lever, .. } = action;
+        if is_guests(*lever) {
+            return Ok(());
+        }
+        let current = machine.current(vm, *lever)?;
+        self.leave(machine, vm, *lever, &current).map_or(Ok(()), Err)
     }
 
     /// Writes a setting whose original is on disk, and reads it back.
     fn change(&mut self, machine: &mut dyn Act, action: &Action, now: Time) -> Result<Value, MachineError> {
         let Action { vm, lever, to, .. } = action;
-        self.note(machine, vm);
-        reach("noted");
-        // Somebody may have changed it while others were read and written. (Guests are slow to say.)
-        if !is_guests(*lever)
-            && let Some(stands) = self.leave(vm, *lever, &machine.current(vm, *lever)?)
-        {
-            return Err(stands);
-        }
+        self.earlier.remove(&(vm.clone(), *lever));
         let done = machine.set(vm, *lever, to);
         reach("written");
         let read = machine.current(vm, *lever);
@@ -280,18 +363,17 @@ impl Keeper {
         !(is_guests(lever) && missing)
     }
 
-    /// Has a VM carry what its settings were.
+    /// Has a VM carry what its settings were, unless it carries what makes no sense here.
     fn note(&mut self, machine: &mut dyn Act, vm: &VmId) {
+        let setting = |entry: &Entry| Setting {
+            lever: entry.lever,
+            original: entry.original.clone(),
+            wrote: entry.wrote.clone(),
+        };
         let of_vm = self.journal.entries().iter().filter(|entry| entry.vm == *vm);
-        let settings: Vec<Setting> = of_vm
-            .map(|entry| Setting {
-                lever: entry.lever,
-                original: entry.original.clone(),
-                wrote: entry.wrote.clone(),
-            })
-            .collect();
+        let settings: Vec<Setting> = of_vm.map(setting).collect();
         let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
-        if self.kept.get(vm) == Some(&text) {
+        if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
             return;
         }
         match machine.keep(vm, Some(&text)) {
@@ -310,12 +392,12 @@ impl Keeper {
         }
     }
 
-    /// Has VMs of which some settings are as they were, and others are not, carry what these were.
-    fn note_again(&mut self, machine: &mut dyn Act, vms: &BTreeSet<VmId>) {
-        let changed: BTreeSet<VmId> = self.journal.entries().iter().map(|entry| entry.vm.clone()).collect();
-        for vm in
-            vms.intersection(&changed).filter(|vm| self.kept.contains_key(*vm)).cloned().collect::<Vec<_>>()
-        {
+    /// Has VMs with a note that says something else than is so now carry what is: what is not ours any more would be put back by who
+    /// finds it there.
+    fn note_again(&mut self, machine: &mut dyn Act) {
+        let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
+        let carry: Vec<VmId> = self.kept.keys().filter(|vm| changed.contains(vm)).cloned().collect();
+        for vm in carry {
             self.note(machine, &vm);
         }
     }
@@ -356,7 +438,21 @@ impl Keeper {
         let known: BTreeSet<(VmId, Lever)> =
             self.journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         for vm in &snapshot.vms {
-            let Some(text) = vm.kept.as_ref() else { continue };
+            let Some(text) = vm.kept.as_ref() else {
+                self.foreign.remove(&vm.id);
+                continue;
+            };
+            let Some(note) = Note::parse(text) else {
+                if self.foreign.insert(vm.id.clone(), text.clone()).as_ref() != Some(text) {
+                    notes.push(format!(
+                        "VM {:?} carries a note that makes no sense; it is left alone, and no other is made",
+                        vm.name
+                    ));
+                }
+                self.kept.remove(&vm.id);
+                continue;
+            };
+            self.foreign.remove(&vm.id);
             let ours = known.iter().any(|(id, _)| *id == vm.id);
             if self.kept.get(&vm.id).is_some_and(|kept| ours || kept == text) {
                 continue;
@@ -364,15 +460,10 @@ impl Keeper {
             // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
             // last of them.
             self.kept.insert(vm.id.clone(), text.clone());
-            match serde_json::from_str::<Note>(text) {
-                Ok(note) if note.corefit == 1 => {
-                    let is_new = |setting: &Setting| !known.contains(&(vm.id.clone(), setting.lever));
-                    for setting in note.settings.into_iter().filter(is_new) {
-                        notes.extend(self.take_over(machine, vm, setting, &here));
-                    }
+            for setting in note.settings {
+                if !known.contains(&(vm.id.clone(), setting.lever)) {
+                    notes.extend(self.take_over(machine, vm, setting, &here));
                 }
-                _ => notes
-                    .push(format!("VM {:?} carries a note that makes no sense; it is left alone", vm.name)),
             }
         }
         let ended = self.forget(machine, snapshot);
@@ -422,6 +513,8 @@ impl Keeper {
             return forgotten;
         }
         self.kept.retain(|vm, _| here.contains(vm));
+        self.foreign.retain(|vm, _| here.contains(vm));
+        self.untried.retain(|(vm, _), _| here.contains(vm));
         self.theirs.retain(|(vm, _)| here.contains(vm));
         self.put_back.retain(|(vm, _)| here.contains(vm));
         self.told_at.retain(|vm, _| here.contains(vm));
@@ -482,6 +575,11 @@ impl Keeper {
         self.journal.add(entry);
         Some(note)
     }
+}
+
+/// What an action is about.
+fn key(action: &Action) -> (VmId, Lever) {
+    (action.vm.clone(), action.lever)
 }
 
 /// Whether the guest has to answer for a setting, which it may never do.

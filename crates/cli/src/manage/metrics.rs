@@ -17,6 +17,8 @@ use super::status::{Board, Status, VmStatus};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Clients at a time; who comes then is sent away.
 const CLIENTS: usize = 16;
+/// Who cannot be served as no file can be opened is waited for so long.
+pub(super) const NO_FILES: Duration = Duration::from_millis(100);
 /// Longest request that is read.
 const REQUEST: usize = 4096;
 
@@ -30,7 +32,11 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
     let board = board.clone();
     let clients = Arc::new(AtomicUsize::new(0));
     let answer = move || {
-        for stream in listener.incoming().flatten() {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                std::thread::sleep(NO_FILES);
+                continue;
+            };
             let client = Client(clients.clone());
             if client.0.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
                 continue;

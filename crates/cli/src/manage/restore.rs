@@ -61,8 +61,14 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let mut restored = Restored::default();
     for left in (0..args.tries).rev() {
         // Anew each time: `host` may be another one when libvirtd is back, and a guest that was late is asked again.
-        let mut machine = machine.open_to_act()?;
-        let _alone = Alone::with(&machine.realm())?;
+        let opened = machine.open_to_act().and_then(|machine| Ok((Alone::with(&machine.realm())?, machine)));
+        let (_alone, mut machine) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                sum_of_some(&restored);
+                return Err(error);
+            }
+        };
         let waits_for = match machine.observe() {
             Ok(snapshot) if keeper.is_none() && snapshot.vms.iter().all(|vm| vm.kept.is_none()) => break,
             Ok(snapshot) => {
@@ -75,9 +81,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
             }
             Err(MachineError::Gone(text)) if left > 0 => Some(text),
             Err(error) => {
-                if restored != Restored::default() {
-                    show!("{}", sum(&restored));
-                }
+                sum_of_some(&restored);
                 return Err(error.into());
             }
         };
@@ -97,6 +101,13 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
 /// The machine whose settings are to be put back. A journal that has none says nothing: a VM may have come to this host since.
 fn machine_of(left: Option<(String, usize)>) -> String {
     left.filter(|(_, settings)| *settings > 0).map_or("host".into(), |(machine, _)| machine)
+}
+
+/// Where it ends with an error: what was done before.
+fn sum_of_some(restored: &Restored) {
+    if *restored != Restored::default() {
+        show!("{}", sum(restored));
+    }
 }
 
 /// The numbers, in words.

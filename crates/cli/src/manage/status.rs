@@ -241,7 +241,11 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
     let own = Socket { inode: inode(&path)?, path };
     let board = board.clone();
     let answer = move || {
-        for stream in listener.incoming().flatten() {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                std::thread::sleep(metrics::NO_FILES);
+                continue;
+            };
             let text = serde_json::to_string(&*board.lock()).unwrap_or_default();
             // Who hears slowly keeps the others waiting.
             let limit = |left| stream.set_write_timeout(Some(left));

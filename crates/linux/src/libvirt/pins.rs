@@ -41,7 +41,8 @@ impl Pcpus {
 
 /// The pCPUs that a vCPU may use, some of them offline perhaps.
 pub(super) fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: &Pcpus) -> Result<CpuSet, MachineError> {
-    let none = || MachineError::Unsupported(format!("it has no vCPU {vcpu} now"));
+    // It may come back, and the others have theirs.
+    let none = || MachineError::Gone(format!("it has no vCPU {vcpu} now"));
     let mut vcpus = define(domain)?.vcpus;
     let most = vcpus.len();
     let found = vcpus.get_mut(vcpu as usize).filter(|vcpu| vcpu.plugged).ok_or_else(none)?;
@@ -126,7 +127,7 @@ mod tests {
             Ok(set("0-15")),
             "all that are online, as a cpuset of v1 has it"
         );
-        assert!(matches!(affinity(domain, 3, &pcpus), Err(MachineError::Unsupported(_))), "not plugged in");
+        assert!(matches!(affinity(domain, 3, &pcpus), Err(MachineError::Gone(_))), "not plugged in");
         let until = Until::after(Duration::from_secs(60));
         pin(domain, until, 0, set("1"), &pcpus).unwrap();
         assert_eq!(affinity(domain, 0, &pcpus), Ok(set("1")));

@@ -148,7 +148,8 @@ impl Session {
         }
         let present: BTreeSet<&Key> = domains.iter().map(|(key, _)| key).collect();
         self.known.retain(|key, _| present.contains(key));
-        let due = self.due(&domains, skip);
+        let changed = self.changed.take();
+        let due = self.due(&domains, skip, &changed);
         for (key, domain) in &domains {
             if due.contains(key) && Instant::now() < until {
                 *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.0.clone());
@@ -158,6 +159,9 @@ impl Session {
                 let (definition, read) = (self.define(domain), Instant::now());
                 let known = Known { definition, read, version, pid: None };
                 self.known.insert(key.clone(), known);
+            } else if changed.contains(&key.0) {
+                // It is still to be asked.
+                self.changed.add(key.0.clone());
             }
         }
         *self.subject.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -193,9 +197,13 @@ impl Session {
         Ok(look)
     }
 
-    /// Whose definition to ask for.
-    fn due(&self, domains: &[(Key, &Domain<'_>)], skip: &BTreeSet<String>) -> BTreeSet<Key> {
-        let changed = self.changed.take();
+    /// Whose definition to ask for: of these something changed.
+    fn due(
+        &self,
+        domains: &[(Key, &Domain<'_>)],
+        skip: &BTreeSet<String>,
+        changed: &BTreeSet<String>,
+    ) -> BTreeSet<Key> {
         let mut old = domains.len().div_ceil(OLD_SHARE);
         let mut is_due = |key: &Key| match self.known.get(key) {
             None => true,
@@ -272,6 +280,22 @@ pub(super) fn socket_dir(uri: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changed_is_asked_for_at_the_next_look_that_has_time_for_it() {
+        let changed = Changed::default();
+        let mut session = Session::open("test:///default", 4, Subject::default(), changed.clone()).unwrap();
+        let mut look = |time: u64, skip: &BTreeSet<String>| {
+            let look = session.look(Instant::now() + Duration::from_secs(time), skip).unwrap();
+            (look.vms[0].key.0.clone(), look.vms[0].version)
+        };
+        let (uuid, first) = look(60, &BTreeSet::new());
+        changed.add(uuid.clone());
+        assert_eq!(look(0, &BTreeSet::new()).1, first, "there was no time");
+        assert_eq!(look(60, &[uuid.clone()].into()).1, first, "it was not to be asked");
+        assert_eq!(look(60, &BTreeSet::new()).1, first + 1);
+        assert_eq!(look(60, &BTreeSet::new()).1, first + 1, "it is known now");
+    }
 
     #[test]
     fn hosts_in_uris_are_found() {

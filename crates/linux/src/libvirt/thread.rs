@@ -5,19 +5,51 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet};
+use rustix::process::{Resource, getrlimit};
 
 use crate::proc::is_ready;
+
+/// Files of threads that are open now.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A file that stays open, which counts as one as long as it does.
+struct Open(File);
+
+impl Open {
+    /// Keeps it open unless `most` are: the rest of what the process may open is for others, such as control groups, libvirt and
+    /// who asks for the status.
+    fn keep(file: File, most: usize) -> Option<Open> {
+        if OPEN.fetch_add(1, Ordering::Relaxed) < most {
+            return Some(Open(file));
+        }
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    /// A quarter of what this process may have open.
+    fn most() -> usize {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        usize::try_from(limit / 4).unwrap_or(usize::MAX)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A thread, of which it is known what it did when it was read last.
 pub(super) struct Thread {
     pub(super) tid: u32,
     path: String,
     /// Kept open where the process's limit allows it.
-    file: Option<File>,
+    file: Option<Open>,
     /// When it was read last: run and waited, ns; `None` if it never could be.
     done: Option<(u64, u64)>,
     /// How often it was put on a CPU.
@@ -54,7 +86,7 @@ impl Thread {
 
     /// The thread of this `schedstat`.
     pub(super) fn at(path: String, tid: u32) -> Thread {
-        let file = File::open(&path).ok();
+        let file = File::open(&path).ok().and_then(|file| Open::keep(file, Open::most()));
         let (done, runs, looked, on, placed) = Default::default();
         let (ran, ran_before, stuck) = (true, true, false);
         let (waited, ran_then) = (0, 0);
@@ -71,7 +103,7 @@ impl Thread {
     pub(super) fn read(&mut self) -> (u64, u64) {
         let mut buffer = [0; 64];
         let length = match &self.file {
-            Some(file) => file.read_at(&mut buffer, 0),
+            Some(Open(file)) => file.read_at(&mut buffer, 0),
             None => File::open(&self.path).and_then(|file| file.read_at(&mut buffer, 0)),
         };
         let text = length.ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
@@ -206,6 +238,18 @@ mod tests {
         ] {
             assert_eq!(role(name), part, "{name}");
         }
+    }
+
+    #[test]
+    fn files_stay_open_only_up_to_a_number_and_are_read_all_the_same() {
+        let me = std::process::id();
+        let file = || File::open("/proc/self/schedstat").unwrap();
+        assert!(Open::keep(file(), 0).is_none());
+        assert!(Open::keep(file(), Open::most()).is_some());
+        let mut thread = Thread::new(me, me);
+        thread.file = None;
+        thread.read();
+        assert!(thread.counters().run_ns.is_some());
     }
 
     #[test]

@@ -20,8 +20,8 @@ impl Daemon<'_> {
         }
         for (vm, why) in before.iter().filter(|(vm, why)| self.owned.get(*vm) != Some(*why)) {
             // Notes of it are not true any more.
-            let stale = |note: &String| note.starts_with(&format!("{vm}: ")) && note.contains(why.as_str());
-            self.told.retain(|note| !stale(note));
+            let stale = |note: &str| note.starts_with(&format!("{vm}: ")) && note.contains(why.as_str());
+            self.told.forget(stale);
             self.notes.retain(|note| !stale(note));
             if !self.owned.contains_key(vm) && snapshot.vms.iter().any(|seen| seen.name == *vm) {
                 log(Level::Info, "left alone no more", &[("vm", vm.clone())]);

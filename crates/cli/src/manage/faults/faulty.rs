@@ -41,6 +41,8 @@ pub(super) struct Faulty {
     pub(super) plugging: BTreeSet<u32>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
+    /// Each write takes so long.
+    pub(super) slow: Duration,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
     pub(super) soon: Option<(u32, Fault, u32)>,
     /// The clock jumped by so many ns.
@@ -73,7 +75,7 @@ impl Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
-        let (writes, own) = Default::default();
+        let (slow, writes, own) = Default::default();
         Faulty {
             sim,
             moved,
@@ -89,6 +91,7 @@ impl Faulty {
             owned,
             plugging,
             deaf: false,
+            slow,
             soon,
             ahead,
             starving,
@@ -284,6 +287,7 @@ impl Act for Faulty {
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
         let number = self.called(vm)?;
         self.may_write(number, lever)?;
+        std::thread::sleep(self.slow);
         self.touched.insert(number);
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());

@@ -23,6 +23,90 @@ fn changed() -> (tempfile::TempDir, Story) {
     (dir, story)
 }
 
+fn first(vcpus: u32) -> Value {
+    Value::Vcpus(CpuSet::first(vcpus))
+}
+
+fn weighing(weight: u32) -> Value {
+    Value::Weight(Weight(f64::from(weight)))
+}
+
+#[test]
+fn whoever_has_hardly_any_time_does_a_part_of_a_plan_at_each_step_and_all_have_their_turn() {
+    let (_dir, mut story) = begun();
+    let keeper = story.keeper.as_mut().unwrap();
+    keeper.may_take(Duration::ZERO);
+    // The first never comes out.
+    story.machine.denied.insert(0);
+    let plan: Vec<Action> = (0..MANAGED).map(|vm| story.action(vm, Lever::Weight, weighing(200))).collect();
+    for _ in 0..MANAGED {
+        story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    }
+    assert_eq!([1, 2].map(|vm| story.machine.truth(vm, Lever::Weight)), [weighing(200), weighing(200)]);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_there_was_no_time_to_begin_with_is_not_taken_for_changed() {
+    let (_dir, mut story) = begun();
+    let budget = Duration::from_millis(400);
+    story.keeper.as_mut().unwrap().may_take(budget);
+    story.machine.slow = 2 * budget;
+    let plan = [story.action(1, Lever::Weight, weighing(200)), story.action(0, Lever::Online, first(2))];
+    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    assert!(matches!(&outcomes[1].result, Err(MachineError::Gone(why)) if why.contains("not tried")));
+    let levers: Vec<Lever> =
+        story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.lever).collect();
+    assert_eq!(levers, [Lever::Weight]);
+    assert!(!story.machine.kept.contains_key(&0));
+    story.machine.slow = Duration::ZERO;
+    // Between what it is and what was intended.
+    story.machine.write(0, Lever::Online, &first(3)).unwrap();
+    story.expected.insert((0, Lever::Online), first(3));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_became_somebody_elses_is_not_in_the_note_that_the_next_run_finds() {
+    let (_dir, mut story) = begun();
+    let plan = [story.action(1, Lever::Weight, weighing(200)), story.action(1, Lever::Online, first(2))];
+    story.step(&plan, None);
+    // Between what it was and what it is.
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    story.expected.insert((1, Lever::Online), first(3));
+    story.step(&plan[1..], None);
+    story.keeper = None;
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_note_of_another_version_is_named_once_and_left_as_it_is() {
+    for text in
+        ["{\"corefit\":2,\"settings\":[]}", "{\"corefit\":1,\"settings\":[{\"lever\":\"Wings\"}]}", "?"]
+    {
+        let (_dir, mut story) = begun();
+        story.machine.kept.insert(1, text.into());
+        let mut named = 0;
+        for weight in [200, 300] {
+            let snapshot = story.machine.observe().unwrap();
+            let keeper = story.keeper.as_mut().unwrap();
+            named += keeper.adopt(&mut story.machine, &snapshot).len();
+            let plan = [story.action(1, Lever::Weight, weighing(weight))];
+            story.step(&plan, None);
+        }
+        assert_eq!(named, 1);
+        let snapshot = story.machine.observe().unwrap();
+        let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
+        assert_eq!((restored.back, restored.pending.len()), (1, 0), "{restored:?}");
+        assert_eq!(story.machine.kept.remove(&1).as_deref(), Some(text));
+        story.end();
+        story.check().unwrap();
+    }
+}
+
 #[test]
 fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
     let (_dir, mut story) = begun();

@@ -72,12 +72,14 @@ impl Keeper {
         let mut restored = Restored { came, ended, ..Restored::default() };
         let names = self.undo(machine, snapshot, &|_| true, false, asks, &mut restored);
         // The look may have missed a VM that was changed, or its note.
-        for vm in names.keys() {
+        for vm in names.keys().filter(|vm| !self.foreign.contains_key(*vm)) {
             self.kept.entry(vm.clone()).or_default();
         }
         // That it is known is what tells whoever tries again.
         let noted = |vm: &VmState| Some((vm.id.clone(), vm.kept.clone()?));
-        self.kept.extend(snapshot.vms.iter().filter_map(noted));
+        let is_ours = |(vm, _): &(VmId, String)| !self.foreign.contains_key(vm);
+        self.kept.extend(snapshot.vms.iter().filter_map(noted).filter(is_ours));
+        self.note_again(machine);
         let may_yet = self.take_notes_back(machine);
         for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
             let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
@@ -113,7 +115,6 @@ impl Keeper {
             let (begun, budget) = (Instant::now(), self.budget);
             let asks = |_| begun.elapsed() < budget;
             self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &asks, &mut restored);
-            let vms = due.iter().map(|(vm, _)| vm.clone()).collect();
             for key in due {
                 let tried = !restored.unasked.contains(&key);
                 let last = self.released.entry(key).or_insert((now, Duration::ZERO));
@@ -121,7 +122,7 @@ impl Keeper {
                     *last = (now, (last.1 * 2).clamp(AGAIN, AGAIN_MOST));
                 }
             }
-            self.note_again(machine, &vms);
+            self.note_again(machine);
             self.take_notes_back(machine);
         }
         restored
