@@ -200,5 +200,5 @@ fn a_full_disk_behind_stderr_keeps_no_program_from_running() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = place.corefit(&["run", "--report", "/nonexistent/x", "--", "echo", "ran"]);
     let output = command.stderr(full).output().unwrap();
-    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "ran\n".into()));
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), "ran\n".into()), "the report is missing");
 }

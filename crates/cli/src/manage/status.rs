@@ -147,7 +147,9 @@ impl VmStatus {
         let excluded = excluded.then_some(by);
         let fixed = vm.fixed(policy.sized_by(vm));
         let (left_alone, not_sized) = match excluded {
-            None if !vm.hands_off && vm.unclear.is_none() => (None, fixed),
+            None if !vm.hands_off && vm.unclear.is_none() => {
+                (None, fixed.or_else(|| step.kept.get(&vm.id).map(String::as_str)))
+            }
             excluded => (excluded.or(fixed), None),
         };
         VmStatus {

@@ -34,6 +34,7 @@ use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
 use crate::durations::period;
+use crate::versioned::versioned;
 use crate::{preload, tell};
 use document::Document;
 use output::Output;
@@ -130,6 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
         let vm = args.vm.as_deref().map(name);
         let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
+        let document = versioned(&document);
         let written = match (json_file, &args.json) {
             (Some(output), _) => output.write(&serde_json::to_string_pretty(&document)?),
             (None, Some(_)) => {

@@ -67,6 +67,8 @@ pub struct Step {
     pub notes: Vec<String>,
     /// What was granted to whom, where somebody arbitrates.
     pub given: Vec<Given>,
+    /// Whose vCPUs stay as they are, and why.
+    pub kept: BTreeMap<VmId, String>,
     /// When to look again: after the interval, or sooner, while something is tried.
     pub next: Duration,
 }
@@ -88,6 +90,8 @@ pub(super) struct Known {
     /// Since when fewer were wanted.
     fewer: Option<Time>,
     calm: Calm,
+    /// The change that is to be made now is to fewer, or more; `None`: something is tried.
+    wish: Option<bool>,
     /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
     pub(super) preempted: bool,
     /// How often it has starved, and whether it does.
@@ -235,7 +239,12 @@ impl Controller {
                 continue;
             }
             match &outcome.result {
-                Ok(_) => known.changed = Some(at),
+                Ok(_) => {
+                    known.changed = Some(at);
+                    if let Some(fewer) = known.wish {
+                        known.calm.changes(fewer, &self.policy, at);
+                    }
+                }
                 Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
                 Err(_) => known.refused = true,
             }
@@ -289,6 +298,7 @@ impl Controller {
                 changed: None,
                 fewer: None,
                 calm: Calm::default(),
+                wish: None,
                 preempted: false,
                 starved: (0, false),
                 not_before: Time(0),
@@ -312,9 +322,12 @@ impl Controller {
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
             let sized = name != Sizer::None || self.arbiter.is_some();
             let pinned = if sized { stays::pinned(policy, vm) } else { None };
-            let stays = vm.seen.fixed(lever).or(refused).or(pinned);
+            // One that has fewer, from before it was pinned, gets them back first.
+            let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);
+            let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole));
             if let Some(reason) = stays {
                 step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
+                step.kept.insert(vm.seen.id.clone(), reason.to_owned());
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
                     continue;
                 }
@@ -323,7 +336,7 @@ impl Controller {
             let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
             let all = u32::try_from(all).unwrap_or(u32::MAX);
             let most = rule.max.unwrap_or(all).min(all).max(1);
-            let least = rule.min.unwrap_or(1).min(most);
+            let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
             let count = u32::try_from(online.len()).unwrap_or(all);
             // Who was not measured this time wants what it wanted before.
@@ -334,13 +347,14 @@ impl Controller {
             }
             let wants = known.wants;
             let sizable = stays.is_none();
+            let order = if sizable { stays::order(policy, seen, number, &online) } else { None };
             let mut one = Asked {
                 number,
                 rule,
                 sizable,
                 online,
                 width,
-                order: if sizable { stays::order(policy, seen, number) } else { None },
+                order,
                 least,
                 most,
                 useful: 0,
@@ -501,6 +515,7 @@ impl Controller {
 impl Known {
     /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.
     fn due(&mut self, choice: &Choice, subject: &Subject<'_>, free: bool, policy: &Policy) -> bool {
+        self.wish = None;
         if choice.count >= subject.online {
             self.fewer = None;
         }
@@ -521,9 +536,7 @@ impl Known {
         }
         let due =
             self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
-        if due {
-            self.calm.changes(choice.count < subject.online, policy, subject.at);
-        }
+        self.wish = due.then_some(choice.count < subject.online);
         due
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::Controller;
 use super::arbitrate::{Grant, Request};
 use super::asked::Asked;
 use super::controller::Step;
 use super::part::{may_use, online};
 use super::room::Room;
 use super::weigh::Granted;
+use super::{Arbiter, Controller};
 use crate::machine::{HostEstimate, VmId};
 use crate::share::count;
 use crate::{CpuSet, Cpus};
@@ -139,7 +139,7 @@ impl Controller {
             pcpus: grant.pcpus,
             short: request.wanted() > grant.pcpus,
             guaranteed: asked.guaranteed(true),
-            priority: request.priority,
+            priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
             vcpus: if asked.sizable {
                 grant.pcpus.max(asked.least)
             } else {

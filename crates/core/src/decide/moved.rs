@@ -116,7 +116,13 @@ impl Moved {
             Some((units + ENDS) / (before * seconds))
         };
         let parts: Vec<f64> = now.vms.iter().filter_map(part).collect();
-        if parts.iter().sum::<f64>() >= (1.0 - policy.deadband) * count(parts.len()) {
+        // Nobody goes back to what is reserved.
+        let left = |(action, read): &(Action, Value)| {
+            matches!((&action.from, read), (Some(Value::Pcpus(from)), Value::Pcpus(to))
+                if from.meets(&policy.reserved) && !to.meets(&policy.reserved))
+        };
+        let gained = parts.iter().sum::<f64>() >= (1.0 - policy.deadband) * count(parts.len());
+        if gained || trial.done.iter().any(left) {
             self.before = trial.since;
             return Vec::new();
         }

@@ -21,8 +21,14 @@ pub(super) fn pinned(policy: &Policy, vm: &VmEstimate) -> Option<&'static str> {
     )
 }
 
-/// The numbers of a VM's vCPUs, those that stay longest first; `None`: by number.
-pub(super) fn order(policy: &Policy, seen: &HostEstimate, number: usize) -> Option<Vec<u32>> {
+/// The numbers of a VM's vCPUs, those that stay longest first, which are all that are `online`: nobody is changed for another. `None`: by
+/// number.
+pub(super) fn order(
+    policy: &Policy,
+    seen: &HostEstimate,
+    number: usize,
+    online: &CpuSet,
+) -> Option<Vec<u32>> {
     let vm = &seen.vms[number];
     let sets = affinities(policy, vm).filter(|sets| sets.len() > 1)?;
     let mut load = crowd(seen, number);
@@ -39,6 +45,7 @@ pub(super) fn order(policy: &Policy, seen: &HostEstimate, number: usize) -> Opti
         order.push(vcpu);
         add(&mut load, set);
     }
+    order.sort_by_key(|vcpu| !online.contains(CpuId(*vcpu)));
     Some(order)
 }
 

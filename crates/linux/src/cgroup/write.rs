@@ -125,7 +125,7 @@ pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) 
     let text = if to.is_empty() { "\n".into() } else { to.to_string() };
     match root.write(&path, &text) {
         // Of v1: whether it has processes, or groups that have a pCPU, only the kernel knows.
-        Err(error) if to.is_empty() && version == Version::V1 => {
+        Err(error) if to.is_empty() && version == Version::V1 && !is_about_the_file(&error) => {
             let why = format!(
                 "{path}: a group with processes, or with groups below it that have a pCPU, needs one: {error}"
             );
@@ -133,6 +133,11 @@ pub(crate) fn set_cpuset(root: &Root, version: Version, dir: &str, to: &CpuSet) 
         }
         result => written(&path, &text, result).map_err(|error| refused(root, dir, "cpuset.cpus", to, error)),
     }
+}
+
+/// It is not there any more, or may not be written.
+fn is_about_the_file(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 /// Sets the nodes of a group's memory, which the kernel moves there.

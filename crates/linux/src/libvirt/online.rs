@@ -114,11 +114,15 @@ fn plug(
         (0..).zip(vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
     };
     let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
+    // As many as are wanted, if some of those that cannot go are not among them.
+    let cold = have.difference(&hotpluggable);
+    let rest = want.difference(&cold);
+    let want: CpuSet = cold.iter().chain(rest.iter()).take(want.len().max(cold.len())).collect();
     for vcpu in want.difference(&have).intersection(&hotpluggable).iter() {
         until.check()?;
         one(vcpu, true).map_err(|error| plain(&error))?;
     }
-    let out: Vec<CpuId> = have.difference(want).intersection(&hotpluggable).iter().collect();
+    let out: Vec<CpuId> = have.difference(&want).intersection(&hotpluggable).iter().collect();
     for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
         until.check()?;
         one(vcpu, false).map_err(|error| {

@@ -38,6 +38,8 @@ const HOPELESS: f64 = 0.35;
 const CLEAR: f64 = 0.5;
 /// Who uses less than this part of its own with VCPU-Bal's counts, just after the change to them, pays for what it used before.
 const PAYS: f64 = 0.5;
+/// Who used this part of its own with VCPU-Bal's counts ran as it does there.
+const RAN: f64 = 0.9;
 /// Before looks told how units vary, their number is taken to vary as that of things that happen at any time; this counts as
 /// so many looks.
 const PRIOR: f64 = 4.0;
@@ -349,7 +351,9 @@ impl Race {
         let here = self.together(turn);
         let few = here.units + 1.0 < HOPELESS * units * here.seconds;
         // VCPU-Bal's counts are safe, and what all is measured by: not given up by a glance.
-        let glance = self.is_bal(turn) && self.looked < FIRST && value < CLEAR * most;
+        let used = self.together(turn);
+        let ran = used.used >= RAN * used.part;
+        let glance = self.is_bal(turn) && self.looked < FIRST && value < CLEAR * most && !ran;
         let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few) && !glance;
         let stretched = length * STRETCH;
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
