@@ -131,11 +131,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
         let vm = args.vm.as_deref().map(name);
         let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
-        let document = versioned(&document);
         let written = match (json_file, &args.json) {
-            (Some(output), _) => output.write(&serde_json::to_string_pretty(&document)?),
+            (Some(output), _) => output.write(&serde_json::to_string_pretty(&versioned(&document))?),
             (None, Some(_)) => {
-                answer!("{}", serde_json::to_string_pretty(&document)?)?;
+                answer!("{}", serde_json::to_string_pretty(&versioned(&document))?)?;
                 true
             }
             (None, None) => true,
