@@ -158,7 +158,7 @@ fn a_report_that_cannot_be_written_does_not_keep_the_program_from_running() {
         .corefit(&["run", "--quiet", "--report", "/no/such/dir/r.json", "--", "echo", "ran"])
         .output()
         .unwrap();
-    assert!(output.status.success());
+    assert_eq!(output.status.code(), Some(2), "the program's is 0, and the report is missing");
     assert_eq!(stdout(&output), "ran\n");
     assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("/no/such/dir/r.json"));
