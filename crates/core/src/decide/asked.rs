@@ -84,11 +84,14 @@ impl Asked {
 pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
     let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
     let count = choice.count.max(1) as usize;
-    let order: Vec<u32> = asked.order.clone().unwrap_or_else(|| (0..all).collect());
     // Nobody is changed for another.
-    let (online, offline): (Vec<CpuId>, Vec<CpuId>) =
-        order.into_iter().map(CpuId).partition(|cpu| asked.online.contains(*cpu));
-    let to: CpuSet = online.into_iter().chain(offline).take(count).collect();
+    let to: CpuSet = match &asked.order {
+        Some(order) => order.iter().copied().map(CpuId).take(count).collect(),
+        None => {
+            let offline = CpuSet::first(all).difference(&asked.online);
+            asked.online.iter().chain(offline.iter()).take(count).collect()
+        }
+    };
     (to != asked.online).then(|| Action {
         vm: vm.seen.id.clone(),
         name: vm.seen.name.clone(),

@@ -267,6 +267,7 @@ impl Controller {
         let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weighs = self.policy.weighs();
         let pcpus = online(seen);
+        let mut lying = None;
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
             if let Some(known) = self.known.get_mut(&vm.seen.id) {
@@ -321,7 +322,8 @@ impl Controller {
                 known.refused.then_some("its machine refused to change them, or somebody else changed them");
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
             let sized = name != Sizer::None || self.arbiter.is_some();
-            let pinned = if sized { stays::pinned(policy, vm) } else { None };
+            let differing = if sized { stays::differing(policy, vm) } else { None };
+            let pinned = differing.as_ref().and_then(|sets| stays::pinned(sets, vm));
             // One that has fewer, from before it was pinned, gets them back first.
             let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);
             let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole));
@@ -347,7 +349,9 @@ impl Controller {
             }
             let wants = known.wants;
             let sizable = stays.is_none();
-            let order = if sizable { stays::order(policy, seen, number, &online) } else { None };
+            let order = differing
+                .filter(|_| sizable)
+                .map(|sets| stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), &online));
             let mut one = Asked {
                 number,
                 rule,

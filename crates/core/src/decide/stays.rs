@@ -13,25 +13,22 @@ use crate::share::count;
 use crate::{CpuId, CpuSet};
 
 /// Why a VM keeps all its vCPUs: each is pinned to a pCPU of its own. Number 0 stays, so VMs pinned alike would be left with the same ones.
-pub(super) fn pinned(policy: &Policy, vm: &VmEstimate) -> Option<&'static str> {
-    let sets = affinities(policy, vm)?;
+pub(super) fn pinned(sets: &BTreeSet<&CpuSet>, vm: &VmEstimate) -> Option<&'static str> {
     let alone = sets.len() == vm.seen.vcpus.len() && sets.iter().all(|set| set.len() == 1);
-    (sets.len() > 1 && alone).then_some(
+    alone.then_some(
         "its vCPUs are pinned to a pCPU each, which nobody would use if they went offline (give all the same affinity, or set place)",
     )
 }
 
-/// The numbers of a VM's vCPUs, those that stay longest first, which are all that are `online`: nobody is changed for another. `None`: by
-/// number.
+/// The numbers of a VM's vCPUs, those that stay longest first, which are all that are `online`: nobody is changed for another. `sets`: of
+/// [`differing`], `lying`: of [`lying`].
 pub(super) fn order(
-    policy: &Policy,
-    seen: &HostEstimate,
-    number: usize,
+    sets: BTreeSet<&CpuSet>,
+    vm: &VmEstimate,
+    lying: &BTreeMap<&CpuSet, usize>,
     online: &CpuSet,
-) -> Option<Vec<u32>> {
-    let vm = &seen.vms[number];
-    let sets = affinities(policy, vm).filter(|sets| sets.len() > 1)?;
-    let mut load = crowd(seen, number);
+) -> Vec<u32> {
+    let mut load = crowd(lying, vm);
     // Of each affinity its vCPUs.
     let mut open: Vec<(&CpuSet, BTreeSet<u32>)> = sets
         .into_iter()
@@ -43,10 +40,10 @@ pub(super) fn order(
     let mut order = Vec::new();
     while let Some((set, vcpu)) = next(&mut open, &load, order.is_empty()) {
         order.push(vcpu);
-        add(&mut load, set);
+        add(&mut load, set, 1);
     }
     order.sort_by_key(|vcpu| !online.contains(CpuId(*vcpu)));
-    Some(order)
+    order
 }
 
 /// Of the affinity with least to do for each pCPU; at first number 0.
@@ -67,27 +64,39 @@ fn next<'a>(
     Some((set, own.pop_first()?))
 }
 
-/// The affinities of its vCPUs, if all are known and nobody places them.
-fn affinities<'a>(policy: &Policy, vm: &'a VmEstimate) -> Option<BTreeSet<&'a CpuSet>> {
+/// The affinities of its vCPUs, if they differ, all are known, and nobody places them.
+pub(super) fn differing<'a>(policy: &Policy, vm: &'a VmEstimate) -> Option<BTreeSet<&'a CpuSet>> {
     if vm.seen.is_group() || placed(policy, vm) {
         return None;
     }
-    vm.seen.vcpus.iter().map(|vcpu| vcpu.affinity.as_ref()).collect()
+    let sets: Option<BTreeSet<&CpuSet>> = vm.seen.vcpus.iter().map(|vcpu| vcpu.affinity.as_ref()).collect();
+    sets.filter(|sets| sets.len() > 1)
+}
+
+/// How many vCPUs that are online have each affinity, of all VMs that run.
+pub(super) fn lying(seen: &HostEstimate) -> BTreeMap<&CpuSet, usize> {
+    let mut lying = BTreeMap::new();
+    let running = seen.vms.iter().filter(|vm| vm.seen.is_running_vm());
+    for set in
+        running.flat_map(|vm| &vm.seen.vcpus).filter(|vcpu| vcpu.online).filter_map(|v| v.affinity.as_ref())
+    {
+        *lying.entry(set).or_default() += 1;
+    }
+    lying
 }
 
 /// What the vCPUs of others that are online make of each pCPU.
-fn crowd(seen: &HostEstimate, number: usize) -> BTreeMap<CpuId, f64> {
+fn crowd(lying: &BTreeMap<&CpuSet, usize>, vm: &VmEstimate) -> BTreeMap<CpuId, f64> {
     let mut load = BTreeMap::new();
-    let others =
-        seen.vms.iter().enumerate().filter(|(other, vm)| *other != number && vm.seen.is_running_vm());
-    for vcpu in others.flat_map(|(_, vm)| &vm.seen.vcpus).filter(|vcpu| vcpu.online) {
-        vcpu.affinity.iter().for_each(|set| add(&mut load, set));
+    for (set, all) in lying {
+        let own = vm.seen.vcpus.iter().filter(|vcpu| vcpu.online && vcpu.affinity.as_ref() == Some(*set));
+        add(&mut load, set, all.saturating_sub(own.count()));
     }
     load
 }
 
-fn add(load: &mut BTreeMap<CpuId, f64>, set: &CpuSet) {
+fn add(load: &mut BTreeMap<CpuId, f64>, set: &CpuSet, vcpus: usize) {
     for cpu in set.iter() {
-        *load.entry(cpu).or_default() += 1.0 / count(set.len());
+        *load.entry(cpu).or_default() += count(vcpus) / count(set.len());
     }
 }
