@@ -62,6 +62,7 @@ fn agree(command: &str, text: &[u8]) {
 /// Documented, and not in these samples: values, options that are not given, and what is left out where there is none.
 const SELDOM: &[&str] = &[
     "told",
+    "weight",
     "contenders.path",
     "contenders.who",
     "contenders.weight",
