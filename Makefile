@@ -3,8 +3,10 @@
 all: build
 
 # Installs missing packages (as root on Debian), builds the command, the preload library and the workloads.
-build: deps
+build: deps workloads
 	cargo build --release --locked
+
+workloads:
 	@$(MAKE) --no-print-directory -C workloads
 
 deps:
@@ -14,8 +16,9 @@ deps:
 demo: build
 	@target/release/corefit bench overcommit --quick --no-apps --svg build/demo.svg
 
-# All tests.
-test: build vms
+# All tests. With them in one build each library is built once: they need more of some.
+test: deps workloads vms
+	cargo build --workspace --lib --bins --tests --release --locked
 	cargo test --workspace --release --locked --no-fail-fast
 	workloads/check
 	@scripts/test-testvm || [ $$? -eq 77 ]
@@ -80,4 +83,4 @@ test-apps: build
 clean:
 	rm -rf target build
 
-.PHONY: all build deps demo test lint bench differential vm-shares manage-vms vms test-apps test-unit test-lock prove-lock fuzz test-kernel clean
+.PHONY: all build deps workloads demo test lint bench differential vm-shares manage-vms vms test-apps test-unit test-lock prove-lock fuzz test-kernel clean

@@ -246,9 +246,9 @@ fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
 fn what_a_cap_lets_pass_for_a_while_is_no_other_phase() {
     thread_local!(static PASSES: std::cell::Cell<f64> = const { std::cell::Cell::new(1.0) });
     fn rate(n: u32) -> f64 {
-        PASSES.get().max(1.0) * if n == 8 { 1000.0 } else { 800.0 }
+        PASSES.get().max(1.0) * if n == 16 { 1000.0 } else { 800.0 }
     }
-    for (rate, count) in [(Some(rate as ByCount), 8), (None, 4)] {
+    for (rate, count) in [(Some(rate as ByCount), 16), (None, 4)] {
         // What it uses when it is sized, and later.
         for passes in [[1.3, 0.97, 1.3], [0.97, 1.3, 0.97]] {
             PASSES.set(passes[0]);
@@ -262,6 +262,21 @@ fn what_a_cap_lets_pass_for_a_while_is_no_other_phase() {
             }
         }
     }
+}
+
+/// Where its own cap is all that limits it, VCPU-Bal's count or all are the best there are, or close to it: others wait for a search that
+/// nobody waits for.
+#[test]
+fn with_a_cap_what_is_between_is_tried_later() {
+    fn rate(n: u32) -> f64 {
+        [800.0, 850.0, 1000.0][[4, 16, 8].iter().position(|&best| best == n).unwrap_or(0)]
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 16);
+    toy.rule(&mut controller, 240);
+    assert_eq!(toy.online(0), 8);
 }
 
 /// What a load does may vary from second to second; that it does less for long is another phase all the same.

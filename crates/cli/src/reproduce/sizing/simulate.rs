@@ -12,6 +12,8 @@ use crate::ruled::{Done, Ruled};
 
 /// What the program of a run takes at the best number of vCPUs, s; theirs took less.
 pub(super) const SECONDS: f64 = 60.0;
+/// Who searches may search again: for so long nothing is taken to go on as it does, s.
+const FOLLOWED: f64 = 600.0;
 /// Before a fixed number of vCPUs is measured, s.
 const WARM_UP: f64 = 0.3;
 /// The end of a run from which is told how it goes on, s.
@@ -42,14 +44,16 @@ pub(super) struct Outcome {
     pub(super) settled: f64,
 }
 
-/// Runs a host under a size policy until so much work is done. A run is followed for [`SECONDS`] at least; from then
-/// on, once nothing was changed for twice [`LATELY`], it is taken to go on as in its last [`LATELY`] seconds.
+/// Runs a host under a size policy until so much work is done. A run is followed for [`FOLLOWED`] at least, or [`SECONDS`] where numbers
+/// are a formula's; from then on, once nothing was changed for twice [`LATELY`], it is taken to go on as in its last [`LATELY`] seconds.
 pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
     let machine = SimMachine::new(Sim::new(spec)?, "P2", false);
     let mut host = Ruled::new(machine, Policy { size, ..Policy::default() });
     let mut settled = 0.0;
     let (mut at, mut done) = (0.0, 0.0);
     let mut recent = VecDeque::new();
+    let searches = matches!(size, Sizer::Corefit | Sizer::PcpuEst);
+    let followed = if searches { FOLLOWED } else { SECONDS };
     loop {
         let Done { changed, next, .. } = host.step()?;
         if changed {
@@ -67,8 +71,8 @@ pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
         while recent.len() > 2 && at - recent[1].0 >= LATELY {
             recent.pop_front();
         }
-        let calm = at - settled >= 2.0 * LATELY || at >= 2.0 * SECONDS;
-        if at >= SECONDS && calm {
+        let calm = at - settled >= 2.0 * LATELY || at >= 2.0 * followed;
+        if at >= followed && calm {
             let (then, had) = recent[0];
             at += (target - done) * (at - then) / (done - had).max(1e-9);
             break;

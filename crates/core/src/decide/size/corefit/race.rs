@@ -323,7 +323,9 @@ impl Race {
         for (member, _) in self.members.iter_mut().zip(now).filter(|(_, follows)| *follows) {
             let look = looks.iter().find(|(id, _)| *id == member.id).map(|(_, look)| look);
             let stat = if proof { &mut member.proofs[turn] } else { &mut member.stats[turn] };
-            look.into_iter().for_each(|look| stat.add(look, seconds));
+            // What is withheld for as long as that may never come.
+            let look = look.map(|look| Look { withheld: if proof { 0.0 } else { look.withheld }, ..*look });
+            look.into_iter().for_each(|look| stat.add(&look, seconds));
         }
         self.looked += over;
         if proof {
@@ -345,15 +347,20 @@ impl Race {
         if self.stage == Stage::First {
             let now = self.sum(looks);
             let more = self.lately.replace(now).is_none_or(|before| now > MORE * before);
-            return (!more || self.looked >= length) && self.go_on();
+            return (!more && telling || self.looked >= length) && self.go_on();
         }
         // Were the next unit all but done: no more than that.
         let here = self.together(turn);
-        let few = here.units + 1.0 < HOPELESS * units * here.seconds;
+        let few = here.units + 1.0 < HOPELESS * units * here.lasted();
         // VCPU-Bal's counts are safe, and what all is measured by: not given up by a glance.
-        let used = self.together(turn);
-        let ran = used.used >= RAN * used.part;
-        let glance = self.is_bal(turn) && self.looked < FIRST && value < CLEAR * most && !ran;
+        let ran = here.used >= RAN * here.part;
+        let bal = self.is_bal(turn);
+        let safe = bal && self.looked < FIRST && !ran;
+        // Threads fall into step again only after a while; where nobody waits there is time for that.
+        let late = self.patient && !bal && self.levels[turn].sure && self.looked < PROOF;
+        // Where hardly anything was used that says nothing yet.
+        let thin = here.lasted() < RAN / 2.0 * here.seconds && self.looked < FIRST;
+        let glance = (safe || late) && value < CLEAR * most || thin;
         let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few) && !glance;
         let stretched = length * STRETCH;
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
@@ -396,6 +403,7 @@ impl Race {
             all.units += stat.units;
             all.used += stat.used;
             all.part += stat.part;
+            all.withheld += stat.withheld;
         }
         all
     }
@@ -406,14 +414,14 @@ impl Race {
 
     fn units_per_second(&self, level: usize) -> f64 {
         let all = self.together(level);
-        if all.seconds > 0.0 { all.units / all.seconds } else { 0.0 }
+        if all.lasted() > 0.0 { all.units / all.lasted() } else { 0.0 }
     }
 
     /// What one unit more would be worth there.
     fn unit(&self, level: usize) -> f64 {
         let best = self.best();
         let each = best.and_then(|best| Some(self.value(best)? / self.units_per_second(best).max(1e-9)));
-        each.unwrap_or(0.0) / self.together(level).seconds.max(1e-9)
+        each.unwrap_or(0.0) / self.together(level).lasted().max(1e-9)
     }
 
     /// The best level so far.
@@ -497,6 +505,7 @@ impl Race {
         self.looked = Duration::ZERO;
         self.settling = true;
         if self.stage == Stage::Mixed || self.lost > self.allowed {
+            self.left_others |= self.lost > self.allowed;
             return self.begin_proof();
         }
         if self.is_silent() {

@@ -13,6 +13,8 @@ pub(super) struct Look {
     /// pCPUs used, and the VM's own part.
     pub(super) used: f64,
     pub(super) part: f64,
+    /// pCPUs of its own part that its own cap kept from it, to be had later; below 0 what it had before its time.
+    pub(super) withheld: f64,
 }
 
 /// What a VM did with a count.
@@ -23,6 +25,8 @@ pub(super) struct Stat {
     /// pCPU seconds used, and those of the VM's own part.
     pub(super) used: f64,
     pub(super) part: f64,
+    /// pCPU seconds of it that were withheld.
+    pub(super) withheld: f64,
     /// Looks, and the sum of their units squared per second: how units vary.
     pub(super) looks: u32,
     pub(super) squares: f64,
@@ -34,6 +38,7 @@ impl Stat {
         self.units += look.units;
         self.used += look.used * seconds;
         self.part += look.part * seconds;
+        self.withheld += look.withheld * seconds;
         self.looks += 1;
         self.squares += look.units * look.units / seconds.max(1e-9);
     }
@@ -44,19 +49,21 @@ impl Stat {
         self.units += other.units;
         self.used += other.used;
         self.part += other.part;
+        self.withheld += other.withheld;
         self.looks += other.looks;
         self.squares += other.squares;
     }
 
     /// Half of what is known is forgotten.
     pub(super) fn fade(&mut self) {
-        let Stat { seconds, units, used, part, looks, squares } = *self;
+        let Stat { seconds, units, used, part, withheld, looks, squares } = *self;
         let half = |value: f64| value / 2.0;
         *self = Stat {
             seconds: half(seconds),
             units: half(units),
             used: half(used),
             part: half(part),
+            withheld: half(withheld),
             looks: looks / 2,
             squares: half(squares),
         };
@@ -68,12 +75,22 @@ impl Stat {
     }
 
     pub(super) fn rate(&self) -> Option<f64> {
-        (self.seconds > 0.0).then(|| self.units / self.seconds)
+        (self.lasted() > 0.0).then(|| self.units / self.lasted())
+    }
+
+    /// Seconds that count: a VM with a cap uses its part by turns, several times of it with all vCPUs and then nothing, for longer than a
+    /// look. What is withheld comes later, or came before.
+    pub(super) fn lasted(&self) -> f64 {
+        if self.withheld > 0.0 {
+            self.seconds * (1.0 - self.withheld / self.part).max(0.0)
+        } else {
+            self.seconds
+        }
     }
 
     /// Standard deviation of looks' worth per second, by their time.
     pub(super) fn deviation(&self) -> f64 {
-        let rate = self.rate().unwrap_or(0.0);
+        let rate = self.units / self.seconds.max(1e-9);
         (self.squares / self.seconds.max(1e-9) - rate * rate).max(0.0).sqrt() * self.own()
     }
 
@@ -112,7 +129,7 @@ impl Stat {
     /// simulated host), and counting. `bursts`: variance of the number of units over its mean. Half a unit may be missing at
     /// each end.
     pub(super) fn error(&self, bursts: f64) -> f64 {
-        0.02 + 0.05 * (0.2 / self.seconds.max(1e-3)).sqrt() + self.chance(bursts)
+        0.02 + 0.05 * (0.2 / self.lasted().max(1e-3)).sqrt() + self.chance(bursts)
     }
 
     /// The part of that which is counting: a standard error.
@@ -125,6 +142,24 @@ impl Stat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A cap of one pCPU: 16 vCPUs use half a second's in a tenth, then nothing; looks see any part of that.
+    #[test]
+    fn what_a_cap_withholds_says_nothing_against_a_count() {
+        let value = |looks: &[f64], capped: bool| {
+            let mut stat = Stat::default();
+            for &used in looks {
+                let withheld = if capped { 1.0 - used } else { 0.0 };
+                stat.add(&Look { online: 16, units: 130.0 * used * 0.1, used, part: 1.0, withheld }, 0.1);
+            }
+            stat.value().map(f64::round)
+        };
+        for looks in [&[5.0][..], &[0.0, 0.0, 0.5], &[5.0, 0.0, 0.0], &[5.0, 0.0, 0.0, 0.0, 0.0]] {
+            assert_eq!(value(looks, true), Some(130.0), "{looks:?}");
+        }
+        assert_eq!(value(&[0.0, 0.0, 0.5], false), Some(22.0), "who idles by itself");
+        assert_eq!(value(&[0.0, 0.0], true), None, "nothing is known yet");
+    }
 
     #[test]
     fn the_spin_share_is_what_the_best_count_would_not_need() {

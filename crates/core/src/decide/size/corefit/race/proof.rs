@@ -166,7 +166,7 @@ impl Race {
         let open = (0..self.levels.len()).filter(|level| self.watched(*level).is_zero());
         // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
         let now = self.all(|member| &member.proofs[self.turn]);
-        let few = |seen: &Stat| now.units * seen.seconds < UNITS * now.seconds;
+        let few = |seen: &Stat| now.units * seen.lasted() < UNITS * now.lasted();
         let may_be = |level: usize, value: f64| {
             let chance = self.chance(best, level);
             match self.is_bal(level) {
@@ -228,8 +228,8 @@ impl Race {
     fn error_of_counting(&self, better: usize, level: usize) -> f64 {
         let bursts = self.bursts();
         let one = |member: &Member| {
-            let (better, seconds) = (member.seen_of(better), member.seen_of(level).seconds);
-            let level = Stat { units: better.units * seconds / better.seconds.max(1e-9), ..better };
+            let (better, seconds) = (member.seen_of(better), member.seen_of(level).lasted());
+            let level = Stat { units: better.units * seconds / better.lasted().max(1e-9), ..better };
             better.chance(bursts).hypot(level.chance(bursts))
         };
         self.error_of_mean(one)

@@ -26,7 +26,7 @@ fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
         let look = |(number, entrant): (usize, &Entrant)| {
             let (rate, used) = does(number, &now);
             let units = rate * over.as_secs_f64();
-            (entrant.id.clone(), Look { online: now[number], units, used, part: 1.0 })
+            (entrant.id.clone(), Look { online: now[number], units, used, part: 1.0, withheld: 0.0 })
         };
         let looks: Vec<(VmId, Look)> = entrants.iter().enumerate().map(look).collect();
         if race.look(over, &looks) {
@@ -49,7 +49,7 @@ fn follow(one: &Entrant, mut does: impl FnMut(u32, Duration) -> (u32, f64)) -> R
         let (online, units) = does(wanted, over);
         at += over;
         assert!(at < Duration::from_secs(300), "it does not end");
-        if race.look(over, &[(one.id.clone(), Look { online, units, used: 1.0, part: 1.0 })]) {
+        if race.look(over, &[(one.id.clone(), Look { online, units, used: 1.0, part: 1.0, withheld: 0.0 })]) {
             return race;
         }
     }
@@ -70,10 +70,10 @@ fn it_finds_the_best_of_a_rugged_landscape_and_costs_little() {
         12 => 1100.0,
         _ => 90.0 + f64::from(n),
     };
-    let all: Vec<u32> = (1..=16).rev().collect();
+    let all: Vec<u32> = [16, 4].into_iter().chain((1..=16).rev()).collect();
     let (best, lost) = alone(&rates, &all, 10.0);
     assert_eq!(best, 12);
-    assert!(lost < 1.5, "{lost}");
+    assert!(lost < 2.5, "VCPU-Bal's counts for a second: {lost}");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn more_vcpus_than_before_are_come_to_by_way_of_all() {
     race.go_from(1);
     assert_eq!(race.levels.len(), 3);
     assert_eq!((race.count(&id), race.next()), (Some(16), PER_VCPU * 12));
-    let look = Look { online: 16, units: 1.0, used: 1.0, part: 1.0 };
+    let look = Look { online: 16, units: 1.0, used: 1.0, part: 1.0, withheld: 0.0 };
     assert!(!race.look(race.next(), &[(id.clone(), look)]));
     assert_eq!(race.count(&id), Some(8));
     race.turn = 1;
@@ -184,7 +184,7 @@ fn each_gets_what_is_best_for_it_where_that_is_better_for_all() {
 fn who_is_gone_does_not_hold_up_the_others() {
     let two = [entrant(0, &[16, 4], 4, 10.0), entrant(1, &[16, 4], 4, 10.0)];
     let mut race = Race::new(&two);
-    let look = |online| Look { online, units: f64::from(online), used: 1.0, part: 1.0 };
+    let look = |online| Look { online, units: f64::from(online), used: 1.0, part: 1.0, withheld: 0.0 };
     let mut over = false;
     for _ in 0..1000 {
         let Some(online) = race.count(&two[1].id).filter(|_| !over) else { break };
@@ -298,7 +298,7 @@ fn a_race_that_is_broken_off_ends_soon_where_it_began_unless_it_is_a_first_one()
         let look = |race: &mut Race| {
             let (online, over) = (race.count(&one.id).unwrap(), race.next());
             let units = (if online == 3 { 12.0 } else { 10.0 } * over.as_secs_f64()).round();
-            race.look(over, &[(one.id.clone(), Look { online, units, used: 1.0, part: 1.0 })])
+            race.look(over, &[(one.id.clone(), Look { online, units, used: 1.0, part: 1.0, withheld: 0.0 })])
         };
         if (0..looks).any(|_| look(&mut race)) {
             continue;
@@ -369,4 +369,33 @@ fn what_is_known_of_what_there_is_counts() {
     };
     assert_eq!(end(Stat::default()), Some(4));
     assert_eq!(end(Stat { seconds: 4.0, units: 1200.0, used: 4.0, part: 4.0, ..Stat::default() }), Some(16));
+}
+
+/// Threads that have to fall into step again need longer than the first looks: where nobody waits for the race they have two seconds.
+#[test]
+fn a_patient_race_does_not_give_up_all_vcpus_for_what_they_do_just_after_the_change() {
+    let end = |all: bool| {
+        let one = Entrant { all, ..entrant(0, &[4, 4, 16, 12, 8], 4, 10.0) };
+        let (mut since, mut before) = (0.0, 4);
+        let race = follow(&one, |online, over| {
+            since = if online == before { since } else { 0.0 };
+            before = online;
+            since += over.as_secs_f64();
+            let rate = if online == 16 && since > 1.5 { 1000.0 } else { 10.0 * f64::from(20 - online) };
+            (online, over.as_secs_f64() * rate)
+        });
+        race.count(&one.id)
+    };
+    assert_eq!((end(true), end(false)), (Some(16), Some(4)));
+}
+
+/// What a search left out since it had cost what it may is looked at soon, as where things were clear.
+#[test]
+fn a_race_that_is_cut_short_says_that_it_left_counts_out() {
+    let left = |allowed: f64| {
+        let rate = |online: u32| if online == 4 { 100.0 } else { 60.0 };
+        follow(&entrant(0, &[16, 4, 16, 15, 12, 8], 4, allowed), |n, over| (n, over.as_secs_f64() * rate(n)))
+            .left_others
+    };
+    assert_eq!((left(0.1), left(10.0)), (true, false));
 }
