@@ -31,8 +31,7 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     fn little(n: u32) -> f64 {
         1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
     }
-    let one = of_four(vm("a", 16, Some(little), four));
-    let mut toy = Toy::new(16, vec![one]);
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(little), four)]);
     toy.rule(&mut with(Sizer::Corefit), 30);
     assert_eq!(toy.online(0), 3);
 }
@@ -167,7 +166,7 @@ fn up_to_seven(n: u32) -> f64 {
 
 /// A VM that found four vCPUs to be best by its work, and would have seven by utilisation.
 fn sized_to_four() -> (Toy, Controller) {
-    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(best_with_four), up_to_seven))]);
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(best_with_four), up_to_seven)]);
     let mut controller = with(Sizer::Corefit);
     toy.rule(&mut controller, 30);
     assert_eq!(toy.online(0), 4);
@@ -205,7 +204,7 @@ fn who_is_silent_for_a_while_keeps_what_its_work_found() {
     fn rate(n: u32) -> f64 {
         if n == 8 { 1000.0 } else { 800.0 }
     }
-    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(rate), four)]);
     let mut controller = with(Sizer::Corefit);
     toy.rule(&mut controller, 30);
     assert_eq!(toy.online(0), 8);
@@ -226,18 +225,18 @@ fn who_counts_nothing_for_long_though_busy_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 7);
 }
 
-/// It stands still for minutes and says so; then another program counts in its place, so that one look tells nothing.
+/// It stands still for more than a minute and says so; then another program counts in its place, so that one look tells nothing.
 #[test]
 fn a_count_that_stood_still_and_began_anew_is_not_forgotten() {
     let (mut toy, mut controller) = sized_to_four();
     toy.vms[0].rate = Some(|_| 0.0);
     toy.vms[0].used = |_| 0.0;
-    toy.rule(&mut controller, 180);
+    toy.rule(&mut controller, 75);
     toy.vms[0].rate = Some(best_with_four);
     toy.vms[0].used = up_to_seven;
     toy.vms[0].state.progress = Some(0.0);
     toy.pass(Duration::from_secs(1));
-    assert_eq!(toy.rule(&mut controller, 30), 0, "its phase is known");
+    assert_eq!(toy.rule(&mut controller, 12), 0, "its phase is known");
     assert_eq!(toy.online(0), 4);
 }
 

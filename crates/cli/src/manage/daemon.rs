@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use corefit_core::decide::{Action, Controller, Outcome, Step};
+use corefit_core::decide::{Action, Controller, Outcome, Policy, Sizer, Step};
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -32,6 +32,8 @@ const LAST_TRIES: u32 = 3;
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
 /// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
+const STANDS_IN: &str =
+    "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows";
 
 /// Signals that arrived, in order.
 pub(super) struct Signals(Receiver<i32>);
@@ -96,9 +98,11 @@ impl<'a> Daemon<'a> {
         let board = Board::default();
         board.lock().machine = machine.name();
         board.lock().applies = keeper.is_some();
+        let mut config = config;
+        let stands_in = keeper.is_none() && stand_in(&mut config.policy);
         let controller = Controller::new(config.policy.clone());
         let (told, owned, planned, telling, left, notes) = Default::default();
-        Daemon {
+        let mut daemon = Daemon {
             args,
             config,
             machine,
@@ -115,7 +119,11 @@ impl<'a> Daemon<'a> {
             notes,
             planned,
             steps: 0,
+        };
+        if stands_in {
+            daemon.say(&[STANDS_IN.into()]);
         }
+        daemon
     }
 
     /// The same with a status and metrics for those who ask. One without them is better than none.
@@ -416,7 +424,8 @@ impl<'a> Daemon<'a> {
             super::fits(&config, file, &mut *self.machine).map(|()| config)
         };
         match read.and_then(fits) {
-            Ok(config) => {
+            Ok(mut config) => {
+                let stands_in = self.keeper.is_none() && stand_in(&mut config.policy);
                 let usual = self.live && self.keeper.is_some();
                 let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics(usual));
                 if fixed(&config) != fixed(&self.config) {
@@ -431,6 +440,9 @@ impl<'a> Daemon<'a> {
                 (self.config.policy, self.config.tell) = (config.policy, config.tell);
                 // What is so by the new one is said anew.
                 (self.told, self.notes, self.planned) = Default::default();
+                if stands_in {
+                    self.say(&[STANDS_IN.into()]);
+                }
                 if !self.config.tell {
                     self.telling = Telling::default();
                 }
@@ -516,6 +528,13 @@ fn left_by_another(state: &Path) {
         let remedy = format!("corefit restore --state {}", state.display());
         log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
     }
+}
+
+/// Who changes nothing cannot see what other numbers would do: VCPU-Bal's stand for those that are found by trying. `true`: some do.
+fn stand_in(policy: &mut Policy) -> bool {
+    let rules = policy.vm.iter_mut().filter_map(|rule| rule.size.as_mut());
+    let tried = rules.chain([&mut policy.size]).filter(|size| **size == Sizer::Corefit);
+    tried.map(|size| *size = Sizer::VcpuBal).count() > 0
 }
 
 fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {

@@ -77,8 +77,10 @@ impl Telling {
                     known.more_at = Some(host.at);
                 }
                 let from = known.told.replace(value).map(|told| Value::Told(Some(Cpus(told))));
-                let (to, why) =
-                    (Value::Told(Some(Cpus(value))), Why::Available { available: Cpus(available) });
+                let to = Value::Told(Some(Cpus(value)));
+                let available = Cpus(available);
+                let smoothed = (value - available.0).abs() > STEP;
+                let why = if smoothed { Why::Smoothed { available } } else { Why::Available { available } };
                 let (vm, name) = (seen.id.clone(), seen.name.clone());
                 actions.push(Action { vm, name, lever: Lever::Told, from, to, why });
             }

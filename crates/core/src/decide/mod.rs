@@ -90,6 +90,20 @@ pub enum Why {
         /// pCPUs.
         available: Cpus,
     },
+    /// As [`Why::Available`], of what is told by and by: the last look alone says something else.
+    #[error("{available} pCPUs are available to it now; what it is told follows smoothly")]
+    Smoothed {
+        /// pCPUs.
+        available: Cpus,
+    },
+    /// It wants less than it could get (vScale).
+    #[error("it wants {wants} of the {available} pCPUs that are available to it")]
+    Wants {
+        /// pCPUs.
+        wants: Cpus,
+        /// See above.
+        available: Cpus,
+    },
     /// Its weight gives it so much (VCPU-Bal).
     #[error("its weight, cap and affinity give it {share} pCPUs")]
     Share {

@@ -76,6 +76,7 @@ pub(super) fn set<'a>(root: &mut DeTable<'a>, path: &'a str, value: &'a str) -> 
                 table = element(items.iter_mut().map(Spanned::get_mut), name, part)?;
             }
             Some(_) => return Err(format!("{part:?} is no table")),
+            None if known.is_empty() => return Err(format!("there is no {part:?}")),
             None => return Err(format!("there is no {part:?}; there is {known}")),
         }
     }

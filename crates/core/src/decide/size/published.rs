@@ -35,9 +35,14 @@ impl Size for Vscale {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let Some(available) = subject.available else { return keep(subject) };
         // One that keeps all its vCPUs busy may want more than it can show.
-        let busy = subject.wants.is_none_or(|wants| wants > 0.95 * f64::from(subject.online));
-        let wanted = if busy { available } else { subject.wants.map_or(available, |w| w.min(available)) };
-        subject.bounded(whole(wanted), Why::Available { available: Cpus(available) })
+        let idle = subject.wants.filter(|wants| *wants <= 0.95 * f64::from(subject.online));
+        match idle.filter(|wants| *wants < available) {
+            Some(wants) => {
+                let why = Why::Wants { wants: Cpus(wants), available: Cpus(available) };
+                subject.bounded(whole(wants), why)
+            }
+            None => subject.bounded(whole(available), Why::Available { available: Cpus(available) }),
+        }
     }
 }
 
