@@ -34,6 +34,31 @@ fn vcpu_bal_shrinks_after_a_dwell_and_never_below_a_minimum() {
 }
 
 #[test]
+fn a_rules_limits_hold_where_nobody_sizes_or_arbitrates() {
+    let rule = |name: &str, min, max| Rule { name: name.into(), min, max, ..Rule::default() };
+    let vms = vec![rule("a", None, Some(2)), rule("b", Some(3), None)];
+    let policy = Policy { size: Sizer::None, vm: vms, ..Policy::default() };
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, four), vm("b", 4, None, four), vm("c", 4, None, four)]);
+    toy.vms[1].state.vcpus[1..].iter_mut().for_each(|vcpu| vcpu.online = false);
+    let manages = |vm: usize| policy.manages(&toy.vms[vm].state, LeverKind::Online);
+    assert_eq!([0, 1, 2].map(manages), [true, true, false], "else it would be put back at each look");
+    let mut controller = Controller::new(policy.clone());
+    let mut why = vec![];
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        why.extend(step.plan.actions.iter().map(|action| (action.name.clone(), action.why.clone())));
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    let bounded = |wanted, least, most| Why::Bounded { wanted, least, most };
+    assert_eq!(why, [("b".into(), bounded(1, 3, 4)), ("a".into(), bounded(4, 1, 2))]);
+    assert_eq!([0, 1, 2].map(|vm| toy.online(vm)), [2, 3, 4]);
+    // As under any size policy.
+    let mut toy = Toy::new(4, vec![lying_on("a", &[("0", 1), ("1", 1), ("2", 1), ("3", 1)])]);
+    assert_eq!(toy.rule(&mut Controller::new(policy), 20), 0, "it is pinned vCPU by vCPU");
+}
+
+#[test]
 fn who_cannot_shrink_is_said_once_and_left_alone() {
     let mut one = vm("a", 16, Some(four), four);
     one.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];

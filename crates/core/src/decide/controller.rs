@@ -321,8 +321,7 @@ impl Controller {
             let refused =
                 known.refused.then_some("its machine refused to change them, or somebody else changed them");
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
-            let sized = name != Sizer::None || self.arbiter.is_some();
-            let differing = if sized { stays::differing(policy, vm) } else { None };
+            let differing = if policy.bounds(&vm.seen) { stays::differing(policy, vm) } else { None };
             let pinned = differing.as_ref().and_then(|sets| stays::pinned(sets, vm));
             // One that has fewer, from before it was pinned, gets them back first.
             let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);

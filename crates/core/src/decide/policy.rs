@@ -322,6 +322,12 @@ impl Policy {
         rules.filter_map(|rule| rule.size).next_back().unwrap_or(Sizer::None)
     }
 
+    /// Whether anybody says how many vCPUs a VM has: a size policy, an arbiter, or its rule.
+    pub(super) fn bounds(&self, vm: &VmState) -> bool {
+        let rule = self.of(&vm.name);
+        self.sizer_of(vm) != Sizer::None || self.arbitrate != Arbiter::None || rule.min.or(rule.max).is_some()
+    }
+
     /// By which lever a VM is sized, if it is.
     #[must_use]
     pub fn sized_by(&self, vm: &VmState) -> LeverKind {
@@ -336,11 +342,10 @@ impl Policy {
     /// slices are by those who changed them, unless the whole VM is excluded.
     #[must_use]
     pub fn manages(&self, vm: &VmState, lever: LeverKind) -> bool {
-        let sizes = || self.sizer_of(vm) != Sizer::None;
         let places = self.place != Placer::None;
         let managed = match lever {
-            LeverKind::Online => sizes() || self.arbitrate != Arbiter::None,
-            LeverKind::Affinity => places || (vm.is_group() && sizes()),
+            LeverKind::Online => self.bounds(vm),
+            LeverKind::Affinity => places || (vm.is_group() && self.sizer_of(vm) != Sizer::None),
             LeverKind::Nodes => places,
             _ => true,
         };

@@ -183,8 +183,7 @@ impl<'a> Whole<'a> {
 fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), String> {
     let dir = directory();
     let mut random = Random(seed);
-    let config = Some(dir.path().join("corefit.toml"));
-    let args = ManageArgs { config, apply: true, state: None, time: None, machine: None };
+    let args = configured(dir.path());
     let host = random.of(&HOSTS);
     let mut machine = Faulty::new(simulated(&format!("{HARDWARE}{host}")));
     machine.starving.extend((random.below(3) == 0).then_some(0));
@@ -214,6 +213,37 @@ fn sequence(seed: u64, writes: &mut BTreeMap<LeverKind, u32>) -> Result<(), Stri
         *writes.entry(*kind).or_insert(0) += count;
     }
     check(&mut machine, &whole.expected)
+}
+
+/// A daemon on the first of the hosts that goes by this configuration.
+fn ruled<'a>(args: &'a ManageArgs, dir: &'a Path, text: &str) -> Whole<'a> {
+    let machine = Faulty::new(simulated(&format!("{HARDWARE}{}", HOSTS[0])));
+    let mut whole = Whole::new(args, dir, machine);
+    whole.configure(text);
+    whole
+}
+
+/// Arguments with a configuration in a directory.
+fn configured(dir: &Path) -> ManageArgs {
+    let config = Some(dir.join("corefit.toml"));
+    ManageArgs { config, apply: true, state: None, time: None, machine: None }
+}
+
+#[test]
+fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_else_is_decided() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let nothing = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n";
+    let most = "[[policy.vm]]\nname = \"vm3\"\nmax = 2\n";
+    let mut whole = ruled(&args, dir.path(), &format!("{nothing}{most}"));
+    whole.start(None);
+    (0..20).for_each(|_| whole.step(None));
+    let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(2)));
+    assert_eq!(whole.machine.0.borrow().writes, BTreeMap::from([(LeverKind::Online, 1)]));
+    whole.configure(nothing);
+    whole.step(None);
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
 }
 
 #[test]

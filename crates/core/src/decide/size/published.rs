@@ -4,13 +4,13 @@ use super::{Choice, Races, Size, Subject, whole};
 use crate::Cpus;
 use crate::decide::Why;
 
-/// As many as it has, or as arbitration gives it (XenMVM: what is asked for and granted is the size).
+/// As many as it has, within its rule, or as arbitration gives it (XenMVM: what is asked for and granted is the size).
 #[derive(Debug)]
 pub struct AsGranted;
 
 impl Size for AsGranted {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
-        let granted = subject.granted.unwrap_or(subject.online);
+        let Some(granted) = subject.granted else { return keep(subject) };
         Choice { count: subject.clamp(granted), why: Why::Granted { granted }, next: None }
     }
 }
