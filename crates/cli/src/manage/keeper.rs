@@ -46,7 +46,7 @@ pub(crate) struct Keeper {
     /// VMs that cannot carry what they were, and what is to be said of that.
     mute: BTreeSet<VmId>,
     unsaid: Vec<String>,
-    /// What an earlier run left, and this one has not written.
+    /// What an earlier run left, or a VM brought, and this one has not written: nobody here decides that.
     earlier: BTreeSet<(VmId, Lever)>,
     /// What nobody manages any more, when it was last tried to put it back, and after how long it is again.
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
@@ -571,6 +571,11 @@ impl Keeper {
         if original != entry.original {
             entry.original = original;
             note += &format!("; this host has no such {what}, so it is going to be {}", entry.original);
+        }
+        // Here these would be taken for what they were. (Of weights it is known; sizes and pins are put back where nobody manages them.)
+        let kind = entry.lever.kind();
+        if matches!(kind, LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice) {
+            self.earlier.insert((entry.vm.clone(), entry.lever));
         }
         self.journal.add(entry);
         Some(note)

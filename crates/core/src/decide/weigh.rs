@@ -73,7 +73,7 @@ struct Sibling<'a> {
 
 impl Weighing {
     /// Which weights to change, by what was granted of these pCPUs, in the order of numbers. Without grants: all as they
-    /// were.
+    /// were, those too that came changed from another host.
     pub fn step(
         &mut self,
         seen: &HostEstimate,
@@ -81,7 +81,8 @@ impl Weighing {
         usable: &CpuSet,
         policy: &Policy,
     ) -> Vec<Action> {
-        if granted.is_empty() && self.vms.values().all(|known| known.wrote.is_none()) {
+        let ours = !self.before.is_empty() || self.vms.values().any(|known| known.wrote.is_some());
+        if granted.is_empty() && !ours {
             self.vms.clear();
             return Vec::new();
         }

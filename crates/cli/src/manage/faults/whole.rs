@@ -5,9 +5,11 @@ use std::rc::Rc;
 
 use corefit_core::machine::{LeverKind, Snapshot};
 
+use super::faulty::Fault;
 use super::*;
 use crate::manage::ManageArgs;
 use crate::manage::daemon::Daemon;
+use crate::manage::keeper::{Note, Setting};
 
 const STEPS: u32 = 25;
 
@@ -244,6 +246,39 @@ fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_els
     whole.configure(nothing);
     whole.step(None);
     assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
+}
+
+#[test]
+fn what_a_vm_brought_changed_is_put_back_where_nobody_changes_that() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let nothing = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\nsize = \"none\"\n";
+    let mut whole = ruled(&args, dir.path(), nothing);
+    whole.start(None);
+    whole.step(None);
+    let changed = [
+        (Lever::Weight, Value::Weight(Weight(120.0))),
+        (Lever::HelperWeight, Value::Weight(Weight(10.0))),
+        (Lever::Quota, limit(20_000)),
+        (Lever::VcpuQuota(1), limit(20_000)),
+        (Lever::Slice(1), Value::Slice(Some(500_000 + SLICE_MARK_NS))),
+        (Lever::Online, Value::Vcpus(CpuSet::first(2))),
+        (Lever::Affinity(1), Value::Pcpus("0".parse().unwrap())),
+    ];
+    let setting = |(lever, value): &(Lever, Value)| {
+        let original = whole.expected[&(3, *lever)].clone();
+        Setting { lever: *lever, original, wrote: vec![value.clone()] }
+    };
+    let note = Note { corefit: 1, settings: changed.iter().map(setting).collect() };
+    let mut machine = whole.machine.0.borrow_mut();
+    changed.iter().for_each(|(lever, value)| machine.write(3, *lever, value).unwrap());
+    machine.kept.insert(3, serde_json::to_string(&note).unwrap());
+    machine.befall(3, Fault::Moved);
+    drop(machine);
+    (0..5).for_each(|_| whole.step(None));
+    let mut machine = whole.machine.0.borrow_mut();
+    machine.touched.clear();
+    check(&mut machine, &whole.expected).unwrap();
 }
 
 #[test]
