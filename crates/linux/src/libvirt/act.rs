@@ -48,6 +48,13 @@ impl Act for LibvirtMachine {
             let thread = self.vcpu_thread(vm, vcpu)?;
             return Ok(Value::Slice(Slicer::now()?.current(&[thread])));
         }
+        if lever == Lever::Online {
+            let result = self.hand.with(Whom::of(lever), vm, online::read);
+            self.hand.learn(vm, lever, &result);
+            let (online, by) = result?;
+            self.hand.saw(vm, &online, by);
+            return Ok(Value::Vcpus(online));
+        }
         let pcpus = self.pcpus.clone();
         // libvirt does not know of bursts.
         let saved = match lever {
@@ -55,7 +62,6 @@ impl Act for LibvirtMachine {
             _ => 0,
         };
         let result = self.hand.with(Whom::of(lever), vm, move |domain, until| match lever {
-            Lever::Online => online::read(domain, until).map(|(online, _)| Value::Vcpus(online)),
             Lever::Told => {
                 Ok(Value::Told(agent::read_file(&mut ask(domain, until)?, told::PATH)?.and_then(|text| {
                     let told = told::parse(&text).ok()?;
@@ -73,14 +79,11 @@ impl Act for LibvirtMachine {
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, &pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
-            Lever::VcpuQuota(_) | Lever::HelperWeight | Lever::Slice(_) => {
-                Err(MachineError::Unsupported("it is that of a control group or thread".into()))
+            Lever::Online | Lever::VcpuQuota(_) | Lever::HelperWeight | Lever::Slice(_) => {
+                Err(MachineError::Unsupported("it is that of a guest, a control group or a thread".into()))
             }
         });
         self.hand.learn(vm, lever, &result);
-        if let Ok(Value::Vcpus(online)) = &result {
-            self.hand.saw(vm, online);
-        }
         result
     }
 

@@ -10,7 +10,7 @@
 //! hangs says nothing of libvirtd, which keeps apart what waits for an agent and what changes a domain
 //! (`virDomainObjBeginAgentJob`): neither that VM nor a thread is lost for the settings of the host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::CpuSet;
@@ -19,6 +19,7 @@ use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
 use super::agent_calls::{self as agent, Ask};
 use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::definition::Definition;
+use super::online::By;
 use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
 
@@ -51,6 +52,8 @@ pub(super) struct Hand {
     lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
     /// The vCPUs that were online when that was read last.
     online: BTreeMap<VmId, (Instant, CpuSet)>,
+    /// VMs with an agent whose vCPUs come and go all the same, as that turned out.
+    plugged: BTreeSet<VmId>,
 }
 
 /// A connection with its thread, and those threads before that still hang.
@@ -93,8 +96,8 @@ impl Whom {
 
 impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
-        let (libvirtd, guests, silent, lacks, online) = Default::default();
-        Hand { uri: uri.into(), libvirtd, guests, silent, lacks, online }
+        let (libvirtd, guests, silent, lacks, online, plugged) = Default::default();
+        Hand { uri: uri.into(), libvirtd, guests, silent, lacks, online, plugged }
     }
 
     /// What a VM cannot have changed, as far as is known.
@@ -116,6 +119,7 @@ impl Hand {
     /// Only these VMs are left.
     pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
         self.lacks.retain(|vm, _| is(vm));
+        self.plugged.retain(|vm| is(vm));
         self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
     }
 
@@ -124,9 +128,18 @@ impl Hand {
         self.online.get(vm).map(|(_, online)| online)
     }
 
-    /// The vCPUs that are online are these.
-    pub(super) fn saw(&mut self, vm: &VmId, online: &CpuSet) {
+    /// The vCPUs that are online are these, and are changed so.
+    pub(super) fn saw(&mut self, vm: &VmId, online: &CpuSet, by: By) {
         self.online.insert(vm.clone(), (Instant::now(), online.clone()));
+        match by {
+            By::Agent => self.plugged.remove(vm),
+            By::Plugging => self.plugged.insert(vm.clone()),
+        };
+    }
+
+    /// Whether its guest takes vCPUs offline and online, as far as is known: it has those that are plugged in.
+    pub(super) fn by_agent(&self, vm: &VmId, definition: &Definition) -> bool {
+        definition.agent.is_some() && !self.plugged.contains(vm)
     }
 
     /// Who did not answer in time is asked again.

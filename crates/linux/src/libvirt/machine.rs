@@ -14,6 +14,7 @@ use super::Options;
 use super::agent::Agents;
 use super::api::{Access, Connection, named, virsh};
 use super::asked::{Asked, defined};
+use super::definition::Definition;
 use super::events::Changed;
 use super::hand::Hand;
 use super::local::Local;
@@ -435,6 +436,12 @@ fn known_online(vm: &mut VmState, online: &CpuSet) {
     }
 }
 
+/// vCPUs that nobody has plugged in are not there for a guest, which could not take them online; nor are they plugged in for it.
+fn leave_out(vm: &mut VmState, definition: &Definition) {
+    let plugged = definition.vcpus.iter().rposition(|vcpu| vcpu.plugged);
+    vm.vcpus.truncate(plugged.map_or(usize::MAX, |last| last + 1));
+}
+
 impl Machine for LibvirtMachine {
     fn name(&self) -> String {
         named(&self.uri)
@@ -459,6 +466,9 @@ impl Machine for LibvirtMachine {
             if let Some(online) = self.hand.online(&vm.id) {
                 known_online(vm, online);
             }
+            if self.hand.by_agent(&vm.id, &seen.definition) {
+                leave_out(vm, &seen.definition);
+            }
         }
         snapshot.vms.extend(vms.into_iter().map(|(_, vm)| vm));
         let (all, offline) = snapshot.pcpu_sets();
@@ -475,6 +485,7 @@ impl Machine for LibvirtMachine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::libvirt::online::By;
     use corefit_core::machine::{GuestVcpu, GuestView, VcpuState};
 
     #[test]
@@ -500,6 +511,27 @@ mod tests {
         known_online(&mut vm, &"0".parse().unwrap());
         assert_eq!(vm.online(), "0".parse().unwrap());
         assert!(!vm.guest.unwrap().vcpus[1].online);
+    }
+
+    #[test]
+    fn vcpus_that_nobody_plugged_in_are_not_there_for_a_guest_and_are_where_they_are_plugged() {
+        let xml = "<domain type='kvm'><name>a</name><vcpu current='4'>8</vcpu><devices><channel type='unix'>
+            <target type='virtio' name='org.qemu.guest_agent.0' state='connected'/></channel></devices></domain>";
+        let definition = Definition::parse(xml).unwrap();
+        let (mut hand, id) = (Hand::new("test:///default"), VmId("a#1".into()));
+        let mut seen = |by: Option<By>| {
+            let mut vm = defined(&definition, &CpuSet::first(8));
+            by.into_iter().for_each(|by| hand.saw(&id, &CpuSet::first(4), by));
+            if hand.by_agent(&id, &definition) {
+                leave_out(&mut vm, &definition);
+            }
+            (vm.vcpus.len(), vm.online().to_string())
+        };
+        assert_eq!(seen(None), (4, "0-3".into()));
+        assert_eq!(seen(Some(By::Plugging)), (8, "0-3".into()), "its guest cannot take them offline");
+        assert_eq!(seen(Some(By::Agent)), (4, "0-3".into()));
+        let without = Definition { agent: None, ..definition.clone() };
+        assert!(!hand.by_agent(&id, &without));
     }
 
     #[test]
