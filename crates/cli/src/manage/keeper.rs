@@ -334,9 +334,14 @@ impl Keeper {
         reach("written");
         let read = machine.current(vm, *lever);
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
+            let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
+            if refused && !same(read, to) {
+                // It never was that.
+                entry.wrote.pop();
+            }
             entry.ours(read.clone());
             // A guest may still be on its way: to the last of what we wrote.
-            entry.pending = *lever == Lever::Online && !same(read, to);
+            entry.pending = *lever == Lever::Online && !refused && !same(read, to);
             if entry.pending {
                 entry.ours(to.clone());
             }

@@ -445,6 +445,30 @@ fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
 }
 
 #[test]
+fn what_was_refused_is_not_ours_nor_on_its_way() {
+    let (_dir, mut story) = begun();
+    let refused = |story: &mut Story, plan: &[Action]| {
+        story.machine.denied.insert(1);
+        story.step(plan, None);
+        story.machine.heal();
+    };
+    let plan = [story.action(1, Lever::Online, first(2))];
+    refused(&mut story, &plan);
+    assert_eq!(story.keeper.as_ref().unwrap().entries(), [], "nothing is changed");
+    let plan = [story.action(1, Lever::Online, first(1)), story.action(1, Lever::Weight, weighing(200))];
+    story.step(&plan, None);
+    let plan = [story.action(1, Lever::Online, first(3)), story.action(1, Lever::Weight, weighing(300))];
+    refused(&mut story, &plan);
+    // Between what it was and what was refused, and what was refused.
+    for (lever, value) in [(Lever::Online, first(2)), (Lever::Weight, weighing(300))] {
+        story.machine.write(1, lever, &value).unwrap();
+        story.expected.insert((1, lever), value);
+    }
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands() {
     let of = |quota_us: u64, period_us, burst_us| {
         Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us })
