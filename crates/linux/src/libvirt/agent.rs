@@ -34,6 +34,8 @@ const PROMPT: Duration = Duration::from_millis(500);
 const COUNTING: Duration = Duration::from_millis(900);
 /// See above.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
+/// An agent that reads no files is asked for one again after so long.
+const FILES_AGAIN: Duration = Duration::from_secs(300);
 /// A count that stays as it is for so long is nobody's any more.
 const COUNTED: Duration = Duration::from_secs(10);
 
@@ -68,8 +70,8 @@ struct Guest {
     error: Option<String>,
     failures: u32,
     next: Instant,
-    /// Whether the agent reads files, as far as is known.
-    files: bool,
+    /// When the agent said that it reads no files.
+    no_files: Option<Instant>,
     /// Its programs' count as it was last, and when that came.
     work: Option<(Instant, (u64, Time))>,
     /// When its vCPUs were changed, and of when the first count is that was asked for then: it may be from before, which says
@@ -177,7 +179,12 @@ impl Agents {
 
 impl Guest {
     fn new(next: Instant) -> Guest {
-        Guest { view: None, error: None, failures: 0, next, files: true, work: None, changed: None }
+        Guest { view: None, error: None, failures: 0, next, no_files: None, work: None, changed: None }
+    }
+
+    /// Whether its agent may read files, as far as is known: while file systems are frozen, one that is old says that of all commands.
+    fn files(&self) -> bool {
+        self.no_files.is_none_or(|since| since.elapsed() >= FILES_AGAIN)
     }
 
     /// Takes an answer to what was asked at that time.
@@ -244,8 +251,9 @@ fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
 
 fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Duration) {
     for key in due {
-        let known = lock(board).guests.get(key).map(|guest| (guest.files, guest.counts_only(every)));
-        let Some((mut files, counts_only)) = known else { continue };
+        let known = lock(board).guests.get(key).map(|guest| (guest.files(), guest.counts_only(every)));
+        let Some((asks_files, counts_only)) = known else { continue };
+        let mut files = asks_files;
         begin(board, Some(key.clone()));
         let asked = Instant::now();
         let answer = connection.domain(&key.0).and_then(|domain| {
@@ -262,7 +270,9 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
         begin(board, None);
         let mut board = lock(board);
         let Some(guest) = board.guests.get_mut(key) else { continue };
-        guest.files = files;
+        if asks_files {
+            guest.no_files = (!files).then_some(asked);
+        }
         match answer {
             Ok(Ok(Answer::View(view))) => guest.answered(asked, view, every),
             Ok(Ok(Answer::Count(work))) => guest.counted(asked, work, every),
@@ -369,6 +379,16 @@ mod tests {
         guest.changed = None;
         guest.fail("no answer".into(), every);
         assert!(!guest.counts_only(every));
+    }
+
+    #[test]
+    fn an_agent_that_reads_no_files_is_asked_again_after_a_while() {
+        let mut guest = Guest::new(Instant::now());
+        let mut reads = |since: Option<Duration>| {
+            guest.no_files = since.and_then(|since| Instant::now().checked_sub(since));
+            guest.files()
+        };
+        assert_eq!([None, Some(Duration::ZERO), Some(FILES_AGAIN)].map(&mut reads), [true, false, true]);
     }
 
     #[test]

@@ -126,8 +126,8 @@ fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, Mac
         Value::Null => json!({ "execute": command }),
         arguments => json!({ "execute": command, "arguments": arguments }),
     };
-    // A file may come, and an agent that froze file systems for a backup lets them go.
-    let passes = |text: &str| text.contains("No such file") || text.contains("frozen");
+    // A file may come.
+    let passes = |text: &str| text.contains("No such file");
     let answer = ask(&text.to_string()).map_err(|error| match error {
         MachineError::Gone(text) if refuses(&text) && !passes(&text) => MachineError::Unsupported(text),
         error => error,
