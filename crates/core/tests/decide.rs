@@ -153,7 +153,7 @@ fn who_is_left_alone_by_its_owners_wish_is_in_no_plan() {
 }
 
 #[test]
-fn a_machine_that_refuses_is_not_asked_again_and_one_that_is_away_later() {
+fn a_machine_that_lacks_a_lever_is_asked_again_after_minutes_one_that_is_away_sooner_and_who_refuses_never() {
     let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
     let mut controller = with(Sizer::VcpuBal);
     let mut tries = |controller: &mut Controller, seconds: u64, error: MachineError| {
@@ -173,7 +173,10 @@ fn a_machine_that_refuses_is_not_asked_again_and_one_that_is_away_later() {
     };
     let away = tries(&mut controller, 60, MachineError::Gone("agent does not answer".into()));
     assert!((2..=7).contains(&away), "{away}");
-    assert_eq!(tries(&mut controller, 60, MachineError::Unsupported("cannot".into())), 1);
+    let lacks = || MachineError::Unsupported("cannot".into());
+    assert_eq!(tries(&mut controller, 60, lacks()), 1);
+    assert_eq!(tries(&mut controller, 600, lacks()), 2);
+    assert_eq!(tries(&mut controller, 1200, MachineError::Denied("not for you".into())), 1);
 }
 
 #[test]

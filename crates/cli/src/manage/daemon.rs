@@ -323,13 +323,12 @@ impl<'a> Daemon<'a> {
         let (policy, tell) = (self.controller.policy(), self.config.tell);
         let free = |vm: &VmState, lever: Lever| {
             let told = lever != Lever::Told || tell;
-            let kernels =
-                vm.role == Role::Vm && self.left.iter().any(|left| left.levers.contains(&lever.kind()));
-            vm.hands_off || !told || kernels || !policy.manages(vm, lever.kind())
+            // Who cannot be changed any more would stay as it is now.
+            !told || vm.fixed(lever.kind()).is_some() || !policy.manages(vm, lever.kind())
         };
         let restored = keeper.release(&mut *self.machine, snapshot, free);
         if restored.back > 0 {
-            let why = "left by an earlier run, or hands off, excluded, left to the kernel, or of no policy any more";
+            let why = "left by an earlier run, or hands off, excluded, not to be changed any more, or of no policy any more";
             log(Level::Info, "put back", &[("settings", restored.back.to_string()), ("why", why.into())]);
         }
         for text in restored.stand.into_iter().chain(restored.pending) {
@@ -433,6 +432,7 @@ impl<'a> Daemon<'a> {
                     log(Level::Warning, "configuration", &[("note", what.into())]);
                 }
                 self.controller.reconfigure(config.policy.clone());
+                self.machine.ask_again();
                 if let Some(keeper) = &mut self.keeper {
                     keeper.try_again();
                     keeper.may_take(super::budget(&config.policy));

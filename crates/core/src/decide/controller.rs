@@ -31,6 +31,8 @@ const REMEMBERED: usize = 10_000;
 /// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
 /// one count long.
 const LATE: Duration = Duration::from_millis(500);
+/// What is not there may be later: a guest's agent that forbids it now, or a vCPU that comes back.
+const REFUSED: Duration = Duration::from_secs(300);
 /// What came of a change is awaited for so long.
 const HOLD: Duration = Duration::from_secs(5);
 
@@ -97,8 +99,8 @@ pub(super) struct Known {
     /// How often it has starved, and whether it does.
     pub(super) starved: (u32, bool),
     not_before: Time,
-    /// A lever turned out not to be there.
-    refused: bool,
+    /// Until when it is not asked, as a lever turned out not to be there, or not to be ours.
+    refused: Option<Time>,
     /// It is a control group that is sized.
     by_cpuset: bool,
     /// What it could use then before it was sized.
@@ -136,7 +138,7 @@ impl Controller {
             self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
         }
         self.placer = placer(&policy);
-        self.known.values_mut().for_each(|known| known.refused = false);
+        self.known.values_mut().for_each(|known| known.refused = None);
         self.weighing.try_again();
         self.lightening.try_again();
         self.shaping.try_again();
@@ -246,7 +248,8 @@ impl Controller {
                     }
                 }
                 Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
-                Err(_) => known.refused = true,
+                Err(MachineError::Unsupported(_)) => known.refused = Some(at + REFUSED),
+                Err(_) => known.refused = Some(Time(u64::MAX)),
             }
         }
     }
@@ -303,7 +306,7 @@ impl Controller {
                 preempted: false,
                 starved: (0, false),
                 not_before: Time(0),
-                refused: false,
+                refused: None,
                 by_cpuset,
                 wide: CpuSet::default(),
             });
@@ -318,8 +321,9 @@ impl Controller {
             if let (None, Some(width)) = (before, &width) {
                 known.wide = width.now.clone();
             }
-            let refused =
-                known.refused.then_some("its machine refused to change them, or somebody else changed them");
+            known.refused = known.refused.filter(|until| seen.at < *until);
+            let refused = "its machine refused to change them, or somebody else changed them";
+            let refused = known.refused.map(|_| refused);
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
             let differing = if policy.bounds(&vm.seen) { stays::differing(policy, vm) } else { None };
             let pinned = differing.as_ref().and_then(|sets| stays::pinned(sets, vm));

@@ -171,8 +171,8 @@ pub trait Act: Machine {
         self.name()
     }
 
-    /// Who did not answer in time and is left alone for a while is asked again at once. For machines that leave nobody alone there is
-    /// nothing to do.
+    /// Who did not answer in time and is left alone for a while is asked again at once, and so is who lacked something. For machines
+    /// that leave nobody alone there is nothing to do.
     fn ask_again(&mut self) {}
 }
 

@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const ANSWER: i32 = 2;
 /// Who did not answer in time is left alone for so long.
 const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// What turned out not to be there may be by now: an agent forbids commands while file systems are frozen, and administrators allow them.
+const LACKS: Duration = Duration::from_secs(300);
 /// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
 const NEWS: Duration = Duration::from_secs(8);
 
@@ -48,8 +50,8 @@ pub(super) struct Hand {
     guests: Line,
     /// Who did not answer for a VM, and until when he is left alone.
     silent: BTreeMap<(VmId, Whom), Instant>,
-    /// What turned out, when it was tried, not to be there.
-    lacks: BTreeMap<VmId, BTreeMap<LeverKind, String>>,
+    /// What turned out, when it was tried, not to be there, and when.
+    lacks: BTreeMap<VmId, BTreeMap<LeverKind, (Instant, String)>>,
     /// The vCPUs that were online when that was read last.
     online: BTreeMap<VmId, (Instant, CpuSet)>,
     /// VMs with an agent whose vCPUs come and go all the same, as that turned out.
@@ -102,7 +104,8 @@ impl Hand {
 
     /// What a VM cannot have changed, as far as is known.
     pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
-        let mut fixed = self.lacks.get(vm).cloned().unwrap_or_default();
+        let lacks = self.lacks.get(vm).into_iter().flatten().filter(|(_, (since, _))| since.elapsed() < LACKS);
+        let mut fixed: BTreeMap<LeverKind, String> = lacks.map(|(lever, (_, why))| (*lever, why.clone())).collect();
         if let Some(why) = definition.memory_stays {
             fixed.insert(LeverKind::Nodes, why.into());
         }
@@ -142,15 +145,16 @@ impl Hand {
         definition.agent.is_some() && !self.plugged.contains(vm)
     }
 
-    /// Who did not answer in time is asked again.
+    /// Who did not answer in time, or lacks something, is asked again.
     pub(super) fn ask_again(&mut self) {
         self.silent.clear();
+        self.lacks.clear();
     }
 
-    /// What is unsupported stays so.
+    /// What is unsupported stays so for a while.
     pub(super) fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
         if let Err(MachineError::Unsupported(why)) = result {
-            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), why.clone());
+            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), (Instant::now(), why.clone()));
         }
     }
 
@@ -323,6 +327,22 @@ mod tests {
             hand.ask_again();
             assert_eq!(hand.with(late, &vm, |_, _| Ok(())), Ok(()));
         }
+    }
+
+    #[test]
+    fn what_turned_out_not_to_be_there_is_asked_for_again_after_a_while_or_when_somebody_says_so() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        let definition = Definition { agent: Some(true), ..Definition::default() };
+        let refused = Err::<(), _>(MachineError::Unsupported("it has been disabled".into()));
+        let fixed = |hand: &Hand| hand.fixed(&vm, &definition).iter().map(|fixed| fixed.lever).collect::<Vec<_>>();
+        hand.learn(&vm, Lever::Online, &refused);
+        assert_eq!(fixed(&hand), [LeverKind::Online]);
+        let lack = hand.lacks.get_mut(&vm).and_then(|lacks| lacks.get_mut(&LeverKind::Online)).unwrap();
+        lack.0 = Instant::now().checked_sub(LACKS).unwrap();
+        assert_eq!(fixed(&hand), []);
+        hand.learn(&vm, Lever::Online, &refused);
+        hand.ask_again();
+        assert_eq!(fixed(&hand), []);
     }
 
     #[test]

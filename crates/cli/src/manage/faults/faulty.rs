@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::machine::{
-    Act, Counters, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId, VmState,
+    Act, Counters, Fixed, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId, VmState,
 };
 use corefit_core::{CpuId, CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
@@ -35,6 +35,8 @@ pub(super) struct Faulty {
     pub(super) unkeeping: BTreeSet<u32>,
     /// VMs of which the user may not change anything.
     pub(super) denied: BTreeSet<u32>,
+    /// Guests that turned out not to take vCPUs offline.
+    pub(super) lacking: BTreeSet<u32>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
     /// VMs whose vCPUs that are not online are not there.
@@ -74,7 +76,7 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
+        let (lacking, plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
         let (slow, writes, own) = Default::default();
         Faulty {
             sim,
@@ -88,6 +90,7 @@ impl Faulty {
             clinging,
             unkeeping,
             denied,
+            lacking,
             owned,
             plugging,
             deaf: false,
@@ -177,6 +180,9 @@ impl Faulty {
         vm.kept = self.kept.get(&number).cloned();
         vm.hands_off = self.owned.contains(&number);
         vm.fixed.retain(|fixed| !matches!(fixed.lever, LeverKind::HelperWeight | LeverKind::Nodes));
+        let lacks = self.lacking.contains(&number);
+        let reason = || "its guest cannot take vCPUs offline".into();
+        vm.fixed.extend(lacks.then(|| Fixed { lever: LeverKind::Online, reason: reason() }));
         if let Ok(Value::Nodes(nodes)) = self.read(number, Lever::Nodes) {
             vm.memory_nodes = nodes;
         }

@@ -249,6 +249,24 @@ fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_els
 }
 
 #[test]
+fn who_can_be_changed_no_more_gets_back_what_it_had() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let most = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n\
+                [[policy.vm]]\nname = \"vm3\"\nmax = 1\n";
+    let mut whole = ruled(&args, dir.path(), most);
+    whole.start(None);
+    (0..10).for_each(|_| whole.step(None));
+    let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(1)));
+    whole.machine.0.borrow_mut().lacking.insert(3);
+    whole.step(None);
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
+    whole.configure(most);
+    assert_eq!(whole.machine.0.borrow().asked_again, 1, "it may have it by now");
+}
+
+#[test]
 fn what_a_vm_brought_changed_is_put_back_where_nobody_changes_that() {
     let dir = directory();
     let args = configured(dir.path());
