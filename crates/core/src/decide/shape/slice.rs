@@ -101,7 +101,9 @@ impl Slicing {
                     "{}: somebody else set slices of its threads; they are left alone",
                     vm.name
                 ));
-                continue;
+                if wanted {
+                    continue;
+                }
             }
             if let Some((to, why)) = known.step(now.at, vm, &slices, wanted, &rule, policy) {
                 actions.extend(known.ask(vm, to, &why));
@@ -126,19 +128,21 @@ impl Slicing {
             }
             Ok(_) => known.failed = true,
             Err(MachineError::Gone(_)) => (known.failed, known.not_before) = (true, at + AFTER_FAILURE),
+            // What somebody else set since is not put back.
+            Err(_) if to.is_none() => {}
             Err(_) => (known.failed, known.refused) = (true, true),
         }
     }
 }
 
 impl Known {
-    /// Whether all slices are the scheduler's own or ours; what is somebody else's is not ours any more.
+    /// Whether all slices are the scheduler's own or ours. Where some are somebody else's, the others stay ours, to be put back.
     fn settle(&mut self, seen: &FairSlices) -> bool {
         let known = |ns: u64| ns == seen.base_ns || self.asked == Some(Some(ns)) || self.ours == Some(ns);
         if known(seen.least_ns) && known(seen.most_ns) {
             return true;
         }
-        *self = Known { refused: self.refused, not_before: self.not_before, ..Known::default() };
+        (self.mark, self.trying, self.before) = (None, None, None);
         false
     }
 
@@ -407,6 +411,25 @@ mod tests {
         let none = Policy { shape: Shaper::None, ..policy.clone() };
         assert_eq!(toy.second(SOONER, &none), [None]);
         assert_eq!(toy.second(SOONER, &none), []);
+    }
+
+    #[test]
+    fn what_somebody_else_set_of_one_vcpu_leaves_that_of_the_others_to_be_put_back() {
+        let (mut toy, policy) = (Toy::new(2), policy());
+        toy.second(BLOCKS, &policy);
+        assert_eq!(toy.second(BLOCKS, &policy).len(), 2);
+        let theirs = FairSlices { base_ns: BASE, least_ns: 200_037, most_ns: 700_000, without: 0 };
+        toy.vm().slices = Some(theirs);
+        assert_eq!(toy.second(SOONER, &policy), []);
+        let none = Policy { shape: Shaper::None, ..policy };
+        toy.now.at = toy.now.at + Duration::from_secs(1);
+        let actions = toy.slicing.step(&toy.now, &none, &mut toy.notes);
+        let results = [Ok(Value::Slice(None)), Err(MachineError::Denied("it is somebody else's".into()))];
+        assert_eq!(actions.len(), 2);
+        for (action, result) in actions.into_iter().zip(results) {
+            toy.slicing.told(&Outcome { action, result }, toy.now.at);
+        }
+        assert_eq!(toy.second(SOONER, &none), [], "once");
     }
 
     /// libvirtd is slow after a restart: a look lacks the VM.

@@ -10,7 +10,7 @@
 //! A window is as long as the dwell, as ten periods, and as the time between two changes of a lever. Gained is: work
 //! grew by half the deadband or, where nobody counts work, that CPU time did or half of what was lost is saved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why, longer};
@@ -195,21 +195,24 @@ impl Known {
         wishes
     }
 
-    /// Whose the limits are: what is not as we made it is somebody else's, and what we begin with.
+    /// Whose the limits are: each that is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, limits: &BTreeMap<Lever, Limit>, vm: &VmState) {
-        let theirs = |lever: &Lever, limit: &Limit| {
-            self.wrote.get(lever).or_else(|| self.base.get(lever)).is_some_and(|known| known != limit)
-        };
-        let other = self.base.keys().ne(limits.keys());
-        if other || limits.iter().any(|(lever, limit)| theirs(lever, limit)) {
-            *self = Known {
-                base: limits.clone(),
-                online: vm.online(),
-                refused: self.refused,
-                rests: std::mem::take(&mut self.rests),
-                not_before: self.not_before,
-                ..Known::default()
+        let known = |lever: &Lever| self.wrote.get(lever).or_else(|| self.base.get(lever));
+        let all: BTreeSet<Lever> = self.base.keys().chain(limits.keys()).copied().collect();
+        let theirs: Vec<Lever> =
+            all.into_iter().filter(|lever| known(lever) != limits.get(lever)).collect();
+        for lever in &theirs {
+            self.wrote.remove(lever);
+            match limits.get(lever) {
+                Some(limit) => self.base.insert(*lever, *limit),
+                None => self.base.remove(lever),
             };
+        }
+        if !theirs.is_empty() {
+            (self.mark, self.trying) = (None, None);
+            if self.wrote.is_empty() {
+                self.online = vm.online();
+            }
         }
     }
 
@@ -260,5 +263,38 @@ fn action(vm: &VmState, wish: &Wish, why: Why) -> Action {
         from: Some(Value::Limit(wish.from)),
         to: Value::Limit(wish.to),
         why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+    use crate::machine::VcpuState;
+
+    fn vm(quotas: [u64; 4]) -> VmState {
+        let vcpu = |quota_us| {
+            let quota = Quota { quota_us: Some(quota_us), period_us: 100_000, burst_us: 0, source: String::new() };
+            VcpuState { online: true, quota: Some(quota), ..VcpuState::default() }
+        };
+        VmState { vcpus: quotas.map(vcpu).to_vec(), ..VmState::default() }
+    }
+
+    #[test]
+    fn a_limit_that_is_somebody_elses_leaves_the_others_ours() {
+        let (policy, rule) = (Policy::default(), Rule::default());
+        let ours = vm([100_000, 33_000, 33_000, 33_000]);
+        let mut unplugged = vm([100_000, 33_000, 33_000, 50_000]);
+        unplugged.vcpus[3].online = false;
+        let administrators = vm([100_000, 33_000, 33_000, 60_000]);
+        for (seen, shaper) in [(unplugged, Shaper::Proportional), (administrators, Shaper::None)] {
+            let before = vm([50_000; 4]);
+            let mut known =
+                Known { base: limits(&before), wrote: limits(&ours), online: before.online(), ..Known::default() };
+            let (wishes, _) = known.step(Time(1), &seen, shaper, &rule, &policy);
+            let back: Vec<_> = wishes.iter().map(|wish| (wish.lever, wish.to.quota_us)).collect();
+            let to = |vcpu| (Lever::VcpuQuota(vcpu), Some(50_000));
+            assert_eq!(back, [to(0), to(1), to(2)], "what lowers first");
+        }
     }
 }
