@@ -29,6 +29,8 @@ pub(super) struct Faulty {
     pub(super) halfway: BTreeSet<u32>,
     /// VMs that libvirtd could not be asked about in time for a look.
     pub(super) missed: BTreeSet<u32>,
+    /// Groups that play no VM any more, as one in which a container has begun.
+    pub(super) holding: BTreeSet<u32>,
     /// VMs whose notes cannot be taken back.
     pub(super) clinging: BTreeSet<u32>,
     /// VMs that take no notes.
@@ -76,7 +78,7 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (lacking, plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
+        let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
         let (slow, writes, own) = Default::default();
         Faulty {
             sim,
@@ -90,6 +92,7 @@ impl Faulty {
             clinging,
             unkeeping,
             denied,
+            holding,
             lacking,
             owned,
             plugging,
@@ -251,7 +254,7 @@ impl Machine for Faulty {
         let mut snapshot = self.sim.observe()?;
         snapshot.at = Time(snapshot.at.0 + self.ahead);
         (0..).zip(&mut snapshot.vms).for_each(|(number, vm)| self.show(number, vm));
-        snapshot.vms.retain(|vm| self.number(&vm.id).is_ok());
+        snapshot.vms.retain(|vm| self.number(&vm.id).is_ok_and(|vm| !self.holding.contains(&vm)));
         for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {
             let id = self.id(*vm);
             snapshot.vms.retain(|vm| vm.id != id);

@@ -254,6 +254,16 @@ fn vms_that_ended_are_forgotten_though_another_one_cannot_be_seen() {
 }
 
 #[test]
+fn a_group_that_plays_no_vm_any_more_gets_its_settings_back() {
+    let (_dir, mut story) = changed();
+    story.machine.holding.insert(0);
+    story.step(&[], None);
+    assert_eq!(story.machine.truth(0, Lever::Weight), story.expected[&(0, Lever::Weight)]);
+    let left: Vec<&str> = story.keeper.as_ref().unwrap().entries().iter().map(|e| &*e.name).collect();
+    assert_eq!(left, ["vm1"]);
+}
+
+#[test]
 fn two_hundred_vms_at_once_are_changed_in_one_batch_and_put_back() {
     let text = "until = \"3600s\"\nhardware = { cores = 8 }\n[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"hog\"\n";
     let (mut sim, dir) = (simulated(text), directory());

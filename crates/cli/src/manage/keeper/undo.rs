@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use corefit_core::Time;
-use corefit_core::machine::{Act, Lever, MachineError, Snapshot, VmId, VmState};
+use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmState};
 
 use super::{Keeper, in_parts, is_guests, is_ours, same};
 use crate::manage::failpoint::reach;
@@ -90,7 +90,7 @@ impl Keeper {
     }
 
     /// Puts back what nobody manages any more, while the rest goes on: `free` says of which levers of a VM that is so. And what an
-    /// earlier run left that could not be put back when this one began.
+    /// earlier run left that could not be put back when this one began, or is of a group that plays no VM any more.
     pub(crate) fn release(
         &mut self,
         machine: &mut dyn Act,
@@ -102,9 +102,10 @@ impl Keeper {
         let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
         self.earlier
             .retain(|(vm, lever)| self.journal.entries().iter().any(|e| e.vm == *vm && e.lever == *lever));
-        let is_free = |entry: &&Entry| {
-            let free = |vm: &&VmState| self.earlier.contains(&key(entry)) || free(vm, entry.lever);
-            vms.get(&entry.vm).is_some_and(free)
+        let is_free = |entry: &&Entry| match vms.get(&entry.vm) {
+            Some(vm) if vm.role == Role::Vm => self.earlier.contains(&key(entry)) || free(vm, entry.lever),
+            // A group that plays no VM any more.
+            _ => !snapshot.may_lack(&entry.name),
         };
         let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
         self.released.retain(|key, _| due.contains(key));
