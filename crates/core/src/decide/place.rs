@@ -9,7 +9,7 @@ use super::policy::{Placer, Policy};
 use super::{Action, Outcome, placement};
 use crate::Time;
 use crate::machine::{
-    Classed, HOLDS, HostEstimate, Lever, LeverKind, Origin, Role, Snapshot, VmEstimate, VmId, VmState,
+    Classed, HOLDS, HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, VmEstimate, VmId,
 };
 use crate::place::{self, Problem};
 use crate::topology::Topology;
@@ -19,7 +19,8 @@ pub trait Place: Debug {
     /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action>;
 
-    /// What became of an action: memory that could not be moved counts as memory that stays.
+    /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
+    /// pinned.
     fn told(&mut self, outcome: &Outcome);
 }
 
@@ -40,6 +41,7 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         since: None,
         acted: None,
         unmoved: BTreeSet::new(),
+        theirs: BTreeSet::new(),
         hungry: BTreeMap::new(),
         moved: Moved::default(),
     }))
@@ -57,6 +59,8 @@ struct Placing {
     acted: Option<Time>,
     /// Whose memory could not be moved.
     unmoved: BTreeSet<VmId>,
+    /// Whose pins are somebody else's.
+    theirs: BTreeSet<VmId>,
     /// Who was measured as cache-hungry, and how: where its data fits, it shows no more traffic.
     hungry: BTreeMap<VmId, Classed>,
     /// What the last placement brought.
@@ -81,10 +85,14 @@ impl Place for Placing {
         }
         problem = problem.with(policy);
         self.unmoved.retain(|id| now.may_have(id));
-        let unmoved = |vm: &&VmState| self.unmoved.contains(&vm.id);
-        let unmoved: BTreeSet<&str> = now.vms.iter().filter(unmoved).map(|vm| vm.name.as_str()).collect();
+        self.theirs.retain(|id| now.may_have(id));
+        let names = |ids: &BTreeSet<VmId>| -> BTreeSet<&str> {
+            now.vms.iter().filter(|vm| ids.contains(&vm.id)).map(|vm| vm.name.as_str()).collect()
+        };
+        let (unmoved, theirs) = (names(&self.unmoved), names(&self.theirs));
         for vm in &mut problem.vms {
             vm.memory_moves &= !unmoved.contains(vm.name.as_str());
+            vm.stays |= theirs.contains(vm.name.as_str());
         }
         let actions = placement::actions(seen, &problem, self.by);
         if actions.is_empty() {
@@ -104,8 +112,11 @@ impl Place for Placing {
 
     fn told(&mut self, outcome: &Outcome) {
         self.moved.told(outcome);
-        if outcome.action.lever == Lever::Nodes && outcome.result.is_err() {
-            self.unmoved.insert(outcome.action.vm.clone());
+        let vm = || outcome.action.vm.clone();
+        match (outcome.action.lever, &outcome.result) {
+            (Lever::Nodes, Err(_)) => drop(self.unmoved.insert(vm())),
+            (Lever::Affinity(_), Err(MachineError::Denied(_))) => drop(self.theirs.insert(vm())),
+            _ => {}
         }
     }
 }
@@ -152,7 +163,7 @@ pub(super) fn classes(policy: &Policy, seen: &HostEstimate) -> Vec<String> {
 pub(super) mod tests {
     use super::*;
     use crate::decide::Rule;
-    use crate::machine::{Counters, MachineError, Pcpu, VcpuState, estimate};
+    use crate::machine::{Counters, Pcpu, VcpuState, VmState, estimate};
     use crate::{CpuId, CpuSet, Unread, What};
 
     /// Two busy vCPUs on one pCPU of two cores, after so many seconds.
@@ -227,6 +238,30 @@ pub(super) mod tests {
         missed.unread.push(Unread { what: What::Siblings, path, why: "not asked for yet".into() });
         placing.place(&missed, &estimate(&on_two_nodes(2), &missed).unwrap(), &policy);
         assert_eq!(moved(&mut *placing, 4), None);
+    }
+
+    #[test]
+    fn a_pin_that_is_somebody_elses_is_a_fact_for_the_others() {
+        // Two VMs of one vCPU on one pCPU.
+        let look = |second| {
+            let mut seen = stacked(second);
+            seen.vms[0].vcpus.truncate(1);
+            let other = VmState { id: VmId("b".into()), name: "b".into(), ..seen.vms[0].clone() };
+            seen.vms.push(other);
+            seen
+        };
+        let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 0, ..Policy::default() };
+        let moved = |placing: &mut dyn Place, second| {
+            let (before, now) = (look(second - 1), look(second));
+            placing.place(&now, &estimate(&before, &now).unwrap(), &policy)
+        };
+        let mut placing = placer(&policy).unwrap();
+        let first = moved(&mut *placing, 1);
+        let action = first.first().cloned().expect("one of them goes to the other pCPU");
+        let theirs = action.vm.clone();
+        placing.told(&Outcome { action, result: Err(MachineError::Denied("it stands".into())) });
+        let then = moved(&mut *placing, 2);
+        assert!(!then.is_empty() && then.iter().all(|action| action.vm != theirs), "{then:?}");
     }
 
     #[test]
