@@ -5,7 +5,7 @@ mod decide_support;
 use std::time::Duration;
 
 use corefit_core::decide::{Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
-use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, Value, VmId};
+use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{CpuId, CpuSet, Weight};
 
 use decide_support::{Toy, ToyVm, four, vm, with};
@@ -31,6 +31,20 @@ fn vcpu_bal_shrinks_after_a_dwell_and_never_below_a_minimum() {
     assert_eq!((toy.online(0), toy.online(1)), (16, 16), "not at once");
     toy.rule(&mut controller, 10);
     assert_eq!((toy.online(0), toy.online(1)), (6, 12), "4 by weight, but 6 at least");
+}
+
+#[test]
+fn who_was_paused_waits_for_the_whole_dwell_again() {
+    let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let mut controller = with(Sizer::VcpuBal);
+    toy.rule(&mut controller, 2);
+    toy.vms[0].state.state = State::Paused;
+    toy.rule(&mut controller, 60);
+    toy.vms[0].state.state = State::Running;
+    toy.rule(&mut controller, 2);
+    assert_eq!(toy.online(0), 8, "not at once");
+    toy.rule(&mut controller, 4);
+    assert_eq!(toy.online(0), 4);
 }
 
 #[test]

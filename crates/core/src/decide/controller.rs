@@ -491,6 +491,10 @@ impl Controller {
             searching += usize::from(tries && !known.trying);
             subjects.push((asked, subject));
         }
+        // Whoever was not looked at may want something else since.
+        let looked: BTreeSet<&VmId> = subjects.iter().map(|(_, subject)| &subject.vm.seen.id).collect();
+        let others = self.known.iter_mut().filter(|(id, _)| !looked.contains(id));
+        others.for_each(|(_, known)| known.fewer = None);
         self.races.step(seen.over);
         let mut actions = Vec::new();
         for (asked, subject) in subjects {
