@@ -469,3 +469,20 @@ fn where_nothing_is_done_at_any_number_it_is_vcpu_bals() {
     toy.rule(&mut controller, 120);
     assert_eq!(toy.online(0), 4);
 }
+
+#[test]
+fn other_times_count_for_vms_that_are_known_too() {
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, None, four))]);
+    let policy = |probe_ms| Policy { size: Sizer::PcpuEst, probe_ms, ..Policy::default() };
+    let mut controller = Controller::new(policy(20));
+    let mut next = |controller: &mut Controller| {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(controller, &step);
+        toy.pass(step.next);
+        step.next
+    };
+    let ms = Duration::from_millis;
+    assert_eq!([0, 1, 2].map(|_| next(&mut controller))[1..], [ms(100), ms(100)], "five probes");
+    controller.reconfigure(policy(100));
+    assert_eq!(next(&mut controller), ms(500));
+}

@@ -129,13 +129,22 @@ impl Controller {
         }
     }
 
-    /// Another policy from now on; what was learned is kept, but for what another stage learned. Who refused is asked again.
+    /// Another policy from now on; what was learned is kept, but for what another stage, or one with other times, learned. Who refused is
+    /// asked again.
     pub fn reconfigure(&mut self, policy: Policy) {
         if policy.arbitrate != self.policy.arbitrate {
             self.arbiter = arbiter(policy.arbitrate);
         }
         if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) {
             self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
+        }
+        if (policy.probe_ms, policy.dwell_ms) != (self.policy.probe_ms, self.policy.dwell_ms) {
+            // They are told once; who is trying something tries anew.
+            for known in self.known.values_mut() {
+                known.sizer.1 = sizer(known.sizer.0, &policy);
+                known.trying = false;
+            }
+            self.races = Races::default();
         }
         self.placer = placer(&policy);
         self.known.values_mut().for_each(|known| known.refused = None);
