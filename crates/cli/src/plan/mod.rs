@@ -118,8 +118,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let (pcpus, offline) = first.pcpu_sets();
     config.fits(args.config.as_deref(), (&pcpus, &offline))?;
     let first = look(first);
-    let policy = policy.with_wishes(&first.vms).unwrap_or(policy);
-    controller.reconfigure(policy.clone());
+    controller.heed(&policy, &first.vms);
+    let policy = controller.policy().clone();
     controller.step(&first)?;
     if !machine.pass(interval)? {
         bail!("{}: it has one snapshot only; record for longer", machine.name());
