@@ -279,12 +279,14 @@ impl<'a> Daemon<'a> {
         self.say(&step.notes);
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
-                let outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
+                let mut outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
                 keeper.tell_again(&mut *self.machine, snapshot.at, |vm| self.telling.stands(vm));
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
                 self.controller.told(&outcomes);
+                // A look may be of before it was written: that is nobody's news.
+                outcomes.retain(|outcome| !keeper.had(&outcome.action));
                 outcomes
             }
             None => {

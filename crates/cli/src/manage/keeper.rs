@@ -55,6 +55,8 @@ pub(crate) struct Keeper {
     /// Settings for which there was no time left, since which batch: they come first.
     untried: BTreeMap<(VmId, Lever), u64>,
     batches: u64,
+    /// What was as the last batch wanted it already.
+    as_wanted: BTreeSet<(VmId, Lever)>,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -86,7 +88,7 @@ impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
-        let (untried, batches) = Default::default();
+        let (untried, batches, as_wanted) = Default::default();
         Keeper {
             journal,
             theirs,
@@ -101,6 +103,7 @@ impl Keeper {
             late,
             untried,
             batches,
+            as_wanted,
             budget,
         }
     }
@@ -180,6 +183,8 @@ impl Keeper {
             let late = turn > 0 && begun.elapsed() > self.budget / READING;
             results[*at] = if late { Some(Err(not_tried())) } else { self.intend(machine, &actions[*at]) };
         }
+        let as_wanted = (0..actions.len()).filter(|at| matches!(results[*at], Some(Ok(_))));
+        self.as_wanted = as_wanted.map(|at| key(&actions[at])).collect();
         let mut written = Ok(());
         if results.iter().any(Option::is_none) {
             written = self.journal.write();
@@ -236,6 +241,11 @@ impl Keeper {
             }
         }
         outcomes
+    }
+
+    /// Whether nothing was written for an action of the last batch, as the setting was so already.
+    pub(crate) fn had(&self, action: &Action) -> bool {
+        self.as_wanted.contains(&key(action))
     }
 
     /// Forgets what was intended with settings, and not even begun: nothing but what they were before is ours.
@@ -579,7 +589,10 @@ impl Keeper {
         }
         // Here these would be taken for what they were. (Of weights it is known; sizes and pins are put back where nobody manages them.)
         let kind = entry.lever.kind();
-        if matches!(kind, LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice) {
+        if matches!(
+            kind,
+            LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice
+        ) {
             self.earlier.insert((entry.vm.clone(), entry.lever));
         }
         self.journal.add(entry);

@@ -11,6 +11,9 @@ pub(super) fn of(vm: &VmState, lever: Lever) -> Option<Value> {
         Lever::Weight => vm.weight.map(Value::Weight),
         Lever::Quota => vm.quota.as_ref().and_then(limit),
         Lever::Affinity(0) if vm.is_group() => {
+            if let Some(set) = &vm.cpuset {
+                return Some(Value::Pcpus(set.clone()));
+            }
             let sets: Option<Vec<CpuSet>> = vm.vcpus.iter().map(|vcpu| vcpu.affinity.clone()).collect();
             let all = sets?.iter().fold(CpuSet::default(), |all, set| all.union(set));
             (!all.is_empty()).then_some(Value::Pcpus(all))
@@ -69,6 +72,15 @@ mod tests {
         let of = |list: &str| text(&Value::Vcpus(list.parse().unwrap()));
         assert_eq!((of("0"), of("0-3")), ("vCPU 0".into(), "vCPUs 0-3".into()));
         assert_eq!(text(&Value::Pcpus("0".parse().unwrap())), "0");
+    }
+
+    #[test]
+    fn threads_that_keep_to_fewer_pcpus_do_not_change_the_cpuset_of_their_group() {
+        let set = |list: &str| list.parse::<CpuSet>().unwrap();
+        let vcpu = VcpuState { online: true, affinity: Some(set("0-1")), ..VcpuState::default() };
+        let whole = Some(corefit_core::machine::Counters::default());
+        let vm = VmState { vcpus: vec![vcpu; 2], cpuset: Some(set("0-3")), whole, ..VmState::default() };
+        assert_eq!(of(&vm, Lever::Affinity(0)), Some(Value::Pcpus(set("0-3"))));
     }
 
     #[test]

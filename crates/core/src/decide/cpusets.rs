@@ -22,7 +22,8 @@ pub(super) struct Width {
 impl Width {
     /// That of a group whose cpuset was `before` it was sized (empty: unknown), if there is a pCPU in it.
     pub(super) fn of(before: Option<&CpuSet>, vm: &VmEstimate, online: &CpuSet) -> Option<Width> {
-        let now = vm.seen.vcpus.first()?.affinity.as_ref().unwrap_or(online).intersection(online);
+        let own = vm.seen.vcpus.first()?.affinity.as_ref();
+        let now = vm.seen.cpuset.as_ref().or(own).unwrap_or(online).intersection(online);
         let all = match before {
             None => now.clone(),
             Some(all) if all.is_empty() => online.clone(),
@@ -128,12 +129,14 @@ mod tests {
         sets: BTreeMap<&'static str, CpuSet>,
         /// What the journal knows.
         before: BTreeMap<VmId, CpuSet>,
+        /// What their threads keep to by themselves.
+        masks: CpuSet,
     }
 
     impl Groups {
         fn new(names: &[&'static str]) -> Groups {
             let sets = names.iter().map(|name| (*name, CpuSet::first(PCPUS))).collect();
-            Groups { at: 0, sets, before: BTreeMap::new() }
+            Groups { at: 0, sets, before: BTreeMap::new(), masks: CpuSet::first(PCPUS) }
         }
 
         fn look(&self) -> Snapshot {
@@ -146,13 +149,16 @@ mod tests {
                 idle_ns: None,
                 steal_ns: None,
             };
+            let used = |set: &CpuSet| Some(set.intersection(&self.masks)).filter(|used| !used.is_empty());
+            let used = |set: &CpuSet| used(set).unwrap_or_else(|| set.clone());
             let vm = |(name, set): (&&str, &CpuSet)| VmState {
                 id: VmId((*name).into()),
                 name: (*name).into(),
-                vcpus: set
+                vcpus: used(set)
                     .iter()
-                    .map(|_| VcpuState { online: true, affinity: Some(set.clone()), ..VcpuState::default() })
+                    .map(|_| VcpuState { online: true, affinity: Some(used(set)), ..VcpuState::default() })
                     .collect(),
+                cpuset: Some(set.clone()).filter(|set| used(set) != *set),
                 // Sixteen threads each, of which it runs what all leave each other.
                 whole: Some(Counters { run_ns: Some(self.at * 4), wait_ns: Some(self.at * 12), runs: None }),
                 ..VmState::default()
@@ -240,6 +246,16 @@ mod tests {
         groups.run(&mut controller, 8);
         assert_eq!((groups.sets["a"].len(), groups.sets["b"].len()), (6, 16));
         assert_eq!(groups.sets["c"].to_string(), "3,5", "its part would be six");
+    }
+
+    #[test]
+    fn a_group_whose_threads_keep_to_fewer_pcpus_is_not_set_again_and_again() {
+        let mut groups = Groups::new(&["a", "b"]);
+        let mut controller = sized(&["a", "b"]);
+        groups.run(&mut controller, 8);
+        groups.masks = "0-1".parse().unwrap();
+        groups.run(&mut controller, 8);
+        assert_eq!(groups.run(&mut controller, 20), 0, "{:?}", groups.all());
     }
 
     #[test]

@@ -170,6 +170,9 @@ pub struct VmState {
     /// it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices: Option<FairSlices>,
+    /// Of a control group whose threads keep to fewer pCPUs than its cpuset allows (they set their own affinity): those that it allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpuset: Option<CpuSet>,
     /// Levers that it does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fixed: Vec<Fixed>,

@@ -333,6 +333,7 @@ impl HostReader {
             g.notes.add(What::Weight, self.tree.dir(path), why.into());
             unread.push(What::Weight);
         }
+        let cpus = known.cpus(&g.all);
         g.view.vms.push(VmGroup {
             path: path.into(),
             id: VmId(format!("{path}@{}", known.inode)),
@@ -341,7 +342,8 @@ impl HostReader {
             quota: known.settings.quota.clone(),
             throttled,
             unread,
-            cpus: known.cpus(&g.all),
+            cpuset: known.settings.cpuset.clone().filter(|set| *set != cpus),
+            cpus,
             shut: known.settings.shut,
             memory_nodes: known.settings.mems.as_ref().map(|(nodes, _)| nodes.clone()),
             memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),

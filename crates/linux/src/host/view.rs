@@ -57,6 +57,8 @@ pub struct VmGroup {
     pub unread: Vec<What>,
     /// The pCPUs that it may use.
     pub cpus: CpuSet,
+    /// Those that its cpuset allows, where its threads keep to fewer.
+    pub cpuset: Option<CpuSet>,
     /// Its cpuset is empty (v1), so that no process can be in it.
     pub shut: bool,
     /// The NUMA nodes that are set for its memory; `None` if nothing is set.
@@ -95,6 +97,7 @@ impl VmGroup {
             fixed,
             slices: self.slices,
             memory_nodes: self.memory_nodes,
+            cpuset: self.cpuset,
             ..VmState::default()
         }
     }

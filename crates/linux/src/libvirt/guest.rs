@@ -52,8 +52,8 @@ pub(super) fn view<E: ToString>(
 pub(super) fn refuses(error: &str) -> bool {
     !error.contains("frozen")
         && ["disabled", "not been found", "not found", "not allowed", "ermission denied", "No such file"]
-        .iter()
-        .any(|text| error.contains(text))
+            .iter()
+            .any(|text| error.contains(text))
 }
 
 /// What its programs say that they have done, and nothing else: half of the commands, each of which takes a guest whose

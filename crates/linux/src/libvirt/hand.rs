@@ -104,8 +104,10 @@ impl Hand {
 
     /// What a VM cannot have changed, as far as is known.
     pub(super) fn fixed(&self, vm: &VmId, definition: &Definition) -> Vec<Fixed> {
-        let lacks = self.lacks.get(vm).into_iter().flatten().filter(|(_, (since, _))| since.elapsed() < LACKS);
-        let mut fixed: BTreeMap<LeverKind, String> = lacks.map(|(lever, (_, why))| (*lever, why.clone())).collect();
+        let lacks =
+            self.lacks.get(vm).into_iter().flatten().filter(|(_, (since, _))| since.elapsed() < LACKS);
+        let mut fixed: BTreeMap<LeverKind, String> =
+            lacks.map(|(lever, (_, why))| (*lever, why.clone())).collect();
         if let Some(why) = definition.memory_stays {
             fixed.insert(LeverKind::Nodes, why.into());
         }
@@ -334,7 +336,8 @@ mod tests {
         let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
         let definition = Definition { agent: Some(true), ..Definition::default() };
         let refused = Err::<(), _>(MachineError::Unsupported("it has been disabled".into()));
-        let fixed = |hand: &Hand| hand.fixed(&vm, &definition).iter().map(|fixed| fixed.lever).collect::<Vec<_>>();
+        let fixed =
+            |hand: &Hand| hand.fixed(&vm, &definition).iter().map(|fixed| fixed.lever).collect::<Vec<_>>();
         hand.learn(&vm, Lever::Online, &refused);
         assert_eq!(fixed(&hand), [LeverKind::Online]);
         let lack = hand.lacks.get_mut(&vm).and_then(|lacks| lacks.get_mut(&LeverKind::Online)).unwrap();

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::machine::{
-    Act, Counters, Fixed, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId, VmState,
+    Act, Counters, Fixed, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId,
+    VmState,
 };
 use corefit_core::{CpuId, CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
@@ -78,7 +79,8 @@ impl Faulty {
     pub(super) fn new(sim: SimMachine) -> Faulty {
         let (moved, kept, gone) = Default::default();
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
-        let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) = Default::default();
+        let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
+            Default::default();
         let (slow, writes, own) = Default::default();
         Faulty {
             sim,

@@ -455,6 +455,17 @@ fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
 }
 
 #[test]
+fn what_is_as_it_is_wanted_already_is_not_told_as_set() {
+    let (_dir, mut story) = begun();
+    let plan = [story.action(1, Lever::Weight, weighing(200)), story.action(0, Lever::Online, first(2))];
+    for had in [false, true] {
+        story.step(&plan, None);
+        let keeper = story.keeper.as_ref().unwrap();
+        assert_eq!([0, 1].map(|at| keeper.had(&plan[at])), [had; 2]);
+    }
+}
+
+#[test]
 fn what_was_refused_is_not_ours_nor_on_its_way() {
     let (_dir, mut story) = begun();
     let refused = |story: &mut Story, plan: &[Action]| {

@@ -199,8 +199,7 @@ impl Known {
     fn settle(&mut self, limits: &BTreeMap<Lever, Limit>, vm: &VmState) {
         let known = |lever: &Lever| self.wrote.get(lever).or_else(|| self.base.get(lever));
         let all: BTreeSet<Lever> = self.base.keys().chain(limits.keys()).copied().collect();
-        let theirs: Vec<Lever> =
-            all.into_iter().filter(|lever| known(lever) != limits.get(lever)).collect();
+        let theirs: Vec<Lever> = all.into_iter().filter(|lever| known(lever) != limits.get(lever)).collect();
         for lever in &theirs {
             self.wrote.remove(lever);
             match limits.get(lever) {
@@ -274,7 +273,8 @@ mod tests {
 
     fn vm(quotas: [u64; 4]) -> VmState {
         let vcpu = |quota_us| {
-            let quota = Quota { quota_us: Some(quota_us), period_us: 100_000, burst_us: 0, source: String::new() };
+            let quota =
+                Quota { quota_us: Some(quota_us), period_us: 100_000, burst_us: 0, source: String::new() };
             VcpuState { online: true, quota: Some(quota), ..VcpuState::default() }
         };
         VmState { vcpus: quotas.map(vcpu).to_vec(), ..VmState::default() }
@@ -289,8 +289,12 @@ mod tests {
         let administrators = vm([100_000, 33_000, 33_000, 60_000]);
         for (seen, shaper) in [(unplugged, Shaper::Proportional), (administrators, Shaper::None)] {
             let before = vm([50_000; 4]);
-            let mut known =
-                Known { base: limits(&before), wrote: limits(&ours), online: before.online(), ..Known::default() };
+            let mut known = Known {
+                base: limits(&before),
+                wrote: limits(&ours),
+                online: before.online(),
+                ..Known::default()
+            };
             let (wishes, _) = known.step(Time(1), &seen, shaper, &rule, &policy);
             let back: Vec<_> = wishes.iter().map(|wish| (wish.lever, wish.to.quota_us)).collect();
             let to = |vcpu| (Lever::VcpuQuota(vcpu), Some(50_000));
