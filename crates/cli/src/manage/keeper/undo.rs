@@ -105,7 +105,8 @@ impl Keeper {
         let is_free = |entry: &&Entry| match vms.get(&entry.vm) {
             Some(vm) if vm.role == Role::Vm => self.earlier.contains(&key(entry)) || free(vm, entry.lever),
             // A group that plays no VM any more.
-            _ => !snapshot.may_lack(&entry.name),
+            Some(_) => true,
+            None => !snapshot.may_lack_vms() && !snapshot.may_lack(&entry.name),
         };
         let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
         self.released.retain(|key, _| due.contains(key));
