@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use corefit_core::Quota;
-use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer};
-use corefit_core::machine::{GuestVcpu, GuestView, VmState};
+use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Weigher};
+use corefit_core::machine::{GuestVcpu, GuestView, Lever, VmState};
 
 use decide_support::{ByCount, Toy, four, vm, with};
 
@@ -251,4 +251,36 @@ fn what_others_use_takes_pcpus_after_the_dwell() {
     }
     BUSY.set(true);
     assert!(actions <= 6, "{actions} changes in 20 s, not one a second");
+}
+
+/// What others are entitled to under Xen's credit scheduler depends on how many vCPUs are online; what is left for who asks does not.
+#[test]
+fn what_was_taken_from_a_vm_is_no_reason_to_take_more() {
+    use corefit_core::entitle::WeightRule;
+    let policy = |weigh| {
+        let a = Rule { name: "a".into(), exclude: Some(true), ..Rule::default() };
+        Policy {
+            size: Sizer::None,
+            arbitrate: Arbiter::Priority,
+            weigh,
+            vm: vec![a, important("b")],
+            ..Policy::default()
+        }
+    };
+    for rule in [WeightRule::XenCredit, WeightRule::Linux] {
+        for weigh in [Weigher::None, Weigher::Grants] {
+            let mut toy = Toy::new(8, vec![vm("a", 8, None, f64::from), vm("b", 8, None, f64::from)]);
+            let mut controller = Controller::new(policy(weigh));
+            let mut changes = 0;
+            for _ in 0..120 {
+                let mut seen = toy.observe();
+                seen.rule = rule;
+                let step = controller.step(&seen).unwrap();
+                changes += step.plan.actions.iter().filter(|a| a.lever == Lever::Online).count();
+                toy.obey(&mut controller, &step);
+                toy.pass(Duration::from_secs(1));
+            }
+            assert_eq!((toy.online(1), changes), (4, 1), "{rule:?} {weigh:?}");
+        }
+    }
 }

@@ -8,10 +8,13 @@ use super::controller::Step;
 use super::part::{may_use, online};
 use super::room::Room;
 use super::weigh::Granted;
-use super::{Arbiter, Controller};
-use crate::machine::{HostEstimate, VmId};
+use super::{Arbiter, Controller, hypothesis};
+use crate::machine::{HostEstimate, VmEstimate, VmId};
 use crate::share::count;
 use crate::{CpuSet, Cpus};
+
+/// What measuring adds, in pCPUs.
+const ROUNDING: f64 = 0.1;
 
 /// What the arbiter gave a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,8 +100,8 @@ impl Controller {
         (all, usable)
     }
 
-    /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all. Weights leave these
-    /// theirs by themselves.
+    /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all; where weights
+    /// divide as granted too, only whole ones of the latter.
     fn others(
         &self,
         asked: &[Asked],
@@ -106,24 +109,28 @@ impl Controller {
         usable: &CpuSet,
         seen: &HostEstimate,
     ) -> Vec<(CpuSet, f64)> {
-        if self.policy.weighs() {
-            return Vec::new();
-        }
+        let weighs = self.policy.weighs();
         let little =
             asked.iter().zip(own).filter_map(|(asked, own)| Some((own.clone(), asked.little(false)?)));
         let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
-        let silent = seen.vms.iter().enumerate();
-        let silent = silent.filter(|(number, vm)| !asks.contains(number) && vm.seen.is_running_vm());
         // Who is missed by this look keeps what he has.
-        let silent =
-            silent.filter(|(_, vm)| self.known.get(&vm.seen.id).is_none_or(|known| known.request.is_none()));
+        let silent = |(number, vm): &(usize, &VmEstimate)| {
+            let known = self.known.get(&vm.seen.id);
+            !asks.contains(number)
+                && vm.seen.is_running_vm()
+                && known.is_none_or(|known| known.request.is_none())
+        };
+        let silent: Vec<(usize, &VmEstimate)> = seen.vms.iter().enumerate().filter(silent).collect();
+        let entitled = if silent.is_empty() { None } else { hypothesis::entitled(seen, &asks) };
         let pcpus = online(seen);
-        let silent = silent.filter_map(|(_, vm)| {
+        let silent = silent.into_iter().filter_map(|(number, vm)| {
             let own = may_use(&self.policy, &pcpus, vm).intersection(usable);
-            let uses = vm.demand?.0.min(vm.entitled?.0);
+            let uses = vm.demand?.0.min(entitled.as_ref()?.cpus(number).0);
+            // Weights divide single pCPUs, too.
+            let uses = if weighs { (uses + ROUNDING).floor() } else { uses };
             (!own.is_empty()).then_some((own, uses))
         });
-        little.chain(silent).collect()
+        little.filter(|_| !weighs).chain(silent).collect()
     }
 
     /// What was granted, for weights; nothing if they are not to follow it.

@@ -4,9 +4,9 @@
 //! takes from others. What a VM is due does not depend on what it has online, so it is computed as of Linux' rule, with
 //! all vCPUs online.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::entitle::{Host, Slice, Vcpu, Vm, WeightRule, available_to_all, entitled_of};
+use crate::entitle::{Division, Host, Slice, Vcpu, Vm, WeightRule, available_to_all, entitled_of};
 use crate::machine::{HostEstimate, Role, VmEstimate};
 use crate::{CpuSet, Cpus};
 
@@ -27,6 +27,26 @@ pub(super) fn available(seen: &HostEstimate, groups: &BTreeMap<usize, CpuSet>) -
         }
     });
     available_to_all(&host).ok()
+}
+
+/// What VMs are entitled to while these (by number) have all their vCPUs online: it does not depend on what was taken from
+/// them. `None` where not all who compete can be seen.
+pub(super) fn entitled(seen: &HostEstimate, whole: &BTreeSet<usize>) -> Option<Division> {
+    let division = seen.division.as_ref()?;
+    let lacks = |number: &usize| {
+        let vm = &seen.vms[*number].seen;
+        vm.role == Role::Vm && vm.vcpus.iter().any(|vcpu| !vcpu.online)
+    };
+    if !whole.iter().any(lacks) {
+        return Some(division.clone());
+    }
+    let mut host = seen.host.clone();
+    each(&mut host, |number, vm| {
+        if whole.contains(&number) && seen.vms[number].seen.role == Role::Vm {
+            all_online(vm, &seen.vms[number]);
+        }
+    });
+    crate::entitle::entitled(&host).ok()
 }
 
 /// What a VM would be entitled to with so many vCPUs online, a control group with this cpuset, by the host's own rule. A
