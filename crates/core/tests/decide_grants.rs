@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use corefit_core::Quota;
-use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Weigher};
+use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher};
 use corefit_core::machine::{GuestVcpu, GuestView, Lever, VmState};
 
 use decide_support::{ByCount, Toy, four, vm, with};
@@ -251,6 +251,55 @@ fn what_others_use_takes_pcpus_after_the_dwell() {
     }
     BUSY.set(true);
     assert!(actions <= 6, "{actions} changes in 20 s, not one a second");
+}
+
+/// A guest that has nothing to run, or threads for so many vCPUs as it has, as far as these are of use to it.
+fn follows(toy: &mut Toy, controller: &mut Controller, seconds: u32) -> (usize, Vec<String>) {
+    let (mut actions, mut notes) = (0, Vec::new());
+    for _ in 0..seconds {
+        for vm in &mut toy.vms {
+            let used = (vm.used)(u32::try_from(vm.state.online().len()).unwrap());
+            let runnable = Some(Duration::from_secs_f64(used).as_secs().try_into().unwrap());
+            vm.state.guest = Some(GuestView { vcpus: Vec::new(), runnable, work: None });
+        }
+        let step = controller.step(&toy.observe()).unwrap();
+        actions += step.plan.actions.len();
+        toy.obey(controller, &step);
+        toy.pass(Duration::from_secs(1));
+        notes.extend(step.notes);
+    }
+    (actions, notes)
+}
+
+const FORECASTS: [Forecast; 4] = [Forecast::Ewma, Forecast::Pid, Forecast::Ftds, Forecast::Aisd];
+
+#[test]
+fn who_idled_has_all_that_nobody_else_wants_at_once_when_it_is_busy_though_its_threads_follow_what_it_has() {
+    for (arbitrate, demand) in
+        [Arbiter::Fcfs, Arbiter::Priority, Arbiter::MaxMin].map(|a| FORECASTS.map(|d| (a, d))).concat()
+    {
+        let mut toy = Toy::new(8, vec![vm("only", 8, None, |_| 0.0)]);
+        let policy = Policy { size: Sizer::None, arbitrate, demand, ..Policy::default() };
+        let mut controller = Controller::new(policy);
+        follows(&mut toy, &mut controller, 60);
+        assert_eq!(toy.online(0), 1, "{arbitrate:?} {demand:?}");
+        toy.vms[0].used = f64::from;
+        follows(&mut toy, &mut controller, 3);
+        assert_eq!(toy.online(0), 8, "{arbitrate:?} {demand:?}");
+    }
+}
+
+/// What is left is there to show that more is wanted: one vCPU that idles.
+#[test]
+fn one_thread_has_a_second_vcpu_while_nobody_wants_the_pcpu_and_then_one() {
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, |_| 1.0), vm("b", 8, None, |_| 0.0)]);
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::MaxMin, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    follows(&mut toy, &mut controller, 60);
+    assert_eq!((toy.online(0), follows(&mut toy, &mut controller, 600).0), (2, 0));
+    toy.vms[0].used = f64::from;
+    follows(&mut toy, &mut controller, 3);
+    assert_eq!(toy.online(0), 8);
 }
 
 /// What others are entitled to under Xen's credit scheduler depends on how many vCPUs are online; what is left for who asks does not.

@@ -30,6 +30,8 @@ pub(super) struct Asked {
     pub(super) seen: Option<Monitored>,
     /// pCPUs, as forecast.
     pub(super) wants: Option<f64>,
+    /// One pCPU more is good for it, if one is left.
+    pub(super) spare: bool,
 }
 
 impl Asked {

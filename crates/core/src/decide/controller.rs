@@ -136,7 +136,9 @@ impl Controller {
             self.arbiter = arbiter(policy.arbitrate);
         }
         if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) {
-            self.known.values_mut().for_each(|known| known.demand = predictor(policy.demand, &policy));
+            self.known.values_mut().for_each(|known| {
+                (known.demand, known.cut) = (predictor(policy.demand, &policy), Cut::new(&policy));
+            });
         }
         if (policy.probe_ms, policy.dwell_ms) != (self.policy.probe_ms, self.policy.dwell_ms) {
             // They are told once; who is trying something tries anew.
@@ -304,7 +306,7 @@ impl Controller {
                 sizer: (name, sizer(name, policy)),
                 demand: predictor(policy.demand, policy),
                 wants: None,
-                cut: Cut::default(),
+                cut: Cut::new(policy),
                 request: None,
                 work: None,
                 trying: false,
@@ -357,7 +359,11 @@ impl Controller {
             // What is tried with other numbers says nothing of it.
             if let Some(monitored) = monitored.filter(|_| !known.trying || known.wants.is_none()) {
                 let wants = known.demand.wants(&monitored, count, seen.at);
-                known.wants = Some(known.cut.of(&monitored, wants, count));
+                let cut = &mut known.cut;
+                let arbitrated = self.arbiter.is_some();
+                let wants =
+                    if arbitrated { cut.of(&monitored, wants, (count, most), seen.at) } else { wants };
+                known.wants = Some(wants);
             }
             let wants = known.wants;
             let sizable = stays.is_none();
@@ -376,6 +382,7 @@ impl Controller {
                 useful: 0,
                 seen: monitored,
                 wants,
+                spare: known.cut.runs,
             };
             let own = one.may_use(policy, vm, &pcpus);
             one.useful = useful(vm, &own);

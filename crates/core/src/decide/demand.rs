@@ -22,6 +22,10 @@ pub const GAMMA: f64 = 0.2;
 const BUSY: f64 = 0.9;
 /// Below this utilisation AISD takes one away; ours, as the paper prints none.
 const LOW: f64 = 0.6;
+/// Programs have followed what their guest is told after so long: that is smoothed; ours.
+const FOLLOWS: Duration = Duration::from_secs(10);
+/// The longest rest of who asked for more than it then used; ours.
+const RESTS: Duration = Duration::from_secs(300);
 /// Gains of the PID forecast, of the error, its sum and its change; ours.
 const GAINS: (f64, f64, f64) = (0.5, 0.1, 0.2);
 
@@ -105,26 +109,58 @@ fn asked(seen: &Monitored, utilisation: f64, online: f64) -> f64 {
     seen.parallel.map_or(online + 1.0, |parallel| (parallel * online).max(utilisation * online))
 }
 
-/// A VM that has less than it wanted. Its programs may have followed what it has (`corefit run` does what guests are told), and then
-/// show no more than that: as long as it is busy it asks for one more than it has, up to what it wanted.
+/// A VM that may want more than it shows. Its programs follow what it has (`corefit run` does what guests are told), so one that had
+/// fewer for a while, because others had them or as it was idle, and is busy with these, shows no more than that. It asks for
+/// what it wanted before, until its programs had the time to follow; who does not use it then rests before it asks again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
-    wanted: Option<u32>,
+    /// The most it wanted, at first what it had.
+    wanted: f64,
+    asks: bool,
+    /// Where forecasts go by the mean, so does this.
+    mean: Option<Mean>,
+    /// It runs, and shows what: one vCPU more than it asks for shows whether it wants that.
+    pub runs: bool,
+    /// Since when it has been asking without being busy with what it has.
+    idles: Option<Time>,
+    rest: Duration,
+    not_before: Time,
 }
 
 impl Cut {
-    /// What it wants, by what it shows.
-    pub fn of(&mut self, seen: &Monitored, wants: f64, online: u32) -> f64 {
-        if seen.utilisation < BUSY {
-            self.wanted = None;
-        }
-        self.wanted.map_or(wants, |wanted| wants.max(f64::from(wanted.min(online + 1))))
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Cut {
+        Cut { mean: policy.smooth.then(Mean::default), ..Cut::default() }
     }
 
-    /// It wanted so many whole pCPUs, and was granted so many.
-    pub fn granted(&mut self, wants: u32, granted: u32) {
-        let wanted = self.wanted.map_or(wants, |before| before.max(wants));
-        self.wanted = (granted < wanted).then_some(wanted);
+    /// What it wants, by what it shows, of a VM that has `online` vCPUs of `most`.
+    pub fn of(&mut self, seen: &Monitored, wants: f64, (online, most): (u32, u32), at: Time) -> f64 {
+        let utilisation = self.mean.as_mut().map_or(seen.utilisation, |mean| mean.of(seen.utilisation));
+        let (has, busy) = (f64::from(online), utilisation >= BUSY);
+        self.runs = seen.parallel.is_some() && utilisation * has >= BUSY;
+        self.wanted = if self.wanted == 0.0 { has } else { self.wanted.min(f64::from(most)) };
+        if busy {
+            self.wanted = self.wanted.max(wants.min(f64::from(most)));
+            self.idles = None;
+            if has >= self.wanted {
+                (self.asks, self.rest) = (false, Duration::ZERO);
+            } else {
+                self.asks |= at >= self.not_before;
+            }
+        } else if self.asks {
+            let since = *self.idles.get_or_insert(at);
+            // One that pauses says nothing of what it needs when it runs.
+            let pauses = seen.utilisation * has < BUSY;
+            if pauses || at.since(since) >= FOLLOWS {
+                (self.asks, self.idles) = (false, None);
+            }
+            if !pauses && !self.asks {
+                self.rest = super::longer(self.rest).min(RESTS);
+                self.not_before = at + self.rest;
+            }
+        }
+        if self.asks { wants.max(self.wanted) } else { wants }
     }
 }
 
@@ -151,7 +187,7 @@ pub fn predictor(name: Forecast, policy: &Policy) -> Box<dyn Predict + Send> {
 }
 
 /// The mean that forgets, of the utilisation (formula 5).
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Mean(Option<f64>);
 
 impl Mean {
@@ -350,5 +386,43 @@ mod tests {
         let most = (0..40).map(|_| pid.wants(&seen(0.5), 8, at(1))).fold(0.0, f64::max);
         assert!(most < 6.0, "{most}");
         assert!((pid.wants(&seen(0.5), 8, at(2)) - 5.0).abs() < 0.2);
+    }
+
+    /// 8 vCPUs of which it has `online`, and threads for all that it has.
+    fn cut(cut: &mut Cut, used: f64, online: u32, s: u64) -> f64 {
+        let n = f64::from(online);
+        let seen = Monitored { utilisation: used / n, parallel: Some(1.0), exact: true };
+        cut.of(&seen, used, (online, 8), at(s))
+    }
+
+    #[test]
+    fn who_idled_and_is_busy_with_what_it_has_wants_what_it_had_at_once() {
+        let mut known = Cut::default();
+        assert!(cut(&mut known, 0.0, 8, 0) < 1.0);
+        assert!(cut(&mut known, 0.0, 1, 1) < 1.0);
+        assert!(cut(&mut known, 1.0, 1, 2) >= 8.0, "at once");
+        for s in 3..9 {
+            assert!(cut(&mut known, 4.0, 8, s) >= 8.0, "its programs have yet to follow");
+        }
+        assert!(cut(&mut known, 8.0, 8, 9) >= 8.0);
+        assert!(cut(&mut known, 0.1, 8, 10) < 1.0, "it pauses");
+        assert!(cut(&mut known, 1.0, 1, 20) >= 8.0, "and asks anew");
+    }
+
+    #[test]
+    fn who_does_not_use_what_it_asked_for_rests_longer_and_longer() {
+        let mut known = Cut::default();
+        cut(&mut known, 0.0, 8, 0);
+        let mut online = 1;
+        let mut asked = Vec::new();
+        for s in 1..600 {
+            let wants = cut(&mut known, 1.0, online, s);
+            if wants >= 8.0 && online == 1 {
+                asked.push(s);
+            }
+            online = if wants >= 8.0 { 8 } else { 1 };
+        }
+        let rests: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(rests.windows(2).all(|pair| pair[1] > pair[0]) && asked.len() <= 5, "{asked:?}");
     }
 }

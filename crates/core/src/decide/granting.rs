@@ -48,6 +48,7 @@ impl Controller {
         for (grant, asked) in grants.iter_mut().zip(asked) {
             grant.pcpus = grant.pcpus.max(asked.floor(weighs));
         }
+        spare(asked, requests, &mut room, &mut grants);
         let pcpus = usable.len();
         // Where weights see to it the vCPU that each keeps is a pCPU that it is guaranteed.
         let named = |asked: &&Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
@@ -62,7 +63,6 @@ impl Controller {
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
             let wants = request.wanted();
-            known.cut.granted(wants, grant.pcpus);
             known.preempted |= grant.preempted;
             known.preempted &= (grant.pcpus as usize) < asked.online.len();
             let (vm, pcpus, starves) = (request.id.clone(), grant.pcpus, grant.starves);
@@ -154,5 +154,16 @@ impl Controller {
             },
         };
         asked.iter().zip(requests).zip(grants).map(granted).collect()
+    }
+}
+
+/// One more than they ask for to those who run, of what is left, and only as long as it is: a guest with no vCPU that idles cannot show
+/// that it wants more. Who cannot be seen into asks for that one himself.
+fn spare(asked: &[Asked], requests: &[Request], room: &mut Room, grants: &mut [Grant]) {
+    for (number, grant) in grants.iter_mut().enumerate().take(requests.len().min(asked.len())) {
+        let (asked, request) = (&asked[number], &requests[number]);
+        if asked.spare && grant.pcpus >= request.wanted() && grant.pcpus < request.most {
+            grant.pcpus += room.take(number, 1);
+        }
     }
 }
