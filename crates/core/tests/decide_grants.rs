@@ -333,3 +333,59 @@ fn what_was_taken_from_a_vm_is_no_reason_to_take_more() {
         }
     }
 }
+
+/// vCPUs that run wait for their pCPUs as long as those are not theirs.
+fn waits(toy: &mut Toy) {
+    for vm in &mut toy.vms {
+        let online = u32::try_from(vm.state.online().len()).unwrap();
+        let waits = 1.0 - (vm.used)(online) / f64::from(online);
+        for vcpu in vm.state.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
+            *vcpu.counters.wait_ns.as_mut().unwrap() +=
+                u64::try_from(Duration::from_secs_f64(waits).as_nanos()).unwrap();
+        }
+    }
+}
+
+/// Six VMs on two pCPUs, of which one is important, and each gets a third of one.
+fn six(vcpus: usize, weigh: Weigher, min: Option<u32>) -> (Toy, Vec<String>, Vec<(String, bool)>) {
+    let third = |name: &str| vm(name, vcpus, None, |_| 1.0 / 3.0);
+    let mut toy = Toy::new(2, ["high", "a", "b", "c", "d", "e"].map(third).into());
+    let vm = vec![Rule { min, ..important("high") }];
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, weigh, vm, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    let (mut notes, mut given) = (Vec::new(), Vec::new());
+    for _ in 0..60 {
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+        waits(&mut toy);
+        notes.extend(step.notes);
+        given = step.given.iter().map(|given| (given.vm.0.clone(), given.starves)).collect();
+    }
+    (toy, notes, given)
+}
+
+#[test]
+fn who_uses_less_than_it_was_granted_is_said_to_starve_with_what_it_uses_and_what_helps() {
+    for (vcpus, min, wants) in [(2, Some(2), 2), (2, None, 2), (1, None, 1)] {
+        let (_, notes, given) = six(vcpus, Weigher::None, min);
+        let granted = min.unwrap_or(1);
+        let said = format!(
+            "high: has wanted {wants} pCPUs for half a minute and more, was granted {granted} and uses 0.33: vCPUs that stay"
+        );
+        let found = notes.iter().find(|note| note.starts_with("high: has wanted"));
+        assert!(
+            found.is_some_and(|note| note.starts_with(&said) && note.contains("weigh = \"grants\"")),
+            "{notes:#?}"
+        );
+        assert!(given.contains(&("high".into(), true)), "{given:?}");
+    }
+}
+
+#[test]
+fn weights_give_the_important_one_more_also_where_each_has_one_vcpu() {
+    let (toy, notes, _) = six(1, Weigher::Grants, None);
+    let weights = toy.weights();
+    assert!(weights[1..].iter().all(|weight| weights[0] > 3.0 * weight), "{weights:?}");
+    assert!(notes.iter().all(|note| !note.contains("weigh =")), "{notes:#?}");
+}

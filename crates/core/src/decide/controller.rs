@@ -15,6 +15,7 @@ use super::lighten::Lightening;
 use super::part::{may_use, online, share, useful, weight};
 use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
+use super::short::Short;
 use super::size::{Choice, Races, Size, Subject, sizer};
 use super::weigh::Weighing;
 use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis, stays, vain};
@@ -98,6 +99,7 @@ pub(super) struct Known {
     pub(super) preempted: bool,
     /// How often it has starved, and whether it does.
     pub(super) starved: (u32, bool),
+    pub(super) short: Short,
     not_before: Time,
     /// Until when it is not asked, as a lever turned out not to be there, or not to be ours.
     refused: Option<Time>,
@@ -203,7 +205,7 @@ impl Controller {
         } else {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
         }
-        let granted = self.granted(&asked, &requests.0, grants.as_deref());
+        let granted = self.granted(&asked, &requests.0, grants.as_deref(), usable.len());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
         step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
         let policy = &self.policy;
@@ -316,6 +318,7 @@ impl Controller {
                 wish: None,
                 preempted: false,
                 starved: (0, false),
+                short: Short::default(),
                 not_before: Time(0),
                 refused: None,
                 by_cpuset,

@@ -4,14 +4,19 @@ use std::collections::BTreeSet;
 
 use super::arbitrate::{Grant, Request};
 use super::asked::Asked;
-use super::controller::Step;
+use super::controller::{Known, Step};
 use super::part::{may_use, online};
 use super::room::Room;
+use super::short::below;
+use super::size::whole;
 use super::weigh::Granted;
 use super::{Arbiter, Controller, hypothesis};
 use crate::machine::{HostEstimate, VmEstimate, VmId};
 use crate::share::count;
 use crate::{CpuSet, Cpus};
+
+/// What helps who gets less than it was granted.
+const REMEDY: &str = ": vCPUs that stay are more than there are pCPUs, which only weights divide as granted (weigh = \"grants\")";
 
 /// What measuring adds, in pCPUs.
 const ROUNDING: f64 = 0.1;
@@ -60,25 +65,21 @@ impl Controller {
                 "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
             ));
         }
+        let remedy = if !weighs && crowded(asked, &grants, pcpus) { REMEDY } else { "" };
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
-            let wants = request.wanted();
             known.preempted |= grant.preempted;
             known.preempted &= (grant.pcpus as usize) < asked.online.len();
-            let (vm, pcpus, starves) = (request.id.clone(), grant.pcpus, grant.starves);
-            step.given.push(Given { vm, wants, pcpus, starves });
-            let before = std::mem::replace(&mut known.starved.1, grant.starves);
-            if grant.starves && !before {
-                known.starved.0 += 1;
-                let name = &seen.vms[asked.number].seen.name;
-                let gets = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
-                let again = match known.starved.0 {
-                    1 => String::new(),
-                    times => format!(" (time {times})"),
-                };
-                step.notes.push(format!(
-                    "{name}: has wanted {wants} pCPUs for half a minute and more, and gets {gets}{again}"
-                ));
+            let (vm, granted) =
+                (&seen.vms[asked.number], f64::from(grant.pcpus).max(asked.guaranteed(weighs)));
+            let wants = asked.wants.unwrap_or(0.0).min(f64::from(request.most));
+            let less = grant.pcpus < request.wanted() || below(vm, wants.min(granted));
+            let starves = known.short.look(less, vm, seen.at, seen.over) || grant.starves;
+            let (id, pcpus) = (request.id.clone(), grant.pcpus);
+            step.given.push(Given { vm: id, wants: request.wanted(), pcpus, starves });
+            if known.begins_to_starve(starves) {
+                let wants = request.wanted().max(whole(wants));
+                step.notes.push(known.starving(&vm.seen.name, wants, granted) + remedy);
             }
         }
         Some(grants)
@@ -139,12 +140,16 @@ impl Controller {
         asked: &[Asked],
         requests: &[Request],
         grants: Option<&[Grant]>,
+        pcpus: usize,
     ) -> Vec<Granted> {
         let grants = grants.filter(|_| self.policy.weighs()).unwrap_or_default();
+        // What nobody asks for, as he keeps it anyway, may be more than there is.
+        let kept = |asked: &Asked| asked.wants.unwrap_or(0.0).min(asked.guaranteed(true));
+        let too_much = asked.iter().map(kept).sum::<f64>() > count(pcpus) + ROUNDING;
         let granted = |((asked, request), grant): ((&Asked, &Request), &Grant)| Granted {
             number: asked.number,
             pcpus: grant.pcpus,
-            short: request.wanted() > grant.pcpus,
+            short: too_much || request.wanted() > grant.pcpus,
             guaranteed: asked.guaranteed(true),
             priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
             vcpus: if asked.sizable {
@@ -155,6 +160,33 @@ impl Controller {
         };
         asked.iter().zip(requests).zip(grants).map(granted).collect()
     }
+}
+
+impl Known {
+    fn begins_to_starve(&mut self, starves: bool) -> bool {
+        let begins = starves && !std::mem::replace(&mut self.starved.1, starves);
+        self.starved = (self.starved.0 + u32::from(begins), starves);
+        begins
+    }
+
+    fn starving(&self, name: &str, wants: u32, granted: f64) -> String {
+        let uses = self.short.uses().map_or(String::new(), |uses| format!(" and uses {}", Cpus(uses)));
+        let again = match self.starved.0 {
+            1 => String::new(),
+            times => format!(" (time {times})"),
+        };
+        format!(
+            "{name}: has wanted {wants} pCPUs for half a minute and more, was granted {granted}{uses}{again}"
+        )
+    }
+}
+
+/// Whether more vCPUs stay than there are pCPUs.
+fn crowded(asked: &[Asked], grants: &[Grant], pcpus: usize) -> bool {
+    let stays = |(asked, grant): (&Asked, &Grant)| {
+        if asked.sizable { grant.pcpus.max(asked.least) as usize } else { asked.online.len() }
+    };
+    asked.iter().zip(grants).map(stays).sum::<usize>() > pcpus
 }
 
 /// One more than they ask for to those who run, of what is left, and only as long as it is: a guest with no vCPU that idles cannot show

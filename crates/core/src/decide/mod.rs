@@ -23,6 +23,7 @@ pub mod placement;
 mod policy;
 pub mod room;
 pub mod shape;
+mod short;
 pub mod size;
 mod stays;
 mod vain;
