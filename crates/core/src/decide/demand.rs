@@ -425,4 +425,14 @@ mod tests {
         let rests: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(rests.windows(2).all(|pair| pair[1] > pair[0]) && asked.len() <= 5, "{asked:?}");
     }
+
+    #[test]
+    fn where_forecasts_go_by_the_mean_it_is_asked_for_when_that_is_busy() {
+        let asks_at = |smooth| {
+            let mut known = Cut::new(&Policy { smooth, ..Policy::default() });
+            cut(&mut known, 0.0, 8, 0);
+            (1..40).find(|s| cut(&mut known, 1.0, 1, *s) >= 8.0)
+        };
+        assert_eq!((asks_at(false), asks_at(true)), (Some(1), Some(11)));
+    }
 }
