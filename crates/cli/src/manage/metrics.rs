@@ -143,9 +143,12 @@ fn text(status: &Status) -> String {
         ("waiting_cpus", "gauge", "vCPUs that waited for a pCPU.", |vm| vm.waiting.map(|c| c.0)),
         ("wanted_cpus", "gauge", "pCPUs asked of the arbiter.", |vm| vm.wanted.map(|c| c.0)),
         ("granted_cpus", "gauge", "pCPUs that the arbiter granted.", |vm| vm.granted.map(|c| c.0)),
-        ("starves", "gauge", "Whether it was granted less than it wants for half a minute and more.", |vm| {
-            vm.granted.map(|_| f64::from(u8::from(vm.starves)))
-        }),
+        (
+            "starves",
+            "gauge",
+            "Whether it has had less than it wants, or than it was granted, for half a minute and more.",
+            |vm| vm.granted.map(|_| f64::from(u8::from(vm.starves))),
+        ),
         ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
         ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| count(n as u64))),
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),

@@ -70,7 +70,7 @@ pub(crate) struct VmStatus {
     pub(crate) wanted: Option<Cpus>,
     #[serde(default)]
     pub(crate) granted: Option<Cpus>,
-    /// It was granted less than it wants for half a minute and more.
+    /// It has had less than it wants, or than it was granted, for half a minute and more.
     #[serde(default)]
     pub(crate) starves: bool,
     /// Why it is left alone.
@@ -316,7 +316,7 @@ fn table(status: &Status) -> String {
         }
         if vm.starves {
             text += &format!(
-                "{}: starves: it has been granted less than it wants for half a minute\n",
+                "{}: starves: it has had less than it wants, or than it was granted, for half a minute\n",
                 printable::text(&vm.name)
             );
         }
