@@ -18,7 +18,7 @@ demo: build
 
 # All tests. With them in one build each library is built once: they need more of some.
 test: deps workloads vms
-	cargo build --workspace --lib --bins --tests --release --locked
+	cargo build --workspace --lib --bins --tests --examples --release --locked
 	cargo test --workspace --release --locked --no-fail-fast
 	workloads/check
 	@scripts/test-testvm || [ $$? -eq 77 ]

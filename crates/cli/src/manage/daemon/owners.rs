@@ -41,6 +41,7 @@ mod tests {
     fn wishes_count_from_the_look_that_shows_them_and_notes_go_with_what_they_say() {
         let args = arguments();
         let mut daemon = looking(&args);
+        daemon.notes.clear();
         let web = VmState { name: "web".into(), ..VmState::default() };
         let mut look = |vm: VmState| {
             let snapshot = Snapshot { vms: vec![vm], ..Snapshot::default() };
