@@ -32,8 +32,6 @@ const LAST_TRIES: u32 = 3;
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
 /// Notes that the status keeps, the latest.
 const NOTES: usize = 100;
-const STANDS_IN: &str =
-    "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows";
 
 /// Signals that arrived, in order.
 pub(super) struct Signals(Receiver<i32>);
@@ -90,7 +88,7 @@ impl<'a> Daemon<'a> {
     /// One that nobody can ask.
     pub(super) fn new(
         args: &'a ManageArgs,
-        config: Config,
+        mut config: Config,
         machine: Box<dyn Act>,
         keeper: Option<Keeper>,
         live: bool,
@@ -98,8 +96,7 @@ impl<'a> Daemon<'a> {
         let board = Board::default();
         board.lock().machine = machine.name();
         board.lock().applies = keeper.is_some();
-        let mut config = config;
-        let stands_in = keeper.is_none() && stand_in(&mut config.policy);
+        let note = if keeper.is_none() { stand_in(&mut config.policy) } else { None };
         let controller = Controller::new(config.policy.clone());
         let (told, owned, planned, telling, left, notes) = Default::default();
         let mut daemon = Daemon {
@@ -120,9 +117,7 @@ impl<'a> Daemon<'a> {
             planned,
             steps: 0,
         };
-        if stands_in {
-            daemon.say(&[STANDS_IN.into()]);
-        }
+        daemon.say(note.as_slice());
         daemon
     }
 
@@ -426,7 +421,7 @@ impl<'a> Daemon<'a> {
         };
         match read.and_then(fits) {
             Ok(mut config) => {
-                let stands_in = self.keeper.is_none() && stand_in(&mut config.policy);
+                let note = if self.keeper.is_none() { stand_in(&mut config.policy) } else { None };
                 let usual = self.live && self.keeper.is_some();
                 let fixed = |c: &Config| (c.machine.clone(), c.apply, c.state.clone(), c.metrics(usual));
                 if fixed(&config) != fixed(&self.config) {
@@ -442,9 +437,7 @@ impl<'a> Daemon<'a> {
                 (self.config.policy, self.config.tell) = (config.policy, config.tell);
                 // What is so by the new one is said anew.
                 (self.told, self.notes, self.planned) = Default::default();
-                if stands_in {
-                    self.say(&[STANDS_IN.into()]);
-                }
+                self.say(note.as_slice());
                 if !self.config.tell {
                     self.telling = Telling::default();
                 }
@@ -532,11 +525,15 @@ fn left_by_another(state: &Path) {
     }
 }
 
-/// Who changes nothing cannot see what other numbers would do: VCPU-Bal's stand for those that are found by trying. `true`: some do.
-fn stand_in(policy: &mut Policy) -> bool {
+/// Who changes nothing cannot see what other numbers would do: VCPU-Bal's stand for those that are found by trying, which is said.
+fn stand_in(policy: &mut Policy) -> Option<String> {
     let rules = policy.vm.iter_mut().filter_map(|rule| rule.size.as_mut());
     let tried = rules.chain([&mut policy.size]).filter(|size| **size == Sizer::Corefit);
-    tried.map(|size| *size = Sizer::VcpuBal).count() > 0
+    let some = tried.map(|size| *size = Sizer::VcpuBal).count() > 0;
+    some.then(|| {
+        "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows"
+            .into()
+    })
 }
 
 fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {

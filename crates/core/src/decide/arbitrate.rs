@@ -19,7 +19,7 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(64);
 /// Who has less than it asks for, for so long, is said to starve.
-const STARVES: Duration = Duration::from_secs(30);
+pub(super) const STARVES: Duration = Duration::from_secs(30);
 
 /// What a VM asks for.
 #[derive(Clone, Debug, PartialEq)]

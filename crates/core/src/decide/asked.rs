@@ -47,6 +47,15 @@ impl Asked {
         self.guaranteed(weighs).floor() as u32
     }
 
+    /// vCPUs that stay if it is granted so many pCPUs.
+    pub(super) fn stay(&self, pcpus: u32) -> u32 {
+        if self.sizable {
+            pcpus.max(self.least)
+        } else {
+            u32::try_from(self.online.len()).unwrap_or(u32::MAX)
+        }
+    }
+
     /// What it uses of pCPUs if the vCPU that every VM keeps is enough for that: then there is nothing to ask for.
     pub(super) fn little(&self, weighs: bool) -> Option<f64> {
         self.wants.filter(|wants| *wants <= self.guaranteed(weighs).min(1.0))

@@ -339,7 +339,7 @@ impl Controller {
             let refused = "its machine refused to change them, or somebody else changed them";
             let refused = known.refused.map(|_| refused);
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
-            let differing = if policy.bounds(&vm.seen) { stays::differing(policy, vm) } else { None };
+            let differing = if policy.bounds(name, &rule) { stays::differing(policy, vm) } else { None };
             let pinned = differing.as_ref().and_then(|sets| stays::pinned(sets, vm));
             // One that has fewer, from before it was pinned, gets them back first.
             let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);

@@ -152,11 +152,7 @@ impl Controller {
             short: too_much || request.wanted() > grant.pcpus,
             guaranteed: asked.guaranteed(true),
             priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
-            vcpus: if asked.sizable {
-                grant.pcpus.max(asked.least)
-            } else {
-                u32::try_from(asked.online.len()).unwrap_or(u32::MAX)
-            },
+            vcpus: asked.stay(grant.pcpus),
         };
         asked.iter().zip(requests).zip(grants).map(granted).collect()
     }
@@ -164,7 +160,7 @@ impl Controller {
 
 impl Known {
     fn begins_to_starve(&mut self, starves: bool) -> bool {
-        let begins = starves && !std::mem::replace(&mut self.starved.1, starves);
+        let begins = starves && !self.starved.1;
         self.starved = (self.starved.0 + u32::from(begins), starves);
         begins
     }
@@ -183,10 +179,7 @@ impl Known {
 
 /// Whether more vCPUs stay than there are pCPUs.
 fn crowded(asked: &[Asked], grants: &[Grant], pcpus: usize) -> bool {
-    let stays = |(asked, grant): (&Asked, &Grant)| {
-        if asked.sizable { grant.pcpus.max(asked.least) as usize } else { asked.online.len() }
-    };
-    asked.iter().zip(grants).map(stays).sum::<usize>() > pcpus
+    asked.iter().zip(grants).map(|(asked, grant)| asked.stay(grant.pcpus) as usize).sum::<usize>() > pcpus
 }
 
 /// One more than they ask for to those who run, of what is left, and only as long as it is: a guest with no vCPU that idles cannot show

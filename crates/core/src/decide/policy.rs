@@ -322,10 +322,9 @@ impl Policy {
         rules.filter_map(|rule| rule.size).next_back().unwrap_or(Sizer::None)
     }
 
-    /// Whether anybody says how many vCPUs a VM has: a size policy, an arbiter, or its rule.
-    pub(super) fn bounds(&self, vm: &VmState) -> bool {
-        let rule = self.of(&vm.name);
-        self.sizer_of(vm) != Sizer::None || self.arbitrate != Arbiter::None || rule.min.or(rule.max).is_some()
+    /// Whether anybody says how many vCPUs a VM with this size policy and rule has: one of them, or an arbiter.
+    pub(super) fn bounds(&self, size: Sizer, rule: &Rule) -> bool {
+        size != Sizer::None || self.arbitrate != Arbiter::None || rule.min.or(rule.max).is_some()
     }
 
     /// By which lever a VM is sized, if it is.
@@ -343,13 +342,14 @@ impl Policy {
     #[must_use]
     pub fn manages(&self, vm: &VmState, lever: LeverKind) -> bool {
         let places = self.place != Placer::None;
+        let rule = self.of(&vm.name);
         let managed = match lever {
-            LeverKind::Online => self.bounds(vm),
+            LeverKind::Online => self.bounds(self.sizer_of(vm), &rule),
             LeverKind::Affinity => places || (vm.is_group() && self.sizer_of(vm) != Sizer::None),
             LeverKind::Nodes => places,
             _ => true,
         };
-        managed && self.of(&vm.name).exclude != Some(true)
+        managed && rule.exclude != Some(true)
     }
 
     /// Whether weights are to follow what is granted.

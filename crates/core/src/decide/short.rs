@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
+use super::arbitrate::STARVES;
 use crate::Time;
 use crate::machine::VmEstimate;
 
-/// Who gets less for so long is said to starve.
-const STARVES: Duration = Duration::from_secs(30);
 /// Less than this part of what it should get, and so many pCPUs less, is more than chance. Ours.
 const PART: f64 = 0.9;
 const LEAST: f64 = 0.1;
