@@ -389,3 +389,21 @@ fn weights_give_the_important_one_more_also_where_each_has_one_vcpu() {
     assert!(weights[1..].iter().all(|weight| weights[0] > 3.0 * weight), "{weights:?}");
     assert!(notes.iter().all(|note| !note.contains("weigh =")), "{notes:#?}");
 }
+
+/// A batch job of more priority comes and goes: what is left is another number each time, also before a search may begin.
+#[test]
+fn vcpu_bals_number_follows_what_is_granted() {
+    BUSY.set(false);
+    let policy = Policy { size: Sizer::Corefit, ..Policy::default() };
+    let (mut toy, mut controller) = two(now_and_then, f64::from, policy);
+    tells(&mut toy);
+    toy.rule(&mut controller, 60);
+    for turn in 0..20 {
+        BUSY.set(true);
+        toy.rule(&mut controller, 15);
+        let cut = toy.online(1);
+        BUSY.set(false);
+        toy.rule(&mut controller, 15);
+        assert!(cut < 5 && toy.online(1) >= 7, "turn {turn}: {cut} and {}", toy.online(1));
+    }
+}

@@ -278,6 +278,27 @@ fn with_a_cap_what_is_between_is_tried_later() {
     assert_eq!(toy.online(0), 8);
 }
 
+/// Threads that spin fall into step, and do three times as much with all vCPUs, until something happens. That is no other phase: to look for
+/// a better number would bring them out of step.
+#[test]
+fn with_a_cap_who_does_clearly_more_than_with_vcpu_bals_number_does_not_search() {
+    thread_local!(static DOES: std::cell::Cell<f64> = const { std::cell::Cell::new(300.0) });
+    fn rate(n: u32) -> f64 {
+        if n == 16 { DOES.get() } else { 100.0 }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 16);
+    for does in [900.0, 150.0, 500.0] {
+        DOES.set(does);
+        assert_eq!(toy.rule(&mut controller, 60), 0, "{does}");
+    }
+    DOES.set(40.0);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4, "but who does not any more does");
+}
+
 /// What a load does may vary from second to second; that it does less for long is another phase all the same.
 #[test]
 fn what_varies_by_itself_is_no_other_phase() {

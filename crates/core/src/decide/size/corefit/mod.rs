@@ -50,6 +50,11 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_secs(600);
 /// After a search that left numbers out since things were clear these are looked at after this time.
 const SOON: Duration = Duration::from_secs(120);
+/// Where a cap limits a VM and VCPU-Bal's number was best all vCPUs are tried again after this time and twice as long each time, so often.
+const STEP: Duration = Duration::from_secs(10);
+const STEPS: u32 = 5;
+/// Who does so many times what it did with VCPU-Bal's number does enough, with a cap.
+const ENOUGH: f64 = 1.25;
 /// What a search found holds for so long, or it told nothing.
 const HOLDS: Duration = Duration::from_secs(60);
 /// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
@@ -100,21 +105,39 @@ pub struct Corefit {
     again: Time,
     /// It has to search, and may not yet.
     waits: bool,
+    /// What was found is of other pCPUs, for a dwell.
+    stale: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Found {
     count: u32,
     why: Why,
+    /// It is VCPU-Bal's number, and follows that.
+    bal: bool,
     available: u32,
     mark: Mark,
     /// What it did there in looks of some length: how it varies by itself.
     seen: Stat,
+    /// What is worth more than this is best, whatever it was worth before: of who is limited by its own cap alone, and did clearly less
+    /// with VCPU-Bal's count.
+    enough: Option<f64>,
+    /// All vCPUs did less, but may do more some day.
+    left_all: bool,
 }
 
 impl Found {
     fn new(count: u32, why: Why, available: u32, mark: Mark) -> Found {
-        Found { count, why, available, mark, seen: Stat::default() }
+        Found {
+            count,
+            why,
+            bal: false,
+            available,
+            mark,
+            seen: Stat::default(),
+            enough: None,
+            left_all: false,
+        }
     }
 
     /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that
@@ -170,14 +193,17 @@ impl Corefit {
             settled: Time(0),
             again: Time(0),
             waits: false,
+            stale: false,
         }
     }
 
     fn stay(&self, subject: &Subject<'_>) -> Choice {
+        // Nothing is known to be better.
+        let bal = || subject.vcpu_bal().unwrap_or_else(|| keep(subject));
         match &self.found {
+            Some(_) if self.stale => bal(),
             Some(found) => subject.bounded(found.count, found.why.clone()),
-            // Nothing is known to be better.
-            None if self.waits => subject.vcpu_bal().unwrap_or_else(|| keep(subject)),
+            None if self.waits => bal(),
             None => keep(subject),
         }
     }
@@ -193,7 +219,11 @@ impl Corefit {
         // Of who counted and is silent for a while it is not known.
         let last = self.found.as_ref().map_or(0.0, |found| found.mark.value);
         let mark = mark(subject, subject.rate.map_or(last, |rate| worth(rate, used, part)), used);
+        self.stale = false;
         if let Some(found) = &mut self.found {
+            if let Some(bal) = subject.vcpu_bal().filter(|bal| found.bal && bal.count != found.count) {
+                (found.count, found.why) = (bal.count, bal.why);
+            }
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
             let units = 2.0 / subject.over.as_secs_f64().max(1e-3);
@@ -220,8 +250,12 @@ impl Corefit {
                 }
                 did.add_stat(&now);
                 let soon = subject.at.since(*since) < self.dwell || subject.at < self.not_before;
-                let may = found.may_do(did);
-                if soon || may && did.seconds < LATELY {
+                let enough = found.enough.filter(|_| is_capped(subject));
+                let may = found.may_do(did)
+                    || enough.zip(did.value()).is_some_and(|(enough, value)| value > enough);
+                // Until it can be searched VCPU-Bal's number is as good as any that was found for other pCPUs.
+                self.stale = !as_before && subject.at.since(*since) >= self.dwell;
+                if soon || (may || enough.is_some()) && did.seconds < LATELY {
                     return;
                 }
                 same = may;
@@ -267,7 +301,10 @@ impl Corefit {
                 return;
             }
         }
-        if allowed <= 0.0 {
+        let checking = mark.is_none();
+        let left_all = self.checks < STEPS && self.found.as_ref().is_some_and(|found| found.left_all);
+        let few = is_capped(subject) && (!checking || left_all);
+        if allowed <= 0.0 || few && checking && allowed < race::HELD.as_secs_f64() {
             return;
         }
         if !races.is_free() {
@@ -283,15 +320,16 @@ impl Corefit {
             return;
         }
         let known = self.otherwise.take().map_or(Stat::default(), |(_, did)| did);
-        self.checking = mark.is_none();
+        self.checking = checking;
         if subject.rate.is_none() {
             self.mode = Mode::Climb(climb(subject, available, window, entitled));
             return;
         }
-        let phase = mark.and_then(|mark| self.memory.recall(available, subject.online, mark));
+        let phase =
+            mark.filter(|_| !few).and_then(|mark| self.memory.recall(available, subject.online, mark));
         let counts = match phase {
             Some(phase) => [subject.online, phase.best, available].map(|n| Some(subject.clamp(n))).to_vec(),
-            None => candidates(subject, available, !self.checking && is_capped(subject), entitled),
+            None => candidates(subject, available, few, entitled),
         };
         let bal = phase.map_or(bal(subject, available), |phase| subject.clamp(phase.best));
         races.join(Entrant {
@@ -300,6 +338,7 @@ impl Corefit {
             known,
             bal,
             all: self.checking,
+            few,
             window,
             allowed,
         });
@@ -317,7 +356,7 @@ impl Corefit {
         {
             // That was lost, too.
             self.lost += less * subject.at.since(since).as_secs_f64();
-            (found.count, found.why) = (bal.count, bal.why);
+            (found.count, found.why, found.bal) = (bal.count, bal.why, true);
         }
     }
 
@@ -368,9 +407,18 @@ impl Corefit {
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
         let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
-        let soon = race.left_others || !self.checking && is_capped(subject);
-        let found = Found { seen: race.proof(id), ..Found::new(count, why, available, mark) };
-        self.settle(subject, found, soon);
+        let (bal, capped) = (race.is_at_bal(id), is_capped(subject));
+        let left_all = capped && race.left_all();
+        let enough = race.of_bal(id).map(|value| value * ENOUGH);
+        let enough = enough.filter(|enough| capped && mark.value > *enough);
+        let again = match enough {
+            Some(_) => None,
+            None if left_all => Some(rest(STEP, self.checks)),
+            None => (race.left_others || capped && !self.checking).then_some(SOON),
+        };
+        let seen = race.proof(id);
+        let found = Found { bal, seen, enough, left_all, ..Found::new(count, why, available, mark) };
+        self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }
 
@@ -404,7 +452,8 @@ impl Corefit {
             Form::First => bal_why(subject, part),
             Form::Second => Why::Utilisation { available: Cpus(part) },
         };
-        self.settle(subject, Found::new(count, why, available, mark), false);
+        let found = Found { bal: form == Form::First, ..Found::new(count, why, available, mark) };
+        self.settle(subject, found, None);
     }
 
     /// Nothing is known to be better than VCPU-Bal's number.
@@ -413,16 +462,16 @@ impl Corefit {
         let available = subject.clamp(whole(part));
         let mark = mark(subject, 0.0, used);
         let why = bal_why(subject, part);
-        self.settle(subject, Found::new(bal(subject, available), why, available, mark), false);
+        let found = Found::new(bal(subject, available), why, available, mark);
+        self.settle(subject, Found { bal: true, ..found }, None);
     }
 
-    /// A search is over; `soon`: it left numbers out, which are looked at soon.
-    fn settle(&mut self, subject: &Subject<'_>, found: Found, soon: bool) {
+    /// A search is over; `again`: it left something out, which is looked at after this time.
+    fn settle(&mut self, subject: &Subject<'_>, found: Found, again: Option<Duration>) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         // What it found before did not hold for long: that is no change, but a search that tells nothing.
         let hasty = self.found.is_some() && !self.checking && subject.at.since(self.settled) < HOLDS;
-        self.settled = subject.at;
-        let rest = |first: Duration, times: u32| first.saturating_mul(1 << times.min(16)).min(LONGEST);
+        (self.settled, self.stale) = (subject.at, false);
         if changed && !hasty {
             (self.searches, self.checks) = (0, 0);
         } else if self.checking {
@@ -433,7 +482,7 @@ impl Corefit {
         // Looking without a change says nothing of whether changes are worth a search.
         let wait = if changed && !hasty || self.checking { self.dwell } else { rest(REST, self.searches) };
         self.not_before = subject.at + wait;
-        self.again = subject.at + if soon { SOON } else { rest(AGAIN, self.checks) };
+        self.again = subject.at + again.unwrap_or(rest(AGAIN, self.checks));
         self.found = Some(found);
     }
 }
@@ -515,6 +564,11 @@ fn look(subject: &Subject<'_>) -> Option<Look> {
     })
 }
 
+/// This time, and twice as long each time.
+fn rest(first: Duration, times: u32) -> Duration {
+    first.saturating_mul(1 << times.min(16)).min(LONGEST)
+}
+
 /// Whether its own cap is all that limits it.
 fn is_capped(subject: &Subject<'_>) -> bool {
     subject.available.is_some_and(|part| cap(subject.vm.seen.quota.as_ref()) <= part * 1.001)
@@ -555,7 +609,7 @@ fn climb(
     } else {
         most
     };
-    Climb::new(bal, most, 2 * window)
+    Climb::new(bal, most, 2 * window, entitled)
 }
 
 /// Whether so many vCPUs are entitled to clearly less than `than` of them.

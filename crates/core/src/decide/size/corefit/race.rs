@@ -12,6 +12,7 @@
 //! much, the better of the two is taken and nothing else tried ([`CLEAR`]); and a level is left as soon as it cannot be
 //! the best ([`HOPELESS`]).
 
+mod hold;
 mod proof;
 
 use std::collections::BTreeSet;
@@ -35,7 +36,7 @@ const ROUNDS: u32 = 4;
 const HOPELESS: f64 = 0.35;
 /// Where one of what there is, VCPU-Bal's counts and all is worth less than this part of another, the best of them is taken, and
 /// no others are tried before long: on none of 180 simulated hosts would another have been 4 % better.
-const CLEAR: f64 = 0.5;
+pub(super) const CLEAR: f64 = 0.5;
 /// Who uses less than this part of its own with VCPU-Bal's counts, just after the change to them, pays for what it used before.
 const PAYS: f64 = 0.5;
 /// Who used this part of its own with VCPU-Bal's counts ran as it does there.
@@ -51,6 +52,8 @@ const UNITS: f64 = 8.0;
 const STRETCH: u32 = 4;
 /// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
 const PROOF: Duration = Duration::from_secs(2);
+/// All vCPUs are held for so long at least.
+pub(super) const HELD: Duration = PROOF;
 /// Another level is tried in its place if it was worth so many times more.
 const BETTER: f64 = 1.05;
 
@@ -70,6 +73,8 @@ pub(super) struct Entrant {
     pub(super) bal: u32,
     /// All levels are to be tried, however clear things are.
     pub(super) all: bool,
+    /// Only VCPU-Bal's count or all may be best.
+    pub(super) few: bool,
     /// Of a look in the first round, and seconds that the race may cost.
     pub(super) window: Duration,
     pub(super) allowed: f64,
@@ -95,6 +100,13 @@ impl Member {
     fn usual(&self) -> f64 {
         let all = self.stats.iter().fold((0.0, 0.0), |(a, b), stat| (a + stat.units, b + stat.seconds));
         if all.1 > 0.0 { all.0 / all.1 } else { 0.0 }
+    }
+
+    /// What it did at a level in the race and in the proof.
+    fn whole(&self, level: usize) -> Stat {
+        let mut whole = self.stats[level];
+        whole.add_stat(&self.proofs[level]);
+        whole
     }
 
     fn counted(&self) -> bool {
@@ -136,6 +148,8 @@ pub(super) struct Race {
     thorough: bool,
     /// It is nobody's first race: there is time to watch on.
     patient: bool,
+    /// Only VCPU-Bal's counts and all vCPUs may be best: with all threads may fall into step, but only after seconds.
+    few: bool,
     window: Duration,
     round: u32,
     /// The level whose turn it is.
@@ -201,6 +215,7 @@ impl Race {
             stage: Stage::First,
             thorough: entrants.iter().any(|entrant| entrant.all),
             patient: entrants.iter().all(|entrant| entrant.all),
+            few: entrants.iter().all(|entrant| entrant.few),
             window: entrants.iter().map(|entrant| entrant.window).max().unwrap_or_default(),
             round: 0,
             turn: 0,
@@ -259,11 +274,23 @@ impl Race {
     pub(super) fn found(&self, id: &VmId) -> Option<(Stat, Option<f64>)> {
         let member = self.member(id).filter(|member| member.counted())?;
         let best = &member.stats[self.turn];
+        let whole = if self.holds() { member.whole(self.turn) } else { member.proofs[self.turn] };
         let bal = member.counts.iter().position(|count| *count == member.bal);
         let bal = bal.and_then(|bal| member.stats[bal].value()).filter(|value| *value > 0.0);
         let gain = bal.zip(best.value()).map(|(bal, best)| best / bal);
-        let proof = &member.proofs[self.turn];
-        Some((if proof.seconds > 0.0 { *proof } else { *best }, gain))
+        Some((if whole.seconds > 0.0 { whole } else { *best }, gain))
+    }
+
+    /// What a VM's work with VCPU-Bal's count was worth, as it was seen last; `None` if it was not.
+    pub(super) fn of_bal(&self, id: &VmId) -> Option<f64> {
+        let member = self.member(id)?;
+        let bal = member.counts.iter().position(|count| *count == member.bal)?;
+        member.proofs[bal].value().or_else(|| member.stats[bal].value())
+    }
+
+    /// Whether a VM has VCPU-Bal's count now.
+    pub(super) fn is_at_bal(&self, id: &VmId) -> bool {
+        self.member(id).is_some_and(|member| member.counts[self.turn] == member.bal)
     }
 
     /// Whether what it has now was best, and is only to be proven.
@@ -360,7 +387,10 @@ impl Race {
         let late = self.patient && !bal && self.levels[turn].sure && self.looked < PROOF;
         // Where hardly anything was used that says nothing yet.
         let thin = here.lasted() < RAN / 2.0 * here.seconds && self.looked < FIRST;
-        let glance = (safe || late) && value < CLEAR * most || thin;
+        // Where only it is compared with, a second look would disturb what goes on at the other.
+        let only = self.few && bal && here.units < UNITS && self.looked < FIRST;
+        let only = only && value + self.unit(turn) > CLEAR * most;
+        let glance = (safe || late) && value < CLEAR * most || thin || only;
         let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few) && !glance;
         let stretched = length * STRETCH;
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
@@ -388,24 +418,21 @@ impl Race {
     }
 
     fn worth(&self, stat: impl Fn(&Member) -> &Stat) -> Option<f64> {
-        let all = self.all(&stat);
-        let parts = self.members.iter().filter(|member| member.usual() > 0.0);
+        self.worth_of(&self.members.iter().map(|member| *stat(member)).collect::<Vec<_>>())
+    }
+
+    /// The same of these, one for each VM.
+    fn worth_of(&self, stats: &[Stat]) -> Option<f64> {
+        let own = sum(stats.iter()).own();
+        let parts = self.members.iter().zip(stats).filter(|(member, _)| member.usual() > 0.0);
         let parts: Vec<f64> =
-            parts.filter_map(|member| Some(stat(member).rate()? / member.usual())).collect();
-        (!parts.is_empty()).then(|| all.own() * parts.iter().sum::<f64>() / crate::share::count(parts.len()))
+            parts.filter_map(|(member, stat)| Some(stat.rate()? / member.usual())).collect();
+        (!parts.is_empty()).then(|| own * parts.iter().sum::<f64>() / crate::share::count(parts.len()))
     }
 
     /// All VMs together.
     fn all(&self, stat: impl Fn(&Member) -> &Stat) -> Stat {
-        let mut all = Stat::default();
-        for stat in self.members.iter().map(stat) {
-            all.seconds = all.seconds.max(stat.seconds);
-            all.units += stat.units;
-            all.used += stat.used;
-            all.part += stat.part;
-            all.withheld += stat.withheld;
-        }
-        all
+        sum(self.members.iter().map(stat))
     }
 
     fn together(&self, level: usize) -> Stat {
@@ -513,11 +540,18 @@ impl Race {
         }
         if self.stage == Stage::First {
             self.stage = Stage::Rounds;
+            if self.few && self.patient && self.is_bal(self.turn) && self.hold() {
+                return false;
+            }
         }
         let at = self.order.iter().position(|level| *level == self.turn).unwrap_or(0);
         let sure = |level: &usize| self.levels[*level].sure;
-        if self.round == 0 && !self.thorough && sure(&self.turn) && !self.order[at + 1..].iter().any(sure) {
+        let last = self.round == 0 && sure(&self.turn) && !self.order[at + 1..].iter().any(sure);
+        if last && (!self.thorough || self.few) {
             self.leave_others();
+            if self.few && self.hold() {
+                return false;
+            }
         }
         if let Some(next) = self.order[at + 1..].iter().find(|level| !self.levels[**level].out) {
             self.turn = *next;
@@ -589,6 +623,19 @@ impl Race {
         self.stage = Stage::Mixed;
         false
     }
+}
+
+/// What VMs did at the same time.
+fn sum<'a>(stats: impl Iterator<Item = &'a Stat>) -> Stat {
+    let mut all = Stat::default();
+    for stat in stats {
+        all.seconds = all.seconds.max(stat.seconds);
+        all.units += stat.units;
+        all.used += stat.used;
+        all.part += stat.part;
+        all.withheld += stat.withheld;
+    }
+    all
 }
 
 #[cfg(test)]

@@ -45,8 +45,11 @@ pub(super) struct Climb {
     before: Option<f64>,
     /// How often looks at this count were made twice as long.
     longer: u32,
-    /// Utilisation by count, and what it may be off by.
+    /// Utilisation by count over what the VM's part grows by, and what it may be off by.
     seen: Vec<(f64, f64)>,
+    /// By how much its part is larger than with VCPU-Bal's count, by count: under Xen's credit scheduler a VM weighs more with more vCPUs, and
+    /// uses more, whatever its programs do.
+    parts: Vec<f64>,
     /// It rose, up to this place: VCPU-Bal's count is looked at again, for it may have risen there, too.
     risen: Option<usize>,
 }
@@ -73,11 +76,19 @@ pub(super) enum Form {
 }
 
 impl Climb {
-    pub(super) fn new(from: u32, most: u32, window: Duration) -> Climb {
+    /// `entitled`: the VM's part with so many vCPUs; `None`: not known.
+    pub(super) fn new(
+        from: u32,
+        most: u32,
+        window: Duration,
+        entitled: &dyn Fn(u32) -> Option<f64>,
+    ) -> Climb {
+        let part = |n: u32| entitled(n).zip(entitled(from)).map_or(1.0, |(part, own)| part / own.max(1e-9));
         Climb {
             from,
             most,
             window,
+            parts: (from..=most).map(|n| part(n).max(1.0)).collect(),
             settling: true,
             waited: 0,
             part: (0.0, 0.0),
@@ -99,7 +110,12 @@ impl Climb {
 
     /// pCPUs that a count used.
     pub(super) fn used(&self, count: u32) -> Option<f64> {
-        self.seen.get(count.checked_sub(self.from)? as usize).map(|seen| seen.0)
+        let place = count.checked_sub(self.from)? as usize;
+        self.seen.get(place).map(|seen| seen.0 * self.part(place))
+    }
+
+    fn part(&self, place: usize) -> f64 {
+        self.parts.get(place).copied().unwrap_or(1.0)
     }
 
     pub(super) fn next(&self) -> Duration {
@@ -152,7 +168,8 @@ impl Climb {
             let (place, form) = if self.is_worth(end) { (end, Form::Second) } else { (0, Form::First) };
             return Some((self.at(place), form));
         }
-        self.seen.push((mean, off));
+        let part = self.part(self.seen.len());
+        self.seen.push((mean / part, off / part));
         let (end, form) = self.judge(available, self.at(self.seen.len()) > self.most)?;
         self.risen = (form == Form::Second).then_some(end);
         self.risen.is_none().then_some((self.from, form))
@@ -175,17 +192,16 @@ impl Climb {
             }
         };
         if n < 2 {
-            return last.then_some((0, Form::First));
+            // Where there is no more to be had nothing is changed. Once: what is available may dip later.
+            return (last || WORTH * self.seen[0].0 >= available).then_some((0, Form::First));
         }
-        // Once: what is available may dip later.
-        let room = n > 2 || WORTH * self.seen[0].0 < available;
-        let rises = step(1) > 0.0 && room;
+        let rises = step(1) > 0.0;
         let now = step(n - 1);
         // What falls below what it rose to stays no longer, but it did more there.
         if !rises || now < 0.0 && !self.is_worth(n - 1) {
             return Some((0, Form::First));
         }
-        if now > 0.0 && !last && self.seen[n - 1].0 < 0.99 * available {
+        if now > 0.0 && !last && self.seen[n - 1].0 * self.part(n - 1) < 0.99 * available {
             return None;
         }
         let end = if now > 0.0 { n - 1 } else { n - 2 };
@@ -204,7 +220,12 @@ mod tests {
     }
 
     fn climb(uses: &[f64]) -> (u32, Form) {
-        let mut climb = Climb::new(4, 4 + u32::try_from(uses.len()).unwrap() - 1, Duration::from_millis(100));
+        entitled(uses, &|_| None)
+    }
+
+    fn entitled(uses: &[f64], entitled: &dyn Fn(u32) -> Option<f64>) -> (u32, Form) {
+        let most = 4 + u32::try_from(uses.len()).unwrap() - 1;
+        let mut climb = Climb::new(4, most, Duration::from_millis(100), entitled);
         loop {
             let count = climb.count();
             if let Some(answer) = climb.look(&seen(&climb, uses[count as usize - 4], 4.0)) {
@@ -227,11 +248,25 @@ mod tests {
         assert_eq!(climb(&[3.7, 4.1, 4.1]), (4, Form::First), "there is not as much");
     }
 
+    /// Under Xen's credit scheduler a VM weighs as much more as it has more vCPUs.
+    #[test]
+    fn what_rises_as_the_part_of_a_vm_does_has_no_shape() {
+        let rises = [2.0, 2.4, 2.8, 2.8];
+        let part = |n: u32| Some(2.0 * [1.0, 1.2, 1.4, 1.6][n as usize - 4]);
+        assert_eq!(climb(&rises), (6, Form::Second));
+        assert_eq!(entitled(&rises, &part), (4, Form::First));
+        assert_eq!(entitled(&[2.0, 3.0, 3.9, 3.9], &part), (6, Form::Second), "more than by that");
+        // Its threads would be moved for nothing.
+        let mut uses_all = Climb::new(4, 8, Duration::from_millis(100), &|_| None);
+        let mut answers = std::iter::repeat_with(|| uses_all.look(&seen(&uses_all.clone(), 4.0, 4.0)));
+        assert_eq!(answers.by_ref().take(3).last(), Some(Some((4, Form::First))));
+    }
+
     /// Looks at counts from 1 of 3, the one after the change first; where that ends, or the count that is next and what 1 used.
     fn looks(of: &[&[f64]]) -> Result<(u32, Form), (u32, Option<f64>)> {
-        let mut climb = Climb::new(1, 3, Duration::from_millis(100));
+        let mut climb = Climb::new(1, 3, Duration::from_millis(100), &|_| None);
         let all = (1..).zip(of).flat_map(|(count, used)| used.iter().map(move |used| (count, *used)));
-        let mut all = all.map(|(count, used)| climb.look(&Seen { online: count, ..seen(&climb, used, 1.0) }));
+        let mut all = all.map(|(count, used)| climb.look(&Seen { online: count, ..seen(&climb, used, 1.1) }));
         let end = all.find_map(|answer| answer);
         drop(all);
         end.ok_or((climb.count(), climb.used(1)))
@@ -253,7 +288,7 @@ mod tests {
     #[test]
     fn what_uses_more_as_time_goes_on_has_no_shape() {
         let end = |later: f64| {
-            let mut climb = Climb::new(2, 8, Duration::from_millis(100));
+            let mut climb = Climb::new(2, 8, Duration::from_millis(100), &|_| None);
             let mut looks = 0;
             loop {
                 looks += 1;
@@ -274,7 +309,7 @@ mod tests {
 
     #[test]
     fn looks_get_longer_and_a_guest_that_does_not_follow_ends_it() {
-        let mut climb = Climb::new(1, 3, Duration::from_millis(100));
+        let mut climb = Climb::new(1, 3, Duration::from_millis(100), &|_| None);
         let mut lengths = vec![];
         for used in [0.0, 0.2, 0.8, 0.2, 0.8] {
             lengths.push(climb.next().as_millis());

@@ -26,9 +26,9 @@ const SLICE: Duration = Duration::from_secs(8);
 /// From so many turns on it is told how a level varies from turn to turn.
 const TURNS: usize = 4;
 /// What varies is watched for so long before it is believed to do less than in the race.
-const VARIES: Duration = Duration::from_secs(8);
+pub(super) const VARIES: Duration = Duration::from_secs(8);
 /// It varies if the standard error of its mean is more than this part of it, or it does all but nothing of what it did.
-const UNSURE: f64 = 0.25;
+pub(super) const UNSURE: f64 = 0.25;
 const NOTHING: f64 = 0.1;
 /// Two numbers that differ by less do the same: a phase of one thread does so with any, and the next phase may not.
 const TIE: f64 = 1.02;
@@ -40,8 +40,10 @@ const ENOUGH: f64 = 0.8;
 impl Race {
     pub(super) fn begin_proof(&mut self) -> bool {
         let Some(best) = self.best() else { return true };
+        let values = (0..self.levels.len()).filter(|level| !self.levels[*level].out);
+        let values: Vec<_> = values.filter_map(|level| Some((level, self.value(level)?))).collect();
         self.stage = Stage::Proof;
-        self.turn = best;
+        self.turn = Race::modest(best, &values, |level| self.together(level).own());
         self.begin_watch();
         self.settling = true;
         false
@@ -49,6 +51,9 @@ impl Race {
 
     /// Whether what is watched is as good as it seemed; if not, the next one. `true` if it is over.
     pub(super) fn prove(&mut self) -> bool {
+        if self.holds() {
+            return self.end_hold();
+        }
         self.end_turn();
         let (best, known) = self.best_proven().unwrap_or((self.turn, 0.0));
         let close = self.close(best, known);
@@ -86,7 +91,7 @@ impl Race {
         self.lost += seconds * (1.0 - (part + chance).min(1.0));
     }
 
-    fn begin_watch(&mut self) {
+    pub(super) fn begin_watch(&mut self) {
         self.looked = Duration::ZERO;
         self.watch = self.watched(self.turn).clamp(PROOF, SLICE);
     }
@@ -117,12 +122,11 @@ impl Race {
     /// much from second to second with all its vCPUs, three times as much as with eight in the long run.
     pub(super) fn watch_on(&mut self) -> bool {
         let level = self.turn;
+        if self.holds() {
+            return self.hold_on();
+        }
         let (Some(proven), Some(raced)) = (self.proven(level), self.value(level)) else { return false };
-        let error = self.error_of_mean(|member| {
-            let proof = &member.proofs[level];
-            proof.deviation() / member.usual() / f64::from(proof.looks.max(2) - 1).sqrt()
-        });
-        let varies = error > UNSURE * proven || proven < NOTHING * raced;
+        let varies = self.varies(proven) || proven < NOTHING * raced;
         // Where so few units are counted that looks vary by that, nothing is known of how the load does.
         let tells = |member: &Member| member.stats[level].rate().is_some_and(|rate| telling(rate) <= 1.0);
         let well = self.members.iter().filter(|member| member.usual() > 0.0).all(tells);
@@ -142,8 +146,17 @@ impl Race {
         on
     }
 
+    /// Whether what is proven, which was worth so much, varies from look to look.
+    fn varies(&self, proven: f64) -> bool {
+        let error = self.error_of_mean(|member| {
+            let proof = &member.proofs[self.turn];
+            proof.deviation() / member.usual() / f64::from(proof.looks.max(2) - 1).sqrt()
+        });
+        error > UNSURE * proven
+    }
+
     /// Who is not better than VCPU-Bal's counts by this factor does not take their place. What a VM uses beyond its own part others miss.
-    fn tie(&self, level: usize) -> f64 {
+    pub(super) fn tie(&self, level: usize) -> f64 {
         let takes = self.all(|member| &member.proofs[level]).own() < 1.0 / BETTER;
         if takes { BETTER } else { TIE }
     }
@@ -158,7 +171,18 @@ impl Race {
 
     fn best_proven(&self) -> Option<(usize, f64)> {
         let all = (0..self.levels.len()).filter_map(|level| Some((level, self.proven(level)?)));
-        all.max_by(|a, b| a.1.total_cmp(&b.1))
+        let all: Vec<_> = all.collect();
+        let best = all.iter().max_by(|a, b| a.1.total_cmp(&b.1))?.0;
+        let best = Race::modest(best, &all, |level| self.all(|member| &member.proofs[level]).own());
+        all.into_iter().find(|(level, _)| *level == best)
+    }
+
+    /// Of those levels that are worth about as much as the best one, which uses more than the VMs' own part, the one that takes least of others:
+    /// beyond that part nothing more is worth anything, so chance decides between them.
+    fn modest(best: usize, all: &[(usize, f64)], own: impl Fn(usize) -> f64) -> usize {
+        let Some((_, most)) = all.iter().find(|(level, _)| *level == best) else { return best };
+        let alike = all.iter().filter(|(_, value)| own(best) < 1.0 / BETTER && value * BETTER > *most);
+        alike.map(|(level, _)| *level).max_by(|a, b| own(*a).total_cmp(&own(*b))).unwrap_or(best)
     }
 
     /// A level that was worth more in the race than what is proven so far.

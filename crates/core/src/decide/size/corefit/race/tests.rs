@@ -9,6 +9,7 @@ fn entrant(number: usize, counts: &[u32], bal: u32, allowed: f64) -> Entrant {
         bal,
         known: Stat::default(),
         all: false,
+        few: false,
         window: Duration::from_millis(100),
         allowed,
     }
@@ -398,4 +399,33 @@ fn a_race_that_is_cut_short_says_that_it_left_counts_out() {
             .left_others
     };
     assert_eq!((left(0.1), left(10.0)), (true, false));
+}
+
+/// A program of 16 threads under a cap of its VM's: with 16 vCPUs nothing is done for so long after each change, then this much; with four 40.
+fn capped(checks: bool, has: u32, nothing: f64, then: f64) -> (u32, f64, bool) {
+    let counts = [has, 4, 16];
+    let one = Entrant { all: checks, few: true, ..entrant(0, &counts, 4, 2.5) };
+    let (mut since, mut before) = (0.0, has);
+    let race = follow(&one, |count, over| {
+        since = if count == before { since + over.as_secs_f64() } else { over.as_secs_f64() };
+        before = count;
+        let sixteen = if since <= nothing { 0.0 } else { then };
+        (count, if count == 16 { sixteen } else { 40.0 } * over.as_secs_f64())
+    });
+    (race.count(&one.id).unwrap(), race.lost, race.left_all())
+}
+
+#[test]
+fn with_a_cap_all_vcpus_are_held_until_threads_may_be_in_step() {
+    let at = |(count, _, left): (u32, f64, bool)| (count, left);
+    assert_eq!(at(capped(false, 16, 0.0, 100.0)), (16, false));
+    assert_eq!(at(capped(false, 16, 1.5, 100.0)), (4, true), "nothing so far, but not for good");
+    assert_eq!(at(capped(true, 4, 1.5, 100.0)), (16, false), "they are held");
+    let (count, lost, left) = capped(true, 4, 60.0, 100.0);
+    assert!((count, left) == (4, true) && (2.0..2.5).contains(&lost), "as long as that may cost: {lost}");
+    let (count, lost, left) = capped(true, 4, 0.0, 10.0);
+    assert!(
+        (count, left) == (4, false) && lost < 1.0,
+        "what does little, but steadily, will not do more: {lost}"
+    );
 }

@@ -1,0 +1,102 @@
+//! Where only a cap of its own limits a VM, VCPU-Bal's counts or all vCPUs are best (docs/model.md, "With a cap"). With all of them threads that
+//! spin do next to nothing until the turns in which the cap stops them are the same, and then more than with any other number; that takes
+//! seconds, and each change undoes it. So all vCPUs are *held* once, in a piece, for as long as it may cost, and judged by all that was seen.
+
+use std::time::Duration;
+
+use super::proof::{UNSURE, VARIES};
+use super::{CLEAR, Member, PROOF, Race, Stage};
+
+/// Held on for so long at a time.
+const HOLD: Duration = Duration::from_secs(1);
+
+impl Race {
+    /// Begins to hold all vCPUs; `false` if they are out, or VCPU-Bal's counts.
+    pub(super) fn hold(&mut self) -> bool {
+        let all = self.all_vcpus().filter(|all| !self.levels[*all].out && !self.is_bal(*all));
+        let Some(all) = all else { return false };
+        (self.stage, self.turn, self.settling) = (Stage::Proof, all, true);
+        (self.looked, self.watch) = (Duration::ZERO, HOLD);
+        true
+    }
+
+    fn all_vcpus(&self) -> Option<usize> {
+        let most = |level: usize| self.members.iter().all(|member| member.counts[level] == member.all());
+        (0..self.levels.len()).find(|level| most(*level))
+    }
+
+    /// Whether all vCPUs are held now.
+    pub(super) fn holds(&self) -> bool {
+        self.few
+            && self.stage == Stage::Proof
+            && self.all_vcpus() == Some(self.turn)
+            && !self.is_bal(self.turn)
+    }
+
+    /// Whether they do less than VCPU-Bal's counts so far, but may fall into step yet, and trying that may cost more.
+    pub(super) fn hold_on(&mut self) -> bool {
+        let (value, other) = self.held();
+        let less = 1.0 - value / other.max(1e-9);
+        if less <= 0.0 && self.looked >= PROOF {
+            return false;
+        }
+        let watched = self.levels[self.turn].watched;
+        let cost = |time: Duration| less.max(0.0) * time.as_secs_f64();
+        let may = watched < PROOF || self.lost + cost(watched + HOLD) < self.allowed;
+        let on =
+            watched < VARIES && may && (self.may_step(self.turn) || watched < PROOF && value > CLEAR * other);
+        if on {
+            self.watch += HOLD;
+        } else {
+            self.lost += cost(watched);
+        }
+        on
+    }
+
+    /// Whether threads may fall into step there: next to nothing was done, or now more, now less.
+    fn may_step(&self, level: usize) -> bool {
+        let tells = |member: &&Member| member.usual() > 0.0;
+        self.members.iter().filter(tells).all(|member| {
+            let seen =
+                if member.proofs[level].seconds > 0.0 { &member.proofs[level] } else { &member.stats[level] };
+            let error = seen.deviation() / f64::from(seen.looks.max(2) - 1).sqrt();
+            seen.units < 1.0 || error > UNSURE * seen.value().unwrap_or(0.0)
+        })
+    }
+
+    /// Whether all vCPUs did less than what there is now, but may do more some day: [`Race::may_step`].
+    pub(in super::super) fn left_all(&self) -> bool {
+        self.few && self.all_vcpus().is_some_and(|all| all != self.turn && self.may_step(all))
+    }
+
+    /// The better one stays; `true` if that is what there is. VCPU-Bal's counts are proven before they take the place of what may be as good.
+    pub(super) fn end_hold(&mut self) -> bool {
+        let (value, other) = self.held();
+        let bal = (0..self.levels.len()).find(|level| self.is_bal(*level));
+        let Some(bal) = bal.filter(|_| value <= self.tie(self.turn) * other) else { return true };
+        let known = self.patient || value < CLEAR * other;
+        let from = std::mem::replace(&mut self.turn, bal);
+        self.go_from(from);
+        self.settling = true;
+        if known {
+            self.stage = Stage::Back;
+        } else {
+            self.begin_watch();
+        }
+        false
+    }
+
+    /// What all vCPUs were worth while they were held, in all looks if that varies, and the best of the others.
+    fn held(&self) -> (f64, f64) {
+        let varies = self.may_step(self.turn);
+        let of = |member: &Member, level: usize| {
+            if level == self.turn && !varies { member.proofs[level] } else { member.whole(level) }
+        };
+        let worth = |level: usize| {
+            let whole: Vec<_> = self.members.iter().map(|member| of(member, level)).collect();
+            self.worth_of(&whole).unwrap_or(0.0)
+        };
+        let others = (0..self.levels.len()).filter(|level| *level != self.turn);
+        (worth(self.turn), others.map(worth).fold(0.0, f64::max))
+    }
+}
