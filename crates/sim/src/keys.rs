@@ -38,7 +38,7 @@ const MS: &str = "a whole number of milliseconds";
 
 /// Every key of [`corefit_core::decide::Policy`], below `policy`; of all rules once.
 pub const KEYS: [(&str, Kind); 27] = [
-    ("policy.interval_ms", Kind::Whole(0, i64::MAX, "a whole number of milliseconds from 50 to 3600000")),
+    ("policy.interval_ms", Kind::Whole(0, i64::MAX, "a whole number of milliseconds from 50 to 10000")),
     ("policy.demand", Kind::OneOf(&["ewma", "pid", "ftds", "aisd"])),
     ("policy.smooth", Kind::Flag),
     ("policy.arbitrate", Kind::OneOf(&["none", "fcfs", "priority", "max-min"])),

@@ -310,7 +310,10 @@ mod tests {
                 "[policy]\nsize = \"biggest\"\n",
                 "line 2, key policy.size: \"biggest\" cannot be; give one of \"none\", \"vcpu-bal\"",
             ),
-            ("[policy]\n\ninterval_ms = 1\n", "line 3, key policy.interval_ms: give 50 to 3600000"),
+            (
+                "[policy]\n\ninterval_ms = 1\n",
+                "line 3, key policy.interval_ms: give 50 to 10000: what guests say",
+            ),
             (
                 "[[policy.vm]]\nname = \"a\"\n\n[[policy.vm]]\nname = \"b\"\nmin = 0\n",
                 "line 6, key policy.vm[1].min: is 0",

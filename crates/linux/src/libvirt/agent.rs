@@ -21,7 +21,8 @@ const ANSWER: i32 = 2;
 /// Connecting, or asking one agent, takes no longer unless it hangs: libvirt's own wait before a command,
 /// when it synchronises with the agent, comes on top.
 const STUCK: Duration = Duration::from_secs(30);
-/// An answer counts for so many intervals.
+/// An answer counts for so many intervals, which is longer than the longest between two looks: one that was asked for at a look is there
+/// at the next.
 const AGE: u32 = 3;
 /// An agent that does not answer is asked again after one interval, then two, and so on up to this.
 const MOST_PATIENCE: Duration = Duration::from_secs(120);
@@ -36,8 +37,8 @@ const COUNTING: Duration = Duration::from_millis(900);
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
 /// An agent that reads no files is asked for one again after so long.
 const FILES_AGAIN: Duration = Duration::from_secs(300);
-/// A count that stays as it is for so long is nobody's any more.
-const COUNTED: Duration = Duration::from_secs(10);
+/// A count that stays as it is for so long is nobody's any more. Longer than the longest interval between two looks.
+const COUNTED: Duration = Duration::from_secs(12);
 
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";

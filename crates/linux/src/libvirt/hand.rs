@@ -31,8 +31,9 @@ const ANSWER: i32 = 2;
 const LEFT_ALONE: Duration = Duration::from_secs(30);
 /// What turned out not to be there may be by now: an agent forbids commands while file systems are frozen, and administrators allow them.
 const LACKS: Duration = Duration::from_secs(300);
-/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only.
-const NEWS: Duration = Duration::from_secs(8);
+/// vCPUs that were read when they were set count for so long, as the guest's own view is asked for every 5 s only, and at looks, which
+/// may be 10 s apart.
+const NEWS: Duration = Duration::from_secs(12);
 
 /// Who has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -335,7 +335,7 @@ mod tests {
             ),
             (
                 ("[[vm]]", "[policy]\ninterval_ms = 1\n[[vm]]"),
-                "line 3, policy.interval_ms: give 50 to 3600000",
+                "line 3, policy.interval_ms: give 50 to 10000: what guests say, and are told, counts for some seconds only",
             ),
             (
                 ("[[vm]]", "[policy]\nreserved = \"0-1\"\n[[vm]]"),
