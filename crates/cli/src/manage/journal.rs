@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
-use corefit_core::machine::{Lever, Value, VmId};
+use corefit_core::machine::{Lever, LeverKind, Value, VmId};
 use corefit_linux::libvirt::{in_effect, known_as};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ use crate::text_file;
 
 /// Begins the first line.
 const FORMAT: &str = "corefit-journal 1 ";
-/// What we wrote last, and what was read back, is all that a setting can be if nobody else changed it.
+/// While it is not sure what came of what we wrote, a setting may be one of the last values.
 const WROTE: usize = 4;
 
 /// A setting that was changed.
@@ -77,6 +77,14 @@ impl Entry {
         self.wrote.push(value);
         let surplus = self.wrote.len().saturating_sub(WROTE);
         self.wrote.drain(..surplus);
+    }
+
+    /// What was written was read back, so these are all that a setting can be if nobody else changed it. Slices of ours are marked, and a
+    /// thread may still have one from before.
+    pub(crate) fn arrived(&mut self, values: &[&Value]) {
+        if self.lever.kind() != LeverKind::Slice {
+            self.wrote.retain(|wrote| values.contains(&wrote));
+        }
     }
 }
 

@@ -57,6 +57,8 @@ pub(crate) struct Keeper {
     batches: u64,
     /// What was as the last batch wanted it already.
     as_wanted: BTreeSet<(VmId, Lever)>,
+    /// What the last batch wrote: the look before it shows what that was.
+    just_written: BTreeSet<(VmId, Lever)>,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -88,7 +90,7 @@ impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
-        let (untried, batches, as_wanted) = Default::default();
+        let (untried, batches, as_wanted, just_written) = Default::default();
         Keeper {
             journal,
             theirs,
@@ -104,6 +106,7 @@ impl Keeper {
             untried,
             batches,
             as_wanted,
+            just_written,
             budget,
         }
     }
@@ -145,6 +148,12 @@ impl Keeper {
         let is = |value: &Value| seen(value).is_none_or(|value| same(&value, &found));
         let ours = is_ours(entry, &now) || entry.wrote.iter().chain([&entry.original]).any(is);
         (!ours).then_some(now)
+    }
+
+    /// The same by the look before the last batch.
+    pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
+        let ours = self.just_written.contains(&(entry.vm.clone(), entry.lever));
+        if ours { None } else { Keeper::changed_since(entry, vm, offline) }
     }
 
     /// What VMs weighed whose weight is ours.
@@ -229,6 +238,7 @@ impl Keeper {
             self.take_notes_back(machine);
         }
         let outcome = |(action, result): (&Action, Option<_>)| Outcome {
+        self.just_written.clone_from(&called);
             action: action.clone(),
             result: result.unwrap_or_else(|| Err(not_tried())),
         };
@@ -365,6 +375,8 @@ impl Keeper {
             (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
             (Err(error), _) => Err(error),
         }
+            } else {
+                entry.arrived(&[to, read]);
     }
 
     /// Notes whether a guest answers; `false` if not.
@@ -498,13 +510,16 @@ impl Keeper {
         let seen = |vm: &VmId| snapshot.vms.iter().find(|seen| seen.id == *vm).map(VmState::online);
         let mut arrived = false;
         for entry in self.journal.entries_mut().iter_mut().filter(|e| e.pending && e.lever == Lever::Online) {
-            let Some(to @ Value::Vcpus(set)) = entry.wrote.last() else { continue };
-            if seen(&entry.vm).as_ref() != Some(set) || self.late.contains(&entry.vm) {
+            let Some(to) = entry.wrote.last().cloned() else { continue };
+            if seen(&entry.vm).map(Value::Vcpus).as_ref() != Some(&to) || self.late.contains(&entry.vm) {
                 continue;
             }
             // A look may be of before it was asked.
             match machine.current(&entry.vm, entry.lever) {
-                Ok(now) if same(&now, to) => (entry.pending, arrived) = (false, true),
+                Ok(now) if same(&now, &to) => {
+                    (entry.pending, arrived) = (false, true);
+                    entry.arrived(&[&to]);
+                }
                 Err(MachineError::Gone(_)) => drop(self.late.insert(entry.vm.clone())),
                 _ => {}
             }

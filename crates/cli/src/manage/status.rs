@@ -108,7 +108,7 @@ impl Setting {
             lever: entry.lever.name(vm.is_group()),
             before: entry.original.to_string(),
             made: entry.wrote.last().map_or(String::new(), ToString::to_string),
-            changed_to: Keeper::changed_since(entry, vm, offline).map(|now| now.to_string()),
+            changed_to: keeper.changed_before(entry, vm, offline).map(|now| now.to_string()),
             pending: keeper.owes(entry),
         }
     }
@@ -130,7 +130,7 @@ impl VmStatus {
         let entries = || keeper.iter().flat_map(|keeper| keeper.entries().iter().filter(of_vm));
         let changed = entries().map(|entry| {
             let wrote = entry.wrote.last().map_or(String::new(), present::text);
-            let now = Keeper::changed_since(entry, vm, offline).map(|now| {
+            let now = keeper.and_then(|keeper| keeper.changed_before(entry, vm, offline)).map(|now| {
                 format!("somebody changed it to {}, corefit made it {wrote}", present::text(&now))
             });
             let (now, before) = (now.unwrap_or(wrote), present::text(&entry.original));

@@ -323,6 +323,32 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
 
 #[test]
 fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_but_not_what_a_guest_does() {
+#[test]
+fn what_an_administrator_makes_a_setting_again_that_it_was_once_stands() {
+    for (lever, values) in [
+        (Lever::Weight, [weighing(200), weighing(300), weighing(400)]),
+        (Lever::Online, [first(3), first(2), first(1)]),
+    ] {
+        let (_dir, mut story) = begun();
+        let [once, then, later] = values;
+        let actions = [&once, &then, &later].map(|to| story.action(1, lever, to.clone()));
+        story.step(&actions[..1], None);
+        let seen = story.machine.observe().unwrap();
+        story.step(&actions[1..2], None);
+        // The look of that step was before it.
+        let keeper = story.keeper.as_ref().unwrap();
+        let vm = seen.vms.iter().find(|vm| vm.id == story.machine.id(1)).unwrap();
+        assert_eq!(keeper.changed_before(&keeper.entries()[0], vm, &CpuSet::default()), None);
+        story.machine.write(1, lever, &once).unwrap();
+        story.expected.insert((1, lever), once);
+        let outcome =
+            story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions[2..], Time(0)).remove(0);
+        assert!(matches!(outcome.result, Err(MachineError::Denied(_))), "{:?}", outcome.result);
+        story.end();
+        story.check().unwrap();
+    }
+}
+
     let (_dir, mut story) = begun();
     let on_machine = VmId("sim-1".into());
     let set = |story: &mut Story, lever, to| {
