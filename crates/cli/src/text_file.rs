@@ -63,5 +63,9 @@ pub(crate) fn read(from: impl Read, most: u64) -> io::Result<String> {
         let text = format!("larger than {} MiB", most >> 20);
         return Err(io::Error::new(ErrorKind::FileTooLarge, text));
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is no text"))
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        io::Error::new(ErrorKind::InvalidData, format!("line {line} is no text in UTF-8"))
+    })
 }

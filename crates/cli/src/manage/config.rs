@@ -360,6 +360,9 @@ mod tests {
                 assert!(read.err().is_none_or(|error| error.to_string().contains(": says nothing; give")));
             }
         }
+        std::fs::write(file.path(), b"apply = true\n# \xfcber\n").unwrap();
+        let refused = Config::read(Some(file.path())).unwrap_err().to_string();
+        assert!(refused.contains(": line 2 is no text in UTF-8; give a configuration"), "{refused}");
     }
 
     #[test]

@@ -186,9 +186,14 @@ impl<'a> Daemon<'a> {
             let started = Instant::now();
             let interval = self.step()?;
             self.board.lock().step_s = started.elapsed().as_secs_f64();
-            let wait = if self.live { interval.saturating_sub(started.elapsed()) } else { Duration::ZERO };
-            passed = if self.live { begun.elapsed() + wait } else { passed + interval };
-            if self.args.time.is_some_and(|time| passed >= time) {
+            let due = if self.live { interval.saturating_sub(started.elapsed()) } else { interval };
+            let left = self
+                .args
+                .time
+                .map(|time| time.saturating_sub(if self.live { begun.elapsed() } else { passed }));
+            let wait = left.map_or(due, |left| left.min(due));
+            passed += wait;
+            if !self.live && !self.machine.pass(wait)? {
                 return Ok(());
             }
             if !self.live && !self.machine.pass(interval)? {
@@ -200,6 +205,9 @@ impl<'a> Daemon<'a> {
                     log(Level::Info, "ends", &[("signal", signal.to_string())]);
                     return Ok(());
                 }
+            if left.is_some_and(|left| left <= due) {
+                return Ok(());
+            }
                 self.reload();
             }
         }
@@ -279,6 +287,9 @@ impl<'a> Daemon<'a> {
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
+                for outcome in outcomes.iter().filter(|outcome| outcome.result.is_ok()) {
+                    self.told.forget_of(&failure(&outcome.action, ""));
+                }
                 self.controller.told(&outcomes);
                 // A look may be of before it was written: that is nobody's news.
                 outcomes.retain(|outcome| !keeper.had(&outcome.action));
@@ -324,9 +335,9 @@ impl<'a> Daemon<'a> {
             !told || vm.fixed(lever.kind()).is_some() || !policy.manages(vm, lever.kind())
         };
         let restored = keeper.release(&mut *self.machine, snapshot, free);
-        if restored.back > 0 {
+        for text in restored.put {
             let why = "left by an earlier run, or hands off, excluded, not to be changed any more, or of no policy any more";
-            log(Level::Info, "put back", &[("settings", restored.back.to_string()), ("why", why.into())]);
+            log(Level::Info, "put back", &[("what", text), ("why", why.into())]);
         }
         for text in restored.stand.into_iter().chain(restored.pending) {
             if self.told.is_new(&text, "") {
@@ -376,8 +387,7 @@ impl<'a> Daemon<'a> {
                 log(Level::Warning, "set in part", &[&fields[..], &came].concat());
             }
             Err(error) => {
-                let key = format!("{} {}: {error}", action.name, action.lever);
-                if self.told.is_new(&key, "") {
+                if self.told.is_new(&failure(action, &error.to_string()), "") {
                     let why = [("error", error.to_string())];
                     log(Level::Warning, "not set", &[&fields[..], &why].concat());
                 }
@@ -506,6 +516,19 @@ impl<'a> Daemon<'a> {
         }
         clean
     }
+#[cfg(test)]
+impl Daemon<'_> {
+    /// What is shown of it.
+    pub(super) fn shown(&self) -> status::Status {
+        self.board.lock().clone()
+    }
+
+    /// Whether it has said that a change of a setting failed, and would not say it again.
+    pub(super) fn said_failure(&self, setting: &str) -> bool {
+        self.told.knows(setting)
+    }
+}
+
 }
 
 /// Settings that a run left stay as they are while one that changes nothing looks on.
@@ -534,6 +557,11 @@ fn stand_in(policy: &mut Policy) -> Option<String> {
         "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows"
             .into()
     })
+/// What is said once of a change that failed, until that setting could be changed.
+fn failure(action: &Action, error: &str) -> String {
+    format!("{} {}: {error}", action.vm.0, action.lever)
+}
+
 }
 
 fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
@@ -565,6 +593,15 @@ mod tests {
         std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
         let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
         Daemon::new(args, Config::default(), machine, None, false)
+    #[test]
+    fn who_is_to_end_after_a_time_goes_on_until_then_and_no_longer() {
+        let args = ManageArgs { time: Some(Duration::from_millis(500)), ..arguments() };
+        let mut daemon = looking(&args);
+        let (_sender, signals) = channel();
+        daemon.turn(&Signals(signals)).unwrap();
+        assert_eq!((daemon.machine.observe().unwrap().at.0, daemon.steps), (500_000_000, 2));
+    }
+
     }
 
     #[test]

@@ -114,6 +114,8 @@ impl Place for Placing {
         self.moved.told(outcome);
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
+            // Who only does not answer now is asked again.
+            (Lever::Nodes, Err(MachineError::Gone(_))) => {}
             (Lever::Nodes, Err(_)) => drop(self.unmoved.insert(vm())),
             (Lever::Affinity(_), Err(MachineError::Denied(_))) => drop(self.theirs.insert(vm())),
             _ => {}
@@ -229,15 +231,18 @@ pub(super) mod tests {
             actions.into_iter().find(|action| action.lever == Lever::Nodes)
         };
         let action = moved(&mut *placing, 1).expect("its second vCPU goes to the other node");
+        let late = MachineError::Gone("libvirtd does not answer".into());
+        placing.told(&Outcome { action, result: Err(late) });
+        let action = moved(&mut *placing, 2).expect("it may be moved later");
         let refused = MachineError::Unsupported("its pages are locked".into());
         placing.told(&Outcome { action, result: Err(refused) });
-        assert_eq!(moved(&mut *placing, 2), None);
+        assert_eq!(moved(&mut *placing, 3), None);
         // A look that misses the VM changes nothing in that.
-        let mut missed = Snapshot { vms: vec![], ..on_two_nodes(3) };
+        let mut missed = Snapshot { vms: vec![], ..on_two_nodes(4) };
         let path = "VM \"a\"".into();
         missed.unread.push(Unread { what: What::Siblings, path, why: "not asked for yet".into() });
-        placing.place(&missed, &estimate(&on_two_nodes(2), &missed).unwrap(), &policy);
-        assert_eq!(moved(&mut *placing, 4), None);
+        placing.place(&missed, &estimate(&on_two_nodes(3), &missed).unwrap(), &policy);
+        assert_eq!(moved(&mut *placing, 5), None);
     }
 
     #[test]

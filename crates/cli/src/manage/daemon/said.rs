@@ -35,6 +35,19 @@ impl Said {
         }
     }
 
+    /// Whether something that begins so was said.
+    #[cfg(test)]
+    pub(super) fn knows(&self, start: &str) -> bool {
+        self.known.keys().any(|of| of.starts_with(start))
+    }
+
+    /// What begins so may be said again.
+    pub(super) fn forget_of(&mut self, start: &str) {
+        let found = self.known.range(start.to_owned()..).map(|(of, _)| of.clone());
+        let found: Vec<String> = found.take_while(|of| of.starts_with(start)).collect();
+        found.iter().for_each(|of| drop(self.known.remove(of)));
+    }
+
     /// Some of it may be said again.
     pub(super) fn forget(&mut self, is: impl Fn(&str) -> bool) {
         self.known.retain(|of, _| !is(of));
@@ -54,6 +67,16 @@ mod tests {
         };
         let counts = ["2", "2", "2", "3", "3"].map(|what| step(&mut said, what));
         assert_eq!(counts, [many, 0, 0, many, 0]);
+    }
+
+    #[test]
+    fn what_begins_so_may_be_said_again_and_nothing_else() {
+        let mut said = Said::default();
+        let mut new =
+            |said: &mut Said| ["a: x", "b: ", "b: x", "b: y", "b:", "c: x"].map(|of| said.is_new(of, ""));
+        assert_eq!(new(&mut said), [true; 6]);
+        said.forget_of("b: ");
+        assert_eq!(new(&mut said), [false, true, true, true, false, false]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmSt
 use super::{Keeper, in_parts, is_guests, is_ours, same};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
+use crate::manage::present;
 
 /// What could not be put back while the rest goes on is tried again after so long, and then after twice as long each time, up to the
 /// most: a guest that does not answer takes seconds.
@@ -20,6 +21,8 @@ const AGAIN_MOST: Duration = Duration::from_secs(320);
 pub(crate) struct Restored {
     /// Settings that are as they were again.
     pub(crate) back: usize,
+    /// Those of these that something had to be done for, with what they are.
+    pub(crate) put: Vec<String>,
     /// Settings that somebody else changed, with what they are.
     pub(crate) stand: Vec<String>,
     /// Settings that cannot be put back yet, and why. They stay in the journal.
@@ -38,6 +41,7 @@ impl Restored {
     /// What came of it with the next try, which begins with what was pending.
     pub(crate) fn and(&mut self, next: Restored) {
         self.back += next.back;
+        self.put.extend(next.put);
         self.stand.extend(next.stand);
         (self.pending, self.waits_for) = (next.pending, next.waits_for);
         self.ended += next.ended;
@@ -214,7 +218,10 @@ impl Keeper {
             missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
             match (done, read) {
                 (Err(_), _) if may_come(&entry, &entries) => entries.push_back(entry),
-                (_, Ok(read)) if same(&read, &entry.original) => restored.back += 1,
+                (_, Ok(read)) if same(&read, &entry.original) => {
+                    restored.back += 1;
+                    restored.put.push(format!("{place}: {}", present::text(&entry.original)));
+                }
                 (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
                     let was = &entry.original;
                     restored.stand.push(format!(
