@@ -1,6 +1,7 @@
 //! A simulated host under a controller: look, decide, apply, tell, until time may pass. Whoever simulates one decides for how
 //! long it passes, and what is measured meanwhile.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,6 +13,7 @@ use corefit_sim::{Sim, SimMachine};
 pub(crate) struct Ruled {
     pub(crate) machine: SimMachine,
     controller: Controller,
+    said: BTreeSet<String>,
 }
 
 /// What a step did.
@@ -26,7 +28,7 @@ pub(crate) struct Done {
 
 impl Ruled {
     pub(crate) fn new(machine: SimMachine, policy: Policy) -> Ruled {
-        Ruled { machine, controller: Controller::new(policy) }
+        Ruled { machine, controller: Controller::new(policy), said: BTreeSet::new() }
     }
 
     /// What really happened.
@@ -39,7 +41,8 @@ impl Ruled {
     /// # Errors
     /// If the host cannot be, which is a mistake of the simulation.
     pub(crate) fn step(&mut self) -> Result<Done> {
-        let step = self.controller.step(&self.machine.observe()?)?;
+        let mut step = self.controller.step(&self.machine.observe()?)?;
+        step.notes.retain(|note| self.said.insert(note.clone()));
         let outcomes = apply(&mut self.machine, &step.plan.actions);
         self.controller.told(&outcomes);
         Ok(Done { changed: !outcomes.is_empty(), notes: step.notes, next: step.next })

@@ -4,7 +4,7 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
+use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{CpuId, CpuSet, Weight};
 
@@ -73,7 +73,7 @@ fn a_rules_limits_hold_where_nobody_sizes_or_arbitrates() {
 }
 
 #[test]
-fn who_cannot_shrink_is_said_once_and_left_alone() {
+fn who_cannot_shrink_is_said_and_left_alone() {
     let mut one = vm("a", 16, Some(four), four);
     one.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];
     let mut toy = Toy::new(4, vec![one, vm("b", 4, None, four)]);
@@ -83,15 +83,15 @@ fn who_cannot_shrink_is_said_once_and_left_alone() {
         ..Policy::default()
     };
     let mut controller = Controller::new(policy);
-    let mut notes = vec![];
-    for _ in 0..20 {
+    for looks in 0..20 {
         let step = controller.step(&toy.observe()).unwrap();
         assert!(step.plan.actions.is_empty());
-        notes.extend(step.notes);
+        let said = ["a: keeps its vCPUs: no agent answers", "b: left alone, as its rule says"];
+        assert_eq!(step.notes, if looks == 0 { &[][..] } else { &said[..] }, "as long as it is so");
         toy.pass(step.next);
     }
-    notes.sort();
-    assert_eq!(notes, ["a: keeps its vCPUs: no agent answers", "b: left alone, as its rule says"]);
+    toy.vms.truncate(1);
+    assert_eq!(controller.step(&toy.observe()).unwrap().notes.len(), 2, "no VM has the name of its rule");
 }
 
 /// A VM whose vCPUs may use these pCPUs, one set after the other.
@@ -130,9 +130,9 @@ fn who_is_pinned_vcpu_by_vcpu_keeps_all_unless_somebody_places_it() {
     let mut notes = vec![];
     for _ in 0..10 {
         let step = controller.step(&toy.observe()).unwrap();
-        notes.extend(step.notes.iter().cloned());
         toy.obey(&mut controller, &step);
         toy.pass(step.next);
+        notes = step.notes;
     }
     assert_eq!((toy.online(0), toy.online(1), notes.len()), (4, 4, 2), "{notes:?}");
     assert!(notes[0].starts_with("a: keeps its vCPUs: its vCPUs are pinned to a pCPU each"), "{notes:?}");
@@ -159,7 +159,7 @@ fn who_is_left_alone_by_its_owners_wish_is_in_no_plan() {
     for _ in 0..10 {
         let step = controller.step(&toy.observe()).unwrap();
         planned.extend(step.plan.actions.into_iter().map(|action| action.name));
-        notes.extend(step.notes);
+        notes = step.notes;
         toy.pass(Duration::from_secs(1));
     }
     assert!(planned.iter().any(|name| name == "b") && planned.iter().all(|name| name != "a"), "{planned:?}");
@@ -191,6 +191,64 @@ fn a_machine_that_lacks_a_lever_is_asked_again_after_minutes_one_that_is_away_so
     assert_eq!(tries(&mut controller, 60, lacks()), 1);
     assert_eq!(tries(&mut controller, 600, lacks()), 2);
     assert_eq!(tries(&mut controller, 1200, MachineError::Denied("not for you".into())), 1);
+    let step = controller.step(&toy.observe()).unwrap();
+    assert_eq!(step.kept[&VmId("a".into())], "not for you", "what was said to it");
+}
+
+#[test]
+fn who_does_not_answer_keeps_its_vcpus_and_weights_see_to_it_until_it_does() {
+    let mut toy = Toy::new(3, vec![vm("high", 4, None, f64::from), vm("low", 4, None, f64::from)]);
+    let mut controller = Controller::new(Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Priority,
+        weigh: Weigher::Grants,
+        vm: vec![Rule { name: "high".into(), priority: Some(5), ..Rule::default() }],
+        ..Policy::default()
+    });
+    let (mut tries, mut kept) = (0, None);
+    for _ in 0..60 {
+        let mut step = controller.step(&toy.observe()).unwrap();
+        let away = |action: &Action| action.name == "low" && action.lever == Lever::Online;
+        let asked: Vec<Action> = step.plan.actions.extract_if(.., |action| away(action)).collect();
+        toy.obey(&mut controller, &step);
+        tries += asked.len();
+        let gone = || Err(MachineError::Gone("its guest agent is not connected".into()));
+        controller
+            .told(&asked.into_iter().map(|action| Outcome { action, result: gone() }).collect::<Vec<_>>());
+        toy.pass(Duration::from_secs(1));
+        kept = step.kept.get(&VmId("low".into())).cloned();
+    }
+    assert_eq!(kept.as_deref(), Some("its guest agent is not connected"));
+    assert!((3..=7).contains(&tries), "{tries}");
+    assert_eq!((toy.online(0), toy.online(1)), (2, 4));
+    assert_eq!(toy.weights(), [1365.0, 683.0], "two pCPUs and one");
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1), toy.weights()), (2, 1, vec![1024.0, 1024.0]));
+    assert!(controller.step(&toy.observe()).unwrap().kept.is_empty());
+}
+
+#[test]
+fn who_was_made_smaller_gets_back_what_it_had_within_its_rule_once_nobody_wants_less() {
+    let policy = |min, max| Policy {
+        size: Sizer::None,
+        vm: vec![Rule { name: "a".into(), min, max, ..Rule::default() }],
+        ..Policy::default()
+    };
+    let mut toy = Toy::new(8, vec![vm("a", 6, None, f64::from)]);
+    toy.vms[0].state.vcpus[4..].iter_mut().for_each(|vcpu| vcpu.online = false);
+    let mut controller = Controller::new(policy(None, Some(2)));
+    toy.rule(&mut controller, 10);
+    assert_eq!(toy.online(0), 2);
+    for (min, max, count) in
+        [(None, Some(3), 3), (None, Some(8), 4), (Some(1), Some(2), 2), (Some(1), None, 4)]
+    {
+        controller.reconfigure(policy(min, max));
+        // As the journal has it.
+        let made = CpuSet::first(u32::try_from(toy.online(0)).unwrap());
+        controller.sized_before([(VmId("a".into()), (CpuSet::first(4), made))].into());
+        toy.rule(&mut controller, 10);
+        assert_eq!(toy.online(0), count, "{min:?} {max:?}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod decide_support;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use corefit_core::Quota;
@@ -84,9 +85,13 @@ fn who_starves_again_is_said_to_again() {
     let seven = Rule { name: "b".into(), max: Some(7), ..Rule::default() };
     let vm = vec![important("a"), seven];
     let mut controller = Controller::new(Policy { dwell_ms: 0, vm, ..controller.policy().clone() });
+    let mut said = BTreeSet::new();
     let mut starves = |toy: &mut Toy, seconds| {
         let notes = rule_telling(toy, &mut controller, seconds);
-        notes.iter().filter(|note| note.starts_with("b: has wanted")).count()
+        notes
+            .into_iter()
+            .filter(|note| note.starts_with("b: has wanted") && said.insert(note.clone()))
+            .count()
     };
     assert_eq!(starves(&mut toy, 90), 1);
     for _ in 0..2 {
@@ -95,6 +100,11 @@ fn who_starves_again_is_said_to_again() {
         BUSY.set(true);
         assert_eq!(starves(&mut toy, 90), 1);
     }
+    let says = |notes: Vec<String>| notes.iter().any(|note| note.starts_with("b: has wanted"));
+    assert!(says(rule_telling(&mut toy, &mut controller, 1)), "while it does");
+    BUSY.set(false);
+    rule_telling(&mut toy, &mut controller, 120);
+    assert!(!says(rule_telling(&mut toy, &mut controller, 1)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod owners;
 mod said;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ use crate::machine::MachineArg;
 const LAST_TRIES: u32 = 3;
 /// An address for metrics that somebody else has is asked for again after so long.
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
-/// Notes that the status keeps, the latest.
+/// Notes that the status shows at most.
 const NOTES: usize = 100;
 
 /// Signals that arrived, in order.
@@ -78,7 +78,8 @@ pub(super) struct Daemon<'a> {
     told: Said,
     /// VMs that their owners have left alone, by name, and why.
     owned: BTreeMap<String, String>,
-    notes: VecDeque<String>,
+    /// What is so besides what a look shows, since the configuration was read.
+    notes: Vec<String>,
     /// What would be changed, as it was said last.
     planned: Said,
     steps: u64,
@@ -98,7 +99,7 @@ impl<'a> Daemon<'a> {
         board.lock().applies = keeper.is_some();
         let note = if keeper.is_none() { stand_in(&mut config.policy) } else { None };
         let controller = Controller::new(config.policy.clone());
-        let (told, owned, planned, telling, left, notes) = Default::default();
+        let (told, owned, planned, telling, left) = Default::default();
         let mut daemon = Daemon {
             args,
             config,
@@ -113,11 +114,11 @@ impl<'a> Daemon<'a> {
             left,
             told,
             owned,
-            notes,
+            notes: note.into_iter().collect(),
             planned,
             steps: 0,
         };
-        daemon.say(note.as_slice());
+        daemon.say(&daemon.notes.clone());
         daemon
     }
 
@@ -196,19 +197,16 @@ impl<'a> Daemon<'a> {
             if !self.live && !self.machine.pass(wait)? {
                 return Ok(());
             }
-            if !self.live && !self.machine.pass(interval)? {
-                return Ok(());
-            }
-            let until = Instant::now() + wait;
+            let until = Instant::now() + if self.live { wait } else { Duration::ZERO };
             while let Some(signal) = signals.within(until.saturating_duration_since(Instant::now())) {
                 if signal != SIGHUP {
                     log(Level::Info, "ends", &[("signal", signal.to_string())]);
                     return Ok(());
                 }
+                self.reload();
+            }
             if left.is_some_and(|left| left <= due) {
                 return Ok(());
-            }
-                self.reload();
             }
         }
     }
@@ -260,9 +258,6 @@ impl<'a> Daemon<'a> {
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
-        if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
-            self.say(&snapshot.notes);
-        }
         self.yields(&mut snapshot);
         self.owners(&snapshot);
         if let Some(keeper) = &mut self.keeper {
@@ -274,10 +269,14 @@ impl<'a> Daemon<'a> {
         if let Some(keeper) = &self.keeper {
             self.controller.weighed_before(keeper.weights());
             self.controller.confined_before(keeper.cpusets());
+            self.controller.sized_before(keeper.vcpus());
         }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
             step.plan.actions.extend(self.telling.step(host, self.controller.policy()));
+        }
+        if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
+            step.notes.extend(snapshot.notes.iter().cloned());
         }
         self.say(&step.notes);
         let outcomes = match &mut self.keeper {
@@ -287,10 +286,10 @@ impl<'a> Daemon<'a> {
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
+                self.controller.told(&outcomes);
                 for outcome in outcomes.iter().filter(|outcome| outcome.result.is_ok()) {
                     self.told.forget_of(&failure(&outcome.action, ""));
                 }
-                self.controller.told(&outcomes);
                 // A look may be of before it was written: that is nobody's news.
                 outcomes.retain(|outcome| !keeper.had(&outcome.action));
                 outcomes
@@ -360,8 +359,6 @@ impl<'a> Daemon<'a> {
         for note in notes {
             if self.told.is_new(note, "") {
                 log(Level::Info, "note", &[("what", note.clone())]);
-                self.notes.push_back(note.clone());
-                self.notes.drain(..self.notes.len().saturating_sub(NOTES));
             }
         }
     }
@@ -414,7 +411,7 @@ impl<'a> Daemon<'a> {
         status.steps = self.steps;
         status.vms = vms;
         let left = self.left.iter().map(|what| format!("left to the kernel: {}", what.reason));
-        status.notes = left.chain(self.notes.iter().cloned()).collect();
+        status.notes = left.chain(self.notes.iter().chain(&step.notes).cloned()).take(NOTES).collect();
     }
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
@@ -446,8 +443,9 @@ impl<'a> Daemon<'a> {
                 }
                 (self.config.policy, self.config.tell) = (config.policy, config.tell);
                 // What is so by the new one is said anew.
-                (self.told, self.notes, self.planned) = Default::default();
+                (self.told, self.planned) = Default::default();
                 self.say(note.as_slice());
+                self.notes = note.into_iter().collect();
                 if !self.config.tell {
                     self.telling = Telling::default();
                 }
@@ -516,6 +514,8 @@ impl<'a> Daemon<'a> {
         }
         clean
     }
+}
+
 #[cfg(test)]
 impl Daemon<'_> {
     /// What is shown of it.
@@ -527,8 +527,6 @@ impl Daemon<'_> {
     pub(super) fn said_failure(&self, setting: &str) -> bool {
         self.told.knows(setting)
     }
-}
-
 }
 
 /// Settings that a run left stay as they are while one that changes nothing looks on.
@@ -557,11 +555,11 @@ fn stand_in(policy: &mut Policy) -> Option<String> {
         "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows"
             .into()
     })
+}
+
 /// What is said once of a change that failed, until that setting could be changed.
 fn failure(action: &Action, error: &str) -> String {
     format!("{} {}: {error}", action.vm.0, action.lever)
-}
-
 }
 
 fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
@@ -593,6 +591,8 @@ mod tests {
         std::fs::write(file.path(), format!("until = \"1s\"\nhardware = {{ cores = 1 }}\n{vm}")).unwrap();
         let machine = MachineArg::named(&format!("sim:{}", file.path().display())).open_to_act().unwrap();
         Daemon::new(args, Config::default(), machine, None, false)
+    }
+
     #[test]
     fn who_is_to_end_after_a_time_goes_on_until_then_and_no_longer() {
         let args = ManageArgs { time: Some(Duration::from_millis(500)), ..arguments() };
@@ -600,8 +600,6 @@ mod tests {
         let (_sender, signals) = channel();
         daemon.turn(&Signals(signals)).unwrap();
         assert_eq!((daemon.machine.observe().unwrap().at.0, daemon.steps), (500_000_000, 2));
-    }
-
     }
 
     #[test]

@@ -165,6 +165,17 @@ impl Keeper {
         self.entries().iter().filter_map(weight).collect()
     }
 
+    /// What vCPUs were online, of VMs whose number of them is ours, and what they were made to be last.
+    pub(crate) fn vcpus(&self) -> BTreeMap<VmId, (CpuSet, CpuSet)> {
+        let vcpus = |entry: &Entry| match (&entry.original, entry.wrote.last()) {
+            (Value::Vcpus(before), Some(Value::Vcpus(made))) => {
+                Some((entry.vm.clone(), (before.clone(), made.clone())))
+            }
+            _ => None,
+        };
+        self.entries().iter().filter_map(vcpus).collect()
+    }
+
     /// What cpusets were, of control groups whose cpuset is ours: empty is that of the group above (v2).
     pub(crate) fn cpusets(&self) -> BTreeMap<VmId, CpuSet> {
         let cpuset = |entry: &Entry| match (entry.lever, &entry.original) {
@@ -227,6 +238,7 @@ impl Keeper {
             begins.insert(key(action));
             results[at] = Some(ready.and_then(|()| self.change(machine, action, now)));
         }
+        self.just_written.clone_from(&called);
         self.revert(&uncalled.difference(&called).cloned().collect(), &before);
         // What is as it was needs no entry.
         let is_back = |entry: &Entry| !entry.pending && entry.wrote.last() == Some(&entry.original);
@@ -238,7 +250,6 @@ impl Keeper {
             self.take_notes_back(machine);
         }
         let outcome = |(action, result): (&Action, Option<_>)| Outcome {
-        self.just_written.clone_from(&called);
             action: action.clone(),
             result: result.unwrap_or_else(|| Err(not_tried())),
         };
@@ -364,6 +375,8 @@ impl Keeper {
             entry.pending = *lever == Lever::Online && !refused && !same(read, to);
             if entry.pending {
                 entry.ours(to.clone());
+            } else {
+                entry.arrived(&[to, read]);
             }
         }
         if *lever == Lever::Told {
@@ -375,8 +388,6 @@ impl Keeper {
             (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
             (Err(error), _) => Err(error),
         }
-            } else {
-                entry.arrived(&[to, read]);
     }
 
     /// Notes whether a guest answers; `false` if not.

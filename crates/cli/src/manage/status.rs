@@ -42,7 +42,7 @@ pub(crate) struct Status {
     /// Why the machine cannot be looked at now.
     pub(crate) trouble: Option<String>,
     pub(crate) vms: Vec<VmStatus>,
-    /// What was said once.
+    /// What is so now.
     pub(crate) notes: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct VmStatus {
     /// Tells VMs of one name from each other.
     #[serde(default)]
     pub(crate) id: String,
-    /// All that it could have, and those online.
+    /// All that it could have (of a control group that is sized: pCPUs that it had before), and those online.
     pub(crate) vcpus: usize,
     /// `None` while the guest does not say it.
     pub(crate) online: Option<usize>,
@@ -155,7 +155,7 @@ impl VmStatus {
         VmStatus {
             name: vm.name.clone(),
             id: vm.id.0.clone(),
-            vcpus: vm.vcpus.len(),
+            vcpus: step.widths.get(&vm.id).copied().unwrap_or(vm.vcpus.len()),
             online: present::online(vm),
             entitled: estimate.and_then(|e| e.entitled),
             available: estimate.and_then(|e| e.available),
@@ -397,6 +397,9 @@ mod tests {
             let policy = Policy::default();
             VmStatus::of(vm, &Step::default(), None, &policy, &CpuSet::default())
         };
+        let sized = Step { widths: [(vm.id.clone(), 6)].into(), ..Step::default() };
+        let sized = VmStatus::of(&vm, &sized, None, &Policy::default(), &CpuSet::default());
+        assert_eq!(sized.vcpus, 6, "what a control group had before it was sized");
         let silent = of(&vm);
         assert_eq!((silent.left_alone.as_deref(), silent.online), (None, None));
         let text = table(&Status { vms: vec![silent], ..Status::default() });

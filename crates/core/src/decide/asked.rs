@@ -18,6 +18,8 @@ pub(super) struct Asked {
     pub(super) sizable: bool,
     /// vCPUs that are online; of a control group its pCPUs.
     pub(super) online: CpuSet,
+    /// vCPUs that were online before it was sized.
+    pub(super) had: u32,
     /// Of a control group that is sized.
     pub(super) width: Option<Width>,
     /// Of a VM whose vCPUs may not all use the same pCPUs: those that stay longest first.

@@ -18,7 +18,7 @@ use super::shape::{Shaping, Slicing};
 use super::short::Short;
 use super::size::{Choice, Races, Size, Subject, sizer};
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, counted, hypothesis, stays, vain};
+use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, Why, counted, hypothesis, stays, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
@@ -27,8 +27,6 @@ use crate::machine::{
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet, Time, Weight};
 
-/// Notes that are remembered as said: containers come and go, under ever new names.
-const REMEMBERED: usize = 10_000;
 /// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
 /// one count long.
 const LATE: Duration = Duration::from_millis(500);
@@ -54,7 +52,8 @@ pub struct Controller {
     slicing: Slicing,
     /// Cpusets of control groups before they were sized.
     confined: BTreeMap<VmId, CpuSet>,
-    said: BTreeSet<String>,
+    /// vCPUs that VMs had online before they were sized, and what that was made last.
+    sizes: BTreeMap<VmId, (CpuSet, CpuSet)>,
     /// Rules of the policy that are what owners ask for: the first ones.
     owners: usize,
 }
@@ -66,12 +65,14 @@ pub struct Step {
     pub estimate: Option<HostEstimate>,
     /// What to change.
     pub plan: Plan,
-    /// What people should know, each said once by each policy.
+    /// What people should know of how things are now: the same at each step while it is so, each once.
     pub notes: Vec<String>,
     /// What was granted to whom, where somebody arbitrates.
     pub given: Vec<Given>,
     /// Whose vCPUs stay as they are, and why.
     pub kept: BTreeMap<VmId, String>,
+    /// How many pCPUs control groups that are sized had before that.
+    pub widths: BTreeMap<VmId, usize>,
     /// When to look again: after the interval, or sooner, while something is tried.
     pub next: Duration,
 }
@@ -97,12 +98,14 @@ pub(super) struct Known {
     wish: Option<bool>,
     /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
     pub(super) preempted: bool,
-    /// How often it has starved, and whether it does.
-    pub(super) starved: (u32, bool),
+    /// How often it has starved, and what is said of it while it does.
+    pub(super) starved: (u32, Option<String>),
     pub(super) short: Short,
     not_before: Time,
-    /// Until when it is not asked, as a lever turned out not to be there, or not to be ours.
-    refused: Option<Time>,
+    /// Why its vCPUs could not be changed when that was tried last: it was not there, or did not answer.
+    away: Option<String>,
+    /// Until when it is not asked, as a lever turned out not to be there, or not to be ours, and what was said to that.
+    refused: Option<(Time, String)>,
     /// It is a control group that is sized.
     by_cpuset: bool,
     /// What it could use then before it was sized.
@@ -126,7 +129,7 @@ impl Controller {
             sized: None,
             known: BTreeMap::new(),
             confined: BTreeMap::new(),
-            said: BTreeSet::new(),
+            sizes: BTreeMap::new(),
             owners: 0,
         }
     }
@@ -151,13 +154,14 @@ impl Controller {
             self.races = Races::default();
         }
         self.placer = placer(&policy);
-        self.known.values_mut().for_each(|known| known.refused = None);
+        for known in self.known.values_mut() {
+            (known.refused, known.starved, known.not_before) = (None, (0, None), Time(0));
+        }
         self.weighing.try_again();
         self.lightening.try_again();
         self.shaping.try_again();
         self.slicing.try_again();
         (self.policy, self.owners) = (policy, 0);
-        self.said.clear();
     }
 
     /// What owners ask for their VMs counts from now on, besides the policy that was given. Nothing else begins anew.
@@ -205,6 +209,7 @@ impl Controller {
         } else {
             step.plan.actions = self.size(&asked, &grants, &before, &seen, &mut step);
         }
+        step.plan.actions.extend(self.ask_again(&seen, &step.kept));
         let granted = self.granted(&asked, &requests.0, grants.as_deref(), usable.len());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
         step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
@@ -225,10 +230,8 @@ impl Controller {
         let free =
             |action: &Action| vms.get(&action.vm).is_some_and(|vm| vm.fixed(action.lever.kind()).is_none());
         step.plan.actions.retain(free);
-        if self.said.len() > REMEMBERED {
-            self.said.clear();
-        }
-        step.notes.retain(|note| self.said.insert(note.clone()));
+        let mut said = BTreeSet::new();
+        step.notes.retain(|note| said.insert(note.clone()));
         step.estimate = Some(seen);
         Ok(step)
     }
@@ -255,14 +258,21 @@ impl Controller {
             }
             match &outcome.result {
                 Ok(_) => {
-                    known.changed = Some(at);
+                    (known.changed, known.away) = (Some(at), None);
                     if let Some(fewer) = known.wish {
                         known.calm.changes(fewer, &self.policy, at);
                     }
                 }
-                Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
-                Err(MachineError::Unsupported(_)) => known.refused = Some(at + REFUSED),
-                Err(_) => known.refused = Some(Time(u64::MAX)),
+                Err(MachineError::Gone(why)) => {
+                    (known.not_before, known.wish) = (at + AFTER_FAILURE, None);
+                    // A control group that is gone does not come back.
+                    known.away = (!known.by_cpuset).then(|| why.clone());
+                }
+                Err(error) => {
+                    let lacks = matches!(error, MachineError::Unsupported(_));
+                    let until = if lacks { at + REFUSED } else { Time(u64::MAX) };
+                    (known.refused, known.away) = (Some((until, error.to_string())), None);
+                }
             }
         }
     }
@@ -276,6 +286,31 @@ impl Controller {
     /// them, each time before a step.
     pub fn confined_before(&mut self, cpusets: BTreeMap<VmId, CpuSet>) {
         self.confined = cpusets;
+    }
+
+    /// What vCPUs VMs had online before this daemon, or an earlier one, changed that, and what they were made to have last: all of
+    /// them, each time before a step.
+    pub fn sized_before(&mut self, vcpus: BTreeMap<VmId, (CpuSet, CpuSet)>) {
+        self.sizes = vcpus;
+    }
+
+    /// Who did not answer when its vCPUs were to be changed is to have again what it has, as far as is known: whether it answers now.
+    fn ask_again(&self, seen: &HostEstimate, kept: &BTreeMap<VmId, String>) -> Vec<Action> {
+        let again = |vm: &VmEstimate| {
+            let VmState { id, name, .. } = &vm.seen;
+            let known = self.known.get(id)?;
+            let due = known.away.is_some() && seen.at >= known.not_before && kept.contains_key(id);
+            let has = || self.sizes.get(id).map_or_else(|| vm.seen.online(), |(_, made)| made.clone());
+            due.then(|| Action {
+                vm: id.clone(),
+                name: name.clone(),
+                lever: Lever::Online,
+                from: None,
+                to: Value::Vcpus(has()),
+                why: Why::AskedAgain,
+            })
+        };
+        seen.vms.iter().filter_map(again).collect()
     }
 
     /// Demand: who may be sized, and what they want.
@@ -317,9 +352,10 @@ impl Controller {
                 calm: Calm::default(),
                 wish: None,
                 preempted: false,
-                starved: (0, false),
+                starved: (0, None),
                 short: Short::default(),
                 not_before: Time(0),
+                away: None,
                 refused: None,
                 by_cpuset,
                 wide: CpuSet::default(),
@@ -335,15 +371,19 @@ impl Controller {
             if let (None, Some(width)) = (before, &width) {
                 known.wide = width.now.clone();
             }
-            known.refused = known.refused.filter(|until| seen.at < *until);
-            let refused = "its machine refused to change them, or somebody else changed them";
-            let refused = known.refused.map(|_| refused);
+            let widths = width.iter().map(|width| (vm.seen.id.clone(), width.all.len()));
+            step.widths.extend(widths);
+            known.refused.take_if(|(until, _)| seen.at >= *until);
+            let refused = known.refused.as_ref().map(|(_, why)| why.as_str());
             let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
-            let differing = if policy.bounds(name, &rule) { stays::differing(policy, vm) } else { None };
+            let bounds = policy.bounds(name, &rule);
+            let differing = if bounds { stays::differing(policy, vm) } else { None };
             let pinned = differing.as_ref().and_then(|sets| stays::pinned(sets, vm));
             // One that has fewer, from before it was pinned, gets them back first.
             let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);
-            let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole));
+            let away = known.away.as_deref().filter(|_| bounds);
+            let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole)).or(away);
+            let sizable = stays.is_none();
             if let Some(reason) = stays {
                 step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
                 step.kept.insert(vm.seen.id.clone(), reason.to_owned());
@@ -354,6 +394,10 @@ impl Controller {
             let online = width.as_ref().map_or_else(|| vm.seen.online(), |width| width.now.clone());
             let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
             let all = u32::try_from(all).unwrap_or(u32::MAX);
+            // Where nobody says how many, whoever keeps the journal puts them back.
+            let before = self.sizes.get(&vm.seen.id).filter(|_| bounds);
+            let had = before.map_or(online.len(), |(before, _)| before.len());
+            let had = u32::try_from(had).unwrap_or(all);
             let most = rule.max.unwrap_or(all).min(all).max(1);
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
@@ -369,7 +413,6 @@ impl Controller {
                 known.wants = Some(wants);
             }
             let wants = known.wants;
-            let sizable = stays.is_none();
             let order = differing
                 .filter(|_| sizable)
                 .map(|sets| stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), &online));
@@ -378,6 +421,7 @@ impl Controller {
                 rule,
                 sizable,
                 online,
+                had,
                 width,
                 order,
                 least,
@@ -473,6 +517,7 @@ impl Controller {
                 at: seen.at,
                 over: seen.over,
                 online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
+                had: asked.had,
                 least: asked.least,
                 most: asked.most,
                 share: share(&usable, &may[&asked.number], vm, weights, granted, asked.width.as_ref()),

@@ -131,12 +131,20 @@ mod tests {
         before: BTreeMap<VmId, CpuSet>,
         /// What their threads keep to by themselves.
         masks: CpuSet,
+        /// How many pCPUs groups had that are sized, by the last step.
+        widths: BTreeMap<VmId, usize>,
     }
 
     impl Groups {
         fn new(names: &[&'static str]) -> Groups {
             let sets = names.iter().map(|name| (*name, CpuSet::first(PCPUS))).collect();
-            Groups { at: 0, sets, before: BTreeMap::new(), masks: CpuSet::first(PCPUS) }
+            Groups {
+                at: 0,
+                sets,
+                before: BTreeMap::new(),
+                masks: CpuSet::first(PCPUS),
+                widths: BTreeMap::new(),
+            }
         }
 
         fn look(&self) -> Snapshot {
@@ -187,6 +195,7 @@ mod tests {
                 };
                 let outcomes: Vec<Outcome> = step.plan.actions.iter().map(&mut obey).collect();
                 controller.told(&outcomes);
+                self.widths = step.widths;
                 done += outcomes.len();
                 self.at += 1_000_000_000;
             }
@@ -265,6 +274,7 @@ mod tests {
         groups.before.insert(VmId("a".into()), CpuSet::first(PCPUS));
         groups.run(&mut sized(&["a"]), 8);
         assert_eq!(groups.sets["a"].len(), 8);
+        assert_eq!(groups.widths, BTreeMap::from([(VmId("a".into()), PCPUS as usize)]), "what it had");
     }
 
     /// Two policies ask what growing would bring: more, by the division of a host with the larger set.

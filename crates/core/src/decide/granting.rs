@@ -77,10 +77,14 @@ impl Controller {
             let starves = known.short.look(less, vm, seen.at, seen.over) || grant.starves;
             let (id, pcpus) = (request.id.clone(), grant.pcpus);
             step.given.push(Given { vm: id, wants: request.wanted(), pcpus, starves });
-            if known.begins_to_starve(starves) {
+            if !starves {
+                known.starved.1 = None;
+            } else if known.starved.1.is_none() {
                 let wants = request.wanted().max(whole(wants));
-                step.notes.push(known.starving(&vm.seen.name, wants, granted) + remedy);
+                known.starved.0 += 1;
+                known.starved.1 = Some(known.starving(&vm.seen.name, wants, granted) + remedy);
             }
+            step.notes.extend(known.starved.1.clone());
         }
         Some(grants)
     }
@@ -159,12 +163,6 @@ impl Controller {
 }
 
 impl Known {
-    fn begins_to_starve(&mut self, starves: bool) -> bool {
-        let begins = starves && !self.starved.1;
-        self.starved = (self.starved.0 + u32::from(begins), starves);
-        begins
-    }
-
     fn starving(&self, name: &str, wants: u32, granted: f64) -> String {
         let uses = self.short.uses().map_or(String::new(), |uses| format!(" and uses {}", Cpus(uses)));
         let again = match self.starved.0 {

@@ -127,6 +127,12 @@ pub enum Why {
         /// pCPUs.
         granted: u32,
     },
+    /// Nobody decides how many vCPUs it has any more.
+    #[error("nobody decides its number of vCPUs any more: as before, within its rule")]
+    Unsized,
+    /// It did not answer when its vCPUs were to be changed.
+    #[error("it did not answer before, and is asked whether it does now")]
+    AskedAgain,
     /// Its weight is to give it what it was granted.
     #[error(
         "{part} pCPUs are its part by what was granted and guaranteed, and more vCPUs stay than there are pCPUs"

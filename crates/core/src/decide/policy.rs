@@ -110,7 +110,7 @@ pub enum Arbiter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sizer {
-    /// As many as it has.
+    /// As many as it had.
     None,
     /// `VCPU-Bal`: its share of the pCPUs.
     VcpuBal,

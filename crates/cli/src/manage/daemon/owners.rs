@@ -22,7 +22,6 @@ impl Daemon<'_> {
             // Notes of it are not true any more.
             let stale = |note: &str| note.starts_with(&format!("{vm}: ")) && note.contains(why.as_str());
             self.told.forget(stale);
-            self.notes.retain(|note| !stale(note));
             if !self.owned.contains_key(vm) && snapshot.vms.iter().any(|seen| seen.name == *vm) {
                 log(Level::Info, "left alone no more", &[("vm", vm.clone())]);
             }
@@ -41,23 +40,17 @@ mod tests {
     fn wishes_count_from_the_look_that_shows_them_and_notes_go_with_what_they_say() {
         let args = arguments();
         let mut daemon = looking(&args);
-        daemon.notes.clear();
         let web = VmState { name: "web".into(), ..VmState::default() };
         let mut look = |vm: VmState| {
             let snapshot = Snapshot { vms: vec![vm], ..Snapshot::default() };
             daemon.owners(&snapshot);
             let why = "its owner set hands-off in its metadata";
-            let noted = daemon.notes.len();
-            daemon.say(&[format!("web: keeps its vCPUs: {why}")]);
-            (
-                daemon.controller.policy().of("web").max,
-                daemon.owned.get("web").is_some_and(|w| w == why),
-                noted,
-            )
+            let new = daemon.told.is_new(&format!("web: keeps its vCPUs: {why}"), "");
+            (daemon.controller.policy().of("web").max, daemon.owned.get("web").is_some_and(|w| w == why), new)
         };
         let wishes = Some(Box::new(Rule { max: Some(2), ..Rule::default() }));
-        assert_eq!(look(VmState { wishes, ..web.clone() }), (Some(2), false, 0));
-        assert_eq!(look(VmState { hands_off: true, ..web.clone() }), (None, true, 1));
-        assert_eq!(look(web), (None, false, 0), "it is not true any more");
+        assert_eq!(look(VmState { wishes, ..web.clone() }), (Some(2), false, true));
+        assert_eq!(look(VmState { hands_off: true, ..web.clone() }), (None, true, false));
+        assert_eq!(look(web), (None, false, true), "it was not true any more");
     }
 }

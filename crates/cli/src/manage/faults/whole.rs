@@ -246,6 +246,54 @@ fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_els
     whole.configure(nothing);
     whole.step(None);
     assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
+    // Who is left with another limit gets back what that allows, not what it has now.
+    for (limit, vcpus) in [("max = 2", 2), ("max = 3", 3), ("min = 1", 4), ("max = 2", 2), ("max = 8", 4)] {
+        whole.configure(&format!("{nothing}[[policy.vm]]\nname = \"vm3\"\n{limit}\n"));
+        (0..5).for_each(|_| whole.step(None));
+        assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(vcpus)), "{limit}");
+    }
+}
+
+#[test]
+fn a_guest_that_hangs_is_arbitrated_as_one_that_keeps_its_vcpus_and_named_until_it_answers() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let policy = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n\
+                  arbitrate = \"priority\"\nweigh = \"grants\"\n[[policy.vm]]\nname = \"vm0\"\npriority = 5\n\
+                  [[policy.vm]]\nname = \"vm1\"\nexclude = true\n[[policy.vm]]\nname = \"vm2\"\nexclude = true\n";
+    let mut whole = ruled(&args, dir.path(), policy);
+    whole.machine.0.borrow_mut().hung.insert(3);
+    whole.start(None);
+    let failure = format!("{} online vCPUs: no answer", whole.machine.0.borrow().id(3).0);
+    let mut steps = |whole: &mut Whole<'_>, count: u32| {
+        (0..count).for_each(|_| whole.step(None));
+        let daemon = whole.daemon.as_ref().unwrap();
+        let seen = daemon.shown().vms.into_iter().find(|vm| vm.name == "vm3").unwrap();
+        (seen.not_sized, daemon.said_failure(&failure))
+    };
+    assert_eq!(steps(&mut whole, 40), (Some("no answer".into()), true));
+    assert!(whole.machine.0.borrow().writes.contains_key(&LeverKind::Weight), "weights see to it");
+    whole.machine.0.borrow_mut().heal();
+    assert_eq!(steps(&mut whole, 300), (None, false), "if it fails again, that is said again");
+    let of = |vm: u32| whole.machine.0.borrow_mut().truth(vm, Lever::Online);
+    assert_ne!(of(3), Value::Vcpus(CpuSet::first(4)));
+}
+
+#[test]
+fn notes_of_the_status_are_of_what_is_so_now() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let policy = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\nsize = \"none\"\n[[policy.vm]]\nname = \"vm3\"\nmax = 4\n";
+    let mut whole = ruled(&args, dir.path(), policy);
+    whole.machine.0.borrow_mut().holding.insert(3);
+    whole.start(None);
+    let notes = |whole: &mut Whole<'_>| {
+        (0..5).for_each(|_| whole.step(None));
+        whole.daemon.as_ref().unwrap().shown().notes
+    };
+    assert_eq!(notes(&mut whole), ["policy: vm[0] \"vm3\": no VM has such a name now"]);
+    whole.machine.0.borrow_mut().holding.clear();
+    assert_eq!(notes(&mut whole), Vec::<String>::new());
 }
 
 #[test]

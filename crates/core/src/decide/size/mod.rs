@@ -33,6 +33,8 @@ pub struct Subject<'a> {
     pub over: Duration,
     /// vCPUs it has online.
     pub online: u32,
+    /// vCPUs it had online before anybody sized it.
+    pub had: u32,
     /// vCPUs it may have at least and at most.
     pub least: u32,
     /// See above.

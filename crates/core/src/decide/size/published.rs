@@ -4,13 +4,15 @@ use super::{Choice, Races, Size, Subject, whole};
 use crate::Cpus;
 use crate::decide::Why;
 
-/// As many as it has, within its rule, or as arbitration gives it (XenMVM: what is asked for and granted is the size).
+/// As many as it had before it was sized, within its rule, or as arbitration gives it (XenMVM: what is asked for and granted is the size).
 #[derive(Debug)]
 pub struct AsGranted;
 
 impl Size for AsGranted {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
-        let Some(granted) = subject.granted else { return keep(subject) };
+        let Some(granted) = subject.granted else {
+            return subject.bounded(subject.had, Why::Unsized);
+        };
         Choice { count: subject.clamp(granted), why: Why::Granted { granted }, next: None }
     }
 }
