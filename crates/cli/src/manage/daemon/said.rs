@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn what_begins_so_may_be_said_again_and_nothing_else() {
         let mut said = Said::default();
-        let mut new =
+        let new =
             |said: &mut Said| ["a: x", "b: ", "b: x", "b: y", "b:", "c: x"].map(|of| said.is_new(of, ""));
         assert_eq!(new(&mut said), [true; 6]);
         said.forget_of("b: ");

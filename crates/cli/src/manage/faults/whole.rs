@@ -265,7 +265,7 @@ fn a_guest_that_hangs_is_arbitrated_as_one_that_keeps_its_vcpus_and_named_until_
     whole.machine.0.borrow_mut().hung.insert(3);
     whole.start(None);
     let failure = format!("{} online vCPUs: no answer", whole.machine.0.borrow().id(3).0);
-    let mut steps = |whole: &mut Whole<'_>, count: u32| {
+    let steps = |whole: &mut Whole<'_>, count: u32| {
         (0..count).for_each(|_| whole.step(None));
         let daemon = whole.daemon.as_ref().unwrap();
         let seen = daemon.shown().vms.into_iter().find(|vm| vm.name == "vm3").unwrap();
