@@ -8,6 +8,8 @@
 //! A VM keeps a vCPU, and one without agent keeps all, whatever it was granted: then the host's weights divide the
 //! pCPUs, and they know no priorities. Here each gets what it is guaranteed, and of the rest a part in proportion to
 //! what it was granted beyond. Among siblings the sum of weights stays, so whoever takes no part in it is not concerned.
+//!
+//! A VM weighs less, or all weigh again what they did, only once that was so for the dwell; more, as soon as others leave it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -50,6 +52,8 @@ pub struct Weighing {
     /// What those weighed whose weight is ours, as the journal has it.
     before: BTreeMap<VmId, Weight>,
     changed: Option<Time>,
+    /// Since when nobody is short, or numbers of vCPUs see to it.
+    enough: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,16 +63,39 @@ struct Known {
     wrote: Option<f64>,
     not_before: Time,
     refused: bool,
+    /// What it is to weigh times as how many it counts, by what was decided; `None`: what it does.
+    held: Option<f64>,
+    /// Since when it was to be less, and the most that it was to be since then.
+    less: Option<(Time, f64)>,
 }
 
-/// One of those whose weights are compared.
+/// One of those whose weights are compared. Weights are times as how many it counts.
 struct Sibling<'a> {
     id: &'a VmId,
     base: f64,
-    /// pCPUs.
+    held: f64,
+    /// pCPUs, and those of them that it is guaranteed.
     part: f64,
+    sure: f64,
+    priority: i32,
     /// As how many it counts.
     times: f64,
+}
+
+/// What a VM that pCPUs were granted to is to get of them.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    granted: Granted,
+    /// pCPUs, and those of them that it is guaranteed.
+    all: f64,
+    sure: f64,
+}
+
+/// What a VM is to weigh, and the pCPUs for which that stands.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    weight: f64,
+    part: f64,
 }
 
 impl Weighing {
@@ -83,19 +110,30 @@ impl Weighing {
     ) -> Vec<Action> {
         let ours = !self.before.is_empty() || self.vms.values().any(|known| known.wrote.is_some());
         if granted.is_empty() && !ours {
-            self.vms.clear();
+            (self.vms, self.enough) = (BTreeMap::new(), None);
             return Vec::new();
         }
         self.settle(seen);
+        let mut targets = BTreeMap::new();
+        if contended(seen, granted, usable, policy) {
+            self.enough = None;
+            targets = self.targets(seen, &parts(seen, granted, usable.len()), policy);
+        } else {
+            let since = *self.enough.get_or_insert(seen.at);
+            let back = granted.is_empty() || seen.at.since(since) >= policy.dwell();
+            for known in self.vms.values_mut() {
+                (known.held, known.less) = (known.held.filter(|_| !back), None);
+            }
+            if !back {
+                return Vec::new();
+            }
+        }
         if self.changed.is_some_and(|at| seen.at.since(at) < Duration::from_millis(policy.lever_ms)) {
             return Vec::new();
         }
-        let contended = contended(seen, granted, usable, policy);
-        let parts = if contended { parts(seen, granted, usable.len()) } else { BTreeMap::new() };
-        let targets = self.targets(seen, &parts);
         let due = |vm: &VmState| {
             let (known, now) = (self.vms.get(&vm.id)?, vm.weight?.0);
-            let target = targets.get(&vm.id).copied().unwrap_or(known.base);
+            let target = targets.get(&vm.id).map_or(known.base, |target| target.weight);
             let back = same(target, known.base) && !same(now, target);
             let far = (target - now).abs() > policy.deadband * now;
             let free = known.usable(vm, seen.at) && (known.wrote.is_some() || targets.contains_key(&vm.id));
@@ -107,10 +145,9 @@ impl Weighing {
             lever: Lever::Weight,
             from: Some(Value::Weight(Weight(now))),
             to: Value::Weight(Weight(to)),
-            why: match parts.get(&vm.id) {
-                Some((_, part)) if targets.contains_key(&vm.id) => Why::Weighed { part: crate::Cpus(*part) },
-                _ => Why::Unweighed,
-            },
+            why: targets
+                .get(&vm.id)
+                .map_or(Why::Unweighed, |target| Why::Weighed { part: crate::Cpus(target.part) }),
         };
         seen.vms.iter().filter_map(|vm| Some(action(&vm.seen, due(&vm.seen)?))).collect()
     }
@@ -128,6 +165,9 @@ impl Weighing {
             return;
         }
         self.changed = Some(at);
+        if outcome.result.is_err() {
+            known.held = None;
+        }
         match &outcome.result {
             Ok(Value::Weight(Weight(weight))) => known.wrote = Some(*weight),
             Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
@@ -152,19 +192,27 @@ impl Weighing {
                 wrote: before.map(|_| now),
                 not_before: Time(0),
                 refused: false,
+                held: None,
+                less: None,
             });
             // One that is as it was may only be late to show what was written.
-            if known.wrote.is_none_or(|wrote| !same(wrote, now) && !same(known.base, now)) {
-                (known.base, known.wrote) = (now, None);
+            if !same(known.base, now) && known.wrote.is_none_or(|wrote| !same(wrote, now)) {
+                *known = Known { base: now, wrote: None, held: None, less: None, ..*known };
             }
         }
     }
 
     /// What VMs are to weigh, of those whose weight can be changed and who have siblings to share with.
-    fn targets(&self, seen: &HostEstimate, parts: &BTreeMap<VmId, (Granted, f64)>) -> BTreeMap<VmId, f64> {
+    fn targets(
+        &mut self,
+        seen: &HostEstimate,
+        parts: &BTreeMap<VmId, Part>,
+        policy: &Policy,
+    ) -> BTreeMap<VmId, Target> {
         let mut siblings: BTreeMap<Option<&str>, Vec<Sibling<'_>>> = BTreeMap::new();
-        for (id, (granted, part)) in parts {
+        for (id, Part { granted, all, sure }) in parts {
             let vm = &seen.vms[granted.number].seen;
+            let Some(Weight(now)) = vm.weight else { continue };
             let Some(known) = self.vms.get(id).filter(|known| known.usable(vm, seen.at)) else { continue };
             // Under Xen's credit scheduler a VM weighs its weight times its vCPUs.
             let times = match seen.host.rule {
@@ -174,21 +222,59 @@ impl Weighing {
             };
             siblings.entry(vm.parent.as_deref()).or_default().push(Sibling {
                 id,
-                base: known.base,
-                part: *part,
+                base: known.base * times,
+                held: known.held.unwrap_or(now * times),
+                part: *all,
+                sure: *sure,
+                priority: granted.priority,
                 times,
             });
         }
         let mut targets = BTreeMap::new();
-        for vms in siblings.into_values().filter(|vms| vms.len() > 1) {
-            let weight: f64 = vms.iter().map(|vm| vm.base * vm.times).sum();
+        for mut vms in siblings.into_values().filter(|vms| vms.len() > 1) {
+            let weight: f64 = vms.iter().map(|vm| vm.base).sum();
             let whole: f64 = vms.iter().map(|vm| vm.part).sum();
+            self.hold(&mut vms, weight / whole, seen.at, policy);
             for vm in vms {
-                let target = (weight * vm.part / whole / vm.times).round();
-                targets.insert(vm.id.clone(), target.clamp(LEAST, MOST.max(vm.base)));
+                let Some(known) = self.vms.get_mut(vm.id) else { continue };
+                known.held = Some(vm.held);
+                let target = (vm.held / vm.times).round().clamp(LEAST, MOST.max(known.base));
+                targets.insert(vm.id.clone(), Target { weight: target, part: vm.held * whole / weight });
             }
         }
         targets
+    }
+
+    /// From what siblings weigh to what they should, `each` for a pCPU: less after the dwell, or at once for one that is more important or has
+    /// less than it is guaranteed; more as far as others leave it.
+    fn hold(&mut self, vms: &mut [Sibling<'_>], each: f64, at: Time, policy: &Policy) {
+        let wanted = |vm: &Sibling<'_>| each * vm.part;
+        let lacks = |vm: &&Sibling<'_>| wanted(vm) > vm.held * (1.0 + policy.deadband);
+        let first = vms.iter().filter(lacks).map(|vm| vm.priority).max();
+        let held: f64 = vms.iter().map(|vm| vm.held).sum();
+        let whole: f64 = vms.iter().map(|vm| vm.part).sum();
+        let claimed = vms.iter().filter(lacks).any(|vm| vm.held / held * whole < vm.sure);
+        for vm in vms.iter_mut() {
+            let Some(known) = self.vms.get_mut(vm.id) else { continue };
+            let wanted = wanted(vm);
+            if claimed || first.is_some_and(|first| first > vm.priority) {
+                (vm.held, known.less) = (vm.held.min(wanted), None);
+            } else if wanted < vm.held * (1.0 - policy.deadband) {
+                let (since, most) = known.less.map_or((at, wanted), |(at, most)| (at, most.max(wanted)));
+                let due = at.since(since) >= policy.dwell();
+                known.less = (!due).then_some((since, most));
+                vm.held = if due { most } else { vm.held };
+            } else {
+                known.less = None;
+            }
+        }
+        let more = |vm: &Sibling<'_>| (wanted(vm) - vm.held).max(0.0);
+        let left: f64 = vms.iter().map(|vm| vm.base - vm.held).sum();
+        let all: f64 = vms.iter().map(more).sum();
+        let fits = if all > left.max(0.0) { left.max(0.0) / all } else { 1.0 };
+        for vm in vms {
+            vm.held += fits * more(vm);
+        }
     }
 }
 
@@ -218,7 +304,7 @@ fn contended(seen: &HostEstimate, granted: &[Granted], usable: &CpuSet, policy: 
 }
 
 /// What each VM's part is, in pCPUs.
-fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, (Granted, f64)> {
+fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, Part> {
     let beyond = |granted: &Granted| (f64::from(granted.pcpus) - granted.guaranteed).max(0.0);
     let sure = guarantees(granted, count(pcpus));
     let guaranteed: f64 = sure.iter().sum();
@@ -226,8 +312,9 @@ fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmI
     let left = (count(pcpus) - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
     let id = |granted: &Granted| seen.vms[granted.number].seen.id.clone();
-    let part = |granted: &Granted, sure: f64| sure + factor * beyond(granted);
-    granted.iter().zip(sure).map(|(granted, sure)| (id(granted), (*granted, part(granted, sure)))).collect()
+    let part =
+        |granted: &Granted, sure: f64| Part { granted: *granted, all: sure + factor * beyond(granted), sure };
+    granted.iter().zip(sure).map(|(granted, sure)| (id(granted), part(granted, sure))).collect()
 }
 
 /// What is guaranteed to each, as far as it fits: the more important first, equally important ones in proportion. Nobody gets nothing.

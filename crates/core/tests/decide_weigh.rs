@@ -1,0 +1,105 @@
+//! When weights follow what was granted, and when they wait, on hosts made of numbers.
+
+mod decide_support;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher};
+use corefit_core::machine::{Fixed, LeverKind};
+
+use decide_support::{ByCount, Toy, ToyVm, vm};
+
+thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
+
+/// Seconds.
+const DWELL: usize = 10;
+
+/// As busy as it can be, or not at all.
+fn now_and_then(n: u32) -> f64 {
+    if BUSY.get() { f64::from(n) } else { 0.0 }
+}
+
+/// Its vCPUs stay, so weights divide.
+fn keeps(name: &str, used: ByCount) -> ToyVm {
+    let mut one = vm(name, 8, None, used);
+    one.state.fixed = vec![Fixed { lever: LeverKind::Online, reason: "no agent answers".into() }];
+    one
+}
+
+/// Three VMs on six pCPUs, of which `b` works now and then.
+fn three(arbitrate: Arbiter, rules: Vec<Rule>) -> (Toy, Controller) {
+    let policy = Policy {
+        size: Sizer::None,
+        demand: Forecast::Pid,
+        arbitrate,
+        weigh: Weigher::Grants,
+        dwell_ms: 10_000,
+        vm: rules,
+        ..Policy::default()
+    };
+    let vms = vec![keeps("a", f64::from), keeps("b", now_and_then), keeps("c", f64::from)];
+    (Toy::new(6, vms), Controller::new(policy))
+}
+
+/// Weights after each of so many seconds.
+fn weights(
+    toy: &mut Toy,
+    controller: &mut Controller,
+    busy: impl Fn(u64) -> bool,
+    seconds: u64,
+) -> Vec<Vec<f64>> {
+    let mut all = Vec::new();
+    for second in 0..seconds {
+        BUSY.set(busy(second));
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.obey(controller, &step);
+        toy.pass(Duration::from_secs(1));
+        all.push(toy.weights());
+    }
+    all
+}
+
+fn changes(all: &[Vec<f64>]) -> usize {
+    all.windows(2).filter(|pair| pair[0] != pair[1]).count()
+}
+
+#[test]
+fn who_wants_less_now_and_then_keeps_its_weight_and_who_does_for_the_dwell_loses_it() {
+    let (mut toy, mut controller) = three(Arbiter::MaxMin, vec![]);
+    let all = weights(&mut toy, &mut controller, |second| second % 16 < 8, 160);
+    assert!(changes(&all) <= 2, "{all:?}");
+    assert!(weights(&mut toy, &mut controller, |_| true, 30).last().unwrap().iter().all(|w| *w == 1024.0));
+    let all = weights(&mut toy, &mut controller, |_| false, 40);
+    let fell = all.iter().position(|weights| weights[1] < 1000.0).unwrap();
+    assert!((DWELL..DWELL + 15).contains(&fell), "{fell}: {all:?}");
+    assert_eq!(all.last().unwrap(), &[1280.0, 512.0, 1280.0], "2.5, 1 and 2.5 pCPUs");
+}
+
+#[test]
+fn all_weigh_what_they_did_once_nobody_is_short_for_the_dwell() {
+    let (mut toy, mut controller) = three(Arbiter::MaxMin, vec![]);
+    weights(&mut toy, &mut controller, |_| false, 60);
+    for vm in [0, 2] {
+        toy.vms[vm].used = |_| 0.1;
+    }
+    let all = weights(&mut toy, &mut controller, |_| false, 60);
+    let back = all.iter().position(|weights| *weights == [1024.0; 3]).unwrap();
+    assert!(all[..back].iter().all(|weights| *weights == [1280.0, 512.0, 1280.0]), "{all:?}");
+    assert!(back >= DWELL, "{back}");
+}
+
+#[test]
+fn a_more_important_one_has_its_weight_at_once_and_loses_it_after_the_dwell() {
+    let rule = Rule { name: "b".into(), priority: Some(1), ..Rule::default() };
+    let (mut toy, mut controller) = three(Arbiter::Priority, vec![rule]);
+    weights(&mut toy, &mut controller, |_| false, 60);
+    let low = toy.weights()[1];
+    let all = weights(&mut toy, &mut controller, |_| true, 20);
+    let high = all.iter().position(|weights| weights[1] > 2.0 * low).unwrap();
+    assert!(high < 8, "its demand is forecast, but nobody waits for the dwell: {all:?}");
+    let all = weights(&mut toy, &mut controller, |_| false, 60);
+    let fell = all.windows(2).position(|pair| pair[1][1] < pair[0][1]).unwrap();
+    assert!(fell + 1 >= DWELL, "{fell}: {all:?}");
+    assert_eq!(all.last().unwrap()[1], low);
+}
