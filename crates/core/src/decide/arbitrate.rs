@@ -1,15 +1,17 @@
-//! Who gets pCPUs when there are not enough: XenMVM's resource manager (papers.md P5.4), and max-min.
+//! Who gets pCPUs when there are not enough: XenMVM's resource manager (papers.md P5.4), and max-min
+//! (`max_min.rs`).
 //!
 //! Requests are whole pCPUs of those that a VM may use. What is guaranteed is there at once for who wants it, and others may
 //! have it as long as he does not. In the queue a VM that gets less than it asked for backs off: it
 //! asks again when somebody gave pCPUs back, when somebody's terms (priority, least, most) are others, or after a time that
-//! doubles with each refusal. Max-min divides anew at each look.
+//! doubles with each refusal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::policy::Arbiter;
+use super::max_min::MaxMin;
+use super::policy::{Arbiter, Policy};
 use super::room::Room;
 use crate::Time;
 use crate::machine::VmId;
@@ -44,7 +46,7 @@ impl Request {
     }
 
     /// What it gets of these in any case.
-    fn sure(&self) -> u32 {
+    pub(super) fn sure(&self) -> u32 {
         self.least.min(self.wanted())
     }
 }
@@ -66,14 +68,14 @@ pub trait Arbitrate: Debug {
     fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant>;
 }
 
-/// One by its name; `None` if nobody is to arbitrate.
+/// That of a policy; `None` if nobody is to arbitrate.
 #[must_use]
-pub fn arbiter(name: Arbiter) -> Option<Box<dyn Arbitrate + Send>> {
-    match name {
+pub fn arbiter(policy: &Policy) -> Option<Box<dyn Arbitrate + Send>> {
+    match policy.arbitrate {
         Arbiter::None => None,
         Arbiter::Fcfs => Some(Box::new(Queue::new(false))),
         Arbiter::Priority => Some(Box::new(Queue::new(true))),
-        Arbiter::MaxMin => Some(Box::new(MaxMin::default())),
+        Arbiter::MaxMin => Some(Box::new(MaxMin::new(policy.dwell()))),
     }
 }
 
@@ -100,14 +102,14 @@ struct Held {
 
 /// How one that has less than it asks for fares.
 #[derive(Clone, Copy, Debug, Default)]
-struct Short {
+pub(super) struct Short {
     since: Option<Time>,
     refusals: u32,
     quiet_until: Time,
 }
 
 impl Short {
-    fn refused(&mut self, at: Time) {
+    pub(super) fn refused(&mut self, at: Time) {
         self.since.get_or_insert(at);
         if at >= self.quiet_until {
             let wait = BACK_OFF.saturating_mul(1 << self.refusals.min(16)).min(LONGEST);
@@ -116,7 +118,7 @@ impl Short {
         }
     }
 
-    fn starves(&self, at: Time) -> bool {
+    pub(super) fn starves(&self, at: Time) -> bool {
         self.since.is_some_and(|since| at.since(since) >= STARVES)
     }
 }
@@ -248,72 +250,32 @@ impl Arbitrate for Queue {
     }
 }
 
-/// Max-min by demand: nobody gets more while somebody who has less wants more.
-#[derive(Debug, Default)]
-pub struct MaxMin {
-    /// How each fares, and what it was given last.
-    known: BTreeMap<VmId, (Short, u32)>,
-}
-
-impl Arbitrate for MaxMin {
-    fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant> {
-        let mut given: Vec<u32> = requests.iter().map(Request::sure).collect();
-        for (i, sure) in given.iter().enumerate() {
-            room.take(i, *sure);
-        }
-        let mut open: BTreeSet<(u32, usize)> =
-            (0..requests.len()).filter(|&i| given[i] < requests[i].wanted()).map(|i| (given[i], i)).collect();
-        // Who finds no room will not find any later.
-        while let Some((has, poorest)) = open.pop_first() {
-            if room.take(poorest, 1) == 1 {
-                given[poorest] += 1;
-                if given[poorest] < requests[poorest].wanted() {
-                    open.insert((has + 1, poorest));
-                }
-            }
-        }
-        self.known.retain(|id, _| requests.iter().any(|request| request.id == *id));
-        let before: Vec<Option<u32>> =
-            requests.iter().map(|request| self.known.get(&request.id).map(|known| known.1)).collect();
-        // Others give at once what is guaranteed to who wants it now.
-        let claimed = (0..requests.len())
-            .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));
-        let grant = |(i, request): (usize, &Request)| {
-            let (short, last) = self.known.entry(request.id.clone()).or_default();
-            *last = given[i];
-            if given[i] < request.wanted() {
-                short.refused(at);
-            } else {
-                *short = Short::default();
-            }
-            let taken = given[i] < request.wanted() && before[i].is_some_and(|before| before > given[i]);
-            Grant { pcpus: given[i], starves: short.starves(at), preempted: claimed && taken }
-        };
-        requests.iter().enumerate().map(grant).collect()
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::CpuSet;
 
     /// Of so many pCPUs that all may use.
-    fn grant(arbiter: &mut dyn Arbitrate, requests: &[Request], pcpus: u32, at: Time) -> Vec<Grant> {
+    pub(in super::super) fn grant(
+        arbiter: &mut dyn Arbitrate,
+        requests: &[Request],
+        pcpus: u32,
+        at: Time,
+    ) -> Vec<Grant> {
         let all = CpuSet::first(pcpus);
         let mut room = Room::new(requests.iter().map(|_| &all), &all, &[]);
         arbiter.grant(requests, &mut room, at)
     }
 
-    fn ask(id: &str, wants: u32, priority: i32) -> Request {
+    pub(in super::super) fn ask(id: &str, wants: u32, priority: i32) -> Request {
         Request { id: VmId(id.into()), wants, least: 1, most: 8, priority }
     }
 
-    fn at(s: u64) -> Time {
+    pub(in super::super) fn at(s: u64) -> Time {
         Time(s * 1_000_000_000)
     }
 
-    fn pcpus(grants: &[Grant]) -> Vec<u32> {
+    pub(in super::super) fn pcpus(grants: &[Grant]) -> Vec<u32> {
         grants.iter().map(|grant| grant.pcpus).collect()
     }
 
@@ -384,15 +346,6 @@ mod tests {
         assert_eq!(queue.held[&VmId("b".into())].short.quiet_until, at(42), "it was refused anew");
     }
 
-    #[test]
-    fn max_min_levels() {
-        let mut even = MaxMin::default();
-        assert_eq!(
-            pcpus(&grant(&mut even, &[ask("a", 8, 0), ask("b", 2, 0), ask("c", 8, 0)], 9, at(0))),
-            [4, 2, 3]
-        );
-    }
-
     /// Any sequence of requests: never more than there is, never below a guarantee that fits, never more than asked.
     #[test]
     fn whatever_is_asked_the_division_is_sound() {
@@ -402,8 +355,11 @@ mod tests {
             u32::try_from(seed >> 33).unwrap() % n
         };
         for _ in 0..200 {
-            let mut all: Vec<Box<dyn Arbitrate>> =
-                vec![Box::new(Queue::new(false)), Box::new(Queue::new(true)), Box::new(MaxMin::default())];
+            let mut all: Vec<Box<dyn Arbitrate>> = vec![
+                Box::new(Queue::new(false)),
+                Box::new(Queue::new(true)),
+                Box::new(MaxMin::new(Duration::from_secs(3))),
+            ];
             for step in 0..20 {
                 let count = 1 + random(5);
                 let requests: Vec<Request> = (0..count)

@@ -18,7 +18,9 @@ use super::shape::{Shaping, Slicing};
 use super::short::Short;
 use super::size::{Choice, Races, Size, Subject, sizer};
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Outcome, Plan, Policy, Sizer, Why, counted, hypothesis, stays, vain};
+use super::{
+    AFTER_FAILURE, Action, Arbiter, Outcome, Plan, Policy, Sizer, Why, counted, hypothesis, stays, vain,
+};
 use crate::entitle::HostError;
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
@@ -117,7 +119,7 @@ impl Controller {
     #[must_use]
     pub fn new(policy: Policy) -> Controller {
         Controller {
-            arbiter: arbiter(policy.arbitrate),
+            arbiter: arbiter(&policy),
             races: Races::default(),
             weighing: Weighing::default(),
             lightening: Lightening::default(),
@@ -137,8 +139,10 @@ impl Controller {
     /// Another policy from now on; what was learned is kept, but for what another stage, or one with other times, learned. Who refused is
     /// asked again.
     pub fn reconfigure(&mut self, policy: Policy) {
-        if policy.arbitrate != self.policy.arbitrate {
-            self.arbiter = arbiter(policy.arbitrate);
+        // How long a turn of max-min takes depends on the dwell.
+        let turns = policy.arbitrate == Arbiter::MaxMin && policy.dwell_ms != self.policy.dwell_ms;
+        if policy.arbitrate != self.policy.arbitrate || turns {
+            self.arbiter = arbiter(&policy);
         }
         if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) {
             self.known.values_mut().for_each(|known| {

@@ -16,6 +16,7 @@ pub mod demand;
 mod granting;
 mod hypothesis;
 pub mod lighten;
+pub mod max_min;
 mod moved;
 mod part;
 pub mod place;
