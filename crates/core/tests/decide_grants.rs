@@ -182,7 +182,7 @@ fn a_steady_load_has_a_steady_size() {
     fn three(n: u32) -> f64 {
         f64::from(n.min(3))
     }
-    let mut toy = Toy::new(12, vec![vm("a", 8, None, three)]);
+    let mut toy = Toy::new(12, vec![vm("a", 8, None, three), vm("b", 12, None, f64::from)]);
     let policy = Policy { arbitrate: Arbiter::Fcfs, size: Sizer::None, ..Policy::default() };
     let mut controller = Controller::new(policy);
     toy.rule(&mut controller, 60);
@@ -299,16 +299,46 @@ fn who_idled_has_all_that_nobody_else_wants_at_once_when_it_is_busy_though_its_t
     }
 }
 
+/// Serial parts of its programs hide what its parallel ones use.
+#[test]
+fn who_runs_keeps_the_vcpus_that_it_has_until_somebody_else_wants_their_pcpus() {
+    fn half(n: u32) -> f64 {
+        0.6 * f64::from(n)
+    }
+    for sees in [true, false] {
+        // AISD takes what an idle one had at first one by one, and others wait for it.
+        for demand in FORECASTS.into_iter().filter(|demand| *demand != Forecast::Aisd) {
+            let mut toy = Toy::new(8, vec![vm("a", 8, None, half), vm("b", 8, None, |_| 0.0)]);
+            let policy =
+                Policy { size: Sizer::None, arbitrate: Arbiter::MaxMin, demand, ..Policy::default() };
+            let mut controller = Controller::new(policy);
+            let mut pass = |toy: &mut Toy| {
+                if sees {
+                    follows(toy, &mut controller, 60);
+                } else {
+                    toy.rule(&mut controller, 60);
+                }
+                (toy.online(0), toy.online(1))
+            };
+            assert_eq!(pass(&mut toy), (8, 1), "{demand:?}, seen into: {sees}");
+            toy.vms[1].used = f64::from;
+            let (a, b) = pass(&mut toy);
+            assert!(a <= 5 && a + b <= 8, "{a} and {b}: {demand:?}, seen into: {sees}");
+        }
+    }
+}
+
 /// What is left is there to show that more is wanted: one vCPU that idles.
 #[test]
 fn one_thread_has_a_second_vcpu_while_nobody_wants_the_pcpu_and_then_one() {
     let mut toy = Toy::new(8, vec![vm("a", 8, None, |_| 1.0), vm("b", 8, None, |_| 0.0)]);
+    toy.vms[0].state.vcpus[1..].iter_mut().for_each(|vcpu| vcpu.online = false);
     let policy = Policy { size: Sizer::None, arbitrate: Arbiter::MaxMin, ..Policy::default() };
     let mut controller = Controller::new(policy);
     follows(&mut toy, &mut controller, 60);
     assert_eq!((toy.online(0), follows(&mut toy, &mut controller, 600).0), (2, 0));
     toy.vms[0].used = f64::from;
-    follows(&mut toy, &mut controller, 3);
+    follows(&mut toy, &mut controller, 10);
     assert_eq!(toy.online(0), 8);
 }
 

@@ -32,8 +32,12 @@ pub(super) struct Asked {
     pub(super) seen: Option<Monitored>,
     /// pCPUs, as forecast.
     pub(super) wants: Option<f64>,
-    /// One pCPU more is good for it, if one is left.
-    pub(super) spare: bool,
+    /// vCPUs that it has, or had before it tried others.
+    pub(super) has: u32,
+    /// It uses a vCPU and more.
+    pub(super) runs: bool,
+    /// Its run queue is seen.
+    pub(super) seen_into: bool,
 }
 
 impl Asked {

@@ -90,6 +90,8 @@ pub(super) struct Known {
     pub(super) request: Option<(Request, CpuSet)>,
     /// The work that was counted by the last step.
     work: Option<Counted>,
+    /// vCPUs that it had when nothing was tried last.
+    has: u32,
     /// It was tried with other counts at the last look.
     trying: bool,
     changed: Option<Time>,
@@ -350,6 +352,7 @@ impl Controller {
                 cut: Cut::new(policy),
                 request: None,
                 work: None,
+                has: 0,
                 trying: false,
                 changed: None,
                 fewer: None,
@@ -416,6 +419,9 @@ impl Controller {
                     if arbitrated { cut.of(&monitored, wants, (count, most), seen.at) } else { wants };
                 known.wants = Some(wants);
             }
+            if !known.trying {
+                known.has = count;
+            }
             let wants = known.wants;
             let order = differing
                 .filter(|_| sizable)
@@ -433,7 +439,9 @@ impl Controller {
                 useful: 0,
                 seen: monitored,
                 wants,
-                spare: known.cut.runs,
+                has: known.has,
+                runs: known.cut.runs,
+                seen_into: monitored.is_some_and(|seen| seen.parallel.is_some()),
             };
             let own = one.may_use(policy, vm, &pcpus);
             one.useful = useful(vm, &own);

@@ -119,7 +119,7 @@ pub struct Cut {
     asks: bool,
     /// Where forecasts go by the mean, so does this.
     mean: Option<Mean>,
-    /// It runs, and shows what: one vCPU more than it asks for shows whether it wants that.
+    /// It uses a vCPU and more.
     pub runs: bool,
     /// Since when it has been asking without being busy with what it has.
     idles: Option<Time>,
@@ -138,7 +138,7 @@ impl Cut {
     pub fn of(&mut self, seen: &Monitored, wants: f64, (online, most): (u32, u32), at: Time) -> f64 {
         let utilisation = self.mean.as_mut().map_or(seen.utilisation, |mean| mean.of(seen.utilisation));
         let (has, busy) = (f64::from(online), utilisation >= BUSY);
-        self.runs = seen.parallel.is_some() && utilisation * has >= BUSY;
+        self.runs = utilisation * has >= BUSY;
         self.wanted = if self.wanted == 0.0 { has } else { self.wanted.min(f64::from(most)) };
         if busy {
             self.wanted = self.wanted.max(wants.min(f64::from(most)));
@@ -282,7 +282,8 @@ impl Predict for Ftds {
     }
 }
 
-/// Additive increase, subtractive decrease: one at a time.
+/// Additive increase, subtractive decrease: one at a time. Ours: at most one more than there are, however many threads wait, and one less only
+/// where the rest would not be busy with what is used now, which would ask for it again.
 #[derive(Debug, Default)]
 pub struct Aisd {
     wanted: Option<f64>,
@@ -290,10 +291,12 @@ pub struct Aisd {
 
 impl Predict for Aisd {
     fn wants(&mut self, seen: &Monitored, online: u32, _: Time) -> f64 {
-        let wanted = self.wanted.unwrap_or(f64::from(online));
+        let online = f64::from(online);
+        let (most, used) = (online + 1.0, seen.utilisation * online);
+        let wanted = self.wanted.unwrap_or(online).min(most);
         let next = match seen.utilisation {
-            high if high >= BUSY && asked(seen, high, f64::from(online)) > wanted => wanted + 1.0,
-            low if low < LOW => (wanted - 1.0).max(1.0),
+            high if high >= BUSY && asked(seen, high, online) > wanted => (wanted + 1.0).min(most),
+            low if low < LOW && used < BUSY * (wanted - 1.0) => wanted - 1.0,
             _ => wanted,
         };
         self.wanted = Some(next);
@@ -377,6 +380,23 @@ mod tests {
         let looks = [(1.0, 2), (1.0, 3), (0.7, 4), (0.1, 5), (0.1, 6)];
         let wanted: Vec<f64> = looks.iter().map(|&(u, n)| aisd.wants(&seen(u), n, at(0))).collect();
         assert_eq!(wanted, [3.0, 4.0, 4.0, 3.0, 2.0]);
+    }
+
+    #[test]
+    fn aisd_rests_at_a_steady_load_and_wants_one_more_than_there_are_at_most() {
+        let mut aisd = Aisd::default();
+        let mut online = 8;
+        let mut steady = |aisd: &mut Aisd| {
+            online = (0..20).fold(online, |n, _| {
+                if aisd.wants(&seen(1.1 / f64::from(n)), n, at(0)) < f64::from(n) { n - 1 } else { n }
+            });
+            online
+        };
+        assert_eq!((steady(&mut aisd), steady(&mut aisd)), (2, 2), "one would be full, and ask for two");
+        let many = Monitored { utilisation: 1.0, parallel: Some(16.0), exact: true };
+        let wanted = (0..30).map(|_| aisd.wants(&many, 4, at(0))).fold(0.0, f64::max);
+        assert_eq!(wanted, 5.0, "of 64 threads on four vCPUs");
+        assert_eq!((0..6).map(|_| aisd.wants(&seen(0.0), 4, at(0))).fold(9.0, f64::min), 1.0);
     }
 
     #[test]

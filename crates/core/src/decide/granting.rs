@@ -181,12 +181,19 @@ fn crowded(asked: &[Asked], grants: &[Grant], pcpus: usize) -> bool {
 }
 
 /// One more than they ask for to those who run, of what is left, and only as long as it is: a guest with no vCPU that idles cannot show
-/// that it wants more. Who cannot be seen into asks for that one himself.
+/// that it wants more. Who cannot be seen into asks for that one himself. Then to those who run what they have, for what nobody asks for is
+/// of use to nobody else: serial parts of a program hide what its parallel ones use.
 fn spare(asked: &[Asked], requests: &[Request], room: &mut Room, grants: &mut [Grant]) {
     for (number, grant) in grants.iter_mut().enumerate().take(requests.len().min(asked.len())) {
         let (asked, request) = (&asked[number], &requests[number]);
-        if asked.spare && grant.pcpus >= request.wanted() && grant.pcpus < request.most {
+        if asked.runs && asked.seen_into && grant.pcpus >= request.wanted() && grant.pcpus < request.most {
             grant.pcpus += room.take(number, 1);
+        }
+    }
+    for (number, (asked, grant)) in asked.iter().zip(grants).enumerate() {
+        let has = asked.has.min(requests[number].most);
+        if asked.runs && grant.pcpus < has && grant.pcpus >= requests[number].wanted() {
+            grant.pcpus += room.take(number, has - grant.pcpus);
         }
     }
 }
