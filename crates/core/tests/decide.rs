@@ -64,8 +64,8 @@ fn a_rules_limits_hold_where_nobody_sizes_or_arbitrates() {
         toy.obey(&mut controller, &step);
         toy.pass(step.next);
     }
-    let bounded = |wanted, least, most| Why::Bounded { wanted, least, most };
-    assert_eq!(why, [("b".into(), bounded(1, 3, 4)), ("a".into(), bounded(4, 1, 2))]);
+    let allowed = |least, most| Why::Allowed { least, most };
+    assert_eq!(why, [("b".into(), allowed(3, 4)), ("a".into(), allowed(1, 2))]);
     assert_eq!([0, 1, 2].map(|vm| toy.online(vm)), [2, 3, 4]);
     // As under any size policy.
     let mut toy = Toy::new(4, vec![lying_on("a", &[("0", 1), ("1", 1), ("2", 1), ("3", 1)])]);

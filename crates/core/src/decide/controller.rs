@@ -203,8 +203,7 @@ impl Controller {
         let (requests, usable) = self.requests(&asked, &seen);
         let grants = self.arbitrate(&asked, &requests, &usable, &seen, &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
-        let names: Vec<&str> = now.vms.iter().map(|vm| vm.name.as_str()).collect();
-        step.notes.extend(vain::notes(&self.policy, self.owners, &names));
+        step.notes.extend(vain::notes(&self.policy, self.owners, &now.vms));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());

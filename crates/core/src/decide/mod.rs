@@ -122,6 +122,14 @@ pub enum Why {
         /// See above.
         most: u32,
     },
+    /// Nobody says how many would be right for it, but it may not have as many as it has.
+    #[error("its rule allows {least} to {most}")]
+    Allowed {
+        /// vCPUs that it may have.
+        least: u32,
+        /// See above.
+        most: u32,
+    },
     /// It was given so many.
     #[error("{granted} pCPUs were granted to it")]
     Granted {
@@ -170,8 +178,8 @@ pub enum Why {
         /// vCPUs.
         count: u32,
     },
-    /// Most work was done with it.
-    #[error("it does most work with so many{}{}", over(*.over_share), waits(*.spins))]
+    /// Most work was done with it, or by all VMs that were tried together.
+    #[error("{}{}", over(*.over_share), waits(*.spins))]
     Fastest {
         /// pCPUs available meanwhile.
         available: Cpus,
@@ -258,6 +266,17 @@ fn waits(spins: Option<(u32, f64)>) -> String {
     })
 }
 
+/// One that does less so gave way to others that were tried with it.
 fn over(ratio: Option<f64>) -> String {
-    ratio.map_or(String::new(), |ratio| format!(", {ratio:.2} times that with its part by weight"))
+    match ratio {
+        None => "it does most work with so many".into(),
+        Some(ratio) if ratio < 0.98 => {
+            format!(
+                "the VMs that were tried together do most work so, and it {ratio:.2} times that with its part by weight"
+            )
+        }
+        Some(ratio) => {
+            format!("it does most work with so many, {ratio:.2} times that with its part by weight")
+        }
+    }
 }

@@ -2,9 +2,10 @@
 
 use super::policy::matches;
 use super::{Arbiter, Forecast, Placer, Policy, Rule, Shaper, Sizer, Weigher};
+use crate::machine::VmState;
 
 /// Each such key, as a note; names that no VM has are of those that are here now. The first rules are `owners`'.
-pub(super) fn notes(policy: &Policy, owners: usize, here: &[&str]) -> Vec<String> {
+pub(super) fn notes(policy: &Policy, owners: usize, here: &[VmState]) -> Vec<String> {
     let sizers = std::iter::once(Some(policy.size)).chain(policy.vm.iter().map(|rule| rule.size));
     let asks = policy.arbitrate != Arbiter::None;
     let forecasts = asks || sizers.flatten().any(|size| size == Sizer::Vscale);
@@ -27,14 +28,23 @@ pub(super) fn notes(policy: &Policy, owners: usize, here: &[&str]) -> Vec<String
             let place = place.clone();
             move |(key, when)| format!("{place}: {key} counts {when}")
         });
-        let absent = !here.iter().any(|name| matches(&rule.name, name));
-        of_rule.chain(absent.then(|| format!("{place}: no VM has such a name now")))
+        let absent = !here.iter().any(|vm| matches(&rule.name, &vm.name));
+        let absent = absent.then(|| format!("{place}: no VM has such a name now"));
+        of_rule.chain(absent).chain(beyond(rule, here).map(|what| format!("{place}: {what}")))
     });
     keys.chain(rules).collect()
 }
 
+/// Of a rule that wants more vCPUs than any of its VMs has.
+fn beyond(rule: &Rule, here: &[VmState]) -> Option<String> {
+    let own = here.iter().filter(|vm| vm.is_running_vm() && !vm.is_group() && matches(&rule.name, &vm.name));
+    let (vcpus, name) = own.map(|vm| (vm.vcpus.len(), &vm.name)).max_by_key(|(vcpus, _)| *vcpus)?;
+    let min = rule.min.filter(|min| *min as usize > vcpus && vcpus > 0)?;
+    Some(format!("min is {min}, and {name} has {vcpus} vCPUs: it keeps them all"))
+}
+
 fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
-    let shapes = |shape: Shaper| matches!(shape, Shaper::LongPeriod | Shaper::Corefit);
+    let shapes = |shape: Shaper| matches!(shape, Shaper::LongPeriod | Shaper::Corefit | Shaper::Slice);
     let shapes = rule.shape.map_or(shapes(policy.shape), shapes);
     let keys = [
         (
@@ -51,7 +61,7 @@ fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
         (
             rule.latency_ms.is_some() && !shapes,
             "latency_ms",
-            "only with shape \"long-period\" or \"corefit\"",
+            "only with shape \"long-period\", \"corefit\" or \"slice\"",
         ),
     ];
     keys.into_iter().filter(|key| key.0).map(|(_, key, when)| (key, when)).collect()
@@ -60,9 +70,12 @@ fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::VcpuState;
 
     fn of(text: &str) -> String {
-        notes(&toml::from_str(text).unwrap(), 0, &["b"]).join("\n")
+        let vcpus = vec![VcpuState { online: true, ..VcpuState::default() }; 8];
+        let b = VmState { name: "b".into(), vcpus, ..VmState::default() };
+        notes(&toml::from_str(text).unwrap(), 0, &[b]).join("\n")
     }
 
     #[test]
@@ -74,6 +87,27 @@ mod tests {
             assert!(all.contains(&format!("{key} counts only")), "{key}: {all}");
         }
         assert!(all.contains("vm[0] \"a*\": no VM has such a name now"), "{all}");
+    }
+
+    #[test]
+    fn a_minimum_beyond_what_a_vm_has_is_named_with_both() {
+        let min = |min: u32| of(&format!("[[vm]]\nname = \"*\"\nmin = {min}\n"));
+        assert_eq!(min(100), "policy: vm[0] \"*\": min is 100, and b has 8 vCPUs: it keeps them all");
+        assert_eq!(min(8), "");
+    }
+
+    #[test]
+    fn a_latency_counts_with_each_shape_that_goes_by_it() {
+        for (shape, counts) in [
+            ("long-period", true),
+            ("corefit", true),
+            ("slice", true),
+            ("burst", false),
+            ("proportional", false),
+        ] {
+            let said = of(&format!("shape = \"{shape}\"\n[[vm]]\nname = \"b\"\nlatency_ms = 50\n"));
+            assert_eq!(said.is_empty(), counts, "{shape}: {said}");
+        }
     }
 
     #[test]

@@ -50,5 +50,9 @@ impl Size for Vscale {
 
 /// Nothing is known: it keeps what it has, as far as it may.
 pub(super) fn keep(subject: &Subject<'_>) -> Choice {
-    subject.bounded(subject.online, Why::Unknown)
+    let choice = subject.bounded(subject.online, Why::Unknown);
+    match choice.why {
+        Why::Bounded { least, most, .. } => Choice { why: Why::Allowed { least, most }, ..choice },
+        _ => choice,
+    }
 }
