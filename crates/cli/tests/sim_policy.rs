@@ -202,6 +202,17 @@ fn plan_and_manage_go_by_a_scenarios_policy_unless_there_is_a_configuration() {
     let (whys, said) = plan(&["--config", "corefit.toml"]);
     assert!(whys.iter().all(|why| !why.starts_with("its weight")), "{whys:?}");
     assert_eq!(said, "corefit: the policy of corefit.toml counts, not the [policy] of sim:s.toml\n");
+    let lists = corefit(
+        &text.replace("\"vcpu-bal\"", "[\"none\", \"vcpu-bal\"]"),
+        &["plan", "--machine", "sim:s.toml"],
+    );
+    assert!(lists.status.success(), "{lists:?}");
+    assert_eq!(
+        String::from_utf8(lists.stderr).unwrap(),
+        "corefit: the [policy] of sim:s.toml has lists, which are no single policy: the first of each counts (policy.size = none)\n"
+    );
+    let latency = plan(&["--latency", "500ms"]);
+    assert_eq!(latency.1, "");
     let manage = |text: &str| {
         let output = corefit(text, &["manage", "--machine", "sim:s.toml", "--for", "5s"]);
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))

@@ -61,13 +61,19 @@ impl MachineArg {
         }
     }
 
-    /// Who decides about a simulated host by its scenario; `None`: nobody, or it is no such host.
+    /// Who decides about a simulated host by its scenario, and what of that is the first of a list; `None`: nobody, or it is no such
+    /// host.
     ///
     /// # Errors
     /// If its scenario cannot be read, or is none.
-    pub(crate) fn policy(&self) -> Result<Option<Policy>> {
-        let file = self.machine.strip_prefix("sim:").filter(|file| !file.is_empty());
-        file.map_or(Ok(None), |file| Ok(first_point(&path(file))?.policy))
+    pub(crate) fn policy(&self) -> Result<Option<(Policy, Vec<String>)>> {
+        let Some(file) = self.machine.strip_prefix("sim:").filter(|file| !file.is_empty()) else {
+            return Ok(None);
+        };
+        let (scenario, lists) = first_point(&path(file))?;
+        let lists = lists.iter().filter(|(key, _)| key.starts_with("policy."));
+        let lists = lists.map(|(key, value)| format!("{key} = {value}")).collect();
+        Ok(scenario.policy.map(|policy| (policy, lists)))
     }
 
     /// As if this name had been given.
@@ -262,21 +268,22 @@ pub(crate) fn instead(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// The first point of a scenario of `corefit sim`.
-fn first_point(file: &Path) -> Result<corefit_sim::Scenario> {
+/// The first point of a scenario of `corefit sim`, with the first value of each list.
+fn first_point(file: &Path) -> Result<(corefit_sim::Scenario, Vec<corefit_sim::Set>)> {
     let name = file.display().to_string();
     let text = text_of(file)?;
     let place = |error: corefit_sim::ScenarioError| match instead(&text, &name) {
         Some(instead) => anyhow!("{instead}"),
         None => anyhow!("{name}, {error}"),
     };
-    let first = corefit_sim::Scenario::points(&text, &[]).map_err(place)?;
-    corefit_sim::Scenario::parse(&text, first.first().map_or(&[], Vec::as_slice)).map_err(place)
+    let points = corefit_sim::Scenario::points(&text, &[]).map_err(place)?;
+    let first = points.into_iter().next().unwrap_or_default();
+    Ok((corefit_sim::Scenario::parse(&text, &first).map_err(place)?, first))
 }
 
 /// A simulated host.
 fn simulated(file: &Path) -> Result<Box<dyn Act>> {
-    let (name, scenario) = (file.display().to_string(), first_point(file)?);
+    let (name, (scenario, _)) = (file.display().to_string(), first_point(file)?);
     let sim = corefit_sim::Sim::new(&scenario.spec).map_err(|error| anyhow!("{name}: {error}"))?;
     Ok(Box::new(
         corefit_sim::SimMachine::new(sim, &name, scenario.agent).counting_caches(scenario.cache_counters),

@@ -84,7 +84,15 @@ impl Config {
     /// If there is no such scenario.
     pub(crate) fn or_scenario(self, file: Option<&Path>, machine: &MachineArg) -> Result<Config> {
         let Some(file) = file else {
-            return Ok(Config { policy: machine.policy()?.unwrap_or(self.policy), ..self });
+            let Some((policy, lists)) = machine.policy()? else { return Ok(self) };
+            if !lists.is_empty() {
+                tell!(
+                    "corefit: the [policy] of {} has lists, which are no single policy: the first of each counts ({})",
+                    machine.name(),
+                    lists.join(", ")
+                );
+            }
+            return Ok(Config { policy, ..self });
         };
         if matches!(machine.policy(), Ok(Some(_))) {
             tell!("corefit: the policy of {} counts, not the [policy] of {}", file.display(), machine.name());

@@ -136,6 +136,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     if sensitive {
         step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());
     }
+    if args.latency.is_some() {
+        // Its rule is none of the file's.
+        let own = format!("policy: vm[{}] \"*\": ", config.policy.vm.len());
+        step.notes
+            .iter_mut()
+            .for_each(|note| *note = note.replace(&(own.clone() + "latency_ms"), "--latency"));
+        step.notes.retain(|note| !note.starts_with(&own));
+    }
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
     let then = match found(args, arg.name(), &name, (&first, &now), &step.plan) {
         Ok(then) => then,
@@ -152,8 +160,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
 /// The policy of a configuration, with what the command line says instead. One look is all there is: what a daemon would wait for
 /// is not waited for.
 fn policy(args: &PlanArgs, given: &Policy) -> Policy {
+    // The last rule that says something counts; the numbers of the others are those of the file.
     let latency_ms = args.latency.map(|latency| u64::try_from(latency.as_millis()).unwrap_or(u64::MAX));
-    let vm = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
+    let latency = latency_ms.map(|_| Rule { name: "*".into(), latency_ms, ..Rule::default() });
+    let vm = given.vm.iter().map(|rule| Rule {
+        size: args.size.filter(|_| rule.size.is_some()).or(rule.size),
+        shape: args.shape.filter(|_| rule.shape.is_some()).or(rule.shape),
+        ..rule.clone()
+    });
     Policy {
         size: args.size.unwrap_or(given.size),
         arbitrate: args.arbitrate.unwrap_or(given.arbitrate),
@@ -161,7 +175,7 @@ fn policy(args: &PlanArgs, given: &Policy) -> Policy {
         weigh: args.weigh.unwrap_or(given.weigh),
         place: args.place.unwrap_or(given.place),
         shape: args.shape.unwrap_or(given.shape),
-        vm: vm.into_iter().chain(given.vm.clone()).collect(),
+        vm: vm.chain(latency).collect(),
         dwell_ms: 0,
         lever_ms: 0,
         ..given.clone()
@@ -270,9 +284,31 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
     use corefit_core::decide::Why;
     use corefit_core::machine::{Lever, Value, VmId};
     use corefit_core::{CpuSet, Cpus};
+
+    #[derive(clap::Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: PlanArgs,
+    }
+
+    #[test]
+    fn options_count_more_than_the_rules_of_a_file_whose_numbers_stay() {
+        let file: Policy = toml::from_str(
+            "[[vm]]\nname = \"a\"\nsize = \"none\"\nshape = \"none\"\nlatency_ms = 5\n[[vm]]\nname = \"/docker/*\"\nmin = 2\n",
+        )
+        .unwrap();
+        let with = |typed: &[&str]| policy(&Typed::parse_from([&["plan"], typed].concat()).args, &file);
+        let one = with(&["--size", "vcpu-bal", "--shape", "corefit", "--latency", "500ms"]);
+        let a = one.of("a");
+        assert_eq!((a.size, a.shape, a.latency_ms), (Some(Sizer::VcpuBal), Some(Shaper::Corefit), Some(500)));
+        assert_eq!((one.vm[0].name.as_str(), one.vm[1].min), ("a", Some(2)), "as in the file");
+        assert_eq!(one.vm[1].size, None, "a group of which nobody said so is not sized");
+        assert_eq!(with(&[]).vm, file.vm);
+    }
 
     fn step() -> Step {
         let action = Action {
