@@ -4,8 +4,8 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Policy, Rule, Sizer};
-use corefit_core::{CpuId, CpuSet, Quota, Weight};
+use corefit_core::decide::{Controller, Policy, Rule, Sizer, Why};
+use corefit_core::{CpuId, CpuSet, Cpus, Quota, Weight};
 
 use decide_support::{ByCount, Toy, four, of_four, vm, with};
 
@@ -58,6 +58,18 @@ fn the_reason_of_a_size_says_which_part_of_what_is_used_goes_into_waiting() {
         reasons.last().unwrap(),
         "it does most work with so many, 1.00 times that with its part by weight; 38 % of what it uses at 16 goes into waiting"
     );
+}
+
+/// Of VMs that are tried together all count.
+#[test]
+fn who_does_less_than_with_its_part_is_not_said_to_do_most() {
+    let said =
+        |ratio| Why::Fastest { available: Cpus(1.0), over_share: Some(ratio), spins: None }.to_string();
+    assert_eq!(
+        said(0.81),
+        "the VMs that were tried together do most work so; it does 0.81 times that with its part by weight"
+    );
+    assert!(said(1.3).starts_with("it does most work with so many, 1.30 times"));
 }
 
 /// Any landscape: in the end never worse than VCPU-Bal's count, near the best, and the search cost little.

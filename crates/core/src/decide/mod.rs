@@ -272,7 +272,7 @@ fn over(ratio: Option<f64>) -> String {
         None => "it does most work with so many".into(),
         Some(ratio) if ratio < 0.98 => {
             format!(
-                "the VMs that were tried together do most work so, and it {ratio:.2} times that with its part by weight"
+                "the VMs that were tried together do most work so; it does {ratio:.2} times that with its part by weight"
             )
         }
         Some(ratio) => {
