@@ -407,7 +407,8 @@ impl Corefit {
             seen.iter().filter_map(|(n, stat)| Some((*n, marked(stat)?))).collect();
         self.memory.learn(available, marks, count);
         let mark = marked(&stat).unwrap_or(mark(subject, 0.0, used));
-        let (bal, capped) = (race.is_at_bal(id), is_capped(subject));
+        // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
+        let (bal, capped) = (count == bal(subject, available), is_capped(subject));
         let left_all = capped && race.left_all();
         let enough = race.of_bal(id).map(|value| value * ENOUGH);
         let enough = enough.filter(|enough| capped && mark.value > *enough);

@@ -288,11 +288,6 @@ impl Race {
         member.proofs[bal].value().or_else(|| member.stats[bal].value())
     }
 
-    /// Whether a VM has VCPU-Bal's count now.
-    pub(super) fn is_at_bal(&self, id: &VmId) -> bool {
-        self.member(id).is_some_and(|member| member.counts[self.turn] == member.bal)
-    }
-
     /// Whether what it has now was best, and is only to be proven.
     pub(super) fn believes(&self) -> bool {
         let best = || self.stage == Stage::Proof && self.best() == Some(self.turn);
