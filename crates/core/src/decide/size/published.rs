@@ -11,7 +11,7 @@ pub struct AsGranted;
 impl Size for AsGranted {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let Some(granted) = subject.granted else {
-            return subject.bounded(subject.had, Why::Unsized);
+            return allowed(subject, subject.had, Why::Unsized);
         };
         Choice { count: subject.clamp(granted), why: Why::Granted { granted }, next: None }
     }
@@ -50,7 +50,12 @@ impl Size for Vscale {
 
 /// Nothing is known: it keeps what it has, as far as it may.
 pub(super) fn keep(subject: &Subject<'_>) -> Choice {
-    let choice = subject.bounded(subject.online, Why::Unknown);
+    allowed(subject, subject.online, Why::Unknown)
+}
+
+/// So many, which nobody judged to be right, as far as it may.
+fn allowed(subject: &Subject<'_>, count: u32, why: Why) -> Choice {
+    let choice = subject.bounded(count, why);
     match choice.why {
         Why::Bounded { least, most, .. } => Choice { why: Why::Allowed { least, most }, ..choice },
         _ => choice,
