@@ -304,7 +304,7 @@ impl Corefit {
         let checking = mark.is_none();
         let left_all = self.checks < STEPS && self.found.as_ref().is_some_and(|found| found.left_all);
         let few = is_capped(subject) && (!checking || left_all);
-        if allowed <= 0.0 || few && checking && allowed < race::HELD.as_secs_f64() {
+        if allowed <= 0.0 || few && checking && allowed < race::PROOF.as_secs_f64() {
             return;
         }
         if !races.is_free() {

@@ -36,7 +36,7 @@ const ROUNDS: u32 = 4;
 const HOPELESS: f64 = 0.35;
 /// Where one of what there is, VCPU-Bal's counts and all is worth less than this part of another, the best of them is taken, and
 /// no others are tried before long: on none of 180 simulated hosts would another have been 4 % better.
-pub(super) const CLEAR: f64 = 0.5;
+const CLEAR: f64 = 0.5;
 /// Who uses less than this part of its own with VCPU-Bal's counts, just after the change to them, pays for what it used before.
 const PAYS: f64 = 0.5;
 /// Who used this part of its own with VCPU-Bal's counts ran as it does there.
@@ -51,9 +51,7 @@ const UNITS: f64 = 8.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
 const STRETCH: u32 = 4;
 /// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
-const PROOF: Duration = Duration::from_secs(2);
-/// All vCPUs are held for so long at least.
-pub(super) const HELD: Duration = PROOF;
+pub(super) const PROOF: Duration = Duration::from_secs(2);
 /// Another level is tried in its place if it was worth so many times more.
 const BETTER: f64 = 1.05;
 

@@ -94,6 +94,11 @@ impl Stat {
         (self.squares / self.seconds.max(1e-9) - rate * rate).max(0.0).sqrt() * self.own()
     }
 
+    /// Standard error of what looks were worth in the mean.
+    pub(super) fn error_of_looks(&self) -> f64 {
+        self.deviation() / f64::from(self.looks.max(2) - 1).sqrt()
+    }
+
     /// Of what was used the part that was the own one.
     pub(super) fn own(&self) -> f64 {
         if self.used > self.part { self.part / self.used } else { 1.0 }

@@ -59,8 +59,7 @@ impl Race {
         self.members.iter().filter(tells).all(|member| {
             let seen =
                 if member.proofs[level].seconds > 0.0 { &member.proofs[level] } else { &member.stats[level] };
-            let error = seen.deviation() / f64::from(seen.looks.max(2) - 1).sqrt();
-            seen.units < 1.0 || error > UNSURE * seen.value().unwrap_or(0.0)
+            seen.units < 1.0 || seen.error_of_looks() > UNSURE * seen.value().unwrap_or(0.0)
         })
     }
 

@@ -126,7 +126,8 @@ impl Race {
             return self.hold_on();
         }
         let (Some(proven), Some(raced)) = (self.proven(level), self.value(level)) else { return false };
-        let varies = self.varies(proven) || proven < NOTHING * raced;
+        let error = self.error_of_mean(|member| member.proofs[level].error_of_looks() / member.usual());
+        let varies = error > UNSURE * proven || proven < NOTHING * raced;
         // Where so few units are counted that looks vary by that, nothing is known of how the load does.
         let tells = |member: &Member| member.stats[level].rate().is_some_and(|rate| telling(rate) <= 1.0);
         let well = self.members.iter().filter(|member| member.usual() > 0.0).all(tells);
@@ -144,15 +145,6 @@ impl Race {
             }
         }
         on
-    }
-
-    /// Whether what is proven, which was worth so much, varies from look to look.
-    fn varies(&self, proven: f64) -> bool {
-        let error = self.error_of_mean(|member| {
-            let proof = &member.proofs[self.turn];
-            proof.deviation() / member.usual() / f64::from(proof.looks.max(2) - 1).sqrt()
-        });
-        error > UNSURE * proven
     }
 
     /// Who is not better than VCPU-Bal's counts by this factor does not take their place. What a VM uses beyond its own part others miss.
@@ -181,8 +173,11 @@ impl Race {
     /// beyond that part nothing more is worth anything, so chance decides between them.
     fn modest(best: usize, all: &[(usize, f64)], own: impl Fn(usize) -> f64) -> usize {
         let Some((_, most)) = all.iter().find(|(level, _)| *level == best) else { return best };
-        let alike = all.iter().filter(|(_, value)| own(best) < 1.0 / BETTER && value * BETTER > *most);
-        alike.map(|(level, _)| *level).max_by(|a, b| own(*a).total_cmp(&own(*b))).unwrap_or(best)
+        if own(best) >= 1.0 / BETTER {
+            return best;
+        }
+        let alike = all.iter().filter(|(_, value)| value * BETTER > *most).map(|(level, _)| *level);
+        alike.max_by(|a, b| own(*a).total_cmp(&own(*b))).unwrap_or(best)
     }
 
     /// A level that was worth more in the race than what is proven so far.
