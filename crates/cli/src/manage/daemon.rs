@@ -1,6 +1,7 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
 mod owners;
+mod report;
 mod said;
 
 use std::cell::Cell;
@@ -12,26 +13,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use corefit_core::decide::{Action, Controller, Outcome, Policy, Sizer, Step};
-use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmState};
+use corefit_core::decide::{Controller, Policy, Sizer};
+use corefit_core::machine::{Act, Lever, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use report::failure;
 use said::Said;
 
 use super::config::Config;
 use super::log::{self, Level, log};
-use super::status::{self, Board, VmStatus};
+use super::status::{self, Board};
 use super::telling::Telling;
-use super::{Boot, Journal, Keeper, ManageArgs, metrics, present, restore, yields};
+use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
 use crate::machine::MachineArg;
 
 /// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
 const LAST_TRIES: u32 = 3;
 /// An address for metrics that somebody else has is asked for again after so long.
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
-/// Notes that the status shows at most.
-const NOTES: usize = 100;
 
 /// Signals that arrived, in order.
 pub(super) struct Signals(Receiver<i32>);
@@ -345,75 +345,6 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    fn trouble(&mut self, error: &MachineError) {
-        let text = error.to_string();
-        let mut status = self.board.lock();
-        if status.trouble.as_ref() != Some(&text) {
-            log(Level::Error, "cannot look", &[("why", text.clone())]);
-            status.trouble = Some(text);
-        }
-    }
-
-    /// Notes, each once.
-    fn say(&mut self, notes: &[String]) {
-        for note in notes {
-            if self.told.is_new(note, "") {
-                log(Level::Info, "note", &[("what", note.clone())]);
-            }
-        }
-    }
-
-    /// Without --apply: what would be changed, once each time that it is something else.
-    fn would(&mut self, snapshot: &Snapshot, actions: &[Action]) {
-        for action in actions {
-            let key = format!("{} {}", action.vm.0, action.lever);
-            let to = action.to.to_string();
-            if self.planned.is_new(&key, &to) {
-                log(Level::Info, "would set", &fields(snapshot, action));
-            }
-        }
-    }
-
-    fn tell(&mut self, snapshot: &Snapshot, outcome: &Outcome) {
-        let Outcome { action, result } = outcome;
-        let fields = fields(snapshot, action);
-        match result {
-            Ok(value) if *value == action.to => log(Level::Info, "set", &fields),
-            Ok(value) => {
-                let came = [("became", present::text(value))];
-                log(Level::Warning, "set in part", &[&fields[..], &came].concat());
-            }
-            Err(error) => {
-                if self.told.is_new(&failure(action, &error.to_string()), "") {
-                    let why = [("error", error.to_string())];
-                    log(Level::Warning, "not set", &[&fields[..], &why].concat());
-                }
-            }
-        }
-    }
-
-    /// For those who ask for the status or the metrics.
-    fn post(&self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
-        let counts = self.board.counts();
-        let (_, offline) = snapshot.pcpu_sets();
-        let vm = |vm: &VmState| {
-            let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
-            let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
-            let (actions, failures) = counts.get(&vm.id.0).copied().unwrap_or_default();
-            VmStatus {
-                actions: actions + of_vm().count() as u64 - failed,
-                failures: failures + failed,
-                ..VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline)
-            }
-        };
-        let vms = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
-        let mut status = self.board.lock();
-        status.steps = self.steps;
-        status.vms = vms;
-        let left = self.left.iter().map(|what| format!("left to the kernel: {}", what.reason));
-        status.notes = left.chain(self.notes.iter().chain(&step.notes).cloned()).take(NOTES).collect();
-    }
-
     /// Reads the configuration again; a bad one is refused, and the old one stays.
     pub(super) fn reload(&mut self) {
         let read = self.args.read_again();
@@ -555,23 +486,6 @@ fn stand_in(policy: &mut Policy) -> Option<String> {
         "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows"
             .into()
     })
-}
-
-/// What is said once of a change that failed, until that setting could be changed.
-fn failure(action: &Action, error: &str) -> String {
-    format!("{} {}: {error}", action.vm.0, action.lever)
-}
-
-fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
-    let group = snapshot.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
-    let from = action.from.as_ref().map_or("unknown".into(), present::text);
-    [
-        ("vm", action.name.clone()),
-        ("lever", action.lever.name(group)),
-        ("from", from),
-        ("to", present::text(&action.to)),
-        ("why", action.why.to_string()),
-    ]
 }
 
 #[cfg(test)]

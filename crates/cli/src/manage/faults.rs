@@ -3,9 +3,11 @@
 //!
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
+mod carried;
 mod ends;
 mod faulty;
 mod stories;
+mod theirs;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,27 +9,29 @@
 //! more is never written again, and not put back. A batch costs the journal one write before its changes and one
 //! after them.
 
+mod note;
+mod ours;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome};
-use corefit_core::machine::{Act, Lever, LeverKind, Limit, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuId, CpuSet, Cpus, Time, Weight};
-use serde::{Deserialize, Serialize};
+use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::{CpuSet, Time, Weight};
 
 use super::failpoint::reach;
 use super::journal::{Entry, Journal};
 use super::present;
+#[cfg(test)]
+pub(super) use note::{Note, Setting};
+use ours::{in_parts, is_guests, is_ours, same, somebody_put_back};
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
 const READING: u32 = 4;
-/// A kernel's or an agent's rounding of a number.
-const ROUNDING: f64 = 0.002;
 
 /// Applies plans to one machine.
 pub(crate) struct Keeper {
@@ -59,38 +61,17 @@ pub(crate) struct Keeper {
     as_wanted: BTreeSet<(VmId, Lever)>,
     /// What the last batch wrote: the look before it shows what that was.
     just_written: BTreeSet<(VmId, Lever)>,
+    /// Control groups, whose settings have names of their own.
+    groups: BTreeSet<VmId>,
     /// How long one batch may take.
     budget: Duration,
-}
-
-/// What travels with a VM.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Note {
-    pub(super) corefit: u32,
-    pub(super) settings: Vec<Setting>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Setting {
-    pub(super) lever: Lever,
-    pub(super) original: Value,
-    pub(super) wrote: Vec<Value>,
-}
-
-impl Note {
-    /// What a VM carries, if it is a note that is known here.
-    fn parse(text: &str) -> Option<Note> {
-        serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)
-    }
 }
 
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
-        let (untried, batches, as_wanted, just_written) = Default::default();
+        let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
             journal,
             theirs,
@@ -107,6 +88,7 @@ impl Keeper {
             batches,
             as_wanted,
             just_written,
+            groups,
             budget,
         }
     }
@@ -291,11 +273,12 @@ impl Keeper {
     /// Notes in the journal what a setting is and is going to be; the result, if nothing is to be written.
     fn intend(&mut self, machine: &mut dyn Act, action: &Action) -> Option<Result<Value, MachineError>> {
         let Action { vm, lever, to, .. } = action;
+        let called = self.called(vm, *lever);
         if self.theirs.contains(&(vm.clone(), *lever)) {
-            return Some(Err(MachineError::Denied(stands(*lever))));
+            return Some(Err(MachineError::Denied(stands(&called))));
         }
         if self.put_back.contains(&(vm.clone(), *lever)) {
-            return Some(Err(MachineError::Denied(is_back(*lever))));
+            return Some(Err(MachineError::Denied(is_back(&called))));
         }
         let current = machine.current(vm, *lever);
         self.hear(vm, *lever, &current);
@@ -310,7 +293,7 @@ impl Keeper {
             if somebody_put_back(entry, &current) {
                 self.put_back.insert((vm.clone(), *lever));
                 self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
-                return Some(Err(MachineError::Denied(is_back(*lever))));
+                return Some(Err(MachineError::Denied(is_back(&called))));
             }
             if same(&current, to) {
                 return Some(Ok(current));
@@ -344,7 +327,7 @@ impl Keeper {
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         self.note(machine, vm);
-        Some(MachineError::Denied(format!("{}: it is {current} now", stands(lever))))
+        Some(MachineError::Denied(format!("{}: it is {current} now", stands(&self.called(vm, lever)))))
     }
 
     /// Somebody may have changed a setting while others were read and written. (Guests are slow to say.)
@@ -390,6 +373,11 @@ impl Keeper {
         }
     }
 
+    /// What people call a setting of a VM.
+    fn called(&self, vm: &VmId, lever: Lever) -> String {
+        lever.name(self.groups.contains(vm))
+    }
+
     /// Notes whether a guest answers; `false` if not.
     fn hear(&mut self, vm: &VmId, lever: Lever, answer: &Result<Value, MachineError>) -> bool {
         let missing = matches!(answer, Err(MachineError::Gone(_)));
@@ -399,45 +387,6 @@ impl Keeper {
             self.late.remove(vm);
         }
         !(is_guests(lever) && missing)
-    }
-
-    /// Has a VM carry what its settings were, unless it carries what makes no sense here.
-    fn note(&mut self, machine: &mut dyn Act, vm: &VmId) {
-        let setting = |entry: &Entry| Setting {
-            lever: entry.lever,
-            original: entry.original.clone(),
-            wrote: entry.wrote.clone(),
-        };
-        let of_vm = self.journal.entries().iter().filter(|entry| entry.vm == *vm);
-        let settings: Vec<Setting> = of_vm.map(setting).collect();
-        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
-        if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
-            return;
-        }
-        match machine.keep(vm, Some(&text)) {
-            Ok(()) => drop(self.kept.insert(vm.clone(), text)),
-            // Nothing moves it elsewhere.
-            Err(MachineError::Unsupported(_)) => {}
-            Err(error) => {
-                if self.mute.insert(vm.clone()) {
-                    let name = self.journal.entries().iter().find(|entry| entry.vm == *vm).map(|e| &e.name);
-                    let name = name.unwrap_or(&vm.0);
-                    self.unsaid.push(format!(
-                        "VM {name:?} cannot carry what its settings were ({error}): if it migrates before it can, they stay as they are"
-                    ));
-                }
-            }
-        }
-    }
-
-    /// Has VMs with a note that says something else than is so now carry what is: what is not ours any more would be put back by who
-    /// finds it there.
-    fn note_again(&mut self, machine: &mut dyn Act) {
-        let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
-        let carry: Vec<VmId> = self.kept.keys().filter(|vm| changed.contains(vm)).cloned().collect();
-        for vm in carry {
-            self.note(machine, &vm);
-        }
     }
 
     /// What people should know of what was just done, once.
@@ -459,60 +408,6 @@ impl Keeper {
                 self.told_at.insert(entry.vm.clone(), now);
             }
         }
-    }
-
-    /// Takes over the settings of VMs that came with a note of another run: migrated, or resumed from a file;
-    /// and forgets VMs that have ended. What people should know of it.
-    pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
-        self.catch_up(machine, snapshot).0
-    }
-
-    /// The same, and how many settings were of VMs that have ended.
-    fn catch_up(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> (Vec<String>, usize) {
-        let before = self.journal.entries().len();
-        let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
-        let here = (snapshot.pcpu_sets().0, nodes);
-        let mut notes = Vec::new();
-        let known: BTreeSet<(VmId, Lever)> =
-            self.journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
-        for vm in &snapshot.vms {
-            let Some(text) = vm.kept.as_ref() else {
-                self.foreign.remove(&vm.id);
-                continue;
-            };
-            let Some(note) = Note::parse(text) else {
-                if self.foreign.insert(vm.id.clone(), text.clone()).as_ref() != Some(text) {
-                    notes.push(format!(
-                        "VM {:?} carries a note that makes no sense; it is left alone, and no other is made",
-                        vm.name
-                    ));
-                }
-                self.kept.remove(&vm.id);
-                continue;
-            };
-            self.foreign.remove(&vm.id);
-            let ours = known.iter().any(|(id, _)| *id == vm.id);
-            if self.kept.get(&vm.id).is_some_and(|kept| ours || kept == text) {
-                continue;
-            }
-            // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
-            // last of them.
-            self.kept.insert(vm.id.clone(), text.clone());
-            for setting in note.settings {
-                if !known.contains(&(vm.id.clone(), setting.lever)) {
-                    notes.extend(self.take_over(machine, vm, setting, &here));
-                }
-            }
-        }
-        let ended = self.forget(machine, snapshot);
-        let arrived = self.arrive(machine, snapshot);
-        if (arrived || before != self.journal.entries().len())
-            && let Err(error) = self.journal.write()
-        {
-            notes.push(format!("the journal cannot be written: {error}"));
-        }
-        self.take_notes_back(machine);
-        (notes, ended)
     }
 
     /// Guests that were on their way to what was asked of them and have come there: from now on another number is somebody
@@ -537,93 +432,6 @@ impl Keeper {
         }
         arrived
     }
-
-    /// What is known of VMs that are there no more; of how many settings that was.
-    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> usize {
-        let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
-        let ended = |entry: &Entry, machine: &mut dyn Act| {
-            !here.contains(&entry.vm)
-                && !snapshot.may_lack(&entry.name)
-                && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
-        };
-        let before = self.journal.entries().len();
-        self.journal.retain(|entry| !ended(entry, machine));
-        let forgotten = before - self.journal.entries().len();
-        // The rest is known by ids alone.
-        if snapshot.may_lack_vms() {
-            return forgotten;
-        }
-        self.kept.retain(|vm, _| here.contains(vm));
-        self.foreign.retain(|vm, _| here.contains(vm));
-        self.untried.retain(|(vm, _), _| here.contains(vm));
-        self.theirs.retain(|(vm, _)| here.contains(vm));
-        self.put_back.retain(|(vm, _)| here.contains(vm));
-        self.told_at.retain(|vm, _| here.contains(vm));
-        self.mute.retain(|vm| here.contains(vm));
-        self.late.retain(|vm| here.contains(vm));
-        forgotten
-    }
-
-    /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
-    fn take_notes_back(&mut self, machine: &mut dyn Act) -> bool {
-        let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
-        // Groups carry none.
-        let mut may_yet = false;
-        let mut left = |result: Result<(), MachineError>| {
-            may_yet |= result.as_ref().is_err_and(undo::may_pass);
-            matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)))
-        };
-        self.kept.retain(|vm, _| changed.contains(vm) || left(machine.keep(vm, None)));
-        may_yet
-    }
-
-    fn take_over(
-        &mut self,
-        machine: &mut dyn Act,
-        vm: &VmState,
-        setting: Setting,
-        (pcpus, nodes): &(CpuSet, CpuSet),
-    ) -> Option<String> {
-        let Setting { lever, original, wrote } = setting;
-        let (id, name) = (vm.id.clone(), vm.name.clone());
-        let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
-        // Whoever does not answer now is asked when it is put back.
-        let current = match machine.current(&vm.id, lever) {
-            // It came with another definition.
-            Err(MachineError::Unsupported(_)) if lever == Lever::Nodes => return None,
-            current => current.ok(),
-        };
-        let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);
-        if current.as_ref().is_some_and(no_more) {
-            return None; // As it was, or somebody else's.
-        }
-        let now = current.map_or("not known yet".into(), |current| current.to_string());
-        let mut note =
-            format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
-        let inside = |set: &CpuSet, here: &CpuSet| {
-            let inside = set.intersection(here);
-            if inside.is_empty() { here.clone() } else { inside }
-        };
-        let (what, original) = match &entry.original {
-            Value::Pcpus(set) => ("pCPUs", Value::Pcpus(inside(set, pcpus))),
-            Value::Nodes(Some(set)) if !nodes.is_empty() => ("nodes", Value::Nodes(Some(inside(set, nodes)))),
-            other => ("", other.clone()),
-        };
-        if original != entry.original {
-            entry.original = original;
-            note += &format!("; this host has no such {what}, so it is going to be {}", entry.original);
-        }
-        // Here these would be taken for what they were. (Of weights it is known; sizes and pins are put back where nobody manages them.)
-        let kind = entry.lever.kind();
-        if matches!(
-            kind,
-            LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice
-        ) {
-            self.earlier.insert((entry.vm.clone(), entry.lever));
-        }
-        self.journal.add(entry);
-        Some(note)
-    }
 }
 
 /// What an action is about.
@@ -631,75 +439,11 @@ fn key(action: &Action) -> (VmId, Lever) {
     (action.vm.clone(), action.lever)
 }
 
-/// Whether the guest has to answer for a setting, which it may never do.
-fn is_guests(lever: Lever) -> bool {
-    matches!(lever, Lever::Online | Lever::Told)
-}
-
-/// Whether a setting is written in parts, each of which a kill may leave: a guest's vCPUs one by one, a limit's quota, period and
-/// burst.
-fn in_parts(lever: Lever) -> bool {
-    matches!(lever.kind(), LeverKind::Online | LeverKind::Quota | LeverKind::VcpuQuota)
-}
-
-/// Whether a setting has a value that we gave it. While it is written in parts, what is between the original and what we wrote is
-/// ours, too.
-fn is_ours(entry: &Entry, current: &Value) -> bool {
-    if entry.wrote.iter().any(|wrote| same(wrote, current)) {
-        return true;
-    }
-    let ends = || [&entry.original].into_iter().chain(&entry.wrote);
-    match current {
-        _ if !entry.pending => false,
-        Value::Vcpus(current) => {
-            let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
-            let ends: Vec<CpuSet> = ends().filter_map(set).collect();
-            let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
-            let Some(last) = ends.last() else { return false };
-            let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
-            current.is_within(&all) && least.is_within(current)
-        }
-        Value::Limit(current) => {
-            let limit = |value: &Value| if let Value::Limit(limit) = value { Some(*limit) } else { None };
-            let any = |is: &dyn Fn(Limit) -> bool| ends().filter_map(limit).any(is);
-            any(&|end| end.quota_us == current.quota_us)
-                && any(&|end| end.period_us == current.period_us)
-                && any(&|end| end.burst_us == current.burst_us)
-        }
-        _ => false,
-    }
-}
-
-/// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,
-/// nobody can tell.
-fn somebody_put_back(entry: &Entry, current: &Value) -> bool {
-    let stays = matches!(
-        entry.lever.kind(),
-        LeverKind::Weight
-            | LeverKind::HelperWeight
-            | LeverKind::Quota
-            | LeverKind::Affinity
-            | LeverKind::Nodes
-    );
-    let ours = entry.pending || entry.wrote.iter().any(|wrote| same(wrote, &entry.original));
-    stays && !ours && same(&entry.original, current)
-}
-
-/// Whether two values are the same, but for rounding.
-fn same(a: &Value, b: &Value) -> bool {
-    let near = |a: f64, b: f64| (a - b).abs() <= ROUNDING;
-    match (a, b) {
-        (Value::Weight(Weight(a)), Value::Weight(Weight(b))) => near(*a, *b),
-        (Value::Told(Some(Cpus(a))), Value::Told(Some(Cpus(b)))) => near(*a, *b),
-        (a, b) => a == b,
-    }
-}
-
-fn stands(lever: Lever) -> String {
+fn stands(lever: &str) -> String {
     format!("somebody else changed the {lever} after corefit; that stands, and it is left alone")
 }
 
-fn is_back(lever: Lever) -> String {
+fn is_back(lever: &str) -> String {
     format!(
         "somebody put the {lever} back; it is left alone until the VM or corefit starts again, or the configuration is read again"
     )

@@ -281,16 +281,26 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let text = match ask() {
         Ok(text) => text,
         Err(error) => {
-            tell!(
-                "corefit: {}: no corefit manage answers there ({error}); is it running, with this --state directory?",
-                path.display()
-            );
+            tell!("corefit: {}: {}", path.display(), silent(&error));
             return Ok(ExitCode::FAILURE);
         }
     };
     let status: Status = serde_json::from_str(&text).context("the daemon's answer makes no sense")?;
     lines::print(&if args.json { text + "\n" } else { table(&status) })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why nothing came from a daemon's socket.
+fn silent(error: &std::io::Error) -> String {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    if matches!(error.kind(), WouldBlock | TimedOut) {
+        // The system took the call, the daemon did not.
+        return format!(
+            "the corefit manage there did not answer in {} s: it is stopped, or many ask at once; try again",
+            PATIENCE.as_secs()
+        );
+    }
+    format!("no corefit manage answers there ({error}); is it running, with this --state directory?")
 }
 
 fn table(status: &Status) -> String {
@@ -357,6 +367,20 @@ mod tests {
         assert!(answers(dir.path()), "the one of the other is left there");
         drop(taken);
         assert!(!answers(dir.path()));
+    }
+
+    #[test]
+    fn who_takes_the_call_and_says_nothing_is_not_called_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let ask = || {
+            let stream = UnixStream::connect(socket(dir.path()))?;
+            stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+            (&stream).read(&mut [0])
+        };
+        assert!(silent(&ask().unwrap_err()).starts_with("no corefit manage answers there"));
+        let _busy = UnixListener::bind(socket(dir.path())).unwrap();
+        let said = silent(&ask().unwrap_err());
+        assert!(said.starts_with("the corefit manage there did not answer in 5 s"), "{said}");
     }
 
     #[test]

@@ -4,19 +4,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::arbitrate::{Arbitrate, Grant, Request, arbiter};
+use super::arbitrate::{Arbitrate, Grant, arbiter};
 use super::asked::{Asked, action, cpuset};
-use super::calm::Calm;
-use super::counted::Counted;
 use super::cpusets::{Crowd, Width};
-use super::demand::{Cut, Predict, monitor, predictor, tells_all};
+use super::demand::{Cut, monitor, predictor, tells_all};
 use super::granting::Given;
+use super::known::Known;
 use super::lighten::Lightening;
 use super::part::{may_use, online, share, useful, weight};
 use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
-use super::short::Short;
-use super::size::{Choice, Races, Size, Subject, sizer};
+use super::size::{Races, Subject, sizer};
 use super::weigh::Weighing;
 use super::{
     AFTER_FAILURE, Action, Arbiter, Outcome, Plan, Policy, Sizer, Why, counted, hypothesis, stays, vain,
@@ -77,43 +75,6 @@ pub struct Step {
     pub widths: BTreeMap<VmId, usize>,
     /// When to look again: after the interval, or sooner, while something is tried.
     pub next: Duration,
-}
-
-/// What is remembered of a VM.
-#[derive(Debug)]
-pub(super) struct Known {
-    sizer: (Sizer, Box<dyn Size + Send>),
-    demand: Box<dyn Predict + Send>,
-    wants: Option<f64>,
-    pub(super) cut: Cut,
-    /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
-    pub(super) request: Option<(Request, CpuSet)>,
-    /// The work that was counted by the last step.
-    work: Option<Counted>,
-    /// vCPUs that it had when nothing was tried last.
-    has: u32,
-    /// It was tried with other counts at the last look.
-    trying: bool,
-    changed: Option<Time>,
-    /// Since when fewer were wanted.
-    fewer: Option<Time>,
-    calm: Calm,
-    /// The change that is to be made now is to fewer, or more; `None`: something is tried.
-    wish: Option<bool>,
-    /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
-    pub(super) preempted: bool,
-    /// How often it has starved, and what is said of it while it does.
-    pub(super) starved: (u32, Option<String>),
-    pub(super) short: Short,
-    not_before: Time,
-    /// Why its vCPUs could not be changed when that was tried last: it was not there, or did not answer.
-    away: Option<String>,
-    /// Until when it is not asked, as a lever turned out not to be there, or not to be ours, and what was said to that.
-    refused: Option<(Time, String)>,
-    /// It is a control group that is sized.
-    by_cpuset: bool,
-    /// What it could use then before it was sized.
-    wide: CpuSet,
 }
 
 impl Controller {
@@ -344,28 +305,8 @@ impl Controller {
             let policy = &self.policy;
             let name = policy.sizer_of(&vm.seen);
             let by_cpuset = vm.seen.is_group() && name != Sizer::None;
-            let known = self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known {
-                sizer: (name, sizer(name, policy)),
-                demand: predictor(policy.demand, policy),
-                wants: None,
-                cut: Cut::new(policy),
-                request: None,
-                work: None,
-                has: 0,
-                trying: false,
-                changed: None,
-                fewer: None,
-                calm: Calm::default(),
-                wish: None,
-                preempted: false,
-                starved: (0, None),
-                short: Short::default(),
-                not_before: Time(0),
-                away: None,
-                refused: None,
-                by_cpuset,
-                wide: CpuSet::default(),
-            });
+            let known =
+                self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known::new(name, by_cpuset, policy));
             if known.sizer.0 != name {
                 known.sizer = (name, sizer(name, policy));
             }
@@ -595,35 +536,6 @@ impl Controller {
             }
         }
         actions
-    }
-}
-
-impl Known {
-    /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.
-    fn due(&mut self, choice: &Choice, subject: &Subject<'_>, free: bool, policy: &Policy) -> bool {
-        self.wish = None;
-        if choice.count >= subject.online {
-            self.fewer = None;
-        }
-        if choice.count == subject.online {
-            return false;
-        }
-        if free {
-            return true;
-        }
-        if choice.count < subject.online {
-            let since = *self.fewer.get_or_insert(subject.at);
-            // What an arbiter takes others wait for.
-            let dwell =
-                if subject.granted.is_some() { policy.dwell() } else { self.calm.dwell(policy, subject.at) };
-            if subject.at.since(since) < dwell {
-                return false;
-            }
-        }
-        let due =
-            self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
-        self.wish = due.then_some(choice.count < subject.online);
-        due
     }
 }
 

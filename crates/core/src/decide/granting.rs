@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::arbitrate::{Grant, Request};
 use super::asked::Asked;
-use super::controller::{Known, Step};
+use super::controller::Step;
+use super::known::Known;
 use super::part::{may_use, online};
 use super::room::Room;
 use super::short::below;

@@ -15,6 +15,7 @@ mod cpusets;
 pub mod demand;
 mod granting;
 mod hypothesis;
+mod known;
 pub mod lighten;
 pub mod max_min;
 mod moved;

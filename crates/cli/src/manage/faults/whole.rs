@@ -10,6 +10,8 @@ use super::*;
 use crate::manage::ManageArgs;
 use crate::manage::daemon::Daemon;
 use crate::manage::keeper::{Note, Setting};
+use crate::manage::log::Level;
+use crate::manage::log::testing::said;
 
 const STEPS: u32 = 25;
 
@@ -294,6 +296,26 @@ fn notes_of_the_status_are_of_what_is_so_now() {
     assert_eq!(notes(&mut whole), ["policy: vm[0] \"vm3\": no VM has such a name now"]);
     whole.machine.0.borrow_mut().holding.clear();
     assert_eq!(notes(&mut whole), Vec::<String>::new());
+}
+
+#[test]
+fn what_somebody_else_makes_of_a_setting_is_in_the_log_once() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let most = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\nsize = \"none\"\n[[policy.vm]]\nname = \"vm3\"\nmax = 2\n";
+    let mut whole = ruled(&args, dir.path(), most);
+    whole.start(None);
+    (0..5).for_each(|_| whole.step(None));
+    let mut made = |vcpus| {
+        let value = Value::Vcpus(CpuSet::first(vcpus));
+        whole.machine.0.borrow_mut().write(3, Lever::Online, &value).unwrap();
+        let lines = said(|| (0..5).for_each(|_| whole.step(None)));
+        let of_it = |line: &&(Level, String)| line.1.starts_with("changed by somebody else vm=vm3");
+        lines.iter().filter(of_it).map(|line| line.1.clone()).collect::<Vec<_>>()
+    };
+    let one = made(3);
+    assert!(one.len() == 1 && one[0].contains("from=0-1 to=0-2"), "{one:?}");
+    assert_eq!(made(3), Vec::<String>::new(), "the same again");
 }
 
 #[test]

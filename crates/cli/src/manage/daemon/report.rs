@@ -1,0 +1,118 @@
+//! What the daemon says: in its log, and to those who ask for the status or the metrics.
+
+use corefit_core::decide::{Action, Outcome, Step};
+use corefit_core::machine::{MachineError, Role, Snapshot, VmState};
+
+use super::Daemon;
+use crate::manage::log::{Level, log};
+use crate::manage::present;
+use crate::manage::status::VmStatus;
+
+/// Notes that the status shows at most.
+const NOTES: usize = 100;
+
+impl Daemon<'_> {
+    pub(super) fn trouble(&mut self, error: &MachineError) {
+        let text = error.to_string();
+        let mut status = self.board.lock();
+        if status.trouble.as_ref() != Some(&text) {
+            log(Level::Error, "cannot look", &[("why", text.clone())]);
+            status.trouble = Some(text);
+        }
+    }
+
+    /// Notes, each once.
+    pub(super) fn say(&mut self, notes: &[String]) {
+        for note in notes {
+            if self.told.is_new(note, "") {
+                log(Level::Info, "note", &[("what", note.clone())]);
+            }
+        }
+    }
+
+    /// Without --apply: what would be changed, once each time that it is something else.
+    pub(super) fn would(&mut self, snapshot: &Snapshot, actions: &[Action]) {
+        for action in actions {
+            let key = format!("{} {}", action.vm.0, action.lever);
+            let to = action.to.to_string();
+            if self.planned.is_new(&key, &to) {
+                log(Level::Info, "would set", &fields(snapshot, action));
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, snapshot: &Snapshot, outcome: &Outcome) {
+        let Outcome { action, result } = outcome;
+        let fields = fields(snapshot, action);
+        match result {
+            Ok(value) if *value == action.to => log(Level::Info, "set", &fields),
+            Ok(value) => {
+                let came = [("became", present::text(value))];
+                log(Level::Warning, "set in part", &[&fields[..], &came].concat());
+            }
+            Err(error) => {
+                if self.told.is_new(&failure(action, &error.to_string()), "") {
+                    let why = [("error", error.to_string())];
+                    log(Level::Warning, "not set", &[&fields[..], &why].concat());
+                }
+            }
+        }
+    }
+
+    /// For those who ask for the status or the metrics.
+    pub(super) fn post(&mut self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
+        let counts = self.board.counts();
+        let (_, offline) = snapshot.pcpu_sets();
+        let vm = |vm: &VmState| {
+            let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
+            let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
+            let (actions, failures) = counts.get(&vm.id.0).copied().unwrap_or_default();
+            VmStatus {
+                actions: actions + of_vm().count() as u64 - failed,
+                failures: failures + failed,
+                ..VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline)
+            }
+        };
+        let vms: Vec<VmStatus> = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
+        self.changed(&vms);
+        let mut status = self.board.lock();
+        status.steps = self.steps;
+        status.vms = vms;
+        let left = self.left.iter().map(|what| format!("left to the kernel: {}", what.reason));
+        status.notes = left.chain(self.notes.iter().chain(&step.notes).cloned()).take(NOTES).collect();
+    }
+
+    /// What somebody else made of settings that are changed, each value once.
+    fn changed(&mut self, vms: &[VmStatus]) {
+        for (vm, setting) in vms.iter().flat_map(|vm| vm.settings.iter().map(move |setting| (vm, setting))) {
+            let Some(now) = &setting.changed_to else { continue };
+            if self.told.is_new(&format!("{} {} changed", vm.id, setting.lever), now) {
+                let fields = [
+                    ("vm", vm.name.clone()),
+                    ("lever", setting.lever.clone()),
+                    ("from", setting.made.clone()),
+                    ("to", now.clone()),
+                    ("so", "it stands, and is left alone".into()),
+                ];
+                log(Level::Info, "changed by somebody else", &fields);
+            }
+        }
+    }
+}
+
+/// What is said once of a change that failed, until that setting could be changed.
+pub(super) fn failure(action: &Action, error: &str) -> String {
+    format!("{} {}: {error}", action.vm.0, action.lever)
+}
+
+pub(super) fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
+    let group = snapshot.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
+    let from = action.from.as_ref().map_or("unknown".into(), present::text);
+    [
+        ("vm", action.name.clone()),
+        ("lever", action.lever.name(group)),
+        ("from", from),
+        ("to", present::text(&action.to)),
+        ("why", action.why.to_string()),
+    ]
+}

@@ -1,0 +1,128 @@
+//! What VMs carry with them, and whoever finds it.
+
+use super::stories::{begun, first, weighing};
+use super::*;
+use crate::manage::keeper::{Note, Setting};
+
+#[test]
+fn what_became_somebody_elses_is_not_in_the_note_that_the_next_run_finds() {
+    let (_dir, mut story) = begun();
+    let plan = [story.action(1, Lever::Weight, weighing(200)), story.action(1, Lever::Online, first(2))];
+    story.step(&plan, None);
+    // Between what it was and what it is.
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    story.expected.insert((1, Lever::Online), first(3));
+    story.step(&plan[1..], None);
+    story.keeper = None;
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_note_of_another_version_is_named_once_and_left_as_it_is() {
+    for text in
+        ["{\"corefit\":2,\"settings\":[]}", "{\"corefit\":1,\"settings\":[{\"lever\":\"Wings\"}]}", "?"]
+    {
+        let (_dir, mut story) = begun();
+        story.machine.kept.insert(1, text.into());
+        let mut named = 0;
+        for weight in [200, 300] {
+            let snapshot = story.machine.observe().unwrap();
+            let keeper = story.keeper.as_mut().unwrap();
+            named += keeper.adopt(&mut story.machine, &snapshot).len();
+            let plan = [story.action(1, Lever::Weight, weighing(weight))];
+            story.step(&plan, None);
+        }
+        assert_eq!(named, 1);
+        let snapshot = story.machine.observe().unwrap();
+        let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
+        assert_eq!((restored.back, restored.pending.len()), (1, 0), "{restored:?}");
+        assert_eq!(story.machine.kept.remove(&1).as_deref(), Some(text));
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
+    let (_dir, mut story) = begun();
+    let plan = story.plan(&mut Random(7));
+    story.step(&plan, None);
+    assert!(!story.machine.kept.is_empty());
+    story.machine.missed = (0..MANAGED).collect();
+    story.keeper = None;
+    story.start(None);
+    story.check().unwrap();
+}
+
+#[test]
+fn a_vm_that_cannot_carry_what_it_was_is_told_of_once() {
+    let (_dir, mut story) = begun();
+    story.machine.unkeeping.insert(0);
+    for weight in [200.0, 300.0] {
+        story.step(&[story.action(0, Lever::Weight, Value::Weight(Weight(weight)))], None);
+    }
+    let notes = story.keeper.as_mut().unwrap().unsaid();
+    assert!(notes.len() == 1 && notes[0].contains("\"vm0\" cannot carry"), "{notes:?}");
+    story.machine.heal();
+    story.step(&[story.action(0, Lever::Weight, Value::Weight(Weight(400.0)))], None);
+    assert!(story.machine.kept.contains_key(&0) && story.keeper.as_mut().unwrap().unsaid().is_empty());
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn pins_of_another_host_become_those_that_this_one_has() {
+    let (_dir, mut story) = begun();
+    // It came from a host with more pCPUs, where it was pinned to two of them, and was moved by corefit.
+    let set = |text: &str| Value::Pcpus(text.parse().unwrap());
+    let setting = |vcpu, original, wrote| Setting {
+        lever: Lever::Affinity(vcpu),
+        original: set(original),
+        wrote: vec![set(wrote)],
+    };
+    let settings = vec![setting(1, "0,40", "1"), setting(2, "41", "1")];
+    let note = serde_json::to_string(&Note { corefit: 1, settings }).unwrap();
+    for vcpu in [1, 2] {
+        story.machine.sim.set(&VmId("sim-1".into()), Lever::Affinity(vcpu), &set("1")).unwrap();
+    }
+    story.expected.insert((1, Lever::Affinity(1)), set("0"));
+    story.machine.kept.insert(1, note);
+    let snapshot = story.machine.observe().unwrap();
+    let notes = story.keeper.as_mut().unwrap().adopt(&mut story.machine, &snapshot);
+    assert!(notes.len() == 2 && notes.iter().all(|note| note.contains("no such pCPUs")), "{notes:?}");
+    story.end();
+    story.check().unwrap();
+    assert_eq!(story.machine.truth(1, Lever::Affinity(2)), set("0-1"), "none of its pCPUs is here");
+}
+
+#[test]
+fn a_setting_that_is_as_it_was_is_not_taken_over_from_a_note() {
+    let (_dir, mut story) = begun();
+    let original = story.machine.truth(1, Lever::Weight);
+    let wrote = vec![Value::Weight(Weight(200.0)), original.clone()];
+    let settings = vec![Setting { lever: Lever::Weight, original, wrote }];
+    story.machine.kept.insert(1, serde_json::to_string(&Note { corefit: 1, settings }).unwrap());
+    let snapshot = story.machine.observe().unwrap();
+    let keeper = story.keeper.as_mut().unwrap();
+    assert_eq!(keeper.adopt(&mut story.machine, &snapshot), Vec::<String>::new());
+    assert_eq!(keeper.entries(), []);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_went_back_leaves_the_note_of_its_vm_which_has_the_rest() {
+    let (_dir, mut story) = begun();
+    let before = story.machine.truth(1, Lever::Weight);
+    let plan = [
+        story.action(1, Lever::Weight, Value::Weight(Weight(200.0))),
+        story.action(1, Lever::Online, Value::Vcpus(CpuSet::first(1))),
+    ];
+    story.step(&plan, None);
+    assert!(story.machine.kept[&1].contains("weight") && story.machine.kept[&1].contains("online"));
+    story.step(&[story.action(1, Lever::Weight, before)], None);
+    assert!(!story.machine.kept[&1].contains("weight") && story.machine.kept[&1].contains("online"));
+    story.end();
+    story.check().unwrap();
+}

@@ -1,0 +1,184 @@
+//! What somebody else changes meanwhile.
+
+use super::faulty::Fault;
+use super::stories::{begun, first, weighing};
+use super::*;
+
+#[test]
+fn what_an_administrator_changed_is_left_alone_and_said_once() {
+    let (_dir, mut story) = begun();
+    let set = |story: &mut Story, weight| {
+        let to = Value::Weight(Weight(weight));
+        let action = story.action(1, Lever::Weight, to);
+        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
+    };
+    assert!(set(&mut story, 200.0).is_ok());
+    let theirs = Value::Weight(Weight(4000.0));
+    story.machine.sim.set(&VmId("sim-1".into()), Lever::Weight, &theirs).unwrap();
+    for _ in 0..2 {
+        let Err(MachineError::Denied(why)) = set(&mut story, 300.0) else { panic!("it was overwritten") };
+        assert!(why.contains("somebody else changed the weight"), "{why}");
+        // Nor is it forgotten when a look misses the VM.
+        story.machine.missed = BTreeSet::from([1]);
+        story.step(&[], None);
+        story.machine.heal();
+    }
+    story.end();
+    assert_eq!(story.machine.truth(1, Lever::Weight), theirs);
+}
+
+#[test]
+fn what_an_administrator_makes_a_setting_again_that_it_was_once_stands() {
+    for (lever, values) in [
+        (Lever::Weight, [weighing(200), weighing(300), weighing(400)]),
+        (Lever::Online, [first(3), first(2), first(1)]),
+    ] {
+        let (_dir, mut story) = begun();
+        let [once, then, later] = values;
+        let actions = [&once, &then, &later].map(|to| story.action(1, lever, to.clone()));
+        story.step(&actions[..1], None);
+        let seen = story.machine.observe().unwrap();
+        story.step(&actions[1..2], None);
+        // The look of that step was before it.
+        let keeper = story.keeper.as_ref().unwrap();
+        let vm = seen.vms.iter().find(|vm| vm.id == story.machine.id(1)).unwrap();
+        assert_eq!(keeper.changed_before(&keeper.entries()[0], vm, &CpuSet::default()), None);
+        story.machine.write(1, lever, &once).unwrap();
+        story.expected.insert((1, lever), once);
+        let outcome =
+            story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions[2..], Time(0)).remove(0);
+        assert!(matches!(outcome.result, Err(MachineError::Denied(_))), "{:?}", outcome.result);
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_but_not_what_a_guest_does() {
+    let (_dir, mut story) = begun();
+    let on_machine = VmId("sim-1".into());
+    let set = |story: &mut Story, lever, to| {
+        let action = story.action(1, lever, to);
+        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
+    };
+    let weight = |weight| Value::Weight(Weight(weight));
+    let before = story.machine.truth(1, Lever::Weight);
+    assert!(set(&mut story, Lever::Weight, weight(200.0)).is_ok());
+    story.machine.sim.set(&on_machine, Lever::Weight, &before).unwrap();
+    for _ in 0..2 {
+        let result = set(&mut story, Lever::Weight, weight(300.0));
+        let Err(MachineError::Denied(why)) = result else { panic!("it was changed again") };
+        assert!(why.contains("somebody put the weight back"), "{why}");
+        assert_eq!(story.machine.truth(1, Lever::Weight), before);
+    }
+    story.keeper.as_mut().unwrap().try_again();
+    assert!(set(&mut story, Lever::Weight, weight(300.0)).is_ok());
+    // A guest that boots has all its vCPUs, and nobody wanted that.
+    let all = story.machine.truth(1, Lever::Online);
+    let one = || Value::Vcpus(CpuSet::first(1));
+    assert!(set(&mut story, Lever::Online, one()).is_ok());
+    story.machine.sim.set(&on_machine, Lever::Online, &all).unwrap();
+    assert!(set(&mut story, Lever::Online, one()).is_ok());
+    assert_eq!(story.machine.truth(1, Lever::Online), one());
+    story.end();
+    assert_eq!((story.machine.truth(1, Lever::Weight), story.machine.truth(1, Lever::Online)), (before, all));
+}
+
+#[test]
+fn a_guest_that_was_late_is_ours_only_until_it_has_arrived() {
+    let (_dir, mut story) = begun();
+    let vcpus = |count| Value::Vcpus(CpuSet::first(count));
+    let plan = [story.action(1, Lever::Online, vcpus(1))];
+    story.machine.halfway.insert(1);
+    story.step(&plan, None);
+    assert_eq!(story.machine.truth(1, Lever::Online), vcpus(3), "on its way");
+    story.machine.heal();
+    let set = |story: &mut Story, count| {
+        story.machine.sim.set(&VmId("sim-1".into()), Lever::Online, &vcpus(count)).unwrap();
+    };
+    set(&mut story, 1);
+    // While it does not answer, it is asked whether it has once.
+    story.machine.hung.insert(1);
+    story.machine.asked.clear();
+    (0..3).for_each(|_| story.step(&[], None));
+    assert_eq!(story.machine.asked, [1]);
+    story.machine.heal();
+    story.step(&plan, None);
+    story.step(&[], None);
+    // Two steps of the way would have been its own until here.
+    set(&mut story, 2);
+    story.step(&plan, None);
+    assert_eq!(story.machine.truth(1, Lever::Online), vcpus(2), "an administrator's");
+    story.expected.insert((1, Lever::Online), vcpus(2));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands() {
+    let of = |quota_us: u64, period_us, burst_us| {
+        Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us })
+    };
+    for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
+        let mut parts = BTreeSet::new();
+        for place in 0..60 {
+            let (_dir, mut story) = begun();
+            story.machine.write(1, lever, &of(80_000, 100_000, 40_000)).unwrap();
+            story.expected.insert((1, lever), of(80_000, 100_000, 40_000));
+            let wanted = [of(60_000, 200_000, 50_000), of(90_000, 300_000, 20_000)];
+            let plans = wanted.clone().map(|to| [story.action(1, lever, to)]);
+            // Killed while it is set, set again, or put back.
+            let killed = |story: &mut Story| story.keeper.is_none();
+            let mut left = place;
+            for plan in plans.iter().map(Some).chain([None]) {
+                story.released.extend(plan.is_none().then_some(1));
+                story.step(plan.map_or(&[][..], |plan| &plan[..]), (left < 20).then_some(left));
+                if killed(&mut story) {
+                    break;
+                }
+                left = left.saturating_sub(20);
+            }
+            let found = story.machine.truth(1, lever);
+            if !wanted.contains(&found) && found != story.expected[&(1, lever)] {
+                parts.insert(found.to_string());
+            }
+            story.end();
+            story.check().unwrap_or_else(|what| panic!("place {place}: {what}"));
+        }
+        assert!(parts.len() >= 5, "{parts:?}");
+    }
+    // What it has been read back to be is all that is ours.
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Quota, of(60_000, 200_000, 50_000))], None);
+    let theirs = of(60_000, 100_000, 0);
+    story.machine.write(1, Lever::Quota, &theirs).unwrap();
+    story.step(&[story.action(1, Lever::Quota, of(90_000, 300_000, 20_000))], None);
+    story.expected.insert((1, Lever::Quota), theirs);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
+    for changed_before in [false, true] {
+        let (_dir, mut story) = begun();
+        if changed_before {
+            story.step(&[story.action(1, Lever::Weight, Value::Weight(Weight(200.0)))], None);
+        }
+        // After it was read, and the next one.
+        story.machine.soon = Some((2, Fault::Weighed, 1));
+        let actions = [
+            story.action(1, Lever::Weight, Value::Weight(Weight(300.0))),
+            story.action(0, Lever::Weight, Value::Weight(Weight(300.0))),
+        ];
+        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions, Time(0));
+        assert!(
+            matches!(&outcomes[0].result, Err(MachineError::Denied(why)) if why.contains("somebody else"))
+        );
+        assert_eq!(outcomes[1].result, Ok(actions[1].to.clone()));
+        assert_eq!(story.keeper.as_ref().unwrap().entries().len(), 1);
+        story.expected.insert((1, Lever::Weight), Value::Weight(Weight(4000.0)));
+        story.end();
+        story.check().unwrap();
+    }
+}

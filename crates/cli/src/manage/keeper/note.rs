@@ -1,0 +1,216 @@
+//! What travels with a VM, in its metadata: what its settings were, for whoever finds it after it migrated, or was resumed from a file.
+
+use std::collections::BTreeSet;
+
+use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::{CpuId, CpuSet};
+use serde::{Deserialize, Serialize};
+
+use super::{Keeper, is_ours, same, undo};
+use crate::manage::journal::Entry;
+
+/// What travels with a VM.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::manage) struct Note {
+    pub(in crate::manage) corefit: u32,
+    pub(in crate::manage) settings: Vec<Setting>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::manage) struct Setting {
+    pub(in crate::manage) lever: Lever,
+    pub(in crate::manage) original: Value,
+    pub(in crate::manage) wrote: Vec<Value>,
+}
+
+impl Note {
+    /// What a VM carries, if it is a note that is known here.
+    fn parse(text: &str) -> Option<Note> {
+        serde_json::from_str(text).ok().filter(|note: &Note| note.corefit == 1)
+    }
+}
+
+impl Keeper {
+    /// Has a VM carry what its settings were, unless it carries what makes no sense here.
+    pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) {
+        let setting = |entry: &Entry| Setting {
+            lever: entry.lever,
+            original: entry.original.clone(),
+            wrote: entry.wrote.clone(),
+        };
+        let of_vm = self.journal.entries().iter().filter(|entry| entry.vm == *vm);
+        let settings: Vec<Setting> = of_vm.map(setting).collect();
+        let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
+        if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
+            return;
+        }
+        match machine.keep(vm, Some(&text)) {
+            Ok(()) => drop(self.kept.insert(vm.clone(), text)),
+            // Nothing moves it elsewhere.
+            Err(MachineError::Unsupported(_)) => {}
+            Err(error) => {
+                if self.mute.insert(vm.clone()) {
+                    let name = self.journal.entries().iter().find(|entry| entry.vm == *vm).map(|e| &e.name);
+                    let name = name.unwrap_or(&vm.0);
+                    self.unsaid.push(format!(
+                        "VM {name:?} cannot carry what its settings were ({error}): if it migrates before it can, they stay as they are"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Has VMs with a note that says something else than is so now carry what is: what is not ours any more would be put back by who
+    /// finds it there.
+    pub(super) fn note_again(&mut self, machine: &mut dyn Act) {
+        let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
+        let carry: Vec<VmId> = self.kept.keys().filter(|vm| changed.contains(vm)).cloned().collect();
+        for vm in carry {
+            self.note(machine, &vm);
+        }
+    }
+
+    /// Takes over the settings of VMs that came with a note of another run: migrated, or resumed from a file;
+    /// and forgets VMs that have ended. What people should know of it.
+    pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
+        self.catch_up(machine, snapshot).0
+    }
+
+    /// The same, and how many settings were of VMs that have ended.
+    pub(super) fn catch_up(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> (Vec<String>, usize) {
+        let before = self.journal.entries().len();
+        self.groups = snapshot.vms.iter().filter(|vm| vm.is_group()).map(|vm| vm.id.clone()).collect();
+        let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
+        let here = (snapshot.pcpu_sets().0, nodes);
+        let mut notes = Vec::new();
+        let known: BTreeSet<(VmId, Lever)> =
+            self.journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
+        for vm in &snapshot.vms {
+            let Some(text) = vm.kept.as_ref() else {
+                self.foreign.remove(&vm.id);
+                continue;
+            };
+            let Some(note) = Note::parse(text) else {
+                if self.foreign.insert(vm.id.clone(), text.clone()).as_ref() != Some(text) {
+                    notes.push(format!(
+                        "VM {:?} carries a note that makes no sense; it is left alone, and no other is made",
+                        vm.name
+                    ));
+                }
+                self.kept.remove(&vm.id);
+                continue;
+            };
+            self.foreign.remove(&vm.id);
+            let ours = known.iter().any(|(id, _)| *id == vm.id);
+            if self.kept.get(&vm.id).is_some_and(|kept| ours || kept == text) {
+                continue;
+            }
+            // Of settings that the journal has it is an earlier run's, and this one could not look when it began: it is taken back with the
+            // last of them.
+            self.kept.insert(vm.id.clone(), text.clone());
+            for setting in note.settings {
+                if !known.contains(&(vm.id.clone(), setting.lever)) {
+                    notes.extend(self.take_over(machine, vm, setting, &here));
+                }
+            }
+        }
+        let ended = self.forget(machine, snapshot);
+        let arrived = self.arrive(machine, snapshot);
+        if (arrived || before != self.journal.entries().len())
+            && let Err(error) = self.journal.write()
+        {
+            notes.push(format!("the journal cannot be written: {error}"));
+        }
+        self.take_notes_back(machine);
+        (notes, ended)
+    }
+
+    /// What is known of VMs that are there no more; of how many settings that was.
+    fn forget(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> usize {
+        let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
+        let ended = |entry: &Entry, machine: &mut dyn Act| {
+            !here.contains(&entry.vm)
+                && !snapshot.may_lack(&entry.name)
+                && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
+        };
+        let before = self.journal.entries().len();
+        self.journal.retain(|entry| !ended(entry, machine));
+        let forgotten = before - self.journal.entries().len();
+        // The rest is known by ids alone.
+        if snapshot.may_lack_vms() {
+            return forgotten;
+        }
+        self.kept.retain(|vm, _| here.contains(vm));
+        self.foreign.retain(|vm, _| here.contains(vm));
+        self.untried.retain(|(vm, _), _| here.contains(vm));
+        self.theirs.retain(|(vm, _)| here.contains(vm));
+        self.put_back.retain(|(vm, _)| here.contains(vm));
+        self.told_at.retain(|vm, _| here.contains(vm));
+        self.mute.retain(|vm| here.contains(vm));
+        self.late.retain(|vm| here.contains(vm));
+        forgotten
+    }
+
+    /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.
+    pub(super) fn take_notes_back(&mut self, machine: &mut dyn Act) -> bool {
+        let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
+        // Groups carry none.
+        let mut may_yet = false;
+        let mut left = |result: Result<(), MachineError>| {
+            may_yet |= result.as_ref().is_err_and(undo::may_pass);
+            matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)))
+        };
+        self.kept.retain(|vm, _| changed.contains(vm) || left(machine.keep(vm, None)));
+        may_yet
+    }
+
+    fn take_over(
+        &mut self,
+        machine: &mut dyn Act,
+        vm: &VmState,
+        setting: Setting,
+        (pcpus, nodes): &(CpuSet, CpuSet),
+    ) -> Option<String> {
+        let Setting { lever, original, wrote } = setting;
+        let (id, name) = (vm.id.clone(), vm.name.clone());
+        let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
+        // Whoever does not answer now is asked when it is put back.
+        let current = match machine.current(&vm.id, lever) {
+            // It came with another definition.
+            Err(MachineError::Unsupported(_)) if lever == Lever::Nodes => return None,
+            current => current.ok(),
+        };
+        let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);
+        if current.as_ref().is_some_and(no_more) {
+            return None; // As it was, or somebody else's.
+        }
+        let now = current.map_or("not known yet".into(), |current| current.to_string());
+        let mut note =
+            format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
+        let inside = |set: &CpuSet, here: &CpuSet| {
+            let inside = set.intersection(here);
+            if inside.is_empty() { here.clone() } else { inside }
+        };
+        let (what, original) = match &entry.original {
+            Value::Pcpus(set) => ("pCPUs", Value::Pcpus(inside(set, pcpus))),
+            Value::Nodes(Some(set)) if !nodes.is_empty() => ("nodes", Value::Nodes(Some(inside(set, nodes)))),
+            other => ("", other.clone()),
+        };
+        if original != entry.original {
+            entry.original = original;
+            note += &format!("; this host has no such {what}, so it is going to be {}", entry.original);
+        }
+        // Here these would be taken for what they were. (Of weights it is known; sizes and pins are put back where nobody manages them.)
+        let kind = entry.lever.kind();
+        if matches!(
+            kind,
+            LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice
+        ) {
+            self.earlier.insert((entry.vm.clone(), entry.lever));
+        }
+        self.journal.add(entry);
+        Some(note)
+    }
+}

@@ -1,0 +1,73 @@
+//! Whose value a setting has.
+
+use corefit_core::machine::{Lever, LeverKind, Limit, Value};
+use corefit_core::{CpuSet, Cpus, Weight};
+
+use crate::manage::journal::Entry;
+
+/// A kernel's or an agent's rounding of a number.
+const ROUNDING: f64 = 0.002;
+
+/// Whether the guest has to answer for a setting, which it may never do.
+pub(super) fn is_guests(lever: Lever) -> bool {
+    matches!(lever, Lever::Online | Lever::Told)
+}
+
+/// Whether a setting is written in parts, each of which a kill may leave: a guest's vCPUs one by one, a limit's quota, period and
+/// burst.
+pub(super) fn in_parts(lever: Lever) -> bool {
+    matches!(lever.kind(), LeverKind::Online | LeverKind::Quota | LeverKind::VcpuQuota)
+}
+
+/// Whether a setting has a value that we gave it. While it is written in parts, what is between the original and what we wrote is
+/// ours, too.
+pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
+    if entry.wrote.iter().any(|wrote| same(wrote, current)) {
+        return true;
+    }
+    let ends = || [&entry.original].into_iter().chain(&entry.wrote);
+    match current {
+        _ if !entry.pending => false,
+        Value::Vcpus(current) => {
+            let set = |value: &Value| if let Value::Vcpus(set) = value { Some(set.clone()) } else { None };
+            let ends: Vec<CpuSet> = ends().filter_map(set).collect();
+            let all = ends.iter().fold(CpuSet::default(), |all, set| all.union(set));
+            let Some(last) = ends.last() else { return false };
+            let least = ends.iter().fold(last.clone(), |least, set| least.intersection(set));
+            current.is_within(&all) && least.is_within(current)
+        }
+        Value::Limit(current) => {
+            let limit = |value: &Value| if let Value::Limit(limit) = value { Some(*limit) } else { None };
+            let any = |is: &dyn Fn(Limit) -> bool| ends().filter_map(limit).any(is);
+            any(&|end| end.quota_us == current.quota_us)
+                && any(&|end| end.period_us == current.period_us)
+                && any(&|end| end.burst_us == current.burst_us)
+        }
+        _ => false,
+    }
+}
+
+/// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,
+/// nobody can tell.
+pub(super) fn somebody_put_back(entry: &Entry, current: &Value) -> bool {
+    let stays = matches!(
+        entry.lever.kind(),
+        LeverKind::Weight
+            | LeverKind::HelperWeight
+            | LeverKind::Quota
+            | LeverKind::Affinity
+            | LeverKind::Nodes
+    );
+    let ours = entry.pending || entry.wrote.iter().any(|wrote| same(wrote, &entry.original));
+    stays && !ours && same(&entry.original, current)
+}
+
+/// Whether two values are the same, but for rounding.
+pub(super) fn same(a: &Value, b: &Value) -> bool {
+    let near = |a: f64, b: f64| (a - b).abs() <= ROUNDING;
+    match (a, b) {
+        (Value::Weight(Weight(a)), Value::Weight(Weight(b))) => near(*a, *b),
+        (Value::Told(Some(Cpus(a))), Value::Told(Some(Cpus(b)))) => near(*a, *b),
+        (a, b) => a == b,
+    }
+}

@@ -1,0 +1,110 @@
+//! What a controller remembers of one VM.
+
+use std::time::Duration;
+
+use super::arbitrate::Request;
+use super::calm::Calm;
+use super::counted::Counted;
+use super::demand::{Cut, Predict, predictor};
+use super::short::Short;
+use super::size::{Choice, Size, Subject, sizer};
+use super::{Policy, Sizer};
+use crate::{CpuSet, Time};
+
+/// What is remembered of a VM.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) sizer: (Sizer, Box<dyn Size + Send>),
+    pub(super) demand: Box<dyn Predict + Send>,
+    pub(super) wants: Option<f64>,
+    pub(super) cut: Cut,
+    /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
+    pub(super) request: Option<(Request, CpuSet)>,
+    /// The work that was counted by the last step.
+    pub(super) work: Option<Counted>,
+    /// vCPUs that it had when nothing was tried last.
+    pub(super) has: u32,
+    /// It was tried with other counts at the last look.
+    pub(super) trying: bool,
+    pub(super) changed: Option<Time>,
+    /// Since when fewer were wanted.
+    pub(super) fewer: Option<Time>,
+    pub(super) calm: Calm,
+    /// The change that is to be made now is to fewer, or more; `None`: something is tried.
+    pub(super) wish: Option<bool>,
+    /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
+    pub(super) preempted: bool,
+    /// How often it has starved, and what is said of it while it does.
+    pub(super) starved: (u32, Option<String>),
+    pub(super) short: Short,
+    pub(super) not_before: Time,
+    /// Why its vCPUs could not be changed when that was tried last: it was not there, or did not answer.
+    pub(super) away: Option<String>,
+    /// Until when it is not asked, as a lever turned out not to be there, or not to be ours, and what was said to that.
+    pub(super) refused: Option<(Time, String)>,
+    /// It is a control group that is sized.
+    pub(super) by_cpuset: bool,
+    /// What it could use then, before it was sized.
+    pub(super) wide: CpuSet,
+}
+
+impl Known {
+    /// Nothing is known yet of a VM that this sizer sizes.
+    pub(super) fn new(name: Sizer, by_cpuset: bool, policy: &Policy) -> Known {
+        Known {
+            sizer: (name, sizer(name, policy)),
+            demand: predictor(policy.demand, policy),
+            wants: None,
+            cut: Cut::new(policy),
+            request: None,
+            work: None,
+            has: 0,
+            trying: false,
+            changed: None,
+            fewer: None,
+            calm: Calm::default(),
+            wish: None,
+            preempted: false,
+            starved: (0, None),
+            short: Short::default(),
+            not_before: Time(0),
+            away: None,
+            refused: None,
+            by_cpuset,
+            wide: CpuSet::default(),
+        }
+    }
+
+    /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.
+    pub(super) fn due(
+        &mut self,
+        choice: &Choice,
+        subject: &Subject<'_>,
+        free: bool,
+        policy: &Policy,
+    ) -> bool {
+        self.wish = None;
+        if choice.count >= subject.online {
+            self.fewer = None;
+        }
+        if choice.count == subject.online {
+            return false;
+        }
+        if free {
+            return true;
+        }
+        if choice.count < subject.online {
+            let since = *self.fewer.get_or_insert(subject.at);
+            // What an arbiter takes others wait for.
+            let dwell =
+                if subject.granted.is_some() { policy.dwell() } else { self.calm.dwell(policy, subject.at) };
+            if subject.at.since(since) < dwell {
+                return false;
+            }
+        }
+        let due =
+            self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
+        self.wish = due.then_some(choice.count < subject.online);
+        due
+    }
+}
