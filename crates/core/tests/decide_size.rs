@@ -335,6 +335,57 @@ fn what_varies_by_itself_is_no_other_phase() {
     assert_eq!(toy.online(0), 8, "another phase");
 }
 
+/// A program that ends and another that begins do the same after the start, in which nothing is counted.
+#[test]
+fn a_start_in_which_nothing_is_counted_is_no_other_phase_but_what_comes_after_it_may_be() {
+    thread_local!(static DOES: std::cell::Cell<(f64, u32)> = const { std::cell::Cell::new((100.0, 2)) });
+    fn rate(n: u32) -> f64 {
+        let (rate, best) = DOES.get();
+        rate / (1.0 + 0.5 * f64::from(n.abs_diff(best)))
+    }
+    let used: ByCount = |n| if DOES.get().0 > 0.0 { f64::from(n.min(2)) } else { 1.0 };
+    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), used)]);
+    let mut controller = with(Sizer::Corefit);
+    let mut then = |does, seconds| {
+        DOES.set(does);
+        (toy.rule(&mut controller, seconds), toy.online(0))
+    };
+    assert_eq!(then((100.0, 2), 30).1, 2);
+    for starts in [5, 9] {
+        assert_eq!(then((0.0, 2), starts), (0, 2));
+        assert_eq!(then((100.0, 2), 20), (0, 2), "{starts}");
+    }
+    assert_eq!(then((0.0, 2), 5), (0, 2));
+    assert_eq!(then((1000.0, 4), 60).1, 4, "another program");
+    assert_eq!(then((0.0, 4), 20).1, 2, "of what counts nothing for long nothing is known to be better");
+    assert_eq!(then((1000.0, 4), 60).1, 4);
+}
+
+/// What does well for a moment after each change, and by turns, is no better than VCPU-Bal's number.
+#[test]
+fn what_turns_out_to_do_less_than_vcpu_bals_number_gives_way_to_it() {
+    thread_local!(static EIGHT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    fn rate(n: u32) -> f64 {
+        EIGHT.set(if n == 8 { EIGHT.get() + 1 } else { 0 });
+        let varies = if EIGHT.get().is_multiple_of(2) { 1.9 } else { 0.1 };
+        match (n, EIGHT.get()) {
+            (8, ..10) => 120.0 * varies,
+            (8, _) => 60.0 * varies,
+            (2, _) => 100.0,
+            _ => 50.0,
+        }
+    }
+    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), |_| 2.0)]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 6);
+    assert_eq!(toy.online(0), 8, "it seems to be best");
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 2);
+    assert_eq!(toy.rule(&mut controller, 50), 0, "that is not looked for again at once");
+    toy.rule(&mut controller, 600);
+    assert_eq!(toy.online(0), 2, "who looks for longer is not taken in");
+}
+
 #[test]
 fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
     thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });

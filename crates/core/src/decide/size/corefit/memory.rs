@@ -47,6 +47,11 @@ impl Memory {
         }
         self.0.push(Phase { available, marks, best });
     }
+
+    /// Another count is best in the phase that was learned last.
+    pub(super) fn correct(&mut self, best: u32) {
+        self.0.iter_mut().next_back().into_iter().for_each(|phase| phase.best = best);
+    }
 }
 
 /// Whether two marks are of the same load. `slack`: what counting may add to or take from a value.

@@ -16,6 +16,8 @@
 //! remembered by phase ([`memory`]). A search may cost [`PART`] of the VM's time and [`START`] seconds; the time until
 //! the next doubles with each that changed nothing.
 
+mod counts;
+mod found;
 mod memory;
 mod race;
 mod races;
@@ -25,6 +27,8 @@ mod stat;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use self::counts::{bal, bal_why, candidates, loses};
+use self::found::Found;
 use self::memory::{Mark, Memory, alike};
 use self::race::{Entrant, Race};
 pub use self::races::Races;
@@ -48,7 +52,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// With a signal it is looked again whether another count is better after this time, and after twice as long each time
 /// that none was, up to [`LONGEST`]: a load may have changed so that it does what it did, but could do more elsewhere.
 const AGAIN: Duration = Duration::from_secs(600);
-/// After a search that left numbers out since things were clear these are looked at after this time.
+/// After a search that left numbers out, since things were clear or it had cost enough, these are looked at after this time, and twice as long each
+/// time that nothing else was found.
 const SOON: Duration = Duration::from_secs(120);
 /// Where a cap limits a VM and VCPU-Bal's number was best all vCPUs are tried again after this time and twice as long each time, so often.
 const STEP: Duration = Duration::from_secs(10);
@@ -61,11 +66,8 @@ const HOLDS: Duration = Duration::from_secs(60);
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Nor where nothing was counted for so long, while it was not idle: what it does now is not what was counted.
 const NOTHING: Duration = Duration::from_secs(600);
-/// What varies by itself goes on so for about so long, s: looks in it are as good as one.
-const TURN: f64 = 2.0;
-/// What a VM did is known for so long, s: what it does otherwise, and how it varies.
+/// What a VM does otherwise is known for so long, s.
 const LATELY: f64 = 10.0;
-const VARIES: f64 = 120.0;
 /// Who does less by this part than what was found does not what was found.
 const MUCH: f64 = 0.5;
 /// A smaller spin share is not worth a word.
@@ -107,59 +109,6 @@ pub struct Corefit {
     waits: bool,
     /// What was found is of other pCPUs, for a dwell.
     stale: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Found {
-    count: u32,
-    why: Why,
-    /// It is VCPU-Bal's number, and follows that.
-    bal: bool,
-    available: u32,
-    mark: Mark,
-    /// What it did there in looks of some length: how it varies by itself.
-    seen: Stat,
-    /// What is worth more than this is best, whatever it was worth before: of who is limited by its own cap alone, and did clearly less
-    /// with VCPU-Bal's count.
-    enough: Option<f64>,
-    /// All vCPUs did less, but may do more some day.
-    left_all: bool,
-}
-
-impl Found {
-    fn new(count: u32, why: Why, available: u32, mark: Mark) -> Found {
-        Found {
-            count,
-            why,
-            bal: false,
-            available,
-            mark,
-            seen: Stat::default(),
-            enough: None,
-            left_all: false,
-        }
-    }
-
-    /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that
-    /// looks vary by that, nothing is known of how the load does.
-    fn may_do(&self, did: &Stat) -> bool {
-        let (Some(value), Some(used), Some(rate)) = (did.value(), did.used(), self.seen.rate()) else {
-            return false;
-        };
-        if race::telling(rate) > 1.0 {
-            return false;
-        }
-        let slack = 2.0 * self.seen.deviation() * (TURN / did.seconds).sqrt();
-        alike(self.mark, Mark { value, used }, slack)
-    }
-
-    /// It did this, which is nothing else: that is how it varies.
-    fn varies(&mut self, did: &Stat) {
-        self.seen.add_stat(did);
-        if self.seen.seconds > VARIES {
-            self.seen.fade();
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -245,17 +194,28 @@ impl Corefit {
                 }
             } else {
                 let (since, did) = self.otherwise.get_or_insert((subject.at, Stat::default()));
-                if did.seconds >= LATELY || now.seconds <= 0.0 {
+                // A program that began, or a phase in which nothing is counted: what comes after it says what it does.
+                let goes_on = did.seconds > 0.0 && did.units <= 0.0 && now.units > 0.0;
+                if did.seconds >= LATELY || now.seconds <= 0.0 || goes_on {
                     *did = Stat::default();
                 }
+                if goes_on {
+                    *since = subject.at;
+                }
                 did.add_stat(&now);
+                let nothing = did.seconds > 0.0 && did.units <= 0.0 && found.mark.value > 0.0;
                 let soon = subject.at.since(*since) < self.dwell || subject.at < self.not_before;
                 let enough = found.enough.filter(|_| is_capped(subject));
                 let may = found.may_do(did)
                     || enough.zip(did.value()).is_some_and(|(enough, value)| value > enough);
                 // Until it can be searched VCPU-Bal's number is as good as any that was found for other pCPUs.
                 self.stale = !as_before && subject.at.since(*since) >= self.dwell;
-                if soon || (may || enough.is_some()) && did.seconds < LATELY {
+                if soon || (may || enough.is_some() || nothing) && did.seconds < LATELY {
+                    return;
+                }
+                if let Some(bal) = subject.vcpu_bal().filter(|_| nothing && !found.bal) {
+                    // Of what nobody counts nothing is known to be better.
+                    (found.count, found.why, found.bal) = (bal.count, bal.why, true);
                     return;
                 }
                 same = may;
@@ -264,7 +224,9 @@ impl Corefit {
                 if let Some((_, did)) = self.otherwise.take() {
                     found.varies(&did);
                 }
-                if there && subject.rate.is_some() && subject.at >= self.again {
+                if there && found.is_beaten() {
+                    self.give_way(subject);
+                } else if there && subject.rate.is_some() && subject.at >= self.again {
                     self.begin(subject, available, None, entitled, races);
                 }
                 return;
@@ -360,6 +322,19 @@ impl Corefit {
         }
     }
 
+    /// What was found did less than VCPU-Bal's number by now, which takes its place until it is looked again.
+    fn give_way(&mut self, subject: &Subject<'_>) {
+        let Some((found, bal)) = self.found.as_mut().zip(subject.vcpu_bal()) else { return };
+        let Some(seen) = found.instead.take() else { return };
+        let (value, used) = (seen.value().unwrap_or(0.0), seen.used().unwrap_or(0.0));
+        let less = 1.0 - found.seen.value().unwrap_or(0.0) / value.max(1e-9);
+        self.lost += less.max(0.0) * found.seen.seconds;
+        let mark = mark(subject, value, used);
+        *found = Found { bal: true, seen, ..Found::new(bal.count, bal.why, found.available, mark) };
+        self.memory.correct(bal.count);
+        self.again = subject.at + SOON;
+    }
+
     fn race(
         &mut self,
         subject: &Subject<'_>,
@@ -410,15 +385,17 @@ impl Corefit {
         // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
         let (bal, capped) = (count == bal(subject, available), is_capped(subject));
         let left_all = capped && race.left_all();
-        let enough = race.of_bal(id).map(|value| value * ENOUGH);
+        let instead = race.of_bal(id).filter(|_| !bal);
+        let enough = race.of_bal(id).and_then(|bal| Some(bal.value()? * ENOUGH));
         let enough = enough.filter(|enough| capped && mark.value > *enough);
         let again = match enough {
             Some(_) => None,
             None if left_all => Some(rest(STEP, self.checks)),
-            None => (race.left_others || capped && !self.checking).then_some(SOON),
+            None if self.checking => race.left_others.then(|| rest(SOON, self.checks + 1)),
+            None => (race.left_others || capped).then_some(SOON),
         };
         let seen = race.proof(id);
-        let found = Found { bal, seen, enough, left_all, ..Found::new(count, why, available, mark) };
+        let found = Found { bal, seen, enough, instead, left_all, ..Found::new(count, why, available, mark) };
         self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }
     }
@@ -581,16 +558,6 @@ fn mark(subject: &Subject<'_>, value: f64, used: f64) -> Mark {
     Mark { value, used: used.min(cap(subject.vm.seen.quota.as_ref())) }
 }
 
-/// VCPU-Bal's count.
-fn bal(subject: &Subject<'_>, available: u32) -> u32 {
-    subject.vcpu_bal().map_or_else(|| subject.clamp(available), |bal| bal.count)
-}
-
-/// Why it has that; of who has an unknown part, what is available counts as his.
-fn bal_why(subject: &Subject<'_>, part: f64) -> Why {
-    subject.vcpu_bal().map_or(Why::Share { share: Cpus(part) }, |bal| bal.why)
-}
-
 /// Work per second, scaled down where more than the own part was used.
 fn worth(rate: f64, used: f64, part: f64) -> f64 {
     if used > part && used > 0.0 { rate * part / used } else { rate }
@@ -611,35 +578,4 @@ fn climb(
         most
     };
     Climb::new(bal, most, 2 * window, entitled)
-}
-
-/// Whether so many vCPUs are entitled to clearly less than `than` of them.
-fn loses(count: u32, than: u32, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
-    count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < 0.95 * less)
-}
-
-/// Counts that may be best: what there is, VCPU-Bal's and all vCPUs; all but one, three quarters and half of all (programs
-/// start as many threads as they see vCPUs, or a part of them); what is available, and, if that turns out to be too many
-/// ([`race`]), one less and three quarters of it. `None`: not for this VM. `few`: only the first three. A cap that is all that limits a VM
-/// stops its vCPUs, but none for another: VCPU-Bal's number or all were best then, or within 2 % of it, in 60 of 60 cases (docs/model.md).
-fn candidates(
-    subject: &Subject<'_>,
-    available: u32,
-    few: bool,
-    entitled: &dyn Fn(u32) -> Option<f64>,
-) -> Vec<Option<u32>> {
-    let (least, most) = (subject.clamp(subject.least), subject.clamp(subject.most));
-    let own = subject.clamp(available);
-    let hurts = loses_much(most, own, entitled);
-    let bal = bal(subject, available);
-    let may = |n: u32| !hurts || n <= own || n == bal || !loses_much(n, own, entitled);
-    let sure = [subject.clamp(subject.online), bal, most].map(|n| may(n).then_some(n));
-    let others = [most - 1, most * 3 / 4, most / 2, own, own - 1, own * 3 / 4];
-    let others = others.map(|n| ((least..=most).contains(&n) && n >= own / 2 && may(n)).then_some(n));
-    sure.into_iter().chain(others.into_iter().filter(|_| !few)).collect()
-}
-
-/// As [`loses`], but work is measured: only where hardly anything would be left it is not even tried.
-fn loses_much(count: u32, than: u32, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
-    count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < 0.5 * less)
 }

@@ -14,6 +14,7 @@
 
 mod hold;
 mod proof;
+mod worth;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -41,11 +42,6 @@ const CLEAR: f64 = 0.5;
 const PAYS: f64 = 0.5;
 /// Who used this part of its own with VCPU-Bal's counts ran as it does there.
 const RAN: f64 = 0.9;
-/// Before looks told how units vary, their number is taken to vary as that of things that happen at any time; this counts as
-/// so many looks.
-const PRIOR: f64 = 4.0;
-/// They are not taken to vary less than so: looks may be shorter than what a program does over and over.
-const STEADY: f64 = 0.5;
 /// Units of work that the best has to have done in a time for it to say something.
 const UNITS: f64 = 8.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
@@ -279,11 +275,11 @@ impl Race {
         Some((if whole.seconds > 0.0 { whole } else { *best }, gain))
     }
 
-    /// What a VM's work with VCPU-Bal's count was worth, as it was seen last; `None` if it was not.
-    pub(super) fn of_bal(&self, id: &VmId) -> Option<f64> {
+    /// What a VM did with VCPU-Bal's count, as it was seen last; `None` if it was not.
+    pub(super) fn of_bal(&self, id: &VmId) -> Option<Stat> {
         let member = self.member(id)?;
         let bal = member.counts.iter().position(|count| *count == member.bal)?;
-        member.proofs[bal].value().or_else(|| member.stats[bal].value())
+        [member.proofs[bal], member.stats[bal]].into_iter().find(|stat| stat.seconds > 0.0)
     }
 
     /// Whether what it has now was best, and is only to be proven.
@@ -404,52 +400,6 @@ impl Race {
         pays
     }
 
-    /// The mean of what VMs did there over what each usually does, scaled down where all together used more than their part:
-    /// what one takes from another is missing there.
-    fn value(&self, level: usize) -> Option<f64> {
-        self.worth(|member| &member.stats[level])
-    }
-
-    fn worth(&self, stat: impl Fn(&Member) -> &Stat) -> Option<f64> {
-        self.worth_of(&self.members.iter().map(|member| *stat(member)).collect::<Vec<_>>())
-    }
-
-    /// The same of these, one for each VM.
-    fn worth_of(&self, stats: &[Stat]) -> Option<f64> {
-        let own = sum(stats.iter()).own();
-        let parts = self.members.iter().zip(stats).filter(|(member, _)| member.usual() > 0.0);
-        let parts: Vec<f64> =
-            parts.filter_map(|(member, stat)| Some(stat.rate()? / member.usual())).collect();
-        (!parts.is_empty()).then(|| own * parts.iter().sum::<f64>() / crate::share::count(parts.len()))
-    }
-
-    /// All VMs together.
-    fn all(&self, stat: impl Fn(&Member) -> &Stat) -> Stat {
-        sum(self.members.iter().map(stat))
-    }
-
-    fn together(&self, level: usize) -> Stat {
-        self.all(|member| &member.stats[level])
-    }
-
-    fn units_per_second(&self, level: usize) -> f64 {
-        let all = self.together(level);
-        if all.lasted() > 0.0 { all.units / all.lasted() } else { 0.0 }
-    }
-
-    /// What one unit more would be worth there.
-    fn unit(&self, level: usize) -> f64 {
-        let best = self.best();
-        let each = best.and_then(|best| Some(self.value(best)? / self.units_per_second(best).max(1e-9)));
-        each.unwrap_or(0.0) / self.together(level).lasted().max(1e-9)
-    }
-
-    /// The best level so far.
-    fn best(&self) -> Option<usize> {
-        let values = (0..self.levels.len()).filter_map(|level| Some((level, self.value(level)?)));
-        values.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level)
-    }
-
     /// The next turn; `true` if there is none.
     fn go_on(&mut self) -> bool {
         self.leave_fewer();
@@ -488,11 +438,6 @@ impl Race {
         }
     }
 
-    /// All VMs have VCPU-Bal's counts there.
-    fn is_bal(&self, level: usize) -> bool {
-        self.members.iter().all(|member| member.counts[level] == member.bal)
-    }
-
     /// How the turn's counts are come to from those of this level.
     fn go_from(&mut self, from: usize) {
         let to = self.turn;
@@ -508,17 +453,6 @@ impl Race {
     /// What all did in a look, per second.
     fn sum(&self, looks: &[(VmId, Look)]) -> f64 {
         looks.iter().filter(|(id, _)| self.member(id).is_some()).map(|(_, look)| look.units).sum()
-    }
-
-    /// Variance of the number of units in a look over its mean, by all looks so far.
-    fn bursts(&self) -> f64 {
-        let all = self
-            .members
-            .iter()
-            .flat_map(|member| member.stats.iter().chain(&member.proofs))
-            .map(Stat::varies);
-        let (sum, looks) = all.fold((PRIOR, PRIOR), |(sum, looks), (a, b)| (sum + a, looks + b));
-        (sum / looks).max(STEADY)
     }
 
     fn take_turn(&mut self) -> bool {
@@ -616,19 +550,6 @@ impl Race {
         self.stage = Stage::Mixed;
         false
     }
-}
-
-/// What VMs did at the same time.
-fn sum<'a>(stats: impl Iterator<Item = &'a Stat>) -> Stat {
-    let mut all = Stat::default();
-    for stat in stats {
-        all.seconds = all.seconds.max(stat.seconds);
-        all.units += stat.units;
-        all.used += stat.used;
-        all.part += stat.part;
-        all.withheld += stat.withheld;
-    }
-    all
 }
 
 #[cfg(test)]

@@ -1,0 +1,83 @@
+//! What a search found, and whether a VM still does that.
+
+use super::memory::{Mark, alike};
+use super::stat::Stat;
+use super::{LATELY, race};
+use crate::decide::Why;
+
+/// What varies by itself goes on so for about so long, s: looks in it are as good as one.
+const TURN: f64 = 2.0;
+/// How it varies is known for so long, s.
+const VARIES: f64 = 120.0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) count: u32,
+    pub(super) why: Why,
+    /// It is VCPU-Bal's number, and follows that.
+    pub(super) bal: bool,
+    pub(super) available: u32,
+    pub(super) mark: Mark,
+    /// What it did there in looks of some length: how it varies by itself.
+    pub(super) seen: Stat,
+    /// What is worth more than this is best, whatever it was worth before: of who is limited by its own cap alone, and did clearly less
+    /// with VCPU-Bal's count.
+    pub(super) enough: Option<f64>,
+    /// What it did with VCPU-Bal's number, where another was better.
+    pub(super) instead: Option<Stat>,
+    /// All vCPUs did less, but may do more some day.
+    pub(super) left_all: bool,
+}
+
+impl Found {
+    pub(super) fn new(count: u32, why: Why, available: u32, mark: Mark) -> Found {
+        Found {
+            count,
+            why,
+            bal: false,
+            available,
+            mark,
+            seen: Stat::default(),
+            enough: None,
+            instead: None,
+            left_all: false,
+        }
+    }
+
+    /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that
+    /// looks vary by that, nothing is known of how the load does.
+    pub(super) fn may_do(&self, did: &Stat) -> bool {
+        let (Some(value), Some(used), Some(rate)) = (did.value(), did.used(), self.seen.rate()) else {
+            return false;
+        };
+        if race::telling(rate) > 1.0 {
+            return false;
+        }
+        let slack = 2.0 * self.error(did.seconds);
+        alike(self.mark, Mark { value, used }, slack)
+    }
+
+    /// Standard error of what it does in so many seconds.
+    fn error(&self, seconds: f64) -> f64 {
+        self.seen.deviation() * (TURN / seconds).sqrt()
+    }
+
+    /// Whether it has done less by now than with VCPU-Bal's number: a race is short, and what varies may have seemed better by chance, as LU with
+    /// eight vCPUs on two pCPUs, which is in step for seconds and then not. Both are known by counting.
+    pub(super) fn is_beaten(&self) -> bool {
+        let Stat { seconds, .. } = self.seen;
+        let Some((bal, value)) = self.instead.and_then(|bal| Some((bal, self.seen.value()?))) else {
+            return false;
+        };
+        let least = bal.value().unwrap_or(0.0) * (1.0 - bal.units.max(1.0).sqrt().recip());
+        seconds >= LATELY && value + self.error(seconds) < least
+    }
+
+    /// It did this, which is nothing else: that is how it varies.
+    pub(super) fn varies(&mut self, did: &Stat) {
+        self.seen.add_stat(did);
+        if self.seen.seconds > VARIES {
+            self.seen.fade();
+        }
+    }
+}
