@@ -77,6 +77,39 @@ fn who_was_cut_gets_more_when_there_is_more_though_its_threads_followed() {
     }
 }
 
+/// A VM that runs keeps what nobody asks for; that is given back at once, too.
+#[test]
+fn what_was_kept_as_nobody_asked_for_it_is_given_back_at_once_to_a_more_important_one() {
+    BUSY.set(false);
+    let mut toy = Toy::new(8, vec![vm("a", 3, None, now_and_then), vm("b", 8, None, |n| 0.6 * f64::from(n))]);
+    let policy = Policy { size: Sizer::None, dwell_ms: 20_000, ..Policy::default() };
+    let mut controller =
+        Controller::new(Policy { arbitrate: Arbiter::Priority, vm: vec![important("a")], ..policy });
+    rule_telling(&mut toy, &mut controller, 60);
+    let before = toy.online(1);
+    assert!(before >= 7, "{before}");
+    BUSY.set(true);
+    rule_telling(&mut toy, &mut controller, 6);
+    assert!(toy.online(0) == 3 && toy.online(1) <= 5, "{} and {}", toy.online(0), toy.online(1));
+}
+
+/// A VM that was left alone has been short of nothing.
+#[test]
+fn who_is_managed_again_has_not_starved_meanwhile() {
+    BUSY.set(true);
+    let (mut toy, controller) = two(f64::from, f64::from, Policy { size: Sizer::None, ..Policy::default() });
+    let policy = controller.policy().clone();
+    let mut controller = Controller::new(policy.clone());
+    let starves = |notes: Vec<String>| notes.iter().any(|note| note.starts_with("b: has wanted"));
+    assert!(starves(rule_telling(&mut toy, &mut controller, 60)));
+    let alone = Rule { name: "b".into(), exclude: Some(true), ..Rule::default() };
+    controller.reconfigure(Policy { vm: vec![important("a"), alone], ..policy.clone() });
+    rule_telling(&mut toy, &mut controller, 60);
+    controller.reconfigure(policy);
+    assert!(!starves(rule_telling(&mut toy, &mut controller, 20)));
+    assert!(starves(rule_telling(&mut toy, &mut controller, 40)));
+}
+
 #[test]
 fn who_starves_again_is_said_to_again() {
     BUSY.set(true);

@@ -4,7 +4,7 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Policy, Rule, Sizer, Why};
+use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Why};
 use corefit_core::{CpuId, CpuSet, Cpus, Quota, Weight};
 
 use decide_support::{ByCount, Toy, four, of_four, vm, with};
@@ -132,6 +132,52 @@ fn without_a_signal_vcpu_bals_count_is_taken_unless_utilisation_rises() {
         let mut toy = Toy::new(16, vec![one]);
         toy.rule(&mut with(Sizer::Corefit), 30);
         assert_eq!(toy.online(0), wanted);
+    }
+}
+
+/// A quota of each vCPU (libvirt's `<quota>`) goes with it: half as many could use half of what the VM may have.
+#[test]
+fn where_each_vcpu_has_a_quota_of_its_own_so_many_stay_that_they_can_use_what_there_is() {
+    let half = Quota { quota_us: Some(50_000), period_us: 100_000, burst_us: 0, source: String::new() };
+    let one = |name: &str| {
+        let mut vm = vm(name, 4, None, |n| 0.5 * f64::from(n));
+        vm.state.vcpus.iter_mut().for_each(|vcpu| vcpu.quota = Some(half.clone()));
+        vm
+    };
+    for size in [Sizer::None, Sizer::VcpuBal, Sizer::Vscale, Sizer::PcpuEst, Sizer::Corefit] {
+        for arbitrate in [Arbiter::None, Arbiter::Fcfs, Arbiter::MaxMin] {
+            let mut toy = Toy::new(4, vec![one("a"), one("b")]);
+            toy.rule(&mut Controller::new(Policy { size, arbitrate, ..Policy::default() }), 60);
+            assert_eq!([0, 1].map(|vm| toy.online(vm)), [4, 4], "{size:?} {arbitrate:?}");
+            // Of one pCPU each as many as can use that.
+            let mut toy = Toy::new(2, vec![one("a"), one("b")]);
+            toy.rule(&mut Controller::new(Policy { size, arbitrate, ..Policy::default() }), 60);
+            // Toys use what they want: for who goes by utilisation alone that is more than there is.
+            let all = arbitrate == Arbiter::None && matches!(size, Sizer::None | Sizer::PcpuEst);
+            assert_eq!(toy.online(0), if all { 4 } else { 2 }, "{size:?} {arbitrate:?}, short");
+        }
+    }
+}
+
+/// What others leave is used by more vCPUs than VCPU-Bal's number; that it is there is no matter of weight.
+#[test]
+fn without_a_signal_what_small_neighbours_leave_is_climbed_to() {
+    let web = |name: &str| vm(name, 2, None, |_| 0.4);
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, |n| 0.7 * f64::from(n)), web("b"), web("c")]);
+    toy.rule(&mut with(Sizer::Corefit), 60);
+    assert!(toy.online(0) >= 7, "{} of 8, VCPU-Bal's 3", toy.online(0));
+}
+
+/// The one vCPU that is left of a VM that does nothing is no reason for more, though AISD wants it.
+#[test]
+fn an_idle_vm_stays_small_under_vscale_with_each_forecast() {
+    for demand in [Forecast::Ewma, Forecast::Pid, Forecast::Ftds, Forecast::Aisd] {
+        let mut toy = Toy::new(4, vec![vm("a", 4, None, |_| 0.1), vm("b", 4, None, |_| 0.4)]);
+        let mut controller =
+            Controller::new(Policy { size: Sizer::Vscale, demand, dwell_ms: 500, ..Policy::default() });
+        toy.rule(&mut controller, 60);
+        assert_eq!((toy.online(0), toy.online(1)), (1, 1), "{demand:?}");
+        assert_eq!(toy.rule(&mut controller, 60), 0, "{demand:?}");
     }
 }
 
@@ -369,8 +415,8 @@ fn what_turns_out_to_do_less_than_vcpu_bals_number_gives_way_to_it() {
         EIGHT.set(if n == 8 { EIGHT.get() + 1 } else { 0 });
         let varies = if EIGHT.get().is_multiple_of(2) { 1.9 } else { 0.1 };
         match (n, EIGHT.get()) {
-            (8, ..10) => 120.0 * varies,
-            (8, _) => 60.0 * varies,
+            (8, ..6) => 120.0 * varies,
+            (8, _) => 40.0 * varies,
             (2, _) => 100.0,
             _ => 50.0,
         }
@@ -569,4 +615,30 @@ fn other_times_count_for_vms_that_are_known_too() {
     assert_eq!([0, 1, 2].map(|_| next(&mut controller))[1..], [ms(100), ms(100)], "five probes");
     controller.reconfigure(policy(100));
     assert_eq!(next(&mut controller), ms(500));
+
+    // How long a forecast falls behind is a dwell, too.
+    thread_local!(static USED: std::cell::Cell<f64> = const { std::cell::Cell::new(4.0) });
+    let mut toy = Toy::new(4, vec![vm("a", 4, None, |_| USED.get())]);
+    let policy =
+        |dwell_ms| Policy { size: Sizer::Vscale, demand: Forecast::Ftds, dwell_ms, ..Policy::default() };
+    let mut controller = Controller::new(policy(600_000));
+    toy.rule(&mut controller, 10);
+    USED.set(0.1);
+    toy.rule(&mut controller, 10);
+    controller.reconfigure(policy(1000));
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.online(0), 1);
+}
+
+#[test]
+fn who_has_all_that_it_may_have_tries_no_other() {
+    let mut toy = Toy::new(8, vec![vm("a", 4, None, four)]);
+    let policy = Policy { size: Sizer::PcpuEst, ..Policy::default() };
+    let mut controller = Controller::new(policy.clone());
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        assert!(step.plan.actions.is_empty());
+        toy.pass(step.next);
+    }
+    assert_eq!(controller.step(&toy.observe()).unwrap().next, policy.interval());
 }

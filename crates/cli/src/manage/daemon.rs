@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use corefit_core::decide::{Controller, Policy, Sizer};
+use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Why};
 use corefit_core::machine::{Act, Lever, Role, Snapshot, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -286,12 +286,16 @@ impl<'a> Daemon<'a> {
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
-                self.controller.told(&outcomes);
-                for outcome in outcomes.iter().filter(|outcome| outcome.result.is_ok()) {
+                // What was not tried is no answer of anybody.
+                let tried = outcomes.iter().filter(|outcome| keeper.tried(&outcome.action));
+                self.controller.told(&tried.cloned().collect::<Vec<_>>());
+                let came =
+                    |outcome: &&Outcome| outcome.result.is_ok() && outcome.action.why != Why::AskedAgain;
+                for outcome in outcomes.iter().filter(came) {
                     self.told.forget_of(&failure(&outcome.action, ""));
                 }
-                // A look may be of before it was written: that is nobody's news.
-                outcomes.retain(|outcome| !keeper.had(&outcome.action));
+                // A look may be of before it was written: that is nobody's news. What there was no time for comes next time.
+                outcomes.retain(|outcome| !keeper.had(&outcome.action) && !keeper.put_off(&outcome.action));
                 outcomes
             }
             None => {

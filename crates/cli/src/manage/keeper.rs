@@ -16,7 +16,7 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use corefit_core::decide::{Action, Outcome};
+use corefit_core::decide::{Action, Outcome, Why};
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuSet, Time, Weight};
 
@@ -54,6 +54,8 @@ pub(crate) struct Keeper {
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
     late: BTreeSet<VmId>,
+    /// The last batch could not be written down.
+    unwritten: bool,
     /// Settings for which there was no time left, since which batch: they come first.
     untried: BTreeMap<(VmId, Lever), u64>,
     batches: u64,
@@ -84,6 +86,7 @@ impl Keeper {
             earlier,
             released,
             late,
+            unwritten: false,
             untried,
             batches,
             as_wanted,
@@ -192,6 +195,7 @@ impl Keeper {
             written = self.journal.write();
             reach("journaled");
         }
+        self.unwritten = written.is_err();
         if let Err(error) = written {
             self.journal.replace(before.clone());
             // Not for good: a disk is full until somebody makes room.
@@ -251,6 +255,16 @@ impl Keeper {
         self.as_wanted.contains(&key(action))
     }
 
+    /// Whether there was no time for something of the last batch: it comes first in the next one.
+    pub(crate) fn put_off(&self, action: &Action) -> bool {
+        self.untried.contains_key(&key(action))
+    }
+
+    /// Whether something of the last batch was tried: there was time, and what it was could be written down.
+    pub(crate) fn tried(&self, action: &Action) -> bool {
+        !self.unwritten && !self.put_off(action)
+    }
+
     /// Forgets what was intended with settings, and not even begun: nothing but what they were before is ours.
     fn revert(&mut self, settings: &BTreeSet<(VmId, Lever)>, before: &[Entry]) {
         if settings.is_empty() {
@@ -286,6 +300,9 @@ impl Keeper {
             Ok(current) => current,
             Err(error) => return Some(Err(error)),
         };
+        if action.why == Why::AskedAgain {
+            return Some(Ok(current));
+        }
         if let Some(stands) = self.leave(machine, vm, *lever, &current) {
             return Some(Err(stands));
         }

@@ -4,7 +4,7 @@ use super::arbitrate::Request;
 use super::cpusets::Width;
 use super::demand::Monitored;
 use super::part::may_use;
-use super::size::{Choice, whole};
+use super::size::{Choice, vcpus, whole};
 use super::{Action, Policy, Rule};
 use crate::machine::{Lever, Value, VmEstimate, VmId};
 use crate::{CpuId, CpuSet};
@@ -27,8 +27,10 @@ pub(super) struct Asked {
     /// Its rule's, in vCPUs.
     pub(super) least: u32,
     pub(super) most: u32,
-    /// Whole pCPUs that it could use: at most those that it may, and no more than its cap.
+    /// Whole pCPUs that it could use: at most those that it may, and no more than its cap and quotas of its vCPUs.
     pub(super) useful: u32,
+    /// pCPUs that each of its vCPUs may use.
+    pub(super) each: f64,
     pub(super) seen: Option<Monitored>,
     /// pCPUs, as forecast.
     pub(super) wants: Option<f64>,
@@ -56,7 +58,7 @@ impl Asked {
     /// vCPUs that stay if it is granted so many pCPUs.
     pub(super) fn stay(&self, pcpus: u32) -> u32 {
         if self.sizable {
-            pcpus.max(self.least)
+            vcpus(f64::from(pcpus), self.each).max(self.least)
         } else {
             u32::try_from(self.online.len()).unwrap_or(u32::MAX)
         }

@@ -11,15 +11,17 @@ use super::demand::{Cut, monitor, predictor, tells_all};
 use super::granting::Given;
 use super::known::Known;
 use super::lighten::Lightening;
-use super::part::{may_use, online, share, useful, weight};
+use super::part::{each, may_use, online, share, useful, weight};
 use super::place::{Place, classes, placer};
 use super::shape::{Shaping, Slicing};
+use super::short::Short;
 use super::size::{Races, Subject, sizer};
 use super::weigh::Weighing;
 use super::{
-    AFTER_FAILURE, Action, Arbiter, Outcome, Plan, Policy, Sizer, Why, counted, hypothesis, stays, vain,
+    AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, Sizer, Why, counted, hypothesis, stays,
+    vain,
 };
-use crate::entitle::HostError;
+use crate::entitle::{HostError, WeightRule};
 use crate::machine::{
     HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
     estimate_briefly,
@@ -107,7 +109,9 @@ impl Controller {
         if policy.arbitrate != self.policy.arbitrate || turns {
             self.arbiter = arbiter(&policy);
         }
-        if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) {
+        // How long decreases wait depends on the dwell.
+        let delays = policy.demand == Forecast::Ftds && policy.dwell_ms != self.policy.dwell_ms;
+        if (policy.demand, policy.smooth) != (self.policy.demand, self.policy.smooth) || delays {
             self.known.values_mut().for_each(|known| {
                 (known.demand, known.cut) = (predictor(policy.demand, &policy), Cut::new(&policy));
             });
@@ -377,6 +381,7 @@ impl Controller {
                 least,
                 most,
                 useful: 0,
+                each: each(vm),
                 seen: monitored,
                 wants,
                 has: known.has,
@@ -384,10 +389,18 @@ impl Controller {
                 seen_into: monitored.is_some_and(|seen| seen.parallel.is_some()),
             };
             let own = one.may_use(policy, vm, &pcpus);
-            one.useful = useful(vm, &own);
+            one.useful = useful(vm, &own, most);
             let request = || (one.request(&vm.seen.id, weighs), own);
             known.request = self.arbiter.is_some().then(request);
             asked.push(one);
+        }
+        // Who is left alone, or cannot run, is not short of what nobody keeps from it.
+        let numbers: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
+        let others = seen.vms.iter().enumerate().filter(|(number, _)| !numbers.contains(number));
+        for (_, vm) in others {
+            if let Some(known) = self.known.get_mut(&vm.seen.id) {
+                (known.short, known.starved.1) = (Short::default(), None);
+            }
         }
         asked
     }
@@ -472,6 +485,8 @@ impl Controller {
                 had: asked.had,
                 least: asked.least,
                 most: asked.most,
+                each: asked.each,
+                by_vcpus: seen.host.rule != WeightRule::Linux,
                 share: share(&usable, &may[&asked.number], vm, weights, granted, asked.width.as_ref()),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),

@@ -55,6 +55,9 @@ impl Controller {
             grant.pcpus = grant.pcpus.max(asked.floor(weighs));
         }
         spare(asked, requests, &mut room, &mut grants);
+        if self.policy.arbitrate == Arbiter::Priority {
+            self.gives_way(requests, &mut grants);
+        }
         let pcpus = usable.len();
         // Where weights see to it the vCPU that each keeps is a pCPU that it is guaranteed.
         let named = |asked: &&Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
@@ -69,8 +72,9 @@ impl Controller {
         let remedy = if !weighs && crowded(asked, &grants, pcpus) { REMEDY } else { "" };
         for ((grant, request), asked) in grants.iter().zip(requests).zip(asked) {
             let Some(known) = self.known.get_mut(&request.id) else { continue };
+            known.granted = Some(grant.pcpus);
             known.preempted |= grant.preempted;
-            known.preempted &= (grant.pcpus as usize) < asked.online.len();
+            known.preempted &= (asked.stay(grant.pcpus) as usize) < asked.online.len();
             let (vm, granted) =
                 (&seen.vms[asked.number], f64::from(grant.pcpus).max(asked.guaranteed(weighs)));
             let wants = asked.wants.unwrap_or(0.0).min(f64::from(request.most));
@@ -88,6 +92,18 @@ impl Controller {
             step.notes.extend(known.starved.1.clone());
         }
         Some(grants)
+    }
+
+    /// Who has less than before, while a more important one has more, gives that back at once, whatever it had it for.
+    fn gives_way(&mut self, requests: &[Request], grants: &mut [Grant]) {
+        let before = |request: &Request| self.known.get(&request.id).and_then(|known| known.granted);
+        let more = requests.iter().zip(&*grants);
+        let more = more.filter(|(request, grant)| before(request).is_some_and(|had| grant.pcpus > had));
+        let most = more.map(|(request, _)| request.priority).max();
+        for (request, grant) in requests.iter().zip(grants) {
+            let had = before(request);
+            grant.preempted |= had.is_some_and(|had| grant.pcpus < had) && Some(request.priority) < most;
+        }
     }
 
     /// What is asked for, in the order of those who ask; then what those asked for who were missed this time: they keep it. With each
@@ -192,7 +208,8 @@ fn spare(asked: &[Asked], requests: &[Request], room: &mut Room, grants: &mut [G
         }
     }
     for (number, (asked, grant)) in asked.iter().zip(grants).enumerate() {
-        let has = asked.has.min(requests[number].most);
+        // In pCPUs.
+        let has = whole(f64::from(asked.has) * asked.each).min(requests[number].most);
         if asked.runs && grant.pcpus < has && grant.pcpus >= requests[number].wanted() {
             grant.pcpus += room.take(number, has - grant.pcpus);
         }

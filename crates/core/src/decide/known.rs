@@ -34,6 +34,8 @@ pub(super) struct Known {
     pub(super) wish: Option<bool>,
     /// Some of its pCPUs were taken for one that is more important, and it still has more than it was granted.
     pub(super) preempted: bool,
+    /// pCPUs that it was granted last.
+    pub(super) granted: Option<u32>,
     /// How often it has starved, and what is said of it while it does.
     pub(super) starved: (u32, Option<String>),
     pub(super) short: Short,
@@ -65,6 +67,7 @@ impl Known {
             calm: Calm::default(),
             wish: None,
             preempted: false,
+            granted: None,
             starved: (0, None),
             short: Short::default(),
             not_before: Time(0),

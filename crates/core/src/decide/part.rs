@@ -7,6 +7,9 @@ use crate::CpuSet;
 use crate::contest::cap;
 use crate::machine::{HostEstimate, LeverKind, VmEstimate};
 
+/// No quota is smaller than this part of a pCPU (`min_cfs_quota_period` of a period of at most 1 s, kernel/sched/core.c).
+const LEAST: f64 = 0.001;
+
 /// pCPUs that are online.
 pub(super) fn online(seen: &HostEstimate) -> CpuSet {
     seen.pcpus.iter().filter(|pcpu| pcpu.online).map(|pcpu| pcpu.id).collect()
@@ -30,12 +33,23 @@ pub(super) fn share(
     let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
     let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
     let part = granted.map_or(crate::share::count(usable.len()) * weight(vm) / weights, f64::from);
-    (part > 0.0).then(|| part.min(assigned).min(cap(vm.seen.quota.as_ref())))
+    let all = each(vm) * crate::share::count(vm.seen.vcpus.len().max(1));
+    let all = if width.is_some() { f64::INFINITY } else { all };
+    (part > 0.0).then(|| part.min(assigned).min(all).min(cap(vm.seen.quota.as_ref())))
 }
 
-/// Whole pCPUs of its own that a VM could use, within its cap.
-pub(super) fn useful(vm: &VmEstimate, own: &CpuSet) -> u32 {
-    u32::try_from(own.len()).unwrap_or(u32::MAX).min(whole(cap(vm.seen.quota.as_ref())))
+/// pCPUs that one vCPU of a VM may use: one, or less where each has a quota of its own (libvirt's `<quota>`). In their mean, which stays where
+/// quotas are divided otherwise (`shape`).
+pub(super) fn each(vm: &VmEstimate) -> f64 {
+    let vcpus = &vm.seen.vcpus;
+    let all: f64 = vcpus.iter().map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).sum();
+    if vcpus.is_empty() { 1.0 } else { (all / crate::share::count(vcpus.len())).max(LEAST) }
+}
+
+/// Whole pCPUs of its own that so many vCPUs of a VM could use, within its cap.
+pub(super) fn useful(vm: &VmEstimate, own: &CpuSet, vcpus: u32) -> u32 {
+    let most = whole(cap(vm.seen.quota.as_ref()).min(each(vm) * f64::from(vcpus)));
+    u32::try_from(own.len()).unwrap_or(u32::MAX).min(most)
 }
 
 /// Whether somebody chooses the pCPUs of its vCPUs.

@@ -30,17 +30,26 @@ pub(super) fn notes(policy: &Policy, owners: usize, here: &[VmState]) -> Vec<Str
         });
         let absent = !here.iter().any(|vm| matches(&rule.name, &vm.name));
         let absent = absent.then(|| format!("{place}: no VM has such a name now"));
-        of_rule.chain(absent).chain(beyond(rule, here).map(|what| format!("{place}: {what}")))
+        of_rule.chain(absent).chain(beyond(policy, rule, here).map(|what| format!("{place}: {what}")))
     });
     keys.chain(rules).collect()
 }
 
-/// Of a rule that wants more vCPUs than any of its VMs has.
-fn beyond(rule: &Rule, here: &[VmState]) -> Option<String> {
-    let own = here.iter().filter(|vm| vm.is_running_vm() && !vm.is_group() && matches(&rule.name, &vm.name));
-    let (vcpus, name) = own.map(|vm| (vm.vcpus.len(), &vm.name)).max_by_key(|(vcpus, _)| *vcpus)?;
-    let min = rule.min.filter(|min| *min as usize > vcpus && vcpus > 0)?;
-    Some(format!("min is {min}, and {name} has {vcpus} vCPUs: it keeps them all"))
+/// Of a rule whose `min`, if no later rule says otherwise, is more than a VM of it has vCPUs.
+fn beyond(policy: &Policy, rule: &Rule, here: &[VmState]) -> Option<String> {
+    let min = rule.min?;
+    let keeps = |vm: &&VmState| {
+        let (all, vcpus) = (policy.of(&vm.name), vm.vcpus.len());
+        vm.is_running_vm()
+            && !vm.is_group()
+            && vcpus > 0
+            && matches(&rule.name, &vm.name)
+            && all.min == Some(min)
+            && all.max.is_none_or(|max| max as usize >= vcpus)
+            && min as usize > vcpus
+    };
+    let vm = here.iter().find(keeps)?;
+    Some(format!("min is {min}, and {} has {} vCPUs: it keeps them all", vm.name, vm.vcpus.len()))
 }
 
 fn of_rule(policy: &Policy, rule: &Rule) -> Vec<(&'static str, &'static str)> {
@@ -94,6 +103,14 @@ mod tests {
         let min = |min: u32| of(&format!("[[vm]]\nname = \"*\"\nmin = {min}\n"));
         assert_eq!(min(100), "policy: vm[0] \"*\": min is 100, and b has 8 vCPUs: it keeps them all");
         assert_eq!(min(8), "");
+        let later = "[[vm]]\nname = \"*\"\nmin = 16\n[[vm]]\nname = \"b\"\nmin = 2\nmax = 3\n";
+        assert_eq!(of(later), "", "another rule says what holds");
+        // Of several it is the one that has fewer.
+        let vcpus = |n| vec![VcpuState { online: true, ..VcpuState::default() }; n];
+        let vm = |name: &str, n| VmState { name: name.into(), vcpus: vcpus(n), ..VmState::default() };
+        let policy = toml::from_str("[[vm]]\nname = \"*\"\nmin = 4\n").unwrap();
+        let said = notes(&policy, 0, &[vm("large", 8), vm("small", 2)]);
+        assert_eq!(said, ["policy: vm[0] \"*\": min is 4, and small has 2 vCPUs: it keeps them all"]);
     }
 
     #[test]

@@ -95,8 +95,7 @@ fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet) -> Result<(),
         && let Ok(Some(preferred)) = agent::read_file(ask, PREFERRED)
         && preferred.trim().parse::<CpuSet>().is_ok_and(|set| set != *online)
     {
-        let preferred = preferred.trim();
-        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED}: {preferred})");
+        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED})");
         return Err(MachineError::Unsupported(text));
     }
     agent::set_vcpus(ask, want).map(drop)

@@ -281,6 +281,65 @@ fn a_guest_that_hangs_is_arbitrated_as_one_that_keeps_its_vcpus_and_named_until_
     assert_ne!(of(3), Value::Vcpus(CpuSet::first(4)));
 }
 
+/// A full disk is no guest that does not answer.
+#[test]
+fn who_could_not_be_changed_as_nothing_could_be_written_down_is_not_left_out_of_anything() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let policy = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"vcpu-bal\"\n\
+                  arbitrate = \"max-min\"\n";
+    let mut whole = ruled(&args, dir.path(), policy);
+    whole.start(None);
+    whole.step(None);
+    disk(dir.path(), true);
+    let lines = said(|| (0..600).for_each(|_| whole.step(None)));
+    let failures = lines.iter().filter(|(_, line)| line.starts_with("not set vm=vm3 ")).count();
+    assert_eq!(failures, 1, "{lines:?}");
+    let vm = |whole: &Whole<'_>| {
+        whole.daemon.as_ref().unwrap().shown().vms.into_iter().find(|vm| vm.name == "vm3").unwrap()
+    };
+    let seen = vm(&whole);
+    assert!(seen.not_sized.is_none() && seen.granted.is_some() && seen.failures > 1, "{seen:?}");
+    disk(dir.path(), false);
+    (0..3).for_each(|_| whole.step(None));
+    assert!(vm(&whole).changed.iter().any(|changed| changed.starts_with("online vCPUs")), "{:?}", vm(&whole));
+}
+
+/// To ask whether it answers is not to write what was wanted then.
+#[test]
+fn a_guest_that_failed_on_the_way_is_not_made_what_nobody_wants_any_more() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let most = |most: u32| {
+        format!(
+            "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n\
+             [[policy.vm]]\nname = \"vm3\"\nmax = {most}\n"
+        )
+    };
+    let mut whole = ruled(&args, dir.path(), &most(1));
+    whole.machine.0.borrow_mut().halfway.insert(3);
+    whole.start(None);
+    let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    let three = Value::Vcpus(CpuSet::first(3));
+    for _ in 0..20 {
+        if online(&whole) != three {
+            whole.step(None);
+        }
+    }
+    assert_eq!(online(&whole), three);
+    whole.machine.0.borrow_mut().heal();
+    whole.configure(&most(4));
+    for _ in 0..400 {
+        whole.step(None);
+        assert!(
+            online(&whole) == three || online(&whole) == Value::Vcpus(CpuSet::first(4)),
+            "{:?}",
+            online(&whole)
+        );
+    }
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
+}
+
 #[test]
 fn notes_of_the_status_are_of_what_is_so_now() {
     let dir = directory();
@@ -302,7 +361,7 @@ fn notes_of_the_status_are_of_what_is_so_now() {
 fn what_somebody_else_makes_of_a_setting_is_in_the_log_once() {
     let dir = directory();
     let args = configured(dir.path());
-    let most = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\nsize = \"none\"\n[[policy.vm]]\nname = \"vm3\"\nmax = 2\n";
+    let most = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 600000\nsize = \"none\"\n[[policy.vm]]\nname = \"vm3\"\nmax = 2\n";
     let mut whole = ruled(&args, dir.path(), most);
     whole.start(None);
     (0..5).for_each(|_| whole.step(None));

@@ -39,6 +39,10 @@ pub struct Subject<'a> {
     pub least: u32,
     /// See above.
     pub most: u32,
+    /// pCPUs that each of its vCPUs may use: 1, or less by quotas of vCPUs.
+    pub each: f64,
+    /// Whether it weighs more with more vCPUs (Xen's credit scheduler).
+    pub by_vcpus: bool,
     /// pCPUs by the formula of VCPU-Bal: its part by weight of all that VMs may use, or what it was granted of them, within its cap
     /// and affinity.
     pub share: Option<f64>,
@@ -50,7 +54,7 @@ pub struct Subject<'a> {
     pub rate: Option<f64>,
     /// pCPUs that it wants, as the demand stage forecasts.
     pub wants: Option<f64>,
-    /// vCPUs that arbitration gives it; `None` if nobody arbitrates.
+    /// pCPUs that arbitration gives it; `None` if nobody arbitrates.
     pub granted: Option<u32>,
     /// The longest period of a quota on it, or what its count of work takes to come: shorter looks see only a part of it.
     pub period: Duration,
@@ -59,10 +63,21 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// vCPUs that can use so many pCPUs.
+    #[must_use]
+    pub fn vcpus(&self, pcpus: f64) -> u32 {
+        vcpus(pcpus, self.each)
+    }
+
+    /// vCPUs that what was granted is for.
+    fn for_granted(&self, granted: u32) -> u32 {
+        self.vcpus(f64::from(granted)).max(self.least)
+    }
+
     /// A number of vCPUs that it may have.
     #[must_use]
     pub fn clamp(&self, count: u32) -> u32 {
-        let most = self.granted.map_or(self.most, |granted| self.most.min(granted.max(self.least)));
+        let most = self.granted.map_or(self.most, |granted| self.most.min(self.for_granted(granted)));
         count.clamp(self.least.min(most), most)
     }
 
@@ -72,7 +87,7 @@ impl Subject<'_> {
         let count = self.clamp(wanted);
         let why = match self.granted {
             _ if count == wanted => why,
-            Some(granted) if granted.max(self.least) < self.most && count < wanted => {
+            Some(granted) if self.for_granted(granted) < self.most && count < wanted => {
                 Why::Granted { granted }
             }
             _ => Why::Bounded { wanted, least: self.least, most: self.most },
@@ -88,7 +103,7 @@ impl Subject<'_> {
             Some(granted) if f64::from(granted) == share => Why::Granted { granted },
             _ => Why::Share { share: Cpus(share) },
         };
-        Some(self.bounded(whole(share), why))
+        Some(self.bounded(self.vcpus(share), why))
     }
 }
 
@@ -131,6 +146,11 @@ pub fn sizer(name: Sizer, policy: &Policy) -> Box<dyn Size + Send> {
         Sizer::PcpuEst => Box::new(PcpuEst::new(policy.probe())),
         Sizer::Corefit => Box::new(Corefit::new(policy.probe(), policy.dwell())),
     }
+}
+
+/// vCPUs that can use so many pCPUs where each may use so much of one.
+pub(super) fn vcpus(pcpus: f64, each: f64) -> u32 {
+    whole(if each < 1.0 { pcpus / each } else { pcpus })
 }
 
 /// So many pCPUs, as a number of vCPUs: rounded up (P2 4.3), except for what measuring adds.

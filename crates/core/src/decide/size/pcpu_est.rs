@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use super::published::keep;
-use super::{Choice, Races, Size, Subject, whole};
+use super::{Choice, Races, Size, Subject};
 use crate::Cpus;
 use crate::decide::Why;
 
@@ -58,7 +58,7 @@ impl Size for PcpuEst {
             Some((_, available, of)) if of == share => available,
             _ => entitled(subject.most).filter(|_| subject.granted.is_none()).unwrap_or(share),
         };
-        let from = subject.clamp(whole(available));
+        let from = subject.clamp(subject.vcpus(available));
         if self.from.is_none_or(|(before, ..)| before != from) {
             *self = PcpuEst { seen: Vec::new(), fresh: true, found: None, ..*self };
         }
@@ -66,6 +66,10 @@ impl Size for PcpuEst {
         let why = Why::Utilisation { available: Cpus(available) };
         if let Some(found) = self.found {
             return subject.bounded(found, why);
+        }
+        if subject.clamp(subject.most) == from {
+            // There is no other to try.
+            return subject.bounded(from, Why::Available { available: Cpus(available) });
         }
         let count = from + u32::try_from(self.seen.len()).unwrap_or(0);
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(self.window) };

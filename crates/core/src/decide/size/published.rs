@@ -1,6 +1,6 @@
 //! Policies that are formulas: nothing is remembered.
 
-use super::{Choice, Races, Size, Subject, whole};
+use super::{Choice, Races, Size, Subject};
 use crate::Cpus;
 use crate::decide::Why;
 
@@ -13,7 +13,8 @@ impl Size for AsGranted {
         let Some(granted) = subject.granted else {
             return allowed(subject, subject.had, Why::Unsized);
         };
-        Choice { count: subject.clamp(granted), why: Why::Granted { granted }, next: None }
+        let count = subject.clamp(subject.vcpus(f64::from(granted)));
+        Choice { count, why: Why::Granted { granted }, next: None }
     }
 }
 
@@ -28,6 +29,9 @@ impl Size for VcpuBal {
     }
 }
 
+/// vCPUs of which more than this part is used or waits are busy. Ours.
+const BUSY: f64 = 0.95;
+
 /// `vScale` (Cheng et al., `EuroSys` 2016; P2 section 6): as `VCPU-Bal`, but what others leave of theirs is passed on
 /// to those who want it, and who wants less has fewer.
 #[derive(Debug)]
@@ -36,14 +40,17 @@ pub struct Vscale;
 impl Size for Vscale {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
         let Some(available) = subject.available else { return keep(subject) };
-        // One that keeps all its vCPUs busy may want more than it can show.
-        let idle = subject.wants.filter(|wants| *wants <= 0.95 * f64::from(subject.online));
+        // One that keeps all its vCPUs busy may want more than it can show. (Who uses little may be forecast to want all that it has: AISD's one.)
+        let busy = BUSY * f64::from(subject.online) * subject.each;
+        let waits = subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
+        let shows = |used: f64| used + waits > busy;
+        let idle = subject.wants.filter(|wants| *wants <= busy || !subject.used.is_none_or(shows));
         match idle.filter(|wants| *wants < available) {
             Some(wants) => {
                 let why = Why::Wants { wants: Cpus(wants), available: Cpus(available) };
-                subject.bounded(whole(wants), why)
+                subject.bounded(subject.vcpus(wants), why)
             }
-            None => subject.bounded(whole(available), Why::Available { available: Cpus(available) }),
+            None => subject.bounded(subject.vcpus(available), Why::Available { available: Cpus(available) }),
         }
     }
 }

@@ -35,7 +35,7 @@ pub use self::races::Races;
 use self::shape::{Climb, Form, Seen};
 use self::stat::{Look, Stat};
 use super::published::keep;
-use super::{Choice, Size, Subject, whole};
+use super::{Choice, Size, Subject};
 use crate::contest::cap;
 use crate::decide::Why;
 use crate::machine::VmId;
@@ -72,6 +72,8 @@ const LATELY: f64 = 10.0;
 const MUCH: f64 = 0.5;
 /// A smaller spin share is not worth a word.
 const SPINS: f64 = 0.05;
+/// A vCPU that is entitled to this part of a pCPU has it to itself.
+const FULL: f64 = 0.99;
 /// A VM that uses less is idle: there is nothing to learn.
 const IDLE: f64 = 0.1;
 
@@ -159,7 +161,7 @@ impl Corefit {
 
     fn watch(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, races: &mut Races) {
         let (Some(part), Some(used)) = (subject.available, subject.used) else { return };
-        let available = subject.clamp(whole(part));
+        let available = subject.clamp(subject.vcpus(part));
         // Who cannot run is not idle.
         if used + subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0) < IDLE {
             self.otherwise = None;
@@ -356,7 +358,7 @@ impl Corefit {
             let why = if race.believes() { fastest(race, id, choice.count, part) } else { None };
             return Choice { why: why.map_or(choice.why, |(_, why)| why), ..choice };
         };
-        let available = subject.clamp(whole(part));
+        let available = subject.clamp(subject.vcpus(part));
         self.mode = Mode::Watch;
         self.lost += race.lost;
         if race.broken_off {
@@ -420,7 +422,7 @@ impl Corefit {
             return;
         };
         let (used, part) = (used.unwrap_or(0.0), available.unwrap_or(0.0));
-        let available = subject.clamp(whole(part));
+        let available = subject.clamp(subject.vcpus(part));
         // Work was counted after all: of what utilisation says nothing is proven to be better.
         let form = if self.counted { Form::First } else { form };
         let count = if form == Form::First { bal(subject, available) } else { count };
@@ -437,7 +439,7 @@ impl Corefit {
     /// Nothing is known to be better than VCPU-Bal's number.
     fn settle_at_bal(&mut self, subject: &Subject<'_>) {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
-        let available = subject.clamp(whole(part));
+        let available = subject.clamp(subject.vcpus(part));
         let mark = mark(subject, 0.0, used);
         let why = bal_why(subject, part);
         let found = Found::new(bal(subject, available), why, available, mark);
@@ -577,5 +579,9 @@ fn climb(
     } else {
         most
     };
-    Climb::new(bal, most, 2 * window, entitled)
+    // Where each vCPU has a pCPU of its own, more than that is no matter of weight.
+    let own = entitled(bal).filter(|own| subject.by_vcpus && *own < FULL * subject.each * f64::from(bal));
+    let part = |n: u32| own.zip(entitled(n)).map_or(1.0, |(own, part)| (part / own.max(1e-9)).max(1.0));
+    let parts = if own.is_some() { (bal..=most).map(part).collect() } else { Vec::new() };
+    Climb::new(bal, most, 2 * window, parts)
 }

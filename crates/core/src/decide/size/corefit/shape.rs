@@ -76,19 +76,13 @@ pub(super) enum Form {
 }
 
 impl Climb {
-    /// `entitled`: the VM's part with so many vCPUs; `None`: not known.
-    pub(super) fn new(
-        from: u32,
-        most: u32,
-        window: Duration,
-        entitled: &dyn Fn(u32) -> Option<f64>,
-    ) -> Climb {
-        let part = |n: u32| entitled(n).zip(entitled(from)).map_or(1.0, |(part, own)| part / own.max(1e-9));
+    /// `parts`: by how much the VM's part is larger than with `from`, from that on; 1 where it does not say.
+    pub(super) fn new(from: u32, most: u32, window: Duration, parts: Vec<f64>) -> Climb {
         Climb {
             from,
             most,
             window,
-            parts: (from..=most).map(|n| part(n).max(1.0)).collect(),
+            parts,
             settling: true,
             waited: 0,
             part: (0.0, 0.0),
@@ -220,12 +214,12 @@ mod tests {
     }
 
     fn climb(uses: &[f64]) -> (u32, Form) {
-        entitled(uses, &|_| None)
+        entitled(uses, &[])
     }
 
-    fn entitled(uses: &[f64], entitled: &dyn Fn(u32) -> Option<f64>) -> (u32, Form) {
+    fn entitled(uses: &[f64], parts: &[f64]) -> (u32, Form) {
         let most = 4 + u32::try_from(uses.len()).unwrap() - 1;
-        let mut climb = Climb::new(4, most, Duration::from_millis(100), entitled);
+        let mut climb = Climb::new(4, most, Duration::from_millis(100), parts.to_vec());
         loop {
             let count = climb.count();
             if let Some(answer) = climb.look(&seen(&climb, uses[count as usize - 4], 4.0)) {
@@ -252,19 +246,19 @@ mod tests {
     #[test]
     fn what_rises_as_the_part_of_a_vm_does_has_no_shape() {
         let rises = [2.0, 2.4, 2.8, 2.8];
-        let part = |n: u32| Some(2.0 * [1.0, 1.2, 1.4, 1.6][n as usize - 4]);
+        let part = [1.0, 1.2, 1.4, 1.6];
         assert_eq!(climb(&rises), (6, Form::Second));
         assert_eq!(entitled(&rises, &part), (4, Form::First));
         assert_eq!(entitled(&[2.0, 3.0, 3.9, 3.9], &part), (6, Form::Second), "more than by that");
         // Its threads would be moved for nothing.
-        let mut uses_all = Climb::new(4, 8, Duration::from_millis(100), &|_| None);
+        let mut uses_all = Climb::new(4, 8, Duration::from_millis(100), Vec::new());
         let mut answers = std::iter::repeat_with(|| uses_all.look(&seen(&uses_all.clone(), 4.0, 4.0)));
         assert_eq!(answers.by_ref().take(3).last(), Some(Some((4, Form::First))));
     }
 
     /// Looks at counts from 1 of 3, the one after the change first; where that ends, or the count that is next and what 1 used.
     fn looks(of: &[&[f64]]) -> Result<(u32, Form), (u32, Option<f64>)> {
-        let mut climb = Climb::new(1, 3, Duration::from_millis(100), &|_| None);
+        let mut climb = Climb::new(1, 3, Duration::from_millis(100), Vec::new());
         let all = (1..).zip(of).flat_map(|(count, used)| used.iter().map(move |used| (count, *used)));
         let mut all = all.map(|(count, used)| climb.look(&Seen { online: count, ..seen(&climb, used, 1.1) }));
         let end = all.find_map(|answer| answer);
@@ -288,7 +282,7 @@ mod tests {
     #[test]
     fn what_uses_more_as_time_goes_on_has_no_shape() {
         let end = |later: f64| {
-            let mut climb = Climb::new(2, 8, Duration::from_millis(100), &|_| None);
+            let mut climb = Climb::new(2, 8, Duration::from_millis(100), Vec::new());
             let mut looks = 0;
             loop {
                 looks += 1;
@@ -309,7 +303,7 @@ mod tests {
 
     #[test]
     fn looks_get_longer_and_a_guest_that_does_not_follow_ends_it() {
-        let mut climb = Climb::new(1, 3, Duration::from_millis(100), &|_| None);
+        let mut climb = Climb::new(1, 3, Duration::from_millis(100), Vec::new());
         let mut lengths = vec![];
         for used in [0.0, 0.2, 0.8, 0.2, 0.8] {
             lengths.push(climb.next().as_millis());
