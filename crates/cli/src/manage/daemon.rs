@@ -286,9 +286,14 @@ impl<'a> Daemon<'a> {
                 for note in keeper.unsaid() {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
-                // What was not tried is no answer of anybody.
-                let tried = outcomes.iter().filter(|outcome| keeper.tried(&outcome.action));
-                self.controller.told(&tried.cloned().collect::<Vec<_>>());
+                self.controller.told(&outcomes);
+                let actions = outcomes.iter().map(|outcome| &outcome.action);
+                self.controller.put_off(actions.filter(|action| !keeper.tried(action)));
+                let missed =
+                    |outcome: &&Outcome| outcome.action.lever == Lever::Told && outcome.result.is_err();
+                for outcome in outcomes.iter().filter(missed) {
+                    self.telling.missed(&outcome.action.vm);
+                }
                 let came =
                     |outcome: &&Outcome| outcome.result.is_ok() && outcome.action.why != Why::AskedAgain;
                 for outcome in outcomes.iter().filter(came) {
@@ -304,9 +309,6 @@ impl<'a> Daemon<'a> {
             }
         };
         for outcome in &outcomes {
-            if outcome.action.lever == Lever::Told && outcome.result.is_err() {
-                self.telling.missed(&outcome.action.vm);
-            }
             self.tell(&snapshot, outcome);
         }
         self.post(&snapshot, &step, &outcomes);

@@ -218,12 +218,7 @@ impl Controller {
                 placer.told(outcome);
             }
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
-            let sizes = match outcome.action.lever {
-                Lever::Online => true,
-                Lever::Affinity(0) => known.by_cpuset,
-                _ => false,
-            };
-            if !sizes {
+            if !known.sized_by(outcome.action.lever) {
                 continue;
             }
             match &outcome.result {
@@ -243,6 +238,16 @@ impl Controller {
                     let until = if lacks { at + REFUSED } else { Time(u64::MAX) };
                     (known.refused, known.away) = (Some((until, error.to_string())), None);
                 }
+            }
+        }
+    }
+
+    /// These of the last plan were not tried, whatever their outcome is called: that says nothing of their VMs, which are sized again at once.
+    pub fn put_off<'a>(&mut self, actions: impl IntoIterator<Item = &'a Action>) {
+        for action in actions {
+            let known = self.known.get_mut(&action.vm).filter(|known| known.sized_by(action.lever));
+            if let Some(known) = known {
+                (known.away, known.not_before) = (None, Time(0));
             }
         }
     }

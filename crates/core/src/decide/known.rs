@@ -9,6 +9,7 @@ use super::demand::{Cut, Predict, predictor};
 use super::short::Short;
 use super::size::{Choice, Size, Subject, sizer};
 use super::{Policy, Sizer};
+use crate::machine::Lever;
 use crate::{CpuSet, Time};
 
 /// What is remembered of a VM.
@@ -76,6 +77,11 @@ impl Known {
             by_cpuset,
             wide: CpuSet::default(),
         }
+    }
+
+    /// Whether this is the lever by which it is sized.
+    pub(super) fn sized_by(&self, lever: Lever) -> bool {
+        matches!(lever, Lever::Online) || self.by_cpuset && lever == Lever::Affinity(0)
     }
 
     /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.

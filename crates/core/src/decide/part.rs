@@ -41,9 +41,13 @@ pub(super) fn share(
 /// pCPUs that one vCPU of a VM may use: one, or less where each has a quota of its own (libvirt's `<quota>`). In their mean, which stays where
 /// quotas are divided otherwise (`shape`).
 pub(super) fn each(vm: &VmEstimate) -> f64 {
-    let vcpus = &vm.seen.vcpus;
-    let all: f64 = vcpus.iter().map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).sum();
-    if vcpus.is_empty() { 1.0 } else { (all / crate::share::count(vcpus.len())).max(LEAST) }
+    // Of one that is plugged out nothing is known.
+    let known = vm.seen.vcpus.iter().filter(|vcpu| vcpu.online || vcpu.quota.is_some());
+    let known: Vec<f64> = known.map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).collect();
+    if known.is_empty() {
+        return 1.0;
+    }
+    (known.iter().sum::<f64>() / crate::share::count(known.len())).max(LEAST)
 }
 
 /// Whole pCPUs of its own that so many vCPUs of a VM could use, within its cap.

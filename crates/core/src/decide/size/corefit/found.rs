@@ -2,7 +2,7 @@
 
 use super::memory::{Mark, alike};
 use super::stat::Stat;
-use super::{LATELY, race};
+use super::{Choice, LATELY, race};
 use crate::decide::Why;
 
 /// What varies by itself goes on so for about so long, s: looks in it are as good as one.
@@ -45,6 +45,11 @@ impl Found {
             instead: None,
             left_all: false,
         }
+    }
+
+    /// It is VCPU-Bal's number from now on.
+    pub(super) fn follow(&mut self, bal: Choice) {
+        (self.count, self.why, self.bal, self.instead) = (bal.count, bal.why, true, None);
     }
 
     /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that

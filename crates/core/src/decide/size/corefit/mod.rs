@@ -173,7 +173,7 @@ impl Corefit {
         self.stale = false;
         if let Some(found) = &mut self.found {
             if let Some(bal) = subject.vcpu_bal().filter(|bal| found.bal && bal.count != found.count) {
-                (found.count, found.why) = (bal.count, bal.why);
+                found.follow(bal);
             }
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
@@ -217,7 +217,7 @@ impl Corefit {
                 }
                 if let Some(bal) = subject.vcpu_bal().filter(|_| nothing && !found.bal) {
                     // Of what nobody counts nothing is known to be better.
-                    (found.count, found.why, found.bal) = (bal.count, bal.why, true);
+                    found.follow(bal);
                     return;
                 }
                 same = may;
@@ -320,7 +320,7 @@ impl Corefit {
         {
             // That was lost, too.
             self.lost += less * subject.at.since(since).as_secs_f64();
-            (found.count, found.why, found.bal) = (bal.count, bal.why, true);
+            found.follow(bal);
         }
     }
 
