@@ -251,7 +251,7 @@ fn a_cpuset_that_somebody_puts_back_is_left_so_until_the_configuration_is_read_a
     let dir = tempfile::tempdir().unwrap();
     let Some((mut daemon, config)) = sized_to_one(&group, dir.path()) else { return };
     group.set.as_ref().unwrap_or(&group.cpu).set("cpuset.cpus", &before);
-    until("that is seen", || daemon.log().contains("put the affinity of vCPU 0 back"));
+    until("that is seen", || daemon.log().contains("put the cpuset back"));
     assert_eq!(group.cpus(), before, "{}", daemon.log());
     daemon.configure(&config);
     until("it is sized again", || group.cpus() != before);
