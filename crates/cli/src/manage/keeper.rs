@@ -287,12 +287,11 @@ impl Keeper {
     /// Notes in the journal what a setting is and is going to be; the result, if nothing is to be written.
     fn intend(&mut self, machine: &mut dyn Act, action: &Action) -> Option<Result<Value, MachineError>> {
         let Action { vm, lever, to, .. } = action;
-        let called = self.called(vm, *lever);
         if self.theirs.contains(&(vm.clone(), *lever)) {
-            return Some(Err(MachineError::Denied(stands(&called))));
+            return Some(Err(MachineError::Denied(self.stands(vm, *lever))));
         }
         if self.put_back.contains(&(vm.clone(), *lever)) {
-            return Some(Err(MachineError::Denied(is_back(&called))));
+            return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
         }
         let current = machine.current(vm, *lever);
         self.hear(vm, *lever, &current);
@@ -310,7 +309,7 @@ impl Keeper {
             if somebody_put_back(entry, &current) {
                 self.put_back.insert((vm.clone(), *lever));
                 self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
-                return Some(Err(MachineError::Denied(is_back(&called))));
+                return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
             }
             if same(&current, to) {
                 return Some(Ok(current));
@@ -344,7 +343,7 @@ impl Keeper {
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         self.note(machine, vm);
-        Some(MachineError::Denied(format!("{}: it is {current} now", stands(&self.called(vm, lever)))))
+        Some(MachineError::Denied(format!("{}: it is {current} now", self.stands(vm, lever))))
     }
 
     /// Somebody may have changed a setting while others were read and written. (Guests are slow to say.)
@@ -388,6 +387,18 @@ impl Keeper {
             (Err(_), Ok(read)) if action.from.as_ref().is_some_and(|from| !same(from, &read)) => Ok(read),
             (Err(error), _) => Err(error),
         }
+    }
+
+    fn stands(&self, vm: &VmId, lever: Lever) -> String {
+        let lever = self.called(vm, lever);
+        format!("somebody else changed the {lever} after corefit; that stands, and it is left alone")
+    }
+
+    fn is_back(&self, vm: &VmId, lever: Lever) -> String {
+        let lever = self.called(vm, lever);
+        format!(
+            "somebody put the {lever} back; it is left alone until the VM or corefit starts again, or the configuration is read again"
+        )
     }
 
     /// What people call a setting of a VM.
@@ -454,16 +465,6 @@ impl Keeper {
 /// What an action is about.
 fn key(action: &Action) -> (VmId, Lever) {
     (action.vm.clone(), action.lever)
-}
-
-fn stands(lever: &str) -> String {
-    format!("somebody else changed the {lever} after corefit; that stands, and it is left alone")
-}
-
-fn is_back(lever: &str) -> String {
-    format!(
-        "somebody put the {lever} back; it is left alone until the VM or corefit starts again, or the configuration is read again"
-    )
 }
 
 fn not_tried() -> MachineError {

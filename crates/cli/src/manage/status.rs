@@ -271,14 +271,7 @@ pub(crate) struct StatusArgs {
 /// Runs the verb; exit status 1 if no daemon answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let path = socket(&args.state.dir()?);
-    let ask = || -> std::io::Result<String> {
-        let stream = UnixStream::connect(&path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut text = String::new();
-        stream.take(MOST).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let text = match ask() {
+    let text = match ask(&path, PATIENCE) {
         Ok(text) => text,
         Err(error) => {
             tell!("corefit: {}: {}", path.display(), silent(&error));
@@ -290,7 +283,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why nothing came from a daemon's socket.
+/// What comes from a daemon's socket.
+fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(patience))?;
+    let mut text = String::new();
+    stream.take(MOST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Why nothing came from it.
 fn silent(error: &std::io::Error) -> String {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     if matches!(error.kind(), WouldBlock | TimedOut) {
@@ -372,11 +374,7 @@ mod tests {
     #[test]
     fn who_takes_the_call_and_says_nothing_is_not_called_absent() {
         let dir = tempfile::tempdir().unwrap();
-        let ask = || {
-            let stream = UnixStream::connect(socket(dir.path()))?;
-            stream.set_read_timeout(Some(Duration::from_millis(1)))?;
-            (&stream).read(&mut [0])
-        };
+        let ask = || ask(&socket(dir.path()), Duration::from_millis(1));
         assert!(silent(&ask().unwrap_err()).starts_with("no corefit manage answers there"));
         let _busy = UnixListener::bind(socket(dir.path())).unwrap();
         let said = silent(&ask().unwrap_err());

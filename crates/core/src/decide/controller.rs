@@ -394,16 +394,16 @@ impl Controller {
                 seen_into: monitored.is_some_and(|seen| seen.parallel.is_some()),
             };
             let own = one.may_use(policy, vm, &pcpus);
-            one.useful = useful(vm, &own, most);
+            one.useful = useful(vm, &own, one.each * f64::from(most));
             let request = || (one.request(&vm.seen.id, weighs), own);
             known.request = self.arbiter.is_some().then(request);
             asked.push(one);
         }
         // Who is left alone, or cannot run, is not short of what nobody keeps from it.
-        let numbers: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
-        let others = seen.vms.iter().enumerate().filter(|(number, _)| !numbers.contains(number));
-        for (_, vm) in others {
-            if let Some(known) = self.known.get_mut(&vm.seen.id) {
+        for (number, vm) in seen.vms.iter().enumerate() {
+            if asked.binary_search_by_key(&number, |asked| asked.number).is_err()
+                && let Some(known) = self.known.get_mut(&vm.seen.id)
+            {
                 (known.short, known.starved.1) = (Short::default(), None);
             }
         }
@@ -492,7 +492,15 @@ impl Controller {
                 most: asked.most,
                 each: asked.each,
                 by_vcpus: seen.host.rule != WeightRule::Linux,
-                share: share(&usable, &may[&asked.number], vm, weights, granted, asked.width.as_ref()),
+                share: share(
+                    &usable,
+                    &may[&asked.number],
+                    vm,
+                    weights,
+                    granted,
+                    asked.width.as_ref(),
+                    asked.each,
+                ),
                 available: available.as_ref().map(|all| all[asked.number].0),
                 used: vm.activity.used.map(|used| used.0),
                 rate: rates[index],

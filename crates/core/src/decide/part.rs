@@ -21,7 +21,7 @@ pub(super) fn weight(vm: &VmEstimate) -> f64 {
 }
 
 /// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, or what it was granted of them, within its cap
-/// and its vCPUs' affinities. `usable`: those pCPUs, `own`: those of them that it may use.
+/// and its vCPUs' affinities and quotas. `usable`: those pCPUs, `own`: those of them that it may use, `each`: [`each`].
 pub(super) fn share(
     usable: &CpuSet,
     own: &CpuSet,
@@ -29,12 +29,13 @@ pub(super) fn share(
     weights: f64,
     granted: Option<u32>,
     width: Option<&Width>,
+    each: f64,
 ) -> Option<f64> {
     let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
     let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
     let part = granted.map_or(crate::share::count(usable.len()) * weight(vm) / weights, f64::from);
-    let all = each(vm) * crate::share::count(vm.seen.vcpus.len().max(1));
-    let all = if width.is_some() { f64::INFINITY } else { all };
+    let vcpus = vm.seen.vcpus.len().max(1);
+    let all = if width.is_some() { f64::INFINITY } else { each * crate::share::count(vcpus) };
     (part > 0.0).then(|| part.min(assigned).min(all).min(cap(vm.seen.quota.as_ref())))
 }
 
@@ -42,17 +43,15 @@ pub(super) fn share(
 /// quotas are divided otherwise (`shape`).
 pub(super) fn each(vm: &VmEstimate) -> f64 {
     // Of one that is plugged out nothing is known.
-    let known = vm.seen.vcpus.iter().filter(|vcpu| vcpu.online || vcpu.quota.is_some());
-    let known: Vec<f64> = known.map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).collect();
-    if known.is_empty() {
-        return 1.0;
-    }
-    (known.iter().sum::<f64>() / crate::share::count(known.len())).max(LEAST)
+    let known = || vm.seen.vcpus.iter().filter(|vcpu| vcpu.online || vcpu.quota.is_some());
+    let all: f64 = known().map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).sum();
+    let vcpus = known().count();
+    if vcpus == 0 { 1.0 } else { (all / crate::share::count(vcpus)).max(LEAST) }
 }
 
-/// Whole pCPUs of its own that so many vCPUs of a VM could use, within its cap.
-pub(super) fn useful(vm: &VmEstimate, own: &CpuSet, vcpus: u32) -> u32 {
-    let most = whole(cap(vm.seen.quota.as_ref()).min(each(vm) * f64::from(vcpus)));
+/// Whole pCPUs of its own that a VM could use, within its cap and what its vCPUs may use together.
+pub(super) fn useful(vm: &VmEstimate, own: &CpuSet, all: f64) -> u32 {
+    let most = whole(cap(vm.seen.quota.as_ref()).min(all));
     u32::try_from(own.len()).unwrap_or(u32::MAX).min(most)
 }
 

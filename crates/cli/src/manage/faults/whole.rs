@@ -227,6 +227,15 @@ fn ruled<'a>(args: &'a ManageArgs, dir: &'a Path, text: &str) -> Whole<'a> {
     whole
 }
 
+/// Decides every 50 ms, and waits for nothing longer.
+const QUICK: &str =
+    "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\n";
+
+/// Nothing is decided but that the last VM has at most so many vCPUs.
+fn at_most(vcpus: u32) -> String {
+    format!("{QUICK}size = \"none\"\n[[policy.vm]]\nname = \"vm3\"\nmax = {vcpus}\n")
+}
+
 /// Arguments with a configuration in a directory.
 fn configured(dir: &Path) -> ManageArgs {
     let config = Some(dir.join("corefit.toml"));
@@ -237,9 +246,8 @@ fn configured(dir: &Path) -> ManageArgs {
 fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_else_is_decided() {
     let dir = directory();
     let args = configured(dir.path());
-    let nothing = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n";
-    let most = "[[policy.vm]]\nname = \"vm3\"\nmax = 2\n";
-    let mut whole = ruled(&args, dir.path(), &format!("{nothing}{most}"));
+    let nothing = &format!("{QUICK}size = \"none\"\n");
+    let mut whole = ruled(&args, dir.path(), &at_most(2));
     whole.start(None);
     (0..20).for_each(|_| whole.step(None));
     let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
@@ -260,10 +268,9 @@ fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_els
 fn a_guest_that_hangs_is_arbitrated_as_one_that_keeps_its_vcpus_and_named_until_it_answers() {
     let dir = directory();
     let args = configured(dir.path());
-    let policy = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n\
-                  arbitrate = \"priority\"\nweigh = \"grants\"\n[[policy.vm]]\nname = \"vm0\"\npriority = 5\n\
+    let policy = "size = \"none\"\narbitrate = \"priority\"\nweigh = \"grants\"\n[[policy.vm]]\nname = \"vm0\"\npriority = 5\n\
                   [[policy.vm]]\nname = \"vm1\"\nexclude = true\n[[policy.vm]]\nname = \"vm2\"\nexclude = true\n";
-    let mut whole = ruled(&args, dir.path(), policy);
+    let mut whole = ruled(&args, dir.path(), &format!("{QUICK}{policy}"));
     whole.machine.0.borrow_mut().hung.insert(3);
     whole.start(None);
     let failure = format!("{} online vCPUs: no answer", whole.machine.0.borrow().id(3).0);
@@ -286,9 +293,8 @@ fn a_guest_that_hangs_is_arbitrated_as_one_that_keeps_its_vcpus_and_named_until_
 fn who_could_not_be_changed_as_nothing_could_be_written_down_is_not_left_out_of_anything() {
     let dir = directory();
     let args = configured(dir.path());
-    let policy = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"vcpu-bal\"\n\
-                  arbitrate = \"max-min\"\n";
-    let mut whole = ruled(&args, dir.path(), policy);
+    let policy = format!("{QUICK}size = \"vcpu-bal\"\narbitrate = \"max-min\"\n");
+    let mut whole = ruled(&args, dir.path(), &policy);
     whole.start(None);
     whole.step(None);
     disk(dir.path(), true);
@@ -310,13 +316,7 @@ fn who_could_not_be_changed_as_nothing_could_be_written_down_is_not_left_out_of_
 fn a_guest_that_failed_on_the_way_is_not_made_what_nobody_wants_any_more() {
     let dir = directory();
     let args = configured(dir.path());
-    let most = |most: u32| {
-        format!(
-            "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n\
-             [[policy.vm]]\nname = \"vm3\"\nmax = {most}\n"
-        )
-    };
-    let mut whole = ruled(&args, dir.path(), &most(1));
+    let mut whole = ruled(&args, dir.path(), &at_most(1));
     whole.machine.0.borrow_mut().halfway.insert(3);
     whole.start(None);
     let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
@@ -328,7 +328,7 @@ fn a_guest_that_failed_on_the_way_is_not_made_what_nobody_wants_any_more() {
     }
     assert_eq!(online(&whole), three);
     whole.machine.0.borrow_mut().heal();
-    whole.configure(&most(4));
+    whole.configure(&at_most(4));
     for _ in 0..400 {
         whole.step(None);
         assert!(
@@ -381,8 +381,7 @@ fn what_somebody_else_makes_of_a_setting_is_in_the_log_once() {
 fn who_can_be_changed_no_more_gets_back_what_it_had() {
     let dir = directory();
     let args = configured(dir.path());
-    let most = "metrics = \"off\"\ntell = false\n[policy]\ninterval_ms = 50\ndwell_ms = 50\nlever_ms = 50\nsize = \"none\"\n\
-                [[policy.vm]]\nname = \"vm3\"\nmax = 1\n";
+    let most = &at_most(1);
     let mut whole = ruled(&args, dir.path(), most);
     whole.start(None);
     (0..10).for_each(|_| whole.step(None));

@@ -387,8 +387,8 @@ impl Corefit {
         // In a race of a phase that is known its best number is in the place of VCPU-Bal's.
         let (bal, capped) = (count == bal(subject, available), is_capped(subject));
         let left_all = capped && race.left_all();
-        let instead = race.of_bal(id).filter(|_| !bal);
-        let enough = race.of_bal(id).and_then(|bal| Some(bal.value()? * ENOUGH));
+        let of_bal = race.of_bal(id);
+        let enough = of_bal.and_then(|of_bal| Some(of_bal.value()? * ENOUGH));
         let enough = enough.filter(|enough| capped && mark.value > *enough);
         let again = match enough {
             Some(_) => None,
@@ -397,6 +397,7 @@ impl Corefit {
             None => (race.left_others || capped).then_some(SOON),
         };
         let seen = race.proof(id);
+        let instead = of_bal.filter(|_| !bal);
         let found = Found { bal, seen, enough, instead, left_all, ..Found::new(count, why, available, mark) };
         self.settle(subject, found, again);
         Choice { next: Some(self.probe), ..self.stay(subject) }

@@ -279,7 +279,7 @@ impl Race {
     pub(super) fn of_bal(&self, id: &VmId) -> Option<Stat> {
         let member = self.member(id)?;
         let bal = member.counts.iter().position(|count| *count == member.bal)?;
-        [member.proofs[bal], member.stats[bal]].into_iter().find(|stat| stat.seconds > 0.0)
+        Some(member.seen_of(bal)).filter(|stat| stat.seconds > 0.0)
     }
 
     /// Whether what it has now was best, and is only to be proven.

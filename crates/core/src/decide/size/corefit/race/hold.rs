@@ -57,8 +57,7 @@ impl Race {
     fn may_step(&self, level: usize) -> bool {
         let tells = |member: &&Member| member.usual() > 0.0;
         self.members.iter().filter(tells).all(|member| {
-            let seen =
-                if member.proofs[level].seconds > 0.0 { &member.proofs[level] } else { &member.stats[level] };
+            let seen = member.seen_of(level);
             seen.units < 1.0 || seen.error_of_looks() > UNSURE * seen.value().unwrap_or(0.0)
         })
     }

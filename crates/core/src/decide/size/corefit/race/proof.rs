@@ -277,7 +277,7 @@ impl Race {
 
 impl Member {
     /// What the proof of a level showed, or else the race.
-    fn seen_of(&self, level: usize) -> Stat {
+    pub(super) fn seen_of(&self, level: usize) -> Stat {
         if self.proofs[level].seconds > 0.0 { self.proofs[level] } else { self.stats[level] }
     }
 }
