@@ -37,7 +37,7 @@ fn watch(machine: &mut dyn Act, vms: &Vms, seconds: u64) -> HostEstimate {
 
 #[test]
 fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_are_put_back() {
-    let options = ["--name", "helpers", "--vcpus", "2", "--pin", "0=0", "--pin", "1=1"];
+    let options = ["--name", "helpers", "--heavy-helpers", "--vcpus", "2", "--pin", "0=0", "--pin", "1=1"];
     let Some(vms) = or_skipped("helper threads of real VMs", Vms::up(3, &options)) else { return };
     let mut machine = vms.machine();
     let seen = vms.look(machine.as_mut());

@@ -203,7 +203,8 @@ fn measure() {
     let parts = setting("MANAGE_PARTS", "sizing counted whole");
     let dir = tempfile::tempdir().unwrap();
     let files = manage_support::programs(dir.path());
-    let mut options = vec!["--name", "measure", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
+    let mut options =
+        vec!["--name", "measure", "--heavy-helpers", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
     options.extend(files.iter().flat_map(|file| ["--program", file]));
     let Some(vms) = or_skipped("measure", Vms::up(1, &options)) else { return };
     let guest = Guest::new(&vms, &vms.names[0]);
