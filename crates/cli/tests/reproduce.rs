@@ -3,8 +3,8 @@
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// All papers but for what controllers do, once for those tests that look at a part.
-static ALL: LazyLock<(Output, Vec<serde_json::Value>)> = LazyLock::new(|| reproduce(&[]));
+/// All papers but for what controllers do, once for those tests that look at a part; of P2 one run each, not ten.
+static ALL: LazyLock<(Output, Vec<serde_json::Value>)> = LazyLock::new(|| reproduce(&["--runs", "0..1"]));
 
 fn of(paper: &str) -> Vec<serde_json::Value> {
     ALL.1.iter().filter(|item| item["paper"] == paper).cloned().collect()
@@ -111,7 +111,7 @@ fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
         // Nobody claims a number as theirs that is not compared with ours.
         assert!(item["what"].is_string() && item["figure"].is_string() && item["rule"].is_string(), "{item}");
     }
-    assert_eq!(reproduce(&["p3"]).1, of("P3"), "a part is the same as in the whole");
+    assert_eq!(reproduce(&["p1"]).1, of("P1"), "a part is the same as in the whole");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Why};
-use corefit_core::machine::{Act, Lever, Role, Snapshot, VmState};
+use corefit_core::machine::{Act, Lever, Role, Snapshot, VmId, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -82,6 +82,8 @@ pub(super) struct Daemon<'a> {
     notes: Vec<String>,
     /// What would be changed, as it was said last.
     planned: Said,
+    /// Actions and failures of each VM so far.
+    counts: BTreeMap<VmId, (u64, u64)>,
     steps: u64,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Daemon<'a> {
             owned,
             notes: note.into_iter().collect(),
             planned,
+            counts: BTreeMap::new(),
             steps: 0,
         };
         daemon.say(&daemon.notes.clone());
@@ -287,8 +290,6 @@ impl<'a> Daemon<'a> {
                     log(Level::Warning, "note", &[("what", note)]);
                 }
                 self.controller.told(&outcomes);
-                let actions = outcomes.iter().map(|outcome| &outcome.action);
-                self.controller.put_off(actions.filter(|action| !keeper.tried(action)));
                 let missed =
                     |outcome: &&Outcome| outcome.action.lever == Lever::Told && outcome.result.is_err();
                 for outcome in outcomes.iter().filter(missed) {

@@ -54,8 +54,6 @@ pub(crate) struct Keeper {
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
     late: BTreeSet<VmId>,
-    /// The last batch could not be written down.
-    unwritten: bool,
     /// Settings for which there was no time left, since which batch: they come first.
     untried: BTreeMap<(VmId, Lever), u64>,
     batches: u64,
@@ -86,7 +84,6 @@ impl Keeper {
             earlier,
             released,
             late,
-            unwritten: false,
             untried,
             batches,
             as_wanted,
@@ -195,11 +192,10 @@ impl Keeper {
             written = self.journal.write();
             reach("journaled");
         }
-        self.unwritten = written.is_err();
         if let Err(error) = written {
             self.journal.replace(before.clone());
             // Not for good: a disk is full until somebody makes room.
-            let why = MachineError::Gone(format!(
+            let why = MachineError::Untried(format!(
                 "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
                 self.journal.path().display()
             ));
@@ -258,11 +254,6 @@ impl Keeper {
     /// Whether there was no time for something of the last batch: it comes first in the next one.
     pub(crate) fn put_off(&self, action: &Action) -> bool {
         self.untried.contains_key(&key(action))
-    }
-
-    /// Whether something of the last batch was tried: there was time, and what it was could be written down.
-    pub(crate) fn tried(&self, action: &Action) -> bool {
-        !self.unwritten && !self.put_off(action)
     }
 
     /// Forgets what was intended with settings, and not even begun: nothing but what they were before is ours.
@@ -468,5 +459,5 @@ fn key(action: &Action) -> (VmId, Lever) {
 }
 
 fn not_tried() -> MachineError {
-    MachineError::Gone("not tried: the step took too long already".into())
+    MachineError::Untried("not tried: the step took too long already".into())
 }

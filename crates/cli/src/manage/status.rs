@@ -1,6 +1,5 @@
 //! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -182,11 +181,6 @@ pub(crate) struct Board(Arc<Mutex<Status>>);
 impl Board {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Status> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Actions and failures of each VM so far, to go on counting.
-    pub(crate) fn counts(&self) -> BTreeMap<String, (u64, u64)> {
-        self.lock().vms.iter().map(|vm| (vm.id.clone(), (vm.actions, vm.failures))).collect()
     }
 }
 

@@ -233,21 +233,12 @@ impl Controller {
                     // A control group that is gone does not come back.
                     known.away = (!known.by_cpuset).then(|| why.clone());
                 }
+                Err(MachineError::Untried(_)) => {}
                 Err(error) => {
                     let lacks = matches!(error, MachineError::Unsupported(_));
                     let until = if lacks { at + REFUSED } else { Time(u64::MAX) };
                     (known.refused, known.away) = (Some((until, error.to_string())), None);
                 }
-            }
-        }
-    }
-
-    /// These of the last plan were not tried, whatever their outcome is called: that says nothing of their VMs, which are sized again at once.
-    pub fn put_off<'a>(&mut self, actions: impl IntoIterator<Item = &'a Action>) {
-        for action in actions {
-            let known = self.known.get_mut(&action.vm).filter(|known| known.sized_by(action.lever));
-            if let Some(known) = known {
-                (known.away, known.not_before) = (None, Time(0));
             }
         }
     }

@@ -63,6 +63,9 @@ pub enum MachineError {
     /// It is not there (any more), or does not answer in time; asking again may help.
     #[error("{0}")]
     Gone(String),
+    /// It was not asked: there was no time, or what it has could not be noted first. That says nothing about it.
+    #[error("{0}")]
+    Untried(String),
     /// The user may not.
     #[error("{0}")]
     Denied(String),

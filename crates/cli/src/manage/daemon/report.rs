@@ -1,7 +1,9 @@
 //! What the daemon says: in its log, and to those who ask for the status or the metrics.
 
+use std::collections::BTreeSet;
+
 use corefit_core::decide::{Action, Outcome, Step};
-use corefit_core::machine::{MachineError, Role, Snapshot, VmState};
+use corefit_core::machine::{MachineError, Role, Snapshot, VmId, VmState};
 
 use super::Daemon;
 use crate::manage::log::{Level, log};
@@ -61,17 +63,18 @@ impl Daemon<'_> {
 
     /// For those who ask for the status or the metrics.
     pub(super) fn post(&mut self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
-        let counts = self.board.counts();
+        let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
+        // Who may only have been missed is counted on.
+        self.counts.retain(|id, _| snapshot.may_lack_vms() || here.contains(id));
+        for Outcome { action, result } in outcomes {
+            let (actions, failures) = self.counts.entry(action.vm.clone()).or_default();
+            *if result.is_ok() { actions } else { failures } += 1;
+        }
         let (_, offline) = snapshot.pcpu_sets();
         let vm = |vm: &VmState| {
-            let of_vm = || outcomes.iter().filter(|outcome| outcome.action.vm == vm.id);
-            let failed = of_vm().filter(|outcome| outcome.result.is_err()).count() as u64;
-            let (actions, failures) = counts.get(&vm.id.0).copied().unwrap_or_default();
-            VmStatus {
-                actions: actions + of_vm().count() as u64 - failed,
-                failures: failures + failed,
-                ..VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline)
-            }
+            let (actions, failures) = self.counts.get(&vm.id).copied().unwrap_or_default();
+            let seen = VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline);
+            VmStatus { actions, failures, ..seen }
         };
         let vms: Vec<VmStatus> = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();
         self.changed(&vms);

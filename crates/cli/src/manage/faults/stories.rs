@@ -53,7 +53,7 @@ fn what_there_was_no_time_to_begin_with_is_not_taken_for_changed() {
     story.machine.slow = 2 * budget;
     let plan = [story.action(1, Lever::Weight, weighing(200)), story.action(0, Lever::Online, first(2))];
     let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
-    assert!(matches!(&outcomes[1].result, Err(MachineError::Gone(why)) if why.contains("not tried")));
+    assert!(matches!(&outcomes[1].result, Err(MachineError::Untried(why)) if why.contains("not tried")));
     let levers: Vec<Lever> =
         story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.lever).collect();
     assert_eq!(levers, [Lever::Weight]);
@@ -240,7 +240,7 @@ fn nothing_is_changed_while_the_journal_cannot_be_written() {
     let plan = story.plan(&mut Random(3));
     let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
     for outcome in outcomes {
-        let refused = matches!(&outcome.result, Err(MachineError::Gone(why)) if why.contains("journal"));
+        let refused = matches!(&outcome.result, Err(MachineError::Untried(why)) if why.contains("journal"));
         let nothing_to_do = outcome.result.as_ref() == Ok(&outcome.action.to);
         assert!(refused || nothing_to_do, "{outcome:?}");
     }

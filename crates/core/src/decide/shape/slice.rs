@@ -128,6 +128,7 @@ impl Slicing {
             }
             Ok(_) => known.failed = true,
             Err(MachineError::Gone(_)) => (known.failed, known.not_before) = (true, at + AFTER_FAILURE),
+            Err(MachineError::Untried(_)) => known.failed = true,
             // What somebody else set since is not put back.
             Err(_) if to.is_none() => {}
             Err(_) => (known.failed, known.refused) = (true, true),

@@ -120,6 +120,8 @@ impl Shaping {
                 known.failed = true;
                 known.not_before = at + AFTER_FAILURE;
             }
+            // What was set of the others is no shape without this.
+            Err(MachineError::Untried(_)) => known.failed = true,
             Err(_) => {
                 (known.failed, known.refused) = (true, true);
                 // What it is now is not known, nor can it be put back from here.
