@@ -259,6 +259,23 @@ fn what_is_as_it_is_wanted_already_is_not_told_as_set() {
 }
 
 #[test]
+fn to_ask_whether_a_guest_answers_is_not_to_write_what_was_wanted_then() {
+    let (_dir, mut story) = begun();
+    story.machine.halfway.insert(0);
+    story.step(&[story.action(0, Lever::Online, first(1))], None);
+    story.machine.heal();
+    let half = story.machine.truth(0, Lever::Online);
+    assert!(half != first(1) && half != first(4), "{half}");
+    let asks = Action { why: Why::AskedAgain, ..story.action(0, Lever::Online, first(1)) };
+    let outcomes =
+        story.keeper.as_mut().unwrap().apply(&mut story.machine, std::slice::from_ref(&asks), Time(0));
+    assert_eq!(outcomes[0].result, Ok(half.clone()), "it answers");
+    assert_eq!(story.machine.truth(0, Lever::Online), half);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn what_was_refused_is_not_ours_nor_on_its_way() {
     let (_dir, mut story) = begun();
     let refused = |story: &mut Story, plan: &[Action]| {
