@@ -66,7 +66,10 @@ domain_create() {
     mkdir "$VMS/$1"
     [[ -z $owner ]] || echo "$owner $(process_start "$owner")" >"$VMS/$1/owner"
     domain_xml "$1" "$image" "${kernel}vmlinuz" >"$VMS/$1/domain.xml"
-    error=$(virsh create "$VMS/$1/domain.xml" 2>&1) && lighten "$1" && return
+    if error=$(virsh create "$VMS/$1/domain.xml" 2>&1); then
+        lighten "$1"
+        return
+    fi
     rm -rf "${VMS:?}/$1"
     die "$1 did not start: ${error##*error: }"
 }

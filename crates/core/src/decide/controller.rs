@@ -213,6 +213,10 @@ impl Controller {
             self.shaping.told(outcome, at);
             self.slicing.told(outcome, at);
             self.weighing.told(outcome, at);
+            // Of what was not tried the others have nothing to remember.
+            if matches!(outcome.result, Err(MachineError::Untried(_))) {
+                continue;
+            }
             self.lightening.told(outcome, at);
             if let Some(placer) = &mut self.placer {
                 placer.told(outcome);
@@ -233,7 +237,6 @@ impl Controller {
                     // A control group that is gone does not come back.
                     known.away = (!known.by_cpuset).then(|| why.clone());
                 }
-                Err(MachineError::Untried(_)) => {}
                 Err(error) => {
                     let lacks = matches!(error, MachineError::Unsupported(_));
                     let until = if lacks { at + REFUSED } else { Time(u64::MAX) };

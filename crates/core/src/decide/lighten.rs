@@ -154,7 +154,6 @@ impl Lightening {
                 }
             }
             Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
-            Err(MachineError::Untried(_)) => {}
             Ok(_) | Err(_) => known.refused = true,
         }
     }

@@ -115,7 +115,7 @@ impl Place for Placing {
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
             // Who only does not answer now is asked again.
-            (Lever::Nodes, Err(MachineError::Gone(_) | MachineError::Untried(_))) => {}
+            (Lever::Nodes, Err(MachineError::Gone(_))) => {}
             (Lever::Nodes, Err(_)) => drop(self.unmoved.insert(vm())),
             (Lever::Affinity(_), Err(MachineError::Denied(_))) => drop(self.theirs.insert(vm())),
             _ => {}

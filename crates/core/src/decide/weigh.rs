@@ -164,15 +164,16 @@ impl Weighing {
         if outcome.action.lever != Lever::Weight {
             return;
         }
-        let untried = matches!(outcome.result, Err(MachineError::Untried(_)));
-        self.changed = if untried { self.changed } else { Some(at) };
         if outcome.result.is_err() {
             known.held = None;
         }
+        if matches!(outcome.result, Err(MachineError::Untried(_))) {
+            return;
+        }
+        self.changed = Some(at);
         match &outcome.result {
             Ok(Value::Weight(Weight(weight))) => known.wrote = Some(*weight),
             Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
-            Err(MachineError::Untried(_)) => {}
             Ok(_) | Err(_) => known.refused = true,
         }
     }
