@@ -107,6 +107,9 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            println!("its log:\n{}", self.log());
+        }
     }
 }
 
