@@ -13,9 +13,10 @@
 //! **With a signal** all counts that may be best race each other ([`race`]), VCPU-Bal's among them: where it ends is
 //! measured to be no worse. VMs that search at the same time race together ([`Races`]). **Without one** utilisation is
 //! all there is, and VCPU-Bal's count is taken unless its shape is P2's second ([`shape`]). What was learned is
-//! remembered by phase ([`memory`]). A search may cost [`PART`] of the VM's time and [`START`] seconds; the time until
+//! remembered by phase ([`memory`]). A search may cost a part of the VM's time ([`budget`]); the time until
 //! the next doubles with each that changed nothing.
 
+mod budget;
 mod counts;
 mod found;
 mod memory;
@@ -27,6 +28,7 @@ mod stat;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use self::budget::Budget;
 use self::counts::{bal, bal_why, candidates, loses};
 use self::found::Found;
 use self::memory::{Mark, Memory, alike};
@@ -41,10 +43,6 @@ use crate::decide::Why;
 use crate::machine::VmId;
 use crate::{Cpus, Time};
 
-/// What searching may cost in the long run, as a part of the VM's time.
-const PART: f64 = 0.02;
-/// What it may cost besides, s.
-const START: f64 = 2.0;
 /// After a search that changed nothing the next one comes not before this time, twice as long each time.
 const REST: Duration = Duration::from_secs(20);
 /// The longest rest.
@@ -83,9 +81,7 @@ pub struct Corefit {
     probe: Duration,
     dwell: Duration,
     mode: Mode,
-    began: Option<Time>,
-    /// Seconds that searches cost so far.
-    lost: f64,
+    budget: Budget,
     /// Work was counted.
     counted: bool,
     /// When somebody counted last, were it nothing.
@@ -129,8 +125,7 @@ impl Corefit {
             probe,
             dwell,
             mode: Mode::Watch,
-            began: None,
-            lost: 0.0,
+            budget: Budget::default(),
             counted: false,
             heard: Time(0),
             worked: Time(0),
@@ -246,9 +241,7 @@ impl Corefit {
         entitled: &dyn Fn(u32) -> Option<f64>,
         races: &mut Races,
     ) {
-        let began = *self.began.get_or_insert(subject.at);
-        let lived = subject.at.since(began).as_secs_f64();
-        let allowed = START + PART * lived - self.lost;
+        let allowed = self.budget.allowed(subject.at);
         let window = self.probe.max(2 * subject.period);
         if let (Some(found), Some(mark)) = (&self.found, mark)
             && subject.rate.is_some()
@@ -268,7 +261,12 @@ impl Corefit {
         let checking = mark.is_none();
         let left_all = self.checks < STEPS && self.found.as_ref().is_some_and(|found| found.left_all);
         let few = is_capped(subject) && (!checking || left_all);
-        if allowed <= 0.0 || few && checking && allowed < race::PROOF.as_secs_f64() {
+        let least = match (checking, few) {
+            (false, _) => 0.0,
+            (true, false) => self.budget.least(),
+            (true, true) => race::PROOF.as_secs_f64(),
+        };
+        if allowed <= least {
             return;
         }
         if !races.is_free() {
@@ -319,7 +317,7 @@ impl Corefit {
             && bal.count != found.count
         {
             // That was lost, too.
-            self.lost += less * subject.at.since(since).as_secs_f64();
+            self.budget.lose(less * subject.at.since(since).as_secs_f64());
             found.follow(bal);
         }
     }
@@ -330,7 +328,7 @@ impl Corefit {
         let Some(seen) = found.instead.take() else { return };
         let (value, used) = (seen.value().unwrap_or(0.0), seen.used().unwrap_or(0.0));
         let less = 1.0 - found.seen.value().unwrap_or(0.0) / value.max(1e-9);
-        self.lost += less.max(0.0) * found.seen.seconds;
+        self.budget.lose(less.max(0.0) * found.seen.seconds);
         let mark = mark(subject, value, used);
         *found = Found { bal: true, seen, ..Found::new(bal.count, bal.why, found.available, mark) };
         self.memory.correct(bal.count);
@@ -360,7 +358,7 @@ impl Corefit {
         };
         let available = subject.clamp(subject.vcpus(part));
         self.mode = Mode::Watch;
-        self.lost += race.lost;
+        self.budget.pay(race);
         if race.broken_off {
             self.again = subject.at + SOON;
             return Choice { next: Some(self.probe), ..self.stay(subject) };
@@ -475,7 +473,7 @@ impl Size for Corefit {
         entitled: &dyn Fn(u32) -> Option<f64>,
         races: &mut Races,
     ) -> bool {
-        self.began.get_or_insert(subject.at);
+        self.budget.begin(subject.at);
         self.waits = false;
         if let Some(rate) = subject.rate {
             self.heard = subject.at;

@@ -12,6 +12,7 @@
 //! much, the better of the two is taken and nothing else tried ([`CLEAR`]); and a level is left as soon as it cannot be
 //! the best ([`HOPELESS`]).
 
+mod cost;
 mod hold;
 mod proof;
 mod worth;
@@ -44,6 +45,8 @@ const PAYS: f64 = 0.5;
 const RAN: f64 = 0.9;
 /// Units of work that the best has to have done in a time for it to say something.
 const UNITS: f64 = 8.0;
+/// Fewer of them do not tell a tenth.
+const FEW: f64 = 100.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
 const STRETCH: u32 = 4;
 /// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
@@ -167,8 +170,9 @@ pub(super) struct Race {
     pub(super) left_others: bool,
     /// It ended for others' sake, and found nothing.
     pub(super) broken_off: bool,
-    /// Seconds that trying cost, if the best is the best.
-    pub(super) lost: f64,
+    /// Seconds that trying cost, if the best is the best; and what the changes cost.
+    lost: f64,
+    changes: f64,
     allowed: f64,
 }
 
@@ -223,6 +227,7 @@ impl Race {
             left_others: false,
             broken_off: false,
             lost: 0.0,
+            changes: 0.0,
             allowed: entrants.iter().map(|entrant| entrant.allowed).fold(f64::INFINITY, f64::min),
         }
     }
@@ -236,6 +241,11 @@ impl Race {
         self.go_from(from);
         (self.stage, self.settling, self.broken_off) = (Stage::Back, true, true);
         true
+    }
+
+    /// Whether only VCPU-Bal's counts or all may be best.
+    pub(super) fn is_of_few(&self) -> bool {
+        self.few
     }
 
     fn member(&self, id: &VmId) -> Option<&Member> {
@@ -318,17 +328,19 @@ impl Race {
         let turn = self.turn;
         let follows = |member: &Member| of(&member.id).is_some_and(|l| l.online == member.counts[turn]);
         if std::mem::take(&mut self.via) {
+            self.count_change(looks, over);
             self.step = self.most_of(|member| member.all() - member.counts[turn]);
             return false;
         }
         if std::mem::take(&mut self.settling) {
-            if self.stage == Stage::Back {
-                return true;
-            }
             // Guests that do not follow: another level, or none.
             let nobody = !self.members.iter().any(follows);
-            if !nobody && self.pays(looks, over) {
+            if self.stage != Stage::Back && !nobody && self.pays(looks, over) {
                 return false;
+            }
+            self.count_change(looks, over);
+            if self.stage == Stage::Back {
+                return true;
             }
             self.levels[turn].out |= nobody;
             return nobody && if self.stage == Stage::Proof { self.give_up() } else { self.go_on() };
@@ -385,19 +397,6 @@ impl Race {
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
         (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
-    }
-
-    /// Whether what was used before the change is paid for now, so that this look says nothing of VCPU-Bal's counts: with a cap 16 vCPUs
-    /// use up in 0.1 s what three have in a second, and who is stopped may hold what the others wait for.
-    fn pays(&mut self, looks: &[(VmId, Look)], over: Duration) -> bool {
-        let sum = |of: fn(&Look) -> f64| looks.iter().map(|(_, look)| of(look)).sum::<f64>();
-        let starves = sum(|look| look.used) < PAYS * sum(|look| look.part);
-        let pays = self.stage != Stage::First && self.is_bal(self.turn) && starves && self.paid < FIRST;
-        (self.settling, self.paid) = (pays, if pays { self.paid + over } else { Duration::ZERO });
-        if pays {
-            self.lost += over.as_secs_f64();
-        }
-        pays
     }
 
     /// The next turn; `true` if there is none.
@@ -458,8 +457,8 @@ impl Race {
     fn take_turn(&mut self) -> bool {
         self.looked = Duration::ZERO;
         self.settling = true;
-        if self.stage == Stage::Mixed || self.lost > self.allowed {
-            self.left_others |= self.lost > self.allowed;
+        if self.stage == Stage::Mixed || self.is_spent() {
+            self.left_others |= self.is_spent();
             return self.begin_proof();
         }
         if self.is_silent() {
@@ -490,7 +489,7 @@ impl Race {
         let counts = |level: &usize| self.members.iter().map(|member| member.counts[*level]).sum::<u32>();
         self.order.sort_by_key(|level| std::cmp::Reverse(counts(level)));
         let left: Vec<usize> = self.order.iter().copied().filter(|level| !self.levels[*level].out).collect();
-        if left.len() >= 2 && self.round < ROUNDS {
+        if left.len() >= 2 && self.round < ROUNDS && !self.is_coarse() {
             self.turn = left[0];
             return false;
         }
@@ -501,6 +500,12 @@ impl Race {
     fn is_silent(&self) -> bool {
         let seen = (0..self.levels.len()).filter(|level| self.together(*level).seconds > 0.0).count();
         seen >= 2 && !self.members.iter().any(Member::counted)
+    }
+
+    /// Whether so few units are counted that all rounds together would tell little: then the proof has to, in longer turns.
+    fn is_coarse(&self) -> bool {
+        let rounds = (self.window * ((1 << ROUNDS) - 1)).as_secs_f64();
+        self.patient && self.best().is_some_and(|best| self.units_per_second(best) * rounds < FEW)
     }
 
     fn prune(&mut self) {

@@ -42,7 +42,7 @@ impl Race {
         }
         let watched = self.levels[self.turn].watched;
         let cost = |time: Duration| less.max(0.0) * time.as_secs_f64();
-        let may = watched < PROOF || self.lost + cost(watched + HOLD) < self.allowed;
+        let may = watched < PROOF || !self.is_spent_with(cost(watched + HOLD));
         let on =
             watched < VARIES && may && (self.may_step(self.turn) || watched < PROOF && value > CLEAR * other);
         if on {

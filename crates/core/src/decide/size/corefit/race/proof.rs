@@ -93,7 +93,8 @@ impl Race {
 
     pub(super) fn begin_watch(&mut self) {
         self.looked = Duration::ZERO;
-        self.watch = self.watched(self.turn).clamp(PROOF, SLICE);
+        let by = if self.is_coarse() { 2 } else { 1 };
+        self.watch = self.watched(self.turn).clamp(by * PROOF, by * SLICE);
     }
 
     /// Keeps what the level was worth in this turn alone.
@@ -136,7 +137,7 @@ impl Race {
             (0..self.levels.len()).filter(|other| *other != level).filter_map(|other| self.value(other));
         let other = others.fold(proven, f64::max);
         let cost = PROOF.as_secs_f64() * (1.0 - proven / other.max(1e-9));
-        let may = self.watched(level) < VARIES && self.lost + cost < self.allowed;
+        let may = self.watched(level) < VARIES && !self.is_spent_with(cost);
         let on = well && varies && raced > BETTER * proven && may;
         if on {
             self.watch += PROOF;
@@ -262,7 +263,7 @@ impl Race {
 
     /// Of the best and those close to it who was watched least; `None` if there are none, or that was enough.
     fn watch_again(&self, best: usize, close: &[usize]) -> Option<usize> {
-        if close.is_empty() || self.lost > self.allowed {
+        if close.is_empty() || self.is_spent() {
             return None;
         }
         let until = |limit: Duration, level: usize| Some(level).filter(|level| self.watched(*level) < limit);

@@ -31,7 +31,7 @@ fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
         };
         let looks: Vec<(VmId, Look)> = entrants.iter().enumerate().map(look).collect();
         if race.look(over, &looks) {
-            return (counts(&race), race.lost);
+            return (counts(&race), race.cost());
         }
     }
     panic!("it does not end");
@@ -88,7 +88,7 @@ fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
         });
         assert_eq!(race.count(&one.id), Some(best));
         assert_eq!(tried, [4, 16].into());
-        assert!(race.lost < 1.0, "VCPU-Bal's counts for a second: {}", race.lost);
+        assert!(race.cost() < 1.0, "VCPU-Bal's counts for a second: {}", race.lost);
     }
 }
 
@@ -412,7 +412,7 @@ fn capped(checks: bool, has: u32, nothing: f64, then: f64) -> (u32, f64, bool) {
         let sixteen = if since <= nothing { 0.0 } else { then };
         (count, if count == 16 { sixteen } else { 40.0 } * over.as_secs_f64())
     });
-    (race.count(&one.id).unwrap(), race.lost, race.left_all())
+    (race.count(&one.id).unwrap(), race.cost(), race.left_all())
 }
 
 #[test]
