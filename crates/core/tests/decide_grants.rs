@@ -209,6 +209,25 @@ fn who_is_not_preempted_keeps_its_vcpus_for_a_dwell() {
     assert_eq!(ends(Arbiter::MaxMin, 5_000), [4, 4]);
 }
 
+#[test]
+fn a_preemption_ends_with_the_arbiter() {
+    BUSY.set(false);
+    let policy = Policy { size: Sizer::VcpuBal, dwell_ms: 600_000, ..Policy::default() };
+    let (mut toy, mut controller) = two(now_and_then, f64::from, policy.clone());
+    toy.rule(&mut controller, 30);
+    BUSY.set(true);
+    let preempted = (0..20).any(|_| {
+        toy.pass(Duration::from_secs(1));
+        let step = controller.step(&toy.observe()).unwrap();
+        step.plan.actions.iter().any(|action| action.name == "b")
+    });
+    assert!(preempted, "without the dwell");
+    controller.reconfigure(policy);
+    toy.pass(Duration::from_secs(1));
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(1), 8, "of which it would have 4 after the dwell");
+}
+
 /// A steady load that cannot be seen into: no vCPU comes and goes for ever.
 #[test]
 fn a_steady_load_has_a_steady_size() {

@@ -103,3 +103,20 @@ fn a_more_important_one_has_its_weight_at_once_and_loses_it_after_the_dwell() {
     assert!(fell + 1 >= DWELL, "{fell}: {all:?}");
     assert_eq!(all.last().unwrap()[1], low);
 }
+
+/// What a VM is guaranteed and does not want is missing to nobody, were it more than there is.
+#[test]
+fn a_guarantee_that_is_not_wanted_takes_nothing_from_another() {
+    let rule = |name: &str, priority, guaranteed| Rule {
+        name: name.into(),
+        priority: Some(priority),
+        guaranteed: Some(guaranteed),
+        min: Some(8),
+        ..Rule::default()
+    };
+    let (mut toy, mut controller) =
+        three(Arbiter::Priority, vec![rule("b", 2, 6.0), rule("a", 1, 4.0), rule("c", 0, 0.25)]);
+    let all = weights(&mut toy, &mut controller, |_| false, 60);
+    let [a, _, c] = all.last().unwrap()[..] else { panic!("{all:?}") };
+    assert!(a / (a + c) > 0.66, "4 of 6: {a} and {c}");
+}

@@ -91,8 +91,8 @@ pub struct Queue {
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     pcpus: u32,
-    /// Its turn when it first asked for anything.
-    came: u64,
+    /// Its turn when it first asked for anything; `None` while it asks for nothing.
+    came: Option<u64>,
     /// Its place in the queue; it keeps it until it has what it asks for.
     place: Option<u64>,
     short: Short,
@@ -153,7 +153,7 @@ impl Queue {
     ) -> u32 {
         let than = requests[by].priority;
         let mut lower: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].priority < than).collect();
-        let came = |i: usize| self.held.get(&requests[i].id).map(|held| held.came);
+        let came = |i: usize| self.held.get(&requests[i].id).and_then(|held| held.came);
         lower.sort_by_key(|&i| (requests[i].priority, std::cmp::Reverse(came(i))));
         let mut taken = 0;
         for i in lower {
@@ -171,7 +171,7 @@ impl Queue {
     /// room for any more; `claimed`: for somebody wants what he is guaranteed.
     fn keep(&mut self, requests: &[Request], room: &mut Room, claimed: bool, hit: &mut [bool]) {
         let mut order: Vec<usize> = (0..requests.len()).collect();
-        order.sort_by_key(|&i| self.held.get(&requests[i].id).map(|held| held.came));
+        order.sort_by_key(|&i| self.held.get(&requests[i].id).and_then(|held| held.came));
         for &i in &order {
             room.take(i, requests[i].sure());
         }
@@ -192,9 +192,9 @@ impl Arbitrate for Queue {
         // What nobody wants any more is given back; what is guaranteed comes first.
         let mut claimed = false;
         for request in requests {
-            let came = self.turn;
-            let held =
-                self.held.entry(request.id.clone()).or_insert_with(|| Held { came, ..Held::default() });
+            let held = self.held.entry(request.id.clone()).or_default();
+            let came = request.wanted() > 0;
+            held.came = came.then(|| held.came.unwrap_or(self.turn));
             claimed |= held.pcpus < request.sure();
             held.pcpus = held.pcpus.clamp(request.sure(), request.wanted());
             if request.wanted() > held.pcpus && held.place.is_none() {
@@ -313,6 +313,16 @@ pub(super) mod tests {
         grant(&mut queue, &[ask("a", 1, 1), ask("b", 2, 0), ask("c", 3, 0)], 6, at(1));
         let later = grant(&mut queue, &[ask("b", 2, 0), ask("c", 3, 0), ask("a", 3, 1)], 6, at(2));
         assert_eq!(pcpus(&later), [2, 1, 3], "c came last");
+    }
+
+    /// A VM is there before it wants anything.
+    #[test]
+    fn who_asked_for_nothing_so_far_comes_when_it_asks() {
+        let mut queue = Queue::new(true);
+        grant(&mut queue, &[ask("late", 0, 0), ask("early", 3, 0), ask("a", 0, 1)], 8, at(0));
+        grant(&mut queue, &[ask("late", 3, 0), ask("early", 3, 0), ask("a", 0, 1)], 8, at(1));
+        let then = grant(&mut queue, &[ask("late", 3, 0), ask("early", 3, 0), ask("a", 4, 1)], 8, at(2));
+        assert_eq!(pcpus(&then), [1, 3, 4]);
     }
 
     #[test]

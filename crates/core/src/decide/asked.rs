@@ -43,10 +43,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// pCPUs that it is guaranteed: whole ones where numbers of vCPUs are all there is to see to it.
+    /// pCPUs that it is guaranteed, of those that it could use: whole ones where numbers of vCPUs are all there is to see to it.
     pub(super) fn guaranteed(&self, weighs: bool) -> f64 {
         let least = f64::from(self.least);
-        if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least }
+        let own = if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least };
+        own.min(f64::from(self.useful))
     }
 
     /// Whole pCPUs of what it is guaranteed.

@@ -108,6 +108,9 @@ impl Controller {
         let turns = policy.arbitrate == Arbiter::MaxMin && policy.dwell_ms != self.policy.dwell_ms;
         if policy.arbitrate != self.policy.arbitrate || turns {
             self.arbiter = arbiter(&policy);
+            for known in self.known.values_mut() {
+                (known.granted, known.preempted, known.short) = (None, false, Default::default());
+            }
         }
         // How long decreases wait depends on the dwell.
         let delays = policy.demand == Forecast::Ftds && policy.dwell_ms != self.policy.dwell_ms;
@@ -124,7 +127,10 @@ impl Controller {
             }
             self.races = Races::default();
         }
-        self.placer = placer(&policy);
+        match &mut self.placer {
+            Some(placer) if policy.place == self.policy.place => placer.reconfigure(&policy),
+            other => *other = placer(&policy),
+        }
         for known in self.known.values_mut() {
             (known.refused, known.starved, known.not_before) = (None, (0, None), Time(0));
         }
@@ -163,7 +169,7 @@ impl Controller {
         let mut step = Step { next: self.policy.interval(), ..Step::default() };
         let here: BTreeSet<&VmId> = now.vms.iter().map(|vm| &vm.id).collect();
         // Who may only have been missed is still there.
-        self.known.retain(|id, _| now.may_lack_vms() || here.contains(id));
+        self.known.retain(|id, known| now.may_lack(&known.name) || here.contains(id));
         let asked = self.ask(&before, &seen, &mut step);
         let (requests, usable) = self.requests(&asked, &seen);
         let grants = self.arbitrate(&asked, &requests, &usable, &seen, &mut step);
@@ -213,14 +219,14 @@ impl Controller {
             self.shaping.told(outcome, at);
             self.slicing.told(outcome, at);
             self.weighing.told(outcome, at);
+            if let Some(placer) = &mut self.placer {
+                placer.told(outcome);
+            }
             // Of what was not tried the others have nothing to remember.
             if matches!(outcome.result, Err(MachineError::Untried(_))) {
                 continue;
             }
             self.lightening.told(outcome, at);
-            if let Some(placer) = &mut self.placer {
-                placer.told(outcome);
-            }
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
             if !known.sized_by(outcome.action.lever) {
                 continue;
@@ -314,6 +320,7 @@ impl Controller {
                 known.sizer = (name, sizer(name, policy));
             }
             known.by_cpuset = by_cpuset;
+            known.name.clone_from(&vm.seen.name);
             let before = self.confined.get(&vm.seen.id);
             // Nothing said (v2): what the group above leaves it.
             let before = before.map(|set| if set.is_empty() { &known.wide } else { set });
@@ -448,7 +455,8 @@ impl Controller {
         let groups = asked.iter().filter_map(|asked| Some((asked.number, asked.width.as_ref()?.all.clone())));
         let groups: BTreeMap<usize, CpuSet> = groups.collect();
         let available = hypothesis::available(seen, &groups);
-        let mut crowd = (!groups.is_empty()).then(|| Crowd::of(seen, &Topology::of_snapshot(before)));
+        let mut crowd = (!groups.is_empty())
+            .then(|| Crowd::of(seen, &Topology::of_snapshot(before), &self.policy.reserved));
         let online = online(seen);
         // What no VM may use is nobody's part.
         let mut usable = CpuSet::default();

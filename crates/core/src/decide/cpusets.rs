@@ -10,6 +10,9 @@ use crate::machine::{HostEstimate, State, VmEstimate};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
+/// What a group wants of each of its pCPUs at least: the least difference that counts between two of them.
+const LITTLE: f64 = 0.05;
+
 /// What a group may have, and what it has.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Width {
@@ -39,16 +42,19 @@ pub(super) struct Crowd {
     wanted: BTreeMap<CpuId, f64>,
     /// Of each VM: its part of that.
     parts: Vec<BTreeMap<CpuId, f64>>,
+    /// They are for the host, while there are others.
+    reserved: CpuSet,
 }
 
 impl Crowd {
     /// What all want now, spread evenly over what they may use.
-    pub(super) fn of(seen: &HostEstimate, topology: &Topology) -> Crowd {
+    pub(super) fn of(seen: &HostEstimate, topology: &Topology, reserved: &CpuSet) -> Crowd {
         let online = topology.online();
         let mut crowd = Crowd {
             units: topology.units(),
             wanted: BTreeMap::new(),
             parts: vec![BTreeMap::new(); seen.vms.len()],
+            reserved: reserved.clone(),
         };
         for (number, vm) in seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.state == State::Running) {
             // All "vCPUs" of a control group may use all of its pCPUs.
@@ -57,14 +63,16 @@ impl Crowd {
             for vcpu in vm.seen.vcpus.iter().take(sets) {
                 let set =
                     vcpu.affinity.as_ref().map_or_else(|| online.clone(), |set| set.intersection(&online));
-                crowd.add(number, each, &set);
+                crowd.add(number, vm, each, &set);
             }
         }
         crowd
     }
 
-    fn add(&mut self, number: usize, wants: f64, set: &CpuSet) {
-        let part = wants / crate::share::count(set.len().max(1));
+    /// An idle group counts a little: it may be busy later, and then be beside others.
+    fn add(&mut self, number: usize, vm: &VmEstimate, wants: f64, set: &CpuSet) {
+        let least = if vm.seen.is_group() { LITTLE } else { 0.0 };
+        let part = (wants / crate::share::count(set.len().max(1))).max(least);
         for cpu in set.iter() {
             *self.wanted.entry(cpu).or_default() += part;
             *self.parts[number].entry(cpu).or_default() += part;
@@ -77,7 +85,7 @@ impl Crowd {
         let mut chosen = if grows { width.now.clone() } else { CpuSet::default() };
         let mut left = if grows { width.all.difference(&width.now) } else { width.now.clone() };
         while chosen.len() < count {
-            let price = |cpu: &CpuId| (self.price(number, *cpu, &chosen), *cpu);
+            let price = |cpu: &CpuId| (self.reserved.contains(*cpu), self.price(number, *cpu, &chosen), *cpu);
             let Some(best) = left.iter().min_by_key(price) else { break };
             let best = CpuSet::from_iter([best]);
             (chosen, left) = (chosen.union(&best), left.difference(&best));
@@ -100,7 +108,7 @@ impl Crowd {
         for (cpu, part) in std::mem::take(&mut self.parts[number]) {
             *self.wanted.entry(cpu).or_default() -= part;
         }
-        self.add(number, wants(vm), to);
+        self.add(number, vm, wants(vm), to);
     }
 }
 
@@ -133,6 +141,7 @@ mod tests {
         masks: CpuSet,
         /// How many pCPUs groups had that are sized, by the last step.
         widths: BTreeMap<VmId, usize>,
+        idle: bool,
     }
 
     impl Groups {
@@ -144,6 +153,7 @@ mod tests {
                 before: BTreeMap::new(),
                 masks: CpuSet::first(PCPUS),
                 widths: BTreeMap::new(),
+                idle: false,
             }
         }
 
@@ -159,6 +169,9 @@ mod tests {
             };
             let used = |set: &CpuSet| Some(set.intersection(&self.masks)).filter(|used| !used.is_empty());
             let used = |set: &CpuSet| used(set).unwrap_or_else(|| set.clone());
+            let counters =
+                |run_ns, wait_ns| Counters { run_ns: Some(run_ns), wait_ns: Some(wait_ns), runs: None };
+            let (none, busy) = (counters(0, 0), counters(self.at * 4, self.at * 12));
             let vm = |(name, set): (&&str, &CpuSet)| VmState {
                 id: VmId((*name).into()),
                 name: (*name).into(),
@@ -168,7 +181,7 @@ mod tests {
                     .collect(),
                 cpuset: Some(set.clone()).filter(|set| used(set) != *set),
                 // Sixteen threads each, of which it runs what all leave each other.
-                whole: Some(Counters { run_ns: Some(self.at * 4), wait_ns: Some(self.at * 12), runs: None }),
+                whole: Some(if self.idle { none } else { busy }),
                 ..VmState::default()
             };
             Snapshot {
@@ -228,6 +241,27 @@ mod tests {
         groups.run(&mut controller, 8);
         assert!(groups.sets.values().all(|set| set.len() == 8), "{:?}", groups.all());
         assert!(!groups.sets["a"].meets(&groups.sets["b"]), "{:?}", groups.all());
+    }
+
+    #[test]
+    fn groups_that_are_idle_are_not_all_put_on_the_same_pcpus_nor_on_reserved_ones() {
+        let mut groups = Groups::new(&["a", "b", "c"]);
+        groups.idle = true;
+        let mut policy = sized(&["a", "b", "c"]).policy().clone();
+        policy.reserved = "0-1".parse().unwrap();
+        policy.vm.iter_mut().for_each(|rule| rule.max = Some(4));
+        groups.run(&mut Controller::new(policy), 8);
+        let sets: Vec<&CpuSet> = groups.sets.values().collect();
+        assert!(
+            sets.iter().all(|set| set.len() == 4 && !set.contains(CpuId(0)) && !set.contains(CpuId(1))),
+            "{:?}",
+            groups.all()
+        );
+        assert!(
+            !sets[0].meets(sets[1]) && !sets[1].meets(sets[2]) && !sets[0].meets(sets[2]),
+            "{:?}",
+            groups.all()
+        );
     }
 
     #[test]

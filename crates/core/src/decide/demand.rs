@@ -42,6 +42,9 @@ pub struct Monitored {
     pub exact: bool,
 }
 
+/// Who waits for this part of the time of all its vCPUs wants to run, however little it did.
+const STARVED: f64 = 0.9;
+
 /// The monitor; `None` if nothing was measured.
 #[must_use]
 pub fn monitor(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<Monitored> {
@@ -64,8 +67,11 @@ fn guest(before: Option<&VmState>, after: &VmState) -> Option<Monitored> {
         let (nice, wait) = (nice.unwrap_or(0), wait.unwrap_or(0));
         let used = busy.saturating_sub(nice).saturating_add(wait);
         let all = used.saturating_add(idle.saturating_sub(wait));
-        passed |= all > 0;
-        sum += Duration::from_nanos(used).as_secs_f64() / Duration::from_nanos(all.max(1)).as_secs_f64();
+        // One from which all was stolen, or given to low priority: of the first it is known that it wanted to run.
+        let stolen = all == 0 && nice == 0 && grown(|v| v.steal_ns).is_some_and(|stolen| stolen > 0);
+        passed |= all > 0 || stolen;
+        let part = Duration::from_nanos(used).as_secs_f64() / Duration::from_nanos(all.max(1)).as_secs_f64();
+        sum += if stolen { 1.0 } else { part };
         count += 1.0;
     }
     // Agents are asked less often than hosts: no time passed means that this is what they said before.
@@ -92,7 +98,9 @@ fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
     }
     let used = vm.activity.used?.0;
     let waited = vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
-    let utilisation = used / (count - waited).max(used).max(1e-9);
+    // Who hardly runs as others do is not idle.
+    let starved = waited >= STARVED * count;
+    let utilisation = if starved { 1.0 } else { used / (count - waited).max(used).max(1e-9) };
     let runnable = vm.seen.guest.as_ref().and_then(|guest| guest.runnable);
     let parallel = runnable.map(|n| f64::from(n) / count);
     Some(Monitored { utilisation: utilisation.min(1.0), parallel, exact: false })
@@ -307,6 +315,7 @@ impl Predict for Aisd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::{Counters, Pcpu, Snapshot, VcpuState, estimate};
 
     fn seen(utilisation: f64) -> Monitored {
         Monitored { utilisation, parallel: None, exact: false }
@@ -341,6 +350,37 @@ mod tests {
         assert!(!guest(Some(&before), &blind).unwrap().exact);
         assert!(guest(None, &after).is_none());
         assert!(guest(Some(&after), &after).is_none(), "it was not asked again");
+    }
+
+    #[test]
+    fn who_hardly_runs_beside_others_is_not_idle() {
+        let vcpu = |steal| GuestVcpu {
+            online: true,
+            busy_ns: Some(7),
+            idle_ns: Some(7),
+            steal_ns: Some(steal),
+            ..GuestVcpu::default()
+        };
+        let vm = |steal| VmState {
+            guest: Some(GuestView { vcpus: vec![vcpu(steal)], runnable: Some(4), work: None }),
+            ..VmState::default()
+        };
+        assert_eq!(guest(Some(&vm(0)), &vm(100)).map(|seen| seen.utilisation), Some(1.0));
+        assert!(guest(Some(&vm(0)), &vm(0)).is_none(), "no time passed");
+        // Of a pCPU and four vCPUs, in ms of a second.
+        let of = |run: u64, wait: u64| {
+            let look = |ms: u64| {
+                let ns = |each: u64| Some(each * ms * 1000);
+                let counters = Counters { run_ns: ns(run), wait_ns: ns(wait), runs: None };
+                let vcpu = VcpuState { online: true, counters, ..VcpuState::default() };
+                let vm = VmState { vcpus: vec![vcpu; 4], ..VmState::default() };
+                let pcpu = Pcpu { online: true, ..Pcpu::default() };
+                Snapshot { at: Time(ms * 1_000_000), pcpus: vec![pcpu], vms: vec![vm], ..Snapshot::default() }
+            };
+            let seen = estimate(&look(0), &look(1000)).unwrap();
+            outside(&seen.vms[0], Duration::from_secs(1)).unwrap().utilisation
+        };
+        assert_eq!([of(0, 950), of(0, 1000), of(50, 0)], [1.0, 1.0, 0.05]);
     }
 
     #[test]

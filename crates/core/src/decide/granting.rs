@@ -172,6 +172,7 @@ impl Controller {
             pcpus: grant.pcpus,
             short: too_much || request.wanted() > grant.pcpus,
             guaranteed: asked.guaranteed(true),
+            wants: asked.wants.unwrap_or(f64::INFINITY),
             priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
             vcpus: asked.stay(grant.pcpus),
         };

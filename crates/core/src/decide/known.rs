@@ -15,6 +15,7 @@ use crate::{CpuSet, Time};
 /// What is remembered of a VM.
 #[derive(Debug)]
 pub(super) struct Known {
+    pub(super) name: String,
     pub(super) sizer: (Sizer, Box<dyn Size + Send>),
     pub(super) demand: Box<dyn Predict + Send>,
     pub(super) wants: Option<f64>,
@@ -55,6 +56,7 @@ impl Known {
     /// Nothing is known yet of a VM that this sizer sizes.
     pub(super) fn new(name: Sizer, by_cpuset: bool, policy: &Policy) -> Known {
         Known {
+            name: String::new(),
             sizer: (name, sizer(name, policy)),
             demand: predictor(policy.demand, policy),
             wants: None,

@@ -34,8 +34,10 @@ struct Level {
     last: u32,
     /// How long it had one more than equal ones, in this turn.
     ahead: Duration,
-    /// Its place among equal ones: behind those that passed theirs on before it did.
+    /// Its place among equal ones: behind those that passed theirs on before it did, or came before.
     place: u64,
+    /// It asks for something.
+    asks: bool,
 }
 
 impl MaxMin {
@@ -69,13 +71,21 @@ impl MaxMin {
 
 impl Arbitrate for MaxMin {
     fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant> {
+        let before: Vec<Option<u32>> =
+            requests.iter().map(|request| self.known.get(&request.id).map(|known| known.last)).collect();
+        // Who comes stands behind.
+        for request in requests {
+            let known = self.known.entry(request.id.clone()).or_default();
+            if !std::mem::replace(&mut known.asks, request.wanted() > 0) && known.asks {
+                self.turns += 1;
+                known.place = self.turns;
+            }
+        }
         let mut given: Vec<u32> = requests.iter().map(Request::sure).collect();
         for (i, sure) in given.iter().enumerate() {
             room.take(i, *sure);
         }
-        // Who comes stands behind.
-        let new = Level { place: self.turns, ..Level::default() };
-        let place = |i: usize| self.known.get(&requests[i].id).unwrap_or(&new).place;
+        let place = |i: usize| self.known[&requests[i].id].place;
         let mut open: BTreeSet<(u32, u64, usize)> = (0..requests.len())
             .filter(|&i| given[i] < requests[i].wanted())
             .map(|i| (given[i], place(i), i))
@@ -90,13 +100,11 @@ impl Arbitrate for MaxMin {
             }
         }
         self.known.retain(|id, _| requests.iter().any(|request| request.id == *id));
-        let before: Vec<Option<u32>> =
-            requests.iter().map(|request| self.known.get(&request.id).map(|known| known.last)).collect();
         // Others give at once what is guaranteed to who wants it now.
         let claimed = (0..requests.len())
             .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));
         let grant = |(i, request): (usize, &Request)| {
-            let Level { short, last, .. } = self.known.entry(request.id.clone()).or_insert(new);
+            let Level { short, last, .. } = self.known.entry(request.id.clone()).or_default();
             *last = given[i];
             if given[i] < request.wanted() {
                 short.refused(at);
@@ -124,6 +132,14 @@ mod tests {
             pcpus(&grant(&mut even, &[ask("a", 8, 0), ask("b", 2, 0), ask("c", 8, 0)], 9, at(0))),
             [4, 2, 3]
         );
+    }
+
+    #[test]
+    fn who_comes_stands_behind_those_who_ask_already() {
+        let mut even = MaxMin::new(Duration::from_secs(3));
+        grant(&mut even, &[ask("late", 0, 0), ask("early", 4, 0)], 5, at(0));
+        let given = grant(&mut even, &[ask("late", 4, 0), ask("early", 4, 0)], 5, at(1));
+        assert_eq!(pcpus(&given), [2, 3]);
     }
 
     /// Each has one more than the others as long as any other, and nobody's grant changes often.

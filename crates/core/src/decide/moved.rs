@@ -14,8 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Action, Outcome, Policy, Why, longer};
-use crate::machine::{HostEstimate, Lever, Snapshot, Value, VmId, VmState};
+use super::{AFTER_FAILURE, Action, Outcome, Policy, Why, longer};
+use crate::machine::{HostEstimate, Lever, MachineError, Snapshot, Value, VmId, VmState};
 use crate::share::count;
 use crate::{CpuSet, Time};
 
@@ -30,6 +30,8 @@ pub(super) struct Moved {
     /// The begin of the window before the next one.
     before: Option<Counts>,
     trial: Option<Trial>,
+    /// What is to be put back, and when to try that again.
+    undo: (Vec<(Action, Value)>, Time),
     rest: Duration,
     until: Time,
 }
@@ -43,6 +45,8 @@ struct Trial {
     done: Vec<(Action, Value)>,
     /// The look after it.
     since: Option<Counts>,
+    /// Who stood still meanwhile.
+    stood: BTreeSet<VmId>,
 }
 
 /// What was counted until a look: units, when by a clock of whoever counts, and the vCPUs online.
@@ -70,7 +74,7 @@ impl Moved {
 
     /// Whether nothing is to be placed for a while.
     pub(super) fn rests(&self, at: Time) -> bool {
-        at < self.until
+        at < self.until || !self.undo.0.is_empty()
     }
 
     /// A placement is asked for.
@@ -80,7 +84,7 @@ impl Moved {
             (units > 0.0).then(|| (vm.id.clone(), units / seconds))
         };
         let rates = now.vms.iter().filter_map(rate).collect();
-        self.trial = Some(Trial { rates, done: Vec::new(), since: None });
+        self.trial = Some(Trial { rates, done: Vec::new(), since: None, stood: BTreeSet::new() });
     }
 
     /// What became of an action.
@@ -89,14 +93,37 @@ impl Moved {
         if let (true, Some(trial), Ok(read)) = (placed, &mut self.trial, &outcome.result) {
             trial.done.push((outcome.action.clone(), read.clone()));
         }
+        // Who does not answer, or was not asked, is asked again.
+        let later = matches!(outcome.result, Err(MachineError::Gone(_) | MachineError::Untried(_)));
+        if outcome.action.why == Why::NoGain && !later {
+            let same = |(done, _): &(Action, Value)| {
+                (&done.vm, done.lever) == (&outcome.action.vm, outcome.action.lever)
+            };
+            self.undo.0.retain(|done| !same(done));
+        }
+    }
+
+    /// What is still to be put back, now and then.
+    fn put_back(&mut self, now: &Snapshot) -> Vec<Action> {
+        let (left, at) = &mut self.undo;
+        left.retain(|(action, read)| now.may_have(&action.vm) && back(action, read, now).is_some());
+        if now.at < *at {
+            return Vec::new();
+        }
+        *at = now.at + AFTER_FAILURE;
+        left.iter().rev().filter_map(|(action, read)| back(action, read, now)).collect()
     }
 
     /// What to put back: if work fell by more than the deadband, everything that nobody else has changed since.
     pub(super) fn judge(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
+        if !self.undo.0.is_empty() {
+            return self.put_back(now);
+        }
         let Some(mut trial) = self.trial.take_if(|trial| !trial.done.is_empty()) else {
             self.trial = None;
             return Vec::new();
         };
+        trial.stood.extend(now.vms.iter().filter(|vm| !vm.is_running_vm()).map(|vm| vm.id.clone()));
         let since = trial.since.get_or_insert_with(|| Counts::of(now));
         if now.at.since(since.at) < policy.window() {
             self.trial = Some(trial);
@@ -110,8 +137,9 @@ impl Moved {
         let busy: BTreeSet<&VmId> = busy.map(|vm| &vm.seen.id).collect();
         // Work over what it would have been.
         let part = |vm: &VmState| {
-            let before =
-                trial.rates.get(&vm.id).filter(|_| moved.contains(&vm.id) && busy.contains(&vm.id))?;
+            let before = trial.rates.get(&vm.id).filter(|_| {
+                moved.contains(&vm.id) && busy.contains(&vm.id) && !trial.stood.contains(&vm.id)
+            })?;
             let (units, seconds) = since.grown(vm, now.at)?;
             Some((units + ENDS) / (before * seconds))
         };
@@ -128,7 +156,8 @@ impl Moved {
         }
         self.rest = longer(self.rest);
         self.until = now.at + self.rest;
-        trial.done.iter().rev().filter_map(|(action, read)| back(action, read, now)).collect()
+        self.undo = (trial.done, now.at);
+        self.put_back(now)
     }
 }
 
@@ -170,7 +199,7 @@ mod tests {
     use super::super::place::placer;
     use super::super::place::tests::stacked;
     use super::*;
-    use crate::machine::{MachineError, estimate};
+    use crate::machine::{State, estimate};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -179,6 +208,8 @@ mod tests {
         placer: Box<dyn super::super::place::Place + Send>,
         policy: Policy,
         now: Snapshot,
+        /// What is asked for is not done.
+        fails: Option<fn() -> MachineError>,
     }
 
     impl Toy {
@@ -186,7 +217,7 @@ mod tests {
             let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
             let mut now = stacked(0);
             now.vms[0].progress = Some(0.0);
-            Toy { placer: placer(&policy).unwrap(), policy, now }
+            Toy { placer: placer(&policy).unwrap(), policy, now, fails: None }
         }
 
         fn vm(&mut self) -> &mut VmState {
@@ -217,6 +248,10 @@ mod tests {
                 let (Lever::Affinity(vcpu), Value::Pcpus(set)) = (action.lever, &action.to) else {
                     panic!("{action:?}")
                 };
+                if let Some(why) = self.fails {
+                    self.placer.told(&Outcome { action: action.clone(), result: Err(why()) });
+                    continue;
+                }
                 self.vm().vcpus[vcpu as usize].affinity = Some(set.clone());
                 self.placer.told(&Outcome { action: action.clone(), result: Ok(action.to.clone()) });
             }
@@ -249,6 +284,42 @@ mod tests {
         let mut ended = Toy::new();
         assert_eq!(ended.seconds(4, [100.0, 100.0], 1.0), [3]);
         assert_eq!(ended.seconds(60, [0.0, 0.0], 0.0), [], "it has nothing to do any more");
+    }
+
+    #[test]
+    fn what_could_not_be_put_back_is_asked_for_again_and_nothing_is_placed_meanwhile() {
+        for why in [|| MachineError::Untried("a full disk".into()), || MachineError::Gone("no answer".into())]
+        {
+            let mut toy = Toy::new();
+            assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), [3]);
+            toy.fails = Some(why);
+            let asked = toy.seconds(100, [100.0, 50.0], 1.0);
+            assert!(asked.first() == Some(&3) && (3..20).contains(&asked.len()), "{asked:?}");
+            assert_ne!(toy.sets(), ["0", "0"]);
+            toy.fails = None;
+            assert!((0..31).any(|_| toy.second([100.0, 50.0], 1.0)));
+            assert_eq!(toy.sets(), ["0", "0"]);
+        }
+    }
+
+    #[test]
+    fn another_configuration_does_not_end_a_trial_nor_a_rest() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [3]);
+        toy.placer.reconfigure(&toy.policy);
+        assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [2], "it is undone");
+        toy.placer.reconfigure(&toy.policy);
+        assert_eq!(toy.seconds(20, [100.0, 50.0], 1.0), []);
+    }
+
+    #[test]
+    fn who_stood_still_meanwhile_is_not_judged() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [3]);
+        toy.vm().state = State::Paused;
+        toy.seconds(1, [0.0, 0.0], 0.0);
+        toy.vm().state = State::Running;
+        assert_eq!(toy.seconds(20, [100.0, 50.0], 1.0), []);
     }
 
     #[test]

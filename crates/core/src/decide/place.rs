@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::moved::Moved;
 use super::policy::{Placer, Policy};
-use super::{Action, Outcome, placement};
+use super::{Action, Outcome, longer, placement};
 use crate::Time;
 use crate::machine::{
-    Classed, HOLDS, HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, VmEstimate, VmId,
+    Classed, HOLDS, HostEstimate, Lever, LeverKind, MachineError, Origin, Role, Snapshot, Value, VmEstimate,
+    VmId,
 };
 use crate::place::{self, Problem};
 use crate::topology::Topology;
@@ -22,6 +23,9 @@ pub trait Place: Debug {
     /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
     /// pinned.
     fn told(&mut self, outcome: &Outcome);
+
+    /// Another policy that places alike: what is tried goes on, who refused is asked again.
+    fn reconfigure(&mut self, policy: &Policy);
 }
 
 /// That of a policy; `None`: the host's scheduler places.
@@ -44,6 +48,8 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         theirs: BTreeSet::new(),
         hungry: BTreeMap::new(),
         moved: Moved::default(),
+        left: BTreeMap::new(),
+        returns: Duration::ZERO,
     }))
 }
 
@@ -65,6 +71,10 @@ struct Placing {
     hungry: BTreeMap<VmId, Classed>,
     /// What the last placement brought.
     moved: Moved,
+    /// Where those were whom the last placement moved.
+    left: BTreeMap<(VmId, Lever), Option<Value>>,
+    /// How long nobody is moved back there: each time twice as long, or what wants to be where others are does so by turns for ever.
+    returns: Duration,
 }
 
 impl Place for Placing {
@@ -105,6 +115,18 @@ impl Place for Placing {
         if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately || self.moved.tries() {
             return Vec::new();
         }
+        let back = |action: &Action| {
+            self.left
+                .get(&(action.vm.clone(), action.lever))
+                .is_some_and(|left| left.as_ref() == Some(&action.to))
+        };
+        let back = actions.iter().all(back);
+        if back && self.acted.is_some_and(|at| now.at.since(at) < self.returns) {
+            return Vec::new();
+        }
+        self.returns = if back { longer(self.returns) } else { Duration::ZERO };
+        let left = |action: &Action| ((action.vm.clone(), action.lever), action.from.clone());
+        self.left = actions.iter().map(left).collect();
         self.moved.begin(now);
         (self.since, self.acted) = (None, Some(now.at));
         actions
@@ -112,6 +134,9 @@ impl Place for Placing {
 
     fn told(&mut self, outcome: &Outcome) {
         self.moved.told(outcome);
+        if matches!(outcome.result, Err(MachineError::Untried(_))) {
+            return;
+        }
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
             // Who only does not answer now is asked again.
@@ -120,6 +145,12 @@ impl Place for Placing {
             (Lever::Affinity(_), Err(MachineError::Denied(_))) => drop(self.theirs.insert(vm())),
             _ => {}
         }
+    }
+
+    fn reconfigure(&mut self, policy: &Policy) {
+        (self.dwell, self.lever) = (policy.dwell(), Duration::from_millis(policy.lever_ms));
+        self.unmoved.clear();
+        self.theirs.clear();
     }
 }
 

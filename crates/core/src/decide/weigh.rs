@@ -39,6 +39,8 @@ pub struct Granted {
     pub short: bool,
     /// pCPUs that it gets in any case, as a part of one too.
     pub guaranteed: f64,
+    /// pCPUs that it wants, as far as is known.
+    pub wants: f64,
     /// Larger is more important.
     pub priority: i32,
     /// vCPUs that it has online once it is sized.
@@ -309,8 +311,7 @@ fn contended(seen: &HostEstimate, granted: &[Granted], usable: &CpuSet, policy: 
 /// What each VM's part is, in pCPUs.
 fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, Part> {
     let beyond = |granted: &Granted| (f64::from(granted.pcpus) - granted.guaranteed).max(0.0);
-    let sure = guarantees(granted, count(pcpus));
-    let guaranteed: f64 = sure.iter().sum();
+    let (sure, guaranteed) = guarantees(granted, count(pcpus));
     let wanted: f64 = granted.iter().map(beyond).sum();
     let left = (count(pcpus) - guaranteed).max(0.0);
     let factor = if wanted > left { left / wanted } else { 1.0 };
@@ -321,10 +322,15 @@ fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmI
 }
 
 /// What is guaranteed to each, as far as it fits: the more important first, equally important ones in proportion. Nobody gets nothing.
-fn guarantees(granted: &[Granted], pcpus: f64) -> Vec<f64> {
+/// And what of that is missing to others: where not all fits, what is not wanted is not.
+fn guarantees(granted: &[Granted], pcpus: f64) -> (Vec<f64>, f64) {
+    let all: f64 = granted.iter().map(|granted| granted.guaranteed).sum();
+    let claims = |granted: &Granted| {
+        if all > pcpus { granted.guaranteed.min(granted.wants) } else { granted.guaranteed }
+    };
     let mut wanted: BTreeMap<std::cmp::Reverse<i32>, f64> = BTreeMap::new();
     for granted in granted {
-        *wanted.entry(std::cmp::Reverse(granted.priority)).or_default() += granted.guaranteed;
+        *wanted.entry(std::cmp::Reverse(granted.priority)).or_default() += claims(granted);
     }
     let mut left = pcpus;
     for wanted in wanted.values_mut() {
@@ -332,7 +338,9 @@ fn guarantees(granted: &[Granted], pcpus: f64) -> Vec<f64> {
         left -= *wanted * fits;
         *wanted = fits.max(LITTLE);
     }
-    granted.iter().map(|g| g.guaranteed * wanted[&std::cmp::Reverse(g.priority)]).collect()
+    let part = |granted: &Granted| wanted[&std::cmp::Reverse(granted.priority)];
+    let sure = granted.iter().map(|granted| granted.guaranteed * part(granted)).collect();
+    (sure, granted.iter().map(|granted| claims(granted) * part(granted)).sum())
 }
 
 /// Whether two weights are the same: they are whole numbers.

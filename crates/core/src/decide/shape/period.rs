@@ -42,10 +42,11 @@ fn one(slices: &Slices, latency_ms: u64) -> Option<Wish> {
     if to < LEAST_FACTOR * period {
         return None;
     }
-    let factor = to / period;
-    let quota_us = (quota * factor) as u64;
-    let burst_us = ((limit.burst_us as f64 * factor) as u64).min(quota_us);
-    let to = Limit { quota_us: Some(quota_us), period_us: to as u64, burst_us };
+    // Rounded, it would be a larger part of the CPUs than a group above may have, which the kernel refuses.
+    let period_us = to as u64;
+    let longer = |us: u64| us.saturating_mul(period_us) / limit.period_us;
+    let quota_us = longer(quota_us);
+    let to = Limit { quota_us: Some(quota_us), period_us, burst_us: longer(limit.burst_us).min(quota_us) };
     Some(Wish { lever, from: limit, to })
 }
 
@@ -65,8 +66,9 @@ mod tests {
         let wishes = longer(&seen(quota_us, period_us, vcpus, 0.2), latency_ms, 0.05);
         let to = wishes.first()?.to;
         let (quota, period) = (to.quota_us.unwrap(), to.period_us);
-        let off = quota.abs_diff(quota_us * period / period_us);
-        assert!(off <= 1 && to.burst_us <= quota, "the same part of the CPUs: {to:?}");
+        let (off, more) =
+            ((quota_us * period).abs_diff(quota * period_us), quota * period_us > quota_us * period);
+        assert!(off < period_us && !more && to.burst_us <= quota, "the same part of the CPUs: {to:?}");
         let stands_still = period - quota / u64::from(vcpus);
         assert!(stands_still <= latency_ms * 1000 + 1, "{stands_still} us");
         Some(period)
@@ -82,6 +84,7 @@ mod tests {
         // Four vCPUs use it up in a quarter of the time.
         assert_eq!(longer_us(100_000, 100_000, 4, 150), Some(200_000));
         assert_eq!(longer_us(100_000, 100_000, 4, 100), Some(133_333));
+        assert_eq!(longer_us(9_000, 100_000, 1, 162), Some(178_021), "no larger a part than before");
         assert_eq!(longer_us(400_000, 100_000, 4, 1000), None, "a limit that never stops anybody");
     }
 

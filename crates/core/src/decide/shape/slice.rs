@@ -75,7 +75,12 @@ impl Slicing {
     pub fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
         self.vms.retain(|id, _| now.may_have(id));
         let mut actions = Vec::new();
-        for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
+        for vm in &now.vms {
+            if !vm.is_running_vm() {
+                // What it did while it stood still says nothing: the window begins anew.
+                self.vms.get_mut(&vm.id).into_iter().for_each(|known| known.mark = None);
+                continue;
+            }
             if vm.hands_off {
                 // Whoever keeps the journal puts them back.
                 self.vms.remove(&vm.id);
@@ -141,6 +146,10 @@ impl Known {
     fn settle(&mut self, seen: &FairSlices) -> bool {
         let known = |ns: u64| ns == seen.base_ns || self.asked == Some(Some(ns)) || self.ours == Some(ns);
         if known(seen.least_ns) && known(seen.most_ns) {
+            if (seen.least_ns, seen.most_ns) == (seen.base_ns, seen.base_ns) {
+                // Whoever keeps the journal put them back, as for another scheduler.
+                self.ours = None;
+            }
             return true;
         }
         (self.mark, self.trying, self.before) = (None, None, None);
@@ -457,6 +466,16 @@ mod tests {
         assert_eq!(toy.second(SOONER, &policy), [None, None], "the one that went, too");
         assert_eq!(toy.second(BLOCKS, &policy), []);
         assert_eq!(toy.second(BLOCKS, &policy), [Some(200_037)]);
+    }
+
+    /// As while a scheduler of sched_ext runs, for which the keeper puts all back.
+    #[test]
+    fn slices_that_were_put_back_are_set_anew() {
+        let (mut toy, policy) = (Toy::new(2), policy());
+        let asks = |toy: &mut Toy| (0..20).any(|_| !toy.second(BLOCKS, &policy).is_empty());
+        assert!(asks(&mut toy));
+        toy.vm().slices = Some(FairSlices { base_ns: BASE, least_ns: BASE, most_ns: BASE, without: 0 });
+        assert!(asks(&mut toy));
     }
 
     #[test]

@@ -82,7 +82,12 @@ impl Shaping {
     pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
         self.vms.retain(|id, _| now.may_have(id));
         let mut actions = Vec::new();
-        for vm in now.vms.iter().filter(|vm| vm.is_running_vm()) {
+        for vm in &now.vms {
+            if !vm.is_running_vm() {
+                // What it did while it stood still says nothing: the window begins anew.
+                self.vms.get_mut(&vm.id).into_iter().for_each(|known| known.mark = None);
+                continue;
+            }
             let rule = policy.of(&vm.name);
             let excluded = rule.exclude == Some(true);
             let shaper = if excluded { Shaper::None } else { rule.shape.unwrap_or(policy.shape) };
@@ -105,15 +110,21 @@ impl Shaping {
     pub fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever, .. } = &outcome.action;
         let Some(known) = self.vms.get_mut(vm) else { return };
-        let Some(asked) = known.asked.as_ref().filter(|asked| asked.wishes.iter().any(|w| w.lever == *lever))
+        let Some(asked) = known.asked.clone().filter(|asked| asked.wishes.iter().any(|w| w.lever == *lever))
         else {
             return;
         };
         match &outcome.result {
             Ok(Value::Limit(limit)) => {
-                known.trying = Some(asked.clone());
                 known.mark = None;
                 known.wrote.insert(*lever, *limit);
+                let whole = |wish: &Wish| wish.lever != *lever || wish.to == *limit;
+                if asked.tool.is_none() || asked.wishes.iter().all(whole) {
+                    known.trying = Some(asked);
+                } else {
+                    // Half of it is no shape.
+                    (known.failed, known.refused) = (true, true);
+                }
             }
             Ok(_) => {}
             Err(MachineError::Gone(_)) => {
@@ -280,6 +291,39 @@ mod tests {
             VcpuState { online: true, quota: Some(quota), ..VcpuState::default() }
         };
         VmState { vcpus: quotas.map(vcpu).to_vec(), ..VmState::default() }
+    }
+
+    #[test]
+    fn what_was_set_in_part_is_undone_and_not_tried_again() {
+        let limit = |quota_us, period_us| Limit { quota_us: Some(quota_us), period_us, burst_us: 0 };
+        let (from, to, became) = (limit(9_000, 100_000), limit(15_267, 169_633), limit(9_000, 169_633));
+        let quota = |limit: Limit| Quota {
+            quota_us: limit.quota_us,
+            period_us: limit.period_us,
+            burst_us: 0,
+            source: String::new(),
+        };
+        let vm = |limit| VmState { id: VmId("a".into()), quota: Some(quota(limit)), ..vm([100_000; 4]) };
+        let wish = Wish { lever: Lever::Quota, from, to };
+        let tool = tools(Shaper::LongPeriod).first().copied();
+        let asked =
+            Trial { tool, before: Score { lost: 0.5, used: 1.0, progress: None }, wishes: vec![wish] };
+        let known = Known {
+            base: limits(&vm(from)),
+            online: vm(from).online(),
+            asked: Some(asked),
+            ..Known::default()
+        };
+        let mut shaping = Shaping { vms: BTreeMap::from([(VmId("a".into()), known)]) };
+        let action = super::action(&vm(from), &wish, Why::NoGain);
+        shaping.told(&Outcome { action, result: Ok(Value::Limit(became)) }, Time(0));
+        let policy = Policy { shape: Shaper::LongPeriod, ..Policy::default() };
+        let mut step = |limit, s: u64| {
+            let now = Snapshot { at: Time(s * 1_000_000_000), vms: vec![vm(limit)], ..Snapshot::default() };
+            shaping.step(&now, &policy).into_iter().map(|action| action.to).collect::<Vec<_>>()
+        };
+        assert_eq!(step(became, 1), [Value::Limit(from)]);
+        assert!((2..200).all(|s| step(from, s).is_empty()));
     }
 
     #[test]
