@@ -148,8 +148,11 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
         let status = String::from_utf8_lossy(&corefit(&["status", "--state", state]).stdout).into_owned();
         status.contains(&format!("/{}: left alone: its rule says exclude", a.name))
     });
-    daemon.configure(&config(sized, "size = \"none\""));
-    until("it is sized again, and the other as it was", || one(&a) && b.cpus() == before);
+    let places = |text: String| text.replacen("[policy]", "[policy]\nplace = \"corefit\"", 1);
+    daemon.configure(&places(config(sized, "size = \"none\"")));
+    until("it is sized again, and the other as it was, though the rest is placed", || {
+        one(&a) && b.cpus() == before
+    });
     assert!(!daemon.log().contains("somebody else"), "{}", daemon.log());
     drop(daemon);
 
@@ -161,6 +164,25 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     assert!(one(&a));
     assert!(corefit(&["restore", "--state", state]).status.success());
     assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));
+}
+
+#[test]
+fn a_plan_takes_rules_by_names_as_they_are_and_prints_them_as_they_can_be() {
+    let _alone = alone();
+    let cpu = or_skip!(Hierarchy::of("cpu"));
+    let above = or_skip!(cpu.group());
+    let _group = above.child("a\u{1}");
+    let name = above.dir.file_name().unwrap().to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("corefit.toml");
+    let rule = format!("[[policy.vm]]\nname = \"/{name}/a\\u0001\"\nexclude = true\n");
+    std::fs::write(&file, rule).unwrap();
+    let machine = format!("cgroups:/{name}/*");
+    let args = ["plan", "--machine", &machine, "--interval", "100ms", "--config", file.to_str().unwrap()];
+    let output = corefit(&args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("left alone, as its rule says"), "{output:?}");
+    assert!(!text.contains('\u{1}'), "{text}");
 }
 
 /// On v1 a new group has no cpuset, and nobody can be in it: it could be given one, which nothing would be good for.

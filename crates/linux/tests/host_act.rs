@@ -98,6 +98,33 @@ fn a_burst_is_set_with_its_quota_seen_with_what_was_stopped_and_put_back() {
     assert_eq!(machine.current(&vm, Lever::Quota), Ok(original));
 }
 
+/// The kernel lets no group have a larger part than the one above it, at any time.
+#[test]
+fn a_limit_is_set_and_refused_as_a_whole_where_groups_above_and_below_limit_as_much() {
+    let _alone = alone();
+    let cpu = or_skip!(Hierarchy::of("cpu"));
+    let above = or_skip!(cpu.group());
+    let (group, below) = (above.child("of"), above.child("of/below"));
+    for group in [&above, &group, &below] {
+        group.quota(9_000);
+    }
+    let name = format!("/{}/of", above.dir.file_name().unwrap().to_str().unwrap());
+    let mut machine = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
+    let vms = corefit_core::machine::Machine::observe(&mut machine).unwrap().vms;
+    let vm = vms.into_iter().find(|vm| vm.name == name).unwrap().id;
+    let original = machine.current(&vm, Lever::Quota).unwrap();
+    let to = |quota_us, period_us| Value::Limit(Limit { quota_us: Some(quota_us), period_us, burst_us: 0 });
+    let longer = to(18_000, 200_000);
+    machine.set(&vm, Lever::Quota, &longer).unwrap();
+    assert_eq!(machine.current(&vm, Lever::Quota), Ok(longer));
+    machine.set(&vm, Lever::Quota, &original).unwrap();
+    assert_eq!(machine.current(&vm, Lever::Quota), Ok(original.clone()));
+    if !cpu.v2 {
+        assert!(machine.set(&vm, Lever::Quota, &to(20_000, 150_000)).is_err(), "more than the one above");
+        assert_eq!(machine.current(&vm, Lever::Quota), Ok(original));
+    }
+}
+
 #[test]
 fn a_cpuset_is_set_where_the_group_has_one() {
     let _alone = alone();

@@ -231,6 +231,22 @@ fn credit2_gives_weight_and_cap_to_vms_that_sleep_as_well() {
 }
 
 #[test]
+fn credit2_gives_a_weight_that_is_changed_by_turns_of_the_usual_length() {
+    let vms = vec![loops("a", 1, "0"), loops("b", 1, "0")];
+    let mut sim = Sim::new(&host(1, Policy::Credit2(Credit2Spec::default()), vms)).unwrap();
+    sim.run_for(1_000 * MS);
+    sim.set_weight(0, 4096).unwrap();
+    sim.run_for(100 * MS);
+    let used = |sim: &Sim| [0, 1].map(|vm| sim.account_of(vm, 0).unwrap().utilised);
+    let (before, events) = (used(&sim), sim.truth().events);
+    sim.run_for(10_000 * MS);
+    let (after, events) = (used(&sim), sim.truth().events - events);
+    let share = (after[0] - before[0]) as f64 / (10_000 * MS) as f64;
+    assert!((share - 0.8).abs() < 0.01, "{share}");
+    assert!(events < 20_000, "{events}: no turn is shorter than half a millisecond");
+}
+
+#[test]
 fn a_pipeline_runs_best_when_its_vcpus_run_together() {
     // Two VMs with LU's sweeps on four pCPUs, and a light loop beside them, without which the two would run in turns
     // as if co-scheduled; how long the slower one takes, four times.

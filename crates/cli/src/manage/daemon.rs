@@ -5,7 +5,7 @@ mod report;
 mod said;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Why};
-use corefit_core::machine::{Act, Lever, Role, Snapshot, VmId, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, Role, Snapshot, VmId, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -80,6 +80,8 @@ pub(super) struct Daemon<'a> {
     owned: BTreeMap<String, String>,
     /// What is so besides what a look shows, since the configuration was read.
     notes: Vec<String>,
+    /// Control groups whose cpusets are sized, or were and are not put back yet.
+    sized: BTreeSet<VmId>,
     /// What would be changed, as it was said last.
     planned: Said,
     /// Actions and failures of each VM so far.
@@ -101,13 +103,14 @@ impl<'a> Daemon<'a> {
         board.lock().applies = keeper.is_some();
         let note = if keeper.is_none() { stand_in(&mut config.policy) } else { None };
         let controller = Controller::new(config.policy.clone());
-        let (told, owned, planned, telling, left) = Default::default();
+        let (told, owned, sized, planned, telling, left) = Default::default();
         let mut daemon = Daemon {
             args,
             config,
             machine,
             keeper,
             controller,
+            sized,
             telling,
             live,
             board,
@@ -337,10 +340,19 @@ impl<'a> Daemon<'a> {
         let (policy, tell) = (self.controller.policy(), self.config.tell);
         let free = |vm: &VmState, lever: Lever| {
             let told = lever != Lever::Told || tell;
+            // A cpuset that was sized and is no more is as it was, whoever places.
+            let sized = lever.kind() == LeverKind::Affinity && self.sized.contains(&vm.id);
+            let sized = sized && policy.sized_by(vm) != LeverKind::Affinity;
             // Who cannot be changed any more would stay as it is now.
-            !told || vm.fixed(lever.kind()).is_some() || !policy.manages(vm, lever.kind())
+            sized || !told || vm.fixed(lever.kind()).is_some() || !policy.manages(vm, lever.kind())
         };
         let restored = keeper.release(&mut *self.machine, snapshot, free);
+        let sized = snapshot.vms.iter().filter(|vm| policy.sized_by(vm) == LeverKind::Affinity);
+        let mut sized: BTreeSet<VmId> = sized.map(|vm| vm.id.clone()).collect();
+        if !restored.pending.is_empty() {
+            sized.append(&mut self.sized);
+        }
+        self.sized = sized;
         for text in restored.put {
             let why = "left by an earlier run, or hands off, excluded, not to be changed any more, or of no policy any more";
             log(Level::Info, "put back", &[("what", text), ("why", why.into())]);
@@ -479,7 +491,7 @@ fn left_by_another(state: &Path) {
     };
     if settings > 0 && !status::answers(state) {
         let left = format!("{settings} settings of the machine {machine}");
-        let remedy = format!("corefit restore --state {}", state.display());
+        let remedy = format!("corefit restore --state '{}'", state.display());
         log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
     }
 }

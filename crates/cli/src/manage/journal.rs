@@ -108,7 +108,7 @@ impl Content {
         }
         if found.machine != self.machine {
             bail!(
-                "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state {dir}`",
+                "{}: holds settings of the machine {:?}; put them back first, `corefit restore --state '{dir}'`",
                 file.display(),
                 found.machine
             );

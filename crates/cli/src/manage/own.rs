@@ -47,7 +47,7 @@ pub(super) fn directory(dir: &Path) -> Result<()> {
     }
     if seen.mode() & OTHERS != 0 {
         bail!(
-            "{name}: others may write to it, so nothing is changed; `chmod go-w {name}`, or another directory: --state"
+            "{name}: others may write to it, so nothing is changed; `chmod go-w '{name}'`, or another directory: --state"
         );
     }
     Ok(())

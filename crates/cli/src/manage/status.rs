@@ -229,7 +229,7 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
         if answers(state) {
             bail!("{}: another corefit manage answers there", path.display());
         }
-        let _ = std::fs::create_dir_all(state);
+        let _ = super::own::directory(state);
     }
     // Of an earlier run.
     let _ = std::fs::remove_file(&path);

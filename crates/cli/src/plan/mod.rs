@@ -112,7 +112,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let yields = if arg.clock().is_some() { yields::detect(&Root::live()) } else { Vec::new() };
     let look = |mut seen: Snapshot| {
         yields::leave_alone(&mut seen, &yields);
-        if args.json { seen } else { printable::names(seen) }
+        seen
     };
     let first = machine.observe()?;
     let (pcpus, offline) = first.pcpu_sets();
@@ -145,6 +145,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
         step.notes.retain(|note| !note.starts_with(&own));
     }
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
+    // Rules are of names as they are.
+    let (first, now) = if args.json { (first, now) } else { printed(&mut step, first, now)? };
     let then = match found(args, arg.name(), &name, (&first, &now), &step.plan) {
         Ok(then) => then,
         Err(error) => {
@@ -155,6 +157,15 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let text = if args.json { json(&name, &now, &step, &then)? } else { text(&name, &now, &step, &then) };
     lines::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names as they can be printed.
+fn printed(step: &mut Step, first: Snapshot, now: Snapshot) -> Result<(Snapshot, Snapshot)> {
+    let (first, now) = (printable::names(first), printable::names(now));
+    step.plan.actions.iter_mut().for_each(|action| action.name = printable::text(&action.name));
+    step.notes.iter_mut().for_each(|note| *note = printable::text(note));
+    step.estimate = Some(estimate(&first, &now)?);
+    Ok((first, now))
 }
 
 /// The policy of a configuration, with what the command line says instead. One look is all there is: what a daemon would wait for

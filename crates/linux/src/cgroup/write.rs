@@ -82,11 +82,22 @@ pub(crate) fn set_limit(root: &Root, version: Version, dir: &str, to: Limit) -> 
                 write("cpu.max", format!("{quota} {}", to.period_us))?;
             }
             Version::V1 => {
-                let quota = to.quota_us.map_or("-1".into(), |quota| quota.to_string());
-                let period = || write("cpu.cfs_period_us", to.period_us.to_string());
-                let quota = || write("cpu.cfs_quota_us", quota.clone());
-                // Between the two, their ratio has to fit the groups above and below: one order does.
-                period().and_then(|()| quota()).or_else(|_| quota().and_then(|()| period()))?;
+                let period = |limit: &Limit| write("cpu.cfs_period_us", limit.period_us.to_string());
+                let quota =
+                    |us: Option<u64>| write("cpu.cfs_quota_us", us.map_or("-1".into(), |us| us.to_string()));
+                let by_period = |limit: &Limit| period(limit).and_then(|()| quota(limit.quota_us));
+                // Without a quota a group has that of the one above.
+                let by_none = |limit: &Limit| quota(None).and_then(|()| by_period(limit));
+                // Between the two, their ratio has to fit the groups above and below: where one of these limits as much, one order
+                // does, and where both do, none of these two.
+                let done = by_period(&to)
+                    .or_else(|_| period(&from).and_then(|()| quota(to.quota_us)).and_then(|()| period(&to)))
+                    .or_else(|_| by_none(&to));
+                if done.is_err() {
+                    // Half of it would be another limit.
+                    let _ = by_none(&from);
+                }
+                done?;
             }
         }
     }

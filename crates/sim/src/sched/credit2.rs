@@ -45,6 +45,10 @@ fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(NONE)
 }
 
+fn weight(cpus: &Cpus, v: u32) -> u64 {
+    cpus.vms[cpus.vcpus[v as usize].vm as usize].weight
+}
+
 impl Credit2 {
     pub(crate) fn new(spec: Credit2Spec, cpus: &Cpus) -> Credit2 {
         let group = cpus.topology.places.iter().map(|place| match spec.queue {
@@ -96,8 +100,12 @@ impl Credit2 {
 
     /// What time is worth in credit to a vCPU.
     fn burnt(&self, cpus: &Cpus, v: u32, ns: Ns) -> i64 {
-        let weight = cpus.vms[cpus.vcpus[v as usize].vm as usize].weight;
-        signed(ns.saturating_mul(self.heaviest[self.of[v as usize] as usize]) / weight.max(1))
+        signed(ns.saturating_mul(self.heaviest(cpus, v)) / weight(cpus, v).max(1))
+    }
+
+    /// The weight of the heaviest VM of its queue: by now it may be its own that was changed.
+    fn heaviest(&self, cpus: &Cpus, v: u32) -> u64 {
+        self.heaviest[self.of[v as usize] as usize].max(weight(cpus, v))
     }
 
     /// Who waits in the queue of `p` and may run there.
@@ -280,13 +288,13 @@ impl Scheduler for Credit2 {
         let most = self.queues[p as usize].iter().map(|&v| self.credit[v as usize]).max();
         let Some(most) = most else { return NEVER };
         let ahead = u64::try_from(self.credit[pcpu.run as usize] - most).unwrap_or(0);
-        let weight = cpus.vms[cpus.vcpus[pcpu.run as usize].vm as usize].weight;
-        let heaviest = self.heaviest[self.of[pcpu.run as usize] as usize];
+        let (weight, heaviest) = (weight(cpus, pcpu.run), self.heaviest(cpus, pcpu.run));
         let until = now + (ahead.saturating_mul(weight) / heaviest.max(1)).min(self.spec.longest_ns);
         until.max(pcpu.dispatched + self.spec.shortest_ns.max(self.spec.ratelimit_ns)).max(now + 1)
     }
 
     fn ran(&mut self, cpus: &Cpus, v: u32, ns: Ns) {
+        self.heaviest[self.of[v as usize] as usize] = self.heaviest(cpus, v);
         self.credit[v as usize] -= self.burnt(cpus, v, ns);
     }
 

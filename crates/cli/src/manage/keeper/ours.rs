@@ -39,7 +39,8 @@ pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
         Value::Limit(current) => {
             let limit = |value: &Value| if let Value::Limit(limit) = value { Some(*limit) } else { None };
             let any = |is: &dyn Fn(Limit) -> bool| ends().filter_map(limit).any(is);
-            any(&|end| end.quota_us == current.quota_us)
+            // Between two limits of a group there may be none (`set_limit` of corefit-linux).
+            (current.quota_us.is_none() || any(&|end| end.quota_us == current.quota_us))
                 && any(&|end| end.period_us == current.period_us)
                 && any(&|end| end.burst_us == current.burst_us)
         }

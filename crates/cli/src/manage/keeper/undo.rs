@@ -163,8 +163,9 @@ impl Keeper {
         while let Some(mut entry) = entries.pop_front() {
             let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
             let gone = seen.is_none() && !snapshot.may_lack(&entry.name);
-            let place =
-                format!("{} of {}", entry.lever.name(seen.is_some_and(VmState::is_group)), entry.name);
+            // Of groups that a look does not show the name, a path, is known.
+            let group = seen.map_or_else(|| entry.name.starts_with('/'), VmState::is_group);
+            let place = format!("{} of {}", entry.lever.name(group), entry.name);
             if is_guests(entry.lever) && !asks(missing) {
                 restored.pend(format!("{place}: not asked, as there was no time left"), true);
                 restored.unasked.insert((entry.vm.clone(), entry.lever));
