@@ -120,8 +120,11 @@ fn a_limit_is_set_and_refused_as_a_whole_where_groups_above_and_below_limit_as_m
     machine.set(&vm, Lever::Quota, &original).unwrap();
     assert_eq!(machine.current(&vm, Lever::Quota), Ok(original.clone()));
     if !cpu.v2 {
+        let burst_us = if group.dir.join("cpu.cfs_burst_us").exists() { 5_000 } else { 0 };
+        let saves = Value::Limit(Limit { quota_us: Some(9_000), period_us: 100_000, burst_us });
+        machine.set(&vm, Lever::Quota, &saves).unwrap();
         assert!(machine.set(&vm, Lever::Quota, &to(20_000, 150_000)).is_err(), "more than the one above");
-        assert_eq!(machine.current(&vm, Lever::Quota), Ok(original));
+        assert_eq!(machine.current(&vm, Lever::Quota), Ok(saves));
     }
 }
 

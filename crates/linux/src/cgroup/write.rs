@@ -95,7 +95,7 @@ pub(crate) fn set_limit(root: &Root, version: Version, dir: &str, to: Limit) -> 
                     .or_else(|_| by_none(&to));
                 if done.is_err() {
                     // Half of it would be another limit.
-                    let _ = by_none(&from);
+                    let _ = by_none(&from).and_then(|()| write(burst_file, from.burst_us.to_string()));
                 }
                 done?;
             }
