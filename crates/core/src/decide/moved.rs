@@ -96,17 +96,15 @@ impl Moved {
         // Who does not answer, or was not asked, is asked again.
         let later = matches!(outcome.result, Err(MachineError::Gone(_) | MachineError::Untried(_)));
         if outcome.action.why == Why::NoGain && !later {
-            let same = |(done, _): &(Action, Value)| {
-                (&done.vm, done.lever) == (&outcome.action.vm, outcome.action.lever)
-            };
-            self.undo.0.retain(|done| !same(done));
+            let Action { vm, lever, .. } = &outcome.action;
+            self.undo.0.retain(|(done, _)| (&done.vm, done.lever) != (vm, *lever));
         }
     }
 
     /// What is still to be put back, now and then.
     fn put_back(&mut self, now: &Snapshot) -> Vec<Action> {
         let (left, at) = &mut self.undo;
-        left.retain(|(action, read)| now.may_have(&action.vm) && back(action, read, now).is_some());
+        left.retain(|(action, read)| back(action, read, now).is_some());
         if now.at < *at {
             return Vec::new();
         }

@@ -72,7 +72,7 @@ struct Placing {
     /// What the last placement brought.
     moved: Moved,
     /// Where those were whom the last placement moved.
-    left: BTreeMap<(VmId, Lever), Option<Value>>,
+    left: BTreeMap<(VmId, Lever), Value>,
     /// How long nobody is moved back there: each time twice as long, or what wants to be where others are does so by turns for ever.
     returns: Duration,
 }
@@ -115,18 +115,13 @@ impl Place for Placing {
         if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately || self.moved.tries() {
             return Vec::new();
         }
-        let back = |action: &Action| {
-            self.left
-                .get(&(action.vm.clone(), action.lever))
-                .is_some_and(|left| left.as_ref() == Some(&action.to))
-        };
-        let back = actions.iter().all(back);
+        let place = |action: &Action| (action.vm.clone(), action.lever);
+        let back = actions.iter().all(|action| self.left.get(&place(action)) == Some(&action.to));
         if back && self.acted.is_some_and(|at| now.at.since(at) < self.returns) {
             return Vec::new();
         }
         self.returns = if back { longer(self.returns) } else { Duration::ZERO };
-        let left = |action: &Action| ((action.vm.clone(), action.lever), action.from.clone());
-        self.left = actions.iter().map(left).collect();
+        self.left = actions.iter().filter_map(|action| Some((place(action), action.from.clone()?))).collect();
         self.moved.begin(now);
         (self.since, self.acted) = (None, Some(now.at));
         actions
@@ -134,13 +129,10 @@ impl Place for Placing {
 
     fn told(&mut self, outcome: &Outcome) {
         self.moved.told(outcome);
-        if matches!(outcome.result, Err(MachineError::Untried(_))) {
-            return;
-        }
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
             // Who only does not answer now is asked again.
-            (Lever::Nodes, Err(MachineError::Gone(_))) => {}
+            (Lever::Nodes, Err(MachineError::Gone(_) | MachineError::Untried(_))) => {}
             (Lever::Nodes, Err(_)) => drop(self.unmoved.insert(vm())),
             (Lever::Affinity(_), Err(MachineError::Denied(_))) => drop(self.theirs.insert(vm())),
             _ => {}

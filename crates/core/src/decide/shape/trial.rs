@@ -110,7 +110,7 @@ impl Shaping {
     pub fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever, .. } = &outcome.action;
         let Some(known) = self.vms.get_mut(vm) else { return };
-        let Some(asked) = known.asked.clone().filter(|asked| asked.wishes.iter().any(|w| w.lever == *lever))
+        let Some(asked) = known.asked.as_ref().filter(|asked| asked.wishes.iter().any(|w| w.lever == *lever))
         else {
             return;
         };
@@ -120,7 +120,7 @@ impl Shaping {
                 known.wrote.insert(*lever, *limit);
                 let whole = |wish: &Wish| wish.lever != *lever || wish.to == *limit;
                 if asked.tool.is_none() || asked.wishes.iter().all(whole) {
-                    known.trying = Some(asked);
+                    known.trying = Some(asked.clone());
                 } else {
                     // Half of it is no shape.
                     (known.failed, known.refused) = (true, true);

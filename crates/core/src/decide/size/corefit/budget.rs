@@ -41,7 +41,7 @@ impl Budget {
     /// For a race that is over.
     pub(super) fn pay(&mut self, race: &Race) {
         self.lose(race.cost());
-        if !race.is_of_few() {
+        if !race.few {
             let times = if race.is_spent() { 2.0 } else { 1.0 };
             self.least = (times * race.cost()).min(PART * LONGEST.as_secs_f64());
         }

@@ -39,14 +39,12 @@ const HOPELESS: f64 = 0.35;
 /// Where one of what there is, VCPU-Bal's counts and all is worth less than this part of another, the best of them is taken, and
 /// no others are tried before long: on none of 180 simulated hosts would another have been 4 % better.
 const CLEAR: f64 = 0.5;
-/// Who uses less than this part of its own with VCPU-Bal's counts, just after the change to them, pays for what it used before.
-const PAYS: f64 = 0.5;
 /// Who used this part of its own with VCPU-Bal's counts ran as it does there.
 const RAN: f64 = 0.9;
 /// Units of work that the best has to have done in a time for it to say something.
 const UNITS: f64 = 8.0;
-/// Fewer of them do not tell a tenth.
-const FEW: f64 = 100.0;
+/// Fewer of them in all rounds together do not tell a tenth.
+const COARSE: f64 = 100.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
 const STRETCH: u32 = 4;
 /// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
@@ -146,7 +144,7 @@ pub(super) struct Race {
     /// It is nobody's first race: there is time to watch on.
     patient: bool,
     /// Only VCPU-Bal's counts and all vCPUs may be best: with all threads may fall into step, but only after seconds.
-    few: bool,
+    pub(super) few: bool,
     window: Duration,
     round: u32,
     /// The level whose turn it is.
@@ -241,11 +239,6 @@ impl Race {
         self.go_from(from);
         (self.stage, self.settling, self.broken_off) = (Stage::Back, true, true);
         true
-    }
-
-    /// Whether only VCPU-Bal's counts or all may be best.
-    pub(super) fn is_of_few(&self) -> bool {
-        self.few
     }
 
     fn member(&self, id: &VmId) -> Option<&Member> {
@@ -505,7 +498,7 @@ impl Race {
     /// Whether so few units are counted that all rounds together would tell little: then the proof has to, in longer turns.
     fn is_coarse(&self) -> bool {
         let rounds = (self.window * ((1 << ROUNDS) - 1)).as_secs_f64();
-        self.patient && self.best().is_some_and(|best| self.units_per_second(best) * rounds < FEW)
+        self.patient && self.best().is_some_and(|best| self.units_per_second(best) * rounds < COARSE)
     }
 
     fn prune(&mut self) {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{FIRST, Look, Member, PAYS, Race, Stage, VmId};
+use super::{FIRST, Look, Member, Race, Stage, VmId};
+
+/// Who uses less than this part of its own with VCPU-Bal's counts, just after the change to them, pays for what it used before.
+const PAYS: f64 = 0.5;
 
 impl Race {
     /// Whether what was used before the change is paid for now, so that this look says nothing of VCPU-Bal's counts: with a cap 16 vCPUs
