@@ -5,7 +5,7 @@ use super::cpusets::Width;
 use super::demand::Monitored;
 use super::part::may_use;
 use super::size::{Choice, vcpus, whole};
-use super::{Action, Policy, Rule};
+use super::{Action, Policy, Rule, Why};
 use crate::machine::{Lever, Value, VmEstimate, VmId};
 use crate::{CpuId, CpuSet};
 
@@ -123,13 +123,13 @@ pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<A
 }
 
 /// The change of a control group's cpuset.
-pub(super) fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, choice: Choice) -> Option<Action> {
+pub(super) fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, why: Why) -> Option<Action> {
     (to != width.now).then(|| Action {
         vm: vm.seen.id.clone(),
         name: vm.seen.name.clone(),
         lever: Lever::Affinity(0),
         from: Some(Value::Pcpus(width.now.clone())),
         to: Value::Pcpus(to),
-        why: choice.why,
+        why,
     })
 }

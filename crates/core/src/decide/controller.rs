@@ -554,15 +554,24 @@ impl Controller {
             let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
             step.next = choice.next.map_or(step.next, |next| next.min(step.next));
             let free = was_trying || known.trying || known.preempted;
-            if known.due(&choice, &subject, free, &self.policy) {
-                actions.extend(match (&asked.width, &mut crowd) {
-                    (Some(width), Some(crowd)) => {
+            let due = known.due(&choice, &subject, free, &self.policy);
+            match (&asked.width, &mut crowd) {
+                (Some(width), Some(crowd)) => {
+                    let change = if due {
                         let to = crowd.pick(asked.number, width, choice.count as usize);
-                        crowd.moved(asked.number, vm, &to);
-                        cpuset(width, vm, to, choice)
+                        cpuset(width, vm, to, choice.why)
+                    } else if !free && choice.count == subject.online {
+                        known.apart.look(crowd, (asked.number, vm), width, &self.policy, seen.at)
+                    } else {
+                        None
+                    };
+                    if let Some(Value::Pcpus(to)) = change.as_ref().map(|change| &change.to) {
+                        crowd.moved(asked.number, vm, to);
                     }
-                    _ => action(asked, vm, choice),
-                });
+                    actions.extend(change);
+                }
+                _ if due => actions.extend(action(asked, vm, choice)),
+                _ => {}
             }
         }
         actions

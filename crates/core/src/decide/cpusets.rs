@@ -81,11 +81,40 @@ impl Crowd {
 
     /// The pCPUs for a group of so many.
     pub(super) fn pick(&self, number: usize, width: &Width, count: usize) -> CpuSet {
-        let grows = count > width.now.len();
-        let mut chosen = if grows { width.now.clone() } else { CpuSet::default() };
-        let mut left = if grows { width.all.difference(&width.now) } else { width.now.clone() };
+        if count > width.now.len() {
+            let left = width.all.difference(&width.now);
+            self.best(number, width.now.clone(), left, &width.now, count)
+        } else {
+            self.best(number, CpuSet::default(), width.now.clone(), &width.now, count)
+        }
+    }
+
+    /// Those that would be best for a group of as many as it has, wherever it is.
+    pub(super) fn anew(&self, number: usize, width: &Width) -> CpuSet {
+        self.best(number, CpuSet::default(), width.all.clone(), &width.now, width.now.len())
+    }
+
+    /// pCPUs of a set that others want and the group cannot have beside them.
+    pub(super) fn lacks(&self, number: usize, vm: &VmEstimate, set: &CpuSet) -> f64 {
+        let count = crate::share::count(set.len());
+        let others: f64 = set.iter().map(|cpu| self.others(number, cpu)).sum();
+        (wants(vm).min(count) + others - count).clamp(0.0, count)
+    }
+
+    /// So many, with those that are `chosen`, of what is `left`; among equals those that it has.
+    fn best(
+        &self,
+        number: usize,
+        mut chosen: CpuSet,
+        mut left: CpuSet,
+        now: &CpuSet,
+        count: usize,
+    ) -> CpuSet {
         while chosen.len() < count {
-            let price = |cpu: &CpuId| (self.reserved.contains(*cpu), self.price(number, *cpu, &chosen), *cpu);
+            let price = |cpu: &CpuId| {
+                let (wanted, beside) = self.price(number, *cpu, &chosen);
+                (self.reserved.contains(*cpu), wanted, beside, !now.contains(*cpu), *cpu)
+            };
             let Some(best) = left.iter().min_by_key(price) else { break };
             let best = CpuSet::from_iter([best]);
             (chosen, left) = (chosen.union(&best), left.difference(&best));
@@ -95,12 +124,17 @@ impl Crowd {
 
     /// What others want of it, then what its siblings would do; in twentieths, as smaller differences are chance.
     fn price(&self, number: usize, cpu: CpuId, chosen: &CpuSet) -> (i64, i64) {
-        let of = |wanted: &BTreeMap<CpuId, f64>, cpu| wanted.get(&cpu).copied().unwrap_or(0.0);
-        let wanted = |cpu: CpuId| of(&self.wanted, cpu) - of(&self.parts[number], cpu);
+        let wanted = |cpu| self.others(number, cpu);
         let unit = self.units.iter().find(|unit| unit.contains(cpu));
         let siblings = unit.into_iter().flat_map(CpuSet::iter).filter(|other| *other != cpu);
         let beside = siblings.map(|other| if chosen.contains(other) { 1.0 } else { wanted(other).min(1.0) });
         (twentieths(wanted(cpu)), twentieths(beside.sum()))
+    }
+
+    /// What others than this VM want of a pCPU.
+    fn others(&self, number: usize, cpu: CpuId) -> f64 {
+        let of = |wanted: &BTreeMap<CpuId, f64>| wanted.get(&cpu).copied().unwrap_or(0.0);
+        of(&self.wanted) - of(&self.parts[number])
     }
 
     /// From now on a group counts as being there.
@@ -141,7 +175,7 @@ mod tests {
         masks: CpuSet,
         /// How many pCPUs groups had that are sized, by the last step.
         widths: BTreeMap<VmId, usize>,
-        idle: bool,
+        idle: &'static [&'static str],
     }
 
     impl Groups {
@@ -153,7 +187,7 @@ mod tests {
                 before: BTreeMap::new(),
                 masks: CpuSet::first(PCPUS),
                 widths: BTreeMap::new(),
-                idle: false,
+                idle: &[],
             }
         }
 
@@ -181,7 +215,7 @@ mod tests {
                     .collect(),
                 cpuset: Some(set.clone()).filter(|set| used(set) != *set),
                 // Sixteen threads each, of which it runs what all leave each other.
-                whole: Some(if self.idle { none } else { busy }),
+                whole: Some(if self.idle.contains(name) { none } else { busy }),
                 ..VmState::default()
             };
             Snapshot {
@@ -246,7 +280,7 @@ mod tests {
     #[test]
     fn groups_that_are_idle_are_not_all_put_on_the_same_pcpus_nor_on_reserved_ones() {
         let mut groups = Groups::new(&["a", "b", "c"]);
-        groups.idle = true;
+        groups.idle = &["a", "b", "c"];
         let mut policy = sized(&["a", "b", "c"]).policy().clone();
         policy.reserved = "0-1".parse().unwrap();
         policy.vm.iter_mut().for_each(|rule| rule.max = Some(4));
@@ -262,6 +296,38 @@ mod tests {
             "{:?}",
             groups.all()
         );
+    }
+
+    #[test]
+    fn a_group_goes_elsewhere_when_others_come_to_want_its_pcpus_once() {
+        let mut groups = Groups::new(&["a", "b"]);
+        groups.idle = &["b"];
+        *groups.sets.get_mut("b").unwrap() = "0-7".parse().unwrap();
+        let rule = Rule { name: "a".into(), size: Some(Sizer::VcpuBal), max: Some(4), ..Rule::default() };
+        let mut controller = Controller::new(Policy { dwell_ms: 2000, vm: vec![rule], ..Policy::default() });
+        groups.run(&mut controller, 8);
+        *groups.sets.get_mut("a").unwrap() = "0,2,4,6".parse().unwrap();
+        assert_eq!(groups.run(&mut controller, 20), 0, "nobody wants them");
+        groups.idle = &[];
+        assert_eq!(groups.run(&mut controller, 2), 0, "for less than a dwell");
+        assert_eq!(groups.run(&mut controller, 60), 1);
+        assert_eq!(groups.all(), ["8,10,12,14", "0-7"]);
+    }
+
+    #[test]
+    fn a_group_that_is_followed_goes_more_and_more_rarely() {
+        let mut groups = Groups::new(&["a", "b", "c"]);
+        *groups.sets.get_mut("b").unwrap() = "0-7".parse().unwrap();
+        *groups.sets.get_mut("c").unwrap() = "8-15".parse().unwrap();
+        let rule = Rule { name: "a".into(), size: Some(Sizer::VcpuBal), max: Some(4), ..Rule::default() };
+        let mut controller = Controller::new(Policy { dwell_ms: 2000, vm: vec![rule], ..Policy::default() });
+        groups.run(&mut controller, 8);
+        let mut went = 0;
+        for turn in 0..40 {
+            groups.idle = if turn % 2 == 0 { &["b"] } else { &["c"] };
+            went += groups.run(&mut controller, 15);
+        }
+        assert!((3..=7).contains(&went), "{went} times in 600 s");
     }
 
     #[test]

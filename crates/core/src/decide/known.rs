@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::apart::Apart;
 use super::arbitrate::Request;
 use super::calm::Calm;
 use super::counted::Counted;
@@ -50,6 +51,7 @@ pub(super) struct Known {
     pub(super) by_cpuset: bool,
     /// What it could use then, before it was sized.
     pub(super) wide: CpuSet,
+    pub(super) apart: Apart,
 }
 
 impl Known {
@@ -78,6 +80,7 @@ impl Known {
             refused: None,
             by_cpuset,
             wide: CpuSet::default(),
+            apart: Apart::default(),
         }
     }
 

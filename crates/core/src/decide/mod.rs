@@ -6,6 +6,7 @@
 //!                                        └───────────────────── Outcome ◀───────────────────┘
 //! ```
 
+mod apart;
 pub mod arbitrate;
 mod asked;
 mod calm;
@@ -195,6 +196,14 @@ pub enum Why {
     Utilisation {
         /// pCPUs.
         available: Cpus,
+    },
+    /// Others came to want the pCPUs of a control group (`decide/apart.rs`).
+    #[error("{lacks} of its pCPUs are taken by others, {would} of those that it gets instead")]
+    Crowded {
+        /// pCPUs that are missing where it is.
+        lacks: Cpus,
+        /// pCPUs that would be missing there.
+        would: Cpus,
     },
     /// Nothing is known that would be a reason for another number.
     #[error("nothing is known of it yet")]

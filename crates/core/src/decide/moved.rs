@@ -104,7 +104,8 @@ impl Moved {
     /// What is still to be put back, now and then.
     fn put_back(&mut self, now: &Snapshot) -> Vec<Action> {
         let (left, at) = &mut self.undo;
-        left.retain(|(action, read)| back(action, read, now).is_some());
+        // Who is only missed by this look is put back with a later one.
+        left.retain(|(action, read)| now.may_lack(&action.name) || back(action, read, now).is_some());
         if now.at < *at {
             return Vec::new();
         }
@@ -198,6 +199,7 @@ mod tests {
     use super::super::place::tests::stacked;
     use super::*;
     use crate::machine::{State, estimate};
+    use crate::{Unread, What};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -298,6 +300,23 @@ mod tests {
             assert!((0..31).any(|_| toy.second([100.0, 50.0], 1.0)));
             assert_eq!(toy.sets(), ["0", "0"]);
         }
+    }
+
+    #[test]
+    fn who_is_missed_by_a_look_is_put_back_later() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), [3]);
+        toy.fails = Some(|| MachineError::Untried("a full disk".into()));
+        assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), [3], "asked to go back");
+        let (before, mut missed) = (toy.now.clone(), toy.now.clone());
+        (missed.vms, missed.at) = (Vec::new(), Time(before.at.0 + SECOND));
+        let path = "VM \"a\"".into();
+        missed.unread.push(Unread { what: What::Siblings, path, why: "did not answer".into() });
+        let seen = estimate(&before, &missed).unwrap();
+        assert_eq!(toy.placer.place(&missed, &seen, &toy.policy), []);
+        toy.fails = None;
+        assert!((0..12).any(|_| toy.second([100.0, 50.0], 1.0)));
+        assert_eq!(toy.sets(), ["0", "0"]);
     }
 
     #[test]

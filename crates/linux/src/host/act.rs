@@ -106,7 +106,7 @@ fn no_cpuset() -> MachineError {
 }
 
 /// What no group has; slices, where there are none; the nodes of its memory, where they are not said or it does not move with them;
-/// and its cpuset, where that is empty.
+/// and its cpuset, where there is none, or it is empty.
 pub(super) fn fixed(group: &VmGroup) -> Vec<Fixed> {
     let reason = "it is a control group, which has only weight, quota, cpuset and slices";
     let cpuset = "it is a control group, whose cpuset is sized where a rule that names it says size";
@@ -117,8 +117,7 @@ pub(super) fn fixed(group: &VmGroup) -> Vec<Fixed> {
         (LeverKind::Told, reason),
     ];
     let mut fixed: Vec<Fixed> = kinds.map(|(lever, reason)| Fixed { lever, reason: reason.into() }).into();
-    if group.shut {
-        let reason = "its cpuset is empty (cpuset.cpus of v1), so that no process can be in it";
+    if let Some(reason) = group.no_cpuset {
         fixed.push(Fixed { lever: LeverKind::Affinity, reason: reason.into() });
     }
     if group.slices.is_none() {

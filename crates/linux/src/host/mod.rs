@@ -344,7 +344,7 @@ impl HostReader {
             unread,
             cpuset: known.settings.cpuset.clone().filter(|set| *set != cpus),
             cpus,
-            shut: known.settings.shut,
+            no_cpuset: known.settings.no_cpuset,
             memory_nodes: known.settings.mems.as_ref().map(|(nodes, _)| nodes.clone()),
             memory_moves: known.settings.mems.as_ref().is_some_and(|(_, moves)| *moves),
             counters: if g.counters == VmCounters::Read { known.counters() } else { Counters::default() },

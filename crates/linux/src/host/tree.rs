@@ -27,8 +27,8 @@ pub(crate) struct Settings {
     pub(crate) weight: Option<Weight>,
     pub(crate) quota: Option<Quota>,
     pub(crate) cpuset: Option<CpuSet>,
-    /// Its cpuset is empty (v1): nobody can be in it.
-    pub(crate) shut: bool,
+    /// Why that cannot be set, if it cannot.
+    pub(crate) no_cpuset: Option<&'static str>,
     /// The nodes that are set for its memory, and whether that moves with them.
     pub(crate) mems: Option<(CpuSet, bool)>,
 }
@@ -109,6 +109,12 @@ impl Tree {
         // Of v1, until it is written first: no task can enter the group there, so it confines none.
         let empty = |error: &ReadError| matches!(error, ReadError::Malformed { text, .. } if text.is_empty());
         let shut = self.version == Version::V1 && cpuset.as_ref().is_err_and(empty);
+        let no_cpuset = match &cpuset {
+            _ if shut => Some("its cpuset is empty (cpuset.cpus of v1), so that no process can be in it"),
+            _ if self.cpuset.is_none() => Some("there is no cpuset controller here"),
+            Ok(None) => Some("it has no cpuset of its own: the controller does not know this group"),
+            _ => None,
+        };
         let cpuset = match cpuset {
             Err(_) if shut => None,
             other => other.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
@@ -116,7 +122,7 @@ impl Tree {
         let mems = self.cpuset_dir(path).map_or(Ok(None), |(version, dir)| files::mems(root, version, &dir));
         let mems = mems.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e));
         let (weight, cpuset) = (weight.map(|w| w.value), cpuset.map(|set| set.value));
-        let settings = Settings { weight, quota, cpuset, shut, mems };
+        let settings = Settings { weight, quota, cpuset, no_cpuset, mems };
         (settings, errors)
     }
 
@@ -223,9 +229,17 @@ mod tests {
         let root = Root::at(dir.path());
         let tree = Tree::open(&root).unwrap();
         let (settings, errors) = tree.settings(&root, "/a");
-        assert!(settings.cpuset.is_none() && settings.shut && errors.is_empty(), "{errors:?}");
+        assert!(settings.cpuset.is_none() && errors.is_empty(), "{errors:?}");
+        assert!(settings.no_cpuset.is_some_and(|why| why.contains("is empty")), "{:?}", settings.no_cpuset);
         put("cg/cpuset/a/cpuset.cpus", "0\n");
-        assert!(!tree.settings(&root, "/a").0.shut);
+        assert_eq!(tree.settings(&root, "/a").0.no_cpuset, None);
+        // Of a group that is only in the other hierarchy, and where there is none.
+        put("cg/cpu/b/cpu.shares", "1024\n");
+        let why = tree.settings(&root, "/b").0.no_cpuset;
+        assert!(why.is_some_and(|why| why.contains("does not know this group")), "{why:?}");
+        put("proc/self/mountinfo", &mount("cpu"));
+        let why = Tree::open(&root).unwrap().settings(&root, "/b").0.no_cpuset;
+        assert_eq!(why, Some("there is no cpuset controller here"));
         put("cg/cpuset/a/cpuset.cpus", "x\n");
         assert_eq!(tree.settings(&root, "/a").1[0].0, What::Cpuset);
     }

@@ -59,8 +59,8 @@ pub struct VmGroup {
     pub cpus: CpuSet,
     /// Those that its cpuset allows, where its threads keep to fewer.
     pub cpuset: Option<CpuSet>,
-    /// Its cpuset is empty (v1), so that no process can be in it.
-    pub shut: bool,
+    /// Why its cpuset cannot be set: there is none, or it is empty (v1).
+    pub no_cpuset: Option<&'static str>,
     /// The NUMA nodes that are set for its memory; `None` if nothing is set.
     pub memory_nodes: Option<CpuSet>,
     /// Whether memory moves when these are changed.

@@ -1,0 +1,53 @@
+//! A control group that keeps its number of pCPUs goes to others of what it had before it was sized, where those that it has are wanted by
+//! others by now, for a dwell. Each such change costs it its caches, so it rests longer and longer while one follows the other.
+
+use std::time::Duration;
+
+use super::asked::cpuset;
+use super::cpusets::{Crowd, Width};
+use super::{Action, Policy, REST, Why, longer};
+use crate::machine::VmEstimate;
+use crate::{Cpus, Time};
+
+/// What it would have more, pCPUs, at least. Ours.
+const WORTH: f64 = 0.5;
+
+/// What is remembered of a group for that.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    /// Since when others would be better.
+    since: Option<Time>,
+    /// When it went last, and how long it rests then.
+    went: Option<(Time, Duration)>,
+}
+
+impl Apart {
+    /// Where it is to be, if that is to be changed now.
+    pub(super) fn look(
+        &mut self,
+        crowd: &Crowd,
+        (number, vm): (usize, &VmEstimate),
+        width: &Width,
+        policy: &Policy,
+        at: Time,
+    ) -> Option<Action> {
+        let to = crowd.anew(number, width);
+        let (lacks, would) = (crowd.lacks(number, vm, &width.now), crowd.lacks(number, vm, &to));
+        if lacks - would < WORTH {
+            self.since = None;
+            return None;
+        }
+        let since = *self.since.get_or_insert(at);
+        let rests = self.went.is_some_and(|(then, rest)| at.since(then) < rest);
+        if at.since(since) < policy.dwell() || rests {
+            return None;
+        }
+        // Long ago is nothing to wait for.
+        let rest = self
+            .went
+            .filter(|(then, rest)| at.since(*then) < 4 * *rest)
+            .map_or(REST, |(_, rest)| longer(rest));
+        (self.since, self.went) = (None, Some((at, rest)));
+        cpuset(width, vm, to, Why::Crowded { lacks: Cpus(lacks), would: Cpus(would) })
+    }
+}
