@@ -1,10 +1,12 @@
 //! The daemon's log: one event a line, for people and for `journalctl`: `event key=value key="two words"`;
-//! between quotes `\"` is a quote and `\\` a backslash.
+//! between quotes `\"` is a quote and `\\` a backslash. Who keeps no time of his own, as journald does, finds it in `at`.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use corefit_core::Time;
 use rustix::fs::fstat;
 
@@ -43,9 +45,13 @@ pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
         (false, Level::Warning) => "corefit: warning: ".into(),
         (false, Level::Info) => "corefit: ".into(),
     };
-    let at = Some(SIMULATED.load(Ordering::Relaxed)).filter(|at| *at != u64::MAX).map(Time);
+    let at = match (SIMULATED.load(Ordering::Relaxed), journal) {
+        (u64::MAX, true) => None,
+        (u64::MAX, false) => Some(utc(SystemTime::now())),
+        (simulated, _) => Some(format!("{:.1}s", Time(simulated).since(Time(0)).as_secs_f64())),
+    };
     // Nobody may be left to read.
-    let _ = writeln!(std::io::stderr(), "{start}{}", line(event, at, fields));
+    let _ = writeln!(std::io::stderr(), "{start}{}", line(event, at.as_deref(), fields));
 }
 
 /// Whether a file is the one that `JOURNAL_STREAM` tells, DEVICE:INODE (systemd.exec(5)): a service's children have the variable, too.
@@ -53,11 +59,13 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
     stream.split_once(':').is_some_and(|told| (told.0.parse(), told.1.parse()) == (Ok(device), Ok(inode)))
 }
 
-fn line(event: &str, at: Option<Time>, fields: &[(&str, String)]) -> String {
-    let begins = match at {
-        Some(at) => format!("{event} at={:.1}s", at.since(Time(0)).as_secs_f64()),
-        None => event.to_owned(),
-    };
+/// As in RFC 3339, to the millisecond.
+fn utc(at: SystemTime) -> String {
+    DateTime::<Utc>::from(at).to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+fn line(event: &str, at: Option<&str>, fields: &[(&str, String)]) -> String {
+    let begins = at.map_or(event.to_owned(), |at| format!("{event} at={at}"));
     fields.iter().fold(begins, |line, (key, value)| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,+".contains(c);
         let value = if !value.is_empty() && value.chars().all(plain) {
@@ -114,7 +122,7 @@ mod tests {
         assert_eq!(line("set", None, &fields), r#"set vm=web-1 why="two \"words\"\n" none="""#);
         let marked = [("vm", r#"a"b"#.into()), ("other", r"a\nb".into())];
         assert_eq!(line("set", None, &marked), r#"set vm="a\"b" other="a\\nb""#);
-        let at = Some(Time(12_040_000_000));
-        assert_eq!(line("would set", at, &fields[..1]), "would set at=12.0s vm=web-1");
+        let at = utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1_795_784_400_250));
+        assert_eq!(line("set", Some(&at), &fields[..1]), "set at=2026-11-27T13:00:00.250Z vm=web-1");
     }
 }
