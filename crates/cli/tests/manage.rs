@@ -547,6 +547,8 @@ fn what_a_killed_simulation_left_is_no_matter() {
     assert!(error.contains("nothing to put back") && place.path("state/journal").exists(), "{error}");
     let output = place.corefit(&["restore", "--state", "state"]);
     assert!(output.status.success(), "{}", said(&output));
+    let error = place.error(&["restore", "--state", "typo", "--config", "corefit.toml"]);
+    assert!(error.contains("sim:host.toml"), "the machine of the configuration: {error}");
 }
 
 #[test]

@@ -243,6 +243,10 @@ impl Act for Observed {
         self.machine.fitting(vm, lever, value)
     }
 
+    fn lost(&mut self, vm: &VmId, lever: Lever) -> bool {
+        self.machine.lost(vm, lever)
+    }
+
     fn realm(&self) -> String {
         self.machine.realm()
     }

@@ -201,6 +201,11 @@ impl StateArg {
         absolute(self.state.clone().map_or_else(configured, Ok)?)
     }
 
+    /// The machine that the configuration names, if there is one that can be read.
+    pub(super) fn machine(&self) -> Option<String> {
+        Config::read(Some(self.config.as_deref()?)).ok()?.machine
+    }
+
     /// Where it is; where the configuration cannot be read now, and so is not the one that the daemon has read, where it usually is.
     pub(super) fn dir_or_usual(&self) -> PathBuf {
         self.dir().unwrap_or_else(|error| {

@@ -22,6 +22,7 @@ use report::failure;
 use said::Said;
 
 use super::config::Config;
+use super::keeper::heed;
 use super::log::{self, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
@@ -273,9 +274,7 @@ impl<'a> Daemon<'a> {
         }
         self.release(&snapshot);
         if let Some(keeper) = &self.keeper {
-            self.controller.weighed_before(keeper.weights());
-            self.controller.confined_before(keeper.cpusets());
-            self.controller.sized_before(keeper.vcpus());
+            heed(&mut self.controller, keeper.entries());
         }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
@@ -457,6 +456,7 @@ impl<'a> Daemon<'a> {
             }
             self.machine.ask_again();
         }
+        pending.extend(trouble.iter().flat_map(|why| keeper.owed(why)));
         let clean = pending.is_empty() && trouble.is_none();
         for text in pending {
             let remedy = "the next start, or corefit restore";

@@ -125,6 +125,17 @@ impl Journal {
     /// If another corefit holds it, it is damaged, of another machine, or cannot be written: then nothing may
     /// be changed.
     pub(crate) fn open(dir: &Path, machine: &str, boot: &Boot) -> Result<Journal> {
+        let mut journal = Journal::held(dir, machine, boot)?;
+        let left = journal.entries().len();
+        journal.write().map_err(|error| unwritable(&file(dir), &error, left))?;
+        Ok(journal)
+    }
+
+    /// The same for who only puts back what it holds, which need not be written: whoever reads it later finds that done.
+    ///
+    /// # Errors
+    /// If another corefit holds it, it is damaged, or of another machine.
+    pub(crate) fn held(dir: &Path, machine: &str, boot: &Boot) -> Result<Journal> {
         own::directory(dir)?;
         let lock = lock(dir)?;
         let (boot_now, machine_now) = (boot.own().to_owned(), machine.to_owned());
@@ -134,16 +145,19 @@ impl Journal {
             content.takes(&found, dir)?;
             content.entries = found.entries;
         }
-        let mut journal = Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() };
-        journal.write().map_err(|error| unusable(&file(dir), &error))?;
-        Ok(journal)
+        Ok(Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() })
     }
 
     /// What an earlier run left, if there is a journal in the directory: the machine, and how many settings of it that are changed
     /// since this boot.
     pub(crate) fn left(dir: &Path, boot: &Boot) -> Result<Option<(String, usize)>> {
-        let count = |content: &Content| if boot.is(&content.boot) { content.entries.len() } else { 0 };
-        Ok(read(dir)?.map(|content| (content.machine.clone(), count(&content))))
+        Ok(Journal::found(dir, boot)?.map(|(machine, entries)| (machine, entries.len())))
+    }
+
+    /// The same with the settings themselves.
+    pub(crate) fn found(dir: &Path, boot: &Boot) -> Result<Option<(String, Vec<Entry>)>> {
+        let entries = |of: &str, entries| if boot.is(of) { entries } else { Vec::new() };
+        Ok(read(dir)?.map(|content| (content.machine, entries(&content.boot, content.entries))))
     }
 
     /// Where it is.
@@ -208,8 +222,28 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
         "{}: cannot be written, so nothing is changed: {error}; another directory for the journal: --state, or state in the configuration",
         path.display()
     );
+    passing(text, error)
+}
+
+/// The same of a journal in which an earlier run left so many settings: nobody who begins elsewhere would know what they were.
+fn unwritable(path: &Path, error: &io::Error, left: usize) -> anyhow::Error {
+    if left == 0 {
+        return unusable(path, error);
+    }
+    let text = format!(
+        "{}: cannot be written, so nothing is changed: {error}; an earlier run left {left} settings in it, which `corefit restore` puts \
+         back even so. Make room there, or make it writable, before the next start",
+        path.display()
+    );
+    passing(text, error)
+}
+
+/// A full disk and one that cannot be written now may be another one soon.
+fn passing(text: String, error: &io::Error) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Passing(text).into(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
+            Passing(text).into()
+        }
         _ => anyhow!(text),
     }
 }
@@ -221,6 +255,8 @@ fn file(dir: &Path) -> PathBuf {
 fn lock(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
     let lock = own::open(&path, File::options().read(true).write(true).create(true).truncate(false));
+    // Of an earlier run, on a disk that cannot be written to.
+    let lock = lock.or_else(|error| own::open(&path, File::options().read(true)).map_err(|_| error));
     let mut lock = lock.map_err(|error| unusable(&path, &error))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -396,9 +432,20 @@ mod tests {
         let text = Journal::open(&full.join("x"), "host", &Boot::named("boot")).err().unwrap().to_string();
         assert!(text.contains("cannot be written, so nothing is changed"), "{text}");
         let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        journal.add(entry("a"));
+        journal.write().unwrap();
+        drop(journal);
         // A directory in the way of the new file, as no permission stops root.
         fs::create_dir(dir.path().join("journal.new")).unwrap();
-        assert!(refused(dir.path(), "host").contains("cannot be written, so nothing is changed"));
+        let text = refused(dir.path(), "host");
+        assert!(text.contains("cannot be written, so nothing is changed"), "{text}");
+        assert!(
+            text.contains("left 1 settings") && !text.contains("--state"),
+            "they are known there alone: {text}"
+        );
+        let held = Journal::held(dir.path(), "host", &Boot::named("boot")).unwrap();
+        assert_eq!(held.entries(), [entry("a")], "who puts back need not write");
     }
 
     #[test]

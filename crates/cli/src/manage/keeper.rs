@@ -9,6 +9,7 @@
 //! more is never written again, and not put back. A batch costs the journal one write before its changes and one
 //! after them.
 
+mod before;
 mod note;
 mod ours;
 mod undo;
@@ -18,14 +19,15 @@ use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome, Why};
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
-use corefit_core::{CpuSet, Time, Weight};
+use corefit_core::{CpuSet, Time};
 
 use super::failpoint::reach;
 use super::journal::{Entry, Journal};
 use super::present;
+pub(crate) use before::{changed, heed};
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
-use ours::{in_parts, is_guests, is_ours, same, somebody_put_back};
+use ours::{in_parts, is_guests, is_ours, rest_of_ours, same, somebody_put_back};
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
@@ -116,6 +118,13 @@ impl Keeper {
         self.earlier.contains(&key) || self.released.contains_key(&key)
     }
 
+    /// What is to be put back, while the machine cannot even be looked at, because of this.
+    pub(crate) fn owed(&self, why: &str) -> Vec<String> {
+        let owed =
+            |entry: &Entry| format!("{} of {}: {why}", self.called(&entry.vm, entry.lever), entry.name);
+        self.entries().iter().map(owed).collect()
+    }
+
     /// What somebody else made of a setting that we changed, by a look of now: neither what we wrote nor what it was. pCPUs that are
     /// `offline` may be missing.
     pub(crate) fn changed_since(entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
@@ -136,35 +145,6 @@ impl Keeper {
     pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
         let ours = self.just_written.contains(&(entry.vm.clone(), entry.lever));
         if ours { None } else { Keeper::changed_since(entry, vm, offline) }
-    }
-
-    /// What VMs weighed whose weight is ours.
-    pub(crate) fn weights(&self) -> BTreeMap<VmId, Weight> {
-        let weight = |entry: &Entry| match entry.original {
-            Value::Weight(weight) => Some((entry.vm.clone(), weight)),
-            _ => None,
-        };
-        self.entries().iter().filter_map(weight).collect()
-    }
-
-    /// What vCPUs were online, of VMs whose number of them is ours, and what they were made to be last.
-    pub(crate) fn vcpus(&self) -> BTreeMap<VmId, (CpuSet, CpuSet)> {
-        let vcpus = |entry: &Entry| match (&entry.original, entry.wrote.last()) {
-            (Value::Vcpus(before), Some(Value::Vcpus(made))) => {
-                Some((entry.vm.clone(), (before.clone(), made.clone())))
-            }
-            _ => None,
-        };
-        self.entries().iter().filter_map(vcpus).collect()
-    }
-
-    /// What cpusets were, of control groups whose cpuset is ours: empty is that of the group above (v2).
-    pub(crate) fn cpusets(&self) -> BTreeMap<VmId, CpuSet> {
-        let cpuset = |entry: &Entry| match (entry.lever, &entry.original) {
-            (Lever::Affinity(0), Value::Pcpus(set)) => Some((entry.vm.clone(), set.clone())),
-            _ => None,
-        };
-        self.entries().iter().filter_map(cpuset).collect()
     }
 
     /// What somebody put back may be changed again.
@@ -328,13 +308,14 @@ impl Keeper {
         current: &Value,
     ) -> Option<MachineError> {
         let entry = self.journal.find(vm, lever)?;
-        if is_ours(entry, current) || same(&entry.original, current) {
+        if is_ours(entry, current) || same(&entry.original, current) || machine.lost(vm, lever) {
             return None;
         }
+        let now = without_ours(machine, entry, current);
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         self.note(machine, vm);
-        Some(MachineError::Denied(format!("{}: it is {current} now", self.stands(vm, lever))))
+        Some(MachineError::Denied(format!("{}: it is {now} now", self.stands(vm, lever))))
     }
 
     /// Somebody may have changed a setting while others were read and written. (Guests are slow to say.)
@@ -451,6 +432,14 @@ impl Keeper {
         }
         arrived
     }
+}
+
+/// What a setting is that somebody else changed, once that part of it which is still as we made it is as it was.
+fn without_ours(machine: &mut dyn Act, entry: &Entry, current: &Value) -> Value {
+    let Some(rest) = rest_of_ours(entry, current) else { return current.clone() };
+    // If it cannot be, it is said what there is.
+    let _ = machine.set(&entry.vm, entry.lever, &rest);
+    machine.current(&entry.vm, entry.lever).unwrap_or(rest)
 }
 
 /// What an action is about.

@@ -30,28 +30,37 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> Result<SocketAddr> {
     let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     let bound = listener.local_addr()?;
     let board = board.clone();
-    let clients = Arc::new(AtomicUsize::new(0));
-    let answer = move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
-                std::thread::sleep(NO_FILES);
-                continue;
-            };
-            let client = Client(clients.clone());
-            if client.0.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
-                continue;
-            }
-            let board = board.clone();
-            let serve = move || {
-                let _client = client;
-                let _ = reply(stream, &board);
-            };
-            // Without a thread the stream is closed.
-            let _ = std::thread::Builder::new().name("metrics client".into()).spawn(serve);
-        }
-    };
+    let reply = move |stream| drop(reply(stream, &board));
+    let answer = move || each("metrics client", listener.incoming(), reply);
     std::thread::Builder::new().name("metrics".into()).spawn(answer).context("no thread for the metrics")?;
     Ok(bound)
+}
+
+/// Answers each who calls, in a thread of this name, so that who is slow keeps nobody waiting; so many at a time, and the others are
+/// hung up on.
+pub(super) fn each<S: Send + 'static>(
+    name: &str,
+    calls: impl Iterator<Item = io::Result<S>>,
+    reply: impl Fn(S) + Clone + Send + 'static,
+) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    for stream in calls {
+        let Ok(stream) = stream else {
+            std::thread::sleep(NO_FILES);
+            continue;
+        };
+        let client = Client(clients.clone());
+        if client.0.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
+            continue;
+        }
+        let reply = reply.clone();
+        let serve = move || {
+            let _client = client;
+            reply(stream);
+        };
+        // Without a thread the stream is closed.
+        let _ = std::thread::Builder::new().name(name.into()).spawn(serve);
+    }
 }
 
 /// Counts as one as long as it is there.

@@ -14,7 +14,7 @@ mod failpoint;
 #[cfg(test)]
 mod faults;
 mod held;
-mod journal;
+pub(crate) mod journal;
 pub(crate) mod keeper;
 mod keys;
 mod log;
@@ -34,7 +34,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use corefit_core::decide::{Controller, Policy};
 use corefit_core::machine::Act;
-use signal_hook::consts::{SIGALRM, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGALRM, SIGIO, SIGPROF, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ};
 
 use crate::durations::duration;
 use crate::machine::MachineArg;
@@ -137,7 +138,10 @@ impl ManageArgs {
 /// Signals that mean nothing here would end the process with everything changed. A handler, as what is ignored would be ignored by
 /// programs that are started, too.
 fn others_do_nothing() -> std::io::Result<()> {
-    for signal in [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ] {
+    let rare = [Signal::POWER, Signal::STKFLT].map(Signal::as_raw);
+    for signal in
+        [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ, SIGXCPU].into_iter().chain(rare)
+    {
         signal_hook::flag::register(signal, Arc::default())?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use corefit_core::machine::MachineError;
 use super::alone::Alone;
 use super::config::StateArg;
 use super::keeper::Restored;
-use super::{Boot, Journal, Keeper};
+use super::{Boot, Journal, Keeper, Passing};
 use crate::machine::MachineArg;
 
 /// Guests are asked for so long in one try of `corefit restore`, and in all at the end of a daemon, but for one call that hangs (a
@@ -30,7 +30,7 @@ pub(crate) struct RestoreArgs {
     /// Where the configuration cannot be read, look in /var/lib/corefit: for a daemon that read it when it could be
     #[arg(long)]
     or_default: bool,
-    /// Which machine [default: the one of the journal, if it holds settings of this boot, else host]
+    /// Which machine [default: the one of the journal, if it holds settings of this boot, else that of the configuration, else host]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// How often it is tried, 2 s apart, while libvirtd does not answer or a guest is late
@@ -44,12 +44,13 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let boot = Boot::now(true)?;
     let left = Journal::left(&state, &boot)?;
     let none = left.is_none();
-    let name = args.machine.clone().unwrap_or_else(|| machine_of(left));
+    let name = args.machine.clone().or_else(|| machine_of(left)).or_else(|| args.state.machine());
+    let name = name.unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     if machine.clock().is_none() {
         bail!("--machine {name}: ended with the daemon; there is nothing to put back");
     }
-    let open = || Journal::open(&state, &name, &boot);
+    let open = || Journal::held(&state, &name, &boot);
     let journal = if none { None } else { Some(open()?) };
     if none {
         tell!(
@@ -80,6 +81,14 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
                 restored.waits_for.clone()
             }
             Err(MachineError::Gone(text)) if left > 0 => Some(text),
+            Err(MachineError::Gone(text)) => {
+                restored.pending = keeper.as_ref().map_or(Vec::new(), |keeper| keeper.owed(&text));
+                if restored.pending.is_empty() {
+                    sum_of_some(&restored);
+                    return Err(Passing(text).into());
+                }
+                None
+            }
             Err(error) => {
                 sum_of_some(&restored);
                 return Err(error.into());
@@ -99,8 +108,8 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
 }
 
 /// The machine whose settings are to be put back. A journal that has none says nothing: a VM may have come to this host since.
-fn machine_of(left: Option<(String, usize)>) -> String {
-    left.filter(|(_, settings)| *settings > 0).map_or("host".into(), |(machine, _)| machine)
+fn machine_of(left: Option<(String, usize)>) -> Option<String> {
+    left.filter(|(_, settings)| *settings > 0).map(|(machine, _)| machine)
 }
 
 /// Where it ends with an error: what was done before.
@@ -125,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_journal_names_the_machine_only_as_long_as_something_of_it_is_changed() {
-        assert_eq!(machine_of(Some(("cgroups".into(), 1))), "cgroups");
+        assert_eq!(machine_of(Some(("cgroups".into(), 1))).as_deref(), Some("cgroups"));
         for none in [None, Some(("cgroups".into(), 0))] {
-            assert_eq!(machine_of(none), "host");
+            assert_eq!(machine_of(none), None);
         }
     }
 }

@@ -174,6 +174,14 @@ impl VmStatus {
     }
 }
 
+impl VmStatus {
+    /// It cannot be looked at now.
+    pub(super) fn unsee(&mut self) {
+        (self.online, self.entitled, self.available, self.used, self.waiting) = Default::default();
+        (self.work, self.wanted, self.granted, self.starves) = Default::default();
+    }
+}
+
 /// Where the daemon puts its status for those who ask.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Board(Arc<Mutex<Status>>);
@@ -236,18 +244,12 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
     let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
     let own = Socket { inode: inode(&path)?, path };
     let board = board.clone();
-    let answer = move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
-                std::thread::sleep(metrics::NO_FILES);
-                continue;
-            };
-            let text = serde_json::to_string(&*board.lock()).unwrap_or_default();
-            // Who hears slowly keeps the others waiting.
-            let limit = |left| stream.set_write_timeout(Some(left));
-            let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE / 2, limit);
-        }
+    let reply = move |stream: UnixStream| {
+        let text = serde_json::to_string(&*board.lock()).unwrap_or_default();
+        let limit = |left| stream.set_write_timeout(Some(left));
+        let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE, limit);
     };
+    let answer = move || metrics::each("status client", listener.incoming(), reply);
     std::thread::Builder::new().name("status".into()).spawn(answer).context("no thread for the status")?;
     Ok(own)
 }
@@ -363,6 +365,19 @@ mod tests {
         assert!(answers(dir.path()), "the one of the other is left there");
         drop(taken);
         assert!(!answers(dir.path()));
+    }
+
+    #[test]
+    fn who_does_not_listen_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let board = Board::default();
+        let _socket = serve(dir.path(), &board, true).unwrap();
+        // More than a socket holds.
+        board.lock().notes = vec!["x".repeat(1 << 20)];
+        let call = || UnixStream::connect(socket(dir.path())).unwrap();
+        let _deaf: Vec<UnixStream> = (0..4).map(|_| call()).collect();
+        let said = ask(&socket(dir.path()), PATIENCE / 2).unwrap();
+        assert!(said.len() > 1 << 20);
     }
 
     #[test]

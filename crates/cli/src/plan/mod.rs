@@ -2,7 +2,7 @@
 
 mod after;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::durations::{duration, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
-use crate::manage::{Config, Telling, yields};
+use crate::manage::journal::Entry;
+use crate::manage::{Config, Telling, keeper, yields};
 use crate::named::named;
 use crate::versioned::versioned;
 use crate::{lines, printable};
@@ -119,6 +120,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     config.fits(args.config.as_deref(), (&pcpus, &offline))?;
     let first = look(first);
     controller.heed(&policy, &first.vms);
+    let changed = if arg.clock().is_some() { keeper::changed(&config.state) } else { Ok(Vec::new()) };
+    keeper::heed(&mut controller, changed.as_deref().unwrap_or_default());
     let policy = controller.policy().clone();
     controller.step(&first)?;
     if !machine.pass(interval)? {
@@ -144,6 +147,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
             .for_each(|note| *note = note.replace(&(own.clone() + "latency_ms"), "--latency"));
         step.notes.retain(|note| !note.starts_with(&own));
     }
+    step.notes.extend(by_a_daemon(&now, &changed, &config.state));
     step.notes.extend(yields.iter().map(|found| format!("left to the kernel: {}", found.reason)));
     // Rules are of names as they are.
     let (first, now) = if args.json { (first, now) } else { printed(&mut step, first, now)? };
@@ -193,6 +197,23 @@ fn policy(args: &PlanArgs, given: &Policy) -> Policy {
     }
 }
 
+/// That what is seen is partly a daemon's doing.
+fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Option<String> {
+    let state = state.display();
+    let entries = match changed {
+        Ok(entries) => entries,
+        Err(error) => return Some(format!("what a corefit manage has changed is not known: {error:#}")),
+    };
+    let here = |entry: &&Entry| now.vms.iter().any(|vm| vm.id == entry.vm);
+    let count = entries.iter().filter(here).count();
+    (count > 0).then(|| {
+        format!(
+            "{count} settings are as a corefit manage made them, by its journal in {state} (corefit status): it puts back those that \
+             nobody is to manage any more, and what it found by trying is not known here"
+        )
+    })
+}
+
 /// What a daemon does with a policy that two looks cannot show.
 fn only_running(given: &Policy, policy: &Policy, plan: &Plan) -> Option<String> {
     let any = |of: &dyn Fn(&Rule) -> bool| policy.vm.iter().any(of);
@@ -237,19 +258,24 @@ fn found(
     Ok(follows(&subject, &after::after(&subject, &plan.actions)))
 }
 
-fn line(action: &Action) -> Line<'_> {
+fn line<'a>(action: &'a Action, now: &Snapshot) -> Line<'a> {
     Line {
         vm: &action.vm.0,
         name: &action.name,
-        lever: action.lever.to_string(),
+        lever: called(action, now),
         from: action.from.as_ref().map(ToString::to_string),
         to: action.to.to_string(),
         why: action.why.to_string(),
     }
 }
 
+/// What people call what it changes.
+fn called(action: &Action, now: &Snapshot) -> String {
+    action.lever.name(now.vms.iter().any(|vm| vm.id == action.vm && vm.is_group()))
+}
+
 fn json(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> Result<String> {
-    let actions = step.plan.actions.iter().map(line).collect();
+    let actions = step.plan.actions.iter().map(|action| line(action, now)).collect();
     let follows = then.iter().map(|follows| Found { name: &follows.vm, follows }).collect();
     let document = Document { machine, at_ns: now.at.0, actions, follows, notes: &step.notes };
     Ok(serde_json::to_string_pretty(&versioned(&document))? + "\n")
@@ -266,9 +292,8 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
     } else {
         let mut table = Table::new(4, &["VM", "setting", "now", "would be"]);
         for action in actions {
-            let group = now.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
             let from = action.from.as_ref().map_or_else(|| "?".into(), ToString::to_string);
-            table.row(vec![action.name.clone(), action.lever.name(group), from, action.to.to_string()]);
+            table.row(vec![action.name.clone(), called(action, now), from, action.to.to_string()]);
         }
         out = table.render();
         let mut said: Option<(&str, String)> = None;

@@ -165,6 +165,13 @@ pub trait Act: Machine {
         None
     }
 
+    /// Whether the kernel took away what a setting was: the last pCPU of a cpuset went offline, which leaves it empty on v1 for good, so that
+    /// nobody can be in the group.
+    fn lost(&mut self, vm: &VmId, lever: Lever) -> bool {
+        _ = (vm, lever);
+        false
+    }
+
     /// What is changed by it, whichever part of that it was opened for and by whatever name: who changes something there is to be the
     /// only one.
     fn realm(&self) -> String {

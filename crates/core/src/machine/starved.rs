@@ -5,8 +5,8 @@
 //! 6.18, where a defect moves the group that runs ahead of others whenever its weight on that pCPU changes: one of three VMs
 //! had a pCPU for 20 s while two waited (docs/model.md, "Where the kernel deviates").
 
-use super::{HostEstimate, VmEstimate};
-use crate::Cpus;
+use super::{Activity, HostEstimate, VcpuState, VmEstimate};
+use crate::{Cpus, Quota};
 
 /// Less than this part of what is available is more than chance. Ours: with the kernel's balancing of few
 /// threads, windows of a second gave two thirds at least.
@@ -28,12 +28,16 @@ impl VmEstimate {
     #[must_use]
     pub fn starved(&self) -> Option<Starved> {
         let (available, used) = (self.available?, self.activity.used?);
-        let sum = |sum: Option<Cpus>, cpus: Cpus| Some(sum? + cpus);
-        // Helpers wait for their own.
+        // Helpers wait for their own, and a vCPU that its own quota stops waits for that.
+        let own =
+            |vcpu: &VcpuState| vcpu.quota.as_ref().and_then(Quota::cpus).map_or(1.0, |cpus| cpus.0.min(1.0));
+        let waits = |(seen, did): (&VcpuState, &Activity)| {
+            Some(did.waiting?.0.min((own(seen) - did.used.map_or(0.0, |used| used.0)).max(0.0)))
+        };
         let waiting = if self.vcpus.is_empty() {
             self.activity.waiting?
         } else {
-            self.vcpus.iter().filter_map(|vcpu| vcpu.waiting).fold(Some(Cpus(0.0)), sum)?
+            Cpus(self.seen.vcpus.iter().zip(&self.vcpus).filter_map(waits).sum())
         };
         let missing = available.0 - used.0;
         let starves = used.0 < PART * available.0 && missing >= LEAST && waiting.0 >= missing;
@@ -63,7 +67,7 @@ impl HostEstimate {
 #[cfg(test)]
 mod tests {
     use super::super::{Counters, Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
-    use crate::{CpuId, Time};
+    use crate::{CpuId, Quota, Time};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -94,5 +98,31 @@ mod tests {
         assert_eq!(host([0.6, 0.4], [0.4, 0.6]), None, "chance");
         assert_eq!(host([0.9, 0.1], [0.1, 0.0]), None, "it does not want more");
         assert_eq!(host([0.95, 0.02], [0.02, 0.05]), None, "a daemon that waits now and then");
+    }
+
+    /// Four vCPUs with a quota of a quarter of a pCPU each, one of them busy: it waits for its quota, not for the kernel.
+    #[test]
+    fn who_waits_for_its_own_quota_does_not_starve() {
+        let look = |s: u64| {
+            let ns = |part: f64| Some((part * (s * SECOND) as f64) as u64);
+            let vcpu = |run, wait| VcpuState {
+                online: true,
+                counters: Counters { run_ns: ns(run), wait_ns: ns(wait), runs: None },
+                quota: Some(Quota {
+                    quota_us: Some(25_000),
+                    period_us: 100_000,
+                    burst_us: 0,
+                    source: String::new(),
+                }),
+                ..VcpuState::default()
+            };
+            let vcpus = vec![vcpu(0.25, 0.75), vcpu(0.01, 0.0), vcpu(0.01, 0.0), vcpu(0.01, 0.0)];
+            let vm = VmState { name: "a".into(), vcpus, ..VmState::default() };
+            let pcpus = (0..4).map(|id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() }).collect();
+            Snapshot { at: Time(s * SECOND), pcpus, vms: vec![vm], ..Snapshot::default() }
+        };
+        let seen = estimate(&look(0), &look(1)).unwrap();
+        assert!(seen.vms[0].available.is_some_and(|cpus| cpus.0 > 0.9), "{:?}", seen.vms[0].available);
+        assert_eq!(seen.starving(), None);
     }
 }

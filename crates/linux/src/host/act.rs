@@ -5,6 +5,7 @@ use corefit_core::machine::{Act, Fixed, Lever, LeverKind, Limit, MachineError, V
 use corefit_core::{CpuSet, Weight};
 
 use super::{Cgroups, HostReader, VmGroup};
+use crate::cgroup::mounts::Version;
 use crate::cgroup::{files, write};
 use crate::slice::{self, Slicer};
 
@@ -147,6 +148,14 @@ fn no_lever(lever: Lever) -> MachineError {
 impl Act for Cgroups {
     fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
         self.reader.fitting(vm, lever, value)
+    }
+
+    fn lost(&mut self, vm: &VmId, lever: Lever) -> bool {
+        let reader = &self.reader;
+        let dir = || reader.tree.cpuset_dir(&reader.group_of_id(vm).ok()?);
+        let empty = |dir: &str| write::cpuset(reader.root(), dir).is_ok_and(|set| set.is_empty());
+        lever == Lever::Affinity(0)
+            && dir().is_some_and(|(version, dir)| version == Version::V1 && empty(&dir))
     }
 
     /// Patterns of two may have groups in common, now or later.

@@ -21,6 +21,8 @@ impl Daemon<'_> {
             log(Level::Error, "cannot look", &[("why", text.clone())]);
             status.trouble = Some(text);
         }
+        // What was measured is not known any more; what is changed still is.
+        status.vms.iter_mut().for_each(VmStatus::unsee);
     }
 
     /// Notes, each once.

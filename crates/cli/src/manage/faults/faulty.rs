@@ -59,6 +59,8 @@ pub(super) struct Faulty {
     pub(super) asked: Vec<u32>,
     /// So often it was to forget who did not answer.
     pub(super) asked_again: u32,
+    /// The kernel took away what settings were.
+    pub(super) lost: bool,
     /// Writes that changed something.
     pub(super) writes: BTreeMap<LeverKind, u32>,
     own: BTreeMap<(u32, Lever), Value>,
@@ -106,6 +108,7 @@ impl Faulty {
             touched,
             asked,
             asked_again,
+            lost: false,
             writes,
             own,
         }
@@ -293,6 +296,10 @@ impl Act for Faulty {
 
     fn ask_again(&mut self) {
         self.asked_again += 1;
+    }
+
+    fn lost(&mut self, _vm: &VmId, _lever: Lever) -> bool {
+        self.lost
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {

@@ -158,6 +158,44 @@ fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands(
     story.check().unwrap();
 }
 
+/// libvirt shows no burst, so who sets a quota by it can neither mean nor undo that, and the kernel refuses a quota below it.
+#[test]
+fn a_burst_of_ours_does_not_stay_with_an_administrators_quota() {
+    let of =
+        |quota_us, burst_us| Value::Limit(Limit { quota_us: Some(quota_us), period_us: 100_000, burst_us });
+    for lever in [Lever::Quota, Lever::VcpuQuota(1)] {
+        for seen_before_the_end in [false, true] {
+            let (_dir, mut story) = begun();
+            story.machine.write(1, lever, &of(80_000, 0)).unwrap();
+            story.step(&[story.action(1, lever, of(80_000, 50_000))], None);
+            story.machine.write(1, lever, &of(60_000, 50_000)).unwrap();
+            if seen_before_the_end {
+                story.step(&[story.action(1, lever, of(80_000, 40_000))], None);
+                assert_eq!(story.machine.truth(1, lever), of(60_000, 0));
+            }
+            story.expected.insert((1, lever), of(60_000, 0));
+            story.end();
+            story.check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_the_kernel_took_away_is_not_somebody_elses() {
+    for lost in [false, true] {
+        let (_dir, mut story) = begun();
+        let lever = Lever::Affinity(0);
+        let [whole, one, none] = ["0-1", "1", "0"].map(|list| Value::Pcpus(list.parse().unwrap()));
+        story.machine.write(1, lever, &whole).unwrap();
+        story.step(&[story.action(1, lever, one)], None);
+        story.machine.write(1, lever, &none).unwrap();
+        story.machine.lost = lost;
+        story.expected.insert((1, lever), if lost { whole } else { none });
+        story.end();
+        story.check().unwrap();
+    }
+}
+
 #[test]
 fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
     for changed_before in [false, true] {

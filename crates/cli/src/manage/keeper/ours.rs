@@ -48,6 +48,16 @@ pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
     }
 }
 
+/// What a limit that somebody else changed would be with the burst that it had before us, if its burst is still ours: libvirt shows no
+/// burst, so who sets a quota by it neither means that nor can undo it, and the kernel refuses a quota below it.
+pub(super) fn rest_of_ours(entry: &Entry, current: &Value) -> Option<Value> {
+    let (Value::Limit(was), Value::Limit(now)) = (&entry.original, current) else { return None };
+    let ours = |wrote: &Value| matches!(wrote, Value::Limit(wrote) if wrote.burst_us == now.burst_us);
+    let burst_us = now.quota_us.map_or(was.burst_us, |quota| was.burst_us.min(quota));
+    (now.burst_us != burst_us && entry.wrote.iter().any(ours))
+        .then_some(Value::Limit(Limit { burst_us, ..*now }))
+}
+
 /// Whether somebody made a setting what it was before us. Of what changes by itself as vCPUs, guests and threads come and go,
 /// nobody can tell.
 pub(super) fn somebody_put_back(entry: &Entry, current: &Value) -> bool {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use corefit_core::Time;
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmState};
 
-use super::{Keeper, in_parts, is_guests, is_ours, same};
+use super::{Keeper, in_parts, is_guests, is_ours, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::present;
@@ -197,8 +197,9 @@ impl Keeper {
                 restored.back += 1;
                 continue;
             }
-            if !is_ours(&entry, &current) {
-                restored.stand.push(format!("{place}: somebody made it {current}; it stands"));
+            if !is_ours(&entry, &current) && !machine.lost(&entry.vm, entry.lever) {
+                let now = without_ours(machine, &entry, &current);
+                restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
                 continue;
             }
             if let (true, Some(error)) = (in_parts(entry.lever), &unwritten) {
