@@ -13,6 +13,7 @@ use super::known::Known;
 use super::lighten::Lightening;
 use super::part::{each, may_use, online, share, useful, weight};
 use super::place::{Place, classes, placer};
+use super::policy::matches;
 use super::shape::{Shaping, Slicing};
 use super::short::Short;
 use super::size::{Races, Subject, sizer};
@@ -304,7 +305,12 @@ impl Controller {
             }
             let rule = self.policy.of(&vm.seen.name);
             if rule.exclude == Some(true) {
-                step.notes.push(format!("{}: left alone, as its rule says", vm.seen.name));
+                let given = self.policy.vm.iter().skip(self.owners);
+                let given = given
+                    .filter(|rule| rule.exclude == Some(true))
+                    .any(|rule| matches(&rule.name, &vm.seen.name));
+                let who = if given { "rule" } else { "owner" };
+                step.notes.push(format!("{}: left alone, as its {who} says", vm.seen.name));
                 continue;
             }
             if let Some((min, max)) = rule.min.zip(rule.max).filter(|(min, max)| min > max) {
@@ -592,8 +598,12 @@ fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
     after
 }
 
-/// The longest period of a quota, and half of what it takes until two counts have come from whoever counts by his own clock.
+/// The longest period of a quota of it or of a vCPU, and half of what it takes until two counts have come from whoever counts by his own
+/// clock.
 fn shortest(vm: &VmState) -> Duration {
-    let period = vm.quota.as_ref().map_or(Duration::ZERO, |q| Duration::from_micros(q.period_us));
+    let of_vcpus =
+        vm.vcpus.iter().filter_map(|vcpu| vcpu.quota.as_ref()).filter(|quota| quota.quota_us.is_some());
+    let longest = vm.quota.iter().chain(of_vcpus).map(|quota| quota.period_us).max();
+    let period = Duration::from_micros(longest.unwrap_or(0));
     if vm.progress_at.is_some() { period.max(LATE) } else { period }
 }

@@ -241,7 +241,7 @@ impl Corefit {
         entitled: &dyn Fn(u32) -> Option<f64>,
         races: &mut Races,
     ) {
-        let allowed = self.budget.allowed(subject.at);
+        let allowed = self.budget.allowed();
         let window = self.probe.max(2 * subject.period);
         if let (Some(found), Some(mark)) = (&self.found, mark)
             && subject.rate.is_some()
@@ -473,7 +473,10 @@ impl Size for Corefit {
         entitled: &dyn Fn(u32) -> Option<f64>,
         races: &mut Races,
     ) -> bool {
-        self.budget.begin(subject.at);
+        let waiting = subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
+        if subject.used.is_none_or(|used| used + waiting >= IDLE) {
+            self.budget.works(subject.over);
+        }
         self.waits = false;
         if let Some(rate) = subject.rate {
             self.heard = subject.at;

@@ -13,6 +13,7 @@
 //! the best ([`HOPELESS`]).
 
 mod cost;
+mod fair;
 mod hold;
 mod proof;
 mod worth;
@@ -272,8 +273,7 @@ impl Race {
         let member = self.member(id).filter(|member| member.counted())?;
         let best = &member.stats[self.turn];
         let whole = if self.holds() { member.whole(self.turn) } else { member.proofs[self.turn] };
-        let bal = member.counts.iter().position(|count| *count == member.bal);
-        let bal = bal.and_then(|bal| member.stats[bal].value()).filter(|value| *value > 0.0);
+        let bal = self.bal_of(member).and_then(|bal| member.stats[bal].value()).filter(|value| *value > 0.0);
         let gain = bal.zip(best.value()).map(|(bal, best)| best / bal);
         Some((if whole.seconds > 0.0 { whole } else { *best }, gain))
     }
@@ -281,8 +281,14 @@ impl Race {
     /// What a VM did with VCPU-Bal's count, as it was seen last; `None` if it was not.
     pub(super) fn of_bal(&self, id: &VmId) -> Option<Stat> {
         let member = self.member(id)?;
-        let bal = member.counts.iter().position(|count| *count == member.bal)?;
-        Some(member.seen_of(bal)).filter(|stat| stat.seconds > 0.0)
+        Some(member.seen_of(self.bal_of(member)?))
+    }
+
+    /// The level at which all have VCPU-Bal's counts; where that was not seen, one at which this VM has its own.
+    fn bal_of(&self, member: &Member) -> Option<usize> {
+        let seen = || (0..self.levels.len()).filter(|level| member.seen_of(*level).seconds > 0.0);
+        let own = || seen().find(|level| member.counts[*level] == member.bal);
+        seen().find(|level| self.is_bal(*level)).or_else(own)
     }
 
     /// Whether what it has now was best, and is only to be proven.
@@ -529,7 +535,14 @@ impl Race {
             let clear = value(own) * (1.0 - member.stats[own].error(bursts))
                 > value(best) * (1.0 + member.stats[best].error(bursts));
             let clear = clear && member.stats[own].units >= UNITS;
-            member.counts[if clear { own } else { best }]
+            // Who would be harmed by what is best of all keeps what it is entitled to.
+            if clear {
+                member.counts[own]
+            } else if self.is_harmed(member, best) {
+                member.bal
+            } else {
+                member.counts[best]
+            }
         };
         let mixed: Vec<u32> = self.members.iter().map(choose).collect();
         let known =

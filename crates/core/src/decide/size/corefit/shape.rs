@@ -21,6 +21,9 @@ const SMALL: f64 = 0.03;
 /// real VM whose program follows with its threads, LU and CG took 1.24 and 1.12 times as long with 3 vCPUs on 2 pCPUs as with 2.)
 const WORTH: f64 = 1.1;
 
+/// More than so many times what is available is taken from others.
+const BEYOND: f64 = 1.02;
+
 /// Two looks that differ by more than this part of their mean say nothing.
 const UNSETTLED: f64 = 0.3;
 /// Looks are made twice as long so often; if they differ then, nothing is known of the count.
@@ -52,6 +55,8 @@ pub(super) struct Climb {
     parts: Vec<f64>,
     /// It rose, up to this place: VCPU-Bal's count is looked at again, for it may have risen there, too.
     risen: Option<usize>,
+    /// The least that was available to it in any look: who is starved by what is tried wants less than before.
+    available: f64,
 }
 
 /// What was seen of a VM since the last time.
@@ -90,6 +95,7 @@ impl Climb {
             longer: 0,
             seen: Vec::new(),
             risen: None,
+            available: f64::INFINITY,
         }
     }
 
@@ -134,6 +140,7 @@ impl Climb {
         if seen.online != self.count() {
             return nothing;
         }
+        self.available = self.available.min(available);
         let over = seen.over.as_secs_f64();
         self.part = (self.part.0 + used * over, self.part.1 + over);
         if self.part.1 < ALL * self.length().as_secs_f64() {
@@ -164,7 +171,7 @@ impl Climb {
         }
         let part = self.part(self.seen.len());
         self.seen.push((mean / part, off / part));
-        let (end, form) = self.judge(available, self.at(self.seen.len()) > self.most)?;
+        let (end, form) = self.judge(self.available, self.at(self.seen.len()) > self.most)?;
         self.risen = (form == Form::Second).then_some(end);
         self.risen.is_none().then_some((self.from, form))
     }
@@ -195,10 +202,12 @@ impl Climb {
         if !rises || now < 0.0 && !self.is_worth(n - 1) {
             return Some((0, Form::First));
         }
-        if now > 0.0 && !last && self.seen[n - 1].0 * self.part(n - 1) < 0.99 * available {
+        let uses = self.seen[n - 1].0 * self.part(n - 1);
+        if now > 0.0 && !last && uses < 0.99 * available {
             return None;
         }
-        let end = if now > 0.0 { n - 1 } else { n - 2 };
+        // What is used beyond that others miss.
+        let end = if now > 0.0 && uses <= BEYOND * available { n - 1 } else { n - 2 };
         Some(if self.is_worth(end) { (end, Form::Second) } else { (0, Form::First) })
     }
 }
@@ -299,6 +308,17 @@ mod tests {
         assert_eq!(end(1.9), ((2, Form::First), Some(1.9)));
         assert_eq!(end(1.8), ((2, Form::First), Some(1.8)));
         assert_eq!(end(1.2), ((3, Form::Second), Some(1.2)));
+    }
+
+    /// The neighbour that is starved by what is tried wants less then, so that more seems available.
+    #[test]
+    fn what_others_miss_is_not_what_is_available() {
+        let mut climb = Climb::new(6, 12, Duration::from_millis(100), Vec::new());
+        let answer = std::iter::repeat_with(|| {
+            let count = f64::from(climb.count());
+            climb.look(&seen(&climb.clone(), count - 0.01, if count > 11.0 { 12.0 } else { 11.13 }))
+        });
+        assert_eq!(answer.take(100).find_map(|answer| answer), Some((11, Form::Second)));
     }
 
     #[test]

@@ -39,8 +39,8 @@ const ENOUGH: f64 = 0.8;
 
 impl Race {
     pub(super) fn begin_proof(&mut self) -> bool {
-        let Some(best) = self.best() else { return true };
-        let values = (0..self.levels.len()).filter(|level| !self.levels[*level].out);
+        let Some(best) = self.best_of_fair() else { return true };
+        let values = (0..self.levels.len()).filter(|level| !self.levels[*level].out && !self.harms(*level));
         let values: Vec<_> = values.filter_map(|level| Some((level, self.value(level)?))).collect();
         self.stage = Stage::Proof;
         self.turn = Race::modest(best, &values, |level| self.together(level).own());
@@ -63,6 +63,7 @@ impl Race {
         let enough = |level: usize| self.proven(level).is_some_and(|value| value > least(level) * known);
         let bal = (0..self.levels.len()).find(|level| self.is_bal(*level) && enough(*level));
         let end = bal.unwrap_or(best);
+        let end = if self.harms(end) { self.fair().unwrap_or(end) } else { end };
         let from = std::mem::replace(&mut self.turn, next.unwrap_or(end));
         if from == self.turn {
             self.begin_watch();
@@ -158,7 +159,7 @@ impl Race {
         self.levels[level].watched
     }
 
-    fn proven(&self, level: usize) -> Option<f64> {
+    pub(super) fn proven(&self, level: usize) -> Option<f64> {
         self.worth(|member| &member.proofs[level])
     }
 
@@ -183,7 +184,8 @@ impl Race {
 
     /// A level that was worth more in the race than what is proven so far.
     fn rival(&self, best: usize, known: f64) -> Option<usize> {
-        let open = (0..self.levels.len()).filter(|level| self.watched(*level).is_zero());
+        let open = 0..self.levels.len();
+        let open = open.filter(|level| self.watched(*level).is_zero() && !self.harms(*level));
         // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
         let now = self.all(|member| &member.proofs[self.turn]);
         let few = |seen: &Stat| now.units * seen.lasted() < UNITS * now.lasted();

@@ -429,3 +429,48 @@ fn with_a_cap_all_vcpus_are_held_until_threads_may_be_in_step() {
         "what does little, but steadily, will not do more: {lost}"
     );
 }
+
+/// Two VMs: with all vCPUs the first does five times as much, and takes from the second, whose part by weight is two pCPUs.
+#[test]
+fn what_all_gain_together_is_not_taken_from_one() {
+    let entrants = [entrant(0, &[8, 2, 8, 4], 2, 10.0), entrant(1, &[2, 2, 2, 1], 2, 10.0)];
+    let does = |number: usize, counts: &[u32]| match (number, counts) {
+        (0, [8, _]) => (500.0, 1.0),
+        (0, [4, _]) => (300.0, 1.0),
+        (0, _) => (100.0, 1.0),
+        // Beside all vCPUs of the other, or with one of its own, it does less.
+        (_, [8, _]) => (50.0, 1.0),
+        (_, [_, 1]) => (70.0, 1.0),
+        (_, _) => (100.0, 1.0),
+    };
+    let (counts, _) = race(&entrants, &does);
+    assert_eq!(counts[1], 2, "it keeps what it is entitled to: {counts:?}");
+    assert_ne!(counts[0], 8, "{counts:?}");
+    // Who loses nothing by it lets the other have it.
+    let harmless = |number: usize, counts: &[u32]| if number == 1 { (100.0, 1.0) } else { does(0, counts) };
+    assert_eq!(race(&entrants, &harmless).0[0], 8);
+}
+
+#[test]
+fn what_a_vm_did_with_vcpu_bals_counts_is_of_when_all_had_theirs() {
+    let mut race = Race::new(&[entrant(0, &[8, 2, 8], 2, 10.0), entrant(1, &[2, 2, 2], 2, 10.0)]);
+    let seen = |units| Stat { seconds: 1.0, units, used: 1.0, part: 1.0, ..Stat::default() };
+    race.members[1].stats[0] = seen(50.0);
+    let id = VmId("1".into());
+    assert_eq!(race.of_bal(&id).and_then(|stat| stat.value()), Some(50.0), "nothing else was seen");
+    race.members[1].stats[1] = seen(100.0);
+    assert_eq!(race.of_bal(&id).and_then(|stat| stat.value()), Some(100.0));
+}
+
+#[test]
+fn one_that_is_counted_coarsely_is_waited_for_however_finely_others_are() {
+    let mut race = Race::new(&[entrant(0, &[8, 2], 2, 10.0), entrant(1, &[8, 2], 2, 10.0)]);
+    let seen = |units| Stat { seconds: 1.0, units, used: 1.0, part: 1.0, ..Stat::default() };
+    let mut units = |a, b| {
+        (race.members[0].stats[0], race.members[1].stats[0]) = (seen(a), seen(b));
+        race.together(0).units
+    };
+    assert!((units(10.0, 10.0) - 20.0).abs() < 1e-9, "alike: all of them");
+    assert!(units(300.0, 5.0) < 20.0);
+    assert!((units(3.0, 0.0) - 3.0).abs() < 1e-9, "never more than there are");
+}

@@ -28,13 +28,24 @@ impl Race {
         (!parts.is_empty()).then(|| own * parts.iter().sum::<f64>() / crate::share::count(parts.len()))
     }
 
+    /// Units that tell as much of the mean over VMs as these do of each: of one that is counted coarsely little is known, however finely
+    /// others are.
+    fn telling_units(&self, level: usize) -> f64 {
+        let counted = self.members.iter().filter(|member| member.usual() > 0.0);
+        let (vms, errors) = counted.fold((0.0, 0.0), |(vms, errors), member| {
+            (vms + 1.0, errors + 1.0 / member.stats[level].units.max(0.5))
+        });
+        if vms > 1.0 { vms * vms / errors } else { f64::INFINITY }
+    }
+
     /// All VMs together.
     pub(super) fn all(&self, stat: impl Fn(&Member) -> &Stat) -> Stat {
         sum(self.members.iter().map(stat))
     }
 
     pub(super) fn together(&self, level: usize) -> Stat {
-        self.all(|member| &member.stats[level])
+        let all = self.all(|member| &member.stats[level]);
+        Stat { units: all.units.min(self.telling_units(level)), ..all }
     }
 
     pub(super) fn units_per_second(&self, level: usize) -> f64 {
