@@ -371,7 +371,9 @@ fn an_address_of_metrics_that_is_taken_is_said_with_place_and_remedy_and_who_cha
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = format!("machine = \"sim:host.toml\"\nmetrics = \"{}\"\n", taken.local_addr().unwrap());
     let log = place.log(&config, &["--for", "1s"]);
-    for part in ["no metrics at=", " why=", "corefit.toml, line 2, key metrics: ", r#"127.0.0.1:PORT\" or \"off\""#] {
+    for part in
+        ["no metrics at=", " why=", "corefit.toml, line 2, key metrics: ", r#"127.0.0.1:PORT\" or \"off\""#]
+    {
         assert!(log.contains(part), "{part}: {log}");
     }
     for args in [&["--for", "1s"][..], &["--apply", "--state", "state", "--for", "1s"]] {
@@ -494,7 +496,10 @@ fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() 
     }
     daemon.end();
     let log = std::fs::read_to_string(place.path("log")).unwrap();
-    assert!(log.contains("left alone at=") && log.contains(" vm=b ") && log.contains("virsh metadata"), "{log}");
+    assert!(
+        log.contains("left alone at=") && log.contains(" vm=b ") && log.contains("virsh metadata"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn who_waits_for_its_own_quota_does_not_starve() {
         let look = |s: u64| {
-            let ns = |part: f64| Some((part * (s * SECOND) as f64) as u64);
+            let ns = |hundredths: u64| Some(hundredths * s * SECOND / 100);
             let vcpu = |run, wait| VcpuState {
                 online: true,
                 counters: Counters { run_ns: ns(run), wait_ns: ns(wait), runs: None },
@@ -116,7 +116,7 @@ mod tests {
                 }),
                 ..VcpuState::default()
             };
-            let vcpus = vec![vcpu(0.25, 0.75), vcpu(0.01, 0.0), vcpu(0.01, 0.0), vcpu(0.01, 0.0)];
+            let vcpus = vec![vcpu(25, 75), vcpu(1, 0), vcpu(1, 0), vcpu(1, 0)];
             let vm = VmState { name: "a".into(), vcpus, ..VmState::default() };
             let pcpus = (0..4).map(|id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() }).collect();
             Snapshot { at: Time(s * SECOND), pcpus, vms: vec![vm], ..Snapshot::default() }
