@@ -138,6 +138,8 @@ enum Stage {
 pub(super) struct Race {
     members: Vec<Member>,
     levels: Vec<Level>,
+    /// At which all have VCPU-Bal's counts.
+    all_bal: Option<usize>,
     /// In the order of the turns.
     order: Vec<usize>,
     stage: Stage,
@@ -205,8 +207,9 @@ impl Race {
                 proofs: vec![Stat::default(); rows.len()],
             }
         };
-        Race {
+        let mut race = Race {
             members: entrants.iter().enumerate().map(member).collect(),
+            all_bal: None,
             levels: rows.iter().map(|&(sure, _)| Level { sure, ..Level::default() }).collect(),
             order: (0..rows.len()).collect(),
             stage: Stage::First,
@@ -228,7 +231,13 @@ impl Race {
             lost: 0.0,
             changes: 0.0,
             allowed: entrants.iter().map(|entrant| entrant.allowed).fold(f64::INFINITY, f64::min),
-        }
+        };
+        race.all_bal = race.find_bal();
+        race
+    }
+
+    fn find_bal(&self) -> Option<usize> {
+        (0..self.levels.len()).find(|level| self.is_bal(*level))
     }
 
     /// Back to what there was, for others wait; `false` if this race cannot wait either, or is all but over.
@@ -286,9 +295,9 @@ impl Race {
 
     /// The level at which all have VCPU-Bal's counts; where that was not seen, one at which this VM has its own.
     fn bal_of(&self, member: &Member) -> Option<usize> {
-        let seen = || (0..self.levels.len()).filter(|level| member.seen_of(*level).seconds > 0.0);
-        let own = || seen().find(|level| member.counts[*level] == member.bal);
-        seen().find(|level| self.is_bal(*level)).or_else(own)
+        let seen = |level: &usize| member.seen_of(*level).seconds > 0.0;
+        let own = |level: &usize| member.counts[*level] == member.bal && seen(level);
+        self.all_bal.filter(seen).or_else(|| (0..self.levels.len()).find(own))
     }
 
     /// Whether what it has now was best, and is only to be proven.
@@ -320,6 +329,7 @@ impl Race {
         if self.members.len() < all {
             // They were worth of all.
             self.levels.iter_mut().for_each(|level| level.turns.clear());
+            self.all_bal = self.find_bal();
         }
         if self.members.is_empty() {
             return true;
@@ -409,7 +419,7 @@ impl Race {
 
     /// Where pCPUs are short, fewer vCPUs than VCPU-Bal's do less the fewer there are, unless the first step down shows otherwise.
     fn leave_fewer(&mut self) {
-        let bal = (0..self.levels.len()).find(|level| self.is_bal(*level));
+        let bal = self.all_bal;
         let below = |race: &Race, level: usize| {
             race.members.iter().all(|m| m.counts[level] < m.bal && m.bal < m.all())
         };
@@ -538,7 +548,7 @@ impl Race {
             // Who would be harmed by what is best of all keeps what it is entitled to.
             if clear {
                 member.counts[own]
-            } else if self.is_harmed(member, best) {
+            } else if self.is_harmed(member, best, bursts) {
                 member.bal
             } else {
                 member.counts[best]

@@ -10,16 +10,17 @@ const UNFAIR: f64 = 0.9;
 impl Race {
     /// Whether that is so of one of several VMs that are tried together.
     pub(super) fn harms(&self, level: usize) -> bool {
-        self.members.len() > 1 && self.members.iter().any(|member| self.is_harmed(member, level))
+        let bursts = if self.members.len() > 1 { self.bursts() } else { return false };
+        self.members.iter().any(|member| self.is_harmed(member, level, bursts))
     }
 
-    pub(super) fn is_harmed(&self, member: &Member, level: usize) -> bool {
+    /// Whether that is so of this one, where units vary so ([`Race::bursts`]).
+    pub(super) fn is_harmed(&self, member: &Member, level: usize, bursts: f64) -> bool {
         let Some(bal) = self.bal_of(member).filter(|bal| *bal != level) else { return false };
         let (now, then) = (member.seen_of(level), member.seen_of(bal));
         let Some((does, did)) = now.value().zip(then.value()).filter(|(_, did)| *did > 0.0) else {
             return false;
         };
-        let bursts = self.bursts();
         let gives = member.counts[level] < member.bal;
         let slack = if gives { 0.0 } else { SURE * now.chance(bursts).hypot(then.chance(bursts)) };
         does < UNFAIR * (1.0 - slack) * did || gives && now.units.min(then.units) < UNITS
@@ -38,6 +39,6 @@ impl Race {
         let fair = levels().filter(|level| !self.harms(*level));
         let fair = fair.filter_map(|level| Some((level, self.proven(level)?)));
         let best = fair.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level);
-        best.or_else(|| levels().find(|level| self.is_bal(*level) && self.together(*level).seconds > 0.0))
+        best.or(self.all_bal.filter(|bal| self.together(*bal).seconds > 0.0))
     }
 }
