@@ -176,7 +176,14 @@ fn three_busy_groups_of_weights_1_2_1_get_what_is_predicted() {
     let (after, host) = watch(&mut machine, Duration::from_secs(2));
     let online = after.pcpus.iter().filter(|pcpu| pcpu.online).count();
     assert_eq!(vms(&host).len(), 3, "{:?}", after.vms);
-    let off = |vm: &VmEstimate| (vm.activity.used.unwrap().0 - vm.entitled.unwrap().0).abs();
+    // As parts of what they got together: a hypervisor below may take a tenth of the machine.
+    let off = |host: &HostEstimate| {
+        let of = |vm: &VmEstimate| (vm.activity.used.unwrap().0, vm.entitled.unwrap().0);
+        let all: Vec<(f64, f64)> = vms(host).into_iter().map(of).collect();
+        let (used, entitled) = all.iter().fold((0.0, 0.0), |sum, vm| (sum.0 + vm.0, sum.1 + vm.1));
+        println!("used and entitled: {all:.3?}");
+        all.iter().map(|vm| (vm.0 / used - vm.1 / entitled).abs()).fold(0.0, f64::max)
+    };
     for (vm, part) in vms(&host).into_iter().zip([0.25, 0.5, 0.25]) {
         let name = &vm.seen.name;
         let (entitled, used) = (vm.entitled.unwrap().0, vm.activity.used.unwrap().0);
@@ -187,13 +194,11 @@ fn three_busy_groups_of_weights_1_2_1_get_what_is_predicted() {
             assert!((wants - 2.0).abs() < SKEW, "{name}: two loops want 2, not {wants}");
         }
     }
-    // The kernel's balancing may be wrong for seconds.
+    // The kernel's balancing may be wrong for seconds, longer where a hypervisor below takes time away.
     let mut tries = 0;
-    while online == 2
-        && vms(&watch(&mut machine, Duration::from_secs(1)).1).into_iter().any(|vm| off(vm) > 0.1)
-    {
+    while online == 2 && off(&watch(&mut machine, Duration::from_secs(1)).1) > 0.05 {
         tries += 1;
-        assert!(tries < 10, "never as predicted: {:?}", vms(&host));
+        assert!(tries < 30, "never as predicted");
     }
     let slice = after.groups.iter().find(|group| above.dir.ends_with(group.name.trim_start_matches('/')));
     assert!(
