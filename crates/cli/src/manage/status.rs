@@ -172,9 +172,7 @@ impl VmStatus {
             failures: 0,
         }
     }
-}
 
-impl VmStatus {
     /// It cannot be looked at now.
     pub(super) fn unsee(&mut self) {
         (self.online, self.entitled, self.available, self.used, self.waiting) = Default::default();

@@ -262,16 +262,11 @@ fn line<'a>(action: &'a Action, now: &Snapshot) -> Line<'a> {
     Line {
         vm: &action.vm.0,
         name: &action.name,
-        lever: called(action, now),
+        lever: action.setting(now),
         from: action.from.as_ref().map(ToString::to_string),
         to: action.to.to_string(),
         why: action.why.to_string(),
     }
-}
-
-/// What people call what it changes.
-fn called(action: &Action, now: &Snapshot) -> String {
-    action.lever.name(now.vms.iter().any(|vm| vm.id == action.vm && vm.is_group()))
 }
 
 fn json(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> Result<String> {
@@ -293,7 +288,7 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
         let mut table = Table::new(4, &["VM", "setting", "now", "would be"]);
         for action in actions {
             let from = action.from.as_ref().map_or_else(|| "?".into(), ToString::to_string);
-            table.row(vec![action.name.clone(), called(action, now), from, action.to.to_string()]);
+            table.row(vec![action.name.clone(), action.setting(now), from, action.to.to_string()]);
         }
         out = table.render();
         let mut said: Option<(&str, String)> = None;

@@ -514,7 +514,7 @@ impl Controller {
                 rate: rates[index],
                 wants: asked.wants,
                 granted,
-                period: shortest(&vm.seen),
+                period: longest_period(&vm.seen),
                 may_search: false,
             }
         };
@@ -600,7 +600,7 @@ fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
 
 /// The longest period of a quota of it or of a vCPU, and half of what it takes until two counts have come from whoever counts by his own
 /// clock.
-fn shortest(vm: &VmState) -> Duration {
+fn longest_period(vm: &VmState) -> Duration {
     let of_vcpus =
         vm.vcpus.iter().filter_map(|vcpu| vcpu.quota.as_ref()).filter(|quota| quota.quota_us.is_some());
     let longest = vm.quota.iter().chain(of_vcpus).map(|quota| quota.period_us).max();

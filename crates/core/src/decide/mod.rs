@@ -39,7 +39,7 @@ pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
-use crate::machine::{Lever, MachineError, Value, VmId};
+use crate::machine::{Lever, MachineError, Snapshot, Value, VmId};
 
 /// One that did not answer, or whose action failed, is left alone for so long.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -74,6 +74,14 @@ pub struct Action {
     pub to: Value,
     /// Because of what.
     pub why: Why,
+}
+
+impl Action {
+    /// What people call its setting, of a control group or of a VM as `now` shows it.
+    #[must_use]
+    pub fn setting(&self, now: &Snapshot) -> String {
+        self.lever.name(now.vms.iter().any(|vm| vm.id == self.vm && vm.is_group()))
+    }
 }
 
 /// What became of an action.

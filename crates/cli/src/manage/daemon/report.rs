@@ -111,11 +111,10 @@ pub(super) fn failure(action: &Action, error: &str) -> String {
 }
 
 pub(super) fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
-    let group = snapshot.vms.iter().any(|vm| vm.id == action.vm && vm.is_group());
     let from = action.from.as_ref().map_or("unknown".into(), present::text);
     [
         ("vm", action.name.clone()),
-        ("lever", action.lever.name(group)),
+        ("lever", action.setting(snapshot)),
         ("from", from),
         ("to", present::text(&action.to)),
         ("why", action.why.to_string()),

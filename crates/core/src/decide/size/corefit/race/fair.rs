@@ -28,17 +28,18 @@ impl Race {
 
     /// The best level of those that harm nobody, if there are such.
     pub(super) fn best_of_fair(&self) -> Option<usize> {
-        let fair = (0..self.levels.len()).filter(|level| !self.harms(*level));
-        let fair = fair.filter_map(|level| Some((level, self.value(level)?)));
-        fair.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level).or_else(|| self.best())
+        self.fairest(|level| self.value(level)).or_else(|| self.best())
     }
 
     /// The same of those that were proven; else VCPU-Bal's counts, if they were seen.
     pub(super) fn fair(&self) -> Option<usize> {
-        let levels = || 0..self.levels.len();
-        let fair = levels().filter(|level| !self.harms(*level));
-        let fair = fair.filter_map(|level| Some((level, self.proven(level)?)));
-        let best = fair.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level);
+        let best = self.fairest(|level| self.proven(level));
         best.or(self.all_bal.filter(|bal| self.together(*bal).seconds > 0.0))
+    }
+
+    fn fairest(&self, worth: impl Fn(usize) -> Option<f64>) -> Option<usize> {
+        let fair = (0..self.levels.len()).filter(|level| !self.harms(*level));
+        let fair = fair.filter_map(|level| Some((level, worth(level)?)));
+        fair.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level)
     }
 }

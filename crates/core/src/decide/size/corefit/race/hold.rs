@@ -70,8 +70,7 @@ impl Race {
     /// The better one stays; `true` if that is what there is. VCPU-Bal's counts are proven before they take the place of what may be as good.
     pub(super) fn end_hold(&mut self) -> bool {
         let (value, other) = self.held();
-        let bal = (0..self.levels.len()).find(|level| self.is_bal(*level));
-        let Some(bal) = bal.filter(|_| value <= self.tie(self.turn) * other) else { return true };
+        let Some(bal) = self.all_bal.filter(|_| value <= self.tie(self.turn) * other) else { return true };
         let known = self.patient || value < CLEAR * other;
         let from = std::mem::replace(&mut self.turn, bal);
         self.go_from(from);
