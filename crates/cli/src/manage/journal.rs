@@ -8,6 +8,7 @@
 //! The file is replaced as a whole: written beside, synced, renamed, and the directory synced; so it is the old
 //! or the new one, never a part. What it says of an earlier boot of this host is void, for so are the settings.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -66,6 +67,8 @@ pub(crate) struct Journal {
     /// Its lock goes with it.
     _lock: File,
     content: Content,
+    /// Where the entries of each VM are.
+    of: BTreeMap<VmId, Vec<usize>>,
     /// Entries that the file has.
     on_disk: Vec<Entry>,
 }
@@ -145,7 +148,8 @@ impl Journal {
             content.takes(&found, dir)?;
             content.entries = found.entries;
         }
-        Ok(Journal { dir: dir.into(), _lock: lock, content, on_disk: Vec::new() })
+        let (of, on_disk) = (places(&content.entries), Vec::new());
+        Ok(Journal { dir: dir.into(), _lock: lock, content, of, on_disk })
     }
 
     /// What an earlier run left, if there is a journal in the directory: the machine, and how many settings of it that are changed
@@ -169,24 +173,35 @@ impl Journal {
         &self.content.entries
     }
 
+    /// Of the same VMs afterwards.
     pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
         &mut self.content.entries
     }
 
+    /// Those of a VM.
+    pub(crate) fn entries_of(&self, vm: &VmId) -> impl Iterator<Item = &Entry> {
+        self.of.get(vm).into_iter().flatten().map(|at| &self.content.entries[*at])
+    }
+
     pub(crate) fn find(&mut self, vm: &VmId, lever: Lever) -> Option<&mut Entry> {
-        self.content.entries.iter_mut().find(|entry| entry.vm == *vm && entry.lever == lever)
+        let entries = &mut self.content.entries;
+        let at = self.of.get(vm)?.iter().copied().find(|at| entries[*at].lever == lever)?;
+        Some(&mut entries[at])
     }
 
     pub(crate) fn add(&mut self, entry: Entry) {
+        self.of.entry(entry.vm.clone()).or_default().push(self.content.entries.len());
         self.content.entries.push(entry);
     }
 
     pub(crate) fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
         self.content.entries.retain(keep);
+        self.of = places(&self.content.entries);
     }
 
     /// Entries as they were, to go back to if they cannot be written.
     pub(crate) fn replace(&mut self, entries: Vec<Entry>) {
+        self.of = places(&entries);
         self.content.entries = entries;
     }
 
@@ -209,6 +224,14 @@ impl Journal {
         self.on_disk.clone_from(&self.content.entries);
         File::open(&self.dir)?.sync_all()
     }
+}
+
+fn places(entries: &[Entry]) -> BTreeMap<VmId, Vec<usize>> {
+    let mut of: BTreeMap<VmId, Vec<usize>> = BTreeMap::new();
+    for (at, entry) in entries.iter().enumerate() {
+        of.entry(entry.vm.clone()).or_default().push(at);
+    }
+    of
 }
 
 /// The URI that is in effect for a machine, if it is libvirt.

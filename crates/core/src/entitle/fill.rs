@@ -97,7 +97,8 @@ impl Filling {
     pub(crate) fn run(&mut self, watched: Option<usize>) {
         loop {
             let (mut time, mut full) = self.first_suspect();
-            loop {
+            // The only set of a pool is a suspect from the beginning.
+            while !self.network.is_pool() {
                 self.trajectory.amounts(&self.tree, time, &mut self.levels, &mut self.amounts);
                 let crowds = self.network.crowded(&self.amounts);
                 let Some((earlier, found)) = self.first_of(crowds, time) else {

@@ -156,6 +156,11 @@ impl Network {
         bits::iter(pcpus).map(|p| self.capacity[p]).sum()
     }
 
+    /// Whether all leaves may use the same pCPUs: then the only set is all of them.
+    pub(crate) fn is_pool(&self) -> bool {
+        self.capacity.len() == 1
+    }
+
     /// Begins with all leaves and pCPUs again, keeping what flows.
     pub(crate) fn reopen(&mut self) {
         (0..self.capacity.len()).for_each(|p| bits::set(&mut self.open, p));
