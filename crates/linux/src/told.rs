@@ -20,6 +20,8 @@ use crate::root::{ReadError, Root, optional};
 pub const PATH: &str = "/run/corefit-available";
 /// How long what is told counts.
 pub const VALID: Duration = Duration::from_secs(20);
+/// pCPUs that can be told at the most.
+const MOST: f64 = 99_999.0;
 /// All texts are so long, the spaces at their end included.
 const LENGTH: usize = 64;
 
@@ -35,7 +37,7 @@ pub struct Told {
 /// The text to be written.
 #[must_use]
 pub fn text(cpus: Option<Cpus>) -> String {
-    let cpus = cpus.map_or("none".into(), |Cpus(cpus)| format!("{:.3}", cpus.clamp(0.0, 99_999.0)));
+    let cpus = cpus.map_or("none".into(), |Cpus(cpus)| format!("{:.3}", cpus.clamp(0.0, MOST)));
     let text = format!("corefit-available 1\ncpus {cpus}\nvalid_s {}", VALID.as_secs());
     format!("{text:<width$}\n", width = LENGTH - 1)
 }
@@ -56,7 +58,9 @@ pub fn parse(text: &str) -> Result<Told, usize> {
     let cpus = match value(2, "cpus")? {
         "none" => None,
         number => {
-            Some(number.parse().ok().filter(|cpus: &f64| cpus.is_finite() && *cpus >= 0.0).ok_or(2usize)?)
+            let cpus = number.parse().ok().filter(|cpus: &f64| (0.0..=MOST).contains(cpus)).ok_or(2usize)?;
+            // As it would be written.
+            Some((cpus * 1000.0).round() / 1000.0)
         }
     };
     let valid_s: u64 = value(3, "valid_s")?.parse().map_err(|_| 3usize)?;
@@ -109,6 +113,12 @@ mod tests {
     }
 
     #[test]
+    fn what_a_guest_had_there_is_what_can_be_written_there_again() {
+        let theirs = parse("corefit-available 1\ncpus 1.23456\nvalid_s 1").unwrap();
+        assert_eq!(parse(&text(theirs.cpus)).unwrap().cpus, theirs.cpus);
+    }
+
+    #[test]
     fn damage_is_named_by_its_line() {
         for (text, line) in [
             ("", 1),
@@ -116,6 +126,7 @@ mod tests {
             ("corefit-available 1\n", 2),
             ("corefit-available 1\ncpus NaN\nvalid_s 1", 2),
             ("corefit-available 1\ncpus -1\nvalid_s 1", 2),
+            ("corefit-available 1\ncpus 100000\nvalid_s 1", 2),
             ("corefit-available 1\ncpus 1\nvalid_s x", 3),
         ] {
             assert_eq!(parse(text), Err(line), "{text:?}");

@@ -342,8 +342,8 @@ impl Keeper {
                 entry.wrote.pop();
             }
             entry.ours(read.clone());
-            // A guest may still be on its way: to the last of what we wrote.
-            entry.pending = *lever == Lever::Online && !refused && !same(read, to);
+            // A guest may still be on its way, to the last of what we wrote; and so may be what nobody waited for any more.
+            entry.pending = (*lever == Lever::Online || done.is_err()) && !refused && !same(read, to);
             if entry.pending {
                 entry.ours(to.clone());
             } else {

@@ -129,12 +129,24 @@ fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, Mac
     // A file may come.
     let passes = |text: &str| text.contains("No such file");
     let answer = ask(&text.to_string()).map_err(|error| match error {
-        MachineError::Gone(text) if refuses(&text) && !passes(&text) => MachineError::Unsupported(text),
+        MachineError::Gone(text) if refuses(&text) && !passes(&text) => {
+            if is_frozen(ask) {
+                return MachineError::Gone(format!("its file systems are frozen for a backup ({text})"));
+            }
+            MachineError::Unsupported(text)
+        }
         error => error,
     })?;
     let answer: Value = serde_json::from_str(&answer)
         .map_err(|error| malformed(&format!("{command}: the answer is no JSON: {error}")))?;
     Ok(answer["return"].clone())
+}
+
+/// Whether the agent refuses only until somebody's backup is done. Older than QEMU 6.0 it says nothing of that by itself.
+fn is_frozen(ask: &mut Ask<'_>) -> bool {
+    let answer = ask(&json!({ "execute": "guest-fsfreeze-status" }).to_string());
+    let answer = answer.ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    answer.is_some_and(|answer| answer["return"] == "frozen")
 }
 
 fn malformed(text: &str) -> MachineError {
@@ -248,6 +260,12 @@ mod tests {
             Err(MachineError::Gone(text.into()))
         };
         assert!(matches!(vcpus(&mut disabled), Err(MachineError::Unsupported(_))));
+        let mut frozen = |command: &str| match command.contains("guest-fsfreeze-status") {
+            true => Ok(r#"{"return":"frozen"}"#.to_owned()),
+            false => disabled(command),
+        };
+        let passes = vcpus(&mut frozen);
+        assert!(matches!(&passes, Err(MachineError::Gone(why)) if why.contains("frozen")), "{passes:?}");
         let mut none = |_: &str| Ok(r#"{"return":[{"logical-id":0,"online":false}]}"#.to_owned());
         assert!(matches!(vcpus(&mut none), Err(MachineError::Malformed(_))));
         let mut noise = |_: &str| Ok("{".to_owned());

@@ -33,9 +33,8 @@ pub(super) enum By {
 /// Which vCPUs the domain has, and how that is changed.
 pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), MachineError> {
     let definition = define(domain)?;
-    let vcpus = || (0..).zip(&definition.vcpus);
-    let plugged: CpuSet = vcpus().filter(|(_, v)| v.plugged).map(|(n, _)| CpuId(n)).collect();
-    let pluggable = vcpus().any(|(n, v)| n > 0 && v.hotpluggable);
+    let plugged = plugged(&definition.vcpus);
+    let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
     let why = match definition.agent {
         Some(true) => match by_agent(&mut ask(domain, until)?, &plugged) {
             Ok(online) => return Ok((online, By::Agent)),
@@ -56,22 +55,38 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     if !want.contains(CpuId(0)) {
         return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
     }
-    let kept = want.clone();
-    let by = hand.with(Whom::Guest, vm, move |domain, until| {
+    let all = want.clone();
+    let (by, lacks) = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by) = read(domain, until)?;
-        if by == By::Agent {
-            set_by_agent(&mut ask(domain, until)?, &online, &kept)?;
+        let lacks = !all.difference(&plugged(&define(domain)?.vcpus)).is_empty();
+        if by == By::Agent && !lacks {
+            set_by_agent(&mut ask(domain, until)?, &online, &all)?;
         }
-        Ok(by)
+        Ok((by, lacks))
     })?;
-    if by == By::Plugging {
+    if by == By::Plugging || lacks {
+        let all = want.clone();
         hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
+            let vcpus = define(domain)?.vcpus;
+            // A guest takes those that are to go offline itself, if it can.
+            let want = if by == By::Agent { all.union(&plugged(&vcpus)) } else { all };
             // libvirt takes one at a time.
             let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
-            plug(&define(domain)?.vcpus, &want, until, one)
+            plug(&vcpus, &want, until, one)
+        })?;
+    }
+    // They were plugged out while there was no agent that answered.
+    if by == By::Agent && lacks {
+        hand.with(Whom::Guest, vm, move |domain, until| {
+            let online = read(domain, until)?.0;
+            set_by_agent(&mut ask(domain, until)?, &online, &want)
         })?;
     }
     Ok(())
+}
+
+fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
+    (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.plugged).map(|(number, _)| CpuId(number)).collect()
 }
 
 /// What its guest uses of the vCPUs that are plugged in; unsupported if the guest cannot change that.
@@ -109,10 +124,9 @@ fn plug(
     one: impl Fn(CpuId, bool) -> Result<(), Failure>,
 ) -> Result<(), MachineError> {
     let begun = Instant::now();
-    let numbers = |is: fn(&VcpuDefinition) -> bool| -> CpuSet {
-        (0..).zip(vcpus).filter(|(_, vcpu)| is(vcpu)).map(|(number, _)| CpuId(number)).collect()
-    };
-    let (have, hotpluggable) = (numbers(|vcpu| vcpu.plugged), numbers(|vcpu| vcpu.hotpluggable));
+    let have = plugged(vcpus);
+    let hotpluggable: CpuSet =
+        (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.hotpluggable).map(|(number, _)| CpuId(number)).collect();
     // As many as are wanted, if some of those that cannot go are not among them.
     let cold = have.difference(&hotpluggable);
     let rest = want.difference(&cold);

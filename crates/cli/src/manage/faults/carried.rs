@@ -97,6 +97,23 @@ fn pins_of_another_host_become_those_that_this_one_has() {
 }
 
 #[test]
+fn what_cannot_travel_is_not_taken_over_where_there_is_no_such_setting() {
+    let (_dir, mut story) = begun();
+    story.machine.plugging.insert(1);
+    story.machine.write(1, Lever::Online, &first(1)).unwrap();
+    story.expected.insert((1, Lever::Online), first(1));
+    let (original, wrote) = (Value::Slice(None), vec![Value::Slice(Some(100_000 + SLICE_MARK_NS))]);
+    let settings = vec![Setting { lever: Lever::Slice(1), original, wrote }];
+    story.machine.kept.insert(1, serde_json::to_string(&Note { corefit: 1, settings }).unwrap());
+    let snapshot = story.machine.observe().unwrap();
+    let keeper = story.keeper.as_mut().unwrap();
+    assert_eq!(keeper.adopt(&mut story.machine, &snapshot), Vec::<String>::new());
+    assert_eq!(keeper.entries(), []);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn a_setting_that_is_as_it_was_is_not_taken_over_from_a_note() {
     let (_dir, mut story) = begun();
     let original = story.machine.truth(1, Lever::Weight);

@@ -46,6 +46,9 @@ pub(super) struct Faulty {
     pub(super) plugging: BTreeSet<u32>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
+    /// VMs of which somebody makes a backup: nobody waits for what is written meanwhile, and it is done after that.
+    pub(super) busy: BTreeSet<u32>,
+    queued: Vec<(u32, Lever, Value)>,
     /// Each write takes so long.
     pub(super) slow: Duration,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
@@ -83,7 +86,7 @@ impl Faulty {
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
-        let (slow, writes, own) = Default::default();
+        let (busy, queued, slow, writes, own) = Default::default();
         Faulty {
             sim,
             moved,
@@ -101,6 +104,8 @@ impl Faulty {
             owned,
             plugging,
             deaf: false,
+            busy,
+            queued,
             slow,
             soon,
             ahead,
@@ -159,6 +164,14 @@ impl Faulty {
             _ => return self.sim.current(&VmId(format!("sim-{vm}")), lever),
         };
         Ok(self.own.get(&(vm, lever)).cloned().unwrap_or(usual))
+    }
+
+    /// Backups are done, and what waited behind them.
+    pub(super) fn go_on(&mut self) {
+        self.busy.clear();
+        for (vm, lever, value) in std::mem::take(&mut self.queued) {
+            self.write(vm, lever, &value).unwrap();
+        }
     }
 
     /// Writes it, whoever does.
@@ -307,6 +320,10 @@ impl Act for Faulty {
         self.may_write(number, lever)?;
         std::thread::sleep(self.slow);
         self.touched.insert(number);
+        if self.busy.contains(&number) {
+            self.queued.push((number, lever, value.clone()));
+            return Err(MachineError::Gone("no answer within 4 s".into()));
+        }
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());
         }

@@ -91,6 +91,28 @@ fn what_is_put_back_counts_once_and_is_waited_for_only_where_that_may_help() {
 }
 
 #[test]
+fn what_waits_behind_somebodys_backup_is_not_taken_for_put_back() {
+    let (_dir, mut story) = begun();
+    story.machine.busy.insert(0);
+    let plan = [story.action(0, Lever::Weight, weighing(200))];
+    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    assert!(matches!(outcomes[0].result, Err(MachineError::Gone(_))), "{outcomes:?}");
+    let snapshot = story.machine.observe().unwrap();
+    let mut restore = |story: &mut Story| {
+        let mut keeper = story.keeper.take().unwrap();
+        let restored = keeper.restore(&mut story.machine, &snapshot);
+        story.keeper = Some(keeper);
+        (restored.back, restored.pending)
+    };
+    let (back, pending) = restore(&mut story);
+    assert!(back == 0 && pending.len() == 1 && pending[0].contains("asked before"), "{pending:?}");
+    story.machine.go_on();
+    assert_eq!(restore(&mut story), (1, Vec::new()));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() {
     let (_dir, mut story) = begun();
     let one = || Value::Vcpus(CpuSet::first(1));

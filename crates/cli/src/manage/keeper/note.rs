@@ -32,6 +32,14 @@ impl Note {
     }
 }
 
+/// Whether a VM brings it wherever it goes: threads and control groups are made anew, and its definition may be another one.
+fn travels(lever: Lever) -> bool {
+    !matches!(
+        lever.kind(),
+        LeverKind::Nodes | LeverKind::Slice | LeverKind::VcpuQuota | LeverKind::HelperWeight
+    )
+}
+
 impl Keeper {
     /// Has a VM carry what its settings were, unless it carries what makes no sense here.
     pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) {
@@ -40,8 +48,7 @@ impl Keeper {
             original: entry.original.clone(),
             wrote: entry.wrote.clone(),
         };
-        let of_vm = self.journal.entries().iter().filter(|entry| entry.vm == *vm);
-        let settings: Vec<Setting> = of_vm.map(setting).collect();
+        let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
         let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
         if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
             return;
@@ -52,7 +59,7 @@ impl Keeper {
             Err(MachineError::Unsupported(_)) => {}
             Err(error) => {
                 if self.mute.insert(vm.clone()) {
-                    let name = self.journal.entries().iter().find(|entry| entry.vm == *vm).map(|e| &e.name);
+                    let name = self.journal.entries_of(vm).next().map(|entry| &entry.name);
                     let name = name.unwrap_or(&vm.0);
                     self.unsaid.push(format!(
                         "VM {name:?} cannot carry what its settings were ({error}): if it migrates before it can, they stay as they are"
@@ -85,8 +92,6 @@ impl Keeper {
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
         let here = (snapshot.pcpu_sets().0, nodes);
         let mut notes = Vec::new();
-        let known: BTreeSet<(VmId, Lever)> =
-            self.journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else {
                 self.foreign.remove(&vm.id);
@@ -103,7 +108,7 @@ impl Keeper {
                 continue;
             };
             self.foreign.remove(&vm.id);
-            let ours = known.iter().any(|(id, _)| *id == vm.id);
+            let ours = self.journal.entries_of(&vm.id).next().is_some();
             if self.kept.get(&vm.id).is_some_and(|kept| ours || kept == text) {
                 continue;
             }
@@ -111,7 +116,7 @@ impl Keeper {
             // last of them.
             self.kept.insert(vm.id.clone(), text.clone());
             for setting in note.settings {
-                if !known.contains(&(vm.id.clone(), setting.lever)) {
+                if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
                     notes.extend(self.take_over(machine, vm, setting, &here));
                 }
             }
@@ -178,8 +183,8 @@ impl Keeper {
         let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
         // Whoever does not answer now is asked when it is put back.
         let current = match machine.current(&vm.id, lever) {
-            // It came with another definition.
-            Err(MachineError::Unsupported(_)) if lever == Lever::Nodes => return None,
+            // It came with another definition, or without what belongs to the threads and groups that it had.
+            Err(MachineError::Unsupported(_)) if !travels(lever) => return None,
             current => current.ok(),
         };
         let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);

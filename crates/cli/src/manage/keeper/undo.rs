@@ -85,7 +85,7 @@ impl Keeper {
         self.kept.extend(snapshot.vms.iter().filter_map(noted).filter(is_ours));
         self.note_again(machine);
         let may_yet = self.take_notes_back(machine);
-        for vm in self.kept.keys().filter(|vm| self.entries().iter().all(|entry| entry.vm != **vm)) {
+        for vm in self.kept.keys().filter(|vm| self.journal.entries_of(vm).next().is_none()) {
             let seen = snapshot.vms.iter().find(|seen| seen.id == *vm).map(|seen| &seen.name);
             let name = names.get(vm).or(seen).unwrap_or(&vm.0);
             restored.pend(format!("the note of {name}: it could not be taken back"), may_yet);
@@ -104,8 +104,7 @@ impl Keeper {
         let mut restored = Restored::default();
         let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
         let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
-        self.earlier
-            .retain(|(vm, lever)| self.journal.entries().iter().any(|e| e.vm == *vm && e.lever == *lever));
+        self.earlier.retain(|(vm, lever)| self.journal.entries_of(vm).any(|entry| entry.lever == *lever));
         let is_free = |entry: &&Entry| match vms.get(&entry.vm) {
             Some(vm) if vm.role == Role::Vm => self.earlier.contains(&key(entry)) || free(vm, entry.lever),
             // A group that plays no VM any more.
@@ -193,11 +192,14 @@ impl Keeper {
                 }
             };
             names.insert(entry.vm.clone(), entry.name.clone());
-            if same(&current, &entry.original) {
+            // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
+            // comes after it.
+            let is_so = same(&current, &entry.original);
+            if is_so && !entry.pending {
                 restored.back += 1;
                 continue;
             }
-            if !is_ours(&entry, &current) && !machine.lost(&entry.vm, entry.lever) {
+            if !is_so && !is_ours(&entry, &current) && !machine.lost(&entry.vm, entry.lever) {
                 let now = without_ours(machine, &entry, &current);
                 restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
                 continue;
@@ -220,9 +222,18 @@ impl Keeper {
             missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
             match (done, read) {
                 (Err(_), _) if may_come(&entry, &entries) => entries.push_back(entry),
+                (Err(error @ MachineError::Gone(_)), Ok(_)) if is_so => {
+                    restored.pend(
+                        format!("{place}: it may still be changed by what was asked before: {error}"),
+                        true,
+                    );
+                    left.push(entry);
+                }
                 (_, Ok(read)) if same(&read, &entry.original) => {
                     restored.back += 1;
-                    restored.put.push(format!("{place}: {}", present::text(&entry.original)));
+                    if !is_so {
+                        restored.put.push(format!("{place}: {}", present::text(&entry.original)));
+                    }
                 }
                 (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
                     let was = &entry.original;
