@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome, Why};
-use corefit_core::machine::{Act, Lever, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuSet, Time};
 
 use super::failpoint::reach;
@@ -335,6 +335,10 @@ impl Keeper {
         let done = machine.set(vm, *lever, to);
         reach("written");
         let read = machine.current(vm, *lever);
+        // Control groups and threads answer at once.
+        let by_call = !self.groups.contains(vm)
+            && !matches!(lever.kind(), LeverKind::HelperWeight | LeverKind::VcpuQuota | LeverKind::Slice);
+        let under_way = *lever == Lever::Online || by_call && done.is_err();
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
             let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
             if refused && !same(read, to) {
@@ -343,7 +347,7 @@ impl Keeper {
             }
             entry.ours(read.clone());
             // A guest may still be on its way, to the last of what we wrote; and so may be what nobody waited for any more.
-            entry.pending = (*lever == Lever::Online || done.is_err()) && !refused && !same(read, to);
+            entry.pending = under_way && !refused && !same(read, to);
             if entry.pending {
                 entry.ours(to.clone());
             } else {

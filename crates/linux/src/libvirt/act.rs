@@ -52,6 +52,7 @@ impl Act for LibvirtMachine {
             let result = self.hand.with(Whom::of(lever), vm, online::read);
             self.hand.learn(vm, lever, &result);
             let (online, by) = result?;
+            self.hand.goes(vm, by)?;
             self.hand.saw(vm, &online, by);
             return Ok(Value::Vcpus(online));
         }

@@ -71,6 +71,8 @@ struct Guest {
     error: Option<String>,
     failures: u32,
     next: Instant,
+    /// How long it took to ask it.
+    took: Duration,
     /// When the agent said that it reads no files.
     no_files: Option<Instant>,
     /// Its programs' count as it was last, and when that came.
@@ -161,6 +163,7 @@ impl Agents {
         let new = || Guest::new(now);
         let due = |key: &&Key| board.guests.entry((*key).clone()).or_insert_with(new).next <= now;
         let due: Vec<Key> = vms.iter().filter(due).cloned().collect();
+        let due = in_turn(&board.guests, due);
         if due.is_empty() {
             return;
         }
@@ -180,7 +183,8 @@ impl Agents {
 
 impl Guest {
     fn new(next: Instant) -> Guest {
-        Guest { view: None, error: None, failures: 0, next, no_files: None, work: None, changed: None }
+        let took = Duration::ZERO;
+        Guest { view: None, error: None, failures: 0, next, took, no_files: None, work: None, changed: None }
     }
 
     /// Whether its agent may read files, as far as is known: while file systems are frozen, one that is old says that of all commands.
@@ -238,6 +242,15 @@ impl Guest {
     }
 }
 
+/// Whom to ask now of those that are due: who answers at once first, and one of those that take their time, so that these make nobody
+/// else's view old.
+fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>) -> Vec<Key> {
+    let is_slow = |key: &Key| guests.get(key).is_some_and(|guest| guest.took >= PROMPT);
+    let (slow, mut all): (Vec<Key>, Vec<Key>) = due.into_iter().partition(is_slow);
+    all.extend(slow.into_iter().min_by_key(|key| guests.get(key).map(|guest| guest.next)));
+    all
+}
+
 /// The thread's connection, or a note on the board why there is none.
 fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
     let connection = Connection::open(uri, Access::Write, ANSWER * 4);
@@ -271,6 +284,7 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
         begin(board, None);
         let mut board = lock(board);
         let Some(guest) = board.guests.get_mut(key) else { continue };
+        guest.took = asked.elapsed();
         if asks_files {
             guest.no_files = (!files).then_some(asked);
         }
@@ -320,6 +334,21 @@ mod tests {
         assert_eq!(asked(Instant::now()), Ok(None));
         let why = asked(Instant::now().checked_sub(Duration::from_secs(1)).unwrap()).unwrap_err();
         assert!(why.starts_with("no answer from its agent yet, for 1."), "{why}");
+    }
+
+    #[test]
+    fn guests_that_take_their_time_make_nobody_elses_view_old() {
+        let (now, mut guests) = (Instant::now(), BTreeMap::new());
+        let mut due = Vec::new();
+        for (name, took_ms, since_ms) in [("slow", 3000, 5), ("slower", 9000, 9), ("a", 5, 1), ("b", 400, 2)]
+        {
+            let mut guest = Guest::new(now.checked_sub(Duration::from_millis(since_ms)).unwrap());
+            guest.took = Duration::from_millis(took_ms);
+            guests.insert((name.to_owned(), 1), guest);
+            due.push((name.to_owned(), 1));
+        }
+        let names: Vec<String> = in_turn(&guests, due).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "b", "slower"], "of the slow ones who waits longest");
     }
 
     #[test]

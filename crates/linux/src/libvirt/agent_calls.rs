@@ -10,7 +10,7 @@ use corefit_core::machine::MachineError;
 use corefit_core::{CpuId, CpuSet};
 use serde_json::{Value, json};
 
-use super::guest::refuses;
+use super::guest::{parsed, refuses};
 use super::hand::Until;
 
 /// How often a list of vCPUs is sent, as long as each time brings something.
@@ -137,9 +137,7 @@ fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, Mac
         }
         error => error,
     })?;
-    let answer: Value = serde_json::from_str(&answer)
-        .map_err(|error| malformed(&format!("{command}: the answer is no JSON: {error}")))?;
-    Ok(answer["return"].clone())
+    parsed(command, &answer).map_err(|error| malformed(&format!("{command}: {error}")))
 }
 
 /// Whether the agent refuses only until somebody's backup is done. Older than QEMU 6.0 it says nothing of that by itself.

@@ -3,6 +3,8 @@
 //! Source: QEMU's qga/qapi-schema.json (`guest-file-open`, `guest-file-read`, `guest-get-cpustats`,
 //! `guest-get-vcpus`); proc(5) for `/proc/stat`.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use corefit_core::Time;
@@ -15,6 +17,21 @@ use crate::progress;
 
 /// How much of `/proc/stat` is asked for: 4,096 vCPUs and the line of interrupts.
 const ENOUGH: u32 = 1 << 20;
+/// More vCPUs than any guest has are not taken from an answer: who answers may be anybody in the guest.
+const MOST_VCPUS: usize = 4096;
+/// The longest answer that is taken apart, bytes: lists of so many vCPUs; and text in base64.
+const LONGEST_LIST: usize = 768 << 10;
+const LONGEST_TEXT: usize = 2 << 20;
+
+/// Reads the answer to a command; the error says what is wrong with it.
+pub(super) fn parsed(command: &str, answer: &str) -> Result<Value, String> {
+    let longest = if command == "guest-file-read" { LONGEST_TEXT } else { LONGEST_LIST };
+    if answer.len() > longest {
+        return Err(format!("the answer has {} bytes, more than {longest}", answer.len()));
+    }
+    let mut answer: Value = serde_json::from_str(answer).map_err(|error| format!("no JSON: {error}"))?;
+    Ok(answer["return"].take())
+}
 
 /// Asks a guest, through a function that takes a command to the answer.
 ///
@@ -85,8 +102,7 @@ fn commands<E: ToString>(
             arguments => json!({ "execute": command, "arguments": arguments }),
         };
         let answer = ask(&command.to_string()).map_err(|e| e.to_string())?;
-        let answer: Value = serde_json::from_str(&answer).map_err(|e| format!("no JSON: {e}"))?;
-        Ok(answer["return"].clone())
+        parsed(command["execute"].as_str().unwrap_or_default(), &answer)
     }
 }
 
@@ -116,6 +132,9 @@ fn proc_stat(text: &str) -> Result<GuestView, String> {
             view.runnable = words.next().and_then(|n| n.parse().ok()).map(|n: u32| n.saturating_sub(1));
         }
         let Some(id) = name.strip_prefix("cpu").and_then(|n| n.parse().ok()) else { continue };
+        if view.vcpus.len() == MOST_VCPUS {
+            return Err(format!("/proc/stat of the guest has more than {MOST_VCPUS} CPUs"));
+        }
         let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
         // user nice system idle iowait irq softirq steal guest guest_nice; guests' time is in user
         let [user, nice, system, idle, iowait, irq, softirq, ..] = ticks[..] else {
@@ -143,10 +162,11 @@ fn proc_stat(text: &str) -> Result<GuestView, String> {
 fn stats(times: &Value, vcpus: &Value) -> GuestView {
     let number = |value: &Value| value.as_u64();
     let mut view = GuestView::default();
-    for vcpu in vcpus.as_array().into_iter().flatten() {
+    let times: BTreeMap<Option<u64>, &Value> =
+        times.as_array().into_iter().flatten().map(|time| (number(&time["cpu"]), time)).collect();
+    for vcpu in vcpus.as_array().into_iter().flatten().take(MOST_VCPUS) {
         let Some(id) = number(&vcpu["logical-id"]).and_then(|id| u32::try_from(id).ok()) else { continue };
-        let same = |time: &&Value| number(&time["cpu"]) == Some(u64::from(id));
-        let time = times.as_array().into_iter().flatten().find(same).unwrap_or(&Value::Null);
+        let time = times.get(&Some(u64::from(id))).copied().unwrap_or(&Value::Null);
         let ns = |names: &[&str]| {
             let ms = names.iter().try_fold(0u64, |sum, name| sum.checked_add(number(&time[*name])?));
             ms.map(|ms| ms.saturating_mul(1_000_000))
@@ -267,5 +287,18 @@ mod tests {
         let mut agent = |_: &str| Ok::<_, String>("{".to_owned());
         assert!(view(&mut true, &mut agent).unwrap_err().contains("no JSON"));
         assert!(proc_stat("cpu0 1 2\n").unwrap_err().contains("no line of CPU times"));
+    }
+
+    #[test]
+    fn whoever_answers_for_a_guest_cannot_keep_the_host_busy() {
+        let line = |cpu| format!("cpu{cpu} 1 1 1 1 1 1 1 1\n");
+        let text: String = (0..43_000).map(line).collect();
+        assert!(proc_stat(&text).unwrap_err().contains("more than 4096 CPUs"));
+        let one = |cpu| json!({"logical-id": cpu, "online": true, "can-offline": true});
+        let list: Vec<Value> = (0..60_000).map(one).collect();
+        let answer = json!({ "return": list }).to_string();
+        let mut agent = |_: &str| Ok::<_, String>(answer.clone());
+        let why = view(&mut false, &mut agent).unwrap_err();
+        assert!(why.starts_with("the answer has ") && why.ends_with("more than 786432"), "{why}");
     }
 }

@@ -35,6 +35,9 @@ const LACKS: Duration = Duration::from_secs(300);
 /// may be 10 s apart.
 const NEWS: Duration = Duration::from_secs(12);
 
+/// A guest that did not let go of a vCPU in time may do so for so long.
+const LETS_GO: Duration = Duration::from_secs(60);
+
 /// Who has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whom {
@@ -55,8 +58,12 @@ pub(super) struct Hand {
     lacks: BTreeMap<VmId, BTreeMap<LeverKind, (Instant, String)>>,
     /// The vCPUs that were online when that was read last.
     online: BTreeMap<VmId, (Instant, CpuSet)>,
-    /// VMs with an agent whose vCPUs come and go all the same, as that turned out.
-    plugged: BTreeSet<VmId>,
+    /// How vCPUs are changed, as that turned out.
+    ways: BTreeMap<VmId, By>,
+    /// VMs whose guests were asked to take vCPUs offline or online.
+    asked: BTreeSet<VmId>,
+    /// VMs whose guests did not let go of vCPUs in time, and since when.
+    letting_go: BTreeMap<VmId, Instant>,
 }
 
 /// A connection with its thread, and those threads before that still hang.
@@ -99,8 +106,9 @@ impl Whom {
 
 impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
-        let (libvirtd, guests, silent, lacks, online, plugged) = Default::default();
-        Hand { uri: uri.into(), libvirtd, guests, silent, lacks, online, plugged }
+        let (libvirtd, guests, silent, lacks, online) = Default::default();
+        let (ways, asked, letting_go) = Default::default();
+        Hand { uri: uri.into(), libvirtd, guests, silent, lacks, online, ways, asked, letting_go }
     }
 
     /// What a VM cannot have changed, as far as is known.
@@ -125,7 +133,9 @@ impl Hand {
     /// Only these VMs are left.
     pub(super) fn retain(&mut self, is: impl Fn(&VmId) -> bool) {
         self.lacks.retain(|vm, _| is(vm));
-        self.plugged.retain(|vm| is(vm));
+        self.ways.retain(|vm, _| is(vm));
+        self.asked.retain(|vm| is(vm));
+        self.letting_go.retain(|vm, _| is(vm));
         self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
     }
 
@@ -137,15 +147,62 @@ impl Hand {
     /// The vCPUs that are online are these, and are changed so.
     pub(super) fn saw(&mut self, vm: &VmId, online: &CpuSet, by: By) {
         self.online.insert(vm.clone(), (Instant::now(), online.clone()));
-        match by {
-            By::Agent => self.plugged.remove(vm),
-            By::Plugging => self.plugged.insert(vm.clone()),
-        };
+        self.ways.insert(vm.clone(), by);
+    }
+
+    /// They are going to be changed.
+    pub(super) fn changes(&mut self, vm: &VmId) {
+        if self.ways.get(vm) == Some(&By::Agent) {
+            self.asked.insert(vm.clone());
+        }
+    }
+
+    /// Whether they can be known, and changed, so.
+    ///
+    /// # Errors
+    /// If a guest took some offline or online that says nothing of that now: those that are plugged in are others.
+    pub(super) fn goes(&self, vm: &VmId, by: By) -> Result<(), MachineError> {
+        if by == By::Unheard && self.asked.contains(vm) {
+            let text = "its agent took vCPUs offline or online before, and does not say now which are";
+            return Err(MachineError::Gone(text.into()));
+        }
+        Ok(())
+    }
+
+    /// What came of plugging, which took some out or not.
+    ///
+    /// # Errors
+    /// That of plugging; or if none was to go, but its guest may yet let go of those that it was asked for just before.
+    pub(super) fn plugged(
+        &mut self,
+        vm: &VmId,
+        result: Result<bool, MachineError>,
+    ) -> Result<(), MachineError> {
+        match result {
+            Ok(false) => match self.letting_go.get(vm).map(Instant::elapsed).filter(|since| *since < LETS_GO)
+            {
+                Some(since) => Err(MachineError::Gone(format!(
+                    "its guest was asked to let go of vCPUs {} s ago, and may do so yet",
+                    since.as_secs()
+                ))),
+                None => Ok(()),
+            },
+            Ok(true) => {
+                self.letting_go.remove(vm);
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, MachineError::Gone(_)) {
+                    self.letting_go.insert(vm.clone(), Instant::now());
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Whether its guest takes vCPUs offline and online, as far as is known: it has those that are plugged in.
     pub(super) fn by_agent(&self, vm: &VmId, definition: &Definition) -> bool {
-        definition.agent.is_some() && !self.plugged.contains(vm)
+        definition.agent.is_some() && self.ways.get(vm).is_none_or(|by| *by == By::Agent)
     }
 
     /// Who did not answer in time, or lacks something, is asked again.
@@ -287,6 +344,24 @@ mod tests {
         let connection = Connection::open("test:///default", Access::Read, 4).unwrap();
         let domain = &connection.domains(VIR_CONNECT_LIST_DOMAINS_ACTIVE).unwrap()[0];
         VmId(format!("{}#{}", domain.uuid().unwrap(), domain.id().unwrap()))
+    }
+
+    #[test]
+    fn how_vcpus_went_is_how_they_come_again() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        hand.saw(&vm, &CpuSet::first(4), By::Agent);
+        assert_eq!(hand.goes(&vm, By::Unheard), Ok(()), "nothing was asked of it yet");
+        hand.changes(&vm);
+        let why = hand.goes(&vm, By::Unheard).unwrap_err().to_string();
+        assert!(why.contains("does not say now"), "{why}");
+        assert_eq!(hand.goes(&vm, By::Plugging), Ok(()), "it says that it cannot");
+        let late = MachineError::Gone("unplug request timed out".into());
+        assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()));
+        assert_eq!(hand.plugged(&vm, Err(late.clone())), Err(late));
+        let why = hand.plugged(&vm, Ok(false)).unwrap_err().to_string();
+        assert!(why.contains("may do so yet"), "{why}");
+        assert_eq!(hand.plugged(&vm, Ok(true)), Ok(()));
+        assert_eq!(hand.plugged(&vm, Ok(false)), Ok(()), "it has let go");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use corefit_core::machine::{MachineError, VmId};
 use corefit_core::{CpuId, CpuSet};
 
-use super::agent_calls::{self as agent, Ask};
+use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
 use super::definition::VcpuDefinition;
 use super::hand::{Hand, Until, Whom, ask, define, plain, stays};
@@ -28,6 +28,8 @@ pub(super) enum By {
     Agent,
     /// They come and go.
     Plugging,
+    /// The same, and no agent says what its guest uses of them.
+    Unheard,
 }
 
 /// Which vCPUs the domain has, and how that is changed.
@@ -35,17 +37,22 @@ pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), Ma
     let definition = define(domain)?;
     let plugged = plugged(&definition.vcpus);
     let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
-    let why = match definition.agent {
-        Some(true) => match by_agent(&mut ask(domain, until)?, &plugged) {
-            Ok(online) => return Ok((online, By::Agent)),
-            Err(MachineError::Unsupported(why)) => why,
-            Err(error) => return Err(error),
-        },
+    let (why, by) = match definition.agent {
+        Some(true) => {
+            let mut ask = ask(domain, until)?;
+            let guest = agent::vcpus(&mut ask);
+            let heard = guest.is_ok();
+            match guest.and_then(|guest| by_agent(&guest, &plugged)) {
+                Ok(online) => return Ok((online, By::Agent)),
+                Err(MachineError::Unsupported(why)) => (why, if heard { By::Plugging } else { By::Unheard }),
+                Err(error) => return Err(error),
+            }
+        }
         Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
-        None => "it has no guest agent".into(),
+        None => ("it has no guest agent".into(), By::Unheard),
     };
     if pluggable {
-        return Ok((plugged, By::Plugging));
+        return Ok((plugged, by));
     }
     Err(stays(&why))
 }
@@ -55,6 +62,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     if !want.contains(CpuId(0)) {
         return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
     }
+    hand.changes(vm);
     let all = want.clone();
     let (by, lacks) = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by) = read(domain, until)?;
@@ -64,16 +72,19 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
         }
         Ok((by, lacks))
     })?;
-    if by == By::Plugging || lacks {
+    hand.goes(vm, by)?;
+    if by != By::Agent || lacks {
         let all = want.clone();
-        hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
+        let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
             let vcpus = define(domain)?.vcpus;
             // A guest takes those that are to go offline itself, if it can.
             let want = if by == By::Agent { all.union(&plugged(&vcpus)) } else { all };
             // libvirt takes one at a time.
             let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
-            plug(&vcpus, &want, until, one)
-        })?;
+            plug(&vcpus, &want, until, one)?;
+            Ok(!plugged(&vcpus).difference(&want).is_empty())
+        });
+        hand.plugged(vm, done)?;
     }
     // They were plugged out while there was no agent that answered.
     if by == By::Agent && lacks {
@@ -90,8 +101,7 @@ fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
 }
 
 /// What its guest uses of the vCPUs that are plugged in; unsupported if the guest cannot change that.
-fn by_agent(ask: &mut Ask<'_>, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
-    let guest = agent::vcpus(ask)?;
+fn by_agent(guest: &GuestVcpus, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
     let count = u32::try_from(plugged.len()).unwrap_or(u32::MAX);
     if *plugged != CpuSet::first(count) {
         let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
@@ -201,7 +211,7 @@ mod tests {
         /// What is read, and what comes of setting it.
         fn sized(&mut self, want: &str) -> (CpuSet, Result<(), MachineError>) {
             let mut ask = |command: &str| self.answer(command);
-            let online = by_agent(&mut ask, &CpuSet::first(4)).unwrap();
+            let online = by_agent(&agent::vcpus(&mut ask).unwrap(), &CpuSet::first(4)).unwrap();
             let done = set_by_agent(&mut ask, &online, &set(want));
             (online, done)
         }
@@ -235,11 +245,11 @@ mod tests {
     #[test]
     fn a_guest_that_cannot_take_vcpus_offline_or_whose_numbers_may_be_others_says_so() {
         let mut windows = Guest { online: set("0-3"), offlines: false, preferred: None };
-        let mut ask = |command: &str| windows.answer(command);
-        let refused = by_agent(&mut ask, &CpuSet::first(4));
+        let guest = agent::vcpus(&mut |command: &str| windows.answer(command)).unwrap();
+        let refused = by_agent(&guest, &CpuSet::first(4));
         assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("cannot take")));
-        assert_eq!(by_agent(&mut ask, &CpuSet::first(1)), Ok(set("0")), "it has no other");
-        let refused = by_agent(&mut ask, &set("0,2"));
+        assert_eq!(by_agent(&guest, &CpuSet::first(1)), Ok(set("0")), "it has no other");
+        let refused = by_agent(&guest, &set("0,2"));
         assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("in between")));
     }
 

@@ -98,7 +98,7 @@ fn what_waits_behind_somebodys_backup_is_not_taken_for_put_back() {
     let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
     assert!(matches!(outcomes[0].result, Err(MachineError::Gone(_))), "{outcomes:?}");
     let snapshot = story.machine.observe().unwrap();
-    let mut restore = |story: &mut Story| {
+    let restore = |story: &mut Story| {
         let mut keeper = story.keeper.take().unwrap();
         let restored = keeper.restore(&mut story.machine, &snapshot);
         story.keeper = Some(keeper);
