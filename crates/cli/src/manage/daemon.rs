@@ -272,9 +272,14 @@ impl<'a> Daemon<'a> {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
             }
         }
-        self.release(&snapshot);
+        // Nothing is decided by what was before something was put back.
+        if self.release(&snapshot) {
+            snapshot = self.machine.observe().unwrap_or(snapshot);
+            self.yields(&mut snapshot);
+        }
         if let Some(keeper) = &self.keeper {
             heed(&mut self.controller, keeper.entries());
+            keeper.leave_theirs(&mut snapshot);
         }
         let mut step = self.controller.step(&snapshot)?;
         if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
@@ -334,8 +339,9 @@ impl<'a> Daemon<'a> {
     }
 
     /// What is not to be changed any more (by another configuration, or by the owner of a VM) is put back.
-    fn release(&mut self, snapshot: &Snapshot) {
-        let Some(keeper) = &mut self.keeper else { return };
+    /// Whether something was.
+    fn release(&mut self, snapshot: &Snapshot) -> bool {
+        let Some(keeper) = &mut self.keeper else { return false };
         let (policy, tell) = (self.controller.policy(), self.config.tell);
         let free = |vm: &VmState, lever: Lever| {
             let told = lever != Lever::Told || tell;
@@ -352,6 +358,7 @@ impl<'a> Daemon<'a> {
             sized.append(&mut self.sized);
         }
         self.sized = sized;
+        let is_some = !restored.put.is_empty();
         for text in restored.put {
             let why = "left by an earlier run, or hands off, excluded, not to be changed any more, or of no policy any more";
             log(Level::Info, "put back", &[("what", text), ("why", why.into())]);
@@ -361,6 +368,7 @@ impl<'a> Daemon<'a> {
                 log(Level::Warning, "not put back", &[("what", text)]);
             }
         }
+        is_some
     }
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.

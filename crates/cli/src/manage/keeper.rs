@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome, Why};
-use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
+use corefit_core::machine::{Act, Fixed, Lever, LeverKind, MachineError, Snapshot, Value, VmId, VmState};
 use corefit_core::{CpuSet, Time};
 
 use super::failpoint::reach;
@@ -145,6 +145,15 @@ impl Keeper {
     pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
         let ours = self.just_written.contains(&(entry.vm.clone(), entry.lever));
         if ours { None } else { Keeper::changed_since(entry, vm, offline) }
+    }
+
+    /// Weights that somebody else changed are no levers: the sum of siblings' weights would not stay.
+    pub(crate) fn leave_theirs(&self, snapshot: &mut Snapshot) {
+        let theirs = |vm: &VmState| self.theirs.contains(&(vm.id.clone(), Lever::Weight));
+        for vm in snapshot.vms.iter_mut().filter(|vm| theirs(vm)) {
+            let reason = self.stands(&vm.id, Lever::Weight);
+            vm.fixed.push(Fixed { lever: LeverKind::Weight, reason });
+        }
     }
 
     /// What somebody put back may be changed again.

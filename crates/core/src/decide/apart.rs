@@ -7,7 +7,7 @@ use super::asked::cpuset;
 use super::cpusets::{Crowd, Width};
 use super::{Action, Policy, REST, Why, longer};
 use crate::machine::VmEstimate;
-use crate::{Cpus, Time};
+use crate::{CpuSet, Cpus, Time};
 
 /// What it would have more, pCPUs, at least. Ours.
 const WORTH: f64 = 0.5;
@@ -33,7 +33,9 @@ impl Apart {
     ) -> Option<Action> {
         let to = crowd.anew(number, width);
         let (lacks, would) = (crowd.lacks(number, vm, &width.now), crowd.lacks(number, vm, &to));
-        if lacks - would < WORTH {
+        let reserved = |set: &CpuSet| set.intersection(&policy.reserved).len();
+        let leaves = reserved(&to) < reserved(&width.now);
+        if lacks - would < WORTH && !leaves {
             self.since = None;
             return None;
         }
@@ -48,6 +50,8 @@ impl Apart {
             .filter(|(then, rest)| at.since(*then) < 4 * *rest)
             .map_or(REST, |(_, rest)| longer(rest));
         (self.since, self.went) = (None, Some((at, rest)));
-        cpuset(width, vm, to, Why::Crowded { lacks: Cpus(lacks), would: Cpus(would) })
+        let why =
+            if leaves { Why::Reserved } else { Why::Crowded { lacks: Cpus(lacks), would: Cpus(would) } };
+        cpuset(width, vm, to, why)
     }
 }

@@ -27,8 +27,8 @@ pub(super) struct Asked {
     /// Its rule's, in vCPUs.
     pub(super) least: u32,
     pub(super) most: u32,
-    /// Whole pCPUs that it could use: at most those that it may, and no more than its cap and quotas of its vCPUs.
-    pub(super) useful: u32,
+    /// pCPUs that it could use: at most those that it may, and no more than its cap and quotas of its vCPUs.
+    pub(super) useful: f64,
     /// pCPUs that each of its vCPUs may use.
     pub(super) each: f64,
     pub(super) seen: Option<Monitored>,
@@ -47,7 +47,7 @@ impl Asked {
     pub(super) fn guaranteed(&self, weighs: bool) -> f64 {
         let least = f64::from(self.least);
         let own = if weighs { self.rule.guaranteed.unwrap_or(least).min(least) } else { least };
-        own.min(f64::from(self.useful))
+        own.min(if weighs { self.useful } else { f64::from(whole(self.useful)) })
     }
 
     /// Whole pCPUs of what it is guaranteed.
@@ -94,7 +94,7 @@ impl Asked {
             id: id.clone(),
             wants: self.wanted(weighs),
             least: self.floor(weighs),
-            most: self.most.min(self.useful),
+            most: self.most.min(whole(self.useful)),
             priority: self.rule.priority.unwrap_or(0),
         }
     }

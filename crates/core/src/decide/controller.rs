@@ -24,8 +24,8 @@ use super::{
 };
 use crate::entitle::{HostError, WeightRule};
 use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId, VmState, estimate,
-    estimate_briefly,
+    Activity, Fixed, HostEstimate, Lever, LeverKind, MachineError, Snapshot, Value, VmEstimate, VmId,
+    VmState, estimate, estimate_briefly,
 };
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet, Time, Weight};
@@ -192,12 +192,13 @@ impl Controller {
         step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
-            // A cpuset that is sized is chosen with that.
-            let sized =
-                |vm: &VmId| asked.iter().any(|a| a.width.is_some() && seen.vms[a.number].seen.id == *vm);
-            let resized = resized(&seen, &step.plan.actions);
-            let placed = placer.place(now, resized.as_ref().unwrap_or(&seen), policy);
-            step.plan.actions.extend(placed.into_iter().filter(|action| !sized(&action.vm)));
+            // What numbers of vCPUs bring is not to be measured under other pins each time.
+            if self.known.values().any(|known| known.trying) {
+                placer.wait();
+            } else {
+                let after = after(&seen, &asked, &step.plan.actions);
+                step.plan.actions.extend(placer.place(now, after.as_ref().unwrap_or(&seen), policy));
+            }
             step.notes.extend(classes(policy, &seen));
         }
         step.plan.actions.extend(self.shaping.step(now, policy));
@@ -392,7 +393,7 @@ impl Controller {
                 order,
                 least,
                 most,
-                useful: 0,
+                useful: 0.0,
                 each: each(vm),
                 seen: monitored,
                 wants,
@@ -547,6 +548,13 @@ impl Controller {
         let looked: BTreeSet<&VmId> = subjects.iter().map(|(_, subject)| &subject.vm.seen.id).collect();
         let others = self.known.iter_mut().filter(|(id, _)| !looked.contains(id));
         others.for_each(|(_, known)| known.fewer = None);
+        for (number, vm) in &running {
+            let rate = asked.binary_search_by_key(number, |asked| asked.number).ok().and_then(|at| rates[at]);
+            let Activity { used, waiting } = vm.activity;
+            if let Some(used) = used {
+                self.races.see(&vm.seen.id, rate, used.0, waiting.map_or(0.0, |waiting| waiting.0));
+            }
+        }
         self.races.step(seen.over);
         let mut actions = Vec::new();
         for (asked, subject) in subjects {
@@ -584,9 +592,15 @@ impl Controller {
     }
 }
 
-/// The host without the vCPUs that these actions take offline, which need no place any more; `None` if there are none.
-fn resized(seen: &HostEstimate, actions: &[Action]) -> Option<HostEstimate> {
+/// The host without the vCPUs that these actions take offline, which need no place any more, and with control groups that are sized left
+/// where they are, for a cpuset that is sized is chosen with that; `None` if there are none of either.
+fn after(seen: &HostEstimate, asked: &[Asked], actions: &[Action]) -> Option<HostEstimate> {
     let mut after = None;
+    for asked in asked.iter().filter(|asked| asked.width.is_some()) {
+        let after: &mut HostEstimate = after.get_or_insert_with(|| seen.clone());
+        let reason = "its cpuset is sized".into();
+        after.vms[asked.number].seen.fixed.push(Fixed { lever: LeverKind::Affinity, reason });
+    }
     for action in actions {
         let Value::Vcpus(stay) = &action.to else { continue };
         let after: &mut HostEstimate = after.get_or_insert_with(|| seen.clone());

@@ -100,7 +100,9 @@ fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
     let waited = vm.activity.waiting.map_or(0.0, |waiting| waiting.0);
     // Who hardly runs as others do is not idle.
     let starved = waited >= STARVED * count;
-    let utilisation = if starved { 1.0 } else { used / (count - waited).max(used).max(1e-9) };
+    // vCPUs that do not wait make nobody else's waiting less.
+    let each = vm.demand.map_or(0.0, |demand| demand.0 / count);
+    let utilisation = if starved { 1.0 } else { used / (count - waited).max(used).max(1e-9) }.max(each);
     let runnable = vm.seen.guest.as_ref().and_then(|guest| guest.runnable);
     let parallel = runnable.map(|n| f64::from(n) / count);
     Some(Monitored { utilisation: utilisation.min(1.0), parallel, exact: false })
@@ -308,7 +310,8 @@ impl Predict for Aisd {
             _ => wanted,
         };
         self.wanted = Some(next);
-        next
+        // One that is enough for it is not kept from others.
+        if next <= 1.0 { used.min(1.0) } else { next }
     }
 }
 
@@ -436,7 +439,12 @@ mod tests {
         let many = Monitored { utilisation: 1.0, parallel: Some(16.0), exact: true };
         let wanted = (0..30).map(|_| aisd.wants(&many, 4, at(0))).fold(0.0, f64::max);
         assert_eq!(wanted, 5.0, "of 64 threads on four vCPUs");
-        assert_eq!((0..6).map(|_| aisd.wants(&seen(0.0), 4, at(0))).fold(9.0, f64::min), 1.0);
+        assert_eq!((0..6).map(|_| aisd.wants(&seen(0.0), 4, at(0))).fold(9.0, f64::min), 0.0);
+        assert_eq!(
+            aisd.wants(&seen(0.1), 4, at(0)),
+            0.4,
+            "one that is enough for it is not kept from others"
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ const ROUNDING: f64 = 0.1;
 pub struct Given {
     /// Whom.
     pub vm: VmId,
-    /// pCPUs that it asked for, as far as it may have them.
+    /// Whole pCPUs that it wants, as far as it may have them.
     pub wants: u32,
     /// pCPUs that it got.
     pub pcpus: u32,
@@ -78,14 +78,15 @@ impl Controller {
             let (vm, granted) =
                 (&seen.vms[asked.number], f64::from(grant.pcpus).max(asked.guaranteed(weighs)));
             let wants = asked.wants.unwrap_or(0.0).min(f64::from(request.most));
-            let less = grant.pcpus < request.wanted() || below(vm, wants.min(granted));
+            let uses_less = below(vm, wants.min(granted).min(asked.useful));
+            let less = grant.pcpus < request.wanted() || uses_less;
             let starves = known.short.look(less, vm, seen.at, seen.over) || grant.starves;
-            let (id, pcpus) = (request.id.clone(), grant.pcpus);
-            step.given.push(Given { vm: id, wants: request.wanted(), pcpus, starves });
+            let (id, pcpus, wants) = (request.id.clone(), grant.pcpus, request.wanted().max(whole(wants)));
+            step.given.push(Given { vm: id, wants, pcpus, starves });
             if !starves {
                 known.starved.1 = None;
             } else if known.starved.1.is_none() {
-                let wants = request.wanted().max(whole(wants));
+                let remedy = if uses_less { remedy } else { "" };
                 known.starved.0 += 1;
                 known.starved.1 = Some(known.starving(&vm.seen.name, wants, granted) + remedy);
             }
@@ -172,6 +173,7 @@ impl Controller {
             pcpus: grant.pcpus,
             short: too_much || request.wanted() > grant.pcpus,
             guaranteed: asked.guaranteed(true),
+            most: asked.useful,
             wants: asked.wants.unwrap_or(f64::INFINITY),
             priority: if self.policy.arbitrate == Arbiter::Priority { request.priority } else { 0 },
             vcpus: asked.stay(grant.pcpus),

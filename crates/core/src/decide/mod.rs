@@ -213,6 +213,9 @@ pub enum Why {
         /// pCPUs that would be missing there.
         would: Cpus,
     },
+    /// pCPUs of a control group were reserved meanwhile (`decide/apart.rs`).
+    #[error("it leaves reserved pCPUs")]
+    Reserved,
     /// Nothing is known that would be a reason for another number.
     #[error("nothing is known of it yet")]
     Unknown,

@@ -1,7 +1,6 @@
 //! The part of a host that is a VM's by weight.
 
 use super::cpusets::Width;
-use super::size::whole;
 use super::{Placer, Policy};
 use crate::CpuSet;
 use crate::contest::cap;
@@ -49,10 +48,9 @@ pub(super) fn each(vm: &VmEstimate) -> f64 {
     if vcpus == 0 { 1.0 } else { (all / crate::share::count(vcpus)).max(LEAST) }
 }
 
-/// Whole pCPUs of its own that a VM could use, within its cap and what its vCPUs may use together.
-pub(super) fn useful(vm: &VmEstimate, own: &CpuSet, all: f64) -> u32 {
-    let most = whole(cap(vm.seen.quota.as_ref()).min(all));
-    u32::try_from(own.len()).unwrap_or(u32::MAX).min(most)
+/// pCPUs of its own that a VM could use, within its cap and what its vCPUs may use together.
+pub(super) fn useful(vm: &VmEstimate, own: &CpuSet, all: f64) -> f64 {
+    cap(vm.seen.quota.as_ref()).min(all).min(crate::share::count(own.len()))
 }
 
 /// Whether somebody chooses the pCPUs of its vCPUs.

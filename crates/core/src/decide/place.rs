@@ -20,6 +20,9 @@ pub trait Place: Debug {
     /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action>;
 
+    /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then.
+    fn wait(&mut self);
+
     /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
     /// pinned.
     fn told(&mut self, outcome: &Outcome);
@@ -125,6 +128,10 @@ impl Place for Placing {
         self.moved.begin(now);
         (self.since, self.acted) = (None, Some(now.at));
         actions
+    }
+
+    fn wait(&mut self) {
+        self.since = None;
     }
 
     fn told(&mut self, outcome: &Outcome) {

@@ -39,6 +39,8 @@ pub struct Granted {
     pub short: bool,
     /// pCPUs that it gets in any case, as a part of one too.
     pub guaranteed: f64,
+    /// pCPUs that it could use, within its cap.
+    pub most: f64,
     /// pCPUs that it wants, as far as is known.
     pub wants: f64,
     /// Larger is more important.
@@ -119,7 +121,7 @@ impl Weighing {
         let mut targets = BTreeMap::new();
         if contended(seen, granted, usable, policy) {
             self.enough = None;
-            targets = self.targets(seen, &parts(seen, granted, usable.len()), policy);
+            targets = self.targets(seen, &parts(seen, granted, usable.len()), count(usable.len()), policy);
         } else {
             let since = *self.enough.get_or_insert(seen.at);
             let back = granted.is_empty() || seen.at.since(since) >= policy.dwell();
@@ -212,6 +214,7 @@ impl Weighing {
         &mut self,
         seen: &HostEstimate,
         parts: &BTreeMap<VmId, Part>,
+        pcpus: f64,
         policy: &Policy,
     ) -> BTreeMap<VmId, Target> {
         let mut siblings: BTreeMap<Option<&str>, Vec<Sibling<'_>>> = BTreeMap::new();
@@ -244,7 +247,9 @@ impl Weighing {
                 let Some(known) = self.vms.get_mut(vm.id) else { continue };
                 known.held = Some(vm.held);
                 let target = (vm.held / vm.times).round().clamp(LEAST, MOST.max(known.base));
-                targets.insert(vm.id.clone(), Target { weight: target, part: vm.held * whole / weight });
+                // What is guaranteed may be more than there is.
+                let part = vm.held * whole.min(pcpus) / weight;
+                targets.insert(vm.id.clone(), Target { weight: target, part });
             }
         }
         targets
@@ -310,7 +315,8 @@ fn contended(seen: &HostEstimate, granted: &[Granted], usable: &CpuSet, policy: 
 
 /// What each VM's part is, in pCPUs.
 fn parts(seen: &HostEstimate, granted: &[Granted], pcpus: usize) -> BTreeMap<VmId, Part> {
-    let beyond = |granted: &Granted| (f64::from(granted.pcpus) - granted.guaranteed).max(0.0);
+    let beyond =
+        |granted: &Granted| (f64::from(granted.pcpus).min(granted.most) - granted.guaranteed).max(0.0);
     let (sure, guaranteed) = guarantees(granted, count(pcpus));
     let wanted: f64 = granted.iter().map(beyond).sum();
     let left = (count(pcpus) - guaranteed).max(0.0);

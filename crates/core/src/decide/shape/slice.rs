@@ -144,7 +144,10 @@ impl Slicing {
 impl Known {
     /// Whether all slices are the scheduler's own or ours. Where some are somebody else's, the others stay ours, to be put back.
     fn settle(&mut self, seen: &FairSlices) -> bool {
-        let known = |ns: u64| ns == seen.base_ns || self.asked == Some(Some(ns)) || self.ours == Some(ns);
+        // What an earlier run left is marked.
+        let mark = |ns: u64| ns % 1000 == SLICE_MARK_NS;
+        let known =
+            |ns: u64| ns == seen.base_ns || self.asked == Some(Some(ns)) || self.ours == Some(ns) || mark(ns);
         if known(seen.least_ns) && known(seen.most_ns) {
             if (seen.least_ns, seen.most_ns) == (seen.base_ns, seen.base_ns) {
                 // Whoever keeps the journal put them back, as for another scheduler.

@@ -12,6 +12,7 @@
 //! much, the better of the two is taken and nothing else tried ([`CLEAR`]); and a level is left as soon as it cannot be
 //! the best ([`HOPELESS`]).
 
+mod beside;
 mod cost;
 mod fair;
 mod hold;
@@ -21,6 +22,8 @@ mod worth;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use self::beside::Beside;
+pub(super) use self::beside::Neighbour;
 use super::stat::{Look, Stat};
 use crate::machine::VmId;
 
@@ -137,6 +140,8 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Race {
     members: Vec<Member>,
+    /// By their ids.
+    beside: Vec<Beside>,
     levels: Vec<Level>,
     /// At which all have VCPU-Bal's counts.
     all_bal: Option<usize>,
@@ -209,6 +214,7 @@ impl Race {
         };
         let mut race = Race {
             members: entrants.iter().enumerate().map(member).collect(),
+            beside: Vec::new(),
             all_bal: None,
             levels: rows.iter().map(|&(sure, _)| Level { sure, ..Level::default() }).collect(),
             order: (0..rows.len()).collect(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::race::{Entrant, Race};
+use super::race::{Entrant, Neighbour, Race};
 use super::stat::Look;
 use crate::machine::VmId;
 
@@ -12,6 +12,7 @@ use crate::machine::VmId;
 pub struct Races {
     wanted: Vec<Entrant>,
     looks: Vec<(VmId, Look)>,
+    seen: Vec<Neighbour>,
     running: Option<Race>,
     over: Option<Race>,
     /// Somebody waits for the race to end.
@@ -21,14 +22,23 @@ pub struct Races {
 impl Races {
     /// All have told what they did in this time.
     pub fn step(&mut self, over: Duration) {
-        let looks = std::mem::take(&mut self.looks);
+        let (looks, seen) = (std::mem::take(&mut self.looks), std::mem::take(&mut self.seen));
         self.over = None;
         let hurry = std::mem::take(&mut self.hurry);
         if let Some(mut race) = self.running.take() {
+            race.see(over.as_secs_f64(), &seen);
             let ended = !(hurry && race.break_off()) && race.look(over, &looks);
             *(if ended { &mut self.over } else { &mut self.running }) = Some(race);
         } else if !self.wanted.is_empty() {
             self.running = Some(Race::new(&std::mem::take(&mut self.wanted)));
+        }
+    }
+
+    /// What a VM did in this time, whether or not it takes part: units of work per second, where somebody counts them, pCPUs used and waited
+    /// for.
+    pub fn see(&mut self, id: &VmId, rate: Option<f64>, used: f64, waiting: f64) {
+        if self.running.is_some() {
+            self.seen.push(Neighbour { id: id.clone(), rate, used, waiting });
         }
     }
 

@@ -43,6 +43,12 @@ impl Stat {
         self.squares += look.units * look.units / seconds.max(1e-9);
     }
 
+    /// The same of who takes no part: units in a look, and pCPUs used.
+    pub(super) fn add_units(&mut self, units: f64, used: f64, seconds: f64) {
+        let look = Look { online: 0, units, used, part: used, withheld: 0.0 };
+        self.add(&look, seconds);
+    }
+
     /// The looks of another, too.
     pub(super) fn add_stat(&mut self, other: &Stat) {
         self.seconds += other.seconds;
@@ -134,7 +140,18 @@ impl Stat {
     /// simulated host), and counting. `bursts`: variance of the number of units over its mean. Half a unit may be missing at
     /// each end.
     pub(super) fn error(&self, bursts: f64) -> f64 {
-        0.02 + 0.05 * (0.2 / self.lasted().max(1e-3)).sqrt() + self.chance(bursts)
+        self.error_of_turns() + self.chance(bursts)
+    }
+
+    /// The part of that which is schedulers' turns.
+    pub(super) fn error_of_turns(&self) -> f64 {
+        0.02 + 0.05 * (0.2 / self.lasted().max(1e-3)).sqrt()
+    }
+
+    /// Variance of the number of units in its looks over their mean, 1 at least.
+    pub(super) fn bursts(&self) -> f64 {
+        let (sum, looks) = self.varies();
+        if looks > 0.0 { (sum / looks).max(1.0) } else { 1.0 }
     }
 
     /// The part of that which is counting: a standard error.

@@ -1,0 +1,97 @@
+//! VMs beside a race, which take no part in it: none is to get clearly less of what it wants than beside VCPU-Bal's counts. Of who counts its
+//! work that is units for each pCPU second that it used or waited for, as siblings of its cores may be busy, too; of others what they used of that.
+
+use super::fair::UNFAIR;
+use super::proof::SURE;
+use super::{Race, Stat, UNITS};
+use crate::machine::VmId;
+
+/// Less than so long, in seconds, or than so many pCPUs wanted, tells nothing.
+const LEAST: f64 = 0.15;
+const WANTS: f64 = 0.1;
+
+/// What one look showed of a VM.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Neighbour {
+    pub(in super::super) id: VmId,
+    /// Units of work per second, where somebody counts them.
+    pub(in super::super) rate: Option<f64>,
+    /// pCPUs.
+    pub(in super::super) used: f64,
+    pub(in super::super) waiting: f64,
+}
+
+/// A VM beside a race.
+#[derive(Clone, Debug)]
+pub(super) struct Beside {
+    id: VmId,
+    counts: bool,
+    /// At each level.
+    got: Vec<Got>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Got {
+    /// Units, or pCPU seconds.
+    stat: Stat,
+    waited: f64,
+}
+
+impl Race {
+    /// What VMs beside it did in a look, if that is one that counts.
+    pub(in super::super) fn see(&mut self, seconds: f64, seen: &[Neighbour]) {
+        if self.via || self.settling {
+            return;
+        }
+        let (level, levels) = (self.turn, self.levels.len());
+        for Neighbour { id, rate, used, waiting } in seen {
+            if self.member(id).is_some() {
+                continue;
+            }
+            let at = self.beside.binary_search_by(|beside| beside.id.cmp(id)).unwrap_or_else(|at| {
+                let new = Beside { id: id.clone(), counts: rate.is_some(), got: Vec::new() };
+                self.beside.insert(at, new);
+                at
+            });
+            let beside = &mut self.beside[at];
+            if beside.counts != rate.is_some() {
+                continue;
+            }
+            beside.got.resize(levels.max(beside.got.len()), Got::default());
+            let Got { stat, waited } = &mut beside.got[level];
+            stat.add_units(rate.unwrap_or(*used) * seconds, *used, seconds);
+            *waited += waiting * seconds;
+        }
+    }
+
+    /// Whether one of them gets less at a level.
+    pub(super) fn harms_beside(&self, level: usize) -> bool {
+        let Some(bal) = self.all_bal.filter(|bal| *bal != level) else { return false };
+        // Of so many some seem to by chance.
+        let sure = SURE + (2.0 * crate::share::count(self.beside.len().max(1)).ln()).sqrt();
+        self.beside.iter().any(|beside| beside.gets_less(level, bal, sure))
+    }
+}
+
+impl Beside {
+    fn gets_less(&self, level: usize, bal: usize, sure: f64) -> bool {
+        let (Some(now), Some(then)) = (self.got.get(level), self.got.get(bal)) else { return false };
+        let (Some(gets), Some(got)) = (now.of_wanted(self.counts), then.of_wanted(self.counts)) else {
+            return false;
+        };
+        let chance = |got: &Got| if self.counts { got.stat.chance(got.stat.bursts()) } else { 0.0 };
+        let turns = now.stat.error_of_turns() + then.stat.error_of_turns();
+        let slack = turns + sure * chance(now).hypot(chance(then));
+        gets < UNFAIR * (1.0 - slack) * got
+    }
+}
+
+impl Got {
+    /// What it got for a pCPU second that it wanted; `None` if that tells nothing.
+    fn of_wanted(&self, counts: bool) -> Option<f64> {
+        let Stat { seconds, units, used, .. } = self.stat;
+        let wanted = used + self.waited;
+        let tells = seconds >= LEAST && wanted >= WANTS * seconds && (!counts || units >= UNITS);
+        tells.then(|| units / wanted)
+    }
+}
