@@ -49,6 +49,8 @@ pub(crate) struct Network {
     users: Vec<Vec<usize>>,
     /// If all masks are ranges; then nothing flows before the end.
     ranges: Option<Ranges>,
+    /// There is one pCPU after merging, and all leaves may use it.
+    pool: bool,
     demand: Vec<f64>,
     supplied: Vec<f64>,
     /// pCPUs that are not retired.
@@ -89,6 +91,7 @@ impl Network {
             cursors,
             width,
             spans: masks.chunks(width).map(span).collect(),
+            pool: capacity.len() == 1 && masks.iter().all(|mask| bits::contains(&[*mask], 0)),
             ranges: Ranges::of(masks.chunks(width), capacity.len()),
             masks,
             room: capacity.clone(),
@@ -158,7 +161,7 @@ impl Network {
 
     /// Whether all leaves may use the same pCPUs: then the only set is all of them.
     pub(crate) fn is_pool(&self) -> bool {
-        self.capacity.len() == 1
+        self.pool
     }
 
     /// Begins with all leaves and pCPUs again, keeping what flows.
