@@ -482,6 +482,43 @@ fn weights_give_the_important_one_more_also_where_each_has_one_vcpu() {
     assert!(notes.iter().all(|note| !note.contains("weigh =")), "{notes:#?}");
 }
 
+#[test]
+fn who_is_at_its_own_cap_does_not_starve() {
+    let mut capped = vm("capped", 4, None, |_| 1.5);
+    capped.state.quota =
+        Some(Quota { quota_us: Some(150_000), period_us: 100_000, burst_us: 0, source: String::new() });
+    let mut toy = Toy::new(8, vec![capped]);
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Fcfs, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    for _ in 0..60 {
+        let step = controller.step(&toy.observe()).unwrap();
+        assert!(step.given.iter().all(|given| !given.starves), "{:?}", step.notes);
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+        waits(&mut toy);
+    }
+}
+
+/// One thread of a VM without agent on three vCPUs, half of the time on its pCPU.
+#[test]
+fn who_waits_is_not_taken_for_one_that_idles_on_its_other_vcpus() {
+    let mut toy = Toy::new(8, vec![vm("a", 3, None, |_| 0.47)]);
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Priority, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    let mut wants = Vec::new();
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        wants = step.given.iter().map(|given| given.wants).collect();
+        toy.pass(Duration::from_secs(1));
+        let vcpu = &mut toy.vms[0].state.vcpus;
+        // All that ran and waited was the first one.
+        let ran: u64 = vcpu[1..].iter_mut().map(|v| v.counters.run_ns.replace(0).unwrap()).sum();
+        *vcpu[0].counters.run_ns.as_mut().unwrap() += ran;
+        *vcpu[0].counters.wait_ns.as_mut().unwrap() += 530_000_000;
+    }
+    assert_eq!(wants, [2], "one, and one more as its run queue is not seen");
+}
+
 /// A batch job of more priority comes and goes: what is left is another number each time, also before a search may begin.
 #[test]
 fn vcpu_bals_number_follows_what_is_granted() {

@@ -5,8 +5,9 @@ mod decide_support;
 use std::cell::Cell;
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher};
+use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::{Fixed, LeverKind};
+use corefit_core::{Quota, Weight};
 
 use decide_support::{ByCount, Toy, ToyVm, vm};
 
@@ -119,4 +120,39 @@ fn a_guarantee_that_is_not_wanted_takes_nothing_from_another() {
     let all = weights(&mut toy, &mut controller, |_| false, 60);
     let [a, _, c] = all.last().unwrap()[..] else { panic!("{all:?}") };
     assert!(a / (a + c) > 0.66, "4 of 6: {a} and {c}");
+}
+
+/// A cap of a part of a pCPU is no guarantee of more than that, nor is a part beyond it any use.
+#[test]
+fn what_a_cap_leaves_of_a_guarantee_is_all_that_counts() {
+    let (mut toy, mut controller) = three(Arbiter::Priority, vec![]);
+    let cap = Quota { quota_us: Some(5_000), period_us: 100_000, burst_us: 0, source: String::new() };
+    toy.vms[0].state.quota = Some(cap);
+    (toy.vms[0].used, toy.pcpus) = (|_| 0.05, 3);
+    let all = weights(&mut toy, &mut controller, |_| true, 60);
+    let [a, b, c] = all.last().unwrap()[..] else { panic!("{all:?}") };
+    assert!(a < 0.1 * b && a < 0.1 * c, "0.05 of 3: {all:?}");
+    let mut notes = controller.step(&toy.observe()).unwrap().notes.into_iter();
+    assert!(notes.all(|note| !note.contains("are guaranteed, more than")), "2.05 of 3");
+}
+
+#[test]
+fn the_parts_that_are_told_are_not_more_than_there_is() {
+    let vm = |name: &str| Rule { name: name.into(), min: Some(4), ..Rule::default() };
+    let (mut toy, mut controller) = three(Arbiter::Priority, ["a", "b", "c"].map(vm).into());
+    toy.vms[2].state.weight = Some(Weight(4096.0));
+    let mut parts = std::collections::BTreeMap::new();
+    for _ in 0..40 {
+        BUSY.set(true);
+        let step = controller.step(&toy.observe()).unwrap();
+        for action in &step.plan.actions {
+            if let Why::Weighed { part } = action.why {
+                parts.insert(action.vm.clone(), part.0);
+            }
+        }
+        toy.obey(&mut controller, &step);
+        toy.pass(Duration::from_secs(1));
+    }
+    let all: f64 = parts.values().sum();
+    assert!(!parts.is_empty() && all < 6.01, "of 6 pCPUs: {parts:?}");
 }

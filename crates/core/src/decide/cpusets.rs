@@ -315,6 +315,21 @@ mod tests {
     }
 
     #[test]
+    fn a_group_leaves_pcpus_that_are_reserved_meanwhile() {
+        let mut groups = Groups::new(&["a", "b"]);
+        let rule = Rule { name: "a".into(), size: Some(Sizer::VcpuBal), max: Some(4), ..Rule::default() };
+        let policy = Policy { dwell_ms: 2000, vm: vec![rule], ..Policy::default() };
+        let mut controller = Controller::new(policy.clone());
+        groups.run(&mut controller, 8);
+        let before = groups.sets["a"].clone();
+        let reserved: CpuSet = before.iter().take(2).collect();
+        controller.reconfigure(Policy { reserved: reserved.clone(), ..policy });
+        assert_eq!(groups.run(&mut controller, 20), 1);
+        let after = &groups.sets["a"];
+        assert!(!after.meets(&reserved) && after.len() == before.len(), "{before} -> {after}");
+    }
+
+    #[test]
     fn a_group_that_is_followed_goes_more_and_more_rarely() {
         let mut groups = Groups::new(&["a", "b", "c"]);
         *groups.sets.get_mut("b").unwrap() = "0-7".parse().unwrap();

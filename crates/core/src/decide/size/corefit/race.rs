@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use self::beside::Beside;
-pub(super) use self::beside::Neighbour;
+pub(super) use self::beside::{Dues, Neighbour};
 use super::stat::{Look, Stat};
 use crate::machine::VmId;
 
@@ -140,8 +140,10 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Race {
     members: Vec<Member>,
-    /// By their ids.
+    /// All VMs of the host, by their ids.
     beside: Vec<Beside>,
+    /// What they got when all had VCPU-Bal's counts.
+    dues: Dues,
     levels: Vec<Level>,
     /// At which all have VCPU-Bal's counts.
     all_bal: Option<usize>,
@@ -184,7 +186,7 @@ pub(super) struct Race {
 
 impl Race {
     /// Between these VMs' levels; there is at least one.
-    pub(super) fn new(entrants: &[Entrant]) -> Race {
+    pub(super) fn new(entrants: &[Entrant], dues: Dues) -> Race {
         let all = entrants.iter().map(|entrant| entrant.counts.len()).max().unwrap_or(0);
         let at = |level: usize| -> Vec<u32> {
             let count = |e: &Entrant| e.counts.get(level).copied().flatten().unwrap_or(e.bal);
@@ -215,6 +217,7 @@ impl Race {
         let mut race = Race {
             members: entrants.iter().enumerate().map(member).collect(),
             beside: Vec::new(),
+            dues,
             all_bal: None,
             levels: rows.iter().map(|&(sure, _)| Level { sure, ..Level::default() }).collect(),
             order: (0..rows.len()).collect(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::race::{Entrant, Neighbour, Race};
+use super::race::{Dues, Entrant, Neighbour, Race};
 use super::stat::Look;
 use crate::machine::VmId;
 
@@ -13,6 +13,8 @@ pub struct Races {
     wanted: Vec<Entrant>,
     looks: Vec<(VmId, Look)>,
     seen: Vec<Neighbour>,
+    /// What VMs got when all had VCPU-Bal's counts.
+    dues: Dues,
     running: Option<Race>,
     over: Option<Race>,
     /// Somebody waits for the race to end.
@@ -28,9 +30,12 @@ impl Races {
         if let Some(mut race) = self.running.take() {
             race.see(over.as_secs_f64(), &seen);
             let ended = !(hurry && race.break_off()) && race.look(over, &looks);
+            if ended {
+                race.pay(&mut self.dues);
+            }
             *(if ended { &mut self.over } else { &mut self.running }) = Some(race);
         } else if !self.wanted.is_empty() {
-            self.running = Some(Race::new(&std::mem::take(&mut self.wanted)));
+            self.running = Some(Race::new(&std::mem::take(&mut self.wanted), self.dues.clone()));
         }
     }
 

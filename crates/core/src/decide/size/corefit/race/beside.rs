@@ -1,13 +1,19 @@
 //! VMs beside a race, which take no part in it: none is to get clearly less of what it wants than beside VCPU-Bal's counts. Of who counts its
 //! work that is units for each pCPU second that it used or waited for, as siblings of its cores may be busy, too; of others what they used of that.
+//!
+//! Whoever has VCPU-Bal's count alone leaves others more than when all have theirs. That is nobody's due: what each got when most VMs raced, and
+//! all of those had VCPU-Bal's counts, is as good.
 
-use super::fair::UNFAIR;
+use std::collections::BTreeMap;
+
 use super::proof::SURE;
 use super::{Race, Stat, UNITS};
 use crate::machine::VmId;
 
+/// None is to get less than this part of it: each race may take as much again.
+const UNFAIR: f64 = 0.95;
 /// Less than so long, in seconds, or than so many pCPUs wanted, tells nothing.
-const LEAST: f64 = 0.15;
+const LEAST: f64 = 0.05;
 const WANTS: f64 = 0.1;
 
 /// What one look showed of a VM.
@@ -21,7 +27,20 @@ pub(in super::super) struct Neighbour {
     pub(in super::super) waiting: f64,
 }
 
-/// A VM beside a race.
+/// What VMs got with VCPU-Bal's counts.
+pub(in super::super) type Dues = BTreeMap<VmId, Due>;
+
+/// What one got.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Due {
+    counts: bool,
+    /// Of a pCPU second that it wanted.
+    got: f64,
+    /// VMs that raced then.
+    racing: usize,
+}
+
+/// A VM of a host with a race.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
     id: VmId,
@@ -38,16 +57,13 @@ struct Got {
 }
 
 impl Race {
-    /// What VMs beside it did in a look, if that is one that counts.
+    /// What all VMs did in a look, if that is one that counts.
     pub(in super::super) fn see(&mut self, seconds: f64, seen: &[Neighbour]) {
         if self.via || self.settling {
             return;
         }
         let (level, levels) = (self.turn, self.levels.len());
         for Neighbour { id, rate, used, waiting } in seen {
-            if self.member(id).is_some() {
-                continue;
-            }
             let at = self.beside.binary_search_by(|beside| beside.id.cmp(id)).unwrap_or_else(|at| {
                 let new = Beside { id: id.clone(), counts: rate.is_some(), got: Vec::new() };
                 self.beside.insert(at, new);
@@ -69,12 +85,26 @@ impl Race {
         let Some(bal) = self.all_bal.filter(|bal| *bal != level) else { return false };
         // Of so many some seem to by chance.
         let sure = SURE + (2.0 * crate::share::count(self.beside.len().max(1)).ln()).sqrt();
-        self.beside.iter().any(|beside| beside.gets_less(level, bal, sure))
+        let due = |beside: &Beside| self.dues.get(&beside.id).filter(|due| due.counts == beside.counts);
+        let others = self.beside.iter().filter(|beside| self.member(&beside.id).is_none());
+        others.into_iter().any(|one| one.gets_less(level, bal, due(one).map(|due| due.got), sure))
+    }
+
+    /// Takes what VMs got in this race over into what is known of that; of others nothing is kept.
+    pub(in super::super) fn pay(&self, dues: &mut Dues) {
+        dues.retain(|id, _| self.beside.binary_search_by(|beside| beside.id.cmp(id)).is_ok());
+        let (Some(bal), racing @ 2..) = (self.all_bal, self.members.len()) else { return };
+        for Beside { id, counts, got } in &self.beside {
+            let Some(got) = got.get(bal).and_then(|got| got.of_wanted(*counts)) else { continue };
+            if dues.get(id).is_none_or(|due| due.racing <= racing || due.counts != *counts) {
+                dues.insert(id.clone(), Due { counts: *counts, got, racing });
+            }
+        }
     }
 }
 
 impl Beside {
-    fn gets_less(&self, level: usize, bal: usize, sure: f64) -> bool {
+    fn gets_less(&self, level: usize, bal: usize, due: Option<f64>, sure: f64) -> bool {
         let (Some(now), Some(then)) = (self.got.get(level), self.got.get(bal)) else { return false };
         let (Some(gets), Some(got)) = (now.of_wanted(self.counts), then.of_wanted(self.counts)) else {
             return false;
@@ -82,7 +112,7 @@ impl Beside {
         let chance = |got: &Got| if self.counts { got.stat.chance(got.stat.bursts()) } else { 0.0 };
         let turns = now.stat.error_of_turns() + then.stat.error_of_turns();
         let slack = turns + sure * chance(now).hypot(chance(then));
-        gets < UNFAIR * (1.0 - slack) * got
+        gets < UNFAIR * (1.0 - slack) * due.map_or(got, |due| due.min(got))
     }
 }
 

@@ -5,7 +5,7 @@ use super::proof::SURE;
 use super::{Member, Race, UNITS};
 
 /// None is to do less than this part.
-pub(super) const UNFAIR: f64 = 0.9;
+const UNFAIR: f64 = 0.9;
 
 impl Race {
     /// Whether that is so of one of several VMs that are tried together, or beside.

@@ -20,7 +20,7 @@ type Does<'a> = &'a dyn Fn(usize, &[u32]) -> (f64, f64);
 
 /// Runs a race on rates and pCPUs used by VM and all counts; the counts that it ends with, and what it cost.
 fn race(entrants: &[Entrant], does: Does<'_>) -> (Vec<u32>, f64) {
-    let mut race = Race::new(entrants);
+    let mut race = Race::new(entrants, Dues::new());
     let counts = |race: &Race| -> Vec<u32> { entrants.iter().filter_map(|e| race.count(&e.id)).collect() };
     for _ in 0..10_000 {
         let (now, over) = (counts(&race), race.next());
@@ -42,7 +42,7 @@ const STEP: Duration = Duration::from_millis(10);
 /// Runs a race of one VM to its end, in looks of whole 10 ms. `does`: what its guest makes of the count that is wanted, for so long: vCPUs
 /// online and units of work.
 fn follow(one: &Entrant, mut does: impl FnMut(u32, Duration) -> (u32, f64)) -> Race {
-    let mut race = Race::new(std::slice::from_ref(one));
+    let mut race = Race::new(std::slice::from_ref(one), Dues::new());
     let mut at = Duration::ZERO;
     for _ in 0..2000 {
         let Some(wanted) = race.count(&one.id) else { panic!("it is in the race") };
@@ -95,7 +95,7 @@ fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
 #[test]
 fn one_unit_more_or_less_makes_nothing_clear() {
     let left = |units: [f64; 2]| {
-        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)]);
+        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)], Dues::new());
         for (stat, units) in race.members[0].stats.iter_mut().zip(units) {
             *stat = Stat { seconds: 0.5, units, used: 0.5, part: 0.5, ..Stat::default() };
         }
@@ -109,7 +109,7 @@ fn one_unit_more_or_less_makes_nothing_clear() {
 
 #[test]
 fn more_vcpus_than_before_are_come_to_by_way_of_all() {
-    let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)]);
+    let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)], Dues::new());
     let id = VmId("0".into());
     race.turn = 2;
     race.go_from(1);
@@ -184,7 +184,7 @@ fn each_gets_what_is_best_for_it_where_that_is_better_for_all() {
 #[test]
 fn who_is_gone_does_not_hold_up_the_others() {
     let two = [entrant(0, &[16, 4], 4, 10.0), entrant(1, &[16, 4], 4, 10.0)];
-    let mut race = Race::new(&two);
+    let mut race = Race::new(&two, Dues::new());
     let look = |online| Look { online, units: f64::from(online), used: 1.0, part: 1.0, withheld: 0.0 };
     let mut over = false;
     for _ in 0..1000 {
@@ -295,7 +295,7 @@ fn a_race_that_is_broken_off_ends_soon_where_it_began_unless_it_is_a_first_one()
     for (patient, looks) in [true, false].into_iter().flat_map(|all| (1..300).map(move |looks| (all, looks)))
     {
         let one = Entrant { all: patient, ..entrant(0, &[4, 2, 8, 6, 4, 3], 2, 5.0) };
-        let mut race = Race::new(std::slice::from_ref(&one));
+        let mut race = Race::new(std::slice::from_ref(&one), Dues::new());
         let look = |race: &mut Race| {
             let (online, over) = (race.count(&one.id).unwrap(), race.next());
             let units = (if online == 3 { 12.0 } else { 10.0 } * over.as_secs_f64()).round();
@@ -453,7 +453,8 @@ fn what_all_gain_together_is_not_taken_from_one() {
 
 #[test]
 fn what_a_vm_did_with_vcpu_bals_counts_is_of_when_all_had_theirs() {
-    let mut race = Race::new(&[entrant(0, &[8, 2, 8], 2, 10.0), entrant(1, &[2, 2, 2], 2, 10.0)]);
+    let mut race =
+        Race::new(&[entrant(0, &[8, 2, 8], 2, 10.0), entrant(1, &[2, 2, 2], 2, 10.0)], Dues::new());
     let seen = |units| Stat { seconds: 1.0, units, used: 1.0, part: 1.0, ..Stat::default() };
     race.members[1].stats[0] = seen(50.0);
     let id = VmId("1".into());
@@ -464,7 +465,7 @@ fn what_a_vm_did_with_vcpu_bals_counts_is_of_when_all_had_theirs() {
 
 #[test]
 fn one_that_is_counted_coarsely_is_waited_for_however_finely_others_are() {
-    let mut race = Race::new(&[entrant(0, &[8, 2], 2, 10.0), entrant(1, &[8, 2], 2, 10.0)]);
+    let mut race = Race::new(&[entrant(0, &[8, 2], 2, 10.0), entrant(1, &[8, 2], 2, 10.0)], Dues::new());
     let seen = |units| Stat { seconds: 1.0, units, used: 1.0, part: 1.0, ..Stat::default() };
     let mut units = |a, b| {
         (race.members[0].stats[0], race.members[1].stats[0]) = (seen(a), seen(b));
@@ -473,4 +474,70 @@ fn one_that_is_counted_coarsely_is_waited_for_however_finely_others_are() {
     assert!((units(10.0, 10.0) - 20.0).abs() < 1e-9, "alike: all of them");
     assert!(units(300.0, 5.0) < 20.0);
     assert!((units(3.0, 0.0) - 3.0).abs() < 1e-9, "never more than there are");
+}
+
+/// What a race of one ends with, where a VM beside it gets so much of a pCPU second that it wants when the racer has more than 4 vCPUs.
+fn beside(gets: f64, rate: Option<f64>) -> u32 {
+    let one = entrant(0, &[16, 4, 16, 12, 8], 4, 10.0);
+    let mut race = Race::new(std::slice::from_ref(&one), Dues::new());
+    for _ in 0..2000 {
+        let count = race.count(&one.id).unwrap();
+        let over = race.next();
+        let part = if count > 4 { gets } else { 1.0 };
+        let (used, waiting) = if rate.is_some() { (2.0, 0.0) } else { (2.0 * part, 2.0 * (1.0 - part)) };
+        let neighbour = Neighbour { id: VmId("n".into()), rate: rate.map(|rate| rate * part), used, waiting };
+        race.see(over.as_secs_f64(), &[neighbour]);
+        let units = f64::from(count) * 100.0 * over.as_secs_f64();
+        let look = Look { online: count, units, used: 1.0, part: 1.0, withheld: 0.0 };
+        if race.look(over, &[(one.id.clone(), look)]) {
+            return race.count(&one.id).unwrap();
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
+    assert_eq!([beside(1.0, None), beside(1.0, Some(10_000.0))], [16, 16]);
+    assert_eq!(beside(0.7, None), 4, "it counts nothing, and waits");
+    assert_eq!(beside(0.7, Some(10_000.0)), 4, "it uses as much, and does less: siblings are busy");
+    assert_eq!(beside(0.7, Some(100.0)), 16, "so few units tell nothing");
+}
+
+/// Two raced before: with 4 vCPUs each they did 70, with 16 both 100; who has 4 alone leaves the other 160.
+#[test]
+fn what_one_leaves_to_others_alone_is_not_their_due() {
+    let two = [entrant(0, &[16, 4], 4, 10.0), entrant(1, &[16, 4], 4, 10.0)];
+    let does = |counts: [u32; 2]| match counts {
+        [16, 16] => 10_000.0,
+        [4, 4] => 7_000.0,
+        [4, _] => 16_000.0,
+        _ => 5_000.0,
+    };
+    let counts = |race: &Race| [0, 1].map(|vm: usize| race.count(&VmId(vm.to_string())).unwrap_or(16));
+    let step = |race: &mut Race| {
+        let (over, counts) = (race.next(), counts(race));
+        let rates = [does([counts[1], counts[0]]), does(counts)];
+        let seen = [0, 1].map(|vm: usize| Neighbour {
+            id: VmId(vm.to_string()),
+            rate: Some(rates[vm]),
+            used: 4.0,
+            waiting: 0.0,
+        });
+        race.see(over.as_secs_f64(), &seen);
+        let look = |vm: usize| {
+            let units = rates[vm] * over.as_secs_f64();
+            (VmId(vm.to_string()), Look { online: counts[vm], units, used: 1.0, part: 1.0, withheld: 0.0 })
+        };
+        race.look(over, &[0, 1].map(look))
+    };
+    let (mut dues, mut both) = (Dues::new(), Race::new(&two, Dues::new()));
+    while !step(&mut both) {}
+    assert_eq!(counts(&both), [16, 16]);
+    both.pay(&mut dues);
+    for (dues, ends) in [(dues, 16), (Dues::new(), 4)] {
+        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 12], 4, 10.0)], dues);
+        while !step(&mut race) {}
+        assert_eq!(race.count(&VmId("0".into())), Some(ends));
+    }
 }
