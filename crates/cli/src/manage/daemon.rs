@@ -265,17 +265,13 @@ impl<'a> Daemon<'a> {
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
-        self.yields(&mut snapshot);
-        self.owners(&snapshot);
-        if let Some(keeper) = &mut self.keeper {
-            for note in keeper.adopt(&mut *self.machine, &snapshot) {
-                log(Level::Warning, "came from elsewhere", &[("what", note)]);
-            }
-        }
+        self.take_in(&mut snapshot);
         // Nothing is decided by what was before something was put back.
-        if self.release(&snapshot) {
-            snapshot = self.machine.observe().unwrap_or(snapshot);
-            self.yields(&mut snapshot);
+        if self.release(&snapshot)
+            && let Ok(now) = self.machine.observe()
+        {
+            snapshot = now;
+            self.take_in(&mut snapshot);
         }
         if let Some(keeper) = &self.keeper {
             heed(&mut self.controller, keeper.entries());
@@ -321,6 +317,17 @@ impl<'a> Daemon<'a> {
         }
         self.post(&snapshot, &step, &outcomes);
         Ok(step.next)
+    }
+
+    /// What is not for us in a look, what owners wish, and what VMs brought.
+    fn take_in(&mut self, snapshot: &mut Snapshot) {
+        self.yields(snapshot);
+        self.owners(snapshot);
+        if let Some(keeper) = &mut self.keeper {
+            for note in keeper.adopt(&mut *self.machine, snapshot) {
+                log(Level::Warning, "came from elsewhere", &[("what", note)]);
+            }
+        }
     }
 
     /// What the kernel manages itself has no levers.
