@@ -86,8 +86,8 @@ impl Race {
         // Of so many some seem to by chance.
         let sure = SURE + (2.0 * crate::share::count(self.beside.len().max(1)).ln()).sqrt();
         let due = |beside: &Beside| self.dues.get(&beside.id).filter(|due| due.counts == beside.counts);
-        let others = self.beside.iter().filter(|beside| self.member(&beside.id).is_none());
-        others.into_iter().any(|one| one.gets_less(level, bal, due(one).map(|due| due.got), sure))
+        let mut others = self.beside.iter().filter(|beside| self.member(&beside.id).is_none());
+        others.any(|one| one.gets_less(level, bal, due(one).map(|due| due.got), sure))
     }
 
     /// Takes what VMs got in this race over into what is known of that; of others nothing is kept.
