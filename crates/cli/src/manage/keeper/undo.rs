@@ -193,7 +193,7 @@ impl Keeper {
             };
             names.insert(entry.vm.clone(), entry.name.clone());
             // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
-            // comes after it.
+            // mostly comes after it.
             let is_so = same(&current, &entry.original);
             if is_so && !entry.pending {
                 restored.back += 1;
