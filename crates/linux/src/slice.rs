@@ -8,7 +8,7 @@
 
 use std::io;
 
-use corefit_core::machine::{FairSlices, MachineError, SLICE_MARK_NS};
+use corefit_core::machine::{FairSlices, MachineError, SLICE_MARK_NS, is_our_slice};
 
 /// Why there are none.
 pub(crate) const NONE: &str =
@@ -80,7 +80,8 @@ impl Slicer {
     /// what somebody else set.
     pub(crate) fn current(self, threads: &[u32]) -> Option<u64> {
         let set = |tid: &u32| attr(*tid).ok().filter(has_slice).map(|attr| attr.runtime);
-        let found = threads.iter().filter_map(set).min_by_key(|ns| (!is_ours(*ns), *ns != self.base_ns, *ns));
+        let found =
+            threads.iter().filter_map(set).min_by_key(|ns| (!is_our_slice(*ns), *ns != self.base_ns, *ns));
         found.filter(|ns| *ns != self.base_ns)
     }
 
@@ -90,7 +91,7 @@ impl Slicer {
         threads: impl Fn() -> Result<Vec<u32>, MachineError>,
         to: Option<u64>,
     ) -> Result<(), MachineError> {
-        if to.is_some_and(|ns| !is_ours(ns) || !(100_000..=100_000_000).contains(&ns)) {
+        if to.is_some_and(|ns| !is_our_slice(ns) || !(100_000..=100_000_000).contains(&ns)) {
             let text = format!(
                 "a slice of corefit's is from 100 us to 100 ms and {SLICE_MARK_NS} ns, not {to:?} ns"
             );
@@ -101,7 +102,7 @@ impl Slicer {
             let mut changed = false;
             for tid in threads()? {
                 let Ok(now) = attr(tid) else { continue };
-                let free = is_ours(now.runtime) || now.runtime == self.base_ns;
+                let free = is_our_slice(now.runtime) || now.runtime == self.base_ns;
                 if !has_slice(&now) || !free || now.runtime == wanted {
                     continue;
                 }
@@ -129,10 +130,6 @@ pub(crate) fn has(tid: u32) -> bool {
 fn has_slice(attr: &Attr) -> bool {
     let fair = [libc::SCHED_OTHER, libc::SCHED_BATCH].iter().any(|p| u32::try_from(*p) == Ok(attr.policy));
     fair && attr.runtime > 0
-}
-
-fn is_ours(ns: u64) -> bool {
-    ns % 1000 == SLICE_MARK_NS
 }
 
 /// How a thread is scheduled; 0: this one.

@@ -97,6 +97,12 @@ impl Lever {
 /// one, so that nobody has to keep a list of threads.
 pub const SLICE_MARK_NS: u64 = 37;
 
+/// Whether a slice of so many ns is marked as one of corefit's ([`SLICE_MARK_NS`]).
+#[must_use]
+pub fn is_our_slice(ns: u64) -> bool {
+    ns % 1000 == SLICE_MARK_NS
+}
+
 /// A bandwidth limit as it is written: so much run time in each allocation period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {

@@ -142,9 +142,9 @@ fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, Mac
 
 /// Whether the agent refuses only until somebody's backup is done. Older than QEMU 6.0 it says nothing of that by itself.
 fn is_frozen(ask: &mut Ask<'_>) -> bool {
-    let answer = ask(&json!({ "execute": "guest-fsfreeze-status" }).to_string());
-    let answer = answer.ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    answer.is_some_and(|answer| answer["return"] == "frozen")
+    let command = "guest-fsfreeze-status";
+    let answer = ask(&json!({ "execute": command }).to_string()).ok();
+    answer.and_then(|answer| parsed(command, &answer).ok()).is_some_and(|status| status == "frozen")
 }
 
 fn malformed(text: &str) -> MachineError {

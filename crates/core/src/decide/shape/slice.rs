@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why, longer};
 use crate::machine::{
     Counters, FairSlices, Lever, LeverKind, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId, VmState,
+    is_our_slice,
 };
 use crate::{CpuSet, Time};
 
@@ -145,9 +146,9 @@ impl Known {
     /// Whether all slices are the scheduler's own or ours. Where some are somebody else's, the others stay ours, to be put back.
     fn settle(&mut self, seen: &FairSlices) -> bool {
         // What an earlier run left is marked.
-        let mark = |ns: u64| ns % 1000 == SLICE_MARK_NS;
-        let known =
-            |ns: u64| ns == seen.base_ns || self.asked == Some(Some(ns)) || self.ours == Some(ns) || mark(ns);
+        let known = |ns: u64| {
+            ns == seen.base_ns || self.asked == Some(Some(ns)) || self.ours == Some(ns) || is_our_slice(ns)
+        };
         if known(seen.least_ns) && known(seen.most_ns) {
             if (seen.least_ns, seen.most_ns) == (seen.base_ns, seen.base_ns) {
                 // Whoever keeps the journal put them back, as for another scheduler.

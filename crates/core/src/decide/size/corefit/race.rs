@@ -19,7 +19,7 @@ mod hold;
 mod proof;
 mod worth;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::beside::Beside;
@@ -140,8 +140,8 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Race {
     members: Vec<Member>,
-    /// All VMs of the host, by their ids.
-    beside: Vec<Beside>,
+    /// All VMs of the host.
+    beside: BTreeMap<VmId, Beside>,
     /// What they got when all had VCPU-Bal's counts.
     dues: Dues,
     levels: Vec<Level>,
@@ -216,7 +216,7 @@ impl Race {
         };
         let mut race = Race {
             members: entrants.iter().enumerate().map(member).collect(),
-            beside: Vec::new(),
+            beside: BTreeMap::new(),
             dues,
             all_bal: None,
             levels: rows.iter().map(|&(sure, _)| Level { sure, ..Level::default() }).collect(),

@@ -43,7 +43,6 @@ pub(in super::super) struct Due {
 /// A VM of a host with a race.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
-    id: VmId,
     counts: bool,
     /// At each level.
     got: Vec<Got>,
@@ -58,24 +57,20 @@ struct Got {
 
 impl Race {
     /// What all VMs did in a look, if that is one that counts.
-    pub(in super::super) fn see(&mut self, seconds: f64, seen: &[Neighbour]) {
+    pub(in super::super) fn see(&mut self, seconds: f64, seen: Vec<Neighbour>) {
         if self.via || self.settling {
             return;
         }
         let (level, levels) = (self.turn, self.levels.len());
         for Neighbour { id, rate, used, waiting } in seen {
-            let at = self.beside.binary_search_by(|beside| beside.id.cmp(id)).unwrap_or_else(|at| {
-                let new = Beside { id: id.clone(), counts: rate.is_some(), got: Vec::new() };
-                self.beside.insert(at, new);
-                at
-            });
-            let beside = &mut self.beside[at];
+            let new = || Beside { counts: rate.is_some(), got: Vec::new() };
+            let beside = self.beside.entry(id).or_insert_with(new);
             if beside.counts != rate.is_some() {
                 continue;
             }
             beside.got.resize(levels.max(beside.got.len()), Got::default());
             let Got { stat, waited } = &mut beside.got[level];
-            stat.add_units(rate.unwrap_or(*used) * seconds, *used, seconds);
+            stat.add_units(rate.unwrap_or(used) * seconds, used, seconds);
             *waited += waiting * seconds;
         }
     }
@@ -85,16 +80,18 @@ impl Race {
         let Some(bal) = self.all_bal.filter(|bal| *bal != level) else { return false };
         // Of so many some seem to by chance.
         let sure = SURE + (2.0 * crate::share::count(self.beside.len().max(1)).ln()).sqrt();
-        let due = |beside: &Beside| self.dues.get(&beside.id).filter(|due| due.counts == beside.counts);
-        let mut others = self.beside.iter().filter(|beside| self.member(&beside.id).is_none());
-        others.any(|one| one.gets_less(level, bal, due(one).map(|due| due.got), sure))
+        let mut others = self.beside.iter().filter(|(id, _)| self.member(id).is_none());
+        others.any(|(id, one)| {
+            let due = self.dues.get(id).filter(|due| due.counts == one.counts);
+            one.gets_less(level, bal, due.map(|due| due.got), sure)
+        })
     }
 
     /// Takes what VMs got in this race over into what is known of that; of others nothing is kept.
     pub(in super::super) fn pay(&self, dues: &mut Dues) {
-        dues.retain(|id, _| self.beside.binary_search_by(|beside| beside.id.cmp(id)).is_ok());
+        dues.retain(|id, _| self.beside.contains_key(id));
         let (Some(bal), racing @ 2..) = (self.all_bal, self.members.len()) else { return };
-        for Beside { id, counts, got } in &self.beside {
+        for (id, Beside { counts, got }) in &self.beside {
             let Some(got) = got.get(bal).and_then(|got| got.of_wanted(*counts)) else { continue };
             if dues.get(id).is_none_or(|due| due.racing <= racing || due.counts != *counts) {
                 dues.insert(id.clone(), Due { counts: *counts, got, racing });

@@ -10,9 +10,12 @@ const UNFAIR: f64 = 0.9;
 impl Race {
     /// Whether that is so of one of several VMs that are tried together, or beside.
     pub(super) fn harms(&self, level: usize) -> bool {
-        let bursts = self.bursts();
-        self.members.len() > 1 && self.members.iter().any(|member| self.is_harmed(member, level, bursts))
-            || self.harms_beside(level)
+        self.harms_members(level) || self.harms_beside(level)
+    }
+
+    fn harms_members(&self, level: usize) -> bool {
+        let bursts = if self.members.len() > 1 { self.bursts() } else { return false };
+        self.members.iter().any(|member| self.is_harmed(member, level, bursts))
     }
 
     /// Whether that is so of this one, where units vary so ([`Race::bursts`]).

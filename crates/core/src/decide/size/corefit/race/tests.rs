@@ -486,7 +486,7 @@ fn beside(gets: f64, rate: Option<f64>) -> u32 {
         let part = if count > 4 { gets } else { 1.0 };
         let (used, waiting) = if rate.is_some() { (2.0, 0.0) } else { (2.0 * part, 2.0 * (1.0 - part)) };
         let neighbour = Neighbour { id: VmId("n".into()), rate: rate.map(|rate| rate * part), used, waiting };
-        race.see(over.as_secs_f64(), &[neighbour]);
+        race.see(over.as_secs_f64(), vec![neighbour]);
         let units = f64::from(count) * 100.0 * over.as_secs_f64();
         let look = Look { online: count, units, used: 1.0, part: 1.0, withheld: 0.0 };
         if race.look(over, &[(one.id.clone(), look)]) {
@@ -524,7 +524,7 @@ fn what_one_leaves_to_others_alone_is_not_their_due() {
             used: 4.0,
             waiting: 0.0,
         });
-        race.see(over.as_secs_f64(), &seen);
+        race.see(over.as_secs_f64(), seen.into());
         let look = |vm: usize| {
             let units = rates[vm] * over.as_secs_f64();
             (VmId(vm.to_string()), Look { online: counts[vm], units, used: 1.0, part: 1.0, withheld: 0.0 })
