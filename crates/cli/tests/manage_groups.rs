@@ -167,10 +167,7 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     let output =
         corefit(&["plan", "--machine", &machine, "--config", file.to_str().unwrap(), "--interval", "100ms"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success() && text.contains("settings are as a corefit manage made them"),
-        "{output:?}"
-    );
+    assert!(output.status.success() && text.contains("as a corefit manage made"), "{output:?}");
     assert!(corefit(&["restore", "--state", state]).status.success());
     assert_eq!((a.cpus(), b.cpus()), (before.clone(), before));
 }

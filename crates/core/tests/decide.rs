@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
-use corefit_core::{CpuId, CpuSet, Weight};
+use corefit_core::{CpuSet, Weight};
 
 use decide_support::{Toy, ToyVm, four, vm, with};
 
@@ -558,41 +558,4 @@ fn an_action_names_its_lever_its_old_and_new_value_and_why() {
     assert_eq!(action.to, Value::Vcpus(CpuSet::first(4)));
     assert_eq!(action.why, Why::Share { share: corefit_core::Cpus(4.0) });
     assert_eq!(action.why.to_string(), "its weight, cap and affinity give it 4.00 pCPUs");
-}
-
-/// Sizes and places of one plan fit each other: who goes offline needs no pCPU.
-#[test]
-fn who_goes_offline_with_a_plan_gets_no_place_in_it() {
-    let mut toy = Toy::new(16, ["a", "b", "c", "d"].map(|name| vm(name, 8, None, four)).into());
-    for vm in &mut toy.vms {
-        for (vcpu, number) in vm.state.vcpus.iter_mut().zip(0..) {
-            vcpu.affinity = Some(CpuSet::from_iter([CpuId(number)]));
-        }
-    }
-    let policy = Policy {
-        size: Sizer::VcpuBal,
-        place: Placer::Corefit,
-        dwell_ms: 0,
-        lever_ms: 0,
-        ..Policy::default()
-    };
-    let mut controller = Controller::new(policy);
-    controller.step(&toy.observe()).unwrap();
-    toy.pass(Duration::from_secs(1));
-    let actions = controller.step(&toy.observe()).unwrap().plan.actions;
-    let online: Vec<String> =
-        actions.iter().filter(|a| a.lever == Lever::Online).map(|a| a.to.to_string()).collect();
-    assert_eq!(online, ["0-3"; 4]);
-    // Each of the sixteen that stay has a pCPU of its own: those that are not moved are where they were.
-    let mut at: Vec<Vec<CpuSet>> = vec![(0..8).map(|n| CpuSet::from_iter([CpuId(n)])).collect(); 4];
-    for action in &actions {
-        if let (Lever::Affinity(vcpu), Value::Pcpus(set)) = (action.lever, &action.to) {
-            assert!(vcpu < 4, "{action:?}");
-            let vm = toy.vms.iter().position(|vm| vm.state.id == action.vm).unwrap();
-            at[vm][vcpu as usize] = set.clone();
-        }
-    }
-    let stay = || at.iter().flat_map(|vm| &vm[..4]);
-    assert!(stay().all(|set| set.len() == 1), "{actions:?}");
-    assert_eq!(stay().fold(CpuSet::default(), |all, set| all.union(set)), CpuSet::first(16), "{actions:?}");
 }

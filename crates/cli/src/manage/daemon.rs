@@ -22,6 +22,7 @@ use report::failure;
 use said::Said;
 
 use super::config::Config;
+use super::journal::settings as named;
 use super::keeper::heed;
 use super::log::{self, Level, log};
 use super::status::{self, Board};
@@ -505,7 +506,7 @@ fn left_by_another(state: &Path) {
         }
     };
     if settings > 0 && !status::answers(state) {
-        let left = format!("{settings} settings of the machine {machine}");
+        let left = format!("{} of the machine {machine}", named(settings));
         let remedy = format!("corefit restore --state '{}'", state.display());
         log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
     }

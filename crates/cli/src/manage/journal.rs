@@ -248,15 +248,21 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> anyhow::Error {
     passing(text, error)
 }
 
+/// So many settings, in words.
+pub(crate) fn settings(count: usize) -> String {
+    if count == 1 { "1 setting".into() } else { format!("{count} settings") }
+}
+
 /// The same of a journal in which an earlier run left so many settings: nobody who begins elsewhere would know what they were.
 fn unwritable(path: &Path, error: &io::Error, left: usize) -> anyhow::Error {
     if left == 0 {
         return unusable(path, error);
     }
     let text = format!(
-        "{}: cannot be written, so nothing is changed: {error}; an earlier run left {left} settings in it, which `corefit restore` puts \
-         back even so. Make room there, or make it writable, before the next start",
-        path.display()
+        "{}: cannot be written, so nothing is changed: {error}; an earlier run left {} in it, which `corefit restore` puts back even so. \
+         Make room there, or make it writable, before the next start",
+        path.display(),
+        settings(left)
     );
     passing(text, error)
 }

@@ -288,7 +288,10 @@ fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
 
 /// Why nothing came from it.
 fn silent(error: &std::io::Error) -> String {
-    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    use std::io::ErrorKind::{PermissionDenied, TimedOut, WouldBlock};
+    if error.kind() == PermissionDenied {
+        return format!("{error}: it answers the user who runs the daemon and root");
+    }
     if matches!(error.kind(), WouldBlock | TimedOut) {
         // The system took the call, the daemon did not.
         return format!(
@@ -386,6 +389,8 @@ mod tests {
         let _busy = UnixListener::bind(socket(dir.path())).unwrap();
         let said = silent(&ask().unwrap_err());
         assert!(said.starts_with("the corefit manage there did not answer in 5 s"), "{said}");
+        let said = silent(&std::io::ErrorKind::PermissionDenied.into());
+        assert!(!said.contains("running") && said.contains("root"), "{said}");
     }
 
     #[test]

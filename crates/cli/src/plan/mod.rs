@@ -206,12 +206,15 @@ fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Op
     };
     let here = |entry: &&Entry| now.vms.iter().any(|vm| vm.id == entry.vm);
     let count = entries.iter().filter(here).count();
-    (count > 0).then(|| {
-        format!(
-            "{count} settings are as a corefit manage made them, by its journal in {state} (corefit status): it puts back those that \
-             nobody is to manage any more, and what it found by trying is not known here"
-        )
-    })
+    let what = match count {
+        0 => return None,
+        1 => "1 setting is as a corefit manage made it".to_owned(),
+        _ => format!("{count} settings are as a corefit manage made them"),
+    };
+    Some(format!(
+        "{what}, by its journal in {state} (corefit status): it puts back what nobody is to manage any more, and what it found by \
+         trying is not known here"
+    ))
 }
 
 /// What a daemon does with a policy that two looks cannot show.

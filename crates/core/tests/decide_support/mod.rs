@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Step};
-use corefit_core::machine::{Counters, Pcpu, Snapshot, Value, VcpuState, VmId, VmState};
+use corefit_core::machine::{Counters, Lever, Pcpu, Snapshot, Value, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, Quota, Time, Unread, Weight, What};
 
 /// Something by the number of vCPUs.
@@ -85,6 +85,10 @@ impl Toy {
                     }
                 }
                 Value::Weight(weight) => vm.state.weight = Some(*weight),
+                Value::Pcpus(set) => {
+                    let Lever::Affinity(vcpu) = action.lever else { panic!("{action:?}") };
+                    vm.state.vcpus[vcpu as usize].affinity = Some(set.clone());
+                }
                 _ => panic!("{action:?}"),
             }
             outcomes.push(Outcome { action: action.clone(), result: Ok(action.to.clone()) });

@@ -295,12 +295,15 @@ pub(super) fn define(domain: &Domain<'_>) -> Result<Definition, MachineError> {
 /// Asks the agent of a domain, as long as somebody waits; fails at once if it has none.
 pub(super) fn ask<'a>(domain: &'a Domain<'_>, until: Until) -> Result<Box<Ask<'a>>, MachineError> {
     match define(domain)?.agent {
-        Some(true) => Ok(agent::in_time(until, |command: &str| {
-            domain.agent(command, ANSWER).map_err(|error| plain(&error))
-        })),
+        Some(true) => Ok(connected(domain, until)),
         Some(false) => Err(MachineError::Gone("its guest agent is not connected".into())),
         None => Err(MachineError::Unsupported("it has no guest agent".into())),
     }
+}
+
+/// The same of an agent that was seen to be connected.
+pub(super) fn connected<'a>(domain: &'a Domain<'_>, until: Until) -> Box<Ask<'a>> {
+    agent::in_time(until, |command: &str| domain.agent(command, ANSWER).map_err(|error| plain(&error)))
 }
 
 fn key(vm: &VmId) -> Result<Key, MachineError> {

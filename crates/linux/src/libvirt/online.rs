@@ -11,7 +11,7 @@ use corefit_core::{CpuId, CpuSet};
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
 use super::definition::VcpuDefinition;
-use super::hand::{Hand, Until, Whom, ask, define, plain, stays};
+use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
 /// (`qemuDomainWaitForDeviceRemoval`).
@@ -34,16 +34,20 @@ pub(super) enum By {
 
 /// Which vCPUs the domain has, and how that is changed.
 pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), MachineError> {
+    look(domain, until).map(|(online, by, _)| (online, by))
+}
+
+/// The same, and those that are plugged in.
+fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, CpuSet), MachineError> {
     let definition = define(domain)?;
     let plugged = plugged(&definition.vcpus);
     let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
     let (why, by) = match definition.agent {
         Some(true) => {
-            let mut ask = ask(domain, until)?;
-            let guest = agent::vcpus(&mut ask);
+            let guest = agent::vcpus(&mut connected(domain, until));
             let heard = guest.is_ok();
             match guest.and_then(|guest| by_agent(&guest, &plugged)) {
-                Ok(online) => return Ok((online, By::Agent)),
+                Ok(online) => return Ok((online, By::Agent, plugged)),
                 Err(MachineError::Unsupported(why)) => (why, if heard { By::Plugging } else { By::Unheard }),
                 Err(error) => return Err(error),
             }
@@ -52,7 +56,7 @@ pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), Ma
         None => ("it has no guest agent".into(), By::Unheard),
     };
     if pluggable {
-        return Ok((plugged, by));
+        return Ok((plugged.clone(), by, plugged));
     }
     Err(stays(&why))
 }
@@ -65,10 +69,10 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     hand.changes(vm);
     let all = want.clone();
     let (by, lacks) = hand.with(Whom::Guest, vm, move |domain, until| {
-        let (online, by) = read(domain, until)?;
-        let lacks = !all.difference(&plugged(&define(domain)?.vcpus)).is_empty();
+        let (online, by, plugged) = look(domain, until)?;
+        let lacks = !all.difference(&plugged).is_empty();
         if by == By::Agent && !lacks {
-            set_by_agent(&mut ask(domain, until)?, &online, &all)?;
+            set_by_agent(&mut connected(domain, until), &online, &all)?;
         }
         Ok((by, lacks))
     })?;
@@ -89,7 +93,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     // They were plugged out while there was no agent that answered.
     if by == By::Agent && lacks {
         hand.with(Whom::Guest, vm, move |domain, until| {
-            let online = read(domain, until)?.0;
+            let (online, ..) = look(domain, until)?;
             set_by_agent(&mut ask(domain, until)?, &online, &want)
         })?;
     }
