@@ -1,14 +1,15 @@
 //! What to change on a host, and why: the corridor from an estimate to a plan.
 //!
 //! ```text
-//! Snapshot ──estimate──▶ arbitrate ──▶ size ──▶ weigh ──▶ place ──▶ shape ──▶ Plan ──▶ who applies it
-//!                                        ▲                                                  │
-//!                                        └───────────────────── Outcome ◀───────────────────┘
+//! Snapshot ──estimate──▶ ask ──▶ arbitrate ──▶ size ──▶ weigh ──▶ place ──▶ shape ──▶ Plan ──▶ who applies it
+//!                                                ▲                                                  │
+//!                                                └───────────────────── Outcome ◀───────────────────┘
 //! ```
 
 mod apart;
 pub mod arbitrate;
 mod asked;
+mod asking;
 mod calm;
 mod controller;
 mod counted;
@@ -28,6 +29,7 @@ pub mod room;
 pub mod shape;
 mod short;
 pub mod size;
+mod sizing;
 mod stays;
 mod vain;
 pub mod weigh;

@@ -1,0 +1,178 @@
+//! The stage of demand: who may be sized, and what each wants.
+
+use std::collections::BTreeMap;
+
+use super::asked::Asked;
+use super::cpusets::Width;
+use super::demand::{monitor, tells_all};
+use super::known::Known;
+use super::part::{each, online, useful};
+use super::policy::matches;
+use super::short::Short;
+use super::size::sizer;
+use super::{Action, Controller, Sizer, Step, Why, stays};
+use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, Value, VmEstimate, VmId, VmState};
+
+impl Controller {
+    /// Demand: who may be sized, and what they want.
+    pub(super) fn ask(&mut self, before: &Snapshot, seen: &HostEstimate, step: &mut Step) -> Vec<Asked> {
+        let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
+        let weighs = self.policy.weighs();
+        let pcpus = online(seen);
+        let mut lying = None;
+        let mut asked = Vec::new();
+        for (number, vm) in seen.vms.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(&vm.seen.id) {
+                known.request = None;
+            }
+            if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
+                continue;
+            }
+            let rule = self.policy.of(&vm.seen.name);
+            if rule.exclude == Some(true) {
+                let given = self.policy.vm.iter().skip(self.owners);
+                let given = given
+                    .filter(|rule| rule.exclude == Some(true))
+                    .any(|rule| matches(&rule.name, &vm.seen.name));
+                let who = if given { "rule" } else { "owner" };
+                step.notes.push(format!("{}: left alone, as its {who} says", vm.seen.name));
+                continue;
+            }
+            if let Some((min, max)) = rule.min.zip(rule.max).filter(|(min, max)| min > max) {
+                let name = &vm.seen.name;
+                step.notes.push(format!("{name}: its rules say min {min} and max {max}: max counts"));
+            }
+            let policy = &self.policy;
+            let name = policy.sizer_of(&vm.seen);
+            let by_cpuset = vm.seen.is_group() && name != Sizer::None;
+            let known =
+                self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known::new(name, by_cpuset, policy));
+            if known.sizer.0 != name {
+                known.sizer = (name, sizer(name, policy));
+            }
+            known.by_cpuset = by_cpuset;
+            known.name.clone_from(&vm.seen.name);
+            let before = self.confined.get(&vm.seen.id);
+            // Nothing said (v2): what the group above leaves it.
+            let before = before.map(|set| if set.is_empty() { &known.wide } else { set });
+            let width = if by_cpuset { Width::of(before, vm, &pcpus) } else { None };
+            if let (None, Some(width)) = (before, &width) {
+                known.wide = width.now.clone();
+            }
+            let widths = width.iter().map(|width| (vm.seen.id.clone(), width.all.len()));
+            step.widths.extend(widths);
+            known.refused.take_if(|(until, _)| seen.at >= *until);
+            let refused = known.refused.as_ref().map(|(_, why)| why.as_str());
+            let lever = if width.is_some() { LeverKind::Affinity } else { LeverKind::Online };
+            let bounds = policy.bounds(name, &rule);
+            let differing = if bounds { stays::differing(policy, vm) } else { None };
+            let pinned = differing.as_ref().and_then(|sets| stays::pinned(sets, vm));
+            // One that has fewer, from before it was pinned, gets them back first.
+            let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);
+            let away = known.away.as_deref().filter(|_| bounds);
+            let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole)).or(away);
+            let sizable = stays.is_none();
+            if let Some(reason) = stays {
+                step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
+                step.kept.insert(vm.seen.id.clone(), reason.to_owned());
+                if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
+                    continue;
+                }
+            }
+            let online = width.as_ref().map_or_else(|| vm.seen.online(), |width| width.now.clone());
+            let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
+            let all = u32::try_from(all).unwrap_or(u32::MAX);
+            // Where nobody says how many, whoever keeps the journal puts them back.
+            let before = self.sizes.get(&vm.seen.id).filter(|_| bounds);
+            let had = before.map_or(online.len(), |(before, _)| before.len());
+            let had = u32::try_from(had).unwrap_or(all);
+            let most = rule.max.unwrap_or(all).min(all).max(1);
+            let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
+            let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
+            let count = u32::try_from(online.len()).unwrap_or(all);
+            // Who was not measured this time wants what it wanted before.
+            // What is tried with other numbers says nothing of it.
+            if let Some(monitored) = monitored.filter(|_| !known.trying || known.wants.is_none()) {
+                let wants = known.demand.wants(&monitored, count, seen.at);
+                let cut = &mut known.cut;
+                let arbitrated = self.arbiter.is_some();
+                let wants =
+                    if arbitrated { cut.of(&monitored, wants, (count, most), seen.at) } else { wants };
+                known.wants = Some(wants);
+            }
+            if !known.trying {
+                known.has = count;
+            }
+            let wants = known.wants;
+            let order = differing
+                .filter(|_| sizable)
+                .map(|sets| stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), &online));
+            let mut one = Asked {
+                number,
+                rule,
+                sizable,
+                online,
+                had,
+                width,
+                order,
+                least,
+                most,
+                useful: 0.0,
+                each: each(vm),
+                seen: monitored,
+                wants,
+                has: known.has,
+                runs: known.cut.runs,
+                seen_into: monitored.is_some_and(|seen| seen.parallel.is_some()),
+            };
+            let own = one.may_use(policy, vm, &pcpus);
+            one.useful = useful(vm, &own, one.each * f64::from(most));
+            let request = || (one.request(&vm.seen.id, weighs), own);
+            known.request = self.arbiter.is_some().then(request);
+            asked.push(one);
+        }
+        // Who is left alone, or cannot run, is not short of what nobody keeps from it.
+        for (number, vm) in seen.vms.iter().enumerate() {
+            if asked.binary_search_by_key(&number, |asked| asked.number).is_err()
+                && let Some(known) = self.known.get_mut(&vm.seen.id)
+            {
+                (known.short, known.starved.1) = (Short::default(), None);
+            }
+        }
+        asked
+    }
+
+    /// Where what VMs want counts: that it is not known exactly of some.
+    pub(super) fn approximates(&self, asked: &[Asked], seen: &HostEstimate) -> Option<String> {
+        let counts = |asked: &Asked| {
+            let known = self.known.get(&seen.vms[asked.number].seen.id);
+            self.arbiter.is_some() || known.is_some_and(|known| known.sizer.0 == Sizer::Vscale)
+        };
+        let tells = |asked: &Asked| seen.vms[asked.number].seen.guest.as_ref().is_some_and(tells_all);
+        let blind = asked.iter().any(|asked| asked.seen.is_some() && counts(asked) && !tells(asked));
+        blind.then(|| {
+            "what VMs want is approximated where no guest agent tells: nice time counts as busy, waiting for input and output as \
+             idle, run queues are not seen"
+                .into()
+        })
+    }
+
+    /// Who did not answer when its vCPUs were to be changed is to have again what it has, as far as is known: whether it answers now.
+    pub(super) fn ask_again(&self, seen: &HostEstimate, kept: &BTreeMap<VmId, String>) -> Vec<Action> {
+        let again = |vm: &VmEstimate| {
+            let VmState { id, name, .. } = &vm.seen;
+            let known = self.known.get(id)?;
+            let due = known.away.is_some() && seen.at >= known.not_before && kept.contains_key(id);
+            let has = || self.sizes.get(id).map_or_else(|| vm.seen.online(), |(_, made)| made.clone());
+            due.then(|| Action {
+                vm: id.clone(),
+                name: name.clone(),
+                lever: Lever::Online,
+                from: None,
+                to: Value::Vcpus(has()),
+                why: Why::AskedAgain,
+            })
+        };
+        seen.vms.iter().filter_map(again).collect()
+    }
+}
