@@ -153,7 +153,12 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     until("it is sized again, and the other as it was, though the rest is placed", || {
         one(&a) && b.cpus() == before
     });
-    assert!(!daemon.log().contains("somebody else"), "{}", daemon.log());
+    let log = daemon.log();
+    let back = |of: &Container, why: &str| {
+        log.lines().any(|line| line.contains("put back") && line.contains(&of.name) && line.contains(why))
+    };
+    assert!(back(&a, "it is excluded") && back(&b, "does not change it any more"), "{log}");
+    assert!(!log.contains("somebody else"), "{log}");
     drop(daemon);
 
     // Killed: one that only looks says what is left.

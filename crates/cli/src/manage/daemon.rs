@@ -352,12 +352,21 @@ impl<'a> Daemon<'a> {
         let Some(keeper) = &mut self.keeper else { return false };
         let (policy, tell) = (self.controller.policy(), self.config.tell);
         let free = |vm: &VmState, lever: Lever| {
-            let told = lever != Lever::Told || tell;
+            // Who cannot be changed any more would stay as it is now.
+            if let Some(why) = vm.fixed(lever.kind()) {
+                return Some(why.to_owned());
+            }
             // A cpuset that was sized and is no more is as it was, whoever places.
             let sized = lever.kind() == LeverKind::Affinity && self.sized.contains(&vm.id);
-            let sized = sized && policy.sized_by(vm) != LeverKind::Affinity;
-            // Who cannot be changed any more would stay as it is now.
-            sized || !told || vm.fixed(lever.kind()).is_some() || !policy.manages(vm, lever.kind())
+            let sized_no_more = sized && policy.sized_by(vm) != LeverKind::Affinity;
+            let tells = lever != Lever::Told || tell;
+            if policy.of(&vm.name).exclude == Some(true) {
+                Some("it is excluded".into())
+            } else if sized_no_more || !tells || !policy.manages(vm, lever.kind()) {
+                Some("the configuration does not change it any more".into())
+            } else {
+                None
+            }
         };
         let restored = keeper.release(&mut *self.machine, snapshot, free);
         let sized = snapshot.vms.iter().filter(|vm| policy.sized_by(vm) == LeverKind::Affinity);
@@ -367,9 +376,8 @@ impl<'a> Daemon<'a> {
         }
         self.sized = sized;
         let is_some = !restored.put.is_empty();
-        for text in restored.put {
-            let why = "left by an earlier run, or hands off, excluded, not to be changed any more, or of no policy any more";
-            log(Level::Info, "put back", &[("what", text), ("why", why.into())]);
+        for back in restored.put {
+            log(Level::Info, "put back", &[("what", back.what), ("why", back.why)]);
         }
         for text in restored.stand.into_iter().chain(restored.pending) {
             if self.told.is_new(&text, "") {

@@ -165,7 +165,7 @@ impl Story {
             if let Ok(mut snapshot) = machine.observe() {
                 snapshot.at = now;
                 keeper.adopt(machine, &snapshot);
-                keeper.release(machine, &snapshot, |vm, _| released.contains(&vm.id));
+                keeper.release(machine, &snapshot, |vm, _| released.contains(&vm.id).then(String::new));
                 // Nothing is decided for whom the look missed; one that has ended may still be in the plan.
                 let missed = |vm: &VmId| machine.missed.iter().any(|number| machine.id(*number) == *vm);
                 let planned = |a: &&Action| !missed(&a.vm) && !released.contains(&a.vm);

@@ -470,7 +470,7 @@ mod tests {
         let text = refused(dir.path(), "host");
         assert!(text.contains("cannot be written, so nothing is changed"), "{text}");
         assert!(
-            text.contains("left 1 settings") && !text.contains("--state"),
+            text.contains("left 1 setting ") && !text.contains("--state"),
             "they are known there alone: {text}"
         );
         let held = Journal::held(dir.path(), "host", &Boot::named("boot")).unwrap();

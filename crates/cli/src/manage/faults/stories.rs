@@ -184,7 +184,7 @@ fn a_full_disk_keeps_nothing_from_being_put_back() {
     let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
     assert_eq!((restored.back, restored.pending.len()), (2, 1), "{:?}", restored.pending);
     assert_eq!(restored.put.len(), 2);
-    assert!(restored.put[0].starts_with("weight of vm0: "), "{:?}", restored.put);
+    assert!(restored.put[0].what.starts_with("weight of vm0: "), "{:?}", restored.put);
     assert!(restored.pending[0].contains("journal"), "{:?}", restored.pending);
     story.check().unwrap();
     story.keeper = None;
@@ -364,7 +364,7 @@ fn who_has_no_time_for_guests_leaves_them_for_later_and_the_hosts_settings_are_p
         let mut snapshot = story.machine.observe().unwrap();
         for _ in 0..2 {
             let restored = match released {
-                true => keeper.release(&mut story.machine, &snapshot, |_, _| false),
+                true => keeper.release(&mut story.machine, &snapshot, |_, _| None),
                 false => keeper.restore(&mut story.machine, &snapshot),
             };
             assert!(restored.pending.iter().all(|what| what.contains("not asked")), "{:?}", restored.pending);
@@ -385,7 +385,7 @@ fn who_never_answers_is_asked_ever_less_often() {
     story.machine.hung = BTreeSet::from([0]);
     let mut snapshot = story.machine.observe().unwrap();
     for _ in 0..700 {
-        keeper.release(&mut story.machine, &snapshot, |_, _| false);
+        keeper.release(&mut story.machine, &snapshot, |_, _| None);
         snapshot.at = snapshot.at + Duration::from_secs(1);
     }
     // At 0, 10, 30, 70, 150, 310 and 630 s.

@@ -22,7 +22,7 @@ pub(crate) struct Restored {
     /// Settings that are as they were again.
     pub(crate) back: usize,
     /// Those of these that something had to be done for, with what they are.
-    pub(crate) put: Vec<String>,
+    pub(crate) put: Vec<Back>,
     /// Settings that somebody else changed, with what they are.
     pub(crate) stand: Vec<String>,
     /// Settings that cannot be put back yet, and why. They stay in the journal.
@@ -35,6 +35,16 @@ pub(crate) struct Restored {
     pub(crate) ended: usize,
     /// Settings that VMs brought with them.
     pub(crate) came: Vec<String>,
+}
+
+/// A setting that is as it was again.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Back {
+    setting: (VmId, Lever),
+    /// Which it is, and what.
+    pub(crate) what: String,
+    /// Why nobody manages it any more; nothing if all is put back.
+    pub(crate) why: String,
 }
 
 impl Restored {
@@ -93,34 +103,41 @@ impl Keeper {
         restored
     }
 
-    /// Puts back what nobody manages any more, while the rest goes on: `free` says of which levers of a VM that is so. And what an
-    /// earlier run left that could not be put back when this one began, or is of a group that plays no VM any more.
+    /// Puts back what nobody manages any more, while the rest goes on: `free` says why, of levers of a VM of which that is so. And
+    /// what an earlier run left that could not be put back when this one began, or is of a group that plays no VM any more.
     pub(crate) fn release(
         &mut self,
         machine: &mut dyn Act,
         snapshot: &Snapshot,
-        free: impl Fn(&VmState, Lever) -> bool,
+        free: impl Fn(&VmState, Lever) -> Option<String>,
     ) -> Restored {
         let mut restored = Restored::default();
         let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
         let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
         self.earlier.retain(|(vm, lever)| self.journal.entries_of(vm).any(|entry| entry.lever == *lever));
-        let is_free = |entry: &&Entry| match vms.get(&entry.vm) {
-            Some(vm) if vm.role == Role::Vm => self.earlier.contains(&key(entry)) || free(vm, entry.lever),
-            // A group that plays no VM any more.
-            Some(_) => true,
-            None => !snapshot.may_lack_vms() && !snapshot.may_lack(&entry.name),
+        let is_free = |entry: &Entry| match vms.get(&entry.vm) {
+            Some(vm) if vm.role == Role::Vm && self.earlier.contains(&key(entry)) => {
+                Some("left by an earlier run".into())
+            }
+            Some(vm) if vm.role == Role::Vm => free(vm, entry.lever),
+            Some(_) => Some("it is a group around others now".into()),
+            None if snapshot.may_lack_vms() || snapshot.may_lack(&entry.name) => None,
+            None => Some("it has ended".into()),
         };
-        let mut due: BTreeSet<_> = self.entries().iter().filter(is_free).map(key).collect();
-        self.released.retain(|key, _| due.contains(key));
+        let why_of = |entry: &Entry| Some((key(entry), is_free(entry)?));
+        let mut due: BTreeMap<_, String> = self.entries().iter().filter_map(why_of).collect();
+        self.released.retain(|key, _| due.contains_key(key));
         let now = snapshot.at;
         let is_due = |(at, again): &(Time, Duration)| now < *at || now.since(*at) >= *again;
-        due.retain(|key| self.released.get(key).is_none_or(is_due));
+        due.retain(|key, _| self.released.get(key).is_none_or(is_due));
         if !due.is_empty() {
             let (begun, budget) = (Instant::now(), self.budget);
             let asks = |_| begun.elapsed() < budget;
-            self.undo(machine, snapshot, &|entry| due.contains(&key(entry)), true, &asks, &mut restored);
-            for key in due {
+            self.undo(machine, snapshot, &|entry| due.contains_key(&key(entry)), true, &asks, &mut restored);
+            for back in &mut restored.put {
+                back.why = due.get(&back.setting).cloned().unwrap_or_default();
+            }
+            for key in due.into_keys() {
                 let tried = !restored.unasked.contains(&key);
                 let last = self.released.entry(key).or_insert((now, Duration::ZERO));
                 if tried {
@@ -232,7 +249,9 @@ impl Keeper {
                 (_, Ok(read)) if same(&read, &entry.original) => {
                     restored.back += 1;
                     if !is_so {
-                        restored.put.push(format!("{place}: {}", present::text(&entry.original)));
+                        let what = format!("{place}: {}", present::text(&entry.original));
+                        let (setting, why) = ((entry.vm, entry.lever), String::new());
+                        restored.put.push(Back { setting, what, why });
                     }
                 }
                 (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
