@@ -10,11 +10,11 @@ use super::cpusets::Crowd;
 use super::known::Known;
 use super::part::{may_use, online, share, weight};
 use super::size::Subject;
-use super::{Action, Controller, Step, counted, hypothesis};
-use crate::CpuSet;
-use crate::entitle::WeightRule;
+use super::{Action, Controller, Policy, Step, counted, hypothesis};
+use crate::entitle::{Host, WeightRule};
 use crate::machine::{Activity, HostEstimate, Snapshot, Value, VmEstimate, VmId, VmState};
 use crate::topology::Topology;
+use crate::{CpuSet, Cpus};
 
 /// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
 /// one count long.
@@ -49,88 +49,22 @@ impl Controller {
         seen: &'a HostEstimate,
         step: &mut Step,
     ) -> Vec<Action> {
-        let groups = asked.iter().filter_map(|asked| Some((asked.number, asked.width.as_ref()?.all.clone())));
-        let groups: BTreeMap<usize, CpuSet> = groups.collect();
-        let available = hypothesis::available(seen, &groups);
-        let mut crowd = (!groups.is_empty())
-            .then(|| Crowd::of(seen, &Topology::of_snapshot(before), &self.policy.reserved));
-        let online = online(seen);
-        // What no VM may use is nobody's part.
-        let mut usable = CpuSet::default();
-        let running: Vec<(usize, &VmEstimate)> =
-            seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.is_running_vm()).collect();
-        let may: BTreeMap<usize, CpuSet> =
-            running.iter().map(|(number, vm)| (*number, may_use(&self.policy, &online, vm))).collect();
-        for own in may.values() {
-            usable = usable.union(own);
-        }
-        for width in asked.iter().filter_map(|asked| asked.width.as_ref()) {
-            usable = usable.union(&width.all.intersection(&online));
-        }
-        let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
-        let weights: f64 = running.iter().map(|(_, vm)| weight(vm)).sum();
+        let ground = Ground::of(&self.policy, asked, seen);
+        let crowd = asked.iter().any(|asked| asked.width.is_some());
+        let mut crowd = crowd.then(|| Crowd::of(seen, &Topology::of_snapshot(before), &self.policy.reserved));
+        let rates = self.rates(asked, before, seen);
         let mut searching = self.known.values().filter(|known| known.trying).count();
-        let mut rate_of = |asked: &Asked| {
-            let vm = &seen.vms[asked.number];
-            let known = self.known.get_mut(&vm.seen.id)?;
-            let before = earlier.get(&vm.seen.id).copied();
-            counted::rate(before, &vm.seen, seen.over, known.trying, &mut known.work)
-        };
-        let rates: Vec<Option<f64>> = asked.iter().map(&mut rate_of).collect();
-        let subject = |index: usize, asked: &'a Asked| {
-            let vm = &seen.vms[asked.number];
-            let granted = grants.as_ref().map(|grants| grants[index].pcpus);
-            Subject {
-                vm,
-                rule: &asked.rule,
-                at: seen.at,
-                over: seen.over,
-                online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
-                had: asked.had,
-                least: asked.least,
-                most: asked.most,
-                each: asked.each,
-                by_vcpus: seen.host.rule != WeightRule::Linux,
-                share: share(
-                    &usable,
-                    &may[&asked.number],
-                    vm,
-                    weights,
-                    granted,
-                    asked.width.as_ref(),
-                    asked.each,
-                ),
-                available: available.as_ref().map(|all| all[asked.number].0),
-                used: vm.activity.used.map(|used| used.0),
-                rate: rates[index],
-                wants: asked.wants,
-                granted,
-                period: longest_period(&vm.seen),
-                may_search: false,
-            }
-        };
-        let scratch = RefCell::default();
-        // What they would be entitled to, by number of vCPUs; once each.
-        let entitled =
-            |asked: &Asked, crowd: Option<&Crowd>, known: &RefCell<BTreeMap<_, _>>, online: u32| {
-                let cpuset = || Some(crowd?.pick(asked.number, asked.width.as_ref()?, online as usize));
-                let order = asked.order.as_deref();
-                let with = || {
-                    hypothesis::with(seen, asked.number, online, order, cpuset(), &mut scratch.borrow_mut())
-                };
-                *known.borrow_mut().entry(online).or_insert_with(with)
-            };
         let mut subjects = Vec::new();
         for (index, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.sizable) {
             let Some(known) = self.known.get_mut(&seen.vms[asked.number].seen.id) else { continue };
             if seen.at < known.not_before {
                 continue;
             }
+            let granted = grants.as_ref().map(|grants| grants[index].pcpus);
             let may_search = known.trying || searching < self.policy.searches;
-            let subject = Subject { may_search, ..subject(index, asked) };
-            let before = RefCell::default();
-            let entitled = |online| entitled(asked, crowd.as_ref(), &before, online);
-            let tries = known.sizer.1.look(&subject, &entitled, &mut self.races);
+            let subject = ground.subject(asked, rates[index], granted, may_search);
+            let tries =
+                known.sizer.1.look(&subject, &ground.entitled(asked, crowd.as_ref()), &mut self.races);
             searching += usize::from(tries && !known.trying);
             subjects.push((asked, subject));
         }
@@ -138,7 +72,7 @@ impl Controller {
         let looked: BTreeSet<&VmId> = subjects.iter().map(|(_, subject)| &subject.vm.seen.id).collect();
         let others = self.known.iter_mut().filter(|(id, _)| !looked.contains(id));
         others.for_each(|(_, known)| known.fewer = None);
-        for (number, vm) in &running {
+        for (number, vm) in &ground.running {
             let rate = asked.binary_search_by_key(number, |asked| asked.number).ok().and_then(|at| rates[at]);
             let Activity { used, waiting } = vm.activity;
             if let Some(used) = used {
@@ -148,37 +82,142 @@ impl Controller {
         self.races.step(seen.over);
         let mut actions = Vec::new();
         for (asked, subject) in subjects {
-            let vm = subject.vm;
-            let Some(known) = self.known.get_mut(&vm.seen.id) else { continue };
-            let before = RefCell::default();
-            let choice = {
-                let entitled = |online| entitled(asked, crowd.as_ref(), &before, online);
-                known.sizer.1.choose(&subject, &entitled, &self.races)
-            };
-            let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
-            step.next = choice.next.map_or(step.next, |next| next.min(step.next));
-            let free = was_trying || known.trying || known.preempted;
-            let due = known.due(&choice, &subject, free, &self.policy);
-            match (&asked.width, &mut crowd) {
-                (Some(width), Some(crowd)) => {
-                    let change = if due {
-                        let to = crowd.pick(asked.number, width, choice.count as usize);
-                        cpuset(width, vm, to, choice.why)
-                    } else if !free && choice.count == subject.online {
-                        known.apart.look(crowd, (asked.number, vm), width, &self.policy, seen.at)
-                    } else {
-                        None
-                    };
-                    if let Some(Value::Pcpus(to)) = change.as_ref().map(|change| &change.to) {
-                        crowd.moved(asked.number, vm, to);
-                    }
-                    actions.extend(change);
-                }
-                _ if due => actions.extend(action(asked, vm, choice)),
-                _ => {}
-            }
+            actions.extend(self.resize(asked, &subject, &ground, &mut crowd, &mut step.next));
         }
         actions
+    }
+
+    /// Work per second of each that asks, where it is counted.
+    fn rates(&mut self, asked: &[Asked], before: &Snapshot, seen: &HostEstimate) -> Vec<Option<f64>> {
+        let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
+        let mut rate_of = |asked: &Asked| {
+            let vm = &seen.vms[asked.number].seen;
+            let known = self.known.get_mut(&vm.id)?;
+            let before = earlier.get(&vm.id).copied();
+            counted::rate(before, vm, seen.over, known.trying, &mut known.work)
+        };
+        asked.iter().map(&mut rate_of).collect()
+    }
+
+    /// The change of one VM's size, if there is to be one. `next`: when to look again.
+    fn resize(
+        &mut self,
+        asked: &Asked,
+        subject: &Subject<'_>,
+        ground: &Ground<'_>,
+        crowd: &mut Option<Crowd>,
+        next: &mut Duration,
+    ) -> Option<Action> {
+        let vm = subject.vm;
+        let known = self.known.get_mut(&vm.seen.id)?;
+        let choice = known.sizer.1.choose(subject, &ground.entitled(asked, crowd.as_ref()), &self.races);
+        let was_trying = std::mem::replace(&mut known.trying, choice.next.is_some());
+        *next = choice.next.map_or(*next, |sooner| sooner.min(*next));
+        let free = was_trying || known.trying || known.preempted;
+        let due = known.due(&choice, subject, free, &self.policy);
+        let Some((width, crowd)) = asked.width.as_ref().zip(crowd.as_mut()) else {
+            return if due { action(asked, vm, choice) } else { None };
+        };
+        let change = if due {
+            let to = crowd.pick(asked.number, width, choice.count as usize);
+            cpuset(width, vm, to, choice.why)
+        } else if !free && choice.count == subject.online {
+            known.apart.look(crowd, (asked.number, vm), width, &self.policy, subject.at)
+        } else {
+            None
+        };
+        if let Some(Value::Pcpus(to)) = change.as_ref().map(|change| &change.to) {
+            crowd.moved(asked.number, vm, to);
+        }
+        change
+    }
+}
+
+/// What all sizes of a host are chosen by.
+struct Ground<'a> {
+    seen: &'a HostEstimate,
+    /// VMs that run, by their number in the estimate.
+    running: Vec<(usize, &'a VmEstimate)>,
+    /// pCPUs that each may use, and that any may: what no VM may use is nobody's part.
+    may: BTreeMap<usize, CpuSet>,
+    usable: CpuSet,
+    /// Of all that run.
+    weights: f64,
+    /// pCPUs for each, if all of its vCPUs were online.
+    available: Option<Vec<Cpus>>,
+    scratch: RefCell<Option<Host>>,
+}
+
+impl<'a> Ground<'a> {
+    fn of(policy: &Policy, asked: &[Asked], seen: &'a HostEstimate) -> Ground<'a> {
+        let groups = asked.iter().filter_map(|asked| Some((asked.number, asked.width.as_ref()?.all.clone())));
+        let groups: BTreeMap<usize, CpuSet> = groups.collect();
+        let online = online(seen);
+        let running: Vec<(usize, &VmEstimate)> =
+            seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.is_running_vm()).collect();
+        let may: BTreeMap<usize, CpuSet> =
+            running.iter().map(|(number, vm)| (*number, may_use(policy, &online, vm))).collect();
+        let wide = groups.values().map(|all| all.intersection(&online));
+        let usable = may.values().cloned().chain(wide).fold(CpuSet::default(), |all, own| all.union(&own));
+        Ground {
+            weights: running.iter().map(|(_, vm)| weight(vm)).sum(),
+            available: hypothesis::available(seen, &groups),
+            scratch: RefCell::default(),
+            seen,
+            running,
+            may,
+            usable,
+        }
+    }
+
+    fn subject(
+        &self,
+        asked: &'a Asked,
+        rate: Option<f64>,
+        granted: Option<u32>,
+        may_search: bool,
+    ) -> Subject<'a> {
+        let Asked { number, width, each, .. } = asked;
+        let vm = &self.seen.vms[*number];
+        let own = &self.may[number];
+        Subject {
+            vm,
+            rule: &asked.rule,
+            at: self.seen.at,
+            over: self.seen.over,
+            online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
+            had: asked.had,
+            least: asked.least,
+            most: asked.most,
+            each: *each,
+            by_vcpus: self.seen.host.rule != WeightRule::Linux,
+            share: share(&self.usable, own, vm, self.weights, granted, width.as_ref(), *each),
+            available: self.available.as_ref().map(|all| all[*number].0),
+            used: vm.activity.used.map(|used| used.0),
+            rate,
+            wants: asked.wants,
+            granted,
+            period: longest_period(&vm.seen),
+            may_search,
+        }
+    }
+
+    /// What one would be entitled to, by its number of vCPUs; once each.
+    fn entitled<'b>(
+        &'b self,
+        asked: &'b Asked,
+        crowd: Option<&'b Crowd>,
+    ) -> impl Fn(u32) -> Option<f64> + 'b {
+        let known = RefCell::new(BTreeMap::new());
+        move |online: u32| {
+            let cpuset = || Some(crowd?.pick(asked.number, asked.width.as_ref()?, online as usize));
+            let order = asked.order.as_deref();
+            let with = || {
+                let scratch = &mut self.scratch.borrow_mut();
+                hypothesis::with(self.seen, asked.number, online, order, cpuset(), scratch)
+            };
+            *known.borrow_mut().entry(online).or_insert_with(with)
+        }
     }
 }
 
