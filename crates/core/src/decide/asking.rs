@@ -30,11 +30,7 @@ impl Controller {
             }
             let rule = self.policy.of(&vm.seen.name);
             if rule.exclude == Some(true) {
-                let given = self.policy.vm.iter().skip(self.owners);
-                let given = given
-                    .filter(|rule| rule.exclude == Some(true))
-                    .any(|rule| matches(&rule.name, &vm.seen.name));
-                let who = if given { "rule" } else { "owner" };
+                let who = if self.excludes(&vm.seen.name) { "rule" } else { "owner" };
                 step.notes.push(format!("{}: left alone, as its {who} says", vm.seen.name));
                 continue;
             }
@@ -90,20 +86,8 @@ impl Controller {
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
             let count = u32::try_from(online.len()).unwrap_or(all);
-            // Who was not measured this time wants what it wanted before.
-            // What is tried with other numbers says nothing of it.
-            if let Some(monitored) = monitored.filter(|_| !known.trying || known.wants.is_none()) {
-                let wants = known.demand.wants(&monitored, count, seen.at);
-                let cut = &mut known.cut;
-                let arbitrated = self.arbiter.is_some();
-                let wants =
-                    if arbitrated { cut.of(&monitored, wants, (count, most), seen.at) } else { wants };
-                known.wants = Some(wants);
-            }
-            if !known.trying {
-                known.has = count;
-            }
-            let wants = known.wants;
+            let arbitrated = self.arbiter.is_some();
+            let wants = known.wants_now(monitored.as_ref(), (count, most), arbitrated, seen.at);
             let order = differing
                 .filter(|_| sizable)
                 .map(|sets| stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), &online));
@@ -128,7 +112,7 @@ impl Controller {
             let own = one.may_use(policy, vm, &pcpus);
             one.useful = useful(vm, &own, one.each * f64::from(most));
             let request = || (one.request(&vm.seen.id, weighs), own);
-            known.request = self.arbiter.is_some().then(request);
+            known.request = arbitrated.then(request);
             asked.push(one);
         }
         // Who is left alone, or cannot run, is not short of what nobody keeps from it.
@@ -140,6 +124,12 @@ impl Controller {
             }
         }
         asked
+    }
+
+    /// Whether a rule that was given excludes a VM: others are what owners ask for.
+    fn excludes(&self, name: &str) -> bool {
+        let mut given = self.policy.vm.iter().skip(self.owners);
+        given.any(|rule| rule.exclude == Some(true) && matches(&rule.name, name))
     }
 
     /// Where what VMs want counts: that it is not known exactly of some.

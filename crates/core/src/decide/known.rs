@@ -6,7 +6,7 @@ use super::apart::Apart;
 use super::arbitrate::Request;
 use super::calm::Calm;
 use super::counted::Counted;
-use super::demand::{Cut, Predict, predictor};
+use super::demand::{Cut, Monitored, Predict, predictor};
 use super::short::Short;
 use super::size::{Choice, Size, Subject, sizer};
 use super::{Policy, Sizer};
@@ -82,6 +82,26 @@ impl Known {
             wide: CpuSet::default(),
             apart: Apart::default(),
         }
+    }
+
+    /// pCPUs that it wants with `count` vCPUs of at `most` so many, by what was monitored. Who was not measured this time wants what it
+    /// wanted before, and what is tried with other numbers says nothing of it.
+    pub(super) fn wants_now(
+        &mut self,
+        monitored: Option<&Monitored>,
+        (count, most): (u32, u32),
+        arbitrated: bool,
+        at: Time,
+    ) -> Option<f64> {
+        if let Some(monitored) = monitored.filter(|_| !self.trying || self.wants.is_none()) {
+            let wants = self.demand.wants(monitored, count, at);
+            let cut = arbitrated.then(|| self.cut.of(monitored, wants, (count, most), at));
+            self.wants = Some(cut.unwrap_or(wants));
+        }
+        if !self.trying {
+            self.has = count;
+        }
+        self.wants
     }
 
     /// Whether this is the lever by which it is sized.
