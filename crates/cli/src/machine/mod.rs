@@ -2,6 +2,7 @@
 
 mod scenario;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -253,6 +254,10 @@ impl Act for Observed {
 
     fn ask_again(&mut self) {
         self.machine.ask_again();
+    }
+
+    fn awaits(&mut self, guests: &BTreeSet<VmId>) {
+        self.machine.awaits(guests);
     }
 }
 

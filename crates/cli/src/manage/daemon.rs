@@ -369,6 +369,7 @@ impl<'a> Daemon<'a> {
             }
         };
         let restored = keeper.release(&mut *self.machine, snapshot, free);
+        self.machine.awaits(&keeper.awaits());
         let sized = snapshot.vms.iter().filter(|vm| policy.sized_by(vm) == LeverKind::Affinity);
         let mut sized: BTreeSet<VmId> = sized.map(|vm| vm.id.clone()).collect();
         if !restored.pending.is_empty() {

@@ -56,6 +56,8 @@ pub(crate) struct Keeper {
     released: BTreeMap<(VmId, Lever), (Time, Duration)>,
     /// Guests that did not answer when they were asked last.
     late: BTreeSet<VmId>,
+    /// Guests of whose settings some are to be put back that answered the machine by its last look.
+    heard: BTreeSet<VmId>,
     /// Settings for which there was no time left, since which batch: they come first.
     untried: BTreeMap<(VmId, Lever), u64>,
     batches: u64,
@@ -73,6 +75,7 @@ impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
+        let heard = BTreeSet::new();
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
             journal,
@@ -85,6 +88,7 @@ impl Keeper {
             unsaid,
             earlier,
             released,
+            heard,
             late,
             untried,
             batches,
@@ -116,6 +120,12 @@ impl Keeper {
     pub(crate) fn owes(&self, entry: &Entry) -> bool {
         let key = (entry.vm.clone(), entry.lever);
         self.earlier.contains(&key) || self.released.contains_key(&key)
+    }
+
+    /// Guests that have to answer before a setting can be put back.
+    pub(crate) fn awaits(&self) -> BTreeSet<VmId> {
+        let awaited = self.entries().iter().filter(|entry| is_guests(entry.lever) && self.owes(entry));
+        awaited.map(|entry| entry.vm.clone()).collect()
     }
 
     /// What is to be put back, while the machine cannot even be looked at, because of this.

@@ -1,5 +1,6 @@
 //! What can be changed on a machine: a setting of a VM, read, written, and read back.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -187,6 +188,12 @@ pub trait Act: Machine {
     /// Who did not answer in time and is left alone for a while is asked again at once, and so is who lacked something. For machines
     /// that leave nobody alone there is nothing to do.
     fn ask_again(&mut self) {}
+
+    /// From the guests of these VMs, and no others, an answer is awaited: who did not give one is asked what it is as often as the others, so
+    /// that [`observe`](Machine::observe) shows soon that it is there again.
+    fn awaits(&mut self, guests: &BTreeSet<VmId>) {
+        _ = guests;
+    }
 }
 
 impl fmt::Display for Lever {

@@ -13,6 +13,8 @@
 //! All calls are made by threads of their own ([`Hand`](super::hand::Hand)), since each may hang. vCPU 0 stays
 //! online, and so the last one does.
 
+use std::collections::BTreeSet;
+
 use corefit_core::machine::{Act, Lever, Limit, MachineError, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
@@ -25,6 +27,7 @@ use super::hand::{Until, Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
 use super::online;
 use super::pins::{Pcpus, affinity, pin};
+use super::session;
 use crate::cgroup::write;
 use crate::progress;
 use crate::slice::Slicer;
@@ -149,6 +152,12 @@ impl Act for LibvirtMachine {
 
     fn ask_again(&mut self) {
         self.hand.ask_again();
+    }
+
+    fn awaits(&mut self, guests: &BTreeSet<VmId>) {
+        if let Some(agents) = &mut self.agents {
+            agents.awaits(guests.iter().filter_map(session::key).collect());
+        }
     }
 }
 

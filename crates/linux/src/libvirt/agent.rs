@@ -4,7 +4,7 @@
 //! its own asks one VM after the other, whoever failed less and less often, and looks at the host
 //! only ever take what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ pub(super) struct Agents {
     crew: Crew,
     worker: Option<Worker<Connection>>,
     stuck: Duration,
+    /// Those that are asked as often as if they had answered.
+    awaited: BTreeSet<Key>,
 }
 
 /// What is shared with the thread that asks.
@@ -71,7 +73,8 @@ struct Guest {
     error: Option<String>,
     failures: u32,
     next: Instant,
-    /// How long it took to ask it.
+    /// When it was asked, and how long that took.
+    asked: Option<Instant>,
     took: Duration,
     /// When the agent said that it reads no files.
     no_files: Option<Instant>,
@@ -90,7 +93,7 @@ enum Answer {
 impl Agents {
     pub(super) fn new(uri: &str, every: Duration) -> Agents {
         let (board, crew) = (Arc::default(), Crew::default());
-        Agents { uri: uri.into(), every, board, crew, worker: None, stuck: STUCK }
+        Agents { uri: uri.into(), every, board, crew, worker: None, stuck: STUCK, awaited: BTreeSet::new() }
     }
 
     /// What the guest of this VM said; or why that is not known; or neither, if it was not asked yet.
@@ -112,6 +115,16 @@ impl Agents {
             }
             (None, None) => Ok(None),
         }
+    }
+
+    /// When the guest of this VM answered last, if it did not fail to since.
+    pub(super) fn answered(&self, key: &Key) -> Option<Instant> {
+        lock(&self.board).guests.get(key)?.view.as_ref().map(|(at, _)| *at)
+    }
+
+    /// These are asked as often as if they had answered.
+    pub(super) fn awaits(&mut self, keys: BTreeSet<Key>) {
+        self.awaited = keys;
     }
 
     /// Why guests are not asked at all.
@@ -161,7 +174,11 @@ impl Agents {
             self.worker = None;
         }
         let new = || Guest::new(now);
-        let due = |key: &&Key| board.guests.entry((*key).clone()).or_insert_with(new).next <= now;
+        let every = self.every;
+        let due = |key: &&Key| {
+            let guest = board.guests.entry((*key).clone()).or_insert_with(new);
+            guest.is_due(now, every, self.awaited.contains(*key))
+        };
         let due: Vec<Key> = vms.iter().filter(due).cloned().collect();
         let due = in_turn(&board.guests, due);
         if due.is_empty() {
@@ -171,7 +188,7 @@ impl Agents {
             let (uri, shared) = (self.uri.clone(), shared.clone());
             self.worker = self.crew.start("libvirt agents", move || open(&uri, &shared));
         }
-        let (for_round, every) = (shared.clone(), self.every);
+        let for_round = shared.clone();
         let round = move |connection: &mut Connection| round(connection, &for_round, &due, every);
         match self.worker.as_ref().map(|worker| worker.post(round)) {
             Some(Ok(())) => board.busy = Some(now),
@@ -184,12 +201,28 @@ impl Agents {
 impl Guest {
     fn new(next: Instant) -> Guest {
         let took = Duration::ZERO;
-        Guest { view: None, error: None, failures: 0, next, took, no_files: None, work: None, changed: None }
+        Guest {
+            view: None,
+            error: None,
+            failures: 0,
+            next,
+            asked: None,
+            took,
+            no_files: None,
+            work: None,
+            changed: None,
+        }
     }
 
     /// Whether its agent may read files, as far as is known: while file systems are frozen, one that is old says that of all commands.
     fn files(&self) -> bool {
         self.no_files.is_none_or(|since| since.elapsed() >= FILES_AGAIN)
+    }
+
+    /// Whether it is to be asked now: who is awaited as often as if it had answered.
+    fn is_due(&self, now: Instant, every: Duration, awaited: bool) -> bool {
+        let waits = |asked: Instant| awaited && now.saturating_duration_since(asked) >= every;
+        self.next <= now || self.asked.is_some_and(waits)
     }
 
     /// Takes an answer to what was asked at that time.
@@ -284,7 +317,7 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
         begin(board, None);
         let mut board = lock(board);
         let Some(guest) = board.guests.get_mut(key) else { continue };
-        guest.took = asked.elapsed();
+        (guest.asked, guest.took) = (Some(asked), asked.elapsed());
         if asks_files {
             guest.no_files = (!files).then_some(asked);
         }
@@ -419,6 +452,20 @@ mod tests {
             guest.files()
         };
         assert_eq!([None, Some(Duration::ZERO), Some(FILES_AGAIN)].map(&mut reads), [true, false, true]);
+    }
+
+    #[test]
+    fn who_is_awaited_is_asked_as_often_as_if_it_had_answered() {
+        let every = Duration::from_secs(5);
+        let now = Instant::now();
+        let mut guest = Guest::new(now);
+        for _ in 0..5 {
+            guest.asked = Some(Instant::now());
+            guest.fail("no answer".into(), every);
+        }
+        let due = |after: u64, awaited| guest.is_due(now + Duration::from_secs(after), every, awaited);
+        assert_eq!([4, 6].map(|after| due(after, true)), [false, true]);
+        assert_eq!([6, 110, 130].map(|after| due(after, false)), [false, false, true]);
     }
 
     #[test]

@@ -205,6 +205,14 @@ impl Hand {
         definition.agent.is_some() && self.ways.get(vm).is_none_or(|by| *by == By::Agent)
     }
 
+    /// Its guest answered others at that time: who did not answer here before that is not left alone any more.
+    pub(super) fn answered(&mut self, vm: &VmId, at: Instant) {
+        let key = (vm.clone(), Whom::Guest);
+        if self.silent.get(&key).is_some_and(|until| at + LEFT_ALONE > *until) {
+            self.silent.remove(&key);
+        }
+    }
+
     /// Who did not answer in time, or lacks something, is asked again.
     pub(super) fn ask_again(&mut self) {
         self.silent.clear();
@@ -407,6 +415,13 @@ mod tests {
             assert_eq!(hand.with(other, &vm, |_, _| Ok(())), Ok(()));
             hand.ask_again();
             assert_eq!(hand.with(late, &vm, |_, _| Ok(())), Ok(()));
+        }
+        // It answers whoever looks at it: since then, or before.
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        for (at, left) in [(now.checked_sub(second).unwrap(), true), (now + second, false)] {
+            hand.silent = [((vm.clone(), Whom::Guest), now + LEFT_ALONE)].into();
+            hand.answered(&vm, at);
+            assert_eq!(hand.with(Whom::Guest, &vm, |_, _| Ok(())).is_err(), left);
         }
     }
 

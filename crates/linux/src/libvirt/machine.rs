@@ -48,7 +48,7 @@ pub(super) struct LibvirtMachine {
     bell_crew: Crew,
     /// UUIDs of domains that are not asked about, and until when.
     blamed: BTreeMap<String, Instant>,
-    agents: Option<Agents>,
+    pub(super) agents: Option<Agents>,
     /// The tree of this machine, where the host is this one.
     host: Option<HostReader>,
     local: Local,
@@ -340,6 +340,9 @@ impl LibvirtMachine {
                 (Some(true), true, None) => match agents.latest(key) {
                     Ok(view) => {
                         vm.guest = view;
+                        if let Some(at) = agents.answered(key) {
+                            self.hand.answered(&vm.id, at);
+                        }
                         let work = vm.guest.as_ref().and_then(|guest| guest.work);
                         #[expect(clippy::cast_precision_loss, reason = "only growth counts, far below 2^52")]
                         let units = work.map(|(units, _)| units as f64);

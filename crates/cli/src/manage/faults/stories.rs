@@ -384,12 +384,27 @@ fn who_never_answers_is_asked_ever_less_often() {
     let (_dir, mut story, mut keeper) = next(Duration::from_secs(60));
     story.machine.hung = BTreeSet::from([0]);
     let mut snapshot = story.machine.observe().unwrap();
+    let answers = snapshot.vms[0].guest.take();
+    assert_eq!((&snapshot.vms[0].id, answers.is_some()), (&story.machine.id(0), true));
     for _ in 0..700 {
         keeper.release(&mut story.machine, &snapshot, |_, _| None);
         snapshot.at = snapshot.at + Duration::from_secs(1);
     }
     // At 0, 10, 30, 70, 150, 310 and 630 s.
-    assert_eq!(story.machine.asked.iter().filter(|vm| **vm == 0).count(), 7);
+    let asked = |story: &Story| story.machine.asked.iter().filter(|vm| **vm == 0).count();
+    assert_eq!(asked(&story), 7);
+    assert_eq!(keeper.awaits(), BTreeSet::from([story.machine.id(0)]));
+    // It answers others again: then at once, and once.
+    snapshot.vms[0].guest = answers;
+    for _ in 0..5 {
+        keeper.release(&mut story.machine, &snapshot, |_, _| None);
+        snapshot.at = snapshot.at + Duration::from_secs(1);
+    }
+    assert_eq!(asked(&story), 8);
+    story.machine.hung.clear();
+    snapshot.at = snapshot.at + Duration::from_secs(10);
+    keeper.release(&mut story.machine, &snapshot, |_, _| None);
+    assert_eq!(keeper.awaits(), BTreeSet::new());
     drop(keeper);
     story.end();
     story.check().unwrap();

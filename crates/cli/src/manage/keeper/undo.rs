@@ -12,7 +12,7 @@ use crate::manage::journal::Entry;
 use crate::manage::present;
 
 /// What could not be put back while the rest goes on is tried again after so long, and then after twice as long each time, up to the
-/// most: a guest that does not answer takes seconds.
+/// most: a guest that does not answer takes seconds. What is a guest's is tried at once when it is seen to answer again.
 const AGAIN: Duration = Duration::from_secs(10);
 const AGAIN_MOST: Duration = Duration::from_secs(320);
 
@@ -128,6 +128,11 @@ impl Keeper {
         let mut due: BTreeMap<_, String> = self.entries().iter().filter_map(why_of).collect();
         self.released.retain(|key, _| due.contains_key(key));
         let now = snapshot.at;
+        let answers = |vm: &VmId| vms.get(vm).is_some_and(|vm| vm.guest.is_some());
+        let heard: BTreeSet<VmId> = due.keys().map(|(vm, _)| vm).filter(|vm| answers(vm)).cloned().collect();
+        let is_back = |vm: &VmId| heard.contains(vm) && !self.heard.contains(vm);
+        self.released.retain(|(vm, lever), _| !(is_guests(*lever) && is_back(vm)));
+        self.heard = heard;
         let is_due = |(at, again): &(Time, Duration)| now < *at || now.since(*at) >= *again;
         due.retain(|key, _| self.released.get(key).is_none_or(is_due));
         if !due.is_empty() {
