@@ -56,6 +56,21 @@ fn the_scenario_that_is_shipped_shows_that_corefit_does_several_times_what_nobod
     );
 }
 
+/// Each climbs from three vCPUs to four beside the other's three, and has what that leaves: at four each other pCPUs are available.
+#[test]
+fn a_steady_load_makes_nobody_go_to_and_fro() {
+    let text = "until = \"900s\"\nruns = 1\nhardware = { cores = 8 }\n[policy]\nsize = \"corefit\"\n\
+        [[vm]]\nname = \"idle\"\nvcpus = 8\nprogram = \"forever { sleep 3600s mark }\"\n\
+        [[vm]]\nname = \"n\"\ncount = 2\nvcpus = 8\nprogram = \"hog\"\n";
+    for scheduler in ["credit", "cfs"] {
+        let set = format!("scheduler={scheduler}");
+        let document = json(&sim(text, &["--json", "--set", &set]));
+        let of = |metric| [1, 2].map(|vm| document["points"][0]["vms"][vm][metric]["mean"].as_f64().unwrap());
+        assert!(of("online").iter().all(|online| *online > 3.95), "{scheduler}: {:?}", of("online"));
+        assert!(of("online_changes").iter().all(|changes| *changes <= 12.0), "{:?}", of("online_changes"));
+    }
+}
+
 #[test]
 fn every_policy_can_be_chosen() {
     for (list, values) in [

@@ -20,6 +20,8 @@ pub(super) struct Found {
     /// It is VCPU-Bal's number, and follows that.
     pub(super) bal: bool,
     pub(super) available: u32,
+    /// As many are available when others have adapted to it.
+    pub(super) also: Option<u32>,
     pub(super) mark: Mark,
     /// What it did there in looks of some length: how it varies by itself.
     pub(super) seen: Stat,
@@ -39,12 +41,18 @@ impl Found {
             why,
             bal: false,
             available,
+            also: None,
             mark,
             seen: Stat::default(),
             enough: None,
             instead: None,
             left_all: false,
         }
+    }
+
+    /// Whether it was found for so many pCPUs.
+    pub(super) fn is_of(&self, available: u32) -> bool {
+        self.available == available || self.also == Some(available)
     }
 
     /// It is VCPU-Bal's number from now on.

@@ -107,6 +107,8 @@ pub struct Corefit {
     waits: bool,
     /// What was found is of other pCPUs, for a dwell.
     stale: bool,
+    /// How many were available when it was at what was found last, which is of other pCPUs, and when that was.
+    unfit: Option<(u32, Time)>,
 }
 
 #[derive(Clone, Debug)]
@@ -140,6 +142,7 @@ impl Corefit {
             again: Time(0),
             waits: false,
             stale: false,
+            unfit: None,
         }
     }
 
@@ -165,7 +168,7 @@ impl Corefit {
         // Of who counted and is silent for a while it is not known.
         let last = self.found.as_ref().map_or(0.0, |found| found.mark.value);
         let mark = mark(subject, subject.rate.map_or(last, |rate| worth(rate, used, part)), used);
-        self.stale = false;
+        let was_stale = std::mem::take(&mut self.stale);
         if let Some(found) = &mut self.found {
             if let Some(bal) = subject.vcpu_bal().filter(|bal| found.bal && bal.count != found.count) {
                 found.follow(bal);
@@ -173,7 +176,17 @@ impl Corefit {
             let there = subject.online == subject.clamp(found.count);
             // One unit at each end of the look says nothing.
             let units = 2.0 / subject.over.as_secs_f64().max(1e-3);
-            let as_before = found.available == available;
+            let as_before = found.is_of(available);
+            if !as_before && there {
+                self.unfit = Some((available, subject.at));
+            } else if was_stale
+                && as_before
+                && let Some((unfit, last)) = self.unfit.take()
+                && subject.at.since(last) <= self.dwell
+            {
+                // That it went away made the difference: others had what it left. It would go to and fro for ever.
+                found.also = Some(unfit);
+            }
             let mut same = as_before && (!there || alike(found.mark, mark, units));
             let mut now = Stat::default();
             if there
