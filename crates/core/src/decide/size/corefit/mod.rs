@@ -312,6 +312,7 @@ impl Corefit {
             counts,
             known,
             bal,
+            of_phase: phase.is_some(),
             all: self.checking,
             few,
             window,

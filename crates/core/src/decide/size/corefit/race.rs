@@ -70,6 +70,8 @@ pub(super) struct Entrant {
     /// What it did of late with what it has.
     pub(super) known: Stat,
     pub(super) bal: u32,
+    /// That is the best count of a phase that is known.
+    pub(super) of_phase: bool,
     /// All levels are to be tried, however clear things are.
     pub(super) all: bool,
     /// Only VCPU-Bal's count or all may be best.
@@ -145,8 +147,9 @@ pub(super) struct Race {
     /// What they got when all had VCPU-Bal's counts.
     dues: Dues,
     levels: Vec<Level>,
-    /// At which all have VCPU-Bal's counts.
+    /// At which all have VCPU-Bal's counts, or those of phases that are known.
     all_bal: Option<usize>,
+    of_phase: bool,
     /// In the order of the turns.
     order: Vec<usize>,
     stage: Stage,
@@ -219,6 +222,7 @@ impl Race {
             beside: BTreeMap::new(),
             dues,
             all_bal: None,
+            of_phase: entrants.iter().any(|entrant| entrant.of_phase),
             levels: rows.iter().map(|&(sure, _)| Level { sure, ..Level::default() }).collect(),
             order: (0..rows.len()).collect(),
             stage: Stage::First,

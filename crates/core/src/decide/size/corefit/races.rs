@@ -28,7 +28,7 @@ impl Races {
         self.over = None;
         let hurry = std::mem::take(&mut self.hurry);
         if let Some(mut race) = self.running.take() {
-            race.see(over.as_secs_f64(), seen);
+            race.see(over.as_secs_f64(), seen, &looks);
             let ended = !(hurry && race.break_off()) && race.look(over, &looks);
             if ended {
                 race.pay(&mut self.dues);

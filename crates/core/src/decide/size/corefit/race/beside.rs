@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::proof::SURE;
-use super::{Race, Stat, UNITS};
+use super::{Look, Member, Race, Stat, UNITS};
 use crate::machine::VmId;
 
 /// None is to get less than this part of it: each race may take as much again.
@@ -15,6 +15,9 @@ const UNFAIR: f64 = 0.95;
 /// Less than so long, in seconds, or than so many pCPUs wanted, tells nothing.
 const LEAST: f64 = 0.05;
 const WANTS: f64 = 0.1;
+/// A program whose units are so many times larger or smaller is another one. (What spins does several times as much for a pCPU second when others
+/// have less.)
+const OTHER: f64 = 20.0;
 
 /// What one look showed of a VM.
 #[derive(Clone, Debug)]
@@ -31,13 +34,16 @@ pub(in super::super) struct Neighbour {
 pub(in super::super) type Dues = BTreeMap<VmId, Due>;
 
 /// What one got.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in super::super) struct Due {
     counts: bool,
-    /// Of a pCPU second that it wanted.
+    /// For a pCPU second that it wanted, and of it.
     got: f64,
-    /// VMs that raced then.
-    racing: usize,
+    ran: f64,
+    /// Units for each pCPU second that it used: another program is owed something else.
+    each: f64,
+    /// VMs that raced then: once one of them wants nothing any more that is no reason to get less.
+    racers: Vec<VmId>,
 }
 
 /// A VM of a host with a race.
@@ -57,8 +63,11 @@ struct Got {
 
 impl Race {
     /// What all VMs did in a look, if that is one that counts.
-    pub(in super::super) fn see(&mut self, seconds: f64, seen: Vec<Neighbour>) {
-        if self.via || self.settling {
+    pub(in super::super) fn see(&mut self, seconds: f64, seen: Vec<Neighbour>, looks: &[(VmId, Look)]) {
+        let follows = |member: &Member| {
+            looks.iter().any(|(id, look)| *id == member.id && look.online == member.counts[self.turn])
+        };
+        if self.via || self.settling || !self.members.iter().all(follows) {
             return;
         }
         let (level, levels) = (self.turn, self.levels.len());
@@ -75,50 +84,91 @@ impl Race {
         }
     }
 
+    /// At which all have VCPU-Bal's counts; not in a race of a phase that is known, whose best number is in the place of that.
+    fn bal_beside(&self) -> Option<usize> {
+        self.all_bal.filter(|_| !self.of_phase)
+    }
+
     /// Whether one of them gets less at a level.
     pub(super) fn harms_beside(&self, level: usize) -> bool {
-        let Some(bal) = self.all_bal.filter(|bal| *bal != level) else { return false };
+        let Some(bal) = self.bal_beside().filter(|bal| *bal != level) else { return false };
         // Of so many some seem to by chance.
         let sure = SURE + (2.0 * crate::share::count(self.beside.len().max(1)).ln()).sqrt();
         let mut others = self.beside.iter().filter(|(id, _)| self.member(id).is_none());
         others.any(|(id, one)| {
-            let due = self.dues.get(id).filter(|due| due.counts == one.counts);
-            one.gets_less(level, bal, due.map(|due| due.got), sure)
+            let due = self.dues.get(id).filter(|due| self.holds_still(due, one, bal));
+            one.gets_less(level, bal, due, sure)
         })
+    }
+
+    /// Whether who raced when something was due still wants to run, and who it is due to does what it did.
+    fn holds_still(&self, due: &Due, one: &Beside, bal: usize) -> bool {
+        let each = one.got.get(bal).map_or(0.0, Got::each);
+        let alike = each <= OTHER * due.each && due.each <= OTHER * each;
+        let wants = |id: &VmId| self.beside.get(id).is_some_and(Beside::wants);
+        due.counts == one.counts && alike && due.racers.iter().all(wants)
     }
 
     /// Takes what VMs got in this race over into what is known of that; of others nothing is kept.
     pub(in super::super) fn pay(&self, dues: &mut Dues) {
         dues.retain(|id, _| self.beside.contains_key(id));
-        let (Some(bal), racing @ 2..) = (self.all_bal, self.members.len()) else { return };
-        for (id, Beside { counts, got }) in &self.beside {
-            let Some(got) = got.get(bal).and_then(|got| got.of_wanted(*counts)) else { continue };
-            if dues.get(id).is_none_or(|due| due.racing <= racing || due.counts != *counts) {
-                dues.insert(id.clone(), Due { counts: *counts, got, racing });
+        let (Some(bal), 2..) = (self.bal_beside(), self.members.len()) else { return };
+        let racers: Vec<VmId> = self.members.iter().map(|member| member.id.clone()).collect();
+        for (id, one) in &self.beside {
+            let Some(at) = one.got.get(bal) else { continue };
+            let Some((got, ran)) = at.of_wanted(one.counts).zip(at.ran()) else { continue };
+            let more = |due: &Due| due.racers.len() > racers.len() && self.holds_still(due, one, bal);
+            if !dues.get(id).is_some_and(more) {
+                let (counts, each, racers) = (one.counts, at.each(), racers.clone());
+                dues.insert(id.clone(), Due { counts, got, ran, each, racers });
             }
         }
     }
 }
 
 impl Beside {
-    fn gets_less(&self, level: usize, bal: usize, due: Option<f64>, sure: f64) -> bool {
+    /// Whether it wanted to run, at any level.
+    fn wants(&self) -> bool {
+        self.got.iter().any(|got| got.ran().is_some())
+    }
+
+    /// By its work where that is counted, or by what it ran of what it wanted to: who counts coarsely is no worse off than who does not.
+    fn gets_less(&self, level: usize, bal: usize, due: Option<&Due>, sure: f64) -> bool {
         let (Some(now), Some(then)) = (self.got.get(level), self.got.get(bal)) else { return false };
-        let (Some(gets), Some(got)) = (now.of_wanted(self.counts), then.of_wanted(self.counts)) else {
-            return false;
-        };
-        let chance = |got: &Got| if self.counts { got.stat.chance(got.stat.bursts()) } else { 0.0 };
         let turns = now.stat.error_of_turns() + then.stat.error_of_turns();
-        let slack = turns + sure * chance(now).hypot(chance(then));
-        gets < UNFAIR * (1.0 - slack) * due.map_or(got, |due| due.min(got))
+        let less = |gets: Option<f64>, got: Option<f64>, due: Option<f64>, slack: f64| {
+            let (Some(gets), Some(got)) = (gets, got) else { return false };
+            gets < UNFAIR * (1.0 - slack) * due.map_or(got, |due| due.min(got))
+        };
+        let chance = |got: &Got| got.stat.chance(got.stat.bursts());
+        let of = |got: &Got| got.of_wanted(true);
+        less(now.ran(), then.ran(), due.map(|due| due.ran), turns)
+            || self.counts
+                && less(
+                    of(now),
+                    of(then),
+                    due.map(|due| due.got),
+                    turns + sure * chance(now).hypot(chance(then)),
+                )
     }
 }
 
 impl Got {
     /// What it got for a pCPU second that it wanted; `None` if that tells nothing.
     fn of_wanted(&self, counts: bool) -> Option<f64> {
-        let Stat { seconds, units, used, .. } = self.stat;
+        let ran = self.ran()?;
+        if counts { (self.stat.units >= UNITS).then(|| self.each() * ran) } else { Some(ran) }
+    }
+
+    /// What it ran of a pCPU second that it wanted to; `None` if that tells nothing.
+    fn ran(&self) -> Option<f64> {
+        let Stat { seconds, used, .. } = self.stat;
         let wanted = used + self.waited;
-        let tells = seconds >= LEAST && wanted >= WANTS * seconds && (!counts || units >= UNITS);
-        tells.then(|| units / wanted)
+        (seconds >= LEAST && wanted >= WANTS * seconds).then(|| used / wanted)
+    }
+
+    /// Units for each pCPU second used.
+    fn each(&self) -> f64 {
+        self.stat.units / self.stat.used.max(1e-9)
     }
 }

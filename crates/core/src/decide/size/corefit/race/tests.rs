@@ -7,6 +7,7 @@ fn entrant(number: usize, counts: &[u32], bal: u32, allowed: f64) -> Entrant {
         id: VmId(number.to_string()),
         counts: counts.iter().copied().map(Some).collect(),
         bal,
+        of_phase: false,
         known: Stat::default(),
         all: false,
         few: false,
@@ -476,20 +477,21 @@ fn one_that_is_counted_coarsely_is_waited_for_however_finely_others_are() {
     assert!((units(3.0, 0.0) - 3.0).abs() < 1e-9, "never more than there are");
 }
 
-/// What a race of one ends with, where a VM beside it gets so much of a pCPU second that it wants when the racer has more than 4 vCPUs.
-fn beside(gets: f64, rate: Option<f64>) -> u32 {
+/// What a race of one ends with, where a VM beside it gets so much of a pCPU second that it wants when the racer has more than 4 vCPUs, because
+/// siblings of its cores are busy, or as it waits.
+fn beside(gets: f64, rate: Option<f64>, waits: bool) -> u32 {
     let one = entrant(0, &[16, 4, 16, 12, 8], 4, 10.0);
     let mut race = Race::new(std::slice::from_ref(&one), Dues::new());
     for _ in 0..2000 {
         let count = race.count(&one.id).unwrap();
         let over = race.next();
         let part = if count > 4 { gets } else { 1.0 };
-        let (used, waiting) = if rate.is_some() { (2.0, 0.0) } else { (2.0 * part, 2.0 * (1.0 - part)) };
+        let (used, waiting) = if waits { (2.0 * part, 2.0 * (1.0 - part)) } else { (2.0, 0.0) };
         let neighbour = Neighbour { id: VmId("n".into()), rate: rate.map(|rate| rate * part), used, waiting };
-        race.see(over.as_secs_f64(), vec![neighbour]);
         let units = f64::from(count) * 100.0 * over.as_secs_f64();
-        let look = Look { online: count, units, used: 1.0, part: 1.0, withheld: 0.0 };
-        if race.look(over, &[(one.id.clone(), look)]) {
+        let looks = [(one.id.clone(), Look { online: count, units, used: 1.0, part: 1.0, withheld: 0.0 })];
+        race.see(over.as_secs_f64(), vec![neighbour], &looks);
+        if race.look(over, &looks) {
             return race.count(&one.id).unwrap();
         }
     }
@@ -498,46 +500,52 @@ fn beside(gets: f64, rate: Option<f64>) -> u32 {
 
 #[test]
 fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
-    assert_eq!([beside(1.0, None), beside(1.0, Some(10_000.0))], [16, 16]);
-    assert_eq!(beside(0.7, None), 4, "it counts nothing, and waits");
-    assert_eq!(beside(0.7, Some(10_000.0)), 4, "it uses as much, and does less: siblings are busy");
-    assert_eq!(beside(0.7, Some(100.0)), 16, "so few units tell nothing");
+    assert_eq!([beside(1.0, None, true), beside(1.0, Some(10_000.0), true)], [16, 16]);
+    assert_eq!(beside(0.7, None, true), 4, "it counts nothing, and waits");
+    assert_eq!(beside(0.7, Some(10_000.0), false), 4, "it uses as much, and does less: siblings are busy");
+    assert_eq!(beside(0.7, Some(100.0), false), 16, "so few units tell nothing");
+    assert_eq!(beside(0.7, Some(100.0), true), 4, "but what it waits for does");
 }
 
-/// Two raced before: with 4 vCPUs each they did 70, with 16 both 100; who has 4 alone leaves the other 160.
+/// Three raced before: with 4 vCPUs each two did 70, with 16 both 100; who has 4 alone leaves the other 160.
 #[test]
 fn what_one_leaves_to_others_alone_is_not_their_due() {
-    let two = [entrant(0, &[16, 4], 4, 10.0), entrant(1, &[16, 4], 4, 10.0)];
+    let three = [0, 1, 2].map(|vm| entrant(vm, &[16, 4], 4, 10.0));
     let does = |counts: [u32; 2]| match counts {
         [16, 16] => 10_000.0,
         [4, 4] => 7_000.0,
         [4, _] => 16_000.0,
         _ => 5_000.0,
     };
-    let counts = |race: &Race| [0, 1].map(|vm: usize| race.count(&VmId(vm.to_string())).unwrap_or(16));
-    let step = |race: &mut Race| {
+    let counts = |race: &Race| [0, 1, 2].map(|vm: usize| race.count(&VmId(vm.to_string())).unwrap_or(16));
+    let step = |race: &mut Race, idle: bool| {
         let (over, counts) = (race.next(), counts(race));
-        let rates = [does([counts[1], counts[0]]), does(counts)];
+        let rates = [does([counts[1], counts[0]]), does([counts[0], counts[1]]), 100.0];
         let seen = [0, 1].map(|vm: usize| Neighbour {
             id: VmId(vm.to_string()),
             rate: Some(rates[vm]),
             used: 4.0,
             waiting: 0.0,
         });
-        race.see(over.as_secs_f64(), seen.into());
         let look = |vm: usize| {
             let units = rates[vm] * over.as_secs_f64();
             (VmId(vm.to_string()), Look { online: counts[vm], units, used: 1.0, part: 1.0, withheld: 0.0 })
         };
-        race.look(over, &[0, 1].map(look))
+        let third =
+            Neighbour { id: VmId("2".into()), rate: None, used: if idle { 0.0 } else { 4.0 }, waiting: 0.0 };
+        let looks = [0, 1, 2].map(look);
+        let members = race.members.len();
+        race.see(over.as_secs_f64(), seen.into_iter().chain([third]).collect(), &looks[..members]);
+        race.look(over, &looks[..members])
     };
-    let (mut dues, mut both) = (Dues::new(), Race::new(&two, Dues::new()));
-    while !step(&mut both) {}
-    assert_eq!(counts(&both), [16, 16]);
-    both.pay(&mut dues);
-    for (dues, ends) in [(dues, 16), (Dues::new(), 4)] {
-        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 12], 4, 10.0)], dues);
-        while !step(&mut race) {}
-        assert_eq!(race.count(&VmId("0".into())), Some(ends));
+    let (mut dues, mut all) = (Dues::new(), Race::new(&three, Dues::new()));
+    while !step(&mut all, false) {}
+    assert_eq!(counts(&all), [16, 16, 16]);
+    all.pay(&mut dues);
+    // Nor is it once one of those who raced then wants nothing any more.
+    for (dues, idle, ends) in [(&dues, false, 16), (&dues, true, 4), (&Dues::new(), false, 4)] {
+        let mut race = Race::new(&[entrant(0, &[16, 4, 16, 12], 4, 10.0)], dues.clone());
+        while !step(&mut race, idle) {}
+        assert_eq!(race.count(&VmId("0".into())), Some(ends), "{idle}");
     }
 }
