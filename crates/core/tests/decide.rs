@@ -4,7 +4,9 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
+use corefit_core::decide::{
+    Action, Arbiter, Controller, Outcome, Placer, Plan, Policy, Rule, Sizer, Step, Weigher, Why,
+};
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
@@ -433,6 +435,38 @@ fn weights_that_were_changed_before_go_back_to_what_the_journal_has() {
     let before = [("low", 1000.0), ("high", 2000.0)];
     controller.weighed_before(before.map(|(name, weight)| (VmId(name.into()), Weight(weight))).into());
     toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+}
+
+/// libvirt lets a write wait behind a job of the domain's, longer than anybody waits for it.
+#[test]
+fn a_weight_that_is_written_late_is_no_administrators() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(policy);
+    let mut late = Vec::new();
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        let (weights, rest): (Vec<Action>, Vec<Action>) =
+            step.plan.actions.into_iter().partition(|action| action.lever == Lever::Weight);
+        let told = |action: &Action| Outcome {
+            action: action.clone(),
+            result: Err(MachineError::Gone("no answer".into())),
+        };
+        controller.told(&weights.iter().map(told).collect::<Vec<_>>());
+        late.extend(weights);
+        toy.obey(&mut controller, &Step { plan: Plan { actions: rest }, ..Step::default() });
+        toy.pass(Duration::from_secs(1));
+    }
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
+    for action in late {
+        let vm = toy.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
+        let Value::Weight(weight) = action.to else { panic!("{:?}", action.to) };
+        vm.state.weight = Some(weight);
+    }
+    assert_ne!(toy.weights(), [1000.0, 2000.0]);
+    toy.vms[1].used = |_| 0.05;
+    toy.rule(&mut controller, 30);
     assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
 }
 

@@ -179,7 +179,7 @@ impl Controller {
         if let Some(placer) = &mut self.placer {
             // What numbers of vCPUs bring is not to be measured under other pins each time.
             if self.known.values().any(|known| known.trying) {
-                placer.wait();
+                step.plan.actions.extend(placer.wait(now));
             } else {
                 let after = after(&seen, &asked, &step.plan.actions);
                 step.plan.actions.extend(placer.place(now, after.as_ref().unwrap_or(&seen), policy));

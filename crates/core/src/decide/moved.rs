@@ -113,6 +113,15 @@ impl Moved {
         left.iter().rev().filter_map(|(action, read)| back(action, read, now)).collect()
     }
 
+    /// Work that is done now says nothing: the windows begin anew. What is to be put back is, all the same.
+    pub(super) fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
+        self.mark(now);
+        if let Some(trial) = &mut self.trial {
+            trial.since = None;
+        }
+        self.put_back(now)
+    }
+
     /// What to put back: if work fell by more than the deadband, everything that nobody else has changed since.
     pub(super) fn judge(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
         if !self.undo.0.is_empty() {
@@ -210,6 +219,8 @@ mod tests {
         now: Snapshot,
         /// What is asked for is not done.
         fails: Option<fn() -> MachineError>,
+        /// Numbers of vCPUs are tried.
+        races: bool,
     }
 
     impl Toy {
@@ -217,7 +228,7 @@ mod tests {
             let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
             let mut now = stacked(0);
             now.vms[0].progress = Some(0.0);
-            Toy { placer: placer(&policy).unwrap(), policy, now, fails: None }
+            Toy { placer: placer(&policy).unwrap(), policy, now, fails: None, races: false }
         }
 
         fn vm(&mut self) -> &mut VmState {
@@ -243,7 +254,10 @@ mod tests {
                 (counters.run_ns, counters.wait_ns) = (more(counters.run_ns), more(counters.wait_ns));
             }
             let seen = estimate(&before, &self.now).unwrap();
-            let actions = self.placer.place(&self.now, &seen, &self.policy);
+            let actions = match self.races {
+                true => self.placer.wait(&self.now),
+                false => self.placer.place(&self.now, &seen, &self.policy),
+            };
             for action in &actions {
                 let (Lever::Affinity(vcpu), Value::Pcpus(set)) = (action.lever, &action.to) else {
                     panic!("{action:?}")
@@ -300,6 +314,30 @@ mod tests {
             assert!((0..31).any(|_| toy.second([100.0, 50.0], 1.0)));
             assert_eq!(toy.sets(), ["0", "0"]);
         }
+    }
+
+    #[test]
+    fn work_that_is_done_while_numbers_are_tried_says_nothing_of_a_placement_and_what_is_put_back_is() {
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(5, [100.0, 100.0], 1.0), [3]);
+        toy.races = true;
+        assert_eq!(toy.seconds(20, [10.0, 10.0], 1.0), []);
+        toy.races = false;
+        assert_eq!(toy.seconds(20, [100.0, 100.0], 1.0), [], "it stays");
+
+        let mut toy = Toy::new();
+        toy.races = true;
+        assert_eq!(toy.seconds(20, [10.0, 10.0], 1.0), []);
+        toy.races = false;
+        assert_eq!(toy.seconds(9, [100.0, 50.0], 1.0), [3, 7], "nor of what was before it");
+
+        let mut toy = Toy::new();
+        assert_eq!(toy.seconds(4, [100.0, 50.0], 1.0), [3]);
+        toy.fails = Some(|| MachineError::Gone("no answer".into()));
+        assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [3]);
+        (toy.fails, toy.races) = (None, true);
+        toy.seconds(12, [10.0, 10.0], 1.0);
+        assert_eq!(toy.sets(), ["0", "0"]);
     }
 
     #[test]

@@ -20,8 +20,9 @@ pub trait Place: Debug {
     /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
     fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action>;
 
-    /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then.
-    fn wait(&mut self);
+    /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then, nor of what was; what is
+    /// put back.
+    fn wait(&mut self, now: &Snapshot) -> Vec<Action>;
 
     /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
     /// pinned.
@@ -130,8 +131,9 @@ impl Place for Placing {
         actions
     }
 
-    fn wait(&mut self) {
+    fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
         self.since = None;
+        self.moved.wait(now)
     }
 
     fn told(&mut self, outcome: &Outcome) {

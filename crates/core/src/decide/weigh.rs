@@ -65,6 +65,8 @@ struct Known {
     /// The weight before it was ours, and what we made it.
     base: f64,
     wrote: Option<f64>,
+    /// What was to be written, while nobody says whether it will be yet.
+    late: Option<f64>,
     not_before: Time,
     refused: bool,
     /// What it is to weigh times as how many it counts, by what was decided; `None`: what it does.
@@ -177,7 +179,13 @@ impl Weighing {
         self.changed = Some(at);
         match &outcome.result {
             Ok(Value::Weight(Weight(weight))) => known.wrote = Some(*weight),
-            Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
+            Err(MachineError::Gone(_)) => {
+                known.not_before = at + AFTER_FAILURE;
+                known.late = match &outcome.action.to {
+                    Value::Weight(Weight(weight)) => Some(*weight),
+                    _ => None,
+                };
+            }
             Ok(_) | Err(_) => known.refused = true,
         }
     }
@@ -197,11 +205,15 @@ impl Weighing {
             let known = self.vms.entry(vm.seen.id.clone()).or_insert(Known {
                 base: before.map_or(now, |before| before.0),
                 wrote: before.map(|_| now),
+                late: None,
                 not_before: Time(0),
                 refused: false,
                 held: None,
                 less: None,
             });
+            if known.late.take_if(|late| same(*late, now)).is_some() {
+                known.wrote = Some(now);
+            }
             // One that is as it was may only be late to show what was written.
             if !same(known.base, now) && known.wrote.is_none_or(|wrote| !same(wrote, now)) {
                 *known = Known { base: now, wrote: None, held: None, less: None, ..*known };

@@ -33,6 +33,8 @@ struct Known {
     /// What the limits were before they were ours, and what they were made.
     base: BTreeMap<Lever, Limit>,
     wrote: BTreeMap<Lever, Limit>,
+    /// What was to be written, while nobody says whether it will be yet.
+    late: BTreeMap<Lever, Limit>,
     /// Its vCPUs that were online then.
     online: CpuSet,
     /// Begin of the window.
@@ -130,6 +132,9 @@ impl Shaping {
             Err(MachineError::Gone(_)) => {
                 known.failed = true;
                 known.not_before = at + AFTER_FAILURE;
+                if let Value::Limit(limit) = outcome.action.to {
+                    known.late.insert(*lever, limit);
+                }
             }
             // What was set of the others is no shape without this.
             Err(MachineError::Untried(_)) => known.failed = true,
@@ -210,6 +215,8 @@ impl Known {
 
     /// Whose the limits are: each that is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, limits: &BTreeMap<Lever, Limit>, vm: &VmState) {
+        let came = |lever: &Lever, late: &mut Limit| limits.get(lever) == Some(late);
+        self.wrote.extend(self.late.extract_if(.., came));
         let known = |lever: &Lever| self.wrote.get(lever).or_else(|| self.base.get(lever));
         let all: BTreeSet<Lever> = self.base.keys().chain(limits.keys()).copied().collect();
         let theirs: Vec<Lever> = all.into_iter().filter(|lever| known(lever) != limits.get(lever)).collect();
@@ -324,6 +331,28 @@ mod tests {
         };
         assert_eq!(step(became, 1), [Value::Limit(from)]);
         assert!((2..200).all(|s| step(from, s).is_empty()));
+    }
+
+    /// libvirt lets it wait behind a job of the domain's.
+    #[test]
+    fn a_limit_that_is_written_late_is_ours() {
+        let limit = |quota_us| Limit { quota_us: Some(quota_us), period_us: 100_000, burst_us: 0 };
+        let (before, after) = (vm([50_000; 4]), vm([50_000, 50_000, 50_000, 80_000]));
+        let lever = Lever::VcpuQuota(3);
+        let wish = Wish { lever, from: limit(50_000), to: limit(80_000) };
+        let tool = tools(Shaper::Proportional).first().copied();
+        let asked =
+            Trial { tool, before: Score { lost: 0.5, used: 1.0, progress: None }, wishes: vec![wish] };
+        let known =
+            Known { base: limits(&before), online: before.online(), asked: Some(asked), ..Known::default() };
+        let mut shaping = Shaping { vms: BTreeMap::from([(before.id.clone(), known)]) };
+        let action = super::action(&before, &wish, Why::NoGain);
+        shaping.told(&Outcome { action, result: Err(MachineError::Gone("no answer".into())) }, Time(0));
+        let policy = Policy { shape: Shaper::Proportional, ..Policy::default() };
+        let now = Snapshot { at: Time(20_000_000_000), vms: vec![after], ..Snapshot::default() };
+        let back = shaping.step(&now, &policy);
+        let to: Vec<_> = back.iter().map(|action| (action.lever, action.to.clone())).collect();
+        assert_eq!(to, [(lever, Value::Limit(limit(50_000)))]);
     }
 
     #[test]
