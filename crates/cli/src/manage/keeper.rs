@@ -326,15 +326,28 @@ impl Keeper {
         lever: Lever,
         current: &Value,
     ) -> Option<MachineError> {
-        let entry = self.journal.find(vm, lever)?;
-        if is_ours(entry, current) || same(&entry.original, current) || machine.lost(vm, lever) {
+        let entry = self.journal.find(vm, lever)?.clone();
+        let ours = is_ours(&entry, current) && !self.with_all(machine, &entry, current);
+        if ours || same(&entry.original, current) || machine.lost(vm, lever) {
             return None;
         }
+        let entry = self.journal.find(vm, lever)?;
         let now = without_ours(machine, entry, current);
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         self.note(machine, vm);
         Some(MachineError::Denied(format!("{}: it is {now} now", self.stands(vm, lever))))
+    }
+
+    /// Whether somebody gave all vCPUs this quota, as libvirt does, which happens to be what we gave one of them: another one, to which we
+    /// gave something else, has it, too.
+    fn with_all(&self, machine: &mut dyn Act, entry: &Entry, current: &Value) -> bool {
+        let mut others = self.journal.entries_of(&entry.vm).filter(|other| {
+            let quotas = [entry.lever, other.lever].map(|lever| lever.kind() == LeverKind::VcpuQuota);
+            quotas == [true, true] && !is_ours(other, current) && !same(&other.original, current)
+        });
+        let other = others.next().map(|other| other.lever);
+        other.is_some_and(|lever| machine.current(&entry.vm, lever).is_ok_and(|other| same(&other, current)))
     }
 
     /// Somebody may have changed a setting while others were read and written. (Guests are slow to say.)

@@ -44,7 +44,7 @@ pub(super) struct Definition {
     pub(super) memory_nodes: Option<CpuSet>,
     /// Why its memory stays where it is; `None` if libvirt can move it.
     pub(super) memory_stays: Option<&'static str>,
-    /// Whether its guest agent is connected; `None` if it is to have none, or libvirt does not say.
+    /// Whether its guest agent is connected, which libvirt does not say while a domain starts; `None` if it is to have none.
     pub(super) agent: Option<bool>,
     /// What its owner asks for it.
     pub(super) owner: Owner,
@@ -106,7 +106,7 @@ impl Definition {
             agent: children(child(root, "devices"), "channel")
                 .filter_map(|channel| child(channel, "target"))
                 .find(|target| target.attribute("name") == Some(AGENT))
-                .and_then(|target| target.attribute("state").map(|state| state == "connected")),
+                .map(|target| target.attribute("state") == Some("connected")),
             ..Definition::default()
         };
         found.metadata(root);
@@ -212,6 +212,19 @@ mod tests {
         assert_eq!(domain.shares, Some(Weight(2048.0)));
         assert_eq!(domain.vcpus[1].pin, set("1"));
         assert_eq!(domain.agent, Some(true));
+    }
+
+    #[test]
+    fn an_agent_of_which_nothing_is_said_yet_is_not_connected() {
+        let of = |target: &str| {
+            let text = format!(
+                "<domain type='kvm'><vcpu>1</vcpu><devices><channel type='unix'>{target}</channel></devices></domain>"
+            );
+            Definition::parse(&text).unwrap().agent
+        };
+        assert_eq!(of("<target type='virtio' name='org.qemu.guest_agent.0'/>"), Some(false));
+        assert_eq!(of("<target type='virtio' name='org.qemu.guest_agent.0' state='connected'/>"), Some(true));
+        assert_eq!(of("<target type='virtio' name='another'/>"), None);
     }
 
     #[test]

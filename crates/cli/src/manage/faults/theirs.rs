@@ -158,6 +158,30 @@ fn a_limit_of_which_a_kill_left_a_part_is_put_back_and_an_administrators_stands(
     story.check().unwrap();
 }
 
+/// libvirt gives all vCPUs the same quota.
+#[test]
+fn a_quota_of_all_vcpus_is_an_administrators_though_one_of_them_had_it_from_us() {
+    for seen_before_the_end in [false, true] {
+        let (_dir, mut story) = begun();
+        let quotas = [(0, 20_000), (1, 90_000)].map(|(vcpu, us)| (Lever::VcpuQuota(vcpu), limit(us)));
+        for (lever, _) in &quotas {
+            story.machine.write(1, *lever, &limit(60_000)).unwrap();
+        }
+        let plan = quotas.map(|(lever, to)| story.action(1, lever, to));
+        story.step(&plan, None);
+        for lever in [0, 1].map(Lever::VcpuQuota) {
+            story.machine.write(1, lever, &limit(20_000)).unwrap();
+            story.expected.insert((1, lever), limit(20_000));
+        }
+        if seen_before_the_end {
+            let plan = [0, 1].map(|vcpu| story.action(1, Lever::VcpuQuota(vcpu), limit(10_000)));
+            story.step(&plan, None);
+        }
+        story.end();
+        story.check().unwrap();
+    }
+}
+
 /// libvirt shows no burst, so who sets a quota by it can neither mean nor undo that, and the kernel refuses a quota below it.
 #[test]
 fn a_burst_of_ours_does_not_stay_with_an_administrators_quota() {

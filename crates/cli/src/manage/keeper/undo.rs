@@ -221,7 +221,8 @@ impl Keeper {
                 restored.back += 1;
                 continue;
             }
-            if !is_so && !is_ours(&entry, &current) && !machine.lost(&entry.vm, entry.lever) {
+            let ours = is_so || is_ours(&entry, &current) && !self.with_all(machine, &entry, &current);
+            if !ours && !machine.lost(&entry.vm, entry.lever) {
                 let now = without_ours(machine, &entry, &current);
                 restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
                 continue;

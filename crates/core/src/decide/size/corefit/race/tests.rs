@@ -504,7 +504,7 @@ fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
     assert_eq!(beside(0.7, None, true), 4, "it counts nothing, and waits");
     assert_eq!(beside(0.7, Some(10_000.0), false), 4, "it uses as much, and does less: siblings are busy");
     assert_eq!(beside(0.7, Some(100.0), false), 16, "so few units tell nothing");
-    assert_eq!(beside(0.7, Some(100.0), true), 4, "but what it waits for does");
+    assert_eq!(beside(0.3, Some(100.0), true), 4, "of so much they do");
 }
 
 /// Three raced before: with 4 vCPUs each two did 70, with 16 both 100; who has 4 alone leaves the other 160.
