@@ -106,7 +106,7 @@ fn a_vm_that_is_saved_and_resumed_gets_back_what_was_changed_before_wherever_tha
     here.carry(&low, &mut there, file);
     assert!(changed(&there), "it was resumed as it was saved");
     let said = restore(&there, &path("other"));
-    assert!(said.contains(&format!("{low:?} came with a changed weight")), "{said}");
+    assert!(said.contains(&format!("{low:?} came with what was changed of it: weight")), "{said}");
     as_it_was(&there, &low);
     restore(&here, &path("state"));
     as_it_was(&here, &high);

@@ -336,7 +336,7 @@ impl Keeper {
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         self.note(machine, vm);
-        Some(MachineError::Denied(format!("{}: it is {now} now", self.stands(vm, lever))))
+        Some(MachineError::Denied(format!("{}: it was {now} then", self.stands(vm, lever))))
     }
 
     /// Whether somebody gave all vCPUs this quota, as libvirt does, which happens to be what we gave one of them: another one, to which we

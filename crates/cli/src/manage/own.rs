@@ -56,10 +56,18 @@ pub(super) fn directory(dir: &Path) -> Result<()> {
 /// Opens a regular file, not by a link, that others can neither read nor lock; nobody is waited for.
 pub(super) fn open(path: &Path, how: &OpenOptions) -> io::Result<File> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
-    let file = how.clone().mode(0o600).custom_flags(flags).open(path)?;
+    let file = how.clone().mode(0o600).custom_flags(flags).open(path).map_err(|error| {
+        if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+            io::Error::other(
+                "is a link, which is not followed; remove it, or give another directory: --state",
+            )
+        } else {
+            error
+        }
+    })?;
     let seen = file.metadata()?;
     if !seen.is_file() {
-        return Err(io::Error::other("is no regular file"));
+        return Err(io::Error::other("is no regular file; remove it, or give another directory: --state"));
     }
     if seen.uid() == rustix::process::geteuid().as_raw() && seen.mode() & 0o077 != 0 {
         // Of an earlier version; on a disk that cannot be written to it stays.

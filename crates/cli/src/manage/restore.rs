@@ -96,7 +96,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
         };
         let Some(text) = waits_for.filter(|_| left > 0) else { break };
         if left + 1 == args.tries {
-            tell!("corefit: {}; it is tried {left} times more at most", crate::printable::text(&text));
+            tell!("corefit: {}; at most {left} more tries", crate::printable::text(&text));
         }
         std::thread::sleep(BETWEEN_TRIES);
     }

@@ -336,8 +336,17 @@ fn table(status: &Status) -> String {
             text += &format!("{}: is not sized: {}\n", printable::text(&vm.name), printable::text(why));
         }
     }
+    // Said above.
+    let said = |note: &&String| {
+        let whys = |vm: &VmStatus| [vm.not_sized.clone(), vm.left_alone.clone()].into_iter().flatten();
+        let keeps = |vm: &VmStatus, what: &str| {
+            let rest = note.strip_prefix(&format!("{}: keeps its {what}: ", vm.name));
+            rest.is_some_and(|rest| whys(vm).any(|why| why == rest))
+        };
+        status.vms.iter().any(|vm| keeps(vm, "vCPUs") || keeps(vm, "cpuset"))
+    };
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
-    for note in trouble.chain(status.notes.iter().cloned()) {
+    for note in trouble.chain(status.notes.iter().filter(|note| !said(note)).cloned()) {
         text += &format!("note: {}\n", printable::text(&note));
     }
     text

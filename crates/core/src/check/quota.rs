@@ -26,11 +26,19 @@ pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_
         period(vm, cap, pcpus.0 < float(vcpus), Limit::Cap, report);
     }
     if let Some((quota, each)) = limited(vm.vcpu_quota.as_ref()) {
-        if vm.dedicated().is_some() && each.0 < 1.0 - SLACK {
-            let text = format!(
-                "each vCPU may use {each} of the pCPU that is dedicated to it; the rest of it idles while the vCPU is \
-                 stopped"
-            );
+        if let Some(own) = vm.dedicated().map(|pcpus| pcpus.len()).filter(|_| each.0 < 1.0 - SLACK) {
+            let (all, of) = (each.0 * float(vcpus), count(own, "pCPU"));
+            // Those that share a pCPU use it together.
+            let text = if all < float(own) - SLACK {
+                format!(
+                    "each vCPU may use {each} of a pCPU, all of them {all:.2} of {of} that no other VM has: the rest idles \
+                     while they are stopped"
+                )
+            } else {
+                format!(
+                    "each vCPU may use {each} of a pCPU, and is stopped then, though no other VM has their {of}"
+                )
+            };
             let cure = Change::Unlimited(Limit::VcpuQuota);
             report.add(Rule::QuotaBelowPinned, Severity::Warning, &quota.place, text, cure);
         }

@@ -69,7 +69,8 @@ impl Controller {
             let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole)).or(away);
             let sizable = stays.is_none();
             if let Some(reason) = stays {
-                step.notes.push(format!("{}: keeps its vCPUs: {reason}", vm.seen.name));
+                let what = if by_cpuset { "cpuset" } else { "vCPUs" };
+                step.notes.push(format!("{}: keeps its {what}: {reason}", vm.seen.name));
                 step.kept.insert(vm.seen.id.clone(), reason.to_owned());
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
                     continue;

@@ -11,7 +11,7 @@ use super::room::Room;
 use super::short::below;
 use super::size::whole;
 use super::weigh::Granted;
-use super::{Arbiter, Controller, hypothesis};
+use super::{Arbiter, Controller, hypothesis, pcpus};
 use crate::machine::{HostEstimate, VmEstimate, VmId};
 use crate::share::count;
 use crate::{CpuSet, Cpus};
@@ -184,13 +184,16 @@ impl Controller {
 
 impl Known {
     fn starving(&self, name: &str, wants: u32, granted: f64) -> String {
-        let uses = self.short.uses().map_or(String::new(), |uses| format!(" and uses {}", Cpus(uses)));
+        let used =
+            self.short.uses().map_or(String::new(), |used| format!(" and used {} meanwhile", Cpus(used)));
         let again = match self.starved.0 {
             1 => String::new(),
             times => format!(" (time {times})"),
         };
         format!(
-            "{name}: has wanted {wants} pCPUs for half a minute and more, was granted {granted}{uses}{again}"
+            "{name}: has wanted {} for half a minute and more, is granted {} now{used}{again}",
+            pcpus(wants),
+            Cpus(granted)
         )
     }
 }

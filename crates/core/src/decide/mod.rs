@@ -54,6 +54,15 @@ fn longer(rest: Duration) -> Duration {
     (rest * 2).clamp(REST, LONGEST_REST)
 }
 
+/// So many pCPUs, for people.
+fn pcpus(count: u32) -> String {
+    if count == 1 { "1 pCPU".into() } else { format!("{count} pCPUs") }
+}
+
+fn were(count: u32) -> String {
+    format!("{} {}", pcpus(count), if count == 1 { "was" } else { "were" })
+}
+
 /// What to change, in the order in which to change it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -125,7 +134,7 @@ pub enum Why {
         share: Cpus,
     },
     /// It may not have as many as it should.
-    #[error("{wanted} would be right for it, but its rule and its vCPUs allow {least} to {most}")]
+    #[error("{wanted} would be right for it, but its rules and its vCPUs allow {least} to {most}")]
     Bounded {
         /// vCPUs that it should have.
         wanted: u32,
@@ -135,7 +144,7 @@ pub enum Why {
         most: u32,
     },
     /// Nobody says how many would be right for it, but it may not have as many as it has.
-    #[error("its rule allows {least} to {most}")]
+    #[error("its rules allow {least} to {most}")]
     Allowed {
         /// vCPUs that it may have.
         least: u32,
@@ -143,13 +152,13 @@ pub enum Why {
         most: u32,
     },
     /// It was given so many.
-    #[error("{granted} pCPUs were granted to it")]
+    #[error("{} granted to it", were(*granted))]
     Granted {
         /// pCPUs.
         granted: u32,
     },
     /// Nobody decides how many vCPUs it has any more.
-    #[error("nobody decides its number of vCPUs any more: as before, within its rule")]
+    #[error("nobody decides its number of vCPUs any more: as before, within its rules")]
     Unsized,
     /// It did not answer when its vCPUs were to be changed.
     #[error("it did not answer before, and is asked whether it does now")]

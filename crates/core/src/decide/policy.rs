@@ -8,6 +8,9 @@ use crate::CpuSet;
 use crate::machine::{LeverKind, VmState};
 use crate::place::Class;
 
+/// A setting that has to be so for longer never changes anything, ms: a day.
+const LONGEST_MS: u64 = 86_400_000;
+
 /// Which controllers decide, and how quickly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -225,6 +228,11 @@ impl Policy {
         }
         if !(20..=60_000).contains(&self.probe_ms) {
             return refuse("probe_ms".into(), "give 20 to 60000");
+        }
+        for (key, ms) in [("dwell_ms", self.dwell_ms), ("lever_ms", self.lever_ms)] {
+            if ms > LONGEST_MS {
+                return refuse(key.into(), "give 0 to 86400000, a day");
+            }
         }
         if !(0.0..=1.0).contains(&self.deadband) {
             return refuse("deadband".into(), "give 0 to 1");

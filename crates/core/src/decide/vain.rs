@@ -2,7 +2,7 @@
 
 use super::policy::matches;
 use super::{Arbiter, Forecast, Placer, Policy, Rule, Shaper, Sizer, Weigher};
-use crate::machine::VmState;
+use crate::machine::{LeverKind, VmState};
 
 /// Each such key, as a note; names that no VM has are of those that are here now. The first rules are `owners`'.
 pub(super) fn notes(policy: &Policy, owners: usize, here: &[VmState]) -> Vec<String> {
@@ -10,14 +10,15 @@ pub(super) fn notes(policy: &Policy, owners: usize, here: &[VmState]) -> Vec<Str
     let asks = policy.arbitrate != Arbiter::None;
     let forecasts = asks || sizers.flatten().any(|size| size == Sizer::Vscale);
     let forecast = "only where arbitrate is set, or size is \"vscale\"";
+    let sized = |vm: &VmState| policy.sized_by(vm) == LeverKind::Affinity;
     let keys = [
         (policy.demand != Forecast::default() && !forecasts, "demand", forecast),
         (policy.smooth && !forecasts, "smooth", forecast),
         (policy.weigh == Weigher::Grants && !asks, "weigh", "only where arbitrate is set"),
         (
-            !policy.reserved.is_empty() && policy.place == Placer::None,
+            !policy.reserved.is_empty() && policy.place == Placer::None && !here.iter().any(sized),
             "reserved",
-            "only for VMs that are placed (place)",
+            "only for VMs that are placed (place) and control groups that are sized",
         ),
     ];
     let keys =

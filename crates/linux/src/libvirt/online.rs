@@ -86,7 +86,9 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             // libvirt takes one at a time.
             let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
             plug(&vcpus, &want, until, one)?;
-            Ok(!plugged(&vcpus).difference(&want).is_empty())
+            let cold: CpuSet =
+                (0..).zip(&vcpus).filter(|(_, v)| !v.hotpluggable).map(|(n, _)| CpuId(n)).collect();
+            Ok(!plugged(&vcpus).difference(&want).difference(&cold).is_empty())
         });
         hand.plugged(vm, done)?;
     }

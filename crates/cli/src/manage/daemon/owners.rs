@@ -17,6 +17,8 @@ impl Daemon<'_> {
         let before = std::mem::replace(&mut self.owned, owned);
         for (vm, why) in self.owned.iter().filter(|(vm, why)| before.get(*vm) != Some(*why)) {
             log(Level::Info, "left alone", &[("vm", vm.clone()), ("why", why.clone())]);
+            // Which is the same.
+            let _ = self.told.is_new(&format!("{vm}: keeps its vCPUs: {why}"), "");
         }
         for (vm, why) in before.iter().filter(|(vm, why)| self.owned.get(*vm) != Some(*why)) {
             // Notes of it are not true any more.

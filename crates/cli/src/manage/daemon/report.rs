@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use corefit_core::decide::{Action, Outcome, Step};
-use corefit_core::machine::{MachineError, Role, Snapshot, VmId, VmState};
+use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmId, VmState};
 
 use super::Daemon;
 use crate::manage::log::{Level, log};
@@ -111,7 +111,10 @@ pub(super) fn failure(action: &Action, error: &str) -> String {
 }
 
 pub(super) fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {
-    let from = action.from.as_ref().map_or("unknown".into(), present::text);
+    // While a guest is silent it is not known which vCPUs it uses.
+    let vm = snapshot.vms.iter().find(|vm| vm.id == action.vm);
+    let silent = action.lever == Lever::Online && vm.is_some_and(|vm| present::online(vm).is_none());
+    let from = action.from.as_ref().filter(|_| !silent).map_or("unknown".into(), present::text);
     [
         ("vm", action.name.clone()),
         ("lever", action.setting(snapshot)),

@@ -192,8 +192,10 @@ impl Keeper {
             return None; // As it was, or somebody else's.
         }
         let now = current.map_or("not known yet".into(), |current| current.to_string());
-        let mut note =
-            format!("VM {:?} came with a changed {lever} ({now}, before {})", vm.name, entry.original);
+        let mut note = format!(
+            "VM {:?} came with what was changed of it: {lever} ({now}, before {})",
+            vm.name, entry.original
+        );
         let inside = |set: &CpuSet, here: &CpuSet| {
             let inside = set.intersection(here);
             if inside.is_empty() { here.clone() } else { inside }

@@ -124,8 +124,12 @@ impl Stat {
     /// else waiting costs (docs/model.md, "Spin share").
     pub(super) fn spins<'a>(&self, others: impl Iterator<Item = &'a Stat>) -> Option<f64> {
         let own = self.per_used()?;
-        let best = others.filter_map(Stat::per_used).fold(own, f64::max);
-        Some(1.0 - own / best)
+        let each = others.filter_map(|other| Some((other.per_used()?, other)));
+        let (best, of) = each.fold((own, self), |best, other| if other.0 > best.0 { other } else { best });
+        let share = 1.0 - own / best;
+        // Counting alone may make as much.
+        let chance = self.chance(self.bursts()).hypot(of.chance(of.bursts()));
+        Some(if share > 2.0 * chance { share } else { 0.0 })
     }
 
     /// How its looks' units vary: the sum over looks of (units - expected)^2 / expected, and one less than looks.
