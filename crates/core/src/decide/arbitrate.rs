@@ -6,7 +6,7 @@
 //! asks again when somebody gave pCPUs back, when somebody's terms (priority, least, most) are others, or after a time that
 //! doubles with each refusal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -141,22 +141,28 @@ impl Queue {
         others
     }
 
-    /// Takes what is missing from those that are less important, the least important first, of equal ones the last to come, never
-    /// below what is guaranteed. Returns what was taken.
+    /// Who has more than is guaranteed: the least important first, of equal ones the last to come.
+    fn givers(&self, requests: &[Request]) -> Vec<usize> {
+        let held = |i: usize| self.held.get(&requests[i].id);
+        let gives = |i: &usize| held(*i).is_some_and(|held| held.pcpus > requests[*i].sure());
+        let mut givers: Vec<usize> = (0..requests.len()).filter(gives).collect();
+        let came = |i: usize| held(i).and_then(|held| held.came);
+        givers.sort_by_key(|&i| (requests[i].priority, std::cmp::Reverse(came(i))));
+        givers
+    }
+
+    /// Takes what is missing from those of them that are less important, never below what is guaranteed. Returns what was taken.
     fn preempt(
         &mut self,
         missing: u32,
         by: usize,
-        requests: &[Request],
+        (requests, givers): (&[Request], &[usize]),
         room: &mut Room,
         hit: &mut [bool],
     ) -> u32 {
         let than = requests[by].priority;
-        let mut lower: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].priority < than).collect();
-        let came = |i: usize| self.held.get(&requests[i].id).and_then(|held| held.came);
-        lower.sort_by_key(|&i| (requests[i].priority, std::cmp::Reverse(came(i))));
         let mut taken = 0;
-        for i in lower {
+        for &i in givers.iter().take_while(|i| requests[**i].priority < than) {
             let Some(held) = self.held.get_mut(&requests[i].id) else { continue };
             while taken < missing && held.pcpus > requests[i].sure() && room.passes_on(i, by) {
                 held.pcpus -= 1;
@@ -188,7 +194,8 @@ impl Queue {
 impl Arbitrate for Queue {
     fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant> {
         let before: u32 = self.held.values().map(|held| held.pcpus).sum();
-        self.held.retain(|id, _| requests.iter().any(|request| request.id == *id));
+        let here: BTreeSet<&VmId> = requests.iter().map(|request| &request.id).collect();
+        self.held.retain(|id, _| here.contains(id));
         // What nobody wants any more is given back; what is guaranteed comes first.
         let mut claimed = false;
         for request in requests {
@@ -214,6 +221,8 @@ impl Arbitrate for Queue {
         order.sort_by_key(|&i| {
             (if self.priority { -i64::from(requests[i].priority) } else { 0 }, place(self, i))
         });
+        // The more important come first, so that nobody who is served is to give that to one who comes later.
+        let givers = self.givers(requests);
         for i in order {
             let request = &requests[i];
             let held = self.held.get(&request.id).copied().unwrap_or_default();
@@ -232,7 +241,7 @@ impl Arbitrate for Queue {
                 continue; // it does not ask again yet
             }
             if self.priority && given < missing {
-                given += self.preempt(missing - given, i, requests, room, &mut hit);
+                given += self.preempt(missing - given, i, (requests, &givers), room, &mut hit);
             }
             let mut place = held.place;
             if given < missing {
