@@ -1,6 +1,6 @@
 //! What each guest is told that it gets: the pCPUs available to its VM, smoothed, in quarters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Policy, Why};
@@ -36,7 +36,8 @@ impl Telling {
     /// used, before another look says the same: kernels count a sleep as waiting now and then, so that others seem to want what they do
     /// not (docs/model.md, "Demand").
     pub(crate) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
-        self.known.retain(|vm, _| host.vms.iter().any(|seen| seen.seen.id == *vm));
+        let here: BTreeSet<&VmId> = host.vms.iter().map(|vm| &vm.seen.id).collect();
+        self.known.retain(|vm, _| here.contains(vm));
         let mut actions = Vec::new();
         for vm in &host.vms {
             let seen = &vm.seen;

@@ -56,7 +56,8 @@ struct Known {
 impl Lightening {
     /// Which weights of helper threads to change; what people should know goes to `notes`.
     pub fn step(&mut self, seen: &HostEstimate, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
-        self.vms.retain(|id, _| seen.may_have(id));
+        let may_have = seen.may_have();
+        self.vms.retain(|id, _| may_have(id));
         notes.extend(self.judge(seen, policy));
         let mut actions = Vec::new();
         for vm in seen.vms.iter().filter(|vm| vm.seen.is_running_vm()) {

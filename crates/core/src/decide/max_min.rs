@@ -99,7 +99,8 @@ impl Arbitrate for MaxMin {
                 }
             }
         }
-        self.known.retain(|id, _| requests.iter().any(|request| request.id == *id));
+        let here: BTreeSet<&VmId> = requests.iter().map(|request| &request.id).collect();
+        self.known.retain(|id, _| here.contains(id));
         // Others give at once what is guaranteed to who wants it now.
         let claimed = (0..requests.len())
             .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));

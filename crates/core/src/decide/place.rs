@@ -98,8 +98,9 @@ impl Place for Placing {
             vm.class = known.unwrap_or(&vm.class).clone();
         }
         problem = problem.with(policy);
-        self.unmoved.retain(|id| now.may_have(id));
-        self.theirs.retain(|id| now.may_have(id));
+        let may_have = now.may_have();
+        self.unmoved.retain(|id| may_have(id));
+        self.theirs.retain(|id| may_have(id));
         let names = |ids: &BTreeSet<VmId>| -> BTreeSet<&str> {
             now.vms.iter().filter(|vm| ids.contains(&vm.id)).map(|vm| vm.name.as_str()).collect()
         };
@@ -159,7 +160,8 @@ impl Placing {
     /// Who was measured as cache-hungry stays so while it fills what it got: once apart, its data may fit, and traffic that
     /// is gone is no reason to be put together again.
     fn remember(&mut self, seen: &HostEstimate) {
-        self.hungry.retain(|id, _| seen.may_have(id));
+        let may_have = seen.may_have();
+        self.hungry.retain(|id, _| may_have(id));
         for vm in &seen.vms {
             if vm.class.origin == Origin::Measured {
                 self.hungry.insert(vm.seen.id.clone(), vm.class.clone());

@@ -14,7 +14,7 @@
 //! counts as wanting everything. So `available` is a lower bound wherever threads sleep as
 //! long as they did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::cache::{CacheRate, Classed, classify, rate};
@@ -114,9 +114,10 @@ impl HostEstimate {
     }
 
     /// As [`Snapshot::may_have`], of the later one.
-    #[must_use]
-    pub fn may_have(&self, id: &VmId) -> bool {
-        self.may_lack_vms() || self.vms.iter().any(|vm| vm.seen.id == *id)
+    pub fn may_have(&self) -> impl Fn(&VmId) -> bool {
+        let ids: BTreeSet<&VmId> = self.vms.iter().map(|vm| &vm.seen.id).collect();
+        let lacks = self.may_lack_vms();
+        move |id| lacks || ids.contains(id)
     }
 }
 

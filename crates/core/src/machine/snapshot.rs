@@ -1,5 +1,7 @@
 //! What a machine shows at one instant: settings and raw counters, nothing derived.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{CacheUse, Fixed, LeverKind};
@@ -340,9 +342,10 @@ impl Snapshot {
         self.unread.iter().any(|unread| unread.what == What::Siblings && unread.path == path)
     }
 
-    /// Whether a VM is in it, or may only be missing.
-    #[must_use]
-    pub fn may_have(&self, id: &VmId) -> bool {
-        self.may_lack_vms() || self.vms.iter().any(|vm| vm.id == *id)
+    /// Whether a VM is in it, or may only be missing: to be asked of many.
+    pub fn may_have(&self) -> impl Fn(&VmId) -> bool {
+        let ids: BTreeSet<&VmId> = self.vms.iter().map(|vm| &vm.id).collect();
+        let lacks = self.may_lack_vms();
+        move |id| lacks || ids.contains(id)
     }
 }

@@ -74,7 +74,8 @@ struct Runs {
 impl Slicing {
     /// Which slices to change, by what was seen until now; what people should know goes to `notes`.
     pub fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
-        self.vms.retain(|id, _| now.may_have(id));
+        let may_have = now.may_have();
+        self.vms.retain(|id, _| may_have(id));
         let mut actions = Vec::new();
         for vm in &now.vms {
             if !vm.is_running_vm() {

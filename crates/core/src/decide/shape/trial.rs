@@ -82,7 +82,8 @@ impl Score {
 impl Shaping {
     /// Which limits to change, by what was seen until now.
     pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
-        self.vms.retain(|id, _| now.may_have(id));
+        let may_have = now.may_have();
+        self.vms.retain(|id, _| may_have(id));
         let mut actions = Vec::new();
         for vm in &now.vms {
             if !vm.is_running_vm() {
@@ -215,8 +216,11 @@ impl Known {
 
     /// Whose the limits are: each that is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, limits: &BTreeMap<Lever, Limit>, vm: &VmState) {
-        let came = |lever: &Lever, late: &mut Limit| limits.get(lever) == Some(late);
-        self.wrote.extend(self.late.extract_if(.., came));
+        self.late.retain(|lever, late| {
+            let came = limits.get(lever) == Some(late);
+            self.wrote.extend(came.then_some((*lever, *late)));
+            !came
+        });
         let known = |lever: &Lever| self.wrote.get(lever).or_else(|| self.base.get(lever));
         let all: BTreeSet<Lever> = self.base.keys().chain(limits.keys()).copied().collect();
         let theirs: Vec<Lever> = all.into_iter().filter(|lever| known(lever) != limits.get(lever)).collect();
