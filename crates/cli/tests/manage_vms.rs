@@ -182,7 +182,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert!(daemon.log().contains("pending"), "{}", daemon.log());
     let restored = corefit(&["restore", "--tries", "60", "--state", state.to_str().unwrap()]);
     assert!(restored.status.success(), "{restored:?}");
-    assert!(String::from_utf8_lossy(&restored.stderr).contains("it is tried 59 times more"), "{restored:?}");
+    assert!(String::from_utf8_lossy(&restored.stderr).contains("at most 59 more tries"), "{restored:?}");
     as_it_was(&vms, &guest);
 
     // It ends between plan and apply, or at any other time.

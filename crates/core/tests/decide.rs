@@ -96,6 +96,18 @@ fn who_cannot_shrink_is_said_and_left_alone() {
     assert_eq!(controller.step(&toy.observe()).unwrap().notes.len(), 2, "no VM has the name of its rule");
 }
 
+#[test]
+fn what_vms_want_is_said_to_be_approximated_where_no_guest_tells() {
+    let says = |arbitrate| {
+        let mut toy = Toy::new(4, vec![vm("a", 4, None, four)]);
+        let mut controller = Controller::new(Policy { arbitrate, size: Sizer::None, ..Policy::default() });
+        toy.rule(&mut controller, 2);
+        let notes = controller.step(&toy.observe()).unwrap().notes;
+        notes.iter().any(|note| note.contains("is approximated where no guest agent tells"))
+    };
+    assert_eq!([says(Arbiter::MaxMin), says(Arbiter::None)], [true, false], "it counts for arbitration");
+}
+
 /// A VM whose vCPUs may use these pCPUs, one set after the other.
 fn lying_on(name: &str, sets: &[(&str, usize)]) -> ToyVm {
     let mut one = vm(name, sets.iter().map(|(_, count)| count).sum(), None, four);

@@ -178,7 +178,7 @@ impl Weighing {
         }
         self.changed = Some(at);
         match &outcome.result {
-            Ok(Value::Weight(Weight(weight))) => known.wrote = Some(*weight),
+            Ok(Value::Weight(Weight(weight))) => (known.wrote, known.late) = (Some(*weight), None),
             Err(MachineError::Gone(_)) => {
                 known.not_before = at + AFTER_FAILURE;
                 known.late = match &outcome.action.to {

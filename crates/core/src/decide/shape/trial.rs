@@ -121,6 +121,7 @@ impl Shaping {
             Ok(Value::Limit(limit)) => {
                 known.mark = None;
                 known.wrote.insert(*lever, *limit);
+                known.late.remove(lever);
                 let whole = |wish: &Wish| wish.lever != *lever || wish.to == *limit;
                 if asked.tool.is_none() || asked.wishes.iter().all(whole) {
                     known.trying = Some(asked.clone());

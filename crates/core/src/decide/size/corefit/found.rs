@@ -57,7 +57,8 @@ impl Found {
 
     /// It is VCPU-Bal's number from now on.
     pub(super) fn follow(&mut self, bal: Choice) {
-        (self.count, self.why, self.bal, self.instead) = (bal.count, bal.why, true, None);
+        (self.count, self.why, self.bal) = (bal.count, bal.why, true);
+        (self.instead, self.also) = (None, None);
     }
 
     /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that

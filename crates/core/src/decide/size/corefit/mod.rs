@@ -326,7 +326,7 @@ impl Corefit {
     fn keep_mark(&mut self, subject: &Subject<'_>, available: u32, mark: Mark, less: Option<f64>) {
         let since = self.otherwise.take().map_or(subject.at, |(since, _)| since);
         let Some(found) = &mut self.found else { return };
-        (found.mark, found.available) = (mark, available);
+        (found.mark, found.available, found.also) = (mark, available, None);
         if let (Some(less), Some(bal)) = (less, subject.vcpu_bal())
             && bal.count != found.count
         {

@@ -15,10 +15,10 @@ const UNFAIR: f64 = 0.95;
 /// Less than so long, in seconds, or than so many pCPUs wanted, tells nothing.
 const LEAST: f64 = 0.05;
 const WANTS: f64 = 0.1;
-/// Who says what it does is not to be much worse off than who does not: counting hides no more than this part of a loss, however coarse it is,
+/// Counting hides no more than this part of a loss, however coarse it is: who says what it does is not to be much worse off than who does not.
 const COARSE: f64 = 0.5;
-/// nor that a VM runs less than this part of what it did. (Not as little as that of others, for teams that spin in step wait more, and do more: with 0.7
-/// random program 1024 with 2 VMs takes 1.6 of the best's time, with 0.6 1.02.)
+/// Nor does it hide that a VM runs less than this part of what it did. (Not as little as that of others, for teams that spin in step wait more, and do
+/// more: with 0.7 random program 1024 with 2 VMs takes 1.6 of the best's time, with 0.6 1.02.)
 const RUNS: f64 = 0.6;
 /// A program whose units are so many times larger or smaller is another one. (What spins does several times as much for a pCPU second when others
 /// have less.)
