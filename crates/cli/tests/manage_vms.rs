@@ -12,7 +12,7 @@ mod pace;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use manage_support::{Daemon, Guest, comes, corefit, until};
 use pace::Pace;
@@ -118,9 +118,21 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     daemon.configure("[policy]\nsize = \"huge\"\n");
     until("it refuses", || daemon.log().contains("configuration refused") && daemon.log().contains("line 2"));
 
-    // Its owner wants it to be left alone: it is as it was, and stays so.
+    // Its owner wants it to be left alone while its agent hangs: that is pending, and done when the agent is there again, not when it would be
+    // tried anyway (after 10, 30 and 70 s). Then it is as it was, and stays so.
+    let hang = |seconds: u32| {
+        let hang = format!("killall -STOP qemu-ga; sleep {seconds}; killall -CONT qemu-ga");
+        vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", &hang]);
+        std::thread::sleep(Duration::from_secs(1));
+        Instant::now()
+    };
+    let hangs = hang(45);
     let owner = ["metadata", guest.name, "--live", "--uri", "urn:corefit:owner"];
     vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
+    until("it is pending", || daemon.log().contains("not put back"));
+    let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
+    let soon = Duration::from_secs(68).saturating_sub(hangs.elapsed());
+    assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
     until("it is let go", || guest.online() == ALL && !kept(&vms, guest.name));
     until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
     std::thread::sleep(Duration::from_secs(6));
@@ -175,9 +187,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     // The agent hangs while everything is to be put back: it is pending, and comes later.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
-    let hang = "killall -STOP qemu-ga; sleep 60; killall -CONT qemu-ga";
-    vms.testvm(&["exec", "--detach", guest.name, "--", "sh", "-c", hang]);
-    std::thread::sleep(Duration::from_secs(1));
+    hang(60);
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert!(daemon.log().contains("pending"), "{}", daemon.log());
     let restored = corefit(&["restore", "--tries", "60", "--state", state.to_str().unwrap()]);

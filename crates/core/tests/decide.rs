@@ -4,13 +4,11 @@ mod decide_support;
 
 use std::time::Duration;
 
-use corefit_core::decide::{
-    Action, Arbiter, Controller, Outcome, Placer, Plan, Policy, Rule, Sizer, Step, Weigher, Why,
-};
+use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
-use decide_support::{Toy, ToyVm, four, vm, with};
+use decide_support::{Toy, ToyVm, contest, four, vm, with};
 
 #[test]
 fn a_first_look_has_no_plan_and_a_host_without_change_none_later() {
@@ -391,22 +389,6 @@ fn what_was_granted_to_one_that_a_look_missed_is_nobody_elses() {
     assert_eq!(toy.online(0), 4);
 }
 
-/// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
-fn contest() -> (Toy, Policy) {
-    let mut toy = Toy::new(2, vec![vm("low", 2, None, f64::from), vm("high", 2, None, |_| 0.05)]);
-    toy.vms[0].state.weight = Some(Weight(1000.0));
-    toy.vms[1].state.weight = Some(Weight(2000.0));
-    let rule = |name: &str, priority| Rule {
-        name: name.into(),
-        priority: Some(priority),
-        guaranteed: Some(0.25),
-        ..Rule::default()
-    };
-    let vm = vec![rule("low", 0), rule("high", 1)];
-    let (size, arbitrate, weigh) = (Sizer::None, Arbiter::Priority, Weigher::Grants);
-    (toy, Policy { size, arbitrate, weigh, vm, ..Policy::default() })
-}
-
 #[test]
 fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short() {
     fn busy(n: u32) -> f64 {
@@ -436,65 +418,6 @@ fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short(
     toy.vms[1].used = busy;
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1), toy.weights()), (1, 1, vec![1000.0, 2000.0]));
-}
-
-/// After a kill -9, a migration, or a look without it, a VM's weight does not tell what it was.
-#[test]
-fn weights_that_were_changed_before_go_back_to_what_the_journal_has() {
-    let (mut toy, policy) = contest();
-    (toy.vms[0].state.weight, toy.vms[1].state.weight) = (Some(Weight(375.0)), Some(Weight(2625.0)));
-    let mut controller = Controller::new(policy);
-    let before = [("low", 1000.0), ("high", 2000.0)];
-    controller.weighed_before(before.map(|(name, weight)| (VmId(name.into()), Weight(weight))).into());
-    toy.rule(&mut controller, 20);
-    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
-}
-
-/// libvirt lets a write wait behind a job of the domain's, longer than anybody waits for it.
-#[test]
-fn a_weight_that_is_written_late_is_no_administrators() {
-    let (mut toy, policy) = contest();
-    toy.vms[1].used = f64::from;
-    let mut controller = Controller::new(policy);
-    let mut late = Vec::new();
-    for _ in 0..20 {
-        let step = controller.step(&toy.observe()).unwrap();
-        let (weights, rest): (Vec<Action>, Vec<Action>) =
-            step.plan.actions.into_iter().partition(|action| action.lever == Lever::Weight);
-        let told = |action: &Action| Outcome {
-            action: action.clone(),
-            result: Err(MachineError::Gone("no answer".into())),
-        };
-        controller.told(&weights.iter().map(told).collect::<Vec<_>>());
-        late.extend(weights);
-        toy.obey(&mut controller, &Step { plan: Plan { actions: rest }, ..Step::default() });
-        toy.pass(Duration::from_secs(1));
-    }
-    assert_eq!(toy.weights(), [1000.0, 2000.0]);
-    for action in late {
-        let vm = toy.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
-        let Value::Weight(weight) = action.to else { panic!("{:?}", action.to) };
-        vm.state.weight = Some(weight);
-    }
-    assert_ne!(toy.weights(), [1000.0, 2000.0]);
-    toy.vms[1].used = |_| 0.05;
-    toy.rule(&mut controller, 30);
-    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
-}
-
-#[test]
-fn the_weight_of_one_that_a_look_missed_goes_back_to_what_it_was() {
-    let (mut toy, policy) = contest();
-    toy.vms[1].used = f64::from;
-    let mut controller = Controller::new(policy.clone());
-    toy.rule(&mut controller, 20);
-    assert_eq!(toy.weights(), [375.0, 2625.0]);
-    toy.missed = Some(0);
-    toy.rule(&mut controller, 1);
-    toy.missed = None;
-    controller.reconfigure(Policy { weigh: Weigher::None, ..policy });
-    toy.rule(&mut controller, 5);
-    assert_eq!(toy.weights(), [1000.0, 2000.0]);
 }
 
 #[test]

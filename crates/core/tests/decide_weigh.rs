@@ -5,11 +5,13 @@ mod decide_support;
 use std::cell::Cell;
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher, Why};
-use corefit_core::machine::{Fixed, LeverKind};
+use corefit_core::decide::{
+    Action, Arbiter, Controller, Forecast, Outcome, Plan, Policy, Rule, Sizer, Step, Weigher, Why,
+};
+use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, Value, VmId};
 use corefit_core::{Quota, Weight};
 
-use decide_support::{ByCount, Toy, ToyVm, vm};
+use decide_support::{ByCount, Toy, ToyVm, contest, vm};
 
 thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
 
@@ -155,4 +157,63 @@ fn the_parts_that_are_told_are_not_more_than_there_is() {
     }
     let all: f64 = parts.values().sum();
     assert!(!parts.is_empty() && all < 6.01, "of 6 pCPUs: {parts:?}");
+}
+
+/// After a kill -9, a migration, or a look without it, a VM's weight does not tell what it was.
+#[test]
+fn weights_that_were_changed_before_go_back_to_what_the_journal_has() {
+    let (mut toy, policy) = contest();
+    (toy.vms[0].state.weight, toy.vms[1].state.weight) = (Some(Weight(375.0)), Some(Weight(2625.0)));
+    let mut controller = Controller::new(policy);
+    let before = [("low", 1000.0), ("high", 2000.0)];
+    controller.weighed_before(before.map(|(name, weight)| (VmId(name.into()), Weight(weight))).into());
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
+}
+
+#[test]
+fn the_weight_of_one_that_a_look_missed_goes_back_to_what_it_was() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.weights(), [375.0, 2625.0]);
+    toy.missed = Some(0);
+    toy.rule(&mut controller, 1);
+    toy.missed = None;
+    controller.reconfigure(Policy { weigh: Weigher::None, ..policy });
+    toy.rule(&mut controller, 5);
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
+}
+
+/// libvirt lets a write wait behind a job of the domain's, longer than anybody waits for it.
+#[test]
+fn a_weight_that_is_written_late_is_no_administrators() {
+    let (mut toy, policy) = contest();
+    toy.vms[1].used = f64::from;
+    let mut controller = Controller::new(policy);
+    let mut late = Vec::new();
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        let (weights, rest): (Vec<Action>, Vec<Action>) =
+            step.plan.actions.into_iter().partition(|action| action.lever == Lever::Weight);
+        let told = |action: &Action| Outcome {
+            action: action.clone(),
+            result: Err(MachineError::Gone("no answer".into())),
+        };
+        controller.told(&weights.iter().map(told).collect::<Vec<_>>());
+        late.extend(weights);
+        toy.obey(&mut controller, &Step { plan: Plan { actions: rest }, ..Step::default() });
+        toy.pass(Duration::from_secs(1));
+    }
+    assert_eq!(toy.weights(), [1000.0, 2000.0]);
+    for action in late {
+        let vm = toy.vms.iter_mut().find(|vm| vm.state.id == action.vm).unwrap();
+        let Value::Weight(weight) = action.to else { panic!("{:?}", action.to) };
+        vm.state.weight = Some(weight);
+    }
+    assert_ne!(toy.weights(), [1000.0, 2000.0]);
+    toy.vms[1].used = |_| 0.05;
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Step};
+use corefit_core::decide::{Arbiter, Controller, Outcome, Policy, Rule, Sizer, Step, Weigher};
 use corefit_core::machine::{Counters, Lever, Pcpu, Snapshot, Value, VcpuState, VmId, VmState};
 use corefit_core::{CpuId, Quota, Time, Unread, Weight, What};
 
@@ -155,4 +155,20 @@ pub(crate) fn four(_: u32) -> f64 {
 
 pub(crate) fn with(size: Sizer) -> Controller {
     Controller::new(Policy { size, ..Policy::default() })
+}
+
+/// Two VMs on two pCPUs, `high` before `low`, each with a quarter of a pCPU at least. `low` is busy.
+pub(crate) fn contest() -> (Toy, Policy) {
+    let mut toy = Toy::new(2, vec![vm("low", 2, None, f64::from), vm("high", 2, None, |_| 0.05)]);
+    toy.vms[0].state.weight = Some(Weight(1000.0));
+    toy.vms[1].state.weight = Some(Weight(2000.0));
+    let rule = |name: &str, priority| Rule {
+        name: name.into(),
+        priority: Some(priority),
+        guaranteed: Some(0.25),
+        ..Rule::default()
+    };
+    let vm = vec![rule("low", 0), rule("high", 1)];
+    let (size, arbitrate, weigh) = (Sizer::None, Arbiter::Priority, Weigher::Grants);
+    (toy, Policy { size, arbitrate, weigh, vm, ..Policy::default() })
 }

@@ -69,7 +69,11 @@ impl Size for PcpuEst {
         }
         if subject.clamp(subject.most) == from {
             // There is no other to try.
-            return subject.bounded(from, Why::Available { available: Cpus(available) });
+            let why = match subject.granted {
+                Some(granted) => Why::Granted { granted },
+                None => Why::Available { available: Cpus(available) },
+            };
+            return subject.bounded(from, why);
         }
         let count = from + u32::try_from(self.seen.len()).unwrap_or(0);
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(self.window) };
