@@ -63,6 +63,13 @@ fn waiting(vms: &Vms, name: &str) -> f64 {
     (0..LOOKS).find_map(look).expect("its waiting was never seen")
 }
 
+/// What runs on the machine, and where: somebody else may keep a pCPU busy.
+fn busiest() -> String {
+    let args = ["-eLo", "tid,psr,pcpu,time,comm,args", "--sort=-pcpu"];
+    let output = Command::new("ps").args(args).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().take(12).map(|line| format!("{line:.160}\n")).collect()
+}
+
 #[test]
 fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_daemon() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
@@ -102,7 +109,7 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
     assert!(changed.contains("affinity of vCPU") && changed.contains("before 0"), "{status}");
     let after: Vec<f64> =
         (0..4 * LOOKS).map(|_| waiting(&vms, name)).take_while(|waiting| *waiting > APART).collect();
-    assert!(after.len() < 4 * LOOKS, "waited {before} before and {after:?} afterwards");
+    assert!(after.len() < 4 * LOOKS, "waited {before} before and {after:?} afterwards:\n{}", busiest());
     assert!(apart(), "it stays so: {:?}, {}", pins(&vms, name), daemon.log());
     assert!(daemon.end().success(), "{}", daemon.log());
     assert_eq!(pins(&vms, name), ["0", "0"], "{}", daemon.log());
