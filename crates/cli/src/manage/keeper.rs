@@ -331,8 +331,7 @@ impl Keeper {
         if ours || same(&entry.original, current) || machine.lost(vm, lever) {
             return None;
         }
-        let entry = self.journal.find(vm, lever)?;
-        let now = without_ours(machine, entry, current);
+        let now = without_ours(machine, &entry, current);
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         self.note(machine, vm);

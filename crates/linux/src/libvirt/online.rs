@@ -86,9 +86,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             // libvirt takes one at a time.
             let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
             plug(&vcpus, &want, until, one)?;
-            let cold: CpuSet =
-                (0..).zip(&vcpus).filter(|(_, v)| !v.hotpluggable).map(|(n, _)| CpuId(n)).collect();
-            Ok(!plugged(&vcpus).difference(&want).difference(&cold).is_empty())
+            Ok(!plugged(&vcpus).difference(&want).intersection(&hotpluggable(&vcpus)).is_empty())
         });
         hand.plugged(vm, done)?;
     }
@@ -104,6 +102,11 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
 
 fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
     (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.plugged).map(|(number, _)| CpuId(number)).collect()
+}
+
+/// Those that can be plugged in and out.
+fn hotpluggable(vcpus: &[VcpuDefinition]) -> CpuSet {
+    (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.hotpluggable).map(|(number, _)| CpuId(number)).collect()
 }
 
 /// What its guest uses of the vCPUs that are plugged in; unsupported if the guest cannot change that.
@@ -141,8 +144,7 @@ fn plug(
 ) -> Result<(), MachineError> {
     let begun = Instant::now();
     let have = plugged(vcpus);
-    let hotpluggable: CpuSet =
-        (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.hotpluggable).map(|(number, _)| CpuId(number)).collect();
+    let hotpluggable = hotpluggable(vcpus);
     // As many as are wanted, if some of those that cannot go are not among them.
     let cold = have.difference(&hotpluggable);
     let rest = want.difference(&cold);
