@@ -233,7 +233,8 @@ impl Story {
 fn administrator(machine: &mut Faulty, expected: &mut Expected, random: &mut Random, count: u32) {
     let vm = random.below(MANAGED + 1);
     let lever = random.of(&levers(vm));
-    if let Some(value) = administrators(count, lever) {
+    // (What somebody writes during a backup may be followed by what corefit asked for, unseen.)
+    if let Some(value) = administrators(count, lever).filter(|_| !machine.waits(vm, lever)) {
         machine.write(vm, lever, &value).unwrap();
         expected.insert((vm, lever), value);
     }
@@ -282,6 +283,7 @@ fn after_random_faults_every_setting_is_as_it_was_or_as_an_administrator_made_it
         let dir = directory();
         let mut random = Random(seed);
         let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
+        story.machine.mute = true;
         story.start(None);
         for count in 0..EVENTS {
             story.event(&mut random, count);

@@ -74,6 +74,11 @@ pub(crate) struct Journal {
 }
 
 impl Entry {
+    /// Which setting.
+    pub(crate) fn key(&self) -> (VmId, Lever) {
+        (self.vm.clone(), self.lever)
+    }
+
     /// Notes a value as one of ours.
     pub(crate) fn ours(&mut self, value: Value) {
         self.wrote.retain(|known| *known != value);
@@ -337,7 +342,7 @@ fn parse(text: &str) -> Result<Content, String> {
 }
 
 pub(super) fn checksum(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]
@@ -350,6 +355,17 @@ mod tests {
         Entry { vm: VmId(vm.into()), name: vm.into(), lever: Lever::Weight, original, wrote, pending: false }
     }
 
+    fn open(dir: &Path) -> Journal {
+        Journal::open(dir, "host", &Boot::named("boot")).unwrap()
+    }
+
+    fn with_one(dir: &Path) -> Journal {
+        let mut journal = open(dir);
+        journal.add(entry("a"));
+        journal.write().unwrap();
+        journal
+    }
+
     fn refused(dir: &Path, machine: &str) -> String {
         Journal::open(dir, machine, &Boot::named("boot")).err().expect("it was taken").to_string()
     }
@@ -357,11 +373,8 @@ mod tests {
     #[test]
     fn what_was_written_is_there_for_the_next_and_void_after_a_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
-        journal.add(entry("a"));
-        journal.write().unwrap();
-        drop(journal);
-        assert_eq!(Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap().entries(), [entry("a")]);
+        drop(with_one(dir.path()));
+        assert_eq!(open(dir.path()).entries(), [entry("a")]);
         assert!(refused(dir.path(), "libvirt").contains("holds settings of the machine \"host\""));
         assert_eq!(Journal::open(dir.path(), "libvirt", &Boot::named("another boot")).unwrap().entries(), []);
     }
@@ -390,20 +403,17 @@ mod tests {
     #[test]
     fn a_second_one_is_refused_as_long_as_the_first_lives() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        let first = open(dir.path());
         let text = refused(dir.path(), "host");
         assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
         drop(first);
-        Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
+        open(dir.path());
     }
 
     #[test]
     fn a_damaged_one_is_refused_and_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
-        journal.add(entry("a"));
-        journal.write().unwrap();
-        drop(journal);
+        drop(with_one(dir.path()));
         let path = file(dir.path());
         let good = fs::read(&path).unwrap();
         for at in 0..good.len() {
@@ -461,10 +471,7 @@ mod tests {
         let text = Journal::open(&full.join("x"), "host", &Boot::named("boot")).err().unwrap().to_string();
         assert!(text.contains("cannot be written, so nothing is changed"), "{text}");
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(dir.path(), "host", &Boot::named("boot")).unwrap();
-        journal.add(entry("a"));
-        journal.write().unwrap();
-        drop(journal);
+        drop(with_one(dir.path()));
         // A directory in the way of the new file, as no permission stops root.
         fs::create_dir(dir.path().join("journal.new")).unwrap();
         let text = refused(dir.path(), "host");

@@ -27,7 +27,7 @@ use super::present;
 pub(crate) use before::{changed, heed};
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
-use ours::{in_parts, is_guests, is_ours, rest_of_ours, same, somebody_put_back};
+use ours::{by_call, in_parts, is_guests, is_ours, rest_of_ours, same, somebody_put_back};
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
@@ -73,7 +73,7 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
-        let earlier = journal.entries().iter().map(|entry| (entry.vm.clone(), entry.lever)).collect();
+        let earlier = journal.entries().iter().map(|entry| entry.key()).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
         let heard = BTreeSet::new();
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
@@ -118,7 +118,7 @@ impl Keeper {
 
     /// Whether a setting is to be put back, but could not be yet.
     pub(crate) fn owes(&self, entry: &Entry) -> bool {
-        let key = (entry.vm.clone(), entry.lever);
+        let key = entry.key();
         self.earlier.contains(&key) || self.released.contains_key(&key)
     }
 
@@ -153,7 +153,7 @@ impl Keeper {
 
     /// The same by the look before the last batch.
     pub(crate) fn changed_before(&self, entry: &Entry, vm: &VmState, offline: &CpuSet) -> Option<Value> {
-        let ours = self.just_written.contains(&(entry.vm.clone(), entry.lever));
+        let ours = self.just_written.contains(&entry.key());
         if ours { None } else { Keeper::changed_since(entry, vm, offline) }
     }
 
@@ -217,7 +217,8 @@ impl Keeper {
             };
             let begins = if ready.is_ok() { &mut called } else { &mut uncalled };
             begins.insert(key(action));
-            results[at] = Some(ready.and_then(|()| self.change(machine, action, now)));
+            let was = before.iter().find(|entry| entry.vm == action.vm && entry.lever == action.lever);
+            results[at] = Some(ready.and_then(|()| self.change(machine, action, was, now)));
         }
         self.just_written.clone_from(&called);
         self.revert(&uncalled.difference(&called).cloned().collect(), &before);
@@ -260,15 +261,14 @@ impl Keeper {
         if settings.is_empty() {
             return;
         }
-        let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
         let was: BTreeMap<_, &Entry> = before
             .iter()
-            .map(|entry| (key(entry), entry))
+            .map(|entry| (entry.key(), entry))
             .filter(|(key, _)| settings.contains(key))
             .collect();
-        self.journal.retain(|entry| !settings.contains(&key(entry)) || was.contains_key(&key(entry)));
+        self.journal.retain(|entry| !settings.contains(&entry.key()) || was.contains_key(&entry.key()));
         for entry in self.journal.entries_mut() {
-            if let Some(was) = was.get(&key(entry)) {
+            if let Some(was) = was.get(&entry.key()) {
                 entry.clone_from(was);
             }
         }
@@ -302,6 +302,12 @@ impl Keeper {
                 return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
             }
             if same(&current, to) {
+                // It was late, and is there: what it is from now on is what somebody made it. (Guests: `arrive`.)
+                if *lever != Lever::Online && entry.wrote.last() == Some(to) {
+                    entry.pending = false;
+                    let original = entry.original.clone();
+                    entry.wrote.retain(|wrote| wrote == to || *wrote != original);
+                }
                 return Some(Ok(current));
             }
             entry.ours(current);
@@ -359,30 +365,40 @@ impl Keeper {
         self.leave(machine, vm, *lever, &current).map_or(Ok(()), Err)
     }
 
-    /// Writes a setting whose original is on disk, and reads it back.
-    fn change(&mut self, machine: &mut dyn Act, action: &Action, now: Time) -> Result<Value, MachineError> {
+    /// Writes a setting whose original is on disk, and reads it back; `was`: what was known of it.
+    fn change(
+        &mut self,
+        machine: &mut dyn Act,
+        action: &Action,
+        was: Option<&Entry>,
+        now: Time,
+    ) -> Result<Value, MachineError> {
         let Action { vm, lever, to, .. } = action;
         self.earlier.remove(&(vm.clone(), *lever));
         let done = machine.set(vm, *lever, to);
         reach("written");
         let read = machine.current(vm, *lever);
-        // Control groups and threads answer at once.
-        let by_call = !self.groups.contains(vm)
-            && !matches!(lever.kind(), LeverKind::HelperWeight | LeverKind::VcpuQuota | LeverKind::Slice);
-        let under_way = *lever == Lever::Online || by_call && done.is_err();
+        let may_be_late = !self.groups.contains(vm) && (by_call(*lever) || *lever == Lever::Told);
+        let under_way = *lever == Lever::Online || may_be_late && done.is_err();
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
             let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
-            if refused && !same(read, to) {
-                // It never was that.
-                entry.wrote.pop();
-            }
-            entry.ours(read.clone());
-            // A guest may still be on its way, to the last of what we wrote; and so may be what nobody waited for any more.
-            entry.pending = under_way && !refused && !same(read, to);
-            if entry.pending {
-                entry.ours(to.clone());
-            } else {
-                entry.arrived(&[to, read]);
+            let never = refused && !same(read, to);
+            match was.filter(|was| never && was.pending) {
+                // What was written before may still be on its way.
+                Some(was) => entry.clone_from(was),
+                None => {
+                    if never {
+                        entry.wrote.pop();
+                    }
+                    entry.ours(read.clone());
+                    // A guest may still be on its way, to the last of what we wrote; and so may be what nobody waited for any more.
+                    entry.pending = under_way && !refused && !same(read, to);
+                    if entry.pending {
+                        entry.ours(to.clone());
+                    } else {
+                        entry.arrived(&[to, read]);
+                    }
+                }
             }
         }
         if *lever == Lever::Told {
@@ -434,7 +450,7 @@ impl Keeper {
         let begun = Instant::now();
         for entry in self.journal.entries() {
             let due = self.told_at.get(&entry.vm).is_none_or(|at| now < *at || now.since(*at) >= TELL_AGAIN);
-            let managed = stands(&entry.vm) && !self.released.contains_key(&(entry.vm.clone(), entry.lever));
+            let managed = stands(&entry.vm) && !self.released.contains_key(&entry.key());
             if entry.lever == Lever::Told && managed && due && begun.elapsed() < self.budget {
                 if let Some(value) = entry.wrote.last() {
                     // Whoever does not hear it falls back on what it sees itself.

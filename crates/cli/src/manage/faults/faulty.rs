@@ -49,6 +49,8 @@ pub(super) struct Faulty {
     /// VMs of which somebody makes a backup: nobody waits for what is written meanwhile, and it is done after that.
     pub(super) busy: BTreeSet<u32>,
     queued: Vec<(u32, Lever, Value)>,
+    /// What a VM whose answer is missing is cannot be asked until that has come.
+    pub(super) mute: bool,
     /// Each write takes so long.
     pub(super) slow: Duration,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
@@ -106,6 +108,7 @@ impl Faulty {
             deaf: false,
             busy,
             queued,
+            mute: false,
             slow,
             soon,
             ahead,
@@ -122,7 +125,7 @@ impl Faulty {
     /// Something happens, to a VM or to all.
     pub(super) fn befallen(&mut self, random: &mut Random, vm: u32) {
         let calls = random.below(20);
-        match random.below(12) {
+        match random.below(13) {
             0 => drop(self.hung.insert(vm)),
             1 => drop(self.lying.insert(vm)),
             2 => drop(self.halfway.insert(vm)),
@@ -134,6 +137,7 @@ impl Faulty {
             9 if calls < 5 => self.befall(vm, Fault::Gone),
             10 if calls < 5 => self.soon = Some((calls, Fault::Gone, vm)),
             9 => drop(self.clinging.insert(vm)),
+            11 => drop(self.busy.insert(vm)),
             // (One that takes no notes and migrates cannot be put back.)
             _ => drop(self.denied.insert(vm)),
         }
@@ -142,7 +146,11 @@ impl Faulty {
     pub(super) fn befall(&mut self, vm: u32, fault: Fault) {
         match fault {
             Fault::Gone => drop(self.gone.insert(vm)),
-            Fault::Moved => *self.moved.entry(vm).or_insert(0) += 1,
+            Fault::Moved => {
+                // That waits, too.
+                self.go_on_with(vm);
+                *self.moved.entry(vm).or_insert(0) += 1;
+            }
             Fault::Weighed => self.write(vm, Lever::Weight, &Value::Weight(Weight(4000.0))).unwrap(),
         }
     }
@@ -168,10 +176,22 @@ impl Faulty {
 
     /// Backups are done, and what waited behind them.
     pub(super) fn go_on(&mut self) {
-        self.busy.clear();
-        for (vm, lever, value) in std::mem::take(&mut self.queued) {
+        std::mem::take(&mut self.busy).into_iter().for_each(|vm| self.go_on_with(vm));
+    }
+
+    fn go_on_with(&mut self, vm: u32) {
+        self.busy.remove(&vm);
+        let done: Vec<_>;
+        (done, self.queued) = std::mem::take(&mut self.queued).into_iter().partition(|(of, ..)| *of == vm);
+        for (vm, lever, value) in done {
             self.write(vm, lever, &value).unwrap();
         }
+    }
+
+    /// Whether what is written waits behind a backup: control groups, threads and agents are not libvirtd's.
+    pub(super) fn waits(&self, vm: u32, lever: Lever) -> bool {
+        let by_call = [LeverKind::Weight, LeverKind::Quota, LeverKind::Affinity, LeverKind::Nodes];
+        self.busy.contains(&vm) && by_call.contains(&lever.kind())
     }
 
     /// Writes it, whoever does.
@@ -257,6 +277,7 @@ impl Faulty {
     pub(super) fn heal(&mut self) {
         (self.deaf, self.hung, self.lying, self.halfway, self.missed) = Default::default();
         (self.clinging, self.unkeeping, self.denied, self.soon) = Default::default();
+        self.go_on();
     }
 }
 
@@ -298,6 +319,10 @@ impl Act for Faulty {
             self.asked.push(number);
         }
         self.reach(number, lever)?;
+        let silent = self.mute && self.queued.iter().any(|(vm, ..)| *vm == number);
+        if silent && self.waits(number, lever) {
+            return Err(MachineError::Gone("it did not answer just now".into()));
+        }
         if let Lever::VcpuQuota(vcpu) | Lever::Affinity(vcpu) | Lever::Slice(vcpu) = lever
             && self.plugging.contains(&number)
             && matches!(self.read(number, Lever::Online)?, Value::Vcpus(online) if !online.contains(CpuId(vcpu)))
@@ -320,7 +345,7 @@ impl Act for Faulty {
         self.may_write(number, lever)?;
         std::thread::sleep(self.slow);
         self.touched.insert(number);
-        if self.busy.contains(&number) {
+        if self.waits(number, lever) {
             self.queued.push((number, lever, value.clone()));
             return Err(MachineError::Gone("no answer within 4 s".into()));
         }

@@ -113,6 +113,48 @@ fn what_waits_behind_somebodys_backup_is_not_taken_for_put_back() {
 }
 
 #[test]
+fn what_came_late_is_no_reason_to_write_over_what_somebody_makes_of_it_then() {
+    let (_dir, mut story) = begun();
+    story.machine.busy.insert(0);
+    let plan = [story.action(0, Lever::Weight, weighing(200))];
+    let was = story.machine.truth(0, Lever::Weight);
+    let apply = |story: &mut Story| {
+        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+        outcomes.into_iter().next().unwrap().result
+    };
+    assert!(matches!(apply(&mut story), Err(MachineError::Gone(_))));
+    story.machine.go_on();
+    assert_eq!(apply(&mut story), Ok(weighing(200)), "it is so by now");
+    story.machine.write(0, Lever::Weight, &was).unwrap();
+    let stands = apply(&mut story);
+    assert!(
+        matches!(&stands, Err(MachineError::Denied(why)) if why.contains("put the weight back")),
+        "{stands:?}"
+    );
+    assert_eq!(story.machine.truth(0, Lever::Weight), was);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_is_late_is_put_back_though_the_next_write_was_refused() {
+    let (_dir, mut story) = begun();
+    let plan = [story.action(0, Lever::Weight, weighing(200))];
+    let apply = |story: &mut Story| {
+        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+        outcomes.into_iter().next().unwrap().result
+    };
+    story.machine.busy.insert(0);
+    assert!(matches!(apply(&mut story), Err(MachineError::Gone(_))));
+    story.machine.denied.insert(0);
+    assert!(matches!(apply(&mut story), Err(MachineError::Denied(_))));
+    story.machine.heal();
+    assert_eq!(story.machine.truth(0, Lever::Weight), weighing(200));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn what_is_released_is_put_back_while_the_rest_goes_on_and_a_hung_guest_later() {
     let (_dir, mut story) = begun();
     let one = || Value::Vcpus(CpuSet::first(1));

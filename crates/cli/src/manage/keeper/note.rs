@@ -215,7 +215,7 @@ impl Keeper {
             kind,
             LeverKind::HelperWeight | LeverKind::Quota | LeverKind::VcpuQuota | LeverKind::Slice
         ) {
-            self.earlier.insert((entry.vm.clone(), entry.lever));
+            self.earlier.insert(entry.key());
         }
         self.journal.add(entry);
         Some(note)

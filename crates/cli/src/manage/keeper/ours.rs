@@ -13,6 +13,12 @@ pub(super) fn is_guests(lever: Lever) -> bool {
     matches!(lever, Lever::Online | Lever::Told)
 }
 
+/// Whether a VM's setting is written by a call of libvirt's, which may be done later than anybody waits for: control groups and threads
+/// answer at once.
+pub(super) fn by_call(lever: Lever) -> bool {
+    matches!(lever.kind(), LeverKind::Weight | LeverKind::Quota | LeverKind::Affinity | LeverKind::Nodes)
+}
+
 /// Whether a setting is written in parts, each of which a kill may leave: a guest's vCPUs one by one, a limit's quota, period and
 /// burst.
 pub(super) fn in_parts(lever: Lever) -> bool {

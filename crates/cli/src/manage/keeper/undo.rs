@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use corefit_core::Time;
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmState};
 
-use super::{Keeper, in_parts, is_guests, is_ours, same, without_ours};
+use super::{Keeper, by_call, in_parts, is_guests, is_ours, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::present;
@@ -112,11 +112,10 @@ impl Keeper {
         free: impl Fn(&VmState, Lever) -> Option<String>,
     ) -> Restored {
         let mut restored = Restored::default();
-        let key = |entry: &Entry| (entry.vm.clone(), entry.lever);
         let vms: BTreeMap<&VmId, &VmState> = snapshot.vms.iter().map(|vm| (&vm.id, vm)).collect();
         self.earlier.retain(|(vm, lever)| self.journal.entries_of(vm).any(|entry| entry.lever == *lever));
         let is_free = |entry: &Entry| match vms.get(&entry.vm) {
-            Some(vm) if vm.role == Role::Vm && self.earlier.contains(&key(entry)) => {
+            Some(vm) if vm.role == Role::Vm && self.earlier.contains(&entry.key()) => {
                 Some("left by an earlier run".into())
             }
             Some(vm) if vm.role == Role::Vm => free(vm, entry.lever),
@@ -124,7 +123,7 @@ impl Keeper {
             None if snapshot.may_lack_vms() || snapshot.may_lack(&entry.name) => None,
             None => Some("it has ended".into()),
         };
-        let why_of = |entry: &Entry| Some((key(entry), is_free(entry)?));
+        let why_of = |entry: &Entry| Some((entry.key(), is_free(entry)?));
         let mut due: BTreeMap<_, String> = self.entries().iter().filter_map(why_of).collect();
         self.released.retain(|key, _| due.contains_key(key));
         let now = snapshot.at;
@@ -138,7 +137,7 @@ impl Keeper {
         if !due.is_empty() {
             let (begun, budget) = (Instant::now(), self.budget);
             let asks = |_| begun.elapsed() < budget;
-            self.undo(machine, snapshot, &|entry| due.contains_key(&key(entry)), true, &asks, &mut restored);
+            self.undo(machine, snapshot, &|entry| due.contains_key(&entry.key()), true, &asks, &mut restored);
             for back in &mut restored.put {
                 back.why = due.get(&back.setting).cloned().unwrap_or_default();
             }
@@ -180,106 +179,13 @@ impl Keeper {
         let parts = |entry: &&mut Entry| in_parts(entry.lever) && which(entry);
         self.journal.entries_mut().iter_mut().filter(parts).for_each(|entry| entry.pending = true);
         let unwritten = self.journal.write().err().filter(|_| waits);
-        let (mut names, mut missing, mut entries) = (BTreeMap::new(), 0, VecDeque::from(entries));
+        let mut undo = Undo { snapshot, asks, unwritten, missing: 0, names: BTreeMap::new() };
+        let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
-            let seen = snapshot.vms.iter().find(|vm| vm.id == entry.vm);
-            let gone = seen.is_none() && !snapshot.may_lack(&entry.name);
-            // Of groups that a look does not show the name, a path, is known.
-            let group = seen.map_or_else(|| entry.name.starts_with('/'), VmState::is_group);
-            let place = format!("{} of {}", entry.lever.name(group), entry.name);
-            if is_guests(entry.lever) && !asks(missing) {
-                restored.pend(format!("{place}: not asked, as there was no time left"), true);
-                restored.unasked.insert((entry.vm.clone(), entry.lever));
-                left.push(entry);
-                continue;
-            }
-            let current = machine.current(&entry.vm, entry.lever);
-            if gone && current.as_ref().is_err_and(is_over) {
-                restored.ended += 1;
-                continue;
-            }
-            missing += usize::from(!self.hear(&entry.vm, entry.lever, &current));
-            let current = match current {
-                Ok(current) => current,
-                Err(_) if may_come(&entry, &entries) => {
-                    entries.push_back(entry);
-                    continue;
-                }
-                Err(error) => {
-                    // Nothing is known of whom the look missed.
-                    let may_yet = may_pass(&error) || snapshot.may_lack(&entry.name);
-                    restored.pend(format!("{place}: {error}"), may_yet);
-                    left.push(entry);
-                    continue;
-                }
-            };
-            names.insert(entry.vm.clone(), entry.name.clone());
-            // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
-            // mostly comes after it.
-            let is_so = same(&current, &entry.original);
-            if is_so && !entry.pending {
-                restored.back += 1;
-                continue;
-            }
-            let ours = is_so || is_ours(&entry, &current) && !self.with_all(machine, &entry, &current);
-            if !ours && !machine.lost(&entry.vm, entry.lever) {
-                let now = without_ours(machine, &entry, &current);
-                restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
-                continue;
-            }
-            if let (true, Some(error)) = (in_parts(entry.lever), &unwritten) {
-                restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
-                left.push(entry);
-                continue;
-            }
-            entry.pending |= in_parts(entry.lever);
-            let mut done = machine.set(&entry.vm, entry.lever, &entry.original);
-            // As much of it as there is by now.
-            let less =
-                done.as_ref().err().and_then(|_| machine.fitting(&entry.vm, entry.lever, &entry.original));
-            if let Some(less) = &less {
-                done = machine.set(&entry.vm, entry.lever, less);
-            }
-            reach("restored");
-            let read = machine.current(&entry.vm, entry.lever);
-            missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
-            match (done, read) {
-                (Err(_), _) if may_come(&entry, &entries) => entries.push_back(entry),
-                (Err(error @ MachineError::Gone(_)), Ok(_)) if is_so => {
-                    restored.pend(
-                        format!("{place}: it may still be changed by what was asked before: {error}"),
-                        true,
-                    );
-                    left.push(entry);
-                }
-                (_, Ok(read)) if same(&read, &entry.original) => {
-                    restored.back += 1;
-                    if !is_so {
-                        let what = format!("{place}: {}", present::text(&entry.original));
-                        let (setting, why) = ((entry.vm, entry.lever), String::new());
-                        restored.put.push(Back { setting, what, why });
-                    }
-                }
-                (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
-                    let was = &entry.original;
-                    restored.stand.push(format!(
-                        "{place}: is {read}, was {was}: the group above has no more of it by now"
-                    ));
-                }
-                (done, Ok(read)) => {
-                    // A guest that cannot let a vCPU go now may do so later.
-                    let may_yet = !matches!(done, Err(MachineError::Denied(_)));
-                    let why = done.err().map_or(String::new(), |error| format!(": {error}"));
-                    restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
-                    entry.ours(read);
-                    // Only a guest may still be on its way.
-                    entry.pending &= entry.lever == Lever::Online;
-                    left.push(entry);
-                }
-                (_, Err(error)) => {
-                    restored.pend(format!("{place}: {error}"), may_pass(&error));
-                    left.push(entry);
-                }
+            match self.undo_one(machine, &mut undo, &mut entry, &entries, restored) {
+                Then::Done => {}
+                Then::Later => entries.push_back(entry),
+                Then::Left => left.push(entry),
             }
         }
         left.reverse();
@@ -288,8 +194,140 @@ impl Keeper {
             // What is put back is found so by whoever reads the old journal.
             restored.pend(format!("the journal cannot be written: {error}"), false);
         }
-        names
+        undo.names
     }
+
+    /// Puts one back that is still as we wrote it; `later`: those that come after it.
+    fn undo_one(
+        &mut self,
+        machine: &mut dyn Act,
+        undo: &mut Undo<'_>,
+        entry: &mut Entry,
+        later: &VecDeque<Entry>,
+        restored: &mut Restored,
+    ) -> Then {
+        let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
+        let gone = seen.is_none() && !undo.snapshot.may_lack(&entry.name);
+        // Of groups that a look does not show the name, a path, is known.
+        let group = seen.map_or_else(|| entry.name.starts_with('/'), VmState::is_group);
+        let place = format!("{} of {}", entry.lever.name(group), entry.name);
+        if is_guests(entry.lever) && !(undo.asks)(undo.missing) {
+            restored.pend(format!("{place}: not asked, as there was no time left"), true);
+            restored.unasked.insert(entry.key());
+            return Then::Left;
+        }
+        let current = machine.current(&entry.vm, entry.lever);
+        if gone && current.as_ref().is_err_and(is_over) {
+            restored.ended += 1;
+            return Then::Done;
+        }
+        undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &current));
+        let current = match current {
+            Ok(current) => current,
+            Err(_) if may_come(entry, later) => return Then::Later,
+            Err(error) => {
+                // Nothing is known of whom the look missed.
+                let may_yet = may_pass(&error) || undo.snapshot.may_lack(&entry.name);
+                restored.pend(format!("{place}: {error}"), may_yet);
+                return Then::Left;
+            }
+        };
+        undo.names.insert(entry.vm.clone(), entry.name.clone());
+        // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
+        // mostly comes after it.
+        let is_so = same(&current, &entry.original);
+        if is_so && !entry.pending {
+            restored.back += 1;
+            return Then::Done;
+        }
+        let ours = is_so || is_ours(entry, &current) && !self.with_all(machine, entry, &current);
+        if !ours && !machine.lost(&entry.vm, entry.lever) {
+            let now = without_ours(machine, entry, &current);
+            restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
+            return Then::Done;
+        }
+        if let (true, Some(error)) = (in_parts(entry.lever), &undo.unwritten) {
+            restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
+            return Then::Left;
+        }
+        let was_pending = entry.pending;
+        entry.pending |= in_parts(entry.lever);
+        let mut done = machine.set(&entry.vm, entry.lever, &entry.original);
+        // As much of it as there is by now.
+        let less = done.as_ref().err().and_then(|_| machine.fitting(&entry.vm, entry.lever, &entry.original));
+        if let Some(less) = &less {
+            done = machine.set(&entry.vm, entry.lever, less);
+        }
+        reach("restored");
+        let read = machine.current(&entry.vm, entry.lever);
+        undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
+        match (done, read) {
+            (Err(_), _) if may_come(entry, later) => Then::Later,
+            (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
+                if is_so && (may_pass(&error) || !group && by_call(entry.lever)) =>
+            {
+                restored.pend(
+                    format!("{place}: it may still be changed by what was asked before: {error}"),
+                    true,
+                );
+                Then::Left
+            }
+            (_, Ok(read)) if same(&read, &entry.original) => {
+                restored.back += 1;
+                if !is_so {
+                    let what = format!("{place}: {}", present::text(&entry.original));
+                    let (setting, why) = (entry.key(), String::new());
+                    restored.put.push(Back { setting, what, why });
+                }
+                Then::Done
+            }
+            (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
+                let was = &entry.original;
+                restored
+                    .stand
+                    .push(format!("{place}: is {read}, was {was}: the group above has no more of it by now"));
+                Then::Done
+            }
+            (done, Ok(read)) => {
+                // A guest that cannot let a vCPU go now may do so later.
+                let may_yet = !matches!(done, Err(MachineError::Denied(_)));
+                // Only a guest may still be on its way, and what was late before.
+                let late = was_pending && done.is_err() && !group && by_call(entry.lever);
+                entry.pending &= late || entry.lever == Lever::Online;
+                let why = done.err().map_or(String::new(), |error| format!(": {error}"));
+                restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
+                entry.ours(read);
+                Then::Left
+            }
+            (_, Err(error)) => {
+                restored.pend(format!("{place}: {error}"), may_pass(&error));
+                Then::Left
+            }
+        }
+    }
+}
+
+/// Some settings are put back.
+struct Undo<'a> {
+    snapshot: &'a Snapshot,
+    /// Whether guests are still asked when so many answers are missing.
+    asks: &'a dyn Fn(usize) -> bool,
+    /// Why the journal cannot be written, where that keeps what is written in parts.
+    unwritten: Option<std::io::Error>,
+    /// Answers of guests that are missing so far.
+    missing: usize,
+    /// VMs that could be asked.
+    names: BTreeMap<VmId, String>,
+}
+
+/// What becomes of a setting that was to be put back.
+enum Then {
+    /// Nothing is left to do.
+    Done,
+    /// It is its turn again after those that are to come.
+    Later,
+    /// It stays in the journal.
+    Left,
 }
 
 /// Whether a setting is that of a vCPU which may be plugged out now and is going to be back: without it there is none.
