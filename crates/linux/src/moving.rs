@@ -3,7 +3,7 @@
 //!
 //! A thread that runs is moved by `sched_setaffinity` to one CPU (the kernel's migration thread does it before the call
 //! returns), and may use all of its CPUs again at once: it stays, as nothing makes the kernel move it back. So nothing is left
-//! to be undone. Who sleeps would not be moved, and is left alone. If the CPU of the thread stands still (that of a VM whose
+//! to be undone, but where this process is killed between the two calls: then the thread keeps the one CPU. Who sleeps would not be moved, and is left alone. If the CPU of the thread stands still (that of a VM whose
 //! time is used up), the call waits until it goes on. Between the two calls it may start threads and processes, which
 //! inherit the one CPU (seen where our own CPU stood still just then): they are looked for, and get all of them, too. One
 //! that is being started at the very end is found by [`Mover::catch_up`].

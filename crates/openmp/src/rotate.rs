@@ -133,6 +133,10 @@ fn look(slot: &Slot, team: u32, turn: u64) {
         KEPT_ON.store(here, Relaxed);
         KEPT.store(worker, Release);
         set_affinity(worker, &only(here));
+        // The thread that watches may have let it go just before.
+        if KEPT.load(Acquire) != worker {
+            free(worker);
+        }
     }
     if set_affinity(0, &only(to)) {
         free(0);
@@ -185,10 +189,20 @@ extern "C" fn arrive() -> usize {
 
 /// Gives the worker that was kept on one CPU its own ones back, unless somebody gave it others meanwhile.
 pub(crate) fn let_go() {
-    let worker = KEPT.swap(0, AcqRel);
-    // One that has ended (its team got smaller) may be another process's thread now.
-    if worker != 0 && is_ours(worker) && affinity(worker) == Some(only(KEPT_ON.load(Relaxed))) {
-        free(worker);
+    let worker = KEPT.load(Acquire);
+    let widen = || {
+        // One that has ended (its team got smaller) may be another process's thread now.
+        let kept = worker != 0 && is_ours(worker) && affinity(worker) == Some(only(KEPT_ON.load(Relaxed)));
+        if kept {
+            free(worker);
+        }
+        kept
+    };
+    let was_kept = widen();
+    let _ = KEPT.compare_exchange(worker, 0, AcqRel, Relaxed);
+    // The owner may have kept it just after the first look at it.
+    if !was_kept {
+        widen();
     }
 }
 

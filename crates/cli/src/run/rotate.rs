@@ -88,7 +88,8 @@ impl Rotation {
     /// Follows the program below `pid` until `ends`.
     pub(crate) fn follow(&self, pid: u32, page: Option<&TeamPage>, ends: &AtomicBool) {
         let regions = || page.map_or(0, |page| page.processes().iter().map(|process| process.regions).sum());
-        let (mut begun, mut last): (u64, Option<Instant>) = (0, None);
+        // Whether a program has regions shows only after a while.
+        let (mut begun, mut last): (u64, Instant) = (0, Instant::now());
         let mut sampler = ThreadSampler::new(pid);
         let mut turns = Turns::new(self.turn);
         let mut before = Instant::now();
@@ -96,9 +97,9 @@ impl Rotation {
         while !ends.load(Ordering::SeqCst) {
             let now = Instant::now();
             if std::mem::replace(&mut begun, regions()) != begun {
-                last = Some(now);
+                last = now;
             }
-            if last.is_some_and(|last| now - last < PATIENCE) {
+            if now - last < PATIENCE {
                 // What threads have run until now says nothing of the time after the regions.
                 turns = Turns::new(self.turn);
                 std::thread::park_timeout(PATIENCE / 4);
