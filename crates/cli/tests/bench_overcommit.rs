@@ -84,8 +84,21 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// A bench that is ended with this, and what it started with it.
+struct Endless(Child);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.0.id().cast_signed());
+        if let (Ok(None), Some(pid)) = (self.0.try_wait(), pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = self.0.wait();
+        }
+    }
+}
+
 /// Starts a bench whose program never ends, and waits until it runs.
-fn endless(mark: &str, condition: &str) -> (tempfile::TempDir, Child) {
+fn endless(mark: &str, condition: &str) -> (tempfile::TempDir, Endless) {
     // The first run, to warm up, is right; all others go on forever, in a child of a child.
     let root = repository(&[(
         "unsafe_tp",
@@ -97,6 +110,7 @@ fn endless(mark: &str, condition: &str) -> (tempfile::TempDir, Child) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let child = Endless(child);
     until("the endless program begins", || running(mark) > 0);
     (root, child)
 }
@@ -172,10 +186,10 @@ fn a_terminated_bench_leaves_no_process_and_no_directory() {
     for (condition, signal) in [("neighbour", "TERM"), ("quota", "INT"), ("step", "HUP")] {
         let mark = format!("terminated-{}-{condition}", std::process::id());
         let (_root, mut child) = endless(&mark, condition);
-        let pid = child.id();
+        let pid = child.0.id();
         let kill = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
         assert!(kill.unwrap().success());
-        let status = child.wait().unwrap();
+        let status = child.0.wait().unwrap();
         let number = match signal {
             "TERM" => 15,
             "INT" => 2,
@@ -193,9 +207,9 @@ fn a_terminated_bench_leaves_no_process_and_no_directory() {
 fn what_a_killed_bench_left_is_removed_by_the_next() {
     let mark = format!("killed-{}", std::process::id());
     let (_root, mut child) = endless(&mark, "neighbour");
-    let pid = child.id();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let pid = child.0.id();
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
     let busy = format!("bench\0busy\0--parent\0{pid}\0");
     until("busy loops die with their bench", || running(&busy) == 0);
     assert!(!left_by(pid).is_empty(), "a kill -9 leaves something");

@@ -9,6 +9,7 @@ mod vm_support;
 mod manage_support;
 
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use corefit_core::Weight;
@@ -84,7 +85,7 @@ fn vms_that_starve_get_their_parts_once_helper_threads_weigh_little_and_these_ar
     // By kill -9, when it has written the first.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], Some("written"));
     if comes(PATIENCE, || weights(machine.as_mut(), &ids) != before) {
-        daemon.wait();
+        assert_eq!(daemon.wait().signal(), Some(9), "{}", daemon.log());
         let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
         assert_eq!(weights(machine.as_mut(), &ids), before);

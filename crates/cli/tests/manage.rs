@@ -234,7 +234,7 @@ fn nobody_keeps_the_daemon_from_its_machine_by_taking_a_name() {
         .0
         .trim_matches('"')
         .to_owned();
-    let sum: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum = format!("{:x}", Sha256::digest(name.as_bytes()));
     let address = SocketAddr::from_abstract_name(format!("corefit-manage-{sum}")).unwrap();
     let _taken = UnixListener::bind_addr(&address).unwrap();
     let output = place.corefit(&[&args[..], &["--state", "b"]].concat());
@@ -408,7 +408,7 @@ fn journal(place: &Place, state: &str, machine: &str, more: &str) -> String {
          \"pending\":false}}]}}",
         boot.trim()
     );
-    let sum: String = Sha256::digest(body.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum = format!("{:x}", Sha256::digest(body.as_bytes()));
     let text = format!("corefit-journal 1 {sum}\n{body}\n");
     std::fs::create_dir_all(place.path(state)).unwrap();
     place.file(&format!("{state}/journal"), &text);
@@ -436,6 +436,22 @@ fn settings_of_one_libvirt_are_not_taken_for_ended_by_another() {
     let output = restore(&["--machine", &machine]);
     let sum = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && sum.contains("of VMs that have ended: 1;"), "{sum}{}", said(&output));
+}
+
+#[test]
+fn who_asks_for_a_daemon_that_was_killed_is_told_what_it_left() {
+    let place = Place::new();
+    let status = || {
+        let output = place.corefit(&["status", "--state", "state"]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        said(&output)
+    };
+    assert!(!status().contains("an earlier run"), "{}", status());
+    journal(&place, "state", "libvirt", "");
+    let text = status();
+    for part in ["1 setting of the machine libvirt", "corefit restore --state '"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 #[test]

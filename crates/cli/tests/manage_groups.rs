@@ -10,10 +10,11 @@ mod vm_support;
 mod manage_support;
 
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use cgroup_support::{Group, Hierarchy, alone, or_skip};
+use cgroup_support::{Group, Hierarchy, alone, or_skip, shell};
 use corefit_core::machine::{Act, Lever, LeverKind, Machine, Value};
 use corefit_linux::Root;
 use corefit_linux::host::Cgroups;
@@ -40,7 +41,7 @@ impl Container {
         }
         let mut made = Container { name, cpu: group, set, busy: Children(vec![]) };
         for _ in 0..2 {
-            made.busy.0.push(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
+            made.busy.0.push(shell("while :; do :; done").spawn().unwrap());
             let pid = made.busy.0.last().unwrap().id().to_string();
             [Some(&made.cpu), made.set.as_ref()]
                 .into_iter()
@@ -341,7 +342,7 @@ fn a_group_that_blocks_often_gets_a_shorter_slice_which_is_put_back_after_any_en
     let cpus = std::thread::available_parallelism().unwrap().get();
     let busy: Vec<Group> = (0..3).map(|_| cpu.group().unwrap()).collect();
     for group in busy.iter().flat_map(|group| vec![group; cpus]) {
-        join(group, Command::new("sh").args(["-c", "while :; do :; done"]));
+        join(group, &mut shell("while :; do :; done"));
     }
     let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
     let mut groups = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
@@ -365,7 +366,7 @@ fn a_group_that_blocks_often_gets_a_shorter_slice_which_is_put_back_after_any_en
     let state = dir.path().join("state");
     for place in ["journaled", "written"] {
         let mut daemon = Daemon::on(&machine, dir.path(), config, &["--apply"], Some(place));
-        daemon.wait();
+        assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
         assert_eq!(slice().is_some(), place == "written", "{place}: {}", daemon.log());
         let restored = corefit(&["restore", "--machine", &machine, "--state", state.to_str().unwrap()]);
         assert!(restored.status.success(), "{restored:?}");
@@ -412,7 +413,7 @@ fn a_cpuset_that_no_longer_fits_the_group_above_gets_back_what_is_left() {
         set.set("cpuset.mems", std::fs::read_to_string(cpuset.point.join("cpuset.mems")).unwrap().trim());
         set.set("cpuset.cpus", &all);
     }
-    let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let child = shell("while :; do :; done").spawn().unwrap();
     [&inner, &inner_set].iter().for_each(|group| group.set("cgroup.procs", &child.id().to_string()));
     let group = Container {
         busy: Children(vec![child]),

@@ -8,6 +8,7 @@ mod vm_support;
 mod manage_support;
 
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -114,7 +115,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
     for place in [None, Some("journaled"), Some("written"), Some("written:2")] {
         let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], place);
         match place {
-            Some(_) => drop(daemon.wait()),
+            Some(_) => assert_eq!(daemon.wait().signal(), Some(9), "{place:?}: {}", daemon.log()),
             None => until("something is saved", || saves(machine.as_mut())),
         }
         let log = daemon.log();

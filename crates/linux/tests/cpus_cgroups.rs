@@ -7,10 +7,10 @@ mod cgroup_support;
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
-use cgroup_support::{Group, Hierarchy, alone, heavy, members, or_skip, until};
+use cgroup_support::{Group, Hierarchy, alone, heavy, members, or_skip, shell, until};
 use corefit_core::{LimitKind, Report, estimate};
 use corefit_linux::{Root, read};
 
@@ -21,7 +21,7 @@ struct Busy(Child);
 fn start(group: &Group) -> Busy {
     let spin = "while :; do :; done & while :; do :; done";
     let script = format!("echo $$ >'{}/cgroup.procs' || exit; {spin}", group.dir.display());
-    let child = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap();
+    let child = shell(&script).spawn().unwrap();
     let busy = Busy(child);
     until("both halves of the busy process are in their group", || members(&group.dir).len() >= 2);
     busy
@@ -147,7 +147,7 @@ fn a_process_whose_threads_are_spread_over_groups_counts_once() {
     let _alone = alone();
     let above = or_skip!(heavy());
     if above.v2 {
-        println!("skipped: groups of v2 count by themselves");
+        cgroup_support::skipped("groups of v2 count by themselves");
         return;
     }
     let (mine, theirs) = (above.child("mine"), above.child("theirs"));

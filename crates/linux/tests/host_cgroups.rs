@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use cgroup_support::{Group, alone, heavy, members, or_skip, until};
+use cgroup_support::{Group, alone, heavy, members, or_skip, shell, until};
 use corefit_core::machine::{HostEstimate, Machine, Role, Snapshot, VmEstimate, contract, estimate};
 use corefit_linux::Root;
 use corefit_linux::host::{Cgroups, Choice};
@@ -32,7 +32,7 @@ fn loops(group: &Group) -> Busy {
         "echo $$ >'{}/cgroup.procs' || exit; while :; do :; done & while :; do :; done",
         group.dir.display()
     );
-    let child = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap();
+    let child = shell(&script).spawn().unwrap();
     let busy = Busy(child);
     until("both loops are in their group", || members(&group.dir).len() >= 2);
     busy
@@ -79,7 +79,7 @@ fn realtime(above: &Group, group: &Group) -> Result<(Busy, f64), String> {
         "echo $$ >'{}/cgroup.procs' && exec taskset -c 1 chrt -f 1 sh -c 'while :; do :; done'",
         group.dir.display()
     );
-    let child = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap();
+    let child = shell(&script).spawn().unwrap();
     let mut busy = Busy(child);
     // The policy is field 41 of its status, 38 behind the name and the state.
     let status = format!("/proc/{}/stat", busy.0.id());

@@ -60,7 +60,9 @@ impl Daemon {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (log, file) = (dir.join(format!("log-{number}")), dir.join("corefit.toml"));
         std::fs::write(&file, config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+        // It ends, and puts everything back, whatever ends the test.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_corefit")]);
         command.args(["manage", "--machine", machine]).args(args);
         command.arg("--config").arg(&file).arg("--state").arg(dir.join("state"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());

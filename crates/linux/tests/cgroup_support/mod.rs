@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -153,11 +154,34 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
 
 /// One test at a time, for they would weigh against each other; also of other runs of tests, for one daemon at a time changes
 /// control groups.
-pub(crate) fn alone() -> (MutexGuard<'static, ()>, Option<File>) {
+pub(crate) fn alone() -> (MutexGuard<'static, ()>, File) {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let file = File::create(std::env::temp_dir().join("corefit-test-groups.lock")).ok();
-    (guard, file.filter(|file| flock(file, FlockOperation::LockExclusive).is_ok()))
+    let file = File::create(std::env::temp_dir().join("corefit-test-groups.lock")).unwrap();
+    flock(&file, FlockOperation::LockExclusive).unwrap();
+    sweep();
+    (guard, file)
+}
+
+/// What tests that were killed left in groups of theirs is ended.
+fn sweep() {
+    for controller in ["cpu", "cpuset"] {
+        let Ok(hierarchy) = Hierarchy::of(controller) else { continue };
+        for entry in std::fs::read_dir(&hierarchy.point).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let test = name.strip_prefix("corefit-test-").and_then(|rest| rest.split('-').next());
+            if test.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                remove(&entry.path());
+            }
+        }
+    }
+}
+
+/// A shell that ends with the test, whatever ends that.
+pub(crate) fn shell(script: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", script]).stdin(Stdio::null());
+    command
 }
 
 /// A heavy group, or the reason why there is none.

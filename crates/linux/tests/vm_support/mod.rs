@@ -170,6 +170,9 @@ impl Drop for Vms {
             return;
         }
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        self.call(&[&["down"][..], &names].concat());
+        let ended = self.call(&[&["down"][..], &names].concat());
+        if !ended.status.success() {
+            eprintln!("{names:?} are left: {ended:?}");
+        }
     }
 }
