@@ -6,23 +6,11 @@ use corefit_core::topology::Topology;
 use corefit_linux::formats::{Format, decode, detect};
 use libfuzzer_sys::fuzz_target;
 
-const FORMATS: [Format; 9] = [
-    Format::Hwloc,
-    Format::Capabilities,
-    Format::Domain,
-    Format::XlInfo,
-    Format::XlList,
-    Format::XlConfig,
-    Format::Kubelet,
-    Format::KubeletMemory,
-    Format::Synthetic,
-];
-
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = decode(data.to_vec()) else { return };
     let host: Topology = "2 sockets x 2 cores x 2 threads; offline 3; isolated 7".parse().unwrap();
     let _ = detect(&text);
-    for format in FORMATS {
+    for format in Format::ALL {
         if let Ok(found) = format.topology(&text) {
             assert!(!found.pcpus.is_empty());
             assert_eq!(found.clone().settle(), Ok(found));

@@ -1,7 +1,7 @@
 //! `corefit cpus`: how many CPUs a process really has, and why.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ const NAMED: usize = 5;
 ///
 /// Lists every limit with the file it comes from and marks the one that decides. `entitled`
 /// is what the process gets when everybody who is busy wants everything, `available` what it
-/// could get right now. Needs no privilege.
+/// could get right now. Needs no privilege. Exit status 1 if there is no such process.
 #[derive(clap::Args)]
 pub(crate) struct CpusArgs {
     /// The process to look at [default: this one, and so whatever is started from the same shell]
@@ -135,18 +135,14 @@ fn keep_busy(least: Duration, most: Duration) {
 fn show(args: &CpusArgs, report: &Report, tried: bool) -> anyhow::Result<bool> {
     let mut text =
         if args.json { json(report, args.watch)? } else { table(report, tried, lines::width(LEAST)) };
-    let mut out = io::stdout().lock();
     if args.watch && !args.json {
-        if out.is_terminal() {
+        if io::stdout().is_terminal() {
             text.insert_str(0, "\x1b[H\x1b[2J"); // to the top left, and clear
         } else {
             text.push('\n');
         }
     }
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        result => result.map(|()| true).context("writing the report to stdout"),
-    }
+    lines::print(&text)
 }
 
 fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {

@@ -64,6 +64,12 @@ impl CpuSet {
         CpuSet(words)
     }
 
+    /// For people: `pCPU 3`, `pCPUs 0-3`, of what `what` says.
+    #[must_use]
+    pub fn named(&self, what: &str) -> String {
+        format!("{what}{} {self}", if self.len() == 1 { "" } else { "s" })
+    }
+
     /// Whether the other set holds all CPUs of this one.
     #[must_use]
     pub fn is_within(&self, other: &CpuSet) -> bool {

@@ -188,12 +188,6 @@ impl TeamController {
         self.team
     }
 
-    /// The program turned out to be able to use `most` threads.
-    pub fn set_most(&mut self, most: u32) {
-        self.most = most.max(1);
-        self.team = self.team.min(self.most);
-    }
-
     /// Goes on with `team` threads, known from elsewhere to fit.
     pub fn settle(&mut self, team: u32) {
         self.settled = team != self.team;

@@ -7,7 +7,7 @@ mod layout;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,14 +107,7 @@ impl TeamPage {
     /// # Errors
     /// When the kernel gives no anonymous memory file.
     pub fn create(policy: Orders, ask: bool, nprocs: Option<u32>, seed: u64) -> io::Result<Self> {
-        // SAFETY: a NUL-terminated name; the descriptor is owned by the File right away.
-        let memory = unsafe {
-            let fd = libc::memfd_create(c"corefit".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            File::from_raw_fd(fd)
-        };
+        let memory = File::from(rustix::fs::memfd_create(c"corefit", rustix::fs::MemfdFlags::CLOEXEC)?);
         memory.set_len(size_of::<Page>() as u64)?;
         // SAFETY: a fresh shared mapping of our own file, as long as the page.
         let at = unsafe {

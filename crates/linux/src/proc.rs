@@ -234,17 +234,7 @@ pub(crate) fn autogroup(root: &Root, pid: u32) -> Result<Option<(String, f64)>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        let root = Root::at(dir.path());
-        (dir, root)
-    }
+    use crate::root::testing::tree;
 
     const STAT: &str = "7 (a (b) c) S 3 7 7 0 -1 4194304 1 0 0 0 30 12 4 1 39 19 1 0 5555 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0\n";
 

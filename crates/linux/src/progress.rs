@@ -16,11 +16,12 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
 
 use corefit_core::Time;
 use rustix::fs::{FlockOperation, flock};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
+
+use crate::threads::clock;
 
 /// Where the file is in the guest.
 pub const PATH: &str = "/run/corefit-progress";
@@ -89,8 +90,7 @@ impl Counter {
 }
 
 fn now() -> Time {
-    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-    Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+    Time(0) + clock(ClockId::Monotonic)
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use corefit_core::Time;
 use corefit_core::machine::MachineError;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::bytes;
 
@@ -232,9 +231,7 @@ impl Root {
     /// Of a captured tree, where `proc/uptime` is missing or malformed.
     pub fn now(&self) -> Result<Time, ReadError> {
         if self.live {
-            let now = clock_gettime(ClockId::Boottime);
-            let ns = |n: i64| u64::try_from(n).unwrap_or(0);
-            return Ok(Time(ns(now.tv_sec) * 1_000_000_000 + ns(now.tv_nsec)));
+            return Ok(crate::sample::now());
         }
         let path = "/proc/uptime";
         let text = self.read(path)?;
@@ -302,6 +299,30 @@ pub(crate) fn optional<T>(result: Result<T, ReadError>) -> Result<Option<T>, Rea
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Files for tests.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::fs;
+    use std::path::Path;
+
+    use super::Root;
+
+    /// Writes a file, and makes the directories above it.
+    pub(crate) fn put(dir: &Path, path: &str, text: &str) {
+        let path = dir.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A directory with these files.
+    pub(crate) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(path, text)| put(dir.path(), path, text));
+        let root = Root::at(dir.path());
+        (dir, root)
     }
 }
 

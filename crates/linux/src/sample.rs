@@ -12,7 +12,9 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use corefit_core::{CpuId, CpuSet, Time};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
+
+use crate::threads::clock;
 
 /// Threads whose files are kept open; beyond, files are opened for each sample.
 const KEPT_OPEN: usize = 512;
@@ -188,9 +190,7 @@ fn wrap(ticks: u64) -> u32 {
 /// Time since boot, the clock of every sample.
 #[must_use]
 pub fn now() -> Time {
-    let t = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(t.tv_sec).unwrap_or(0);
-    Time(seconds * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0))
+    Time(0) + clock(ClockId::Boottime)
 }
 
 /// CPUs that a process may run on, as the scheduler enforces it now.
@@ -237,17 +237,6 @@ pub fn has_ended(pid: u32) -> bool {
     // The name, in parentheses, may hold anything.
     let name_ends = text.iter().rposition(|b| *b == b')').unwrap_or(0);
     text.get(name_ends + 2).is_some_and(|state| matches!(state, b'Z' | b'X')) && tasks(pid).len() <= 1
-}
-
-/// How often threads of this process's ended children went to sleep: their voluntary context
-/// switches (getrusage(2)).
-#[must_use]
-pub fn children_slept() -> u64 {
-    // SAFETY: an all-zero rusage is a valid value to be overwritten.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid buffer; it stays zero should the call fail.
-    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
-    u64::try_from(usage.ru_nvcsw).unwrap_or(0)
 }
 
 /// The processes of the tree below `root`. Children whose parent has ended belong to init and are no longer

@@ -13,6 +13,9 @@ use corefit_core::machine::{FairSlices, MachineError, SLICE_MARK_NS, is_our_slic
 /// Why there are none.
 pub(crate) const NONE: &str =
     "slices of single threads cannot be set here: Linux has them from 6.12 on, under its fair scheduler";
+/// Why this process cannot know.
+const FAIR_ONLY: &str =
+    "slices are seen and set by a process of the fair scheduler only: start corefit without chrt";
 /// Threads that are started while slices are set are looked for so often.
 const PASSES: usize = 8;
 /// The first version of the structure in `sched_setattr(2)`.
@@ -44,7 +47,8 @@ impl Slicer {
         let none = |_| MachineError::Unsupported(NONE.into());
         let own = attr(0).map_err(none)?;
         if !has_slice(&own) {
-            return Err(MachineError::Unsupported(NONE.into()));
+            let why = if is_fair(&own) { NONE } else { FAIR_ONLY };
+            return Err(MachineError::Unsupported(why.into()));
         }
         // Without one of its own it has the base slice, unlike the one that it gets first.
         let found = write(0, &own, 100_000 + SLICE_MARK_NS).and_then(|()| {
@@ -127,9 +131,12 @@ pub(crate) fn has(tid: u32) -> bool {
     attr(tid).is_ok_and(|attr| has_slice(&attr))
 }
 
+fn is_fair(attr: &Attr) -> bool {
+    [libc::SCHED_OTHER, libc::SCHED_BATCH].iter().any(|p| u32::try_from(*p) == Ok(attr.policy))
+}
+
 fn has_slice(attr: &Attr) -> bool {
-    let fair = [libc::SCHED_OTHER, libc::SCHED_BATCH].iter().any(|p| u32::try_from(*p) == Ok(attr.policy));
-    fair && attr.runtime > 0
+    is_fair(attr) && attr.runtime > 0
 }
 
 /// How a thread is scheduled; 0: this one.

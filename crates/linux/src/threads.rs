@@ -149,7 +149,7 @@ pub fn this_threads_cpu() -> Duration {
     clock(ClockId::ThreadCPUTime)
 }
 
-fn clock(id: ClockId) -> Duration {
+pub(crate) fn clock(id: ClockId) -> Duration {
     Duration::try_from(clock_gettime(id)).unwrap_or_default()
 }
 

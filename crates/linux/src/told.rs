@@ -67,7 +67,7 @@ pub fn parse(text: &str) -> Result<Told, usize> {
     Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s.min(86_400)) })
 }
 
-/// Whether a host tells this guest anything now.
+/// Whether a host wrote what it tells this guest within the time that this counts, be it that it tells nothing any more.
 #[must_use]
 pub fn is_told() -> bool {
     let written = std::fs::metadata(PATH).and_then(|file| file.modified());

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+use serde::Serialize;
 
 /// Measure on this machine what corefit promises
 #[derive(clap::Args)]
@@ -52,6 +53,12 @@ enum Name {
     Busy(helper::BusyArgs),
     #[command(hide = true)]
     Sleepers(helper::SleepersArgs),
+}
+
+/// Prints what was measured, as JSON or as text.
+fn print<D: Serialize>(json: bool, document: &D, text: impl FnOnce(&D) -> String) -> Result<()> {
+    let text = if json { serde_json::to_string_pretty(document)? } else { text(document) };
+    answer!("{}", text.trim_end())
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {

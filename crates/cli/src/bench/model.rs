@@ -18,6 +18,7 @@ use corefit_sim::{Scenario, Sim};
 use serde::{Deserialize, Serialize};
 
 use super::overcommit::find_root;
+use super::print;
 use super::stats::{Bound, Value, geomean, median};
 use super::table::{NONE, Table, bounded, factor, seconds};
 use crate::parallel;
@@ -165,11 +166,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let facts: Facts = toml::from_str(&read(&directory, "facts.toml")?)
         .with_context(|| format!("{}/facts.toml", directory.display()))?;
     let document = compare(&recorded, &facts, args.runs)?;
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-    } else {
-        answer!("{}", text(&document).trim_end())?;
-    }
+    print(args.json, &document, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -92,6 +92,6 @@ fn time((name, text, simulated_s): (&'static str, &str, u64), quick: bool) -> Re
         seconds,
         events_per_s: sim.events() as f64 / seconds,
         pcpu_s_per_s: simulated_ns as f64 / 1e9 * pcpus / seconds,
-        result: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        result: format!("{digest:x}"),
     })
 }

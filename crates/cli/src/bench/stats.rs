@@ -82,6 +82,18 @@ pub(crate) fn ratio_interval(over: &[f64], under: &[f64]) -> Option<[f64; 2]> {
     Some([(middle - half).exp(), (middle + half).exp()])
 }
 
+/// A number of things as an amount; exact below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "see above")]
+pub(crate) fn count(n: usize) -> f64 {
+    n as f64
+}
+
+/// The same of one that may be large.
+#[expect(clippy::cast_precision_loss, reason = "see above")]
+pub(crate) fn number(n: u64) -> f64 {
+    n as f64
+}
+
 /// Seeded pseudo-random numbers: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub(crate) struct Random(u64);
 

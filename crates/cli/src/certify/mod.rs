@@ -19,6 +19,8 @@ use crate::verdicts::Store;
 use trial::Trial;
 
 /// Find out whether a program may be resized while it runs, and remember it
+///
+/// Exit status 0: certified, or nothing to remember; 1: not; 2: nothing could be concluded.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Runs with random team sizes

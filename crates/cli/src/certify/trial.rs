@@ -15,6 +15,7 @@ use corefit_linux::identity::{Identifier, Identity};
 use corefit_linux::launch::die_with_parent;
 use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::sample;
+use corefit_linux::threads::ended_children;
 use regex::bytes::Regex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -138,7 +139,7 @@ impl<'a> Trial<'a> {
                 command.env(name, value);
             }
         }
-        let (start, slept) = (Instant::now(), sample::children_slept());
+        let (start, slept) = (Instant::now(), ended_children().voluntary_switches);
         // Sizes are ours alone, and a program that hangs is to be ended with all that it started.
         command.env_remove("OMP_DYNAMIC").env_remove("OMP_THREAD_LIMIT").process_group(0);
         die_with_parent(&mut command);
@@ -181,7 +182,7 @@ impl<'a> Trial<'a> {
             wall_s,
             hung: hung.into_inner(),
             children: processes.iter().any(|p| p.pid != pid),
-            sleeps: sample::children_slept().saturating_sub(slept),
+            sleeps: ended_children().voluntary_switches.saturating_sub(slept),
         })
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::status::{Board, Status, VmStatus};
+use crate::bench::stats::number;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Clients at a time; who comes then is sent away.
@@ -135,7 +136,7 @@ fn text(status: &Status) -> String {
     let mut one = |name: &str, kind: &str, help: &str, value: f64| {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     };
-    one("corefit_steps_total", "counter", "Looks at the machine.", count(status.steps));
+    one("corefit_steps_total", "counter", "Looks at the machine.", number(status.steps));
     one("corefit_step_seconds", "gauge", "How long the last step took.", status.step_s);
     one(
         "corefit_up",
@@ -158,14 +159,14 @@ fn text(status: &Status) -> String {
             "Whether it has had less than it wants, or than it was granted, for half a minute and more.",
             |vm| vm.granted.map(|_| f64::from(u8::from(vm.starves))),
         ),
-        ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(count(vm.vcpus as u64))),
-        ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| count(n as u64))),
+        ("vcpus", "gauge", "vCPUs that the VM could have.", |vm| Some(number(vm.vcpus as u64))),
+        ("vcpus_online", "gauge", "vCPUs that are online.", |vm| vm.online.map(|n| number(n as u64))),
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
         ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
-            Some(count(vm.changed.len() as u64))
+            Some(number(vm.changed.len() as u64))
         }),
-        ("actions_total", "counter", "Changes made.", |vm| Some(count(vm.actions))),
-        ("failures_total", "counter", "Changes that failed.", |vm| Some(count(vm.failures))),
+        ("actions_total", "counter", "Changes made.", |vm| Some(number(vm.actions))),
+        ("failures_total", "counter", "Changes that failed.", |vm| Some(number(vm.failures))),
     ];
     for (name, kind, help, value) in families {
         let _ = write!(out, "# HELP corefit_vm_{name} {help}\n# TYPE corefit_vm_{name} {kind}\n");
@@ -181,11 +182,6 @@ fn text(status: &Status) -> String {
 
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[expect(clippy::cast_precision_loss, reason = "exact to 2^53")]
-fn count(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

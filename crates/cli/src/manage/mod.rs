@@ -70,7 +70,7 @@ pub(crate) struct ManageArgs {
     /// Change settings, instead of only saying what would be changed
     #[arg(long)]
     apply: bool,
-    /// The directory of the journal and the status socket [default: /var/lib/corefit]
+    /// The directory of the journal and the status socket [default: that of the configuration, else /var/lib/corefit]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Ends by itself after so long (of simulated time on a simulated machine)

@@ -15,8 +15,8 @@ use corefit_core::{CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
 use super::config::StateArg;
-use super::journal::Entry;
-use super::{Keeper, metrics, present};
+use super::journal::{Entry, settings as named};
+use super::{Boot, Journal, Keeper, metrics, present};
 use crate::bench::table::Table;
 use crate::lines;
 use crate::printable;
@@ -102,14 +102,28 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    fn of(entry: &Entry, vm: &VmState, keeper: &Keeper, offline: &CpuSet) -> Setting {
-        Setting {
-            lever: entry.lever.name(vm.is_group()),
+    /// One of a VM, and the same for people.
+    fn of(entry: &Entry, vm: &VmState, keeper: &Keeper, offline: &CpuSet) -> (Setting, String) {
+        let (lever, last) = (entry.lever.name(vm.is_group()), entry.wrote.last());
+        let (now, pending) = (keeper.changed_before(entry, vm, offline), keeper.owes(entry));
+        let wrote = last.map_or(String::new(), present::text);
+        let is = match &now {
+            Some(now) => {
+                format!("somebody changed it to {}, corefit made it {wrote}", present::text(now))
+            }
+            None => wrote,
+        };
+        let before = present::text(&entry.original);
+        let owed = if pending { " (pending: it could not be put back yet)" } else { "" };
+        let text = format!("{lever}: {is}, before {before}{owed}");
+        let setting = Setting {
+            lever,
             before: entry.original.to_string(),
-            made: entry.wrote.last().map_or(String::new(), ToString::to_string),
-            changed_to: keeper.changed_before(entry, vm, offline).map(|now| now.to_string()),
-            pending: keeper.owes(entry),
-        }
+            made: last.map_or(String::new(), ToString::to_string),
+            changed_to: now.map(|now| now.to_string()),
+            pending,
+        };
+        (setting, text)
     }
 }
 
@@ -125,21 +139,11 @@ impl VmStatus {
         let estimate = step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
         let granted = step.given.iter().find(|granted| granted.vm == vm.id);
         let pcpus = |number: u32| Cpus(f64::from(number));
-        let of_vm = |entry: &&Entry| entry.vm == vm.id;
-        let entries = || keeper.iter().flat_map(|keeper| keeper.entries().iter().filter(of_vm));
-        let changed = entries().map(|entry| {
-            let wrote = entry.wrote.last().map_or(String::new(), present::text);
-            let now = keeper.and_then(|keeper| keeper.changed_before(entry, vm, offline)).map(|now| {
-                format!("somebody changed it to {}, corefit made it {wrote}", present::text(&now))
-            });
-            let (now, before) = (now.unwrap_or(wrote), present::text(&entry.original));
-            let owed = keeper.is_some_and(|keeper| keeper.owes(entry));
-            let owed = if owed { " (pending: it could not be put back yet)" } else { "" };
-            format!("{}: {now}, before {before}{owed}", entry.lever.name(vm.is_group()))
-        });
-        let settings = keeper.iter().flat_map(|keeper| {
-            keeper.entries().iter().filter(of_vm).map(|entry| Setting::of(entry, vm, keeper, offline))
-        });
+        let of_keeper = |keeper: &Keeper| -> Vec<(Setting, String)> {
+            let entries = keeper.entries().iter().filter(|entry| entry.vm == vm.id);
+            entries.map(|entry| Setting::of(entry, vm, keeper, offline)).collect()
+        };
+        let (settings, changed) = keeper.map(of_keeper).unwrap_or_default().into_iter().unzip();
         let excluded = policy.of(&vm.name).exclude == Some(true);
         let owners = vm.wishes.as_ref().is_some_and(|wishes| wishes.exclude == Some(true));
         let by = if owners { "its owner says exclude" } else { "its rule says exclude" };
@@ -166,8 +170,8 @@ impl VmStatus {
             starves: granted.is_some_and(|granted| granted.starves),
             left_alone: left_alone.map(Into::into),
             not_sized: not_sized.map(Into::into),
-            changed: changed.collect(),
-            settings: settings.collect(),
+            changed,
+            settings,
             actions: 0,
             failures: 0,
         }
@@ -253,6 +257,8 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
 }
 
 /// What `corefit manage` does now
+///
+/// Exit status 1 if no daemon answers.
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -264,11 +270,15 @@ pub(crate) struct StatusArgs {
 
 /// Runs the verb; exit status 1 if no daemon answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let path = socket(&args.state.dir()?);
+    let state = args.state.dir()?;
+    let path = socket(&state);
     let text = match ask(&path, PATIENCE) {
         Ok(text) => text,
         Err(error) => {
             tell!("corefit: {}: {}", path.display(), silent(&error));
+            if let Some(left) = left(&state) {
+                tell!("corefit: {left}");
+            }
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -300,6 +310,17 @@ fn silent(error: &std::io::Error) -> String {
         );
     }
     format!("no corefit manage answers there ({error}); is it running, with this --state directory?")
+}
+
+/// What a daemon that answers no more left changed, if that can be read.
+fn left(state: &Path) -> Option<String> {
+    let (machine, settings) = Boot::now(true).and_then(|boot| Journal::left(state, &boot)).ok()??;
+    let remedy = format!("corefit restore --state '{}'", state.display());
+    let text = format!(
+        "an earlier run left {} of the machine {machine} changed; {remedy} puts that back",
+        named(settings)
+    );
+    (settings > 0 && !answers(state)).then_some(text)
 }
 
 fn table(status: &Status) -> String {

@@ -82,8 +82,7 @@ impl Telling {
                 let available = Cpus(available);
                 let smoothed = (value - available.0).abs() > STEP;
                 let why = if smoothed { Why::Smoothed { available } } else { Why::Available { available } };
-                let (vm, name) = (seen.id.clone(), seen.name.clone());
-                actions.push(Action { vm, name, lever: Lever::Told, from, to, why });
+                actions.push(Action::of(seen, Lever::Told, from, to, why));
             }
         }
         actions

@@ -201,14 +201,8 @@ fn pins(seen: &Snapshot, name: &str) -> Result<Vec<Action>> {
         let cpu =
             cpu.with_context(|| format!("VM {name}, vCPU {number}: no pCPU that it may use is online"))?;
         *many.entry(cpu).or_default() += 1;
-        actions.push(Action {
-            vm: vm.id.clone(),
-            name: vm.name.clone(),
-            lever: Lever::Affinity(number),
-            from: vcpu.affinity.clone().map(Value::Pcpus),
-            to: Value::Pcpus(CpuSet::from_iter([cpu])),
-            why: Why::Isolated,
-        });
+        let (now, to) = (vcpu.affinity.clone().map(Value::Pcpus), Value::Pcpus(CpuSet::from_iter([cpu])));
+        actions.push(Action::of(vm, Lever::Affinity(number), now, to, Why::Isolated));
     }
     Ok(actions)
 }

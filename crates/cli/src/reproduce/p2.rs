@@ -11,6 +11,7 @@ use corefit_sim::{Sim, Spec};
 
 use super::testbed::{run, seconds, spec};
 use super::{Item, Paper, Rule};
+use crate::bench::stats::count;
 use crate::parallel;
 
 pub(super) const SHORTAGE: &str = include_str!("../../../../scenarios/p2-shortage.toml");
@@ -200,14 +201,9 @@ fn threads() -> Result<[Item; 3]> {
     };
     Ok([
         item("LU, at most, times", 72.0, gains[LU], Rule::Within(25.0)),
-        item("of BT, SP and UA more than twice as fast", 3.0, small(twice.count()), Rule::Exactly(3.0)),
-        item("of ten programs faster", 10.0, small(better), Rule::Exactly(10.0)),
+        item("of BT, SP and UA more than twice as fast", 3.0, count(twice.count()), Rule::Exactly(3.0)),
+        item("of ten programs faster", 10.0, count(better), Rule::Exactly(10.0)),
     ])
-}
-
-#[expect(clippy::cast_precision_loss, reason = "ten programs")]
-fn small(n: usize) -> f64 {
-    n as f64
 }
 
 /// Figure 6: how much better programs do with the best number of vCPUs than with VCPU-Bal's, at most, each from the start;

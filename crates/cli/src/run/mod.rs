@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Which programs may be resized while they run
     #[arg(long, value_enum, default_value = "safe")]
     resize: Resize,
-    /// Time between two looks at the program, 5ms to 10s; more where looking would take over a hundredth of a CPU
+    /// Time between two looks at the program, 5ms to 10s; more where looking would take over a hundredth of a CPU, or the program can lose little
     #[arg(long, default_value = "50ms", value_parser = interval)]
     interval: Duration,
     /// Keep the threads off the siblings of one core while other cores are free; not with --rotate

@@ -122,8 +122,8 @@ impl Proposal {
             };
             wrap(&mut out, "", 2, &format!("VM {}{class}", printable::text(&vm.name)), width);
             for (vcpus, seat) in groups(&placed.vcpus) {
-                let set = seat.affinity.as_ref().map_or("any pCPU".into(), |set| named("pCPU", set));
-                let text = format!("{} on {set}: {}", named("vCPU", &vcpus), seat.why);
+                let set = seat.affinity.as_ref().map_or("any pCPU".into(), |set| set.named("pCPU"));
+                let text = format!("{} on {set}: {}", vcpus.named("vCPU"), seat.why);
                 wrap(&mut out, "  ", 6, &printable::text(&text), width);
             }
             let before = lines_of.as_ref().map_or("$".into(), |file| format!("in {file}:"));
@@ -175,10 +175,10 @@ impl Proposal {
         let vm = printable::text(&self.problem.vms[wrong.vm].name);
         let mut what = Vec::new();
         if !wrong.absent.is_empty() {
-            what.push(format!("{} not here", named("pCPU", &wrong.absent)));
+            what.push(format!("{} not here", wrong.absent.named("pCPU")));
         }
         if !wrong.offline.is_empty() {
-            what.push(format!("{} offline", named("pCPU", &wrong.offline)));
+            what.push(format!("{} offline", wrong.offline.named("pCPU")));
         }
         let rest = if wrong.runs { "" } else { "; it has nothing to run on" };
         format!("VM {vm}, vCPU {}: pinned to {}{rest}", wrong.vcpu, what.join(", "))
@@ -196,10 +196,6 @@ fn groups(seats: &[Seat]) -> Vec<(CpuSet, &Seat)> {
         }
     }
     groups
-}
-
-fn named(what: &str, set: &CpuSet) -> String {
-    format!("{what}{} {set}", if set.len() == 1 { "" } else { "s" })
 }
 
 /// A policy by its name.

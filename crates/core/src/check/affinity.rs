@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::change::Change;
 use super::matching::Crowd;
 use super::propose::seat_crowds;
-use super::{Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, named, set_of};
+use super::{Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
@@ -85,7 +85,7 @@ fn usable(
         Who::Helper(kind) => context.beside(number, *kind, pins),
     };
     let who = match &whose {
-        Who::Vcpus(vcpus) => named("vCPU", vcpus),
+        Who::Vcpus(vcpus) => vcpus.named("vCPU"),
         Who::Helper(HelperKind::Emulator) => "the emulator".into(),
         Who::Helper(HelperKind::Iothread(number)) => format!("I/O thread {number}"),
     };
@@ -98,7 +98,7 @@ fn usable(
         };
         let text = format!(
             "{who}: {} {} not exist here (the host has {}); {happens}",
-            named("pCPU", &absent),
+            absent.named("pCPU"),
             if absent.len() == 1 { "does" } else { "do" },
             topology.pcpus
         );
@@ -114,7 +114,7 @@ fn usable(
         let left = pins.intersection(&topology.online());
         let what = format!(
             "{who}: {} {} offline",
-            named("pCPU", &offline),
+            offline.named("pCPU"),
             if offline.len() == 1 { "is" } else { "are" }
         );
         let (severity, text) = if left.is_empty() {
@@ -129,7 +129,7 @@ fn usable(
         let text = format!(
             "{who}: the kernel does not balance among isolated {}: what wakes on one stays there, and vCPUs \
              pile up while other pCPUs idle",
-            named("pCPU", &isolated)
+            isolated.named("pCPU")
         );
         report.add(Rule::IsolatedPcpu, Severity::Warning, place, text, cure());
     }
@@ -137,10 +137,8 @@ fn usable(
         let taken = pins.intersection(&reserved.value);
         // Helpers are the host's work: there is where they belong.
         if !taken.is_empty() && matches!(whose, Who::Vcpus(_)) {
-            let text = format!(
-                "{who} may run on {}, kept for the host: each delays the other",
-                named("pCPU", &taken)
-            );
+            let text =
+                format!("{who} may run on {}, kept for the host: each delays the other", taken.named("pCPU"));
             report.add(Rule::ReservedPcpu, Severity::Warning, place, text, cure());
         }
     }
@@ -157,8 +155,8 @@ fn anywhere(context: &Context<'_>, number: usize, topology: &Topology, report: &
     }
     let text = format!(
         "{} may run on any pCPU, and so on {}, kept for the host: each delays the other",
-        named("vCPU", &vcpus),
-        named("pCPU", &taken)
+        vcpus.named("vCPU"),
+        taken.named("pCPU")
     );
     let cure = context.repinned_or_fewer(number);
     report.add(Rule::ReservedPcpu, Severity::Warning, &report.vm.place, text, cure);
@@ -221,14 +219,13 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             };
             let text = format!(
                 "{} {where_}: while one runs, the {} though the guest takes all for running",
-                named("vCPU", &vcpus),
+                vcpus.named("vCPU"),
                 if vcpus.len() == 2 { "other waits," } else { "others wait," }
             );
             report.add(Rule::Stacked, Severity::Error, place, text, cure);
         } else {
-            let who = if pinned { named("vCPU", &vcpus) } else { count(vcpus.len(), "vCPU") };
-            let have =
-                if pinned { named("pCPU", &pcpus) } else { format!("the host's {} pCPUs", pcpus.len()) };
+            let who = if pinned { vcpus.named("vCPU") } else { count(vcpus.len(), "vCPU") };
+            let have = if pinned { pcpus.named("pCPU") } else { format!("the host's {} pCPUs", pcpus.len()) };
             let text = format!(
                 "{who} have {have} between them: when all are busy, {} of them {} at any time, perhaps with a \
                  lock in hand, while the guest takes all for running",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::change::{Change, Cure, Filled};
-use super::{Cell, Context, Manager, Memory, Place, Report, Rule, Severity, Vcpu, Vm, count, named, set_of};
+use super::{Cell, Context, Manager, Memory, Place, Report, Rule, Severity, Vcpu, Vm, count, set_of};
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
 
@@ -57,7 +57,7 @@ fn preferred(context: &Context<'_>, topology: &Topology, report: &mut Report<'_,
         let vcpus = set_of(vcpus);
         let text = format!(
             "Xen fills {} before the rest of {}, {}: {}",
-            named("pCPU", &first),
+            first.named("pCPU"),
             hard,
             if vcpus.len() == 1 { "preferred by node affinity" } else { "as node affinity says" },
             cost(context, topology, &first, &hard, vcpus.len())
@@ -83,7 +83,7 @@ fn cost(context: &Context<'_>, topology: &Topology, first: &CpuSet, all: &CpuSet
             count(competing(busy, few), topology.unit_name()),
             many.saturating_sub(few)
         ),
-        _ => format!("all share its caches while {} may idle", named("pCPU", &all.difference(first))),
+        _ => format!("all share its caches while {} may idle", all.difference(first).named("pCPU")),
     }
 }
 
@@ -101,7 +101,7 @@ fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &
             let text = format!(
                 "numad chooses the memory's nodes when the VM starts, without regard to the vCPUs, which are \
                  pinned to {}",
-                named("node", &own)
+                own.named("node")
             );
             report.add(Rule::NodeConflict, Severity::Warning, &memory.place, text, on(&own));
             return;
@@ -129,10 +129,10 @@ fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &
         let theirs = far.iter().fold(CpuSet::default(), |all, (_, reach, _)| all.union(reach));
         let text = format!(
             "{} {} on {}, the memory is on {}: every access that misses the caches crosses nodes",
-            named("vCPU", &vcpus),
+            vcpus.named("vCPU"),
             if vcpus.len() == 1 { "runs" } else { "run" },
-            named("node", &topology.nodes_of(&theirs)),
-            named("node", nodes)
+            topology.nodes_of(&theirs).named("node"),
+            nodes.named("node")
         );
         report.add(Rule::FarMemory, Severity::Warning, place, text, on(&own));
         return;
@@ -145,9 +145,9 @@ fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &
         let text = format!(
             "{} may run on {}, the memory is on {} only: elsewhere every access that misses the caches crosses \
              nodes, and the kernel's NUMA balancing draws them to it, where {}",
-            named("vCPU", &vcpus),
-            named("node", &topology.nodes_of(reach)),
-            named("node", nodes),
+            vcpus.named("vCPU"),
+            topology.nodes_of(reach).named("node"),
+            nodes.named("node"),
             cost(context, topology, &first, reach, vcpus.len())
         );
         let stays = |after: &Vm| after.pcpus().is_some_and(|pcpus| pcpus.is_within(&near));
@@ -159,7 +159,7 @@ fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &
     if !empty.is_empty() {
         let text = format!(
             "memory also comes from {}, where none of its vCPUs runs: that part is far from all of them",
-            named("node", &empty)
+            empty.named("node")
         );
         report.add(Rule::FarMemory, Severity::Warning, &memory.place, text, on(&own));
     }
@@ -204,15 +204,15 @@ fn cells(context: &Context<'_>, number: usize, topology: &Topology, report: &mut
         let text = format!(
             "{} of guest node {} may run away from {}, where the memory of that node is: the guest places memory by a \
              nearness that is not there",
-            named("vCPU", &set_of(far.iter().map(|(vcpu, _)| *vcpu))),
+            set_of(far.iter().map(|(vcpu, _)| *vcpu)).named("vCPU"),
             cell.id,
-            named("host node", &memory.value)
+            memory.value.named("host node")
         );
         let nodes =
             |vm: &Vm| vm.cells.iter().filter(|cell| !self::far(vm, cell, topology).is_empty()).count();
         let nearer = |after: &Vm| self::far(after, cell, topology).is_empty() && nodes(after) < nodes(vm);
         let cure = context.repinned_if(number, nearer).unwrap_or_else(|| {
-            Cure::Advice(format!("free pCPUs of {} for these vCPUs", named("host node", &memory.value)))
+            Cure::Advice(format!("free pCPUs of {} for these vCPUs", memory.value.named("host node")))
         });
         report.add(Rule::FarMemory, Severity::Warning, place.unwrap_or(&memory.place), text, cure);
     }
@@ -239,7 +239,7 @@ fn far<'a>(vm: &'a Vm, cell: &Cell, topology: &Topology) -> Vec<(u32, &'a Vcpu)>
 fn no_node(absent: &CpuSet, topology: &Topology) -> String {
     format!(
         "{} {} not exist here (the host has {}): the VM does not start",
-        named("node", absent),
+        absent.named("node"),
         if absent.len() == 1 { "does" } else { "do" },
         topology.node_ids()
     )

@@ -210,11 +210,6 @@ fn busy(vcpu: &Vcpu) -> bool {
     vcpu.demand.is_none_or(|demand| demand.0 >= IDLE)
 }
 
-/// `pCPU 3`, `pCPUs 0-3`.
-fn named(what: &str, set: &CpuSet) -> String {
-    format!("{what}{} {set}", if set.len() == 1 { "" } else { "s" })
-}
-
 fn set_of(numbers: impl IntoIterator<Item = u32>) -> CpuSet {
     numbers.into_iter().map(CpuId).collect()
 }

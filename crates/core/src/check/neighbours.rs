@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::change::{Change, Cure, Filled, after};
 use super::propose::{LATER, Taken};
-use super::{Context, Finding, HelperKind, Manager, Report, Rule, Severity, Vm, busy, cure, named};
+use super::{Context, Finding, HelperKind, Manager, Report, Rule, Severity, Vm, busy, cure};
 use crate::entitle::{self, Host, WeightRule};
 use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Weight};
@@ -40,7 +40,7 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let at = other.affinity_place();
         let text = format!(
             "{} {} dedicated to {} as well ({at}): whenever both are busy, one of them stands still there",
-            named("pCPU", &both),
+            both.named("pCPU"),
             if both.len() == 1 { "is" } else { "are" },
             other.name,
         );
@@ -51,7 +51,7 @@ fn overlap(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     if vm.exclusive && !both.is_empty() {
         let text = format!(
             "{} {} dedicated to it and in the set for everybody else ({}): any other container may run there",
-            named("pCPU", &both),
+            both.named("pCPU"),
             if both.len() == 1 { "is" } else { "are" },
             shared.place
         );
@@ -65,7 +65,7 @@ pub(super) fn shared(context: &Context<'_>) -> Option<Finding> {
     let absent = shared.value.difference(&topology.pcpus);
     let text = format!(
         "{} {} not exist here (the host has {}): the state is another host's, and kubelet does not start with it",
-        named("pCPU", &absent),
+        absent.named("pCPU"),
         if absent.len() == 1 { "does" } else { "do" },
         topology.pcpus
     );
@@ -91,7 +91,7 @@ fn pool(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let more = if owners.len() > 1 { format!(" and {} more", owners.len() - 1) } else { String::new() };
     let text = format!(
         "its vCPUs may run on {}, dedicated to {}{more} ({}): whoever was to have a pCPU alone waits there",
-        named("pCPU", &both),
+        both.named("pCPU"),
         first.name,
         first.affinity_place()
     );
@@ -132,10 +132,8 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
             Some(owner) if !set.is_within(mine) => format!("dedicated to {owner}"),
             _ => "which the vCPUs have one to one".into(),
         };
-        let text = format!(
-            "{who} can only run on {}, {whose}: a vCPU stops each time they work",
-            named("pCPU", &set)
-        );
+        let text =
+            format!("{who} can only run on {}, {whose}: a vCPU stops each time they work", set.named("pCPU"));
         let cure = context.beside(number, helper.kind, &CpuSet::default());
         report.add(Rule::HelpersOnVcpus, Severity::Warning, &helper.affinity.place, text, cure);
     }

@@ -2,6 +2,7 @@
 
 use super::change::{Change, Cure, Limit};
 use super::{Context, Manager, Report, Rule, Set, Severity, Vm, count};
+use crate::share::count as float;
 use crate::{Cpus, Quota};
 
 /// Shorter periods stop and start a vCPU before its caches are warm. Ours.
@@ -152,9 +153,4 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, limit: Limit, report: &mut Rep
         [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US).unwrap_or(LONG_US);
     let scaled = part(usual).max(LEAST_QUOTA_US);
     report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, Change::Limited(limit, scaled, usual));
-}
-
-#[expect(clippy::cast_precision_loss, reason = "at most 65536")]
-fn float(n: usize) -> f64 {
-    n as f64
 }

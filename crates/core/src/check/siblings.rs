@@ -6,7 +6,7 @@ use super::change::{Change, Cure, Filled, after};
 use super::matching::Crowd;
 use super::propose::Sets;
 use super::{
-    Context, GuestTopology, Manager, Place, Report, Rule, Set, Severity, Vm, busy, count, cure, named, set_of,
+    Context, GuestTopology, Manager, Place, Report, Rule, Set, Severity, Vm, busy, count, cure, set_of,
 };
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
@@ -50,7 +50,7 @@ fn forced(context: &Context<'_>, number: usize, topology: &Topology, report: &mu
     let compete: usize = crowds.iter().map(|c| 2 * (c.guests.len() - c.seats.len()).min(c.seats.len())).sum();
     let unit = topology.unit_name();
     let sharing =
-        format!("{} are kept on {} ({})", named("vCPU", &vcpus), count(seats, unit), named("pCPU", &pcpus));
+        format!("{} are kept on {} ({})", vcpus.named("vCPU"), count(seats, unit), pcpus.named("pCPU"));
     let clear = context.clear_units(number, &context.taken(number, false));
     let units = clear.iter().filter(|unit| !unit.meets(&pcpus)).count();
     if clear.len() <= seated || units == 0 {
@@ -199,7 +199,7 @@ fn sold_as_cores(context: &Context<'_>, number: usize, topology: &Topology, repo
     let text = format!(
         "{} of it {} a {unit} with a pCPU {neighbour}: each vCPU is half a {unit}, slower whenever the neighbour is \
          busy",
-        named("pCPU", &halves),
+        halves.named("pCPU"),
         if halves.len() == 1 { "shares" } else { "share" },
     );
     let whole = |after: &Vm| {
@@ -250,8 +250,8 @@ fn invented(context: &Context<'_>, number: usize, topology: &Topology, report: &
     } else {
         format!(
             "the guest takes {} for threads of one core; they run on {}, of different cores{}",
-            named("vCPU", vcpus),
-            named("pCPU", pcpus),
+            vcpus.named("vCPU"),
+            pcpus.named("pCPU"),
             if wrong.len() > 1 {
                 format!(
                     "; {} more of its cores {}",

@@ -1,4 +1,4 @@
-//! Who gets pCPUs when there are not enough: XenMVM's resource manager (papers.md P5.4), and max-min
+//! Who gets pCPUs when there are not enough: XenMVM's resource manager (docs/model.md, "Papers": P5), and max-min
 //! (`max_min.rs`).
 //!
 //! Requests are whole pCPUs of those that a VM may use. What is guaranteed is there at once for who wants it, and others may

@@ -112,24 +112,12 @@ pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<A
             asked.online.iter().chain(offline.iter()).take(count).collect()
         }
     };
-    (to != asked.online).then(|| Action {
-        vm: vm.seen.id.clone(),
-        name: vm.seen.name.clone(),
-        lever: Lever::Online,
-        from: Some(Value::Vcpus(asked.online.clone())),
-        to: Value::Vcpus(to),
-        why: choice.why,
-    })
+    let now = Value::Vcpus(asked.online.clone());
+    (to != asked.online).then(|| Action::of(&vm.seen, Lever::Online, Some(now), Value::Vcpus(to), choice.why))
 }
 
 /// The change of a control group's cpuset.
 pub(super) fn cpuset(width: &Width, vm: &VmEstimate, to: CpuSet, why: Why) -> Option<Action> {
-    (to != width.now).then(|| Action {
-        vm: vm.seen.id.clone(),
-        name: vm.seen.name.clone(),
-        lever: Lever::Affinity(0),
-        from: Some(Value::Pcpus(width.now.clone())),
-        to: Value::Pcpus(to),
-        why,
-    })
+    let now = Value::Pcpus(width.now.clone());
+    (to != width.now).then(|| Action::of(&vm.seen, Lever::Affinity(0), Some(now), Value::Pcpus(to), why))
 }

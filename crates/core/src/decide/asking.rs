@@ -151,18 +151,11 @@ impl Controller {
     /// Who did not answer when its vCPUs were to be changed is to have again what it has, as far as is known: whether it answers now.
     pub(super) fn ask_again(&self, seen: &HostEstimate, kept: &BTreeMap<VmId, String>) -> Vec<Action> {
         let again = |vm: &VmEstimate| {
-            let VmState { id, name, .. } = &vm.seen;
+            let id = &vm.seen.id;
             let known = self.known.get(id)?;
             let due = known.away.is_some() && seen.at >= known.not_before && kept.contains_key(id);
             let has = || self.sizes.get(id).map_or_else(|| vm.seen.online(), |(_, made)| made.clone());
-            due.then(|| Action {
-                vm: id.clone(),
-                name: name.clone(),
-                lever: Lever::Online,
-                from: None,
-                to: Value::Vcpus(has()),
-                why: Why::AskedAgain,
-            })
+            due.then(|| Action::of(&vm.seen, Lever::Online, None, Value::Vcpus(has()), Why::AskedAgain))
         };
         seen.vms.iter().filter_map(again).collect()
     }

@@ -9,7 +9,7 @@ use super::demand::{Cut, predictor};
 use super::granting::Given;
 use super::known::Known;
 use super::lighten::Lightening;
-use super::place::{Place, classes, placer};
+use super::place::{Placing, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Races, sizer};
 use super::weigh::Weighing;
@@ -35,7 +35,7 @@ pub struct Controller {
     pub(super) races: Races,
     weighing: Weighing,
     lightening: Lightening,
-    placer: Option<Box<dyn Place + Send>>,
+    placer: Option<Placing>,
     shaping: Shaping,
     slicing: Slicing,
     /// Cpusets of control groups before they were sized.
@@ -114,7 +114,7 @@ impl Controller {
             self.races = Races::default();
         }
         match &mut self.placer {
-            Some(placer) if policy.place == self.policy.place => placer.reconfigure(&policy),
+            Some(placer) if policy.place == self.policy.place => placer.try_again(),
             other => *other = placer(&policy),
         }
         for known in self.known.values_mut() {

@@ -1,4 +1,4 @@
-//! What a VM is going to want: XenMVM's monitor, and ways to look ahead (papers.md P5.1, P5.2).
+//! What a VM is going to want: XenMVM's monitor, and ways to look ahead (docs/model.md, "Papers": P5).
 //!
 //! ```text
 //! two snapshots ──monitor──▶ utilisation U, parallel level P ──▶ asked(N, U, P) ──Predict──▶ pCPUs wanted

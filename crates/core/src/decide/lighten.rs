@@ -97,14 +97,8 @@ impl Lightening {
             if known.refused || seen.at < known.not_before || (ours.is_none() && now.0 <= to.0) {
                 continue;
             }
-            actions.push(Action {
-                vm: vm.seen.id.clone(),
-                name: vm.seen.name.clone(),
-                lever: Lever::HelperWeight,
-                from: Some(Value::Weight(now)),
-                to: Value::Weight(to),
-                why,
-            });
+            let (now, to) = (Value::Weight(now), Value::Weight(to));
+            actions.push(Action::of(&vm.seen, Lever::HelperWeight, Some(now), to, why));
         }
         actions
     }

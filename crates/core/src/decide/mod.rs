@@ -41,7 +41,7 @@ pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
 use crate::Cpus;
-use crate::machine::{Lever, MachineError, Snapshot, Value, VmId};
+use crate::machine::{Lever, MachineError, Snapshot, Value, VmId, VmState};
 
 /// One that did not answer, or whose action failed, is left alone for so long.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -88,6 +88,12 @@ pub struct Action {
 }
 
 impl Action {
+    /// A change of a setting of this VM.
+    #[must_use]
+    pub fn of(vm: &VmState, lever: Lever, from: Option<Value>, to: Value, why: Why) -> Action {
+        Action { vm: vm.id.clone(), name: vm.name.clone(), lever, from, to, why }
+    }
+
     /// What people call its setting, of a control group or of a VM as `now` shows it.
     #[must_use]
     pub fn setting(&self, now: &Snapshot) -> String {

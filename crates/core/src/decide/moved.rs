@@ -214,7 +214,7 @@ mod tests {
 
     /// A VM of two busy vCPUs on one pCPU of two, which counts its work; looked at once a second.
     struct Toy {
-        placer: Box<dyn super::super::place::Place + Send>,
+        placer: super::super::place::Placing,
         policy: Policy,
         now: Snapshot,
         /// What is asked for is not done.
@@ -361,9 +361,9 @@ mod tests {
     fn another_configuration_does_not_end_a_trial_nor_a_rest() {
         let mut toy = Toy::new();
         assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [3]);
-        toy.placer.reconfigure(&toy.policy);
+        toy.placer.try_again();
         assert_eq!(toy.seconds(5, [100.0, 50.0], 1.0), [2], "it is undone");
-        toy.placer.reconfigure(&toy.policy);
+        toy.placer.try_again();
         assert_eq!(toy.seconds(20, [100.0, 50.0], 1.0), []);
     }
 

@@ -1,7 +1,6 @@
 //! On which pCPUs a VM's vCPUs run: the stage that places.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::time::Duration;
 
 use super::moved::Moved;
@@ -15,37 +14,17 @@ use crate::machine::{
 use crate::place::{self, Problem};
 use crate::topology::Topology;
 
-/// A way to place vCPUs.
-pub trait Place: Debug {
-    /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
-    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action>;
-
-    /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then, nor of what was; what is
-    /// put back.
-    fn wait(&mut self, now: &Snapshot) -> Vec<Action>;
-
-    /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
-    /// pinned.
-    fn told(&mut self, outcome: &Outcome);
-
-    /// Another policy that places alike: what is tried goes on, who refused is asked again.
-    fn reconfigure(&mut self, policy: &Policy);
-}
-
 /// That of a policy; `None`: the host's scheduler places.
 #[must_use]
-pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
+pub fn placer(policy: &Policy) -> Option<Placing> {
     let by = match policy.place {
         Placer::None => return None,
         Placer::Ulas => place::Policy::Ulas,
         Placer::OptimalAffinity => place::Policy::OptimalAffinity,
         Placer::Corefit => place::Policy::Corefit,
     };
-    let lever = Duration::from_millis(policy.lever_ms);
-    Some(Box::new(Placing {
+    Some(Placing {
         by,
-        dwell: policy.dwell(),
-        lever,
         since: None,
         acted: None,
         unmoved: BTreeSet::new(),
@@ -54,16 +33,14 @@ pub fn placer(policy: &Policy) -> Option<Box<dyn Place + Send>> {
         moved: Moved::default(),
         left: BTreeMap::new(),
         returns: Duration::ZERO,
-    }))
+    })
 }
 
 /// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
 /// lever may change again. What cost work is put back ([`Moved`]).
 #[derive(Debug)]
-struct Placing {
+pub struct Placing {
     by: place::Policy,
-    dwell: Duration,
-    lever: Duration,
     /// When another placement began to be worth it.
     since: Option<Time>,
     acted: Option<Time>,
@@ -81,8 +58,9 @@ struct Placing {
     returns: Duration,
 }
 
-impl Place for Placing {
-    fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
+impl Placing {
+    /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
+    pub fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
         self.remember(seen);
         let back = self.moved.judge(now, seen, policy);
         if !back.is_empty() || self.moved.rests(now.at) {
@@ -116,8 +94,9 @@ impl Place for Placing {
             return actions;
         }
         self.moved.mark_once(now);
-        let lately = self.acted.is_some_and(|at| now.at.since(at) < self.lever);
-        if now.at.since(*self.since.get_or_insert(now.at)) < self.dwell || lately || self.moved.tries() {
+        let lever = Duration::from_millis(policy.lever_ms);
+        let lately = self.acted.is_some_and(|at| now.at.since(at) < lever);
+        if now.at.since(*self.since.get_or_insert(now.at)) < policy.dwell() || lately || self.moved.tries() {
             return Vec::new();
         }
         let place = |action: &Action| (action.vm.clone(), action.lever);
@@ -132,12 +111,16 @@ impl Place for Placing {
         actions
     }
 
-    fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
+    /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then, nor of what was; what is
+    /// put back.
+    pub fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
         self.since = None;
         self.moved.wait(now)
     }
 
-    fn told(&mut self, outcome: &Outcome) {
+    /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
+    /// pinned.
+    pub fn told(&mut self, outcome: &Outcome) {
         self.moved.told(outcome);
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
@@ -149,14 +132,12 @@ impl Place for Placing {
         }
     }
 
-    fn reconfigure(&mut self, policy: &Policy) {
-        (self.dwell, self.lever) = (policy.dwell(), Duration::from_millis(policy.lever_ms));
+    /// Who refused is asked again.
+    pub fn try_again(&mut self) {
         self.unmoved.clear();
         self.theirs.clear();
     }
-}
 
-impl Placing {
     /// Who was measured as cache-hungry stays so while it fills what it got: once apart, its data may fit, and traffic that
     /// is gone is no reason to be put together again.
     fn remember(&mut self, seen: &HostEstimate) {
@@ -228,7 +209,7 @@ pub(super) mod tests {
         Snapshot { at, pcpus: vec![pcpu(0), pcpu(1)], vms: vec![vm], ..Snapshot::default() }
     }
 
-    fn acts(placing: &mut dyn Place, second: u64, policy: &Policy) -> usize {
+    fn acts(placing: &mut Placing, second: u64, policy: &Policy) -> usize {
         let seen = estimate(&stacked(second - 1), &stacked(second)).unwrap();
         placing.place(&stacked(second), &seen, policy).len()
     }
@@ -237,7 +218,7 @@ pub(super) mod tests {
     fn it_acts_after_the_dwell_and_then_waits_again() {
         let policy = Policy { place: Placer::Corefit, dwell_ms: 3000, ..Policy::default() };
         let mut placing = placer(&policy).unwrap();
-        let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, &policy)).collect();
+        let each: Vec<usize> = (1..=8).map(|second| acts(&mut placing, second, &policy)).collect();
         assert_eq!(each, [0, 0, 0, 1, 0, 0, 0, 1], "one vCPU goes to the other pCPU, if that lasts");
     }
 
@@ -245,7 +226,7 @@ pub(super) mod tests {
     fn without_a_dwell_it_waits_as_long_as_a_lever_does() {
         let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 3000, ..Policy::default() };
         let mut placing = placer(&policy).unwrap();
-        let each: Vec<usize> = (1..=8).map(|second| acts(&mut *placing, second, &policy)).collect();
+        let each: Vec<usize> = (1..=8).map(|second| acts(&mut placing, second, &policy)).collect();
         assert_eq!(each, [1, 0, 0, 1, 0, 0, 1, 0]);
     }
 
@@ -259,24 +240,24 @@ pub(super) mod tests {
         };
         let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 0, ..Policy::default() };
         let mut placing = placer(&policy).unwrap();
-        let moved = |placing: &mut dyn Place, second| {
+        let moved = |placing: &mut Placing, second| {
             let (before, now) = (on_two_nodes(second - 1), on_two_nodes(second));
             let actions = placing.place(&now, &estimate(&before, &now).unwrap(), &policy);
             actions.into_iter().find(|action| action.lever == Lever::Nodes)
         };
-        let action = moved(&mut *placing, 1).expect("its second vCPU goes to the other node");
+        let action = moved(&mut placing, 1).expect("its second vCPU goes to the other node");
         let late = MachineError::Gone("libvirtd does not answer".into());
         placing.told(&Outcome { action, result: Err(late) });
-        let action = moved(&mut *placing, 2).expect("it may be moved later");
+        let action = moved(&mut placing, 2).expect("it may be moved later");
         let refused = MachineError::Unsupported("its pages are locked".into());
         placing.told(&Outcome { action, result: Err(refused) });
-        assert_eq!(moved(&mut *placing, 3), None);
+        assert_eq!(moved(&mut placing, 3), None);
         // A look that misses the VM changes nothing in that.
         let mut missed = Snapshot { vms: vec![], ..on_two_nodes(4) };
         let path = "VM \"a\"".into();
         missed.unread.push(Unread { what: What::Siblings, path, why: "not asked for yet".into() });
         placing.place(&missed, &estimate(&on_two_nodes(3), &missed).unwrap(), &policy);
-        assert_eq!(moved(&mut *placing, 5), None);
+        assert_eq!(moved(&mut placing, 5), None);
     }
 
     #[test]
@@ -290,16 +271,16 @@ pub(super) mod tests {
             seen
         };
         let policy = Policy { place: Placer::Corefit, dwell_ms: 0, lever_ms: 0, ..Policy::default() };
-        let moved = |placing: &mut dyn Place, second| {
+        let moved = |placing: &mut Placing, second| {
             let (before, now) = (look(second - 1), look(second));
             placing.place(&now, &estimate(&before, &now).unwrap(), &policy)
         };
         let mut placing = placer(&policy).unwrap();
-        let first = moved(&mut *placing, 1);
+        let first = moved(&mut placing, 1);
         let action = first.first().cloned().expect("one of them goes to the other pCPU");
         let theirs = action.vm.clone();
         placing.told(&Outcome { action, result: Err(MachineError::Denied("it stands".into())) });
-        let then = moved(&mut *placing, 2);
+        let then = moved(&mut placing, 2);
         assert!(!then.is_empty() && then.iter().all(|action| action.vm != theirs), "{then:?}");
     }
 
@@ -309,7 +290,7 @@ pub(super) mod tests {
         let rule = Rule { name: "a".into(), exclude: Some(true), ..Rule::default() };
         let excluding = Policy { vm: vec![rule], ..policy.clone() };
         let mut placing = placer(&policy).unwrap();
-        assert_eq!(acts(&mut *placing, 1, &excluding), 0);
-        assert!(acts(&mut *placing, 2, &policy) > 0);
+        assert_eq!(acts(&mut placing, 1, &excluding), 0);
+        assert!(acts(&mut placing, 2, &policy) > 0);
     }
 }

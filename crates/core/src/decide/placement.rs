@@ -37,7 +37,7 @@ pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Ac
             }
             let lever = Lever::Affinity(if vm.one_set { 0 } else { seat.id });
             let (from, to) = (from.map(Value::Pcpus), Value::Pcpus(to));
-            actions.push(action(seen, lever, from, to, Why::Placed(seat.why.clone())));
+            actions.push(Action::of(&seen.seen, lever, from, to, Why::Placed(seat.why.clone())));
         }
         actions.extend(nodes(problem, seen, placed).filter(|_| vm.memory_moves));
     }
@@ -86,11 +86,7 @@ fn nodes(problem: &Problem, seen: &VmEstimate, placed: &Placed) -> Option<Action
         return None;
     }
     let to = Value::Nodes(Some(placed.nodes.clone()));
-    Some(action(seen, Lever::Nodes, Some(Value::Nodes(Some(now.clone()))), to, Why::Nodes))
-}
-
-fn action(seen: &VmEstimate, lever: Lever, from: Option<Value>, to: Value, why: Why) -> Action {
-    Action { vm: seen.seen.id.clone(), name: seen.seen.name.clone(), lever, from, to, why }
+    Some(Action::of(&seen.seen, Lever::Nodes, Some(Value::Nodes(Some(now.clone()))), to, Why::Nodes))
 }
 
 #[cfg(test)]

@@ -73,13 +73,13 @@ pub struct Rule {
     /// As [`Policy::shape`].
     pub shape: Option<Shaper>,
     /// How long its vCPUs may stand still because of a quota, ms, from 1 to 1,000; only with it, allocation periods are
-    /// made longer. Without, it is sensitive to latency.
+    /// made longer. Without, it is sensitive to latency. With [`Shaper::Slice`]: whoever waits longer gets a shorter slice.
     pub latency_ms: Option<u64>,
     /// Leave it alone.
     pub exclude: Option<bool>,
 }
 
-/// What a VM is going to want (papers.md P5.1, P5.2).
+/// What a VM is going to want (docs/model.md, "Papers": P5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forecast {
@@ -113,7 +113,7 @@ pub enum Arbiter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sizer {
-    /// As many as it had.
+    /// As many as it had, or as arbitration grants.
     None,
     /// `VCPU-Bal`: its share of the pCPUs.
     VcpuBal,

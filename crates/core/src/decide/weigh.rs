@@ -145,15 +145,12 @@ impl Weighing {
             let free = known.usable(vm, seen.at) && (known.wrote.is_some() || targets.contains_key(&vm.id));
             (free && (back || far)).then_some((now, target))
         };
-        let action = |vm: &VmState, (now, to): (f64, f64)| Action {
-            vm: vm.id.clone(),
-            name: vm.name.clone(),
-            lever: Lever::Weight,
-            from: Some(Value::Weight(Weight(now))),
-            to: Value::Weight(Weight(to)),
-            why: targets
+        let action = |vm: &VmState, (now, to): (f64, f64)| {
+            let [now, to] = [now, to].map(|weight| Value::Weight(Weight(weight)));
+            let why = targets
                 .get(&vm.id)
-                .map_or(Why::Unweighed, |target| Why::Weighed { part: crate::Cpus(target.part) }),
+                .map_or(Why::Unweighed, |target| Why::Weighed { part: crate::Cpus(target.part) });
+            Action::of(vm, Lever::Weight, Some(now), to, why)
         };
         seen.vms.iter().filter_map(|vm| Some(action(&vm.seen, due(&vm.seen)?))).collect()
     }

@@ -29,11 +29,6 @@ pub(crate) fn common(a: &[u64], b: &[u64]) -> Vec<u64> {
     a.iter().zip(b).map(|(a, b)| a & b).collect()
 }
 
-pub(crate) fn first_common(a: &[u64], b: &[u64]) -> Option<usize> {
-    let found = a.iter().zip(b).map(|(a, b)| a & b).enumerate().find(|(_, word)| *word != 0);
-    found.map(|(i, word)| i * 64 + word.trailing_zeros() as usize)
-}
-
 /// The first from `from` on that both have.
 pub(crate) fn next_common(a: &[u64], b: &[u64], from: usize) -> Option<usize> {
     let first = from / 64;
@@ -95,7 +90,7 @@ pub(crate) fn components(
         };
         let mut rest = set;
         remove(&mut rest, &unions[part]);
-        while let Some(i) = first_common(&rest, &rest) {
+        while let Some(i) = next_common(&rest, &rest, 0) {
             if part_of[i] == usize::MAX {
                 self::set(&mut unions[part], i);
                 part_of[i] = part;

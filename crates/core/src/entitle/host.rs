@@ -158,14 +158,6 @@ pub enum HostError {
         /// The first slice that is too deep.
         place: String,
     },
-    /// A VM was asked for that the host does not have.
-    #[error("no VM {name:?} on this host; its VMs are {known}")]
-    NoSuchVm {
-        /// The name asked for.
-        name: String,
-        /// Some names that exist.
-        known: String,
-    },
 }
 
 impl Host {
@@ -188,21 +180,6 @@ impl Host {
         let mut found = Vec::new();
         walk(&self.slices, &self.vms, &mut found);
         found
-    }
-
-    /// The number of a VM, by name.
-    ///
-    /// # Errors
-    /// [`HostError::NoSuchVm`].
-    pub fn vm_named(&self, name: &str) -> Result<usize, HostError> {
-        let vms = self.all_vms();
-        vms.iter().position(|vm| vm.name == name).ok_or_else(|| {
-            let mut known: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).take(10).collect();
-            if vms.len() > known.len() {
-                known.push("…");
-            }
-            HostError::NoSuchVm { name: name.into(), known: known.join(", ") }
-        })
     }
 
     /// Whether all numbers are in their ranges and all names unique.
@@ -291,8 +268,6 @@ mod tests {
         }
         let twice = host(vec![vm("a", Vcpu::default()), vm("a", Vcpu::default())]);
         assert!(matches!(twice.check(), Err(HostError::SameName { .. })));
-        let error = twice.vm_named("b").unwrap_err().to_string();
-        assert_eq!(error, "no VM \"b\" on this host; its VMs are a, a");
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Division {
     #[must_use]
     pub fn sentences_of(&self, vm: usize, crowds: &mut Crowds) -> Vec<String> {
         let sentence = |binding: Binding| {
-            let subject = format!("{} of {}", binding.cpus, plural("vCPU", &binding.vcpus));
+            let subject = format!("{} of {}", binding.cpus, binding.vcpus.named("vCPU"));
             format!("{subject}: {}", self.reason(vm, &binding))
         };
         let sentences: Vec<String> = self.bindings_of(vm, crowds).into_iter().map(sentence).collect();
@@ -98,7 +98,7 @@ impl Division {
             (Cause::Cap(name), _) => format!("the cap of {name} is used up"),
             (Cause::Crowded, Some(full)) if !full.pcpus.is_empty() => {
                 let verb = if full.pcpus.len() == 1 { "is" } else { "are" };
-                format!("{} {verb} full{}", plural("pCPU", &full.pcpus), self.company(vm, full))
+                format!("{} {verb} full{}", full.pcpus.named("pCPU"), self.company(vm, full))
             }
             (Cause::Crowded, _) => "none of its pCPUs is online and not reserved".into(),
         }
@@ -140,8 +140,4 @@ impl Division {
 #[must_use]
 pub fn quoted(name: &str) -> String {
     if name.contains([',', ';', '"']) { format!("{name:?}") } else { name.into() }
-}
-
-fn plural(what: &str, numbers: &CpuSet) -> String {
-    format!("{what}{} {numbers}", if numbers.len() == 1 { "" } else { "s" })
 }

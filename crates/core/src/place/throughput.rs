@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use super::{Placement, Problem};
+use crate::share::count;
 use crate::{CpuId, CpuSet};
 
 /// Speed beside a busy sibling: P4, III-D: 0-16 took 38 % longer than 8-8, where nobody had one.
@@ -33,7 +34,7 @@ pub fn throughput(problem: &Problem, placement: &Placement) -> f64 {
     let mut idle: BTreeMap<CpuId, f64> = online.iter().map(|cpu| (cpu, 1.0)).collect();
     for (set, demands) in sharers {
         let usable = set.map_or_else(|| online.clone(), |set| set.intersection(&online));
-        let part = running(&demands, usable.len()) / float(usable.len().max(1));
+        let part = running(&demands, usable.len()) / count(usable.len().max(1));
         for cpu in usable.iter() {
             if let Some(idle) = idle.get_mut(&cpu) {
                 *idle *= 1.0 - part;
@@ -47,7 +48,7 @@ pub fn throughput(problem: &Problem, placement: &Placement) -> f64 {
     let mut all = 0.0;
     for unit in topology.units() {
         let sum: f64 = unit.iter().map(busy).sum();
-        let others = float(unit.len().max(2) - 1);
+        let others = count(unit.len().max(2) - 1);
         for cpu in unit.iter() {
             let slower = (1.0 / BESIDE_SIBLING - 1.0) * (sum - busy(cpu)) / others;
             all += busy(cpu) * speed(cpu) / (1.0 + slower);
@@ -72,12 +73,7 @@ fn running(demands: &[f64], pcpus: usize) -> f64 {
             from_below = up;
         }
     }
-    chance.iter().enumerate().map(|(many, chance)| float(many) * chance).sum()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "at most 65536")]
-fn float(n: usize) -> f64 {
-    n as f64
+    chance.iter().enumerate().map(|(many, chance)| count(many) * chance).sum()
 }
 
 #[cfg(test)]

@@ -184,15 +184,7 @@ fn counter(path: &str, text: &str, name: &str) -> Result<Option<u64>, ReadError>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn group(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            std::fs::write(dir.path().join(name), text).unwrap();
-        }
-        let root = Root::at(dir.path());
-        (dir, root)
-    }
+    use crate::root::testing::tree as group;
 
     #[test]
     fn reads_quotas_and_tells_unlimited_from_missing() {

@@ -198,15 +198,7 @@ fn none(dir: &str, what: &str) -> MachineError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn group(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            std::fs::write(dir.path().join(name), text).unwrap();
-        }
-        let root = Root::at(dir.path());
-        (dir, root)
-    }
+    use crate::root::testing::tree as group;
 
     /// Files of a directory are not emptied before they are written, as those of the kernel need not be.
     fn first_line(root: &Root, path: &str) -> String {

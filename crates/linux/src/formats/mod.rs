@@ -61,6 +61,21 @@ pub enum Format {
     Synthetic,
 }
 
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 9] = [
+        Format::Hwloc,
+        Format::Capabilities,
+        Format::Domain,
+        Format::XlInfo,
+        Format::XlList,
+        Format::XlConfig,
+        Format::Kubelet,
+        Format::KubeletMemory,
+        Format::Synthetic,
+    ];
+}
+
 /// VMs of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Vms {

@@ -5,18 +5,6 @@ use proptest::prelude::*;
 
 use super::{Format, decode, detect};
 
-const FORMATS: [Format; 9] = [
-    Format::Hwloc,
-    Format::Capabilities,
-    Format::Domain,
-    Format::XlInfo,
-    Format::XlList,
-    Format::XlConfig,
-    Format::Kubelet,
-    Format::KubeletMemory,
-    Format::Synthetic,
-];
-
 /// Real and nearly real texts to damage: what we ship as captures.
 fn seeds() -> Vec<String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
@@ -48,7 +36,7 @@ fn read_all(text: &str, host: &Topology) -> Result<(), TestCaseError> {
     if let Err(error) = detect(text) {
         prop_assert!(in_text(error.line), "{error}");
     }
-    for format in FORMATS {
+    for format in Format::ALL {
         match format.topology(text) {
             Ok(found) => {
                 prop_assert!(!found.pcpus.is_empty());

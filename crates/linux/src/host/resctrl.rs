@@ -158,11 +158,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::root::testing;
 
     fn put(dir: &Path, file: &str, text: &str) {
-        let path = dir.join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
+        testing::put(dir, file, &format!("{text}\n"));
     }
 
     /// A group with counters of two caches.

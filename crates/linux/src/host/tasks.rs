@@ -242,15 +242,12 @@ impl Actor {
 mod tests {
     use super::*;
     use crate::root::Root;
+    use crate::root::testing;
 
     #[test]
     fn a_real_time_thread_comes_before_all_others_and_is_in_no_session() {
         let dir = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
         let stat = |tid: u32, policy: &str| {
             let zeros = "0 ".repeat(28);
             put(&format!("proc/{tid}/stat"), &format!("{tid} (a) S 3 7 7 0 -1 0 {zeros}17 1 {policy} 0\n"));

@@ -213,15 +213,12 @@ fn join(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::testing;
 
     #[test]
     fn a_cpuset_of_v1_that_nobody_wrote_yet_confines_nobody_and_is_no_damage() {
         let dir = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
         let mount = |name| format!("25 22 0:22 / /cg/{name} rw - cgroup cgroup rw,{name}\n");
         put("proc/self/mountinfo", &(mount("cpu") + &mount("cpuset")));
         put("cg/cpu/a/cpu.shares", "1024\n");
@@ -247,11 +244,7 @@ mod tests {
     #[test]
     fn real_time_threads_may_use_the_least_that_their_groups_and_the_machine_leave() {
         let dir = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
         put("proc/self/mountinfo", "25 22 0:22 / /cg/cpu rw - cgroup cgroup rw,cpu\n");
         let limit = |group: &str, runtime: &str, period: &str| {
             put(&format!("cg/cpu{group}/cpu.rt_runtime_us"), &format!("{runtime}\n"));

@@ -148,7 +148,7 @@ const OPENMP: &str = "OMP_NUM_THREADS";
 /// A runtime that splits each piece of work among all of its threads, and waits for the last.
 const TEAM: Knob = Knob { count: |counts| counts.teams, ..POOL };
 
-/// All variables. Sources: the manual of each runtime; field notes, "At-launch sizing knobs".
+/// All variables. Sources: the manual of each runtime.
 const KNOBS: &[Knob] = &[
     Knob { name: OPENMP, runtime: "OpenMP", count: |counts| counts.openmp, ..POOL },
     Knob { name: "GOMAXPROCS", runtime: "Go", ..POOL },

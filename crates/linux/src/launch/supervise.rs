@@ -63,8 +63,6 @@ pub struct Usage {
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Largest resident size of one process, in KiB.
-    pub max_rss_kib: u64,
     /// Context switches because it waited for something.
     pub voluntary_switches: u64,
     /// Context switches because its time was up.
@@ -328,7 +326,6 @@ impl From<&libc::rusage> for Usage {
         Usage {
             user: time(usage.ru_utime),
             system: time(usage.ru_stime),
-            max_rss_kib: usage.ru_maxrss.cast_unsigned(),
             voluntary_switches: usage.ru_nvcsw.cast_unsigned(),
             involuntary_switches: usage.ru_nivcsw.cast_unsigned(),
         }

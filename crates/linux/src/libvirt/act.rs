@@ -4,6 +4,7 @@
 //! |---|---|
 //! | online vCPUs | the guest agent; without one, or where it cannot, plugging those that were not there at the start |
 //! | what it is told | a file in the guest, written by the agent |
+//! | weight of helper threads | the emulator's control group |
 //! | weight, quota | `virDomainSetSchedulerParametersFlags`, live |
 //! | affinity | `virDomainPinVcpuFlags`, live |
 //! | nodes of the memory | `virDomainSetNumaParameters`, live; the kernel moves it, which takes as long as copying it |

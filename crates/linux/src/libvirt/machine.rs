@@ -87,10 +87,7 @@ impl LibvirtMachine {
 
     /// This machine's control groups.
     pub(super) fn host(&mut self) -> Result<&HostReader, MachineError> {
-        if self.host.is_none() {
-            self.host = Some(HostReader::open(Root::live()).map_err(malformed)?);
-        }
-        self.host.as_ref().ok_or_else(|| MachineError::Unsupported("no control groups".into()))
+        opened(&mut self.host).map(|host| &*host)
     }
 
     /// The control group of a vCPU, as the last look found it.
@@ -269,11 +266,7 @@ impl LibvirtMachine {
 
     /// The VMs of this machine, with the tree that they are in and what competes with them.
     fn here(&mut self, seen: &[Seen], snapshot: &mut Snapshot) -> Result<Vec<(Key, VmState)>, MachineError> {
-        if self.host.is_none() {
-            room_for_files();
-            self.host = Some(HostReader::open(Root::live()).map_err(malformed)?);
-        }
-        let Some(host) = &mut self.host else { return Ok(Vec::new()) };
+        let host = opened(&mut self.host)?;
         let now = Root::live().now().map_err(malformed)?;
         let groups = self.local.refresh(host, seen, now);
         let paths: Vec<String> = groups.iter().flatten().cloned().collect();
@@ -354,6 +347,17 @@ impl LibvirtMachine {
                 },
             };
             snapshot.unread.push(Unread { what: What::Guest, path: format!("VM {:?}", vm.name), why });
+        }
+    }
+}
+
+/// The control groups of this machine, opened if need be.
+fn opened(host: &mut Option<HostReader>) -> Result<&mut HostReader, MachineError> {
+    match host {
+        Some(host) => Ok(host),
+        None => {
+            room_for_files();
+            Ok(host.insert(HostReader::open(Root::live()).map_err(malformed)?))
         }
     }
 }

@@ -70,7 +70,9 @@ fn wish(rule: &mut Rule, key: &str, value: &str) -> Result<(), String> {
             rule.size = Some(size.map_err(|_| "give none, vcpu-bal, vscale, pcpu-est or corefit")?);
         }
         "priority" => {
-            rule.priority = Some(value.parse().map_err(|_| "give a whole number, such as -1, 0 or 10")?)
+            let priority =
+                value.parse().map_err(|_| "give a whole number of at most nine digits, such as -1, 0 or 10");
+            rule.priority = Some(priority?);
         }
         "min" => rule.min = Some(vcpus(value)?),
         "max" => rule.max = Some(vcpus(value)?),
@@ -121,7 +123,8 @@ mod tests {
             ("hands-off='please'", "hands-off=\"please\": give yes or no"),
             ("handsoff='yes'", "there are hands-off, size, priority, min, max and exclude"),
             ("size='best'", "size=\"best\": give none, vcpu-bal"),
-            ("priority='high'", "give a whole number, such as -1"),
+            ("priority='high'", "give a whole number of at most nine digits, such as -1"),
+            ("priority='99999999999'", "give a whole number of at most nine digits, such as -1"),
             ("min='0'", "min=\"0\": give a whole number of vCPUs, 1 or more"),
             ("max='-1'", "1 or more"),
             ("exclude='true'", "give yes or no"),

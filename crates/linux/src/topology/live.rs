@@ -242,16 +242,13 @@ fn model(root: &Root) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::root::testing;
 
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (file, text) in files {
-            let path = root.path().join("sys/devices").join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, format!("{text}\n")).unwrap();
+            testing::put(root.path(), &format!("sys/devices/{file}"), &format!("{text}\n"));
         }
         root
     }

@@ -116,8 +116,6 @@ impl Sim {
         }
         self.mark_idle(v, true);
         if let Some(t) = self.pull(v) {
-            self.guests[self.cpus.vcpus[v as usize].vm as usize].counts.thread_moves += 1;
-            self.cpus.vcpus[v as usize].debt += self.costs.migrate_near_ns;
             self.switch_in(v, t);
             self.wake_vcpu(v);
         }

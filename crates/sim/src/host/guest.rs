@@ -154,8 +154,6 @@ impl Sim {
         if let Some(next) = self.cpus.vcpus[v as usize].ready.pop(&mut self.threads) {
             self.switch_in(v, next);
         } else if let Some(next) = self.pull(v) {
-            self.guests[self.cpus.vcpus[v as usize].vm as usize].counts.thread_moves += 1;
-            self.cpus.vcpus[v as usize].debt += self.costs.migrate_near_ns;
             self.switch_in(v, next);
         } else {
             self.mark_idle(v, true);
@@ -205,6 +203,8 @@ impl Sim {
         })?;
         self.cpus.vcpus[from as usize].ready.remove(&mut self.threads, t);
         self.mark_crowded(from);
+        self.guests[vm].counts.thread_moves += 1;
+        self.cpus.vcpus[v as usize].debt += self.costs.migrate_near_ns;
         Some(t)
     }
 

@@ -15,6 +15,7 @@ use crate::cpus::{Cpus, NONE, bits, has};
 use crate::queue::{NEVER, Ns};
 use crate::spec::{Credit2Spec, QueueOf};
 
+use super::pick::count;
 use super::{Order, Scheduler, put_in, signed, take_out};
 
 /// One vCPU in a mean load.
@@ -80,8 +81,8 @@ impl Credit2 {
         for (v, vcpu) in cpus.vcpus.iter().enumerate() {
             let wanted = &cpus.masks[vcpu.soft as usize];
             let share =
-                |g: &usize| (filled[*g] * 1024) / u64::from(common(&credit2.members[*g], wanted).max(1));
-            let there = (0..groups).filter(|g| common(&credit2.members[*g], wanted) > 0);
+                |g: &usize| (filled[*g] * 1024) / u64::from(count(&credit2.members[*g], wanted).max(1));
+            let there = (0..groups).filter(|g| count(&credit2.members[*g], wanted) > 0);
             let g = there.min_by_key(|g| (share(g), *g)).unwrap_or(0);
             filled[g] += 1;
             credit2.assign(cpus, number(v), number(g));
@@ -185,7 +186,7 @@ impl Credit2 {
 
     /// Moves a vCPU from the fullest queue to the emptiest, if that evens them out.
     fn even_out(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
-        let size = |g: usize| i64::from(common(&self.members[g], &self.members[g]));
+        let size = |g: usize| i64::from(count(&self.members[g], &self.members[g]));
         let each = |g: usize| self.load[g] / size(g);
         let (Some(from), Some(to)) = (
             (0..self.load.len()).max_by_key(|&g| (each(g), std::cmp::Reverse(g))),
@@ -197,10 +198,9 @@ impl Credit2 {
         if from == to || after.abs() >= each(from) - each(to) {
             return;
         }
-        let fits =
-            |v: &u32| common(&cpus.masks[cpus.vcpus[*v as usize].mask as usize], &self.members[to]) > 0;
+        let fits = |v: &u32| count(&cpus.masks[cpus.vcpus[*v as usize].mask as usize], &self.members[to]) > 0;
         let preferred =
-            |v: &u32| common(&cpus.masks[cpus.vcpus[*v as usize].soft as usize], &self.members[to]) > 0;
+            |v: &u32| count(&cpus.masks[cpus.vcpus[*v as usize].soft as usize], &self.members[to]) > 0;
         let waiting: Vec<u32> = bits(&self.members[from])
             .flat_map(|p| self.queues[p as usize].iter().copied())
             .filter(fits)
@@ -234,11 +234,6 @@ impl Credit2 {
             }
         }
     }
-}
-
-/// How many bits two masks have in common.
-fn common(one: &[u64], other: &[u64]) -> u32 {
-    one.iter().zip(other).map(|(a, b)| (a & b).count_ones()).sum()
 }
 
 impl Scheduler for Credit2 {

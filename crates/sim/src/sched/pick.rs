@@ -141,7 +141,8 @@ fn without(set: &mut [u64], other: &[u64]) {
     set.iter_mut().zip(other).for_each(|(word, other)| *word &= !other);
 }
 
-fn count(a: &[u64], b: &[u64]) -> u32 {
+/// How many bits two masks have in common.
+pub(super) fn count(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a & b).count_ones()).sum()
 }
 

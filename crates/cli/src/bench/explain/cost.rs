@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use corefit_core::machine::{Machine, Role, Snapshot, estimate};
 use corefit_linux::host::Cgroups;
+use corefit_linux::threads::own_cpu;
 use corefit_linux::{Root, libvirt};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::seen::{self, Running, VCPUS, VMS, Written};
 use crate::bench::arena::Arena;
-use crate::bench::stats::median;
+use crate::bench::stats::{count, median, number};
 use crate::bench::table::{NONE, Table};
 
 /// Between two looks.
@@ -152,14 +152,14 @@ impl Cost {
             let start = Others::now();
             for look in look..look + spell {
                 turn(look)?;
-                let (cpu, begun) = (cpu_time(), Instant::now());
+                let (cpu, begun) = (own_cpu(), Instant::now());
                 let after = machine.observe()?;
                 took.push(ms(begun.elapsed()));
                 std::thread::sleep(EVERY.saturating_sub(begun.elapsed()));
-                own += cpu_time().saturating_sub(cpu);
-                let cpu = cpu_time();
+                own += own_cpu().saturating_sub(cpu);
+                let cpu = own_cpu();
                 estimate(&before, &after)?;
-                estimates.push(ms(cpu_time().saturating_sub(cpu)));
+                estimates.push(ms(own_cpu().saturating_sub(cpu)));
                 before = after;
             }
             busy.push(start.until(Others::now(), spell));
@@ -239,24 +239,8 @@ impl Share {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers of looks are small")]
-fn count(looks: usize) -> f64 {
-    looks as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn count_of(runs: u64) -> f64 {
-    runs as f64
-}
-
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-/// CPU time of all threads of this process.
-fn cpu_time() -> Duration {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// CPU time of those who are asked, ns.
@@ -303,7 +287,7 @@ impl Others {
         Rates {
             libvirtd_ms: rate(self.libvirtd_ns, later.libvirtd_ns),
             monitors_ms: rate(self.monitors_ns, later.monitors_ns),
-            monitor_runs: count_of(later.monitor_runs.saturating_sub(self.monitor_runs)) / count(seconds),
+            monitor_runs: number(later.monitor_runs.saturating_sub(self.monitor_runs)) / count(seconds),
         }
     }
 }
@@ -386,8 +370,8 @@ mod tests {
 
     #[test]
     fn the_cpu_time_of_this_process_grows_with_its_work() {
-        let before = cpu_time();
-        while cpu_time() < before + Duration::from_millis(2) {
+        let before = own_cpu();
+        while own_cpu() < before + Duration::from_millis(2) {
             std::hint::black_box(before);
         }
         assert!(directories("/proc/self/task".into()).count() >= 1);

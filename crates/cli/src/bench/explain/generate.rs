@@ -4,7 +4,7 @@
 use corefit_core::entitle::{Host, Slice, Vcpu, Vm};
 use corefit_core::{CpuId, CpuSet, Cpus, Weight};
 
-use crate::bench::stats::Random;
+use crate::bench::stats::{Random, count};
 
 /// vCPUs of a VM.
 const VCPUS: usize = 10;
@@ -71,8 +71,8 @@ pub(super) fn host(shape: Shape, vcpus: usize, seed: u64) -> Host {
                 weight: weight(random),
                 // About what an equal division would give to all below it: some caps bind.
                 cap: (level % 3 == 1).then(|| {
-                    let equal = amount(below) * amount(pcpus) / amount(vcpus);
-                    Cpus(equal * (0.7 + 0.1 * amount(random.below(8))))
+                    let equal = count(below) * count(pcpus) / count(vcpus);
+                    Cpus(equal * (0.7 + 0.1 * count(random.below(8))))
                 }),
                 slices: inner,
                 vms: members,
@@ -102,7 +102,7 @@ fn vm(shape: Shape, number: usize, pcpus: usize, random: &mut Random) -> Vm {
         Vcpu { affinity: Some(affinity), quota, demand: Some(Cpus(demand)), ..Vcpu::default() }
     });
     let vcpus = vcpus.collect();
-    let cap = (random.below(10) == 0).then(|| Cpus(0.5 * amount(1 + random.below(4))));
+    let cap = (random.below(10) == 0).then(|| Cpus(0.5 * count(1 + random.below(4))));
     Vm { name: format!("vm{number}"), weight: weight(random), cap, vcpus }
 }
 
@@ -121,11 +121,6 @@ fn range(first: usize, length: usize) -> CpuSet {
 
 fn cpu(number: usize) -> CpuId {
     CpuId(u32::try_from(number).unwrap_or(u32::MAX))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "numbers of vCPUs are small")]
-fn amount(n: usize) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

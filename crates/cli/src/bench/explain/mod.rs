@@ -12,6 +12,7 @@ use corefit_core::entitle::{Host, Wants, available_to_all, entitled};
 use serde::Serialize;
 
 use super::measured::{Measured, ms};
+use super::print;
 use super::stats::median;
 use super::table::Table;
 use generate::Shape;
@@ -82,11 +83,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         bail!("--only {:?}: no kind of host contains this; the kinds are {}", args.only, kinds());
     }
     let document = Document { bench: "explain", seed: args.seed, hosts, rows, looks, skipped };
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-    } else {
-        answer!("{}", text(&document).trim_end())?;
-    }
+    print(args.json, &document, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,6 +10,7 @@ use corefit_lock::peers::{Face, Guarded, ticks, ticks_per_us};
 
 use super::order::Order;
 use super::waits::Waits;
+use crate::bench::stats::number;
 
 /// What threads do with the lock and between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,12 +250,6 @@ pub(super) fn jain(each: &[f64]) -> f64 {
 fn usage() -> (f64, f64) {
     let usage = corefit_lock::peers::usage();
     (usage.cpu_s, usage.switches)
-}
-
-/// Counts here stay far below 2^52.
-#[allow(clippy::cast_precision_loss, reason = "see above")]
-pub(super) fn number(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use corefit_lock::{Default, Fifo, Paper, RawMutex};
 use serde::Serialize;
 
 use super::others;
+use super::print;
 use super::progress::Progress;
 use super::stats::{Random, median};
 use super::table::{NONE, Table};
@@ -166,11 +167,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let frontiers = frontiers(&cells);
     let document =
         Document { bench: "lock", rounds, seconds, busy_at_start_cpus, cells, frontiers, verdicts };
-    let told = if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)
-    } else {
-        answer!("{}", text(&document).trim_end())
-    };
+    let told = print(args.json, &document, text);
     if let Some(plot) = &args.plot {
         let loads = frontier::most_threads(&document.cells);
         for load in &loads {

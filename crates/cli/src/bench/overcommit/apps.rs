@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use super::conditions::{Condition, half_quota_us};
+use super::conditions::Condition;
 use super::document::{AppRow, Runs, Values, Wrong};
 use super::measure::{Bench, Order, time_of};
 use super::plan::Config;
@@ -85,14 +85,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, apps: &[App], conditions: &[Conditi
         }
         let arena = bench.arena;
         let cpus = u32::try_from(arena.cpus().len())?;
-        let _neighbour = match condition {
-            Condition::Neighbour => Some(arena.neighbour()?),
-            _ => None,
-        };
-        let _quota = match condition {
-            Condition::Quota => Some(arena.quota(half_quota_us(cpus))?),
-            _ => None,
-        };
+        let _held = condition.hold(arena, cpus)?;
         for app in &ready {
             let row = repeat(bench, app, condition)?;
             rows.push(row);

@@ -1,7 +1,10 @@
 //! The conditions under which programs are measured.
 
+use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
+
+use crate::bench::arena::{Arena, Neighbour, Quota};
 
 /// CPUs that a runtime believes in under [`Condition::Sees16`].
 pub(super) const SEEN: u32 = 16;
@@ -45,6 +48,15 @@ impl Condition {
             Condition::Step => "step",
             Condition::NothingShort => "nothing_short",
         }
+    }
+
+    /// Makes it so on these CPUs until what comes back is dropped.
+    pub(super) fn hold(self, arena: &Arena, cpus: u32) -> Result<(Option<Quota<'_>>, Option<Neighbour>)> {
+        Ok(match self {
+            Condition::Neighbour => (None, Some(arena.neighbour()?)),
+            Condition::Quota => (Some(arena.quota(half_quota_us(cpus))?), None),
+            _ => (None, None),
+        })
     }
 
     /// Threads that a runtime starts by default on `cpus` CPUs: neither libgomp nor libomp

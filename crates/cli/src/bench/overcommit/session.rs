@@ -114,16 +114,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, condition: Condition, cases: &[Case
     for case in cases.iter().filter(|case| settings.wants(condition, case)) {
         prepared.push(prepare(bench, condition, case, &one)?);
     }
-    // The condition begins here and ends with these two.
-    let arena = bench.arena;
-    let _neighbour = match condition {
-        Condition::Neighbour => Some(arena.neighbour()?),
-        _ => None,
-    };
-    let _quota = match condition {
-        Condition::Quota => Some(arena.quota(half_quota_us(cpus))?),
-        _ => None,
-    };
+    // The condition begins here and ends with this.
+    let _held = condition.hold(bench.arena, cpus)?;
     let mut seen = [Seen::default(), Seen::default()];
     for program in prepared {
         let samples = repeat(bench, condition, &program, &one, &mut seen)?;

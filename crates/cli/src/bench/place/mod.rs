@@ -10,6 +10,7 @@ use corefit_core::place::{Placement, Policy, Problem, cost, place, present, thro
 use serde::Serialize;
 
 use super::measured::{Measured, ms};
+use super::print;
 use super::table::Table;
 use generate::{Kind, problem};
 
@@ -61,11 +62,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let hosts = if args.quick { 1 } else { HOSTS };
     let rows = Kind::ALL.into_iter().map(|kind| row(kind, args.seed, hosts)).collect::<Result<Vec<Row>>>()?;
     let document = Document { bench: "place", seed: args.seed, hosts, rows };
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-    } else {
-        answer!("{}", text(&document).trim_end())?;
-    }
+    print(args.json, &document, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

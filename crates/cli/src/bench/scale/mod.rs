@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use super::overcommit::find_root;
+use super::print;
 use super::stats::{Bound, Value};
 use super::table::{Table, bounded, seconds};
 use crate::chart::{self, Chart, Series};
@@ -115,11 +116,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     ensure!(!cells.is_empty(), "nothing was measured");
     let command = args.command.clone();
     let document = Document { bench: "scale", command, vms, simulated, why, pcpus, cells };
-    let told = if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)
-    } else {
-        answer!("{}", text(&document).trim_end())
-    };
+    let told = print(args.json, &document, text);
     if let Some(file) = &args.svg {
         picture::write(file, &drawing(&document)?)?;
     }

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::arena::Arena;
 use super::interrupt::Interrupt;
+use super::print;
 use super::progress::Progress;
 use super::stats::median;
 use super::table::{NONE, Table};
@@ -106,11 +107,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut rows = quotas(&arena, limited, rounds, &mut progress, &interrupt)?;
     rows.extend(slices(&arena, rounds, &mut progress, &interrupt)?);
     let document = Document { bench: "shape", machine: "control groups", vcpus: VCPUS, rounds, rows };
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-    } else {
-        answer!("{}", text(&document).trim_end())?;
-    }
+    print(args.json, &document, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::time::{ClockId, clock_gettime};
+use corefit_linux::threads::this_threads_cpu;
 
 /// What a program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,16 +105,10 @@ impl Drop for Running {
 
 /// Works for so much CPU time of this thread.
 fn work(time: Duration) {
-    let until = used() + time;
-    while used() < until {
+    let until = this_threads_cpu() + time;
+    while this_threads_cpu() < until {
         for _ in 0..200 {
             std::hint::spin_loop();
         }
     }
-}
-
-/// CPU time of the calling thread.
-fn used() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -13,7 +13,7 @@ use corefit_core::decide::Shaper;
 use corefit_core::machine::{Act, Lever, LeverKind, Machine, Value};
 use corefit_linux::Root;
 use corefit_linux::host::Cgroups;
-use rustix::time::{ClockId, clock_gettime};
+use corefit_linux::threads::this_threads_cpu;
 
 use super::super::arena::Arena;
 use super::super::interrupt::Interrupt;
@@ -176,12 +176,8 @@ fn spin(turns: u64) {
 
 /// Turns of [`spin`] in 1 us of CPU time. Work does not ask the clock, as that has the scheduler look, too.
 fn spins_per_us() -> u64 {
-    let used = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
-    };
     const TURNS: u64 = 50_000_000;
-    let before = used();
+    let before = this_threads_cpu();
     spin(TURNS);
-    TURNS / u64::try_from((used() - before).as_micros()).unwrap_or(1).max(1)
+    TURNS / u64::try_from((this_threads_cpu() - before).as_micros()).unwrap_or(1).max(1)
 }

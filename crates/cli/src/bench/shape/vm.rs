@@ -12,6 +12,7 @@ use corefit_linux::libvirt::{Options, open};
 
 use super::super::interrupt::Interrupt;
 use super::super::overcommit::find_root;
+use super::super::print;
 use super::super::progress::Progress;
 use super::super::vms::{Vms, last_line, stripped};
 use super::{Args, Document, VCPUS, controller, rows, shape, text};
@@ -83,11 +84,7 @@ pub(super) fn run(args: &Args, rounds: u32) -> Result<ExitCode> {
     }
     let rows = rows(&CASES.map(|case| (case.0, case.3)), &rates, &limits);
     let document = Document { bench: "shape", machine: "VM", vcpus: VCPUS, rounds, rows };
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-    } else {
-        answer!("{}", text(&document).trim_end())?;
-    }
+    print(args.json, &document, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

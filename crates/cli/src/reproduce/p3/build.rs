@@ -10,6 +10,7 @@ use corefit_sim::{Spec, Truth};
 
 use super::super::testbed::{run, spec};
 use super::super::{Item, Paper, Rule};
+use crate::bench::stats::number;
 
 const BUILD: &str = include_str!("../../../../../scenarios/p3-kernel-build.toml");
 const SECTIONS: &str = "vm.build.program (lengths of sections)";
@@ -203,11 +204,6 @@ fn curves(locks: &[usize], vms: u32, what: &str) -> Result<Vec<Curve>> {
     };
     let points: Vec<(f64, f64)> = truths.chunks(usize::try_from(SEEDS)?).map(point).collect();
     Ok(points.chunks(STEPS as usize).map(|curve| Curve(curve.to_vec())).collect())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts and ns of a run")]
-fn number(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use corefit_core::topology::Topology;
 use corefit_core::{CpuId, CpuSet};
 
 use super::super::{Item, Paper, Rule};
+use crate::bench::stats::count;
 
 const OPTERON: &str = "2 sockets x 2 nodes x 4 modules x 2 cores";
 
@@ -37,10 +38,6 @@ fn host(affinity: Option<&CpuSet>) -> Result<Problem> {
     let vcpu = |id| Vcpu { id, demand: 1.0, now: affinity.cloned(), ..Vcpu::default() };
     let vm = Vm { name: "npb".into(), weight: 1.0, vcpus: (0..16).map(vcpu).collect(), ..Vm::default() };
     Ok(Problem { topology: OPTERON.parse()?, vms: vec![vm], ..Problem::default() })
-}
-
-fn count(n: usize) -> f64 {
-    u32::try_from(n).map_or(f64::NAN, f64::from)
 }
 
 pub(super) fn items() -> Result<Vec<Item>> {

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::Effort;
 use super::p2::{PROGRAMS, SHORTAGE, Shortage};
 use super::testbed::spec;
+use crate::bench::stats::count;
 use crate::named::{name, named};
 use crate::parallel;
 use crate::sim::summary::Mean;
@@ -288,11 +289,6 @@ fn costs(specs: &[Spec], bal: u32) -> Result<(Vec<f64>, usize)> {
     }
     let best = long.into_iter().min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
     Ok((costs, best))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "small counts")]
-fn count(n: usize) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

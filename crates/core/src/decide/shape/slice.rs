@@ -215,13 +215,8 @@ impl Known {
         // A vCPU that went offline may have one, too.
         let all = if to.is_none() { vm.online().union(&self.online) } else { vm.online() };
         (self.asked, self.online) = (Some(to), vm.online());
-        let action = |number: u32| Action {
-            vm: vm.id.clone(),
-            name: vm.name.clone(),
-            lever: Lever::Slice(number),
-            from: Some(Value::Slice(from)),
-            to: Value::Slice(to),
-            why: why.clone(),
+        let action = |number: u32| {
+            Action::of(vm, Lever::Slice(number), Some(Value::Slice(from)), Value::Slice(to), why.clone())
         };
         // All threads of a control group have one lever.
         if vm.is_group() { vec![action(0)] } else { all.iter().map(|cpu| action(cpu.0)).collect() }

@@ -280,14 +280,7 @@ fn window(limits: &BTreeMap<Lever, Limit>, policy: &Policy) -> Duration {
 }
 
 fn action(vm: &VmState, wish: &Wish, why: Why) -> Action {
-    Action {
-        vm: vm.id.clone(),
-        name: vm.name.clone(),
-        lever: wish.lever,
-        from: Some(Value::Limit(wish.from)),
-        to: Value::Limit(wish.to),
-        why,
-    }
+    Action::of(vm, wish.lever, Some(Value::Limit(wish.from)), Value::Limit(wish.to), why)
 }
 
 #[cfg(test)]

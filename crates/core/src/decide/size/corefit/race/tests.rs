@@ -232,7 +232,7 @@ fn what_work_that_is_done_by_chance_cannot_tell_from_vcpu_bals_count_does_not_ta
     assert!(alike >= 30, "{alike} of 40");
     let twice = ends(1, |n| if n == 4 { 20.0 } else { 10.0 }, 4);
     assert!(twice >= 30, "{twice} of 40");
-    // As LU on a real VM in its third run of a minute (docs/measured.md).
+    // As LU on a real VM, at most (docs/measured.md).
     let somewhat = ends(3, |n| [0.0, 5.0, 10.0, 10.5, 11.7, 10.0, 10.0, 10.0, 5.0][n as usize], 4);
     assert!(somewhat >= 35, "{somewhat} of 40");
     let worse = ends(3, |n| if n == 2 { 10.0 } else { 9.0 }, 2);
