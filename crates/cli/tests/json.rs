@@ -115,6 +115,7 @@ fn each_key_is_documented_and_each_documented_key_is_printed() {
         &corefit(&["plan", "--json", "--size", "vcpu-bal", "--machine", "sim:scenarios/unplug.toml"]),
     );
     agree("corefit sim", &corefit(&["sim", "--json", "scenarios/unplug.toml"]));
+    agree("corefit reproduce", &corefit(&["reproduce", "P3", "--json"]));
     let (report, profile) = (file("report"), file("profile"));
     corefit(&["run", "--quiet", "--report", &report, "--interval", "5ms", "--", "sh", "-c", LOOP]);
     agree("corefit run", &std::fs::read(&report).unwrap());

@@ -439,22 +439,6 @@ fn settings_of_one_libvirt_are_not_taken_for_ended_by_another() {
 }
 
 #[test]
-fn who_asks_for_a_daemon_that_was_killed_is_told_what_it_left() {
-    let place = Place::new();
-    let status = || {
-        let output = place.corefit(&["status", "--state", "state"]);
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        said(&output)
-    };
-    assert!(!status().contains("an earlier run"), "{}", status());
-    journal(&place, "state", "libvirt", "");
-    let text = status();
-    for part in ["1 setting of the machine libvirt", "corefit restore --state '"] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
-}
-
-#[test]
 fn a_configuration_that_cannot_be_read_is_no_reason_to_look_elsewhere() {
     let place = Place::new();
     place.file("corefit.toml", "state = 3\n");

@@ -167,6 +167,10 @@ fn what_nobody_manages_any_more_is_put_back_while_the_daemon_goes_on() {
     assert!(daemon.wait().success(), "{}", daemon.log());
     let log = daemon.log();
     assert!(log.contains("an earlier run left settings") && log.contains("corefit restore"), "{log}");
+    let status = corefit(&["status", "--state", state]);
+    let said = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert_eq!(status.status.code(), Some(1), "{said}");
+    assert!(said.contains("an earlier run left 1 setting") && said.contains("corefit restore"), "{said}");
     assert!(one(&a));
     let file = dir.path().join("plan.toml");
     std::fs::write(&file, format!("state = {state:?}\n{}", config(sized, sized))).unwrap();

@@ -58,8 +58,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Sequential work of 6 ms, then a region, as often as told; how often a thread might not use all CPUs that there were, and on how
-/// many the sequential work was.
+/// Sequential work of 6 ms, then a region, as often as told; how often a thread might not use all CPUs that there were.
 const FORKS: &str = r#"
 #define _GNU_SOURCE
 #include <omp.h>
@@ -73,17 +72,16 @@ static cpu_set_t mask(void) { cpu_set_t m; CPU_ZERO(&m); syscall(SYS_sched_getaf
 static double used(void) { struct timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
 int main(int argc, char **argv) {
     int strays = 0;
-    cpu_set_t first = mask(), on;
-    CPU_ZERO(&on);
+    cpu_set_t first = mask();
     for (int i = 0; argc > 1 && i < atoi(argv[1]); i++) {
-        for (double end = used() + 0.006; used() < end;) CPU_SET(sched_getcpu(), &on);
+        for (double end = used() + 0.006; used() < end;);
 #pragma omp parallel num_threads(CPU_COUNT(&first)) reduction(+ : strays)
         {
             cpu_set_t now = mask();
             strays += !CPU_EQUAL(&first, &now);
         }
     }
-    printf("strays %d\ncpus %d\n", strays, CPU_COUNT(&on));
+    printf("strays %d\n", strays);
     return 0;
 }
 "#;
@@ -123,7 +121,7 @@ fn where_regions_begin_the_program_moves_its_own_thread_and_waiting_sleeps() {
         command.arg(&program).arg("200").output().unwrap()
     };
     let output = run(&["--rotate=10ms"]);
-    assert!(stdout(&output).starts_with("strays 0\n"), "{} {}", stdout(&output), stderr(&output));
+    assert_eq!(stdout(&output), "strays 0\n", "{}", stderr(&output));
     let report = place.report();
     if !has_two_cpus() {
         return;
@@ -163,8 +161,7 @@ fn a_program_whose_corefit_is_killed_while_it_moves_threads_keeps_their_affinity
     corefit.wait().unwrap();
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("strays 0\n"), "{text}");
-    assert!(!has_two_cpus() || !text.ends_with("cpus 1\n"), "it was never moved: {text}");
+    assert_eq!(text, "strays 0\n");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::io;
 use corefit_core::machine::{FairSlices, MachineError, SLICE_MARK_NS, is_our_slice};
 
 /// Why there are none.
-pub(crate) const NONE: &str =
+const NONE: &str =
     "slices of single threads cannot be set here: Linux has them from 6.12 on, under its fair scheduler";
 /// Why this process cannot know.
 const FAIR_ONLY: &str =
@@ -20,6 +20,11 @@ const FAIR_ONLY: &str =
 const PASSES: usize = 8;
 /// The first version of the structure in `sched_setattr(2)`.
 const SIZE: u32 = 48;
+
+/// Why nothing is known of slices where a look shows none.
+pub(crate) fn none() -> &'static str {
+    if attr(0).is_ok_and(|own| !is_fair(&own)) { FAIR_ONLY } else { NONE }
+}
 
 /// `struct sched_attr`, include/uapi/linux/sched/types.h.
 #[repr(C)]
@@ -44,11 +49,10 @@ pub(crate) struct Slicer {
 impl Slicer {
     /// Asks the kernel by this thread, which is left as it was; unsupported where threads have no slices, or this one has none.
     pub(crate) fn now() -> Result<Slicer, MachineError> {
-        let none = |_| MachineError::Unsupported(NONE.into());
-        let own = attr(0).map_err(none)?;
+        let unknown = |_| MachineError::Unsupported(NONE.into());
+        let own = attr(0).map_err(unknown)?;
         if !has_slice(&own) {
-            let why = if is_fair(&own) { NONE } else { FAIR_ONLY };
-            return Err(MachineError::Unsupported(why.into()));
+            return Err(MachineError::Unsupported(none().into()));
         }
         // Without one of its own it has the base slice, unlike the one that it gets first.
         let found = write(0, &own, 100_000 + SLICE_MARK_NS).and_then(|()| {
@@ -56,9 +60,9 @@ impl Slicer {
             write(0, &own, 0)?;
             Ok((set, attr(0)?.runtime))
         });
-        let (set, base_ns) = found.map_err(none)?;
+        let (set, base_ns) = found.map_err(unknown)?;
         if own.runtime != base_ns {
-            write(0, &own, own.runtime).map_err(none)?;
+            write(0, &own, own.runtime).map_err(unknown)?;
         }
         if set { Ok(Slicer { base_ns }) } else { Err(MachineError::Unsupported(NONE.into())) }
     }

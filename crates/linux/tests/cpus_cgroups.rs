@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use cgroup_support::{Group, Hierarchy, alone, heavy, members, or_skip, shell, until};
+use cgroup_support::{Group, Hierarchy, TWO_LOOPS, alone, heavy, members, or_skip, shell, until};
 use corefit_core::{LimitKind, Report, estimate};
 use corefit_linux::{Root, read};
 
@@ -19,8 +19,7 @@ struct Busy(Child);
 
 /// Starts a process with two threads of execution that never rest, in a group.
 fn start(group: &Group) -> Busy {
-    let spin = "while :; do :; done & while :; do :; done";
-    let script = format!("echo $$ >'{}/cgroup.procs' || exit; {spin}", group.dir.display());
+    let script = format!("echo $$ >'{}/cgroup.procs' || exit; {TWO_LOOPS}", group.dir.display());
     let child = shell(&script).spawn().unwrap();
     let busy = Busy(child);
     until("both halves of the busy process are in their group", || members(&group.dir).len() >= 2);

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use cgroup_support::{Group, alone, heavy, members, or_skip, shell, until};
+use cgroup_support::{Group, TWO_LOOPS, alone, heavy, members, or_skip, shell, until};
 use corefit_core::machine::{HostEstimate, Machine, Role, Snapshot, VmEstimate, contract, estimate};
 use corefit_linux::Root;
 use corefit_linux::host::{Cgroups, Choice};
@@ -28,10 +28,7 @@ impl Drop for Busy {
 
 /// Two loops that never rest, in a group.
 fn loops(group: &Group) -> Busy {
-    let script = format!(
-        "echo $$ >'{}/cgroup.procs' || exit; while :; do :; done & while :; do :; done",
-        group.dir.display()
-    );
+    let script = format!("echo $$ >'{}/cgroup.procs' || exit; {TWO_LOOPS}", group.dir.display());
     let child = shell(&script).spawn().unwrap();
     let busy = Busy(child);
     until("both loops are in their group", || members(&group.dir).len() >= 2);

@@ -87,6 +87,21 @@ impl Entry {
         self.wrote.drain(..surplus);
     }
 
+    /// Notes a value as one of ours, while the last that was written may still be on its way.
+    pub(crate) fn found(&mut self, value: Value) {
+        let last = self.wrote.pop();
+        self.ours(value);
+        last.into_iter().for_each(|last| self.ours(last));
+    }
+
+    /// The last of what was written has come, though late: from now on somebody else may have put it back.
+    pub(crate) fn came(&mut self) {
+        self.pending = false;
+        if let Some(last) = self.wrote.last().cloned() {
+            self.wrote.retain(|wrote| *wrote == last || *wrote != self.original);
+        }
+    }
+
     /// What was written was read back, so these are all that a setting can be if nobody else changed it. Slices of ours are marked, and a
     /// thread may still have one from before.
     pub(crate) fn arrived(&mut self, values: &[&Value]) {

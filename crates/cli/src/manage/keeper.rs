@@ -201,6 +201,7 @@ impl Keeper {
             let unwritten = results.iter_mut().filter(|result| result.is_none());
             unwritten.for_each(|result| *result = Some(Err(why.clone())));
         }
+        let known: BTreeMap<_, &Entry> = before.iter().map(|entry| (entry.key(), entry)).collect();
         let (mut noted, mut called, mut uncalled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         turns.retain(|at| results[*at].is_none());
         for (turn, at) in turns.into_iter().enumerate() {
@@ -217,7 +218,7 @@ impl Keeper {
             };
             let begins = if ready.is_ok() { &mut called } else { &mut uncalled };
             begins.insert(key(action));
-            let was = before.iter().find(|entry| entry.vm == action.vm && entry.lever == action.lever);
+            let was = known.get(&key(action)).copied();
             results[at] = Some(ready.and_then(|()| self.change(machine, action, was, now)));
         }
         self.just_written.clone_from(&called);
@@ -302,11 +303,9 @@ impl Keeper {
                 return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
             }
             if same(&current, to) {
-                // It was late, and is there: what it is from now on is what somebody made it. (Guests: `arrive`.)
+                // It was late, and is there.
                 if *lever != Lever::Online && entry.wrote.last() == Some(to) {
-                    entry.pending = false;
-                    let original = entry.original.clone();
-                    entry.wrote.retain(|wrote| wrote == to || *wrote != original);
+                    entry.came();
                 }
                 return Some(Ok(current));
             }
@@ -384,8 +383,13 @@ impl Keeper {
             let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
             let never = refused && !same(read, to);
             match was.filter(|was| never && was.pending) {
-                // What was written before may still be on its way.
-                Some(was) => entry.clone_from(was),
+                // What was written before may still be on its way; a part may have come out of this.
+                Some(was) => {
+                    entry.clone_from(was);
+                    if !same(read, &entry.original) && !is_ours(entry, read) {
+                        entry.found(read.clone());
+                    }
+                }
                 None => {
                     if never {
                         entry.wrote.pop();
@@ -400,6 +404,13 @@ impl Keeper {
                     }
                 }
             }
+        }
+        if let (Err(error), Err(_)) = (&done, &read)
+            && !matches!(error, MachineError::Gone(_))
+            && !in_parts(*lever)
+        {
+            // It never was that.
+            self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
         }
         if *lever == Lever::Told {
             self.told_at.insert(vm.clone(), now);
@@ -461,24 +472,37 @@ impl Keeper {
         }
     }
 
-    /// Guests that were on their way to what was asked of them and have come there: from now on another number is somebody
-    /// else's. Whether there are some.
+    /// What was on its way and has come: guests to what was asked of them, and what libvirt did later than anybody waited for. From now on
+    /// another value is somebody else's. Whether there is some.
     fn arrive(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> bool {
-        let seen = |vm: &VmId| snapshot.vms.iter().find(|seen| seen.id == *vm).map(VmState::online);
         let mut arrived = false;
-        for entry in self.journal.entries_mut().iter_mut().filter(|e| e.pending && e.lever == Lever::Online) {
+        for entry in self.journal.entries_mut().iter_mut().filter(|entry| entry.pending) {
             let Some(to) = entry.wrote.last().cloned() else { continue };
-            if seen(&entry.vm).map(Value::Vcpus).as_ref() != Some(&to) || self.late.contains(&entry.vm) {
+            let Some(vm) = snapshot.vms.iter().find(|seen| seen.id == entry.vm) else { continue };
+            let seen = match entry.lever {
+                Lever::Online if self.late.contains(&entry.vm) => continue,
+                Lever::Online => Some(Value::Vcpus(vm.online())),
+                lever if by_call(lever) && !vm.is_group() => present::of(vm, lever),
+                _ => continue,
+            };
+            if seen.is_some_and(|seen| !same(&seen, &to)) {
                 continue;
             }
-            // A look may be of before it was asked.
+            // A look may be of before it was asked, and does not tell everything.
             match machine.current(&entry.vm, entry.lever) {
-                Ok(now) if same(&now, &to) => {
+                Ok(now) if !same(&now, &to) => {}
+                Ok(_) if entry.lever == Lever::Online => {
                     (entry.pending, arrived) = (false, true);
                     entry.arrived(&[&to]);
                 }
-                Err(MachineError::Gone(_)) => drop(self.late.insert(entry.vm.clone())),
-                _ => {}
+                Ok(_) => {
+                    arrived = true;
+                    entry.came();
+                }
+                Err(MachineError::Gone(_)) if is_guests(entry.lever) => {
+                    self.late.insert(entry.vm.clone());
+                }
+                Err(_) => {}
             }
         }
         arrived

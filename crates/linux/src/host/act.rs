@@ -122,7 +122,7 @@ pub(super) fn fixed(group: &VmGroup) -> Vec<Fixed> {
         fixed.push(Fixed { lever: LeverKind::Affinity, reason: reason.into() });
     }
     if group.slices.is_none() {
-        fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::NONE.into() });
+        fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::none().into() });
     }
     if !group.memory_moves {
         let reason = memory_stays(group.memory_nodes.is_some());

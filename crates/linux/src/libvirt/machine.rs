@@ -468,7 +468,7 @@ impl Machine for LibvirtMachine {
             let Some(seen) = look.vms.iter().find(|seen| seen.key == *key) else { continue };
             vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
             if vm.slices.is_none() && vm.fixed(LeverKind::Slice).is_none() {
-                vm.fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::NONE.into() });
+                vm.fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::none().into() });
             }
             if let Some(online) = self.hand.online(&vm.id) {
                 known_online(vm, online);

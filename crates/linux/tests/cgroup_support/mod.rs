@@ -26,6 +26,17 @@ pub(crate) struct Group {
 
 impl Hierarchy {
     pub(crate) fn of(controller: &str) -> Result<Hierarchy, String> {
+        let found = Hierarchy::find(controller)?;
+        if found.v2 {
+            let switch = found.point.join("cgroup.subtree_control");
+            std::fs::write(&switch, format!("+{controller}"))
+                .map_err(|e| format!("{}: {e}", switch.display()))?;
+        }
+        Ok(found)
+    }
+
+    /// The same, as it is.
+    fn find(controller: &str) -> Result<Hierarchy, String> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
         let find = |kind: &str, option: Option<&str>| {
             mounts.lines().find_map(|line| {
@@ -44,9 +55,6 @@ impl Hierarchy {
         if !offered.split_whitespace().any(|c| c == controller) {
             return Err(format!("no {controller} controller in {}", point.display()));
         }
-        let switch = point.join("cgroup.subtree_control");
-        std::fs::write(&switch, format!("+{controller}"))
-            .map_err(|e| format!("{}: {e}", switch.display()))?;
         Ok(Hierarchy { point, v2: true })
     }
 
@@ -157,7 +165,9 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
 pub(crate) fn alone() -> (MutexGuard<'static, ()>, File) {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let file = File::create(std::env::temp_dir().join("corefit-test-groups.lock")).unwrap();
+    let path = std::env::temp_dir().join("corefit-test-groups.lock");
+    // Another user may have made it.
+    let file = File::create(&path).or_else(|_| File::open(&path)).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     sweep();
     (guard, file)
@@ -166,7 +176,7 @@ pub(crate) fn alone() -> (MutexGuard<'static, ()>, File) {
 /// What tests that were killed left in groups of theirs is ended.
 fn sweep() {
     for controller in ["cpu", "cpuset"] {
-        let Ok(hierarchy) = Hierarchy::of(controller) else { continue };
+        let Ok(hierarchy) = Hierarchy::find(controller) else { continue };
         for entry in std::fs::read_dir(&hierarchy.point).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let test = name.strip_prefix("corefit-test-").and_then(|rest| rest.split('-').next());
@@ -176,6 +186,10 @@ fn sweep() {
         }
     }
 }
+
+/// Never rest, the first as long as the second's shell lives.
+pub(crate) const TWO_LOOPS: &str =
+    "setpriv --pdeathsig KILL sh -c 'while :; do :; done' & while :; do :; done";
 
 /// A shell that ends with the test, whatever ends that.
 pub(crate) fn shell(script: &str) -> Command {

@@ -12,7 +12,7 @@ use corefit_core::machine::{
 use corefit_core::{CpuId, CpuSet, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
-use super::Random;
+use super::{MANAGED, Random, levers};
 use crate::manage::failpoint::reach;
 
 /// A machine that things happen to.
@@ -69,6 +69,8 @@ pub(super) struct Faulty {
     /// Writes that changed something.
     pub(super) writes: BTreeMap<LeverKind, u32>,
     own: BTreeMap<(u32, Lever), Value>,
+    /// What settings were at first.
+    firsts: BTreeMap<(u32, Lever), Value>,
 }
 
 /// What happens to a VM.
@@ -89,7 +91,7 @@ impl Faulty {
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
         let (busy, queued, slow, writes, own) = Default::default();
-        Faulty {
+        let mut faulty = Faulty {
             sim,
             moved,
             kept,
@@ -119,7 +121,20 @@ impl Faulty {
             lost: false,
             writes,
             own,
+            firsts: BTreeMap::new(),
+        };
+        for (vm, lever) in (0..=MANAGED).flat_map(|vm| levers(vm).into_iter().map(move |lever| (vm, lever))) {
+            faulty
+                .read(vm, lever)
+                .into_iter()
+                .for_each(|value| drop(faulty.firsts.insert((vm, lever), value)));
         }
+        faulty
+    }
+
+    /// What a setting was at first.
+    pub(super) fn first(&self, vm: u32, lever: Lever) -> Value {
+        self.firsts[&(vm, lever)].clone()
     }
 
     /// Something happens, to a VM or to all.
@@ -267,6 +282,11 @@ impl Faulty {
     /// What it really is.
     pub(super) fn truth(&mut self, vm: u32, lever: Lever) -> Value {
         self.read(vm, lever).unwrap()
+    }
+
+    /// Whether a setting of a VM that is there has this value.
+    pub(super) fn is(&mut self, vm: &VmId, lever: Lever, value: &Value) -> bool {
+        self.number(vm).is_ok_and(|number| self.read(number, lever).is_ok_and(|now| now == *value))
     }
 
     /// Whether a look does not show every VM.

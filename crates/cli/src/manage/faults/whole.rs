@@ -166,7 +166,13 @@ impl<'a> Whole<'a> {
         let kill = |random: &mut Random, places| (random.below(6) == 0).then(|| random.below(places));
         match random.below(32) {
             0 => self.daemon = None,
-            1 => drop(self.end(kill(random, 20))),
+            1 => {
+                // (A part that nobody could note is somebody else's for the next daemon.)
+                if self.dir.join("journal.new").is_dir() {
+                    self.machine.0.borrow_mut().halfway.clear();
+                }
+                drop(self.end(kill(random, 20)));
+            }
             2 => self.configure(&configuration(random)),
             3 => drop(self.machine.0.borrow_mut().owned.insert(vm)),
             4 => drop(self.machine.0.borrow_mut().owned.remove(&vm)),

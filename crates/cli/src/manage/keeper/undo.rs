@@ -266,10 +266,8 @@ impl Keeper {
             (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
                 if is_so && (may_pass(&error) || !group && by_call(entry.lever)) =>
             {
-                restored.pend(
-                    format!("{place}: it may still be changed by what was asked before: {error}"),
-                    true,
-                );
+                let text = format!("{place}: it may still be changed by what was asked before: {error}");
+                restored.pend(text, may_pass(&error));
                 Then::Left
             }
             (_, Ok(read)) if same(&read, &entry.original) => {
@@ -292,11 +290,19 @@ impl Keeper {
                 // A guest that cannot let a vCPU go now may do so later.
                 let may_yet = !matches!(done, Err(MachineError::Denied(_)));
                 // Only a guest may still be on its way, and what was late before.
-                let late = was_pending && done.is_err() && !group && by_call(entry.lever);
-                entry.pending &= late || entry.lever == Lever::Online;
+                let gone = matches!(done, Err(MachineError::Gone(_)));
+                let late = (was_pending || gone) && done.is_err() && !group && by_call(entry.lever);
+                entry.pending = late || entry.pending && entry.lever == Lever::Online;
                 let why = done.err().map_or(String::new(), |error| format!(": {error}"));
                 restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
-                entry.ours(read);
+                match late {
+                    true if gone => {
+                        entry.ours(read);
+                        entry.ours(entry.original.clone());
+                    }
+                    true => entry.found(read),
+                    false => entry.ours(read),
+                }
                 Then::Left
             }
             (_, Err(error)) => {
