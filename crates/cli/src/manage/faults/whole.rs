@@ -171,7 +171,7 @@ impl<'a> Whole<'a> {
                 if self.dir.join("journal.new").is_dir() {
                     self.machine.0.borrow_mut().halfway.clear();
                 }
-                drop(self.end(kill(random, 20)));
+                let _ = self.end(kill(random, 20));
             }
             2 => self.configure(&configuration(random)),
             3 => drop(self.machine.0.borrow_mut().owned.insert(vm)),
