@@ -37,7 +37,7 @@ pub fn placer(policy: &Policy) -> Option<Placing> {
 }
 
 /// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
-/// lever may change again. What cost work is put back ([`Moved`]).
+/// lever may change again. What cost work is put back (`moved.rs`).
 #[derive(Debug)]
 pub struct Placing {
     by: place::Policy,
