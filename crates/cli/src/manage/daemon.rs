@@ -22,12 +22,11 @@ use report::failure;
 use said::Said;
 
 use super::config::Config;
-use super::journal::settings as named;
 use super::keeper::heed;
 use super::log::{self, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
-use super::{Boot, Journal, Keeper, ManageArgs, metrics, restore, yields};
+use super::{Keeper, ManageArgs, metrics, restore, yields};
 use crate::machine::MachineArg;
 
 /// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
@@ -506,18 +505,14 @@ impl Daemon<'_> {
 
 /// Settings that a run left stay as they are while one that changes nothing looks on.
 fn left_by_another(state: &Path) {
-    let (machine, settings) = match Boot::now(true).and_then(|boot| Journal::left(state, &boot)) {
-        Ok(Some(left)) => left,
-        Ok(None) => return,
+    match status::left(state) {
+        Ok(Some([left, remedy])) => {
+            log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
+        }
+        Ok(None) => {}
         Err(error) => {
             log(Level::Warning, "an earlier run may have left settings", &[("why", format!("{error:#}"))]);
-            return;
         }
-    };
-    if settings > 0 && !status::answers(state) {
-        let left = format!("{} of the machine {machine}", named(settings));
-        let remedy = format!("corefit restore --state '{}'", state.display());
-        log(Level::Warning, "an earlier run left settings", &[("left", left), ("remedy", remedy)]);
     }
 }
 

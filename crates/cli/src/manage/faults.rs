@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use corefit_core::decide::{Action, Why};
+use corefit_core::decide::{Action, Outcome, Why};
 use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Value, VmId};
 use corefit_core::{CpuSet, Cpus, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
@@ -175,6 +175,11 @@ impl Story {
             }
             keeper
         });
+    }
+
+    /// What a daemon that is there does of a plan, without a look.
+    fn apply(&mut self, plan: &[Action]) -> Vec<Outcome> {
+        self.keeper.as_mut().unwrap().apply(&mut self.machine, plan, Time(0))
     }
 
     fn plan(&self, random: &mut Random) -> Vec<Action> {

@@ -303,10 +303,6 @@ impl Keeper {
                 return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
             }
             if same(&current, to) {
-                // It was late, and is there.
-                if *lever != Lever::Online && entry.wrote.last() == Some(to) {
-                    entry.came();
-                }
                 return Some(Ok(current));
             }
             entry.ours(current);
@@ -377,10 +373,10 @@ impl Keeper {
         let done = machine.set(vm, *lever, to);
         reach("written");
         let read = machine.current(vm, *lever);
+        let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
         let may_be_late = !self.groups.contains(vm) && (by_call(*lever) || *lever == Lever::Told);
         let under_way = *lever == Lever::Online || may_be_late && done.is_err();
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
-            let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
             let never = refused && !same(read, to);
             match was.filter(|was| never && was.pending) {
                 // What was written before may still be on its way; a part may have come out of this.
@@ -405,10 +401,7 @@ impl Keeper {
                 }
             }
         }
-        if let (Err(error), Err(_)) = (&done, &read)
-            && !matches!(error, MachineError::Gone(_))
-            && !in_parts(*lever)
-        {
+        if refused && read.is_err() && !in_parts(*lever) {
             // It never was that.
             self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
         }

@@ -276,8 +276,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
         Ok(text) => text,
         Err(error) => {
             tell!("corefit: {}: {}", path.display(), silent(&error));
-            if let Some(left) = left(&state) {
-                tell!("corefit: {left}");
+            if let Ok(Some([left, remedy])) = left(&state) {
+                tell!("corefit: an earlier run left {left} changed; {remedy} puts that back");
             }
             return Ok(ExitCode::FAILURE);
         }
@@ -312,15 +312,16 @@ fn silent(error: &std::io::Error) -> String {
     format!("no corefit manage answers there ({error}); is it running, with this --state directory?")
 }
 
-/// What a daemon that answers no more left changed, if that can be read.
-fn left(state: &Path) -> Option<String> {
-    let (machine, settings) = Boot::now(true).and_then(|boot| Journal::left(state, &boot)).ok()??;
-    let remedy = format!("corefit restore --state '{}'", state.display());
-    let text = format!(
-        "an earlier run left {} of the machine {machine} changed; {remedy} puts that back",
-        named(settings)
-    );
-    (settings > 0 && !answers(state)).then_some(text)
+/// What a daemon that answers no more left changed, and what puts it back.
+///
+/// # Errors
+/// If its journal cannot be read.
+pub(crate) fn left(state: &Path) -> Result<Option<[String; 2]>> {
+    let left = Journal::left(state, &Boot::now(true)?)?.filter(|(_, settings)| *settings > 0);
+    Ok(left.filter(|_| !answers(state)).map(|(machine, settings)| {
+        let remedy = format!("corefit restore --state '{}'", state.display());
+        [format!("{} of the machine {machine}", named(settings)), remedy]
+    }))
 }
 
 fn table(status: &Status) -> String {

@@ -38,7 +38,7 @@ fn whoever_has_hardly_any_time_does_a_part_of_a_plan_at_each_step_and_all_have_t
     story.machine.denied.insert(0);
     let plan: Vec<Action> = (0..MANAGED).map(|vm| story.action(vm, Lever::Weight, weighing(200))).collect();
     for _ in 0..MANAGED {
-        story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+        story.apply(&plan);
     }
     assert_eq!([1, 2].map(|vm| story.machine.truth(vm, Lever::Weight)), [weighing(200), weighing(200)]);
     story.end();
@@ -52,7 +52,7 @@ fn what_there_was_no_time_to_begin_with_is_not_taken_for_changed() {
     story.keeper.as_mut().unwrap().may_take(budget);
     story.machine.slow = 2 * budget;
     let plan = [story.action(1, Lever::Weight, weighing(200)), story.action(0, Lever::Online, first(2))];
-    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    let outcomes = story.apply(&plan);
     assert!(matches!(&outcomes[1].result, Err(MachineError::Untried(why)) if why.contains("not tried")));
     let levers: Vec<Lever> =
         story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.lever).collect();
@@ -95,7 +95,7 @@ fn what_waits_behind_somebodys_backup_is_not_taken_for_put_back() {
     let (_dir, mut story) = begun();
     story.machine.busy.insert(0);
     let plan = [story.action(0, Lever::Weight, weighing(200))];
-    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    let outcomes = story.apply(&plan);
     assert!(matches!(outcomes[0].result, Err(MachineError::Gone(_))), "{outcomes:?}");
     let snapshot = story.machine.observe().unwrap();
     let restore = |story: &mut Story| {
@@ -118,10 +118,7 @@ fn what_came_late_is_no_reason_to_write_over_what_somebody_makes_of_it_then() {
     story.machine.busy.insert(0);
     let plan = [story.action(0, Lever::Weight, weighing(200))];
     let was = story.machine.truth(0, Lever::Weight);
-    let apply = |story: &mut Story| {
-        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
-        outcomes.into_iter().next().unwrap().result
-    };
+    let apply = |story: &mut Story| story.apply(&plan).remove(0).result;
     assert!(matches!(apply(&mut story), Err(MachineError::Gone(_))));
     story.machine.go_on();
     assert_eq!(story.machine.truth(0, Lever::Weight), weighing(200));
@@ -142,10 +139,7 @@ fn what_came_late_is_no_reason_to_write_over_what_somebody_makes_of_it_then() {
 fn what_is_late_is_put_back_though_the_next_write_was_refused() {
     let (_dir, mut story) = begun();
     let plan = [story.action(0, Lever::Weight, weighing(200))];
-    let apply = |story: &mut Story| {
-        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
-        outcomes.into_iter().next().unwrap().result
-    };
+    let apply = |story: &mut Story| story.apply(&plan).remove(0).result;
     story.machine.busy.insert(0);
     assert!(matches!(apply(&mut story), Err(MachineError::Gone(_))));
     story.machine.denied.insert(0);
@@ -304,7 +298,7 @@ fn nothing_is_changed_while_the_journal_cannot_be_written() {
     let (_dir, mut story) = begun();
     disk(&story.dir, true);
     let plan = story.plan(&mut Random(3));
-    let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &plan, Time(0));
+    let outcomes = story.apply(&plan);
     for outcome in outcomes {
         let refused = matches!(&outcome.result, Err(MachineError::Untried(why)) if why.contains("journal"));
         let nothing_to_do = outcome.result.as_ref() == Ok(&outcome.action.to);
@@ -333,8 +327,7 @@ fn to_ask_whether_a_guest_answers_is_not_to_write_what_was_wanted_then() {
     let half = story.machine.truth(0, Lever::Online);
     assert!(half != first(1) && half != first(4), "{half}");
     let asks = Action { why: Why::AskedAgain, ..story.action(0, Lever::Online, first(1)) };
-    let outcomes =
-        story.keeper.as_mut().unwrap().apply(&mut story.machine, std::slice::from_ref(&asks), Time(0));
+    let outcomes = story.apply(std::slice::from_ref(&asks));
     assert_eq!(outcomes[0].result, Ok(half.clone()), "it answers");
     assert_eq!(story.machine.truth(0, Lever::Online), half);
     story.end();

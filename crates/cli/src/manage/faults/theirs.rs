@@ -10,7 +10,7 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
     let set = |story: &mut Story, weight| {
         let to = Value::Weight(Weight(weight));
         let action = story.action(1, Lever::Weight, to);
-        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
+        story.apply(&[action]).remove(0).result
     };
     assert!(set(&mut story, 200.0).is_ok());
     let theirs = Value::Weight(Weight(4000.0));
@@ -45,8 +45,7 @@ fn what_an_administrator_makes_a_setting_again_that_it_was_once_stands() {
         assert_eq!(keeper.changed_before(&keeper.entries()[0], vm, &CpuSet::default()), None);
         story.machine.write(1, lever, &once).unwrap();
         story.expected.insert((1, lever), once);
-        let outcome =
-            story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions[2..], Time(0)).remove(0);
+        let outcome = story.apply(&actions[2..]).remove(0);
         assert!(matches!(outcome.result, Err(MachineError::Denied(_))), "{:?}", outcome.result);
         story.end();
         story.check().unwrap();
@@ -59,7 +58,7 @@ fn what_somebody_put_back_is_left_alone_until_the_configuration_is_read_again_bu
     let on_machine = VmId("sim-1".into());
     let set = |story: &mut Story, lever, to| {
         let action = story.action(1, lever, to);
-        story.keeper.as_mut().unwrap().apply(&mut story.machine, &[action], Time(0)).remove(0).result
+        story.apply(&[action]).remove(0).result
     };
     let weight = |weight| Value::Weight(Weight(weight));
     let before = story.machine.truth(1, Lever::Weight);
@@ -233,7 +232,7 @@ fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
             story.action(1, Lever::Weight, Value::Weight(Weight(300.0))),
             story.action(0, Lever::Weight, Value::Weight(Weight(300.0))),
         ];
-        let outcomes = story.keeper.as_mut().unwrap().apply(&mut story.machine, &actions, Time(0));
+        let outcomes = story.apply(&actions);
         assert!(
             matches!(&outcomes[0].result, Err(MachineError::Denied(why)) if why.contains("somebody else"))
         );

@@ -295,13 +295,13 @@ impl Keeper {
                 entry.pending = late || entry.pending && entry.lever == Lever::Online;
                 let why = done.err().map_or(String::new(), |error| format!(": {error}"));
                 restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
-                match late {
-                    true if gone => {
-                        entry.ours(read);
-                        entry.ours(entry.original.clone());
-                    }
-                    true => entry.found(read),
-                    false => entry.ours(read),
+                if late && !gone {
+                    entry.found(read);
+                } else {
+                    entry.ours(read);
+                }
+                if late && gone {
+                    entry.ours(entry.original.clone());
                 }
                 Then::Left
             }
