@@ -529,3 +529,28 @@ fn an_action_names_its_lever_its_old_and_new_value_and_why() {
     assert_eq!(action.why, Why::Share { share: corefit_core::Cpus(4.0) });
     assert_eq!(action.why.to_string(), "its weight, cap and affinity give it 4.00 pCPUs");
 }
+
+/// While numbers are tried looks are short; what VMs want and who starves is seen over a second all the same.
+#[test]
+fn what_happened_is_seen_over_a_second_however_soon_it_is_looked_again() {
+    fn rate(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.3 * f64::from(n.abs_diff(3)))
+    }
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(rate), |n| f64::from(n.min(4)))]);
+    let mut controller = with(Sizer::Corefit);
+    let (mut short, mut longer, mut since) = (0, 0, 0);
+    for look in 0..200 {
+        let at = toy.at;
+        let step = controller.step(&toy.observe()).unwrap();
+        short += usize::from(step.next < Duration::from_millis(500));
+        if let Some(usual) = step.usual() {
+            assert_eq!(usual.over, Duration::from_nanos(at - since), "look {look}: nothing is left out");
+            assert!(look == 1 || usual.over >= Duration::from_millis(900), "look {look}: {:?}", usual.over);
+            longer += usize::from(step.estimate.as_ref().unwrap().over < usual.over);
+            since = at;
+        }
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    assert!(short > 10 && longer > 3, "{short} {longer}");
+}

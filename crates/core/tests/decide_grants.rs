@@ -311,8 +311,16 @@ fn what_others_use_takes_pcpus_after_the_dwell() {
         BUSY.set(second % 2 == 0);
         actions += toy.rule(&mut controller, 1);
     }
-    BUSY.set(true);
     assert!(actions <= 6, "{actions} changes in 20 s, not one a second");
+    let online = |toy: &Toy| toy.online(0) + toy.online(1);
+    BUSY.set(false);
+    toy.rule(&mut controller, 10);
+    assert_eq!(online(&toy), 8);
+    BUSY.set(true);
+    toy.rule(&mut controller, 2);
+    assert_eq!(online(&toy), 8, "not yet");
+    toy.rule(&mut controller, 8);
+    assert_eq!(online(&toy), 7);
 }
 
 /// A guest that has nothing to run, or threads for so many vCPUs as it has, as far as these are of use to it.

@@ -336,146 +336,6 @@ fn with_a_cap_what_is_between_is_tried_later() {
     assert_eq!(toy.online(0), 8);
 }
 
-/// Threads that spin fall into step, and do three times as much with all vCPUs, until something happens. That is no other phase: to look for
-/// a better number would bring them out of step.
-#[test]
-fn with_a_cap_who_does_clearly_more_than_with_vcpu_bals_number_does_not_search() {
-    thread_local!(static DOES: std::cell::Cell<f64> = const { std::cell::Cell::new(300.0) });
-    fn rate(n: u32) -> f64 {
-        if n == 16 { DOES.get() } else { 100.0 }
-    }
-    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 16);
-    for does in [900.0, 150.0, 500.0] {
-        DOES.set(does);
-        assert_eq!(toy.rule(&mut controller, 60), 0, "{does}");
-    }
-    DOES.set(40.0);
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 4, "but who does not any more does");
-}
-
-/// What a load does may vary from second to second; that it does less for long is another phase all the same.
-#[test]
-fn what_varies_by_itself_is_no_other_phase() {
-    thread_local!(static LOOKS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
-    thread_local!(static BEST: std::cell::Cell<(u32, f64)> = const { std::cell::Cell::new((4, 1000.0)) });
-    fn rate(n: u32) -> f64 {
-        LOOKS.set(LOOKS.get() + 1);
-        let (best, rate) = BEST.get();
-        let varies = if LOOKS.get().is_multiple_of(2) { 1.4 } else { 0.6 };
-        rate * varies / (1.0 + 0.5 * f64::from(n.abs_diff(best)))
-    }
-    let mut toy = Toy::new(8, vec![of_four(vm("a", 8, Some(rate), four))]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 20);
-    assert_eq!(toy.online(0), 4);
-    assert_eq!(toy.rule(&mut controller, 90), 0, "nothing is looked for");
-    assert!(toy.rule(&mut controller, 60) > 0, "but what was left out is after two minutes, as of any load");
-    assert_eq!(toy.online(0), 4);
-    assert_eq!(toy.rule(&mut controller, 400), 0, "nothing is looked for");
-    BEST.set((8, 400.0));
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 8, "another phase");
-}
-
-/// A program that ends and another that begins do the same after the start, in which nothing is counted.
-#[test]
-fn a_start_in_which_nothing_is_counted_is_no_other_phase_but_what_comes_after_it_may_be() {
-    thread_local!(static DOES: std::cell::Cell<(f64, u32)> = const { std::cell::Cell::new((100.0, 2)) });
-    fn rate(n: u32) -> f64 {
-        let (rate, best) = DOES.get();
-        rate / (1.0 + 0.5 * f64::from(n.abs_diff(best)))
-    }
-    let used: ByCount = |n| if DOES.get().0 > 0.0 { f64::from(n.min(2)) } else { 1.0 };
-    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), used)]);
-    let mut controller = with(Sizer::Corefit);
-    let mut then = |does, seconds| {
-        DOES.set(does);
-        (toy.rule(&mut controller, seconds), toy.online(0))
-    };
-    assert_eq!(then((100.0, 2), 30).1, 2);
-    for starts in [5, 9] {
-        assert_eq!(then((0.0, 2), starts), (0, 2));
-        assert_eq!(then((100.0, 2), 20), (0, 2), "{starts}");
-    }
-    assert_eq!(then((0.0, 2), 5), (0, 2));
-    assert_eq!(then((1000.0, 4), 60).1, 4, "another program");
-    assert_eq!(then((0.0, 4), 20).1, 2, "of what counts nothing for long nothing is known to be better");
-    assert_eq!(then((1000.0, 4), 60).1, 4);
-}
-
-/// What does well for a moment after each change, and by turns, is no better than VCPU-Bal's number.
-#[test]
-fn what_turns_out_to_do_less_than_vcpu_bals_number_gives_way_to_it() {
-    thread_local!(static EIGHT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
-    fn rate(n: u32) -> f64 {
-        EIGHT.set(if n == 8 { EIGHT.get() + 1 } else { 0 });
-        let varies = if EIGHT.get().is_multiple_of(2) { 1.9 } else { 0.1 };
-        match (n, EIGHT.get()) {
-            (8, ..6) => 120.0 * varies,
-            (8, _) => 40.0 * varies,
-            (2, _) => 100.0,
-            _ => 50.0,
-        }
-    }
-    let mut toy = Toy::new(2, vec![vm("a", 8, Some(rate), |_| 2.0)]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 6);
-    assert_eq!(toy.online(0), 8, "it seems to be best");
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 2);
-    assert_eq!(toy.rule(&mut controller, 50), 0, "that is not looked for again at once");
-    toy.rule(&mut controller, 600);
-    assert_eq!(toy.online(0), 2, "who looks for longer is not taken in");
-}
-
-#[test]
-fn it_starts_again_when_other_pcpus_are_available_and_knows_a_phase_again() {
-    thread_local!(static BEST: std::cell::Cell<u32> = const { std::cell::Cell::new(4) });
-    fn rate(n: u32) -> f64 {
-        3000.0 / (1.0 + 0.5 * f64::from(n.abs_diff(BEST.get())))
-    }
-    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), |n| f64::from(n.min(8)))]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 20);
-    assert_eq!(toy.online(0), 4);
-    BEST.set(8);
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 8, "another phase");
-    BEST.set(4);
-    let again = toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 4);
-    assert!(again < 12, "remembered: {again} changes are no full search");
-}
-
-/// Its limit is raised; where work is counted in so large units that nothing can be tried, VCPU-Bal's number is all that is known.
-#[test]
-fn it_starts_again_when_its_limit_is_another() {
-    fn fine(n: u32) -> f64 {
-        100.0 * f64::from(n)
-    }
-    fn coarse(n: u32) -> f64 {
-        0.1 * f64::from(n)
-    }
-    for rate in [fine, coarse] {
-        let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), f64::from))]);
-        let mut controller = Controller::new(Policy {
-            size: Sizer::Corefit,
-            vm: vec![Rule { name: "a".into(), max: Some(4), ..Rule::default() }],
-            ..Policy::default()
-        });
-        toy.rule(&mut controller, 60);
-        assert_eq!(toy.online(0), 4);
-        controller.reconfigure(Policy { size: Sizer::Corefit, ..Policy::default() });
-        toy.vms[0].state.quota.as_mut().unwrap().quota_us = Some(1_200_000);
-        toy.rule(&mut controller, 60);
-        assert!(toy.online(0) >= 12, "{}", toy.online(0));
-    }
-}
-
 /// A guest's agent brings the count late, and not at each look: each number of vCPUs is judged by what came after the change to it.
 #[test]
 fn a_count_that_comes_late_is_waited_for() {
@@ -552,37 +412,6 @@ fn who_has_no_number_yet_does_not_wait_for_a_race_about_a_better_one() {
     assert!(actions > 0, "it is not looked for later");
 }
 
-/// What a count that is not in use could do does not show: it is looked for again, rarely.
-#[test]
-fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {
-    thread_local!(static EIGHT: std::cell::Cell<f64> = const { std::cell::Cell::new(500.0) });
-    fn rate(n: u32) -> f64 {
-        match n {
-            4 => 1000.0,
-            8 => EIGHT.get(),
-            _ => 300.0,
-        }
-    }
-    let mut toy = Toy::new(8, vec![vm("a", 8, Some(rate), f64::from)]);
-    let mut controller = with(Sizer::Corefit);
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 4);
-    let before = toy.vms[0].state.progress.unwrap();
-    let actions = toy.rule(&mut controller, 4 * 3600);
-    let done = (toy.vms[0].state.progress.unwrap() - before) / (4.0 * 3600.0 * 1000.0);
-    assert_eq!(toy.online(0), 4);
-    assert!((2..100).contains(&actions) && done > 0.998, "{actions} changes, {done} of the best");
-    EIGHT.set(2000.0);
-    toy.rule(&mut controller, 3700);
-    assert_eq!(toy.online(0), 8);
-    EIGHT.set(500.0);
-    toy.rule(&mut controller, 60);
-    assert_eq!(toy.online(0), 4, "what shows is found at once");
-    EIGHT.set(2000.0);
-    toy.rule(&mut controller, 700);
-    assert_eq!(toy.online(0), 8, "ten minutes after a change");
-}
-
 /// A VM that pays for what it used with all vCPUs (Xen's credit under a cap) does nothing at any number then: a search tells nothing.
 #[test]
 fn where_nothing_is_done_at_any_number_it_is_vcpu_bals() {
@@ -642,4 +471,13 @@ fn who_has_all_that_it_may_have_tries_no_other() {
         toy.pass(step.next);
     }
     assert_eq!(controller.step(&toy.observe()).unwrap().next, policy.interval());
+
+    // One vCPU, and somebody counts.
+    let mut toy = Toy::new(8, vec![vm("a", 1, Some(|_| 100.0), |_| 1.0)]);
+    let mut controller = with(Sizer::Corefit);
+    for look in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        assert!(look == 0 || step.next == policy.interval(), "look {look}: {:?}", step.next);
+        toy.pass(step.next);
+    }
 }

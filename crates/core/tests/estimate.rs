@@ -407,3 +407,24 @@ fn a_vm_that_migrates_leaves_its_part_and_is_measured_from_when_it_arrived() {
     near(find(&seen[3], "a").activity.used, 1.0);
     near(find(&seen[3], "a").entitled, 1.0);
 }
+
+/// A guest may say what it likes; what the threads of its vCPUs did is the host's.
+#[test]
+fn vcpus_that_run_though_their_guest_says_that_they_are_offline_count() {
+    let offline = |run| VcpuState { online: false, ..vcpu(run, 0.0) };
+    let seen = |run: f64| vec![vm("a", vec![vcpu(run, 0.0), offline(run)]), vm("b", vec![vcpu(0.0, 0.0)])];
+    let lied = between(seen(1.0), seen(1.9));
+    near(find(&lied, "a").activity.used, 1.8);
+    near(find(&lied, "a").demand, 1.8);
+    near(find(&lied, "a").entitled, 1.0);
+    near(find(&lied, "b").available, 1.0);
+    assert_eq!(
+        lied.notes,
+        ["a: its guest says that vCPUs 1 are offline, but they run: they count as online"]
+    );
+    // What one did before it went offline is none of that.
+    let before = vec![vm("a", vec![vcpu(1.0, 0.0), vcpu(1.0, 0.0)]), vm("b", vec![vcpu(0.0, 0.0)])];
+    let went = between(before, seen(1.9));
+    near(find(&went, "a").activity.used, 0.9);
+    assert_eq!(went.notes, [""; 0]);
+}

@@ -31,9 +31,14 @@ impl Apart {
         policy: &Policy,
         at: Time,
     ) -> Option<Action> {
-        let to = crowd.anew(number, width);
-        let (lacks, would) = (crowd.lacks(number, vm, &width.now), crowd.lacks(number, vm, &to));
         let reserved = |set: &CpuSet| set.intersection(&policy.reserved).len();
+        let lacks = crowd.lacks(number, vm, &width.now);
+        if lacks < WORTH && reserved(&width.now) == 0 {
+            self.since = None;
+            return None;
+        }
+        let to = crowd.anew(number, width);
+        let would = crowd.lacks(number, vm, &to);
         let leaves = reserved(&to) < reserved(&width.now);
         if lacks - would < WORTH && !leaves {
             self.since = None;

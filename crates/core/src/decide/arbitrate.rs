@@ -20,9 +20,6 @@ use crate::machine::VmId;
 const BACK_OFF: Duration = Duration::from_secs(2);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(64);
-/// Who has less than it asks for, for so long, is said to starve.
-pub(super) const STARVES: Duration = Duration::from_secs(30);
-
 /// What a VM asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -56,8 +53,6 @@ impl Request {
 pub struct Grant {
     /// pCPUs.
     pub pcpus: u32,
-    /// It has had less than it asked for, for long.
-    pub starves: bool,
     /// Some were taken away for one that is more important.
     pub preempted: bool,
 }
@@ -95,31 +90,25 @@ struct Held {
     came: Option<u64>,
     /// Its place in the queue; it keeps it until it has what it asks for.
     place: Option<u64>,
-    short: Short,
+    quiet: Quiet,
     /// Its priority, least and most; `None` before it asked.
     terms: Option<(i32, u32, u32)>,
 }
 
-/// How one that has less than it asks for fares.
+/// How often one that has less than it asks for was refused, and until when it does not ask again.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Short {
-    since: Option<Time>,
+struct Quiet {
     refusals: u32,
-    quiet_until: Time,
+    until: Time,
 }
 
-impl Short {
-    pub(super) fn refused(&mut self, at: Time) {
-        self.since.get_or_insert(at);
-        if at >= self.quiet_until {
+impl Quiet {
+    fn refused(&mut self, at: Time) {
+        if at >= self.until {
             let wait = BACK_OFF.saturating_mul(1 << self.refusals.min(16)).min(LONGEST);
-            self.quiet_until = at + wait;
+            self.until = at + wait;
             self.refusals += 1;
         }
-    }
-
-    pub(super) fn starves(&self, at: Time) -> bool {
-        self.since.is_some_and(|since| at.since(since) >= STARVES)
     }
 }
 
@@ -227,17 +216,17 @@ impl Arbitrate for Queue {
             let request = &requests[i];
             let held = self.held.get(&request.id).copied().unwrap_or_default();
             let missing = request.wanted().saturating_sub(held.pcpus);
-            let mut short = held.short;
+            let mut quiet = held.quiet;
             if missing == 0 {
-                let done = Held { place: None, short: Short::default(), ..held };
+                let done = Held { place: None, quiet: Quiet::default(), ..held };
                 self.held.insert(request.id.clone(), done);
                 continue;
             }
             if others {
-                (short.refusals, short.quiet_until) = (0, at);
+                quiet = Quiet { refusals: 0, until: at };
             }
             let mut given = room.take(i, missing);
-            if at < short.quiet_until && !released && given == 0 {
+            if at < quiet.until && !released && given == 0 {
                 continue; // it does not ask again yet
             }
             if self.priority && given < missing {
@@ -245,15 +234,15 @@ impl Arbitrate for Queue {
             }
             let mut place = held.place;
             if given < missing {
-                short.refused(at);
+                quiet.refused(at);
             } else {
-                (short, place) = (Short::default(), None);
+                (quiet, place) = (Quiet::default(), None);
             }
-            self.held.insert(request.id.clone(), Held { pcpus: held.pcpus + given, place, short, ..held });
+            self.held.insert(request.id.clone(), Held { pcpus: held.pcpus + given, place, quiet, ..held });
         }
         let grant = |(i, request): (usize, &Request)| {
             let held = self.held.get(&request.id).copied().unwrap_or_default();
-            Grant { pcpus: held.pcpus, starves: held.short.starves(at), preempted: hit[i] }
+            Grant { pcpus: held.pcpus, preempted: hit[i] }
         };
         requests.iter().enumerate().map(grant).collect()
     }
@@ -335,15 +324,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_is_refused_is_quiet_until_somebody_gives_back_and_starves_aloud() {
+    fn who_is_refused_is_quiet_until_somebody_gives_back() {
         let mut queue = Queue::new(false);
         grant(&mut queue, &[ask("a", 5, 0), ask("b", 1, 0)], 6, at(0));
         let hungry = [ask("a", 5, 0), ask("b", 3, 0)];
-        assert!(!grant(&mut queue, &hungry, 6, at(1))[1].starves);
-        assert!(queue.held[&VmId("b".into())].short.quiet_until > at(1));
-        assert!(grant(&mut queue, &hungry, 6, at(40))[1].starves);
+        assert_eq!(pcpus(&grant(&mut queue, &hungry, 6, at(1))), [5, 1]);
+        assert!(queue.held[&VmId("b".into())].quiet.until > at(1));
         let grants = grant(&mut queue, &[ask("a", 2, 0), ask("b", 3, 0)], 6, at(41));
-        assert_eq!((pcpus(&grants), grants[1].starves), (vec![2, 3], false), "served at once");
+        assert_eq!(pcpus(&grants), [2, 3], "served at once");
     }
 
     /// A configuration that is read again.
@@ -362,7 +350,7 @@ pub(super) mod tests {
         let mut queue = refused();
         let least = |least| Request { least, ..ask("b", 5, 0) };
         grant(&mut queue, &[ask("a", 5, 0), least(2)], 6, at(40));
-        assert_eq!(queue.held[&VmId("b".into())].short.quiet_until, at(42), "it was refused anew");
+        assert_eq!(queue.held[&VmId("b".into())].quiet.until, at(42), "it was refused anew");
     }
 
     /// Any sequence of requests: never more than there is, never below a guarantee that fits, never more than asked.

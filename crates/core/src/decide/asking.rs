@@ -14,9 +14,16 @@ use super::{Action, Controller, Sizer, Step, Why, stays};
 use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, Value, VmEstimate, VmId, VmState};
 
 impl Controller {
-    /// Demand: who may be sized, and what they want.
-    pub(super) fn ask(&mut self, before: &Snapshot, seen: &HostEstimate, step: &mut Step) -> Vec<Asked> {
-        let earlier: BTreeMap<&VmId, &VmState> = before.vms.iter().map(|vm| (&vm.id, vm)).collect();
+    /// Demand: who may be sized, and what they want, by what happened in the usual time, if that has passed. `before`: the snapshot before.
+    pub(super) fn ask(
+        &mut self,
+        before: &Snapshot,
+        seen: &HostEstimate,
+        usual: Option<(&Snapshot, &HostEstimate)>,
+        step: &mut Step,
+    ) -> Vec<Asked> {
+        let (from, over) = usual.unwrap_or((before, seen));
+        let earlier: BTreeMap<&VmId, &VmState> = from.vms.iter().map(|vm| (&vm.id, vm)).collect();
         let weighs = self.policy.weighs();
         let pcpus = online(seen);
         let mut lying = None;
@@ -85,10 +92,15 @@ impl Controller {
             let had = u32::try_from(had).unwrap_or(all);
             let most = rule.max.unwrap_or(all).min(all).max(1);
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
-            let monitored = monitor(earlier.get(&vm.seen.id).copied(), vm, seen.over);
             let count = u32::try_from(online.len()).unwrap_or(all);
             let arbitrated = self.arbiter.is_some();
-            let wants = known.wants_now(monitored.as_ref(), (count, most), arbitrated, seen.at);
+            known.stays_at(count);
+            // Of whom nothing is known yet it is, by the first look.
+            if usual.is_some() || known.monitored.is_none() {
+                known.monitored = monitor(earlier.get(&vm.seen.id).copied(), &over.vms[number], over.over);
+                known.wants_now((count, most), arbitrated, seen.at);
+            }
+            let (monitored, wants) = (known.monitored, known.wants);
             let order = differing
                 .filter(|_| sizable)
                 .map(|sets| stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), &online));
@@ -129,8 +141,7 @@ impl Controller {
 
     /// Whether a rule that was given excludes a VM: others are what owners ask for.
     fn excludes(&self, name: &str) -> bool {
-        let mut given = self.policy.vm.iter().skip(self.owners);
-        given.any(|rule| rule.exclude == Some(true) && matches(&rule.name, name))
+        self.policy.vm.iter().any(|rule| rule.exclude == Some(true) && matches(&rule.name, name))
     }
 
     /// Where what VMs want counts: that it is not known exactly of some.

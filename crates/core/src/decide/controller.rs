@@ -20,6 +20,10 @@ use crate::machine::{
 };
 use crate::{CpuId, CpuSet, Time, Weight};
 
+/// What others see of VMs is what happens in this time, or between two looks if these are further apart: while a number of vCPUs is
+/// tried looks are short, and who sleeps a little is idle in one and busy in the next.
+const USUAL: Duration = Duration::from_secs(1);
+
 /// What is not there may be later: a guest's agent that forbids it now, or a vCPU that comes back.
 const REFUSED: Duration = Duration::from_secs(300);
 
@@ -28,6 +32,8 @@ const REFUSED: Duration = Duration::from_secs(300);
 pub struct Controller {
     pub(super) policy: Policy,
     before: Option<Snapshot>,
+    /// An earlier one, from which the usual time has not passed yet.
+    usual: Option<Snapshot>,
     /// The snapshot by which VMs were last sized, while what came of that is awaited.
     pub(super) sized: Option<Snapshot>,
     pub(super) known: BTreeMap<VmId, Known>,
@@ -35,15 +41,17 @@ pub struct Controller {
     pub(super) races: Races,
     weighing: Weighing,
     lightening: Lightening,
+    /// What it said last.
+    light: Vec<String>,
     placer: Option<Placing>,
     shaping: Shaping,
     slicing: Slicing,
+    /// What is not to be granted, as of the last usual time.
+    pub(super) others: Option<Vec<(CpuSet, f64)>>,
     /// Cpusets of control groups before they were sized.
     pub(super) confined: BTreeMap<VmId, CpuSet>,
     /// vCPUs that VMs had online before they were sized, and what that was made last.
     pub(super) sizes: BTreeMap<VmId, (CpuSet, CpuSet)>,
-    /// Rules of the policy that are what owners ask for: the first ones.
-    pub(super) owners: usize,
 }
 
 /// What came out of a snapshot.
@@ -51,6 +59,8 @@ pub struct Controller {
 pub struct Step {
     /// What happened since the snapshot before; nothing at the first.
     pub estimate: Option<HostEstimate>,
+    /// The same over the usual time: [`Step::usual`].
+    pub usual: Usual,
     /// What to change.
     pub plan: Plan,
     /// What people should know of how things are now: the same at each step while it is so, each once.
@@ -65,6 +75,31 @@ pub struct Step {
     pub next: Duration,
 }
 
+/// What happened in the usual time between two looks.
+#[derive(Clone, Debug, Default)]
+pub enum Usual {
+    /// It has not passed since there was one last.
+    #[default]
+    NotYet,
+    /// What happened since the snapshot before.
+    Same,
+    /// Of several looks.
+    Longer(Box<HostEstimate>),
+}
+
+impl Step {
+    /// What happened in the usual time, a second or more, if that has passed since there was one last: while something is tried steps come
+    /// sooner.
+    #[must_use]
+    pub fn usual(&self) -> Option<&HostEstimate> {
+        match &self.usual {
+            Usual::NotYet => None,
+            Usual::Same => self.estimate.as_ref(),
+            Usual::Longer(seen) => Some(seen),
+        }
+    }
+}
+
 impl Controller {
     /// Nothing is known yet.
     #[must_use]
@@ -74,16 +109,18 @@ impl Controller {
             races: Races::default(),
             weighing: Weighing::default(),
             lightening: Lightening::default(),
+            light: Vec::new(),
             placer: placer(&policy),
             shaping: Shaping::default(),
             slicing: Slicing::default(),
             policy,
             before: None,
+            usual: None,
             sized: None,
             known: BTreeMap::new(),
+            others: None,
             confined: BTreeMap::new(),
             sizes: BTreeMap::new(),
-            owners: 0,
         }
     }
 
@@ -124,13 +161,12 @@ impl Controller {
         self.lightening.try_again();
         self.shaping.try_again();
         self.slicing.try_again();
-        (self.policy, self.owners) = (policy, 0);
+        (self.policy, self.others) = (policy, None);
     }
 
     /// What owners ask for their VMs counts from now on, besides the policy that was given. Nothing else begins anew.
     pub fn heed(&mut self, given: &Policy, vms: &[VmState]) {
-        self.policy = given.with_wishes(vms).unwrap_or_else(|| given.clone());
-        self.owners = self.policy.vm.len() - given.vm.len();
+        self.policy = given.with_wishes(vms);
     }
 
     /// The policy in force.
@@ -156,11 +192,19 @@ impl Controller {
         let here: BTreeSet<&VmId> = now.vms.iter().map(|vm| &vm.id).collect();
         // Who may only have been missed is still there.
         self.known.retain(|id, known| now.may_lack(&known.name) || here.contains(id));
-        let asked = self.ask(&before, &seen, &mut step);
+        let longer = self.usual.take();
+        let from = longer.as_ref().unwrap_or(&before);
+        // Two looks are never quite as far apart as they should be.
+        let due =
+            self.known.is_empty() || now.at.since(from.at) >= self.policy.interval().min(USUAL).mul_f64(0.9);
+        let over = longer.as_ref().filter(|_| due).map(|from| estimate(from, now)).transpose()?;
+        let usual = due.then(|| (from, over.as_ref().unwrap_or(&seen)));
+        let asked = self.ask(&before, &seen, usual, &mut step);
         let (requests, usable) = self.requests(&asked, &seen);
-        let grants = self.arbitrate(&asked, &requests, &usable, &seen, &mut step);
+        let usual = usual.map(|(_, usual)| usual);
+        let grants = self.arbitrate(&asked, &requests, &usable, (&seen, usual), &mut step);
         step.notes.extend(self.approximates(&asked, &seen));
-        step.notes.extend(vain::notes(&self.policy, self.owners, &now.vms));
+        step.notes.extend(vain::notes(&self.policy, &now.vms));
         if self.awaits(&asked, &seen) {
             step.next = step.next.min(self.policy.probe());
             self.sized.get_or_insert_with(|| before.clone());
@@ -174,7 +218,11 @@ impl Controller {
         step.plan.actions.extend(self.ask_again(&seen, &step.kept));
         let granted = self.granted(&asked, &requests.0, grants.as_deref(), usable.len());
         step.plan.actions.extend(self.weighing.step(&seen, &granted, &usable, &self.policy));
-        step.plan.actions.extend(self.lightening.step(&seen, &self.policy, &mut step.notes));
+        if let Some(usual) = usual {
+            self.light.clear();
+            step.plan.actions.extend(self.lightening.step(usual, &self.policy, &mut self.light));
+        }
+        step.notes.extend(self.light.iter().cloned());
         let policy = &self.policy;
         if let Some(placer) = &mut self.placer {
             // What numbers of vCPUs bring is not to be measured under other pins each time.
@@ -195,7 +243,13 @@ impl Controller {
         step.plan.actions.retain(free);
         let mut said = BTreeSet::new();
         step.notes.retain(|note| said.insert(note.clone()));
+        step.usual = match over {
+            Some(over) => Usual::Longer(Box::new(over)),
+            None if due => Usual::Same,
+            None => Usual::NotYet,
+        };
         step.estimate = Some(seen);
+        self.usual = (!due).then(|| longer.unwrap_or(before));
         Ok(step)
     }
 

@@ -39,6 +39,8 @@ impl Width {
 /// How much is wanted of each pCPU, and by whom.
 pub(super) struct Crowd {
     units: Vec<CpuSet>,
+    /// The unit of each pCPU.
+    unit: BTreeMap<CpuId, usize>,
     wanted: BTreeMap<CpuId, f64>,
     /// Of each VM: its part of that.
     parts: Vec<BTreeMap<CpuId, f64>>,
@@ -50,8 +52,11 @@ impl Crowd {
     /// What all want now, spread evenly over what they may use.
     pub(super) fn of(seen: &HostEstimate, topology: &Topology, reserved: &CpuSet) -> Crowd {
         let online = topology.online();
+        let units = topology.units();
+        let unit = units.iter().enumerate().flat_map(|(unit, cpus)| cpus.iter().map(move |cpu| (cpu, unit)));
         let mut crowd = Crowd {
-            units: topology.units(),
+            unit: unit.collect(),
+            units,
             wanted: BTreeMap::new(),
             parts: vec![BTreeMap::new(); seen.vms.len()],
             reserved: reserved.clone(),
@@ -125,7 +130,7 @@ impl Crowd {
     /// What others want of it, then what its siblings would do; in twentieths, as smaller differences are chance.
     fn price(&self, number: usize, cpu: CpuId, chosen: &CpuSet) -> (i64, i64) {
         let wanted = |cpu| self.others(number, cpu);
-        let unit = self.units.iter().find(|unit| unit.contains(cpu));
+        let unit = self.unit.get(&cpu).map(|unit| &self.units[*unit]);
         let siblings = unit.into_iter().flat_map(CpuSet::iter).filter(|other| *other != cpu);
         let beside = siblings.map(|other| if chosen.contains(other) { 1.0 } else { wanted(other).min(1.0) });
         (twentieths(wanted(cpu)), twentieths(beside.sum()))

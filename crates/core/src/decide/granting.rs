@@ -36,17 +36,20 @@ pub struct Given {
 }
 
 impl Controller {
-    /// Arbitration: what each may have; nothing if nobody arbitrates.
+    /// Arbitration: what each may have; nothing if nobody arbitrates. `usual`: what happened in the usual time, if that has passed.
     pub(super) fn arbitrate(
         &mut self,
         asked: &[Asked],
         (requests, own): &(Vec<Request>, Vec<CpuSet>),
         usable: &CpuSet,
-        seen: &HostEstimate,
+        (seen, usual): (&HostEstimate, Option<&HostEstimate>),
         step: &mut Step,
     ) -> Option<Vec<Grant>> {
         self.arbiter.as_ref()?;
-        let mut room = Room::new(own, usable, &self.others(asked, own, usable, seen));
+        let others = self.others.take().filter(|_| usual.is_none());
+        let others = others.unwrap_or_else(|| self.others(asked, own, usable, usual.unwrap_or(seen)));
+        let mut room = Room::new(own, usable, &others);
+        self.others = Some(others);
         let arbiter = self.arbiter.as_mut()?;
         let weighs = self.policy.weighs();
         let mut grants = arbiter.grant(requests, &mut room, seen.at);
@@ -75,12 +78,15 @@ impl Controller {
             known.granted = Some(grant.pcpus);
             known.preempted |= grant.preempted;
             known.preempted &= (asked.stay(grant.pcpus) as usize) < asked.online.len();
-            let (vm, granted) =
-                (&seen.vms[asked.number], f64::from(grant.pcpus).max(asked.guaranteed(weighs)));
+            let vm = &usual.unwrap_or(seen).vms[asked.number];
+            let granted = f64::from(grant.pcpus).max(asked.guaranteed(weighs));
             let wants = asked.wants.unwrap_or(0.0).min(f64::from(request.most));
             let uses_less = below(vm, wants.min(granted).min(asked.useful));
             let less = grant.pcpus < request.wanted() || uses_less;
-            let starves = known.short.look(less, vm, seen.at, seen.over) || grant.starves;
+            let starves = match usual {
+                Some(usual) => known.short.look(less, vm, usual.at, usual.over),
+                None => known.short.starves(seen.at),
+            };
             let (id, pcpus, wants) = (request.id.clone(), grant.pcpus, request.wanted().max(whole(wants)));
             step.given.push(Given { vm: id, wants, pcpus, starves });
             if !starves {
@@ -136,13 +142,7 @@ impl Controller {
         let little =
             asked.iter().zip(own).filter_map(|(asked, own)| Some((own.clone(), asked.little(false)?)));
         let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
-        // Who is missed by this look keeps what he has.
-        let silent = |(number, vm): &(usize, &VmEstimate)| {
-            let known = self.known.get(&vm.seen.id);
-            !asks.contains(number)
-                && vm.seen.is_running_vm()
-                && known.is_none_or(|known| known.request.is_none())
-        };
+        let silent = |(number, vm): &(usize, &VmEstimate)| !asks.contains(number) && vm.seen.is_running_vm();
         let silent: Vec<(usize, &VmEstimate)> = seen.vms.iter().enumerate().filter(silent).collect();
         let entitled = if silent.is_empty() { None } else { hypothesis::entitled(seen, &asks) };
         let pcpus = online(seen);

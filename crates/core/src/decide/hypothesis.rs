@@ -26,7 +26,18 @@ pub(super) fn available(seen: &HostEstimate, groups: &BTreeMap<usize, CpuSet>) -
             all_online(vm, estimate);
         }
     });
-    available_to_all(&host).ok()
+    let mut all = available_to_all(&host).ok()?;
+    // With what its real-time threads get, as what it used is with theirs.
+    for (part, owner) in
+        seen.vms.iter().enumerate().filter_map(|(part, vm)| Some((part, vm.seen.part_of.as_ref()?)))
+    {
+        let is_owner = |vm: &VmEstimate| vm.seen.role == Role::Vm && vm.seen.name == *owner;
+        if let Some(owner) = seen.vms.iter().position(is_owner) {
+            let more = all[part];
+            all[owner] = all[owner] + more;
+        }
+    }
+    Some(all)
 }
 
 /// What VMs are entitled to while these (by number) have all their vCPUs online: it does not depend on what was taken from

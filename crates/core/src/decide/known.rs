@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub(super) name: String,
     pub(super) sizer: (Sizer, Box<dyn Size + Send>),
     pub(super) demand: Box<dyn Predict + Send>,
+    /// In the last usual time.
+    pub(super) monitored: Option<Monitored>,
     pub(super) wants: Option<f64>,
     pub(super) cut: Cut,
     /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
@@ -29,6 +31,8 @@ pub(super) struct Known {
     pub(super) has: u32,
     /// It was tried with other counts at the last look.
     pub(super) trying: bool,
+    /// Or at any since the usual time passed last.
+    tried: bool,
     pub(super) changed: Option<Time>,
     /// Since when fewer were wanted.
     pub(super) fewer: Option<Time>,
@@ -61,12 +65,14 @@ impl Known {
             name: String::new(),
             sizer: (name, sizer(name, policy)),
             demand: predictor(policy.demand, policy),
+            monitored: None,
             wants: None,
             cut: Cut::new(policy),
             request: None,
             work: None,
             has: 0,
             trying: false,
+            tried: false,
             changed: None,
             fewer: None,
             calm: Calm::default(),
@@ -84,24 +90,23 @@ impl Known {
         }
     }
 
-    /// pCPUs that it wants with `count` vCPUs of at `most` so many, by what was monitored. Who was not measured this time wants what it
+    /// A look at it with so many vCPUs.
+    pub(super) fn stays_at(&mut self, count: u32) {
+        self.tried |= self.trying;
+        if !self.trying {
+            self.has = count;
+        }
+    }
+
+    /// Sees what it wants with `count` vCPUs of at `most` so many, by what was monitored. Who was not measured this time wants what it
     /// wanted before, and what is tried with other numbers says nothing of it.
-    pub(super) fn wants_now(
-        &mut self,
-        monitored: Option<&Monitored>,
-        (count, most): (u32, u32),
-        arbitrated: bool,
-        at: Time,
-    ) -> Option<f64> {
-        if let Some(monitored) = monitored.filter(|_| !self.trying || self.wants.is_none()) {
+    pub(super) fn wants_now(&mut self, (count, most): (u32, u32), arbitrated: bool, at: Time) {
+        let tried = std::mem::take(&mut self.tried);
+        if let Some(monitored) = self.monitored.as_ref().filter(|_| !tried || self.wants.is_none()) {
             let wants = self.demand.wants(monitored, count, at);
             let cut = arbitrated.then(|| self.cut.of(monitored, wants, (count, most), at));
             self.wants = Some(cut.unwrap_or(wants));
         }
-        if !self.trying {
-            self.has = count;
-        }
-        self.wants
     }
 
     /// Whether this is the lever by which it is sized.

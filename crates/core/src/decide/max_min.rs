@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::arbitrate::{Arbitrate, Grant, Request, Short};
+use super::arbitrate::{Arbitrate, Grant, Request};
 use super::room::Room;
 use crate::Time;
 use crate::machine::VmId;
@@ -29,7 +29,6 @@ pub struct MaxMin {
 /// What is known of one that max-min divides among.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    short: Short,
     /// What it was given last.
     last: u32,
     /// How long it had one more than equal ones, in this turn.
@@ -105,15 +104,9 @@ impl Arbitrate for MaxMin {
         let claimed = (0..requests.len())
             .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));
         let grant = |(i, request): (usize, &Request)| {
-            let Level { short, last, .. } = self.known.entry(request.id.clone()).or_default();
-            *last = given[i];
-            if given[i] < request.wanted() {
-                short.refused(at);
-            } else {
-                *short = Short::default();
-            }
+            self.known.entry(request.id.clone()).or_default().last = given[i];
             let taken = given[i] < request.wanted() && before[i].is_some_and(|before| before > given[i]);
-            Grant { pcpus: given[i], starves: short.starves(at), preempted: claimed && taken }
+            Grant { pcpus: given[i], preempted: claimed && taken }
         };
         let grants = requests.iter().enumerate().map(grant).collect();
         self.pass_on(requests, &given, at);

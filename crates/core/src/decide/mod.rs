@@ -36,7 +36,7 @@ pub mod weigh;
 
 use std::time::Duration;
 
-pub use controller::{Controller, Step};
+pub use controller::{Controller, Step, Usual};
 pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 

@@ -1,5 +1,6 @@
 //! What an administrator wants of the controllers: the `[policy]` part of a configuration.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ pub struct Policy {
     pub searches: usize,
     /// Rules for single VMs; of those that match, the last that says something counts.
     pub vm: Vec<Rule>,
+    /// What owners ask for their VMs, by name, where no rule says something of it: none of a file, see [`Policy::with_wishes`].
+    #[serde(skip)]
+    pub wishes: BTreeMap<String, Rule>,
 }
 
 /// What holds for VMs of some name.
@@ -124,6 +128,14 @@ pub enum Sizer {
     /// Ours: by progress where there is a signal, else by the shape of utilisation.
     #[default]
     Corefit,
+}
+
+impl Sizer {
+    /// Whether it tries numbers of vCPUs, and goes by what comes of them.
+    #[must_use]
+    pub fn tries(self) -> bool {
+        matches!(self, Sizer::PcpuEst | Sizer::Corefit)
+    }
 }
 
 /// What VMs weigh.
@@ -211,6 +223,7 @@ impl Default for Policy {
             probe_ms: 100,
             searches: 8,
             vm: Vec::new(),
+            wishes: BTreeMap::new(),
         }
     }
 }
@@ -282,7 +295,8 @@ impl Policy {
     #[must_use]
     pub fn of(&self, name: &str) -> Rule {
         let mut found = Rule { name: name.into(), size: Some(self.size), ..Rule::default() };
-        for rule in self.vm.iter().filter(|rule| matches(&rule.name, name)) {
+        let rules = self.vm.iter().filter(|rule| matches(&rule.name, name));
+        for rule in self.wishes.get(name).into_iter().chain(rules) {
             found.size = rule.size.or(found.size);
             found.priority = rule.priority.or(found.priority);
             found.min = rule.min.or(found.min);
@@ -297,17 +311,17 @@ impl Policy {
         found
     }
 
-    /// The same with what owners ask for their VMs ([`VmState::wishes`]), each thing where no rule says something of it; `None` if they
-    /// ask for nothing.
+    /// The same with what owners ask for their VMs ([`VmState::wishes`]), each thing where no rule says something of it.
     #[must_use]
-    pub fn with_wishes(&self, vms: &[VmState]) -> Option<Policy> {
-        let mut rules: Vec<Rule> = vms.iter().filter_map(|vm| self.wished(vm)).collect();
-        if rules.is_empty() {
-            return None;
-        }
-        // The last that says something counts.
-        rules.extend(self.vm.iter().cloned());
-        Some(Policy { vm: rules, ..self.clone() })
+    pub fn with_wishes(&self, vms: &[VmState]) -> Policy {
+        let given = Policy { wishes: BTreeMap::new(), ..self.clone() };
+        let wishes = vms.iter().filter_map(|vm| Some((vm.name.clone(), given.wished(vm)?))).collect();
+        Policy { wishes, ..given }
+    }
+
+    /// All rules, and what owners ask for.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.vm.iter().chain(self.wishes.values())
     }
 
     /// As a rule for this VM. Within the limits that others say, for of two that cannot both hold the upper one counts.
@@ -449,16 +463,15 @@ mod tests {
             wishes: wishes.cloned().map(Box::new),
             ..VmState::default()
         };
-        assert_eq!(policy.with_wishes(&[vm("web", None)]), None);
-        let with = policy
-            .with_wishes(&[vm("web", Some(&wishes)), vm("db", Some(&wishes)), vm("other", None)])
-            .unwrap();
+        let with =
+            policy.with_wishes(&[vm("web", Some(&wishes)), vm("db", Some(&wishes)), vm("other", None)]);
         let web = with.of("web");
         assert_eq!((web.size, web.exclude), (Some(Sizer::None), Some(true)));
         assert_eq!((web.priority, web.min, web.max), (Some(1), Some(2), Some(2)), "the rule counts first");
         let db = with.of("db");
         assert_eq!((db.priority, db.min, db.max), (Some(9), Some(3), Some(3)));
         assert_eq!(with.of("other"), policy.of("other"));
+        assert_eq!(with.with_wishes(&[vm("web", None)]), policy, "nobody asks any more");
     }
 
     #[test]

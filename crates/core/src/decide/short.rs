@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::arbitrate::STARVES;
 use crate::Time;
 use crate::machine::VmEstimate;
 
+/// Who has less than it asks for, or should get, for so long, is said to starve.
+const STARVES: Duration = Duration::from_secs(30);
 /// Less than this part of what it should get, and so many pCPUs less, is more than chance. Ours.
 const PART: f64 = 0.9;
 const LEAST: f64 = 0.1;
@@ -40,6 +41,11 @@ impl Short {
             self.over += over.as_secs_f64();
         }
         at.since(since) >= STARVES
+    }
+
+    /// Whether it had for long at the last look.
+    pub(super) fn starves(&self, at: Time) -> bool {
+        self.since.is_some_and(|since| at.since(since) >= STARVES)
     }
 
     /// pCPUs that it used since then, on average.

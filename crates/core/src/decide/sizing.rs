@@ -182,7 +182,6 @@ impl<'a> Ground<'a> {
         let own = &self.may[number];
         Subject {
             vm,
-            rule: &asked.rule,
             at: self.seen.at,
             over: self.seen.over,
             online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),

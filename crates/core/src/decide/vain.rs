@@ -4,9 +4,10 @@ use super::policy::matches;
 use super::{Arbiter, Forecast, Placer, Policy, Rule, Shaper, Sizer, Weigher};
 use crate::machine::{LeverKind, VmState};
 
-/// Each such key, as a note; names that no VM has are of those that are here now. The first rules are `owners`'.
-pub(super) fn notes(policy: &Policy, owners: usize, here: &[VmState]) -> Vec<String> {
-    let sizers = std::iter::once(Some(policy.size)).chain(policy.vm.iter().map(|rule| rule.size));
+/// Each such key, as a note; names that no VM has are of those that are here now. What owners ask for is none.
+pub(super) fn notes(policy: &Policy, here: &[VmState]) -> Vec<String> {
+    let sizes = policy.rules().map(|rule| rule.size);
+    let sizers = std::iter::once(Some(policy.size)).chain(sizes);
     let asks = policy.arbitrate != Arbiter::None;
     let forecasts = asks || sizers.flatten().any(|size| size == Sizer::Vscale);
     let forecast = "only where arbitrate is set, or size is \"vscale\"";
@@ -23,7 +24,7 @@ pub(super) fn notes(policy: &Policy, owners: usize, here: &[VmState]) -> Vec<Str
     ];
     let keys =
         keys.into_iter().filter(|key| key.0).map(|(_, key, when)| format!("policy: {key} counts {when}"));
-    let rules = policy.vm.iter().skip(owners).enumerate().flat_map(|(number, rule)| {
+    let rules = policy.vm.iter().enumerate().flat_map(|(number, rule)| {
         let place = format!("policy: vm[{number}] {:?}", rule.name);
         let of_rule = of_rule(policy, rule).into_iter().map({
             let place = place.clone();
@@ -85,7 +86,7 @@ mod tests {
     fn of(text: &str) -> String {
         let vcpus = vec![VcpuState { online: true, ..VcpuState::default() }; 8];
         let b = VmState { name: "b".into(), vcpus, ..VmState::default() };
-        notes(&toml::from_str(text).unwrap(), 0, &[b]).join("\n")
+        notes(&toml::from_str(text).unwrap(), &[b]).join("\n")
     }
 
     #[test]
@@ -110,7 +111,7 @@ mod tests {
         let vcpus = |n| vec![VcpuState { online: true, ..VcpuState::default() }; n];
         let vm = |name: &str, n| VmState { name: name.into(), vcpus: vcpus(n), ..VmState::default() };
         let policy = toml::from_str("[[vm]]\nname = \"*\"\nmin = 4\n").unwrap();
-        let said = notes(&policy, 0, &[vm("large", 8), vm("small", 2)]);
+        let said = notes(&policy, &[vm("large", 8), vm("small", 2)]);
         assert_eq!(said, ["policy: vm[0] \"*\": min is 4, and small has 2 vCPUs: it keeps them all"]);
     }
 

@@ -24,10 +24,12 @@ use super::unsure::unsure;
 use crate::entitle::{
     Cause, Crowds, Division, Host, HostError, Share, Slice, Vcpu, Vm, available_to_all, entitled,
 };
-use crate::{CpuId, Cpus, Quota, Time, Unread, Weight, What};
+use crate::{CpuId, CpuSet, Cpus, Quota, Time, Unread, Weight, What};
 
 /// What helpers have is not said below this, in CPUs.
 const LITTLE: f64 = 0.005;
+/// A vCPU that is offline does not run; one that is said to be and wants more than this of a pCPU is none of those. Ours.
+const AWAKE: f64 = 0.05;
 
 /// A host between two snapshots.
 #[derive(Clone, Debug)]
@@ -199,6 +201,8 @@ fn between(before: &Snapshot, after: &Snapshot, whole: bool) -> Result<HostEstim
         uncounted: after.uncounted.clone(),
     };
     host.notes.extend(host.starving());
+    let disowned = order.iter().filter_map(|&index| changes[index].disowned(&after.vms[index]));
+    host.notes.extend(disowned);
     Ok(host)
 }
 
@@ -247,6 +251,8 @@ fn of_helpers(seen: &VmState, shares: &[Share]) -> Option<String> {
 struct Change {
     whole: Activity,
     vcpus: Vec<Activity>,
+    /// Which vCPUs count: those that are online, and those that ran though a guest says that they were not.
+    awake: Vec<bool>,
     helpers: Vec<Activity>,
 }
 
@@ -291,20 +297,43 @@ impl Change {
                 rate(same, &helper.counters)
             })
             .collect();
+        let was_online = |i: usize| before.and_then(|vm| vm.vcpus.get(i)).is_none_or(|vcpu| vcpu.online);
+        let runs =
+            |did: &Activity| did.used.unwrap_or_default().0 + did.waiting.unwrap_or_default().0 >= AWAKE;
+        let awake: Vec<bool> = after
+            .vcpus
+            .iter()
+            .zip(&vcpus)
+            .enumerate()
+            .map(|(i, (vcpu, did))| vcpu.online || !was_online(i) && runs(did))
+            .collect();
         let whole = after.whole.map(|whole| rate(before.and_then(|vm| vm.whole.as_ref()), &whole));
         let sum = |part: fn(&Activity) -> Option<Cpus>| match &whole {
             Some(whole) => part(whole),
             // A vCPU that is offline may have no counters; those of an online one are all needed.
-            None => after
-                .vcpus
+            None => awake
                 .iter()
                 .zip(&vcpus)
-                .filter(|(seen, _)| seen.online)
+                .filter(|(awake, _)| **awake)
                 .map(|(_, v)| part(v))
                 .chain(helpers.iter().map(|h| Some(part(h).unwrap_or_default())))
                 .try_fold(Cpus(0.0), |sum, cpus| Some(sum + cpus?)),
         };
-        Change { whole: Activity { used: sum(|v| v.used), waiting: sum(|v| v.waiting) }, helpers, vcpus }
+        let whole = Activity { used: sum(|v| v.used), waiting: sum(|v| v.waiting) };
+        Change { whole, vcpus, awake, helpers }
+    }
+
+    /// That vCPUs ran of which a guest says that they are offline.
+    fn disowned(&self, seen: &VmState) -> Option<String> {
+        let disowned =
+            self.awake.iter().zip(&seen.vcpus).zip(0..).filter(|((awake, vcpu), _)| **awake && !vcpu.online);
+        let which = CpuSet::from_iter(disowned.map(|(_, number)| CpuId(number)));
+        (!which.is_empty()).then(|| {
+            format!(
+                "{}: its guest says that vCPUs {which} are offline, but they run: they count as online",
+                seen.name
+            )
+        })
     }
 
     /// What each vCPU of the VM demands. Where only the whole was counted, it is divided evenly:
@@ -322,8 +351,8 @@ impl Change {
 
     /// What a VM demands, with its helpers.
     fn demand_of_all(&self, seen: &VmState) -> Option<Cpus> {
-        let online = (0..seen.vcpus.len()).filter(|&vcpu| seen.vcpus[vcpu].online);
-        let vcpus = online.map(|vcpu| self.demand(vcpu, seen));
+        let awake = (0..seen.vcpus.len()).filter(|&vcpu| self.awake[vcpu]);
+        let vcpus = awake.map(|vcpu| self.demand(vcpu, seen));
         let helpers = self.helpers.iter().map(|helper| Some(demand(helper).unwrap_or_default()));
         vcpus.chain(helpers).try_fold(Cpus(0.0), |sum, cpus| Some(sum + cpus?))
     }
@@ -373,7 +402,7 @@ fn to_divide(seen: &VmState, change: &Change) -> Vm {
         affinity: vcpu.affinity.clone(),
         demand: change.demand(number, seen),
         fixed: seen.role == Role::Other,
-        online: vcpu.online && seen.state == State::Running,
+        online: change.awake[number] && seen.state == State::Running,
     });
     let helpers = seen.helpers.iter().zip(&change.helpers).map(|(helper, activity)| Vcpu {
         weight: or_usual(helper.weight),

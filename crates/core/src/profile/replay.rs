@@ -15,8 +15,6 @@ use super::steps::Step;
 pub enum Division {
     /// Each vCPU has the same timeslice, `share x period` (P1; libvirt's `vcpu_quota`).
     PerVcpu,
-    /// Timeslices of its own for each vCPU, ns (P1 IV-B, proportional to the load).
-    Timeslices(Vec<f64>),
     /// All vCPUs draw on one quota, `vcpus x share x period` (a control group's `cpu.max`).
     Pooled,
     /// No quota, but busy neighbours on all CPUs with so many times its weight: work-conserving. A group's weight
@@ -67,14 +65,6 @@ pub struct Outcome {
     pub work: f64,
 }
 
-impl Outcome {
-    /// Against one vCPU with the same share, always busy (P1 II-B). Dedicated-core equivalents are this times the share.
-    #[must_use]
-    pub fn speedup(&self, vm: &Vm) -> f64 {
-        if self.took > 0.0 { self.work / vm.part() / self.took } else { 0.0 }
-    }
-}
-
 /// Replays steps.
 #[must_use]
 pub fn replay(steps: &[Step], vm: &Vm) -> Outcome {
@@ -82,7 +72,6 @@ pub fn replay(steps: &[Step], vm: &Vm) -> Outcome {
     let took = match &vm.division {
         _ if vm.share >= 1.0 && !matches!(vm.division, Division::Weighted { .. }) => dedicated(steps, vm),
         Division::PerVcpu => sliced(steps, vm, &vec![vm.share * vm.period_ns; vm.vcpus]),
-        Division::Timeslices(each) => sliced(steps, vm, each),
         Division::Pooled => pooled(steps, vm),
         Division::Weighted { rivals } => Manner::spread().took(steps, vm, *rivals),
     };
@@ -147,6 +136,9 @@ fn loads(work: &[f64], vcpus: usize) -> Vec<f64> {
     loads
 }
 
+/// Less than a thousandth of a ns is nothing.
+const NOTHING: f64 = 1e-3;
+
 /// Counts what is left of a timeslice.
 struct Meter {
     period: f64,
@@ -178,12 +170,19 @@ impl Meter {
             at += run;
             rest -= run;
             self.used += run * rate;
-            // Less than a thousandth of a ns is nothing.
-            if rest <= 1e-3 {
+            if rest <= NOTHING {
                 return at;
             }
             at = at.max(end);
             (self.number, self.used) = (self.number + 1.0, 0.0);
+            // Periods that it fills, all at once.
+            let each = (self.timeslice / rate).min(self.period);
+            let filled = ((rest - NOTHING) / each).ceil() - 1.0;
+            if filled >= 1.0 {
+                self.number += filled;
+                rest -= filled * each;
+                at = self.number * self.period;
+            }
         }
     }
 }
@@ -206,9 +205,18 @@ mod tests {
         steps(&Series::of_runs(&slots), &[0, 1, 2, 3], 1.0)
     }
 
+    /// Against one vCPU with the same share, always busy (P1 II-B).
+    fn on(steps: &[Step], vm: &Vm) -> f64 {
+        let Outcome { took, work } = replay(steps, vm);
+        work / vm.part() / took
+    }
+
+    fn half(division: Division) -> Vm {
+        Vm { vcpus: 4, share: 0.5, period_ns: 12.0, division }
+    }
+
     fn speedup(steps: &[Step], division: Division) -> f64 {
-        let vm = Vm { vcpus: 4, share: 0.5, period_ns: 12.0, division };
-        replay(steps, &vm).speedup(&vm)
+        on(steps, &half(division))
     }
 
     #[test]
@@ -217,9 +225,11 @@ mod tests {
         let close = |x: f64, to: f64| assert!((x - to).abs() < 0.02, "{x} instead of {to}");
         close(speedup(&imbalanced, Division::PerVcpu), 2.0);
         close(speedup(&balanced, Division::PerVcpu), 4.0);
-        close(speedup(&imbalanced, Division::Timeslices(vec![12.0, 4.0, 4.0, 4.0])), 4.0);
+        let work: f64 = imbalanced.iter().map(Step::total).sum();
+        let proportional = sliced(&imbalanced, &half(Division::PerVcpu), &[12.0, 4.0, 4.0, 4.0]);
+        close(work / 0.5 / proportional, 4.0);
         // On a machine of its own: Amdahl's 2.
-        close(replay(&imbalanced, &Vm::dedicated(4)).speedup(&Vm::dedicated(4)), 2.0);
+        close(on(&imbalanced, &Vm::dedicated(4)), 2.0);
         // Whoever needs it may have it: 12 units of 24 in half of the period, the machine's 2 being the bound.
         close(speedup(&imbalanced, Division::Pooled), 4.0);
     }
@@ -230,7 +240,7 @@ mod tests {
         let series = Series::of_runs(&[(1.0, &[1.0, 0.0, 0.0, 0.0]), (1.0, &[1.0, 1.0, 1.0, 1.0])]);
         let steps = steps(&series, &[0, 1, 2, 3], 1.0);
         let outcome = replay(&steps, &Vm::dedicated(4));
-        assert!((outcome.speedup(&Vm::dedicated(4)) - 2.5).abs() < 1e-12);
+        assert!((on(&steps, &Vm::dedicated(4)) - 2.5).abs() < 1e-12);
         let efficiency = outcome.work / (4.0 * outcome.took);
         assert!((efficiency - 0.625).abs() < 1e-12);
         assert!((replay(&steps, &Vm::dedicated(2)).took - (1.0 + 2.0)).abs() < 1e-12);
@@ -243,8 +253,7 @@ mod tests {
         let steps = steps(&Series::of_runs(&slots), &[0, 1], 1.0);
         for division in [Division::PerVcpu, Division::Pooled] {
             let vm = Vm { vcpus: 2, share: 0.25, period_ns: 24.0, division };
-            let outcome = replay(&steps, &vm);
-            assert!((outcome.speedup(&vm) - 2.0).abs() < 0.02, "{outcome:?}");
+            assert!((on(&steps, &vm) - 2.0).abs() < 0.02, "{:?}", replay(&steps, &vm));
         }
     }
 
@@ -253,7 +262,53 @@ mod tests {
         let slots = vec![(4.0, [4.0; 8].as_slice()); 100];
         let steps = steps(&Series::of_runs(&slots), &[0, 1, 2, 3, 4, 5, 6, 7], 1.0);
         let vm = Vm { vcpus: 4, share: 0.5, period_ns: 24.0, division: Division::PerVcpu };
-        assert!((replay(&steps, &vm).speedup(&vm) - 4.0).abs() < 0.05);
+        assert!((on(&steps, &vm) - 4.0).abs() < 0.05);
+    }
+
+    /// As [`Meter::advance`], one period after the other.
+    fn period_by_period(meter: &mut Meter, start: f64, work: f64, length: f64) -> f64 {
+        let (mut at, mut rest, rate) = (start, length, work / length);
+        let number = (start / meter.period).floor();
+        if number > meter.number {
+            (meter.number, meter.used) = (number, 0.0);
+        }
+        loop {
+            let end = (meter.number + 1.0) * meter.period;
+            let left = (meter.timeslice - meter.used).max(0.0) / rate;
+            let run = rest.min(left).min((end - at).max(0.0));
+            (at, rest, meter.used) = (at + run, rest - run, meter.used + run * rate);
+            if rest <= NOTHING {
+                return at;
+            }
+            at = at.max(end);
+            (meter.number, meter.used) = (meter.number + 1.0, 0.0);
+        }
+    }
+
+    #[test]
+    fn periods_that_are_skipped_are_as_if_they_had_been_gone_through() {
+        let mut seed = 1_u32;
+        let mut random = |most: f64| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            most * f64::from(seed >> 8) / f64::from(1_u32 << 24)
+        };
+        for _ in 0..1000 {
+            let (period, timeslice) = (10.0 + random(20.0), 1.0 + random(30.0));
+            let [mut one, mut other] = [Meter::new(period, timeslice), Meter::new(period, timeslice)];
+            let mut at = 0.0;
+            for _ in 0..5 {
+                let start = at + random(50.0);
+                let length = 0.1 + random(2000.0);
+                let work = length * (0.1 + random(3.0));
+                at = one.advance(start, work, length);
+                let same = period_by_period(&mut other, start, work, length);
+                assert!((at - same).abs() < 1e-6, "{at}, not {same}");
+                assert!((one.number - other.number).abs() < 0.5 && (one.used - other.used).abs() < 1e-6);
+            }
+        }
+        // A day in periods of a microsecond.
+        let end = Meter::new(1e3, 500.0).advance(0.0, 86_400e9, 86_400e9);
+        assert!((end / 172_800e9 - 1.0).abs() < 1e-9, "{end}");
     }
 
     #[test]

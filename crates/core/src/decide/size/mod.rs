@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::Why;
-use super::policy::{Policy, Rule, Sizer};
+use super::policy::{Policy, Sizer};
 use crate::machine::VmEstimate;
 use crate::{Cpus, Time};
 
@@ -25,8 +25,6 @@ pub use published::{AsGranted, VcpuBal, Vscale};
 pub struct Subject<'a> {
     /// It, and what it did since the last look.
     pub vm: &'a VmEstimate,
-    /// What its owner wants.
-    pub rule: &'a Rule,
     /// Now, and the time since the last look.
     pub at: Time,
     /// See above.

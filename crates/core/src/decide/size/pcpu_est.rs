@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The paper prints no thresholds, no length of a measurement, and not when it begins anew: [`RISE`], [`LARGE`],
-//! [`MORE`], [`WINDOW`] are ours; it begins anew when the available pCPUs change.
+//! [`MORE`], [`WINDOW`] are ours; it begins anew when the available pCPUs change, which is computed when the VM's part by weight does: a
+//! neighbour's cap or affinity alone is not noticed.
 
 use std::time::Duration;
 
@@ -25,8 +26,9 @@ const RISE: f64 = 0.02;
 const LARGE: f64 = 0.10;
 /// After a turn so many counts more are looked at.
 const MORE: usize = 2;
-/// A count is measured for so many probes' time.
+/// A count is measured for so many probes' time, or this part of that.
 const WINDOW: u32 = 5;
+const ALL: f64 = 0.9;
 
 /// The search, for one VM.
 #[derive(Debug)]
@@ -37,6 +39,8 @@ pub struct PcpuEst {
     from: Option<(u32, f64, f64)>,
     /// Utilisation by count, from the available pCPUs upward.
     seen: Vec<f64>,
+    /// pCPU seconds used, and seconds, of the measurement that goes on: others may be looked at sooner.
+    part: (f64, f64),
     /// The first look after a change is of both counts.
     fresh: bool,
     found: Option<u32>,
@@ -46,7 +50,14 @@ impl PcpuEst {
     /// Measures a count for `WINDOW` times `probe`.
     #[must_use]
     pub fn new(probe: Duration) -> PcpuEst {
-        PcpuEst { window: probe * WINDOW, from: None, seen: Vec::new(), fresh: true, found: None }
+        PcpuEst {
+            window: probe * WINDOW,
+            from: None,
+            seen: Vec::new(),
+            part: (0.0, 0.0),
+            fresh: true,
+            found: None,
+        }
     }
 }
 
@@ -56,11 +67,12 @@ impl Size for PcpuEst {
         // A division of the whole host, so only when it may be another.
         let available = match self.from {
             Some((_, available, of)) if of == share => available,
-            _ => entitled(subject.most).filter(|_| subject.granted.is_none()).unwrap_or(share),
+            _ if subject.granted.is_some() => share,
+            _ => entitled(subject.most).unwrap_or(share),
         };
         let from = subject.clamp(subject.vcpus(available));
         if self.from.is_none_or(|(before, ..)| before != from) {
-            *self = PcpuEst { seen: Vec::new(), fresh: true, found: None, ..*self };
+            *self = PcpuEst { seen: Vec::new(), part: (0.0, 0.0), fresh: true, found: None, ..*self };
         }
         self.from = Some((from, available, share));
         let why = Why::Utilisation { available: Cpus(available) };
@@ -75,13 +87,20 @@ impl Size for PcpuEst {
             };
             return subject.bounded(from, why);
         }
-        let count = from + u32::try_from(self.seen.len()).unwrap_or(0);
-        let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(self.window) };
+        let count = subject.clamp(from + u32::try_from(self.seen.len()).unwrap_or(0));
+        let window = self.window;
+        let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(window) };
         if subject.online != count || self.fresh {
-            self.fresh = subject.online != count;
+            (self.fresh, self.part) = (subject.online != count, (0.0, 0.0));
             return trying(count);
         }
-        self.seen.push(used);
+        let over = subject.over.as_secs_f64();
+        self.part = (self.part.0 + used * over, self.part.1 + over);
+        if self.part.1 < ALL * window.as_secs_f64() {
+            return trying(count);
+        }
+        let (used, over) = std::mem::take(&mut self.part);
+        self.seen.push(used / over);
         let next = from + u32::try_from(self.seen.len()).unwrap_or(0);
         match judge(&self.seen, next > subject.clamp(subject.most)) {
             None => {

@@ -14,9 +14,14 @@ pub(super) fn bal_why(subject: &Subject<'_>, part: f64) -> Why {
     subject.vcpu_bal().map_or(Why::Share { share: Cpus(part) }, |bal| bal.why)
 }
 
-/// Whether so many vCPUs are entitled to clearly less than `than` of them.
-pub(super) fn loses(count: u32, than: u32, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
-    count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < 0.95 * less)
+/// Who is entitled to less than this part with other vCPUs loses by them.
+pub(super) const LOSES: f64 = 0.95;
+/// But work is measured: only where hardly anything would be left it is not even tried.
+pub(super) const LOSES_MUCH: f64 = 0.5;
+
+/// Whether so many vCPUs are entitled to less than this part of what `than` of them are.
+pub(super) fn loses(count: u32, than: u32, part: f64, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
+    count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < part * less)
 }
 
 /// Counts that may be best: what there is, VCPU-Bal's and all vCPUs; all but one, three quarters and half of all (programs
@@ -31,16 +36,11 @@ pub(super) fn candidates(
 ) -> Vec<Option<u32>> {
     let (least, most) = (subject.clamp(subject.least), subject.clamp(subject.most));
     let own = subject.clamp(available);
-    let hurts = loses_much(most, own, entitled);
+    let hurts = loses(most, own, LOSES_MUCH, entitled);
     let bal = bal(subject, available);
-    let may = |n: u32| !hurts || n <= own || n == bal || !loses_much(n, own, entitled);
+    let may = |n: u32| !hurts || n <= own || n == bal || !loses(n, own, LOSES_MUCH, entitled);
     let sure = [subject.clamp(subject.online), bal, most].map(|n| may(n).then_some(n));
     let others = [most - 1, most * 3 / 4, most / 2, own, own - 1, own * 3 / 4];
     let others = others.map(|n| ((least..=most).contains(&n) && n >= own / 2 && may(n)).then_some(n));
     sure.into_iter().chain(others.into_iter().filter(|_| !few)).collect()
-}
-
-/// As [`loses`], but work is measured: only where hardly anything would be left it is not even tried.
-pub(super) fn loses_much(count: u32, than: u32, entitled: &dyn Fn(u32) -> Option<f64>) -> bool {
-    count > than && entitled(count).zip(entitled(than)).is_some_and(|(more, less)| more < 0.5 * less)
 }

@@ -58,7 +58,7 @@ impl Found {
     /// It is VCPU-Bal's number from now on.
     pub(super) fn follow(&mut self, bal: Choice) {
         (self.count, self.why, self.bal) = (bal.count, bal.why, true);
-        (self.instead, self.also) = (None, None);
+        (self.instead, self.also, self.enough) = (None, None, None);
     }
 
     /// Whether a load that varies as this one may have done this: the longer it lasts, the less. Where so few units are counted that

@@ -12,8 +12,8 @@
 //!
 //! **With a signal** all counts that may be best race each other ([`race`]), VCPU-Bal's among them: where it ends is
 //! measured to be no worse. VMs that search at the same time race together ([`Races`]). **Without one** utilisation is
-//! all there is, and VCPU-Bal's count is taken unless its shape is P2's second ([`shape`]). What was learned is
-//! remembered by phase ([`memory`]). A search may cost a part of the VM's time ([`budget`]); the time until
+//! all there is, and VCPU-Bal's count is taken unless its shape is P2's second ([`shape`]). What races found
+//! is remembered by phase ([`memory`]). A search may cost a part of the VM's time ([`budget`]); the time until
 //! the next doubles with each that changed nothing.
 
 mod budget;
@@ -45,8 +45,8 @@ use crate::decide::Why;
 use crate::machine::VmId;
 use crate::{Cpus, Time};
 
-/// After a search that changed nothing the next one comes not before this time, twice as long each time.
-const REST: Duration = Duration::from_secs(20);
+/// After a search that changed nothing, or that it left, the next one comes not before this time, twice as long each time.
+const REST: Duration = Duration::from_secs(40);
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// With a signal it is looked again whether another count is better after this time, and after twice as long each time
@@ -101,7 +101,8 @@ pub struct Corefit {
     checks: u32,
     checking: bool,
     not_before: Time,
-    /// When the last one was over.
+    /// When the last race began, and when the last search was over.
+    began: Time,
     settled: Time,
     /// When to look again though nothing changed.
     again: Time,
@@ -140,6 +141,7 @@ impl Corefit {
             checks: 0,
             checking: false,
             not_before: Time(0),
+            began: Time(0),
             settled: Time(0),
             again: Time(0),
             waits: false,
@@ -217,7 +219,7 @@ impl Corefit {
                 did.add_stat(&now);
                 let nothing = did.seconds > 0.0 && did.units <= 0.0 && found.mark.value > 0.0;
                 let soon = subject.at.since(*since) < self.dwell || subject.at < self.not_before;
-                let enough = found.enough.filter(|_| is_capped(subject));
+                let enough = found.enough.filter(|_| as_before && is_capped(subject));
                 let may = found.may_do(did)
                     || enough.zip(did.value()).is_some_and(|(enough, value)| value > enough);
                 // Until it can be searched VCPU-Bal's number is as good as any that was found for other pCPUs.
@@ -256,6 +258,10 @@ impl Corefit {
         entitled: &dyn Fn(u32) -> Option<f64>,
         races: &mut Races,
     ) {
+        if subject.clamp(0) == subject.clamp(u32::MAX) {
+            self.settle_where_it_is(subject, available, mark);
+            return;
+        }
         let allowed = self.budget.allowed();
         let window = self.probe.max(2 * subject.period);
         if let (Some(found), Some(mark)) = (&self.found, mark)
@@ -282,6 +288,7 @@ impl Corefit {
             (true, true) => race::PROOF.as_secs_f64(),
         };
         if allowed <= least {
+            self.waits = true;
             return;
         }
         if !races.is_free() {
@@ -320,7 +327,7 @@ impl Corefit {
             window,
             allowed,
         });
-        self.mode = Mode::Race;
+        (self.mode, self.began) = (Mode::Race, subject.at);
     }
 
     /// It is not to be searched now, whatever it does. `less`: it is no longer known to be better there than with VCPU-Bal's number,
@@ -359,11 +366,15 @@ impl Corefit {
     ) -> Choice {
         let id = &subject.vm.seen.id;
         let Some((race, over)) = races.of(id) else {
-            // It left: nothing is known to be better than what it had, or VCPU-Bal's.
+            // It left: nothing is known to be better than what it had, or VCPU-Bal's, nor what that cost; or it would race on and on.
             self.mode = Mode::Watch;
             if self.found.is_none() {
                 self.settle_at_bal(subject);
             }
+            self.budget.lose(subject.at.since(self.began).as_secs_f64());
+            self.not_before = subject.at + rest(REST, self.searches);
+            self.again = self.again.max(self.not_before);
+            self.searches += 1;
             return self.stay(subject);
         };
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
@@ -461,6 +472,16 @@ impl Corefit {
         self.settle(subject, Found { bal: true, ..found }, None);
     }
 
+    /// There is one number that it may have.
+    fn settle_where_it_is(&mut self, subject: &Subject<'_>, available: u32, mark: Option<Mark>) {
+        let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+        let known = mark.or(self.found.as_ref().map(|found| found.mark));
+        let mark = known.unwrap_or_else(|| seen::mark(subject, 0.0, used));
+        self.checking = false;
+        let found = Found::new(subject.clamp(available), bal_why(subject, part), available, mark);
+        self.settle(subject, Found { bal: true, ..found }, None);
+    }
+
     /// A search is over; `again`: it left something out, which is looked at after this time.
     fn settle(&mut self, subject: &Subject<'_>, found: Found, again: Option<Duration>) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
@@ -475,7 +496,8 @@ impl Corefit {
             self.searches += 1;
         }
         // Looking without a change says nothing of whether changes are worth a search.
-        let wait = if changed && !hasty || self.checking { self.dwell } else { rest(REST, self.searches) };
+        let wait =
+            if changed && !hasty || self.checking { self.dwell } else { rest(REST, self.searches - 1) };
         self.not_before = subject.at + wait;
         self.again = subject.at + again.unwrap_or(rest(AGAIN, self.checks));
         self.found = Some(found);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::counts::{bal, loses};
+use super::counts::{LOSES, bal, loses};
 use super::memory::Mark;
 use super::shape::Climb;
 use super::stat::Look;
@@ -48,8 +48,8 @@ pub(super) fn climb(
 ) -> Climb {
     let bal = bal(subject, available);
     let most = subject.clamp(subject.most);
-    let most = if loses(most, bal, entitled) {
-        (bal..=most).take_while(|&n| !loses(n, bal, entitled)).last().unwrap_or(bal)
+    let most = if loses(most, bal, LOSES, entitled) {
+        (bal..=most).take_while(|&n| !loses(n, bal, LOSES, entitled)).last().unwrap_or(bal)
     } else {
         most
     };

@@ -171,7 +171,7 @@ impl Climb {
         }
         let part = self.part(self.seen.len());
         self.seen.push((mean / part, off / part));
-        let (end, form) = self.judge(self.available, self.at(self.seen.len()) > self.most)?;
+        let (end, form) = self.judge(self.at(self.seen.len()) > self.most)?;
         self.risen = (form == Form::Second).then_some(end);
         self.risen.is_none().then_some((self.from, form))
     }
@@ -181,7 +181,7 @@ impl Climb {
         self.seen[place].0 >= WORTH * self.seen[0].0
     }
 
-    fn judge(&self, available: f64, last: bool) -> Option<(usize, Form)> {
+    fn judge(&self, last: bool) -> Option<(usize, Form)> {
         let n = self.seen.len();
         let step = |i: usize| {
             let ((before, a), (now, b)) = (self.seen[i - 1], self.seen[i]);
@@ -194,7 +194,7 @@ impl Climb {
         };
         if n < 2 {
             // Where there is no more to be had nothing is changed. Once: what is available may dip later.
-            return (last || WORTH * self.seen[0].0 >= available).then_some((0, Form::First));
+            return (last || WORTH * self.seen[0].0 >= self.available).then_some((0, Form::First));
         }
         let rises = step(1) > 0.0;
         let now = step(n - 1);
@@ -203,11 +203,11 @@ impl Climb {
             return Some((0, Form::First));
         }
         let uses = self.seen[n - 1].0 * self.part(n - 1);
-        if now > 0.0 && !last && uses < 0.99 * available {
+        if now > 0.0 && !last && uses < 0.99 * self.available {
             return None;
         }
         // What is used beyond that others miss.
-        let end = if now > 0.0 && uses <= BEYOND * available { n - 1 } else { n - 2 };
+        let end = if now > 0.0 && uses <= BEYOND * self.available { n - 1 } else { n - 2 };
         Some(if self.is_worth(end) { (end, Form::Second) } else { (0, Form::First) })
     }
 }
