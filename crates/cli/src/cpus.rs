@@ -5,13 +5,12 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use corefit_core::{Cpus, Limit, LimitKind, Report, estimate};
 use corefit_linux::{ReadError, Root, read};
 
 use crate::lines::{self, LEAST};
 use crate::printable;
-use crate::versioned::versioned;
+use crate::versioned::json;
 
 /// How long a process is watched for one report.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -72,11 +71,7 @@ pub(crate) fn run(args: &CpusArgs) -> anyhow::Result<ExitCode> {
                 tell!("corefit cpus: no process {pid} here (ended, or hidden from this user)");
                 Ok(ExitCode::FAILURE)
             }
-            Some(error) => {
-                tell!("corefit cpus: {error}");
-                Ok(ExitCode::FAILURE)
-            }
-            None => Err(error),
+            _ => Err(error),
         },
     }
 }
@@ -143,12 +138,6 @@ fn show(args: &CpusArgs, report: &Report, tried: bool) -> anyhow::Result<bool> {
         }
     }
     lines::print(&text)
-}
-
-fn json(report: &Report, one_line: bool) -> anyhow::Result<String> {
-    let report = versioned(report);
-    let text = if one_line { serde_json::to_string(&report) } else { serde_json::to_string_pretty(&report) };
-    Ok(text.context("writing the report as JSON")? + "\n")
 }
 
 /// A text that may hold names that anybody chose, broken into lines.

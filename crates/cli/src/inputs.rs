@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -145,7 +145,10 @@ fn open(name: &str) -> Result<Document> {
         let format = formats::detect(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         Ok(Document { name: name.into(), text, format })
     };
-    let mut file = match File::open(path(if name == "-" { "/dev/stdin" } else { name })) {
+    if name == "-" {
+        return document(read(name, std::io::stdin())?);
+    }
+    let file = match File::open(path(name)) {
         Ok(file) => file,
         // "2 sockets x 8 cores" is a machine; a file of that name would have come first.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.contains(' ') => {
@@ -157,16 +160,17 @@ fn open(name: &str) -> Result<Document> {
     if meta.is_dir() {
         bail!("{name}: is a directory; give files, as in {name}/*, or a copy of a host's /sys in {name}/sys");
     }
+    document(read(name, file)?)
+}
+
+/// All of it, as a text.
+fn read(name: &str, from: impl Read) -> Result<String> {
     let mut bytes = Vec::new();
-    file.by_ref()
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .with_context(|| format!("{name}: cannot be read"))?;
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("{name}: cannot be read"))?;
     if bytes.len() as u64 > MAX_BYTES {
         bail!("{name}: larger than {} MiB; no description of a host or VM is", MAX_BYTES >> 20);
     }
-    let text = formats::decode(bytes).map_err(|error| anyhow!("{name}: {error}"))?;
-    document(text)
+    formats::decode(bytes).map_err(|error| anyhow!("{name}: {error}"))
 }
 
 /// The host of the files; without any, of the machine, else this one.

@@ -18,6 +18,7 @@ mod lines;
 mod machine;
 mod manage;
 mod named;
+mod output;
 mod parallel;
 mod picture;
 mod plan;

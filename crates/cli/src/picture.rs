@@ -7,6 +7,8 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::fontdb::{Database, Style};
 use resvg::usvg::{Options, Tree};
 
+use crate::output::Output;
+
 /// Pixels of a PNG for each of the SVG, in each direction.
 const SCALE: f32 = 2.0;
 
@@ -33,14 +35,22 @@ pub(crate) fn directory(file: &Path) -> Result<()> {
     }
 }
 
-/// Writes a picture, as the file's name says.
+/// The file of a picture that is drawn later.
 ///
 /// # Errors
 /// As [`check`]; if it cannot be written.
-pub(crate) fn write(file: &Path, svg: &str) -> Result<()> {
-    let png = file.extension().is_some_and(|e| e == "png");
-    let bytes = if png { png_of(svg)? } else { svg.as_bytes().to_vec() };
-    std::fs::write(file, bytes).with_context(|| format!("{}: cannot be written", file.display()))
+pub(crate) fn open(file: &Path) -> Result<Output<'_>> {
+    check(file)?;
+    Output::open(file)
+}
+
+/// Writes a picture, as the file's name says.
+///
+/// # Errors
+/// If it cannot be drawn or written.
+pub(crate) fn write(output: Output<'_>, svg: &str) -> Result<()> {
+    let png = output.path().extension().is_some_and(|e| e == "png");
+    if png { output.write(&png_of(svg)?) } else { output.write(svg.as_bytes()) }
 }
 
 fn png_of(svg: &str) -> Result<Vec<u8>> {

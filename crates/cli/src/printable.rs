@@ -38,7 +38,8 @@ pub(crate) fn names(mut snapshot: Snapshot) -> Snapshot {
         let quotas = vm.vcpus.iter_mut().map(|vcpu| &mut vcpu.quota);
         let quotas = quotas.chain(vm.helpers.iter_mut().map(|helper| &mut helper.quota));
         let sources = quotas.chain([&mut vm.quota]).flatten().map(|quota| &mut quota.source);
-        [&mut vm.name].into_iter().chain(&mut vm.parent).chain(&mut vm.part_of).chain(sources)
+        let reasons = vm.fixed.iter_mut().map(|fixed| &mut fixed.reason).chain(&mut vm.unclear);
+        [&mut vm.name].into_iter().chain(&mut vm.parent).chain(&mut vm.part_of).chain(sources).chain(reasons)
     });
     let unread = unread.iter_mut().flat_map(|unread| [&mut unread.path, &mut unread.why]);
     for name in groups.chain(vms).chain(unread).chain(notes) {
@@ -51,18 +52,22 @@ pub(crate) fn names(mut snapshot: Snapshot) -> Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::machine::VmState;
+    use corefit_core::machine::{Fixed, LeverKind, VmState};
 
     use super::*;
 
     #[test]
     fn names_cannot_steer_a_terminal_nor_break_a_line() {
         let vm = |name: &str| VmState { name: name.into(), parent: Some(name.into()), ..VmState::default() };
-        let vms = vec![vm("plain é 表"), vm("\x1b[31mred\nvm9"), vm("\u{202e}evil"), vm("b\u{10feff}x")];
+        let mut vms = vec![vm("plain é 表"), vm("\x1b[31mred\nvm9"), vm("\u{202e}evil"), vm("b\u{10feff}x")];
+        vms[0].unclear = Some("\x1b[2J".into());
+        vms[0].fixed = vec![Fixed { lever: LeverKind::Online, reason: "a\nb".into() }];
         let seen = names(Snapshot { vms, notes: vec!["a\tb".into()], ..Snapshot::default() });
         let names: Vec<&str> = seen.vms.iter().map(|vm| vm.name.as_str()).collect();
         assert_eq!(names, ["plain é 表", "\\u{1b}[31mred\\nvm9", "\\u{202e}evil", "b\\xffx"]);
         assert!(seen.vms.iter().all(|vm| vm.parent.as_ref() == Some(&vm.name)));
         assert_eq!(seen.notes, ["a\\tb"]);
+        let why = (seen.vms[0].unclear.as_deref(), seen.vms[0].fixed[0].reason.as_str());
+        assert_eq!(why, (Some("\\u{1b}[2J"), "a\\nb"));
     }
 }

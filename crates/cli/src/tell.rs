@@ -4,6 +4,8 @@ use std::io::{ErrorKind, Write as _, stderr};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
+use anyhow::Result;
+
 /// A line on stderr.
 macro_rules! tell {
     ($($text:tt)*) => {{
@@ -28,7 +30,7 @@ macro_rules! answer {
 }
 
 /// The exit status when a document that was asked for is lost.
-pub(crate) const LOST: u8 = 2;
+const LOST: u8 = 2;
 
 /// A document on stderr, whether it could be written: that nobody reads any more is no error.
 pub(crate) fn all(text: &str) -> bool {
@@ -36,6 +38,11 @@ pub(crate) fn all(text: &str) -> bool {
         Err(error) => error.kind() == ErrorKind::BrokenPipe,
         Ok(()) => true,
     }
+}
+
+/// Whether a file that was asked for beside it could be written; if not, that is told.
+pub(crate) fn written(result: Result<()>) -> bool {
+    result.inspect_err(|why| tell!("corefit: {why:#}")).is_ok()
 }
 
 /// How a command ends that stands in for a program: as this ended, but not well if what was asked for beside it is lost.

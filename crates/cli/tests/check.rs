@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -20,6 +22,16 @@ fn out(output: &Output) -> String {
 
 fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn what_comes_over_a_socket_is_read_too() {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.write_all(b"2 sockets x 8 cores x 2 threads").unwrap();
+    drop(ours);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+    let output = command.args(["topology", "-"]).stdin(OwnedFd::from(theirs)).output().unwrap();
+    assert!(output.status.success(), "{}", err(&output));
 }
 
 fn cases() -> Vec<PathBuf> {

@@ -93,6 +93,23 @@ fn watching_a_recording_explains_each_second_of_it_and_ends_with_it() {
 }
 
 #[test]
+fn watching_ends_when_its_lines_cannot_be_written() {
+    let watch = ["explain", "--watch", "--json", "--machine", RECORDING];
+    let first = out(&corefit(&watch)).lines().next().unwrap().len();
+    let dir = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut shell = Command::new("sh");
+    // Blocks of 512 bytes: the first line fits.
+    let limit = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", first / 512 + 1);
+    shell.args(["-c", limit.as_str(), "sh", env!("CARGO_BIN_EXE_corefit")]).args(watch).current_dir(root);
+    let file = std::fs::File::create(dir.path().join("out")).unwrap();
+    let output = shell.stdout(file).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+    assert!(told.starts_with("corefit: writing to stdout: "), "{told}");
+}
+
+#[test]
 fn a_recording_cut_off_is_shown_up_to_there_and_then_it_is_said() {
     let whole = std::fs::read(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/three-groups/recording.cfr"),

@@ -95,9 +95,35 @@ fn a_document_that_is_lost_is_told_and_ends_with_2_unless_the_program_failed() {
     assert_eq!(end("profile --json -- true 2>/dev/full").0, Some(2));
     assert_eq!(end("profile --json -- true").0, Some(0));
     let (code, told) = end("run --quiet --report /dev/full -- true");
-    assert!(code == Some(2) && told.contains("cannot write the report to /dev/full"), "{code:?} {told}");
+    assert!(code == Some(2) && told.contains("/dev/full: cannot be written: "), "{code:?} {told}");
     assert_eq!(end("run --quiet --report /dev/full -- sh -c 'exit 7'").0, Some(7));
     assert_eq!(end("run --quiet --report /no/such -- true").0, Some(2));
+}
+
+#[test]
+fn what_stands_in_a_file_stays_until_there_is_something_to_write() {
+    let _alone = alone();
+    let place = Place::new();
+    let end = |before: &str, args: &str| {
+        let command = format!("{before}; exec {} {args}", env!("CARGO_BIN_EXE_corefit"));
+        let output = Command::new("sh").args(["-c", &command]).current_dir(place.path()).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let there = |name: &str| std::fs::read_to_string(place.path().join(name)).ok();
+    // Only the kernel finds that it is no program.
+    let before = "printf '\\177ELF' > broken; chmod +x broken; printf old > old";
+    for verb in ["run --quiet --report", "profile --quiet --html"] {
+        assert_eq!(end(before, &format!("{verb} old -- ./broken")).0, Some(126), "{verb}");
+        assert_eq!(there("old").as_deref(), Some("old"), "{verb}");
+        assert_eq!(end(before, &format!("{verb} new -- ./broken")).0, Some(126), "{verb}");
+        assert_eq!(there("new"), None, "{verb}");
+        let (code, told) = end("ulimit -f 0", &format!("{verb} new -- true"));
+        assert!(code == Some(2) && told.contains("new: cannot be written: "), "{verb}: {code:?} {told}");
+        assert_eq!(there("new"), None, "{verb}");
+        // Nobody reads it.
+        let (code, told) = end("rm -f pipe; mkfifo pipe", &format!("{verb} pipe -- true"));
+        assert!(code == Some(2) && told.contains("pipe: cannot be written: "), "{verb}: {code:?} {told}");
+    }
 }
 
 #[test]
@@ -288,11 +314,14 @@ fn files_stay_as_they_are_until_there_is_something_to_write() {
     // Who ends before a look, as a rule, leaves nothing that a scenario could do; on a busy machine it may be seen.
     let soon =
         place.corefit(&["profile", "--quiet", "--scenario", "new.toml", "--", "true"]).output().unwrap();
-    assert!(soon.status.success());
     match std::fs::read_to_string(place.path().join("new.toml")) {
-        Ok(text) => assert!(text.contains("[[vm]]") && stderr(&soon).is_empty(), "{text}{}", stderr(&soon)),
+        Ok(text) => {
+            assert!(text.contains("[[vm]]") && stderr(&soon).is_empty(), "{text}{}", stderr(&soon));
+            assert!(soon.status.success());
+        }
         Err(_) => {
             assert_eq!(stderr(&soon), "corefit: --scenario: not written: no thread was seen to run\n");
+            assert_eq!(soon.status.code(), Some(2));
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// All papers but for what controllers do, once for those tests that look at a part; of P2 one run each, not ten.
-static ALL: LazyLock<(Output, Vec<serde_json::Value>)> = LazyLock::new(|| reproduce(&["--runs", "0..1"]));
+/// All papers but for what controllers do, once for those tests that look at a part; without P2, which takes three times as long as all
+/// others.
+static ALL: LazyLock<(Output, Vec<serde_json::Value>)> =
+    LazyLock::new(|| reproduce(&["P1", "P3", "P4", "P5"]));
 
 fn of(paper: &str) -> Vec<serde_json::Value> {
     ALL.1.iter().filter(|item| item["paper"] == paper).cloned().collect()
@@ -94,8 +96,20 @@ fn corefit_sizes_a_program_of_p2_as_well_as_it_promises() {
 fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
     let (output, items) = &*ALL;
     let papers = |name: &str| items.iter().filter(|item| item["paper"] == name).count();
-    assert!(papers("P1") == 36 && papers("P2") > 8 && papers("P3") == 29 && papers("P4") == 48);
-    assert_eq!(papers("P5"), 5);
+    assert_eq!(["P1", "P2", "P3", "P4", "P5"].map(papers), [36, 0, 29, 48, 5]);
+    said(output, items);
+    assert_eq!(reproduce(&["p1"]).1, of("P1"), "a part is the same as in the whole");
+}
+
+#[test]
+#[ignore = "some minutes: make reproduce"]
+fn what_does_not_come_out_of_p2_is_said() {
+    let (output, items) = reproduce(&["P2", "--runs", "0..1"]);
+    assert!(items.len() > 8);
+    said(&output, &items);
+}
+
+fn said(output: &Output, items: &[serde_json::Value]) {
     let missed = items.iter().any(|item| item["ok"] == false);
     assert_eq!(output.status.code(), Some(i32::from(missed)));
     for item in items {
@@ -111,7 +125,6 @@ fn what_does_not_come_out_is_said_and_makes_the_exit_status_1() {
         // Nobody claims a number as theirs that is not compared with ours.
         assert!(item["what"].is_string() && item["figure"].is_string() && item["rule"].is_string(), "{item}");
     }
-    assert_eq!(reproduce(&["p1"]).1, of("P1"), "a part is the same as in the whole");
 }
 
 #[test]

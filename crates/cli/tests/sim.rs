@@ -131,6 +131,32 @@ fn a_picture_that_cannot_be_drawn_is_told_before_the_sweep_or_after_its_results(
     assert!(!empty && said.contains("there is nothing to draw"), "{said}");
 }
 
+#[test]
+fn a_file_that_cannot_be_written_takes_nothing_else_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (full, means, plot) = (file("full.csv"), file("means.json"), file("plot.svg"));
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let output = sim("s.toml", SCENARIO, &["--runs", "1", "--out", &full, "--out", &means, "--plot", &plot]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.starts_with(&format!("corefit: {full}: cannot be written: ")), "{told}");
+    assert!(!output.stdout.is_empty());
+    assert!(std::fs::read_to_string(means).unwrap().ends_with("}\n"));
+    assert!(std::fs::read_to_string(plot).unwrap().contains("</svg>"));
+}
+
+#[test]
+fn a_vm_that_only_some_points_have_is_drawn_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plot.svg");
+    let text = SCENARIO.replace("count = 2", "count = [1, 2, 3]").replace("vcpus = [1, 2]", "vcpus = 1");
+    let output = sim("s.toml", &text, &["--runs", "1", "--plot", file.to_str().unwrap(), "--vm", "a-1"]);
+    assert!(output.status.success(), "{output:?}");
+    let picture = std::fs::read_to_string(file).unwrap();
+    assert!(picture.contains("1 of 3 points left out") && !picture.contains("mean over"), "{picture}");
+}
+
 /// Exit status and stderr of a small simulation that writes to a full disk, or to a pipe that nobody reads.
 fn written_to(out: Stdio) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ pub struct Face<'a, const FREE: u32 = 0>(pub &'a AtomicU32);
 
 /// The free value of a pthread spinlock of ours. The C library's are 1, 0 and, with n threads spinning,
 /// down to about -n; ours always have this bit, which no lock without timed waits needs, and are never
-/// -1024 to -1, for no lock without a line has bypasses ([`Face::is_ours`]).
+/// -4096 to -1, for no lock without a line has bypasses ([`Face::is_ours`]).
 pub const SPIN: u32 = GIVEN_UP;
 
 impl Face<'_, SPIN> {

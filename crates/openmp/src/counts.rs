@@ -240,7 +240,7 @@ fn set_mask(
 }
 
 /// Whether a process or thread id is of this process.
-fn is_ours(id: usize) -> bool {
+pub(crate) fn is_ours(id: usize) -> bool {
     // SAFETY: a system call without memory.
     let me = unsafe { libc::getpid() };
     // SAFETY: as above; signal 0 only looks whether the thread is there.

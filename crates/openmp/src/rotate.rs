@@ -192,7 +192,8 @@ pub(crate) fn let_go() {
     let worker = KEPT.load(Acquire);
     let widen = || {
         // One that has ended (its team got smaller) may be another process's thread now.
-        let kept = worker != 0 && is_ours(worker) && affinity(worker) == Some(only(KEPT_ON.load(Relaxed)));
+        let ours = worker != 0 && counts::is_ours(worker as usize);
+        let kept = ours && affinity(worker) == Some(only(KEPT_ON.load(Relaxed)));
         if kept {
             free(worker);
         }
@@ -209,11 +210,6 @@ pub(crate) fn let_go() {
 /// Lets a thread use what the owner may use; all there are, if that has gone meanwhile.
 fn free(thread: u32) {
     let _ = set_affinity(thread, &load(&FREE)) || set_affinity(thread, &[u64::MAX; CPUS / 64]);
-}
-
-fn is_ours(thread: u32) -> bool {
-    // SAFETY: system calls without memory; signal 0 only looks whether the thread is there.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 }
 }
 
 /// In the child of a fork there is this thread only, and it was not kept on one CPU: it runs code of the program.

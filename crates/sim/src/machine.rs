@@ -53,24 +53,6 @@ impl SimMachine {
         &self.sim
     }
 
-    /// The first so many vCPUs of a VM go online, all others offline, as a guest agent or hot-plugging does it.
-    ///
-    /// # Errors
-    /// [`MachineError::Gone`] if there is no such VM, [`MachineError::Unsupported`] if it cannot have so many.
-    pub fn set_online(&mut self, vm: &VmId, count: u32) -> Result<(), MachineError> {
-        let number = self.number(vm)?;
-        self.sim.set_online(number, count).map_err(|e| MachineError::Unsupported(e.to_string()))
-    }
-
-    /// The teams of a VM's programs get so many members from their next fork on.
-    ///
-    /// # Errors
-    /// [`MachineError::Gone`] if there is no such VM, [`MachineError::Unsupported`] if it has no program with teams.
-    pub fn set_team(&mut self, vm: &VmId, members: u32) -> Result<(), MachineError> {
-        let number = self.number(vm)?;
-        self.sim.set_team(number, members).map_err(|e| MachineError::Unsupported(e.to_string()))
-    }
-
     /// Lets time pass, but not beyond the end of all programs that have one, nor beyond the end of the host's time
     /// ([`Sim::run`]); whether neither has come.
     pub fn pass_at_most(&mut self, time: Duration) -> bool {

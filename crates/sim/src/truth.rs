@@ -64,21 +64,12 @@ impl VmTruth {
     }
 
     /// P1.1, utilisation efficiency: 1 - (switching + unused) / allocated; `None` if nothing was allocated. Spinning is
-    /// no loss here, as P1 takes it to be descheduled; [`VmTruth::useful`] tells what is.
+    /// no loss here, as P1 takes it to be descheduled.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
     pub fn efficiency(&self) -> Option<f64> {
         let Account { allocated, switching, unused, .. } = self.time;
         (allocated > 0).then_some(1.0 - (switching + unused) as f64 / allocated as f64)
-    }
-
-    /// Utilised of what it was on pCPUs; `None` if it never was.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
-    pub fn useful(&self) -> Option<f64> {
-        let Account { utilised, spinning, switching, .. } = self.time;
-        let all = utilised + spinning + switching;
-        (all > 0).then_some(utilised as f64 / all as f64)
     }
 }
 

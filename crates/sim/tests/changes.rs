@@ -2,7 +2,8 @@
 
 mod support;
 
-use corefit_core::machine::{Machine, MachineError, VmId};
+use corefit_core::CpuSet;
+use corefit_core::machine::{Act, Lever, Machine, MachineError, Value, VmId};
 use corefit_sim::{CfsSpec, Change, Costs, Policy, Sim, SimMachine, VmSpec};
 use support::{MS, app, host, pinned, vcpu, vm};
 
@@ -114,12 +115,13 @@ fn a_machine_changes_the_vcpus_that_it_shows() {
     let sim = Sim::new(&host(4, cfs(), vec![guest(4, "forever { parallel { compute 1ms } }", 4)])).unwrap();
     let mut machine = SimMachine::new(sim, "test", true);
     let id = VmId("sim-0".into());
-    machine.set_online(&id, 2).unwrap();
-    machine.set_team(&id, 2).unwrap();
+    let online = |count| Value::Vcpus(CpuSet::first(count));
+    machine.set(&id, Lever::Online, &online(2)).unwrap();
     let shown = machine.observe().unwrap();
     assert_eq!(shown.vms[0].vcpus.iter().map(|v| v.online).collect::<Vec<_>>(), [true, true, false, false]);
-    assert!(matches!(machine.set_online(&VmId("sim-7".into()), 1), Err(MachineError::Gone(_))));
-    let error = machine.set_online(&id, 5).unwrap_err();
+    let gone = machine.set(&VmId("sim-7".into()), Lever::Online, &online(1));
+    assert!(matches!(gone, Err(MachineError::Gone(_))));
+    let error = machine.set(&id, Lever::Online, &online(5)).unwrap_err();
     assert_eq!(error.to_string(), "vm.a.online: 5 is out of range; give 1 to 4");
 }
 

@@ -334,11 +334,12 @@ fn the_terms_of_p1_are_exact_in_each_period_of_each_vcpu() {
         sim.run_for(24 * MS);
         for vm in 0..2 {
             let now = sim.account_of(vm, 0).unwrap();
-            let period = now.minus(&before[vm]);
-            let on = period.utilised + period.spinning + period.switching;
-            assert_eq!(period.allocated, 12 * MS);
-            assert_eq!(period.surplus, on.saturating_sub(12 * MS));
-            assert_eq!(period.unused, (12 * MS).saturating_sub(on));
+            let was = before[vm];
+            let on = [now, was].map(|a| a.utilised + a.spinning + a.switching);
+            let on = on[0] - on[1];
+            assert_eq!(now.allocated - was.allocated, 12 * MS);
+            assert_eq!(now.surplus - was.surplus, on.saturating_sub(12 * MS));
+            assert_eq!(now.unused - was.unused, (12 * MS).saturating_sub(on));
             used[vm] += on;
             before[vm] = now;
         }

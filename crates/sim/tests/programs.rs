@@ -47,6 +47,22 @@ fn a_program_whose_threads_all_wait_for_each_other_is_stuck() {
 }
 
 #[test]
+fn rounds_that_take_no_time_do_not_stop_the_clock() {
+    for program in ["compute 0ns mark", "parallel { compute 0ns }"] {
+        let mut again = app(program, 2);
+        again.again = true;
+        let other = vm("b", vec![vcpu("2")], vec![app("compute 5ms", 1)]);
+        let vms = vec![vm("a", vec![vcpu("0"), vcpu("1")], vec![again]), other];
+        let mut sim = Sim::new(&host(3, Policy::Cfs(CfsSpec::default()), vms)).unwrap();
+        sim.run();
+        sim.check().unwrap();
+        let truth = sim.truth();
+        assert_eq!(truth.vms[1].apps[0].took_ns, Some(5 * MS));
+        assert!((100..=10_001).contains(&truth.vms[0].apps[0].rounds), "{:?}", truth.vms[0].apps);
+    }
+}
+
+#[test]
 fn threads_that_wait_for_each_other_are_stuck_though_others_go_on() {
     let crossed =
         "mutex a { compute 1ms mutex b { compute 1ms } } mutex b { compute 1ms mutex a { compute 1ms } }";

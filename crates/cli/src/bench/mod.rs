@@ -56,7 +56,7 @@ enum Name {
 }
 
 /// Prints what was measured, as JSON or as text.
-fn print<D: Serialize>(json: bool, document: &D, text: impl FnOnce(&D) -> String) -> Result<()> {
+pub(crate) fn print<D: Serialize>(json: bool, document: &D, text: impl FnOnce(&D) -> String) -> Result<()> {
     let text = if json { serde_json::to_string_pretty(document)? } else { text(document) };
     answer!("{}", text.trim_end())
 }

@@ -8,6 +8,7 @@ use corefit_sim::{Scenario, Set, Sim};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::print;
 use super::table::Table;
 
 /// Time simulated hosts, on one core
@@ -55,10 +56,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let cases = CASES.map(|case| time(case, args.quick));
     let cases = cases.into_iter().collect::<Result<Vec<Case>>>()?;
     let document = Document { bench: "sim", target_events_per_s: TARGET, cases };
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    print(args.json, &document, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(document: &Document) -> String {
     let mut table = Table::new(1, &["host", "events", "s", "million events/s", "pCPU-s/s", "result"]);
     for case in &document.cases {
         table.row(vec![
@@ -70,8 +72,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             case.result[..12].into(),
         ]);
     }
-    answer!("{}\nPromised: {:.0} million events/s up to 64 pCPUs.", table.render(), TARGET / 1e6)?;
-    Ok(ExitCode::SUCCESS)
+    format!("{}\nPromised: {:.0} million events/s up to 64 pCPUs.", table.render(), TARGET / 1e6)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and ns of runs")]

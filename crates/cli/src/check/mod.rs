@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::inputs::{Inputs, gather, reserved};
 use crate::lines::{LEAST, print, width};
 use crate::text_file;
-use crate::versioned::VERSION;
+use crate::versioned::json;
 
 /// Find pinning, NUMA, SMT and quota settings that hurt
 ///
@@ -89,7 +89,6 @@ fn document(inputs: &Inputs, findings: &[Finding]) -> Result<String> {
         })
     };
     let document = json!({
-        "version": VERSION,
         "host": {
             "from": inputs.host,
             "shape": inputs.subject.topology.as_ref().map(corefit_core::topology::Topology::summary),
@@ -98,5 +97,5 @@ fn document(inputs: &Inputs, findings: &[Finding]) -> Result<String> {
         "findings": findings.iter().map(one).collect::<Vec<_>>(),
         "notes": inputs.notes,
     });
-    Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
+    json(&document, false)
 }

@@ -1,6 +1,6 @@
 //! The document for programs. Amounts are in pCPUs, what is not known is null.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use corefit_core::entitle::{Cause, Division};
 use corefit_core::machine::{Activity, GuestView, Origin, PcpuEstimate, Role, State, VmEstimate};
 use corefit_core::place::Class;
@@ -8,7 +8,7 @@ use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
 use serde::Serialize;
 
 use super::{View, online};
-use crate::versioned::versioned;
+use crate::versioned;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -151,10 +151,7 @@ pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<Str
         unread: &host.unread,
         notes: &host.notes,
     };
-    let document = versioned(&document);
-    let text =
-        if one_line { serde_json::to_string(&document) } else { serde_json::to_string_pretty(&document) };
-    Ok(text.context("writing JSON")? + "\n")
+    versioned::json(&document, one_line)
 }
 
 fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {

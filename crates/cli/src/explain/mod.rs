@@ -91,10 +91,10 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode> {
             } else if args.machine.is_recording() && matches!(passed, Ok(true)) {
                 view.partial = Some(PARTIAL);
             }
-            match view.show(args, shown) {
-                Ok(true) => {}
-                Ok(false) => return Ok(ExitCode::SUCCESS),
-                Err(error) if shown => tell!("corefit: {error}"),
+            match view.text(args, shown) {
+                Ok(text) if !lines::print(&text)? => return Ok(ExitCode::SUCCESS),
+                Ok(_) => {}
+                Err(error) if shown => tell!("corefit: {error:#}"),
                 Err(error) => return Err(error),
             }
             shown = true;
@@ -141,8 +141,8 @@ impl View {
         Ok(View { when: String::new(), first: true, partial: None, machine, snapshot, host })
     }
 
-    /// Prints it; `false` when nobody reads any more.
-    fn show(&self, args: &ExplainArgs, again: bool) -> Result<bool> {
+    /// What is printed of it.
+    fn text(&self, args: &ExplainArgs, again: bool) -> Result<String> {
         let vm = args.vm.as_deref().map(|name| self.named(name)).transpose()?;
         let width = lines::width(1);
         let mut text = match (args.json, vm) {
@@ -157,7 +157,7 @@ impl View {
                 text.insert(0, '\n');
             }
         }
-        lines::print(&text)
+        Ok(text)
     }
 
     /// The number of a VM by its name, or, if that is clear, by the end of its path, or by its name as tables

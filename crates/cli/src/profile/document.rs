@@ -4,7 +4,7 @@ use corefit_core::profile::{Profile, Type};
 use serde::Serialize;
 
 use crate::printable;
-use crate::versioned::versioned;
+use crate::versioned::json;
 
 /// A run and what is made of it. Times named `_s` are seconds, `_ns` nanoseconds.
 #[derive(Debug, Default, Serialize)]
@@ -47,7 +47,7 @@ pub(crate) struct Document {
 impl Document {
     pub(crate) fn json(&self) -> String {
         // Nothing in it can fail to be written.
-        serde_json::to_string_pretty(&versioned(self)).unwrap_or_default() + "\n"
+        json(self, false).unwrap_or_default()
     }
 
     /// What looking cost, of the program's CPU time, or of its time if that is more, and windows, of its time.

@@ -10,7 +10,6 @@
 mod document;
 mod html;
 mod isolate;
-mod output;
 mod scenario;
 mod text;
 mod watch;
@@ -27,17 +26,18 @@ use corefit_core::profile::{Contention, Machine, Question, Record, Series, Spin}
 use corefit_linux::Root;
 use corefit_linux::clock::device_clock;
 use corefit_linux::launch::{
-    Counts, Environment, Launch, LaunchError, Program, Supervised, Usage, Waiting, end_like, passive, plan,
+    Counts, Environment, Launch, LaunchError, Program, Supervised, Usage, Waiting, end_like,
+    files_may_be_refused, passive, plan,
 };
 use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
 use crate::durations::period;
-use crate::versioned::versioned;
+use crate::output::{Output, distinct};
+use crate::versioned::json;
 use crate::{preload, tell};
 use document::Document;
-use output::Output;
 use watch::Watched;
 use windows::Windows;
 
@@ -115,34 +115,21 @@ const NO_WINDOWS: &str =
 const ALONE: usize = 10;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    files_may_be_refused();
     let program = Program::find(&args.command[0])?;
-    let html = args.html.as_deref().map(Output::open).transpose()?;
-    let scenario = args.scenario.as_deref().map(Output::open).transpose()?;
-    let record = args.record.as_deref().map(Output::open).transpose()?;
-    let json_file = args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?;
-    output::distinct(&[
-        ("--html", html.as_ref()),
-        ("--scenario", scenario.as_ref()),
-        ("--json", json_file.as_ref()),
-        ("--record", record.as_ref()),
-    ])?;
+    let outputs = Outputs::open(args)?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
     if args.isolate {
         let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
         let vm = args.vm.as_deref().map(name);
         let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
-        let written = match (json_file, &args.json) {
-            (Some(output), _) => output.write(&serde_json::to_string_pretty(&versioned(&document))?),
-            (None, Some(_)) => {
-                answer!("{}", serde_json::to_string_pretty(&versioned(&document))?)?;
-                true
-            }
-            (None, None) => true,
-        };
-        if !matches!(args.json, Some(None)) {
-            tell!("{}", document.text());
+        let json = json(&document, false)?;
+        match &args.json {
+            Some(None) => answer!("{}", json.trim_end())?,
+            _ => tell!("{}", document.text()),
         }
-        return Ok(if written { ExitCode::SUCCESS } else { ExitCode::from(tell::LOST) });
+        let written = outputs.json.map_or(Ok(()), |output| output.write(json.as_bytes()));
+        return written.map(|()| ExitCode::SUCCESS);
     }
     // Threads that spin would stand in each other's way on one CPU.
     let page = match (args.one_cpu, waiting.sleeps) {
@@ -162,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut child = match Supervised::spawn(&launch) {
         Ok(child) => child,
         Err(LaunchError::Interrupted(signal)) => {
-            drop((html, scenario, record, json_file));
+            drop(outputs);
             end_like(ExitStatus::from_raw(signal))
         }
         Err(why) => return Err(why.into()),
@@ -210,30 +197,58 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         profile: measured.profile(),
     };
     document.notes = document.remarks();
-    let mut lost = false;
-    if let Some(output) = json_file {
-        lost |= !output.write(&document.json());
-    } else if args.json.is_some() {
-        lost |= !tell::all(&document.json());
-    }
-    if !args.quiet && !matches!(args.json, Some(None)) {
-        tell!("{}", text::render(&document, text::columns()).trim_end());
-    }
-    if let Some(output) = record {
-        // Nothing in it can fail to be written.
-        lost |= !output.write(&serde_json::to_string(&measured).unwrap_or_default());
-    }
-    if let Some(output) = html {
-        lost |= !output.write(&html::page(&document));
-    }
-    if let Some(output) = scenario {
-        let made = document.profile.as_ref().context("no thread was seen to run");
-        match made.and_then(|profile| scenario::of(profile, &document.command.join(" "))) {
-            Ok(made) => lost |= !output.write(&made.text),
-            Err(why) => tell!("corefit: --scenario: not written: {why:#}"),
-        }
-    }
+    let lost = !outputs.write(args, &document, &measured);
     child.finish(tell::ended(status, lost))
+}
+
+/// The files that were asked for.
+struct Outputs<'a> {
+    html: Option<Output<'a>>,
+    scenario: Option<Output<'a>>,
+    record: Option<Output<'a>>,
+    json: Option<Output<'a>>,
+}
+
+impl Outputs<'_> {
+    fn open(args: &Args) -> Result<Outputs<'_>> {
+        let outputs = Outputs {
+            html: args.html.as_deref().map(Output::open).transpose()?,
+            scenario: args.scenario.as_deref().map(Output::open).transpose()?,
+            record: args.record.as_deref().map(Output::open).transpose()?,
+            json: args.json.as_ref().and_then(Option::as_deref).map(Output::open).transpose()?,
+        };
+        distinct(&[
+            ("--html", outputs.html.as_ref()),
+            ("--scenario", outputs.scenario.as_ref()),
+            ("--json", outputs.json.as_ref()),
+            ("--record", outputs.record.as_ref()),
+        ])?;
+        Ok(outputs)
+    }
+
+    /// Prints and writes; whether nothing that was asked for is lost.
+    fn write(self, args: &Args, document: &Document, measured: &Record) -> bool {
+        let mut all = true;
+        if matches!(args.json, Some(None)) {
+            all &= tell::all(&document.json());
+        } else if !args.quiet {
+            tell!("{}", text::render(document, text::columns()).trim_end());
+        }
+        let mut write = |output: Option<Output<'_>>, text: &dyn Fn() -> Result<String>| {
+            if let Some(output) = output {
+                all &= tell::written(text().and_then(|text| output.write(text.as_bytes())));
+            }
+        };
+        write(self.json, &|| Ok(document.json()));
+        write(self.record, &|| Ok(serde_json::to_string(measured)?));
+        write(self.html, &|| Ok(html::page(document)));
+        write(self.scenario, &|| {
+            let made = document.profile.as_ref().context("no thread was seen to run");
+            let made = made.and_then(|profile| scenario::of(profile, &document.command.join(" ")));
+            made.context("--scenario: not written")
+        });
+        all
+    }
 }
 
 /// What threads did between the last look at them and their end: the kernel counted it with the rest of the run. Of what was

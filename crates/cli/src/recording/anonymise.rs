@@ -27,6 +27,8 @@ impl Names {
             vm.parent.iter_mut().for_each(|parent| self.name("group", parent));
             vm.part_of.iter_mut().for_each(|owner| self.name("vm", owner));
             vm.kept = None;
+            // Its owner's own words.
+            vm.unclear.iter_mut().for_each(|why| *why = "what its owner says of it makes no sense".into());
             for fixed in &mut vm.fixed {
                 fixed.reason = self.text(&fixed.reason);
             }

@@ -235,6 +235,7 @@ fn a_recording_is_never_written_over() {
 fn without_names_nothing_tells_whose_machine_it_was() {
     let mut names = Names::default();
     let (mut first, mut second) = (snapshot(1), snapshot(2));
+    first.vms[0].unclear = Some("its owner's metadata say secret=\"1\": set acme".into());
     names.replace(&mut first);
     names.replace(&mut second);
     let text = serde_json::to_string(&first).unwrap();

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
+use crate::bench::print;
 use crate::bench::table::{NONE, Table};
 use crate::picture;
 use crate::versioned::versioned;
@@ -211,15 +212,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             || (papers.contains(&Paper::P5) && effort != Effort::None && !args.sizing.is_part()),
         "--demand and --arbitrate are policies for P5's job sets; give P5, and --controllers quick or full, without --only and --sizes"
     );
-    if let Some(file) = &args.svg {
-        // To be known before, not after minutes.
-        ensure!(
-            papers.contains(&Paper::P2) && effort != Effort::None,
-            "--svg draws P2's numbers of vCPUs; give P2, and --controllers quick or full"
-        );
-        picture::check(file).context("--svg")?;
-    }
+    // To be known before, not after minutes.
+    ensure!(
+        args.svg.is_none() || (papers.contains(&Paper::P2) && effort != Effort::None),
+        "--svg draws P2's numbers of vCPUs; give P2, and --controllers quick or full"
+    );
+    let svg = args.svg.as_deref().map(picture::open).transpose().context("--svg")?;
     let (mut items, mut sizes) = (vec![], vec![]);
+    // What cannot be written takes nothing else with it.
+    let mut told = Ok(());
     if papers.contains(&Paper::P2) && effort != Effort::None {
         sizes = sizing::rows(&args.sizing)?;
         ensure!(
@@ -229,7 +230,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
         items.extend(sizing::items(&sizes));
         if !args.json {
-            answer!("{}", sizing::text(&sizes))?;
+            told = answer!("{}", sizing::text(&sizes));
         }
     }
     for paper in papers.iter().filter(|_| !args.sizing.is_part()) {
@@ -241,17 +242,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Paper::P5 => p5::items(effort, &args.overlap)?.into_iter().chain(ulas::items()?).collect(),
         });
     }
-    if let Some(file) = &args.svg {
-        picture::write(file, &crate::chart::svg(&sizing::chart(&sizes))?)?;
-    }
     items.sort_by_key(|item| item.paper);
-    let missed = items.iter().filter(|item| item.ok == Some(false)).count();
-    if args.json {
-        answer!("{}", serde_json::to_string_pretty(&versioned(&Document { items, sizes }))?)?;
-    } else {
-        answer!("{}", text(&papers, &items).trim_end())?;
+    let missed = items.iter().any(|item| item.ok == Some(false));
+    let document = Document { items, sizes };
+    told = told.and(print(args.json, &versioned(&document), |_| text(&papers, &document.items)));
+    if let Some(svg) = svg {
+        let drawn = crate::chart::svg(&sizing::chart(&document.sizes));
+        told = told.and(drawn.and_then(|drawn| picture::write(svg, &drawn)));
     }
-    Ok(ExitCode::from(u8::from(missed > 0)))
+    told.map(|()| ExitCode::from(u8::from(missed)))
 }
 
 /// Without a sign of zero.

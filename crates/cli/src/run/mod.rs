@@ -40,14 +40,16 @@ use launch::Plan;
 use locks::Locks;
 use notes::Notes;
 use pace::{LOOK_AT_LIMITS, Loss, Pace};
-use report::{Report, ReportFile};
+use report::Report;
 use restart::Restarts;
 use rotate::Rotation;
 use size::{Threads, Watcher};
 use status::Status;
 
 use crate::durations::within;
+use crate::output::Output;
 use crate::verdicts::Store;
+use crate::versioned::json;
 use crate::{lines, tell};
 
 /// Run a program at the number of CPUs it really gets, following them while it runs
@@ -104,8 +106,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(&args.command[0])?;
     let mut notes = Notes::new(args.quiet);
     let report_file = args.report.as_ref().and_then(|path| {
-        let file = ReportFile::open(path);
-        file.map_err(|why| notes.warn(format!("{why:#}: the program runs without one"))).ok()
+        let file = Output::open(path);
+        file.map_err(|why| notes.warn(format!("{why:#}: the program runs without a report"))).ok()
     });
     let grants = Grants::new(args.resize, Store::open());
     grants.set_counts(work::is_wanted());
@@ -118,7 +120,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
-        Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
+        Err(LaunchError::Interrupted(signal)) => {
+            drop(report_file);
+            end_like(ExitStatus::from_raw(signal))
+        }
         Err(why) => return Err(why.into()),
     };
     if let Some(why) = plan.not_entered.take() {
@@ -154,13 +159,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let text = report.text(lines::width_of(&stderr, lines::LEAST));
         let _ = std::io::Write::write_all(&mut stderr, text.as_bytes());
     }
-    let mut lost = args.report.is_some() && report_file.is_none();
-    if let Some(file) = report_file
-        && let Err(why) = file.write(&report)
-    {
-        tell!("corefit: {why:#}");
-        lost = true;
-    }
+    let lost = match report_file {
+        None => args.report.is_some(),
+        Some(file) => !tell::written(json(&report, false).and_then(|text| file.write(text.as_bytes()))),
+    };
     drop((plan, page)); // whoever outlives the program gets no orders any more
     child.finish(tell::ended(status, lost))
 }

@@ -1,15 +1,8 @@
 //! What a run was like: a few lines for people, a document for programs.
 
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-
-use anyhow::{Context, Result};
 use corefit_core::Why;
 use corefit_linux::page::Process;
 use corefit_linux::threads::own_cpu;
-use rustix::fs::OFlags;
 use serde::Serialize;
 
 use super::grants::Grant;
@@ -18,7 +11,6 @@ use super::launch::Plan;
 use super::locks::LockReport;
 use super::rotate::Rotated;
 use crate::lines::wrap;
-use crate::versioned::versioned;
 
 /// The document of `--report`. Times are seconds since the program was started.
 #[derive(Debug, Serialize)]
@@ -171,48 +163,6 @@ pub(crate) fn timeline(history: &History) -> (Vec<Change>, Vec<Sample>) {
 /// Three decimals are more than was measured.
 pub(crate) fn round(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
-}
-
-/// The file of `--report`, opened before the program starts, so that it is known whether it can be written.
-pub(crate) struct ReportFile<'a> {
-    path: &'a Path,
-    /// None for a pipe with a name that nobody reads yet: waiting for a reader would keep the program from
-    /// starting.
-    file: Option<File>,
-}
-
-impl<'a> ReportFile<'a> {
-    /// Creates or empties the file.
-    pub(crate) fn open(path: &'a Path) -> Result<ReportFile<'a>> {
-        match open(path) {
-            Err(why) if why.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {
-                Ok(ReportFile { path, file: None })
-            }
-            file => {
-                let file = file.with_context(|| format!("cannot write the report to {}", path.display()))?;
-                Ok(ReportFile { path, file: Some(file) })
-            }
-        }
-    }
-
-    /// Writes the document.
-    pub(crate) fn write(self, report: &Report) -> Result<()> {
-        let text = serde_json::to_string_pretty(&versioned(report))? + "\n";
-        self.file
-            .map_or_else(|| open(self.path), Ok)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .with_context(|| format!("cannot write the report to {}", self.path.display()))
-    }
-}
-
-/// As `File::create`, but without waiting for who reads a pipe.
-fn open(path: &Path) -> io::Result<File> {
-    let waits_not = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().write(true).create(true).truncate(true).custom_flags(waits_not).open(path)?;
-    // Who reads slowly gets all of it.
-    let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
-    Ok(file)
 }
 
 impl Report {

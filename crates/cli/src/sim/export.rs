@@ -4,30 +4,40 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
+use serde::Serialize;
 
 use super::rows::{Column, Values};
+use crate::output::Output;
+
+/// The file of a table or a document, before there is one.
+///
+/// # Errors
+/// If its name has no such ending, or it cannot be written.
+pub(super) fn open(file: &Path) -> Result<Output<'_>> {
+    ending(file)?;
+    Output::open(file)
+}
 
 /// Writes a table or a document, in the form that the file's name ends with.
-pub(super) fn write(file: &Path, columns: &[Column], document: &str) -> Result<()> {
-    let bytes = match ending(file)? {
-        "csv" => csv(columns).into_bytes(),
-        "parquet" => parquet(columns)?,
-        _ => document.as_bytes().to_vec(),
-    };
-    std::fs::write(file, bytes).with_context(|| format!("{}: cannot be written", file.display()))
+pub(super) fn write(output: Output<'_>, columns: &[Column], document: &impl Serialize) -> Result<()> {
+    match ending(output.path())? {
+        "csv" => output.write(csv(columns).as_bytes()),
+        "parquet" => output.write(&parquet(columns)?),
+        _ => output.write((serde_json::to_string_pretty(document)? + "\n").as_bytes()),
+    }
 }
 
 /// `csv`, `parquet` or `json`.
 ///
 /// # Errors
 /// If it is none of them, or there is no such directory: to be known before the sweep, not after it.
-pub(super) fn ending(file: &Path) -> Result<&str> {
+fn ending(file: &Path) -> Result<&str> {
     crate::picture::directory(file)?;
     let name = file.display();
     match file.extension().and_then(|e| e.to_str()) {
@@ -146,7 +156,7 @@ mod tests {
     fn a_parquet_file_reads_back_as_it_was() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("x.parquet");
-        write(&file, &columns(), "").unwrap();
+        write(open(&file).unwrap(), &columns(), &"").unwrap();
         let reader = SerializedFileReader::new(std::fs::File::open(file).unwrap()).unwrap();
         let rows: Vec<String> = reader.get_row_iter(None).unwrap().map(|r| r.unwrap().to_string()).collect();
         assert_eq!(rows.len(), 2);

@@ -15,12 +15,16 @@ mod rows;
 pub(crate) mod summary;
 mod text;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use corefit_sim::{Scenario, ScenarioError, Set};
+use corefit_sim::{Scenario, ScenarioError, Set, Sim};
 
+use crate::bench::print;
+use crate::output::Output;
+use crate::versioned::versioned;
 use crate::{machine, parallel, picture, printable};
 
 /// Simulate a host with its VMs and their programs
@@ -115,17 +119,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (about, points) = points(args, &name, &source)?;
     let keys = keys(&args.compare, &axes)?;
     let wanted = plot::Wanted { x: args.x.as_deref(), y: args.y.as_deref(), vm: args.vm.as_deref() };
-    if let Some(file) = &args.plot {
+    if args.plot.is_some() {
         wanted.check(&axes, &points)?;
-        picture::check(file)?;
         some_vm(args.vm.as_deref(), &points).map_err(place)??;
     }
-    for file in &args.out {
-        export::ending(file)?;
-    }
-    if let Some(file) = &args.trace {
-        trace(file, &points).map_err(|e| e.context(format!("--trace {}", file.display())))?;
-    }
+    let trace = args
+        .trace
+        .as_deref()
+        .map(|file| traced(file, &points).with_context(|| format!("--trace {}", file.display())));
+    let trace = trace.transpose()?;
+    let plot = args.plot.as_deref().map(picture::open).transpose()?;
+    let outs = args.out.iter().map(|file| export::open(file)).collect::<Result<Vec<_>>>()?;
     let runs = replicate::all(&points, args.jobs.map_or(parallel::cpus(), usize::from)).map_err(place)?;
     let document = summary::Document {
         scenario: name,
@@ -133,48 +137,51 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         points: points.iter().zip(&runs).map(|(point, runs)| summary::PointResult::of(point, runs)).collect(),
         comparisons: keys.iter().flat_map(|key| compare::along(key, &points, &runs)).collect(),
     };
-    let json = serde_json::to_string_pretty(&crate::versioned::versioned(&document))?;
-    let columns = rows::table(&axes, &points, &runs);
-    for file in &args.out {
-        export::write(file, &columns, &(json.clone() + "\n"))?;
-    }
-    let told = if args.json {
-        answer!("{json}")
-    } else {
-        let lines: Vec<String> = text::render(&document).trim_end().lines().map(printable::text).collect();
-        answer!("{}", lines.join("\n"))
-    };
+    // What cannot be written takes nothing else with it.
+    let mut told = print(args.json, &versioned(&document), |_| {
+        let lines: Vec<String> = text::render(&document).lines().map(printable::text).collect();
+        lines.join("\n")
+    });
     loudly(&document);
-    // Last: a picture that cannot be drawn takes nothing else with it.
-    if let Some(file) = &args.plot {
+    let columns = rows::table(&axes, &points, &runs);
+    for out in outs {
+        told = told.and(export::write(out, &columns, &versioned(&document)));
+    }
+    if let Some(plot) = plot {
         let title = if document.about.is_empty() { &document.scenario } else { &document.about };
         let drawn = plot::draw(&wanted, &axes, (&points, &runs), title)
-            .with_context(|| format!("--plot {}", file.display()))?;
-        picture::write(file, &drawn)?;
+            .with_context(|| format!("--plot {}", plot.path().display()));
+        told = told.and(drawn.and_then(|drawn| picture::write(plot, &drawn)));
+    }
+    if let Some((trace, mut sim, length)) = trace {
+        told = told.and(trace.fill(|out| sim.trace(length, out)));
     }
     told.map(|()| ExitCode::SUCCESS)
 }
 
 /// A point has VMs whose names begin so.
 fn some_vm(prefix: Option<&str>, points: &[Point<'_>]) -> Result<Result<()>, ScenarioError> {
-    let (Some(prefix), Some(point)) = (prefix, points.first()) else { return Ok(Ok(())) };
-    let vms = point.scenario()?.spec.vms;
-    let known: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-    if known.iter().any(|name| name.starts_with(prefix)) {
-        return Ok(Ok(()));
+    let Some(prefix) = prefix else { return Ok(Ok(())) };
+    let mut known = BTreeSet::new();
+    for point in points {
+        let vms = point.scenario()?.spec.vms;
+        if vms.iter().any(|vm| vm.name.starts_with(prefix)) {
+            return Ok(Ok(()));
+        }
+        known.extend(vms.into_iter().map(|vm| vm.name));
     }
-    Ok(Err(anyhow!("--vm {prefix}: there is no such VM; there is {}", known.join(", "))))
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    Ok(Err(anyhow!("--vm {prefix}: there is no such VM; there is {known}")))
 }
 
-/// A run of its own: it is the same as the first one that is reported.
-fn trace(file: &Path, points: &[Point<'_>]) -> Result<()> {
+/// The file, what is traced, and for how long: a run of its own, the same as the first one that is reported.
+fn traced<'a>(file: &'a Path, points: &[Point<'_>]) -> Result<(Output<'a>, Sim, Option<u64>)> {
     let [point] = points else {
         bail!("there are {} points; choose one with --points or --set", points.len());
     };
     ensure!(!point.ruled, "shows hosts that nobody decides about; leave out [policy]");
-    let (_, mut sim, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
-    let mut out = std::fs::File::create(file).context("cannot be written")?;
-    sim.trace(length, &mut out).context("cannot be written")
+    let (_, sim, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
+    Ok((Output::open(file)?, sim, length))
 }
 
 /// On stderr, whatever becomes of stdout.

@@ -133,7 +133,9 @@ pub(super) fn draw(
             Some(host) => Some((host.of)(run)),
             None => {
                 let of = of_run(run, metric, wanted.vm)?;
-                vms = (vms.0.min(of.len()), vms.1.max(of.len()));
+                if !of.is_empty() {
+                    vms = (vms.0.min(of.len()), vms.1.max(of.len()));
+                }
                 Mean::of(of).map(|mean| mean.mean)
             }
         };
@@ -145,7 +147,8 @@ pub(super) fn draw(
     }
     let mut note = String::from("bars: 95 % confidence intervals over replications");
     if left_out > 0 {
-        note += &format!("; {left_out} of {} points left out: not all runs ended", points.len());
+        let why = if wanted.vm.is_some() { ", or there is no such VM" } else { "" };
+        note += &format!("; {left_out} of {} points left out: not all runs ended{why}", points.len());
     }
     chart::svg(&Chart {
         title: title.into(),

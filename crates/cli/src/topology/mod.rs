@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::inputs::{gather, reserved, this_machine};
 use crate::lines::{LEAST, print, width, wrap};
 use crate::manage::Config;
-use crate::versioned::VERSION;
+use crate::versioned::json;
 use crate::{picture, printable, text_file};
 use guests::Guests;
 use proposal::Proposal;
@@ -60,9 +60,7 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         (machine, _) => gather(&args.files, machine.as_deref())?,
     };
     inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
-    if let Some(file) = &args.svg {
-        picture::check(file)?;
-    }
+    let svg = args.svg.as_deref().map(picture::open).transpose()?;
     let config = Config::read(args.config.as_deref())?;
     if let Some(topology) = &inputs.subject.topology {
         config.fits(args.config.as_deref(), (&topology.pcpus, &topology.offline))?;
@@ -73,18 +71,15 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
     }
     let Some(topology) = &inputs.subject.topology else { bail!("no host to draw") };
     let guests = Guests::of(&inputs.subject);
-    if let Some(file) = &args.svg {
-        picture::write(file, &svg::draw(topology, &guests))?;
-    }
-    if args.json {
+    let told = if args.json {
         let vms =
             guests.rows.iter().map(|row| json!({ "name": row.name, "vcpus": row.vcpus, "where": row.place }));
-        let mut document = json!({ "version": VERSION, "from": inputs.host, "summary": topology.summary(), "topology": topology,
+        let mut document = json!({ "from": inputs.host, "summary": topology.summary(), "topology": topology,
             "vms": vms.collect::<Vec<_>>() });
         if let Some(proposal) = &proposal {
             document["placement"] = proposal.document();
         }
-        print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
+        print(&json(&document, false)?)
     } else {
         let width = width(LEAST);
         let mut out = text::draw(topology, &guests, width);
@@ -95,9 +90,10 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
                 wrap(&mut out, "", 0, &printable::text(&text), width);
             }
         }
-        print(&out)?;
-    }
-    Ok(ExitCode::SUCCESS)
+        print(&out)
+    };
+    let drawn = svg.map_or(Ok(()), |svg| picture::write(svg, &svg::draw(topology, &guests)));
+    told.and(drawn).map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

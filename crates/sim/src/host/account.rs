@@ -54,19 +54,6 @@ impl Account {
         }
     }
 
-    /// What came since an earlier look.
-    #[must_use]
-    pub fn minus(&self, earlier: &Account) -> Account {
-        Account {
-            allocated: self.allocated - earlier.allocated,
-            surplus: self.surplus - earlier.surplus,
-            utilised: self.utilised - earlier.utilised,
-            spinning: self.spinning - earlier.spinning,
-            switching: self.switching - earlier.switching,
-            unused: self.unused - earlier.unused,
-        }
-    }
-
     /// Whether the terms add up.
     #[must_use]
     pub fn adds_up(&self) -> bool {

@@ -265,6 +265,7 @@ impl Parts {
             channels: vec![Channel::EMPTY; channels],
             alive: 0,
             started: app.start_ns,
+            began: app.start_ns,
             ended: None,
             rounds: 0,
             marks: 0,

@@ -118,11 +118,13 @@ impl Spec {
             [costs.halt_ns, costs.ipi_ns, costs.switch_ns].map(|ns| ns as f64).iter().sum::<f64>().max(1.0);
         let mut busy = 0.0;
         let mut apps = vec![];
+        // Who begins again does so as long as others have not come to their end.
+        let ends = self.vms.iter().flat_map(|vm| &vm.apps).filter(|app| !app.program.endless).count();
         for (vm, app) in self.vms.iter().flat_map(|vm| vm.apps.iter().map(move |app| (vm, app))) {
             let at_once = f64::from(app.team.min(index(vm.vcpus.len())));
             let ns = self.until_ns.saturating_sub(app.start_ns) as f64;
             busy += at_once;
-            apps.push((vm, at_once * app.program.events_in(ns, app.team, halt)));
+            apps.push((vm, at_once * app.program.events_in(ns, app.team, halt, app.again && ends > 1)));
         }
         let crowded = (busy / f64::from(self.hardware.pcpus())).max(1.0);
         let all: f64 = apps.iter().map(|(_, events)| events / crowded).sum();

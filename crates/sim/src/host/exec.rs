@@ -6,7 +6,7 @@ use crate::program::Op;
 /// Operations that take no time in a row, before some time is taken all the same.
 const IN_A_ROW: u32 = 64;
 /// That time, ns.
-const A_WHILE: u64 = 1_000;
+pub(super) const A_WHILE: u64 = 1_000;
 
 impl Sim {
     /// A thread, on a vCPU that runs, goes on with its next operation, up to one that takes time.

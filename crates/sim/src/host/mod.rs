@@ -42,7 +42,7 @@ pub(crate) enum Event {
     Period,
     /// An application starts.
     Start(u32),
-    /// A thread of an endless application starts, later than the others.
+    /// A thread starts, later than the others, or than the round before.
     StartThread(u32),
     /// A thread has slept.
     Wake(u32),

@@ -13,6 +13,7 @@
 //! posts that the member before or after did not wait for yet; waiting for it spins without pause. With `put`
 //! it has one place: who finds it full waits until it is emptied.
 
+use super::exec::A_WHILE;
 use super::{Event, Line, Sim, TState, Wait};
 use crate::cpus::NONE;
 use crate::program::Program;
@@ -55,6 +56,8 @@ pub(crate) struct App {
     /// Members that have not ended.
     pub(crate) alive: u32,
     pub(crate) started: Ns,
+    /// When this round began.
+    pub(crate) began: Ns,
     /// When it ended first.
     pub(crate) ended: Option<Ns>,
     pub(crate) rounds: u64,
@@ -108,6 +111,9 @@ impl Sim {
 
     fn rewind(&mut self, a: u32) {
         let app = &mut self.apps[a as usize];
+        // Rounds that take no time take some all the same, as operations do.
+        let pause = if app.rounds > 0 && app.began == self.now { A_WHILE } else { 0 };
+        app.began = self.now;
         app.team = app.next_team;
         app.arrived = 0;
         app.channels.fill(Channel::EMPTY);
@@ -129,7 +135,12 @@ impl Sim {
                 let mut later = Stream::new(self.spec.seed, u64::from(t), Purpose::Start);
                 let later = later.below(self.spec.jitter_ns + 1);
                 self.queue.add(self.now + later, Event::StartThread(t));
-            } else if self.threads[t as usize].state != TState::Current {
+            } else if self.threads[t as usize].state == TState::Current {
+                let v = self.threads[t as usize].vcpu;
+                self.cpus.vcpus[v as usize].debt += pause;
+            } else if pause > 0 {
+                self.queue.add(self.now + pause, Event::StartThread(t));
+            } else {
                 self.wake_thread(t, NONE);
             }
         }

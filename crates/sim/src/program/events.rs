@@ -16,12 +16,13 @@ const NO_TIME: Part = Part { ns: 16.0, events: 1.0 / 64.0 };
 
 impl Program {
     /// Events of one thread that has a pCPU to itself, in so many ns: means of lengths, nobody waits. A sleep takes
-    /// `halt_ns` more.
+    /// `halt_ns` more. `again`: at its end it begins anew.
     #[must_use]
-    pub(crate) fn events_in(&self, ns: f64, team: u32, halt_ns: f64) -> f64 {
+    pub(crate) fn events_in(&self, ns: f64, team: u32, halt_ns: f64, again: bool) -> f64 {
         let mut open = vec![(1.0, Part::default())];
         let mut left = Part { ns, events: 0.0 };
-        for op in &self.ops {
+        let (begin, end) = again.then_some((Op::Repeat(u32::MAX), Op::Again(0))).unzip();
+        for op in begin.iter().chain(&self.ops).chain(&end) {
             let Part { ns, events } = match *op {
                 Op::Repeat(rounds) => {
                     let rounds = if rounds == u32::MAX { ENDLESS } else { f64::from(rounds) };
@@ -64,7 +65,7 @@ mod tests {
     use super::Program;
 
     fn events(text: &str, ns: f64) -> f64 {
-        Program::compile(text).unwrap().events_in(ns, 4, 1_000.0)
+        Program::compile(text).unwrap().events_in(ns, 4, 1_000.0, false)
     }
 
     #[test]
@@ -81,5 +82,7 @@ mod tests {
             assert!((got / expected - 1.0).abs() < 0.01, "{text}: {got}, not {expected}");
         }
         assert!(events("sleep 0ns forever { mark }", 1e9) < 2e6);
+        let again = Program::compile("compute 1us mark").unwrap().events_in(1e9, 4, 1_000.0, true);
+        assert!((again / 1e6 - 1.0).abs() < 0.1, "{again}");
     }
 }

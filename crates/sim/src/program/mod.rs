@@ -191,6 +191,12 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_too_many_operations_is_told_where() {
+        let told = Program::compile(&"compute 1us\n".repeat(100_000)).unwrap_err().to_string();
+        assert_eq!(told, "line 60001: the program has more than 60000 operations");
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_line_and_what_is_allowed() {
         for (text, said) in [
             ("compute 1us\nfrob", "line 2: \"frob\" is no operation; give compute, sleep, repeat"),

@@ -66,9 +66,6 @@ pub(super) fn parse(text: &str) -> Result<Program, ProgramError> {
             what: "it does nothing; give at least one compute or sleep".into(),
         });
     }
-    if program.ops.len() > MAX_OPS || program.lengths.len() > MAX_OPS {
-        return Err(ProgramError { line: 1, what: format!("it has more than {MAX_OPS} operations") });
-    }
     Ok(parser.program)
 }
 
@@ -145,6 +142,9 @@ impl Parser {
     }
 
     fn operation(&mut self, word: &str) -> Result<(), ProgramError> {
+        if self.program.ops.len() >= MAX_OPS {
+            return self.error(format!("the program has more than {MAX_OPS} operations"));
+        }
         let kernel = self.held.iter().any(|(kind, _)| *kind == LockUse::Kernel);
         if kernel && ["sleep", "mutex", "userspin"].contains(&word) {
             return self

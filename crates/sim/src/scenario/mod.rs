@@ -259,6 +259,10 @@ mod tests {
                 "line 1, cfs.base_slice: that is too short to simulate; give 100us or more",
             ),
             (
+                ("hardware", "cfs = { latency = \"2s\" }\nhardware"),
+                "line 1, cfs.latency: the kernel takes no such time; give 1s or less",
+            ),
+            (
                 ("vcpus = 2", "vcpus = 2\nslice = \"0s\""),
                 "line 5, vm.a.slice: that is too short to simulate; give 1us",
             ),
@@ -395,6 +399,16 @@ mod tests {
         assert!(vm.guest.rotate && vm.vcpus[0].soft.len() == 2);
         assert_eq!((vm.guest.packages, vm.made_on.to_string()), (2, "1".into()));
         assert_eq!(spec.classes[vm.apps[0].class].name, "cg");
+    }
+
+    #[test]
+    fn who_begins_again_as_long_as_others_run_may_take_very_long_too() {
+        let text = "hardware = { cores = 2 }\n[[vm]]\nname = \"a\"\nprogram = \"repeat 9 { compute 2ns }\"\nagain = true\n\
+                    [[vm]]\nname = \"b\"\nprogram = \"compute 1s\"\n";
+        let endless = |text: &str| Scenario::parse(text, &[]).unwrap().endless;
+        let told = endless(text).unwrap().to_string();
+        assert!(told.contains("vm.a.program: about "), "{told}");
+        assert!(endless(&text.replace("again = true", "")).is_none());
     }
 
     #[test]

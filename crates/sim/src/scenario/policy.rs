@@ -65,18 +65,26 @@ pub(super) fn relaxed(root: &Table<'_>, policy: &Policy) -> Result<Option<Relaxe
     Ok(Some(spec))
 }
 
+/// No longer than the kernel takes (`max_sched_granularity_ns`, kernel/sysctl.c).
+fn short(table: &Table<'_>, key: &'static str, usual: u64, least: u64) -> Result<u64, ScenarioError> {
+    match table.time_from(key, usual, least)? {
+        ns @ 0..=1_000_000_000 => Ok(ns),
+        _ => table.error(key, "the kernel takes no such time; give 1s or less"),
+    }
+}
+
 fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
     let usual = CfsSpec::default();
     let Some(table) = root.table("cfs")? else { return Ok(usual) };
     let spec = CfsSpec {
-        latency_ns: table.time_from("latency", usual.latency_ns, 1000)?,
-        granularity_ns: table.time_from("granularity", usual.granularity_ns, 1000)?,
-        wakeup_ns: table.time("wakeup", usual.wakeup_ns)?,
-        tick_ns: table.time("tick", usual.tick_ns)?,
+        latency_ns: short(&table, "latency", usual.latency_ns, 1000)?,
+        granularity_ns: short(&table, "granularity", usual.granularity_ns, 1000)?,
+        wakeup_ns: short(&table, "wakeup", usual.wakeup_ns, 0)?,
+        tick_ns: short(&table, "tick", usual.tick_ns, 0)?,
         balance_ns: table.time_from("balance", usual.balance_ns, 100_000)?,
         bandwidth_slice_ns: table.time_from("bandwidth_slice", usual.bandwidth_slice_ns, 1000)?,
         deadlines: false,
-        base_slice_ns: table.time_from("base_slice", usual.base_slice_ns, 100_000)?,
+        base_slice_ns: short(&table, "base_slice", usual.base_slice_ns, 100_000)?,
         groups: table.boolean("groups", usual.groups)?,
     };
     table.finish()?;

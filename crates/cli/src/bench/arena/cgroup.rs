@@ -251,12 +251,12 @@ pub(super) fn remove_leftovers(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     removed
 }
 
-/// Whether a name is that of a directory whose bench has ended.
+/// Whether a name is that of a directory whose bench has ended: also of one that had our process id before us.
 pub(super) fn is_leftover(name: &str) -> bool {
     let pid = name.strip_prefix(PREFIX).and_then(|pid| pid.parse().ok());
     pid.is_some_and(|pid: u32| {
         let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-        !comm.is_ok_and(|comm| comm.starts_with("corefit"))
+        pid == std::process::id() || !comm.is_ok_and(|comm| comm.starts_with("corefit"))
     })
 }
 
@@ -338,6 +338,7 @@ mod tests {
     #[test]
     fn only_directories_of_ended_benches_are_leftovers() {
         assert!(is_leftover("corefit-bench-4194305"), "beyond the largest");
+        assert!(is_leftover(&format!("corefit-bench-{}", std::process::id())), "it was there before us");
         assert!(!is_leftover("corefit-bench-"));
         assert!(!is_leftover("corefit-bench-x"));
         assert!(!is_leftover("docker-1"));

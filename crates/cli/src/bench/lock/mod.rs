@@ -177,10 +177,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 note += &format!("; not shown, for too little got through: {}", unmeasured.join(", "));
             }
             let section = load.first().map_or("", |c| c.section);
-            picture::write(
-                &frontier::file(plot, section, loads.len() > 1),
-                &frontier::drawing(load, &note)?,
-            )?;
+            let file = frontier::file(plot, section, loads.len() > 1);
+            picture::write(picture::open(&file)?, &frontier::drawing(load, &note)?)?;
         }
     }
     told.map(|()| ExitCode::SUCCESS)

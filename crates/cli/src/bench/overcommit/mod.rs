@@ -28,8 +28,6 @@ mod svg;
 mod targets;
 mod text;
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -40,6 +38,7 @@ use clap::ValueEnum;
 use super::arena::Arena;
 use super::interrupt::Interrupt;
 use crate::lines;
+use crate::output::Output;
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
@@ -162,20 +161,16 @@ impl Settings {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let settings = args.settings()?;
     // What cannot be written is to be known before, not after an hour.
-    let cannot = |file: &Path| format!("cannot write {}", file.display());
-    let mut svg = match &args.svg {
-        Some(file) => Some(File::create(file).with_context(|| cannot(file))?),
-        None => None,
-    };
+    let svg = args.svg.as_deref().map(Output::open).transpose()?;
     let interrupt = Interrupt::install().context("cannot catch signals")?;
     let document = measured(&settings, &interrupt)?;
     let text =
         if args.json { serde_json::to_string_pretty(&document)? + "\n" } else { text::render(&document) };
     let told = lines::print(&text);
-    if let Some(file) = &mut svg {
+    if let Some(svg) = svg {
         let part = document.conditions.iter().find(|p| p.name == args.svg_condition);
         match part.and_then(|part| svg::render(part, &document.machine)) {
-            Some(picture) => file.write_all(picture.as_bytes()).context("cannot write the picture")?,
+            Some(picture) => svg.write(picture.as_bytes())?,
             None => tell!("corefit bench: no picture: {} was not measured", args.svg_condition.name()),
         }
     }

@@ -28,6 +28,7 @@ use super::arena::Arena;
 use super::interrupt::Interrupt;
 use super::others;
 use super::overcommit::find_root;
+use super::print;
 use super::progress::Progress;
 use guests::Guests;
 use measure::{Case, Host, Runs};
@@ -269,10 +270,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 fn tell_errors(saved: &Saved, json: bool) -> Result<ExitCode> {
     let (points, costs) = saved.points();
     let document = Document::new(saved.cpus, &saved.size, saved.repeat, points, &costs);
-    if json {
-        answer!("{}", serde_json::to_string_pretty(&document)?)?;
-    } else {
-        answer!("{}", document.text().trim_end())?;
-    }
+    print(json, &document, Document::text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -100,10 +100,8 @@ impl Cell {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(file) = &args.svg {
-        // To be known before, not afterwards; the file itself stays as it is until there is a picture.
-        picture::check(file).context("--svg")?;
-    }
+    // To be known before, not afterwards.
+    let svg = args.svg.as_deref().map(picture::open).transpose().context("--svg")?;
     let measured = if args.simulate { Err("--simulate".to_owned()) } else { real::cells(args)? };
     let (vms, simulated, why, pcpus, cells) = match measured {
         Ok((pcpus, cells)) => ("real", None, None, pcpus, cells),
@@ -117,8 +115,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let command = args.command.clone();
     let document = Document { bench: "scale", command, vms, simulated, why, pcpus, cells };
     let told = print(args.json, &document, text);
-    if let Some(file) = &args.svg {
-        picture::write(file, &drawing(&document)?)?;
+    if let Some(svg) = svg {
+        picture::write(svg, &drawing(&document)?)?;
     }
     told.map(|()| ExitCode::SUCCESS)
 }

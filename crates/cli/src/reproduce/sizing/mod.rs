@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use corefit_core::decide::Sizer;
 use corefit_sim::Spec;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::Effort;
@@ -84,6 +85,9 @@ impl Choice {
 /// What is read of an earlier run's document.
 #[derive(Deserialize)]
 struct Earlier {
+    #[serde(rename = "items")]
+    _items: IgnoredAny,
+    #[serde(default)]
     sizes: Vec<Row>,
 }
 
@@ -153,6 +157,11 @@ fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let document: Earlier = serde_json::from_str(&text)
             .with_context(|| format!("{}: no document of --json", file.display()))?;
+        ensure!(
+            !document.sizes.is_empty(),
+            "{}: it has no numbers of vCPUs; give what `corefit reproduce P2 --json` printed",
+            file.display()
+        );
         rows.extend(document.sizes);
     }
     if let Some(other) = rows.iter().find(|row| row.size != rows[0].size) {
@@ -313,6 +322,11 @@ mod tests {
         std::fs::write(file.path(), serde_json::json!({ "items": [], "sizes": rows }).to_string()).unwrap();
         let mixed = earlier(&paths).unwrap_err().to_string();
         assert!(mixed.contains("corefit's and vscale's"), "{mixed}");
+        for without in [serde_json::json!({ "items": [] }), serde_json::json!({ "items": [], "sizes": [] })] {
+            std::fs::write(file.path(), without.to_string()).unwrap();
+            let told = earlier(&paths).unwrap_err().to_string();
+            assert!(told.contains(": it has no numbers of vCPUs; give "), "{told}");
+        }
         std::fs::write(file.path(), "{}").unwrap();
         assert!(earlier(&paths).unwrap_err().to_string().ends_with("no document of --json"));
     }
