@@ -25,11 +25,12 @@ const FEW: &str = "0";
 /// Only the first VM is anybody's business, and it is sized at once.
 const CONFIG: &str = "metrics = \"off\"\n[policy]\ninterval_ms = 500\ndwell_ms = 0\nsize = \"vcpu-bal\"\n";
 /// Where the daemon of the test may be killed, and after how many times there.
-const KILLS: [&str; 7] = [
+const KILLS: [&str; 8] = [
     "journal-begun:2",
     "journal-written:2",
     "journaled",
     "noted",
+    "vcpus-part",
     "written",
     "journal-begun:3",
     "journal-written:3",
@@ -250,19 +251,11 @@ struct Job<'a> {
 
 const ALL_THREADS: &str = "env OMP_NUM_THREADS=8";
 
-/// Unmanaged, by each policy that sizes, and at each number of vCPUs set by hand: so many runs in one process as take that time at
-/// their best, which two vCPUs nearly are here. (Unmanaged one takes seconds, and may take any number of them.)
+/// Unmanaged, and by each policy that sizes, against each number of vCPUs set by hand: so many runs in one process as take that
+/// time at their best, which two vCPUs nearly are here. (Unmanaged one takes seconds, and may take any number of them.)
 fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
     let Job { guest, program, size, seconds } = *job;
-    guest.set_online(2);
-    let one = one(job, ALL_THREADS);
-    guest.set_online(8);
-    let pace = Pace::of(2);
-    let long = |what: &str, seconds: f64| {
-        let (time, pace) = in_one(job, seconds, one, ALL_THREADS, &pace);
-        println!("{program} {size}, {what}: {time:.4} (vCPUs {}; pace {pace:.3} ms)", guest.online());
-        time
-    };
+    let numbers = Numbers::begin(job, ALL_THREADS, "1 2 3 4");
     row(&format!("{program} {size}, unmanaged"), &guest.rounds(program, size, seconds, ALL_THREADS));
     let managed = ["vcpu-bal", "pcpu-est", "corefit"].map(|policy| {
         let config = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{policy}\"\n");
@@ -271,19 +264,12 @@ fn sizing(vms: &Vms, dir: &Path, job: &Job<'_>) {
         // begins, and spins in one that began with eight.
         let first = guest.rounds(program, size, SETTLE_S, ALL_THREADS);
         row(&format!("{program} {size}, {policy}, at first"), &first);
-        let then = long(&format!("{policy}, then"), seconds);
+        let then = numbers.long(&format!("{policy}, then"), seconds);
+        let online = guest.online();
         end(&mut daemon);
-        (policy, then)
+        (policy, then, online)
     });
-    let best = [1, 2, 3, 4].map(|count| {
-        guest.set_online(count);
-        long("by hand", seconds)
-    });
-    guest.set_online(8);
-    let best = best.into_iter().fold(f64::INFINITY, f64::min);
-    for (policy, then) in managed {
-        println!("{program} {size}, {policy} over the best by hand: {:.3}", then / best);
-    }
+    numbers.compare(&managed);
 }
 
 /// Seconds of a run, of many in one process: the first one of a process begins its threads, which takes longer than a short run.
@@ -303,58 +289,83 @@ fn in_one(job: &Job<'_>, seconds: f64, one: f64, run: &str, pace: &Pace) -> (f64
 }
 
 /// Sizing alone by progress: `corefit run` only counts, the program keeps its eight threads. Against each number of vCPUs set by
-/// hand, with the same command; before and after, for emulation is not equally fast all the time: as timed, at the same pace, and by what
-/// the number that it ended with did by hand.
+/// hand, with the same command.
 fn counted(vms: &Vms, dir: &Path, job: &Job<'_>) {
-    let Job { guest, program, size, seconds } = *job;
     let run = format!("{ALL_THREADS} /workloads/corefit run --quiet --threads 8 --resize never --");
-    let pace = Pace::of(2);
-    guest.set_online(2);
-    let one = one(job, ALL_THREADS);
-    // Seconds of a run, and the same where the machine is as fast as it takes a millisecond for a piece of work.
-    let long = |what: &str, seconds: f64| {
-        let (time, pace) = in_one(job, seconds, one, &run, &pace);
-        println!("{program} {size}, {what}: {time:.4} (vCPUs {}; pace {pace:.3} ms)", guest.online());
-        [time, time / pace]
-    };
-    let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| "1 2 3 4 5 6 7 8".into());
-    let numbers: Vec<u32> =
-        numbers.split(' ').map(|count| count.parse().expect("MANAGE_NUMBERS: of vCPUs")).collect();
-    let by_hand = || -> Vec<[f64; 2]> {
-        let each = numbers.iter().map(|&count| {
-            guest.set_online(count);
-            long("by hand", seconds / 2.0)
-        });
-        let times = each.collect();
-        guest.set_online(8);
-        times
-    };
-    let before = by_hand();
+    let numbers = Numbers::begin(job, &run, "1 2 3 4 5 6 7 8");
     let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
     let mut daemon = Daemon::start(vms, dir, config, &["--apply"], None);
-    long("corefit by progress, at first", COUNTED_SETTLE_S);
-    let then = long("corefit by progress, then", seconds);
-    let online = guest.online();
+    numbers.long("corefit by progress, at first", COUNTED_SETTLE_S);
+    let then = numbers.long("corefit by progress, then", job.seconds);
+    let online = job.guest.online();
     end(&mut daemon);
-    let after = by_hand();
-    let means: Vec<[f64; 2]> =
-        before.iter().zip(&after).map(|(a, b)| [0, 1].map(|i| f64::midpoint(a[i], b[i]))).collect();
-    let [timed, paced] = [0, 1].map(|i| {
-        let best = means.iter().map(|mean| mean[i]).fold(f64::INFINITY, f64::min);
-        let is_its =
-            |count: &u32| online == if *count == 1 { "0".into() } else { format!("0-{}", count - 1) };
-        let its = numbers.iter().position(is_its).map(|at| means[at][i] / best);
-        (then[i] / best, its)
-    });
-    let its =
-        |(_, its): (f64, Option<f64>)| its.map_or("not tried by hand".into(), |its| format!("{its:.3}"));
-    println!(
-        "{program} {size}, corefit by progress over the best by hand: {:.3}, at the same pace {:.3}; its number by hand: {}, {}",
-        timed.0,
-        paced.0,
-        its(timed),
-        its(paced)
-    );
+    numbers.compare(&[("corefit by progress", then, online)]);
+}
+
+/// What each number of vCPUs set by hand brings, before and after what is compared with it, for emulation is not equally fast all
+/// the time.
+struct Numbers<'a> {
+    job: &'a Job<'a>,
+    /// How a program is run.
+    run: &'a str,
+    /// `MANAGE_NUMBERS`.
+    numbers: Vec<u32>,
+    /// Seconds of one run, about.
+    one: f64,
+    pace: Pace,
+    before: Vec<[f64; 2]>,
+}
+
+impl<'a> Numbers<'a> {
+    fn begin(job: &'a Job<'a>, run: &'a str, usual: &str) -> Self {
+        let numbers = std::env::var("MANAGE_NUMBERS").unwrap_or_else(|_| usual.into());
+        let numbers =
+            numbers.split(' ').map(|count| count.parse().expect("MANAGE_NUMBERS: of vCPUs")).collect();
+        job.guest.set_online(2);
+        let one = one(job, run);
+        let mut numbers = Self { job, run, numbers, one, pace: Pace::of(2), before: Vec::new() };
+        numbers.before = numbers.by_hand();
+        numbers
+    }
+
+    /// Seconds of a run, and the same where the machine is as fast as it takes a millisecond for a piece of work.
+    fn long(&self, what: &str, seconds: f64) -> [f64; 2] {
+        let Job { guest, program, size, .. } = *self.job;
+        let (time, pace) = in_one(self.job, seconds, self.one, self.run, &self.pace);
+        println!("{program} {size}, {what}: {time:.4} (vCPUs {}; pace {pace:.3} ms)", guest.online());
+        [time, time / pace]
+    }
+
+    /// Half of the time for each number; all vCPUs are there afterwards.
+    fn by_hand(&self) -> Vec<[f64; 2]> {
+        let each = self.numbers.iter().map(|&count| {
+            self.job.guest.set_online(count);
+            self.long("by hand", self.job.seconds / 2.0)
+        });
+        let times = each.collect();
+        self.job.guest.set_online(8);
+        times
+    }
+
+    /// Each policy's time over the best by hand: as timed, at the same pace, and by what the number that it ended with did by hand.
+    fn compare(&self, managed: &[(&str, [f64; 2], String)]) {
+        let Job { program, size, .. } = *self.job;
+        let mean = |(a, b): (&[f64; 2], &[f64; 2])| [0, 1].map(|i| f64::midpoint(a[i], b[i]));
+        let means: Vec<[f64; 2]> = self.before.iter().zip(&self.by_hand()).map(mean).collect();
+        let best = [0, 1].map(|i| means.iter().map(|mean| mean[i]).fold(f64::INFINITY, f64::min));
+        println!("{program} {size}, the best by hand: {:.4}", best[0]);
+        for (policy, then, online) in managed {
+            let is_its =
+                |count: &u32| *online == if *count == 1 { "0".into() } else { format!("0-{}", count - 1) };
+            let its = self.numbers.iter().position(is_its).map(|at| [0, 1].map(|i| means[at][i] / best[i]));
+            let its = its.map_or("not tried".into(), |[timed, paced]| format!("{timed:.3}, {paced:.3}"));
+            println!(
+                "{program} {size}, {policy} over the best by hand: {:.3}, at the same pace {:.3}; its number by hand: {its}",
+                then[0] / best[0],
+                then[1] / best[1],
+            );
+        }
+    }
 }
 
 /// What a daemon may take to find its number by progress: where things were clear at once it looks at others after two minutes,

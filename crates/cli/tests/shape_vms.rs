@@ -112,7 +112,7 @@ fn what_vcpus_leave_of_their_quotas_is_saved_and_put_back_after_any_end() {
 
     // By kill -9, at any time and at those times of which most is feared.
     let state = dir.path().join("state");
-    for place in [None, Some("journaled"), Some("written"), Some("written:2")] {
+    for place in [None, Some("journaled"), Some("limit-part"), Some("written"), Some("written:2")] {
         let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], place);
         match place {
             Some(_) => assert_eq!(daemon.wait().signal(), Some(9), "{place:?}: {}", daemon.log()),

@@ -26,3 +26,18 @@ mod slice;
 
 pub use root::{ReadError, Root};
 pub use self_view::{read, read_settings};
+
+/// Called with a name after each part of a change that is made in parts, if somebody sets it: tests end the process there.
+pub static BETWEEN: std::sync::OnceLock<fn(&str)> = std::sync::OnceLock::new();
+
+fn between(part: &str) {
+    if let Some(call) = BETWEEN.get() {
+        call(part);
+    }
+}
+
+/// A number to reckon with: exact below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "weights, pCPUs and counted work are far below 2^53")]
+fn float(number: u64) -> f64 {
+    number as f64
+}

@@ -4,7 +4,7 @@ mod scenario;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::decide::Policy;
@@ -16,6 +16,10 @@ use corefit_linux::{Root, libvirt};
 use crate::recording::Replay;
 use crate::text_file;
 use scenario::Scenario;
+
+/// A libvirt that answers later than this may be one that begins; it is waited for so long.
+const SLOW: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which machine a verb looks at.
 #[derive(clap::Args)]
@@ -48,16 +52,19 @@ impl MachineArg {
         &self.machine
     }
 
-    /// `host` as what it is for whoever stays: libvirt where it answers, for its VMs may come later; else control groups.
+    /// `host` as what it is for whoever stays: libvirt where it answers, for its VMs may come later; else control groups. Whose libvirt
+    /// lets it wait, as one that just begins, is not without one.
     pub(crate) fn settled(self) -> MachineArg {
         if self.machine != "host" {
             return self;
         }
-        match libvirt::open("", libvirt::Options::default()).observe() {
-            Ok(_) => MachineArg::named("libvirt"),
-            Err(why) => {
+        let (mut libvirt, begun) = (libvirt::open("", libvirt::Options::default()), Instant::now());
+        loop {
+            let asked = Instant::now();
+            let Err(why) = libvirt.observe() else { return MachineArg::named("libvirt") };
+            if asked.elapsed() < SLOW || begun.elapsed() >= PATIENCE {
                 without_libvirt(&why.into(), "control groups are taken instead");
-                MachineArg::named("cgroups")
+                return MachineArg::named("cgroups");
             }
         }
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Why};
-use corefit_core::machine::{Act, Lever, LeverKind, Role, Snapshot, VmId, VmState};
+use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Role, Snapshot, VmId, VmState};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -278,9 +278,9 @@ impl<'a> Daemon<'a> {
             keeper.leave_theirs(&mut snapshot);
         }
         let mut step = self.controller.step(&snapshot)?;
-        if let Some(host) = step.estimate.as_ref().filter(|_| self.config.tell) {
-            step.plan.actions.extend(self.telling.step(host, self.controller.policy()));
-        }
+        let told = step.usual().filter(|_| self.config.tell);
+        let told = told.map(|host| self.telling.step(host, self.controller.policy()));
+        step.plan.actions.extend(told.unwrap_or_default());
         if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
             step.notes.extend(snapshot.notes.iter().cloned());
         }
@@ -296,7 +296,8 @@ impl<'a> Daemon<'a> {
                 let missed =
                     |outcome: &&Outcome| outcome.action.lever == Lever::Told && outcome.result.is_err();
                 for outcome in outcomes.iter().filter(missed) {
-                    self.telling.missed(&outcome.action.vm);
+                    let tried = !matches!(outcome.result, Err(MachineError::Untried(_)));
+                    self.telling.missed(&outcome.action.vm, tried, snapshot.at);
                 }
                 let came =
                     |outcome: &&Outcome| outcome.result.is_ok() && outcome.action.why != Why::AskedAgain;
@@ -322,6 +323,10 @@ impl<'a> Daemon<'a> {
     /// What is not for us in a look, what owners wish, and what VMs brought.
     fn take_in(&mut self, snapshot: &mut Snapshot) {
         self.yields(snapshot);
+        if self.keeper.is_none() {
+            let wishes = snapshot.vms.iter_mut().filter_map(|vm| vm.wishes.as_mut()?.size.as_mut());
+            wishes.filter(|size| size.tries()).for_each(|size| *size = Sizer::VcpuBal);
+        }
         self.owners(snapshot);
         if let Some(keeper) = &mut self.keeper {
             for note in keeper.adopt(&mut *self.machine, snapshot) {
@@ -519,10 +524,10 @@ fn left_by_another(state: &Path) {
 /// Who changes nothing cannot see what other numbers would do: VCPU-Bal's stand for those that are found by trying, which is said.
 fn stand_in(policy: &mut Policy) -> Option<String> {
     let rules = policy.vm.iter_mut().filter_map(|rule| rule.size.as_mut());
-    let tried = rules.chain([&mut policy.size]).filter(|size| **size == Sizer::Corefit);
+    let tried = rules.chain([&mut policy.size]).filter(|size| size.tries());
     let some = tried.map(|size| *size = Sizer::VcpuBal).count() > 0;
     some.then(|| {
-        "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" finds by trying them only --apply shows"
+        "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" and \"pcpu-est\" find by trying them only --apply shows"
             .into()
     })
 }

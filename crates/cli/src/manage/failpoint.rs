@@ -1,5 +1,8 @@
 //! Places at which tests end the daemon as `kill -9` does: `COREFIT_TEST_KILL_AT=NAME` or `NAME:COUNT`.
 //!
+//! Names are those that `reach` is called with, and of corefit-linux `limit-part` (a file of a limit is written), `plug-part` (a vCPU is
+//! plugged) and `vcpus-part` (a guest was asked for vCPUs).
+//!
 //! In the tests of this crate the kill is a panic that the test catches, so that the machine lives on.
 
 /// Ends here if a test wants it.
@@ -18,6 +21,12 @@ pub(crate) fn reach(name: &str) {
     if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
+}
+
+/// From now on corefit-linux ends in its places, too.
+pub(crate) fn arm() {
+    #[cfg(not(test))]
+    let _ = corefit_linux::BETWEEN.set(reach);
 }
 
 #[cfg(test)]

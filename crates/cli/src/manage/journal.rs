@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::boot::Boot;
-use super::failpoint::reach;
+use super::failpoint::{arm, reach};
 use super::{Passing, own};
 use crate::text_file;
 
@@ -159,6 +159,7 @@ impl Journal {
     /// # Errors
     /// If another corefit holds it, it is damaged, or of another machine.
     pub(crate) fn held(dir: &Path, machine: &str, boot: &Boot) -> Result<Journal> {
+        arm();
         own::directory(dir)?;
         let lock = lock(dir)?;
         let (boot_now, machine_now) = (boot.own().to_owned(), machine.to_owned());

@@ -25,9 +25,10 @@ use super::failpoint::reach;
 use super::journal::{Entry, Journal};
 use super::present;
 pub(crate) use before::{changed, heed};
+use note::travels;
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
-use ours::{by_call, in_parts, is_guests, is_ours, rest_of_ours, same, somebody_put_back};
+use ours::{by_call, grown, in_parts, is_guests, is_ours, rest_of_ours, same, somebody_put_back};
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
@@ -109,6 +110,11 @@ impl Keeper {
         self.journal.entries()
     }
 
+    /// Those of a VM.
+    pub(crate) fn entries_of(&self, vm: &VmId) -> impl Iterator<Item = &Entry> {
+        self.journal.entries_of(vm)
+    }
+
     /// Whether nothing is changed, no VM carries a note of ours, and the file says so: a disk may have been full, so it is written
     /// again if not.
     pub(crate) fn holds_nothing(&mut self) -> bool {
@@ -147,6 +153,8 @@ impl Keeper {
         };
         let found = seen(&now)?;
         let is = |value: &Value| seen(value).is_none_or(|value| same(&value, &found));
+        let grown = grown(entry, &now);
+        let entry = grown.as_ref().unwrap_or(entry);
         let ours = is_ours(entry, &now) || entry.wrote.iter().chain([&entry.original]).any(is);
         (!ours).then_some(now)
     }
@@ -202,18 +210,26 @@ impl Keeper {
             unwritten.for_each(|result| *result = Some(Err(why.clone())));
         }
         let known: BTreeMap<_, &Entry> = before.iter().map(|entry| (entry.key(), entry)).collect();
-        let (mut noted, mut called, mut uncalled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut noted, mut called, mut uncalled) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         turns.retain(|at| results[*at].is_none());
         for (turn, at) in turns.into_iter().enumerate() {
             let action = &actions[at];
             let ready = match turn > 0 && begun.elapsed() > self.budget {
                 true => Err(not_tried()),
                 false => {
-                    if noted.insert(&action.vm) {
-                        self.note(machine, &action.vm);
+                    let noted = noted.entry(&action.vm).or_insert_with(|| {
+                        let noted = self.note(machine, &action.vm);
                         reach("noted");
+                        noted
+                    });
+                    match noted {
+                        // What it is told counts for some seconds only.
+                        Err(why) if travels(action.lever) && action.lever != Lever::Told => {
+                            let text = format!("not changed while its VM cannot carry what it was: {why}");
+                            Err(MachineError::Untried(text))
+                        }
+                        _ => self.still_free(machine, action),
                     }
-                    self.still_free(machine, action)
                 }
             };
             let begins = if ready.is_ok() { &mut called } else { &mut uncalled };
@@ -327,7 +343,11 @@ impl Keeper {
         lever: Lever,
         current: &Value,
     ) -> Option<MachineError> {
-        let entry = self.journal.find(vm, lever)?.clone();
+        let found = self.journal.find(vm, lever)?;
+        if let Some(grown) = grown(found, current) {
+            *found = grown;
+        }
+        let entry = found.clone();
         let ours = is_ours(&entry, current) && !self.with_all(machine, &entry, current);
         if ours || same(&entry.original, current) || machine.lost(vm, lever) {
             return None;
@@ -335,7 +355,8 @@ impl Keeper {
         let now = without_ours(machine, &entry, current);
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
-        self.note(machine, vm);
+        // With the next change of it, if not now.
+        let _ = self.note(machine, vm);
         Some(MachineError::Denied(format!("{}: it was {now} then", self.stands(vm, lever))))
     }
 

@@ -84,6 +84,20 @@ mod tests {
     }
 
     #[test]
+    fn vcpus_that_were_plugged_in_since_change_nothing_of_the_others() {
+        let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
+        let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![vcpus("0-1")]);
+        let entry = Entry { vm, name, lever: Lever::Online, original: vcpus("0-3"), wrote, pending: false };
+        let now = |online: [bool; 6]| {
+            let vcpus = online.map(|online| VcpuState { online, ..VcpuState::default() }).into();
+            let vm = VmState { vcpus, guest: Some(GuestView::default()), ..VmState::default() };
+            Keeper::changed_since(&entry, &vm, &CpuSet::default())
+        };
+        assert_eq!(now([true, true, false, false, true, true]), None);
+        assert_eq!(now([true, false, false, false, true, true]), Some(vcpus("0,4-5")));
+    }
+
+    #[test]
     fn what_neither_corefit_wrote_nor_was_before_is_somebody_elses() {
         let set = |list: &str| list.parse::<CpuSet>().unwrap();
         let pcpus = |list: &str| Value::Pcpus(set(list));

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use corefit_core::decide::{Policy, Step};
-use corefit_core::machine::VmState;
+use corefit_core::decide::{Given, Policy, Step};
+use corefit_core::machine::{VmEstimate, VmState};
 use corefit_core::{CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
@@ -128,20 +128,19 @@ impl Setting {
 }
 
 impl VmStatus {
-    /// A VM, with what is known of it and what of it is changed. Nothing was done yet. `offline`: pCPUs of the host.
+    /// A VM, with what is known of it and what of it is changed. Nothing was done yet. `seen`: what it did, and what it was granted, of the
+    /// same step; `offline`: pCPUs of the host.
     pub(crate) fn of(
         vm: &VmState,
         step: &Step,
+        (estimate, granted): (Option<&VmEstimate>, Option<&Given>),
         keeper: Option<&Keeper>,
         policy: &Policy,
         offline: &CpuSet,
     ) -> VmStatus {
-        let estimate = step.estimate.as_ref().and_then(|host| host.vms.iter().find(|e| e.seen.id == vm.id));
-        let granted = step.given.iter().find(|granted| granted.vm == vm.id);
         let pcpus = |number: u32| Cpus(f64::from(number));
         let of_keeper = |keeper: &Keeper| -> Vec<(Setting, String)> {
-            let entries = keeper.entries().iter().filter(|entry| entry.vm == vm.id);
-            entries.map(|entry| Setting::of(entry, vm, keeper, offline)).collect()
+            keeper.entries_of(&vm.id).map(|entry| Setting::of(entry, vm, keeper, offline)).collect()
         };
         let (settings, changed) = keeper.map(of_keeper).unwrap_or_default().into_iter().unzip();
         let excluded = policy.of(&vm.name).exclude == Some(true);
@@ -460,10 +459,10 @@ mod tests {
         };
         let of = |vm: &VmState| {
             let policy = Policy::default();
-            VmStatus::of(vm, &Step::default(), None, &policy, &CpuSet::default())
+            VmStatus::of(vm, &Step::default(), (None, None), None, &policy, &CpuSet::default())
         };
         let sized = Step { widths: [(vm.id.clone(), 6)].into(), ..Step::default() };
-        let sized = VmStatus::of(&vm, &sized, None, &Policy::default(), &CpuSet::default());
+        let sized = VmStatus::of(&vm, &sized, (None, None), None, &Policy::default(), &CpuSet::default());
         assert_eq!(sized.vcpus, 6, "what a control group had before it was sized");
         let silent = of(&vm);
         assert_eq!((silent.left_alone.as_deref(), silent.online), (None, None));

@@ -13,6 +13,9 @@ const NEW: f64 = 0.3;
 const STEP: f64 = 0.25;
 /// What was told stands until what is available is so far from it.
 const DEADBAND: f64 = 0.2;
+/// Who did not hear it is told again after so long at first, twice as long each time, and so long at most: each time is written in the journal.
+const AGAIN: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// What guests were told.
 #[derive(Default)]
@@ -29,6 +32,9 @@ struct Known {
     more_at: Option<Time>,
     /// What was told is still what the last look says, as far as it can be told.
     stands: bool,
+    /// How long it rests as it did not hear it, and until when.
+    rest: Duration,
+    not_before: Time,
 }
 
 impl Telling {
@@ -59,8 +65,13 @@ impl Telling {
                 told: None,
                 more_at: None,
                 stands: false,
+                rest: Duration::ZERO,
+                not_before: Time(0),
             });
             known.stands = true;
+            if known.told.is_some() {
+                known.rest = Duration::ZERO;
+            }
             let less = available < known.smooth - STEP;
             let again = std::mem::replace(&mut known.fell, less);
             known.smooth = if less {
@@ -73,7 +84,8 @@ impl Telling {
             let pause = Duration::from_millis(policy.lever_ms);
             let soon = || known.more_at.is_some_and(|at| host.at.0 >= at.0 && host.at.since(at) < pause);
             let differs = |told: f64| (known.smooth - told).abs() >= DEADBAND && told != value;
-            if known.told.is_none_or(|told| differs(told) && (value < told || !soon())) {
+            let rests = host.at < known.not_before;
+            if !rests && known.told.is_none_or(|told| differs(told) && (value < told || !soon())) {
                 if known.told.is_some_and(|told| told < value) {
                     known.more_at = Some(host.at);
                 }
@@ -93,10 +105,13 @@ impl Telling {
         self.known.get(vm).is_some_and(|known| known.stands)
     }
 
-    /// A guest did not hear it: it is told again.
-    pub(super) fn missed(&mut self, vm: &VmId) {
-        if let Some(known) = self.known.get_mut(vm) {
-            known.told = None;
+    /// A guest did not hear it at this time: it is told again, after a rest where that was tried.
+    pub(super) fn missed(&mut self, vm: &VmId, tried: bool, at: Time) {
+        let Some(known) = self.known.get_mut(vm) else { return };
+        known.told = None;
+        if tried {
+            known.rest = (2 * known.rest).clamp(AGAIN, LONGEST);
+            known.not_before = at + known.rest;
         }
     }
 }
@@ -224,8 +239,27 @@ mod tests {
         let mut telling = Telling::default();
         told(&mut telling, 2.0);
         assert_eq!(told(&mut telling, 2.0), None);
-        telling.missed(&VmId::default());
+        telling.missed(&VmId::default(), false, Time(0));
         assert_eq!(told(&mut telling, 2.0), Some(2.0));
+    }
+
+    #[test]
+    fn who_never_hears_it_is_told_more_and_more_rarely() {
+        let mut telling = Telling::default();
+        let mut tries = Vec::new();
+        for second in 0..100 {
+            let at = Time(second * 1_000_000_000);
+            if !telling.step(&HostEstimate { at, ..host(2.0, None) }, &Policy::default()).is_empty() {
+                tries.push(second);
+                telling.missed(&VmId::default(), true, at);
+            }
+        }
+        assert_eq!(tries, [0, 1, 3, 7, 15, 31, 61, 91]);
+        let at = |second: u64| HostEstimate { at: Time(second * 1_000_000_000), ..host(2.0, None) };
+        assert_eq!(telling.step(&at(121), &Policy::default()).len(), 1, "it heard it");
+        telling.step(&at(122), &Policy::default());
+        telling.missed(&VmId::default(), true, at(122).at);
+        assert_eq!(telling.step(&at(123), &Policy::default()).len(), 1, "anew");
     }
 
     #[test]

@@ -20,8 +20,7 @@ use crate::machine::MachineArg;
 use crate::manage::journal::Entry;
 use crate::manage::{Config, Telling, keeper, yields};
 use crate::named::named;
-use crate::versioned::versioned;
-use crate::{lines, printable};
+use crate::{lines, printable, text_file, versioned};
 
 /// What the controllers would change on a host now, and why
 ///
@@ -61,7 +60,7 @@ pub(crate) struct PlanArgs {
     #[arg(long)]
     json: bool,
     /// Which machine: as for `explain` [default: that of the configuration, else host]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = text_file::name())]
     machine: Option<String>,
 }
 
@@ -219,11 +218,11 @@ fn by_a_daemon(now: &Snapshot, changed: &Result<Vec<Entry>>, state: &Path) -> Op
 
 /// What a daemon does with a policy that two looks cannot show.
 fn only_running(given: &Policy, policy: &Policy, plan: &Plan) -> Option<String> {
-    let any = |of: &dyn Fn(&Rule) -> bool| policy.vm.iter().any(of);
+    let any = |of: &dyn Fn(&Rule) -> bool| policy.rules().any(of);
     let shapes = |shape: Shaper| !matches!(shape, Shaper::None | Shaper::Slice);
     let mut what = Vec::new();
-    if policy.size == Sizer::Corefit || any(&|rule| rule.size == Some(Sizer::Corefit)) {
-        what.push("where the size policy corefit ends up once it has tried".into());
+    if policy.size.tries() || any(&|rule| rule.size.is_some_and(Sizer::tries)) {
+        what.push("where a size policy that tries numbers (corefit, pcpu-est) ends up".into());
     }
     if shapes(policy.shape) || any(&|rule| rule.shape.is_some_and(shapes)) {
         what.push("which timeslices it keeps, as what brings nothing is undone".into());
@@ -276,7 +275,7 @@ fn json(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> Result<
     let actions = step.plan.actions.iter().map(|action| line(action, now)).collect();
     let follows = then.iter().map(|follows| Found { name: &follows.vm, follows }).collect();
     let document = Document { machine, at_ns: now.at.0, actions, follows, notes: &step.notes };
-    Ok(serde_json::to_string_pretty(&versioned(&document))? + "\n")
+    versioned::json(&document, false)
 }
 
 fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String {
@@ -317,6 +316,9 @@ fn text(machine: &str, now: &Snapshot, step: &Step, then: &[Follows]) -> String 
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
     use clap::Parser as _;
     use corefit_core::decide::Why;
@@ -378,6 +380,14 @@ mod tests {
             super::text("a host", &Snapshot::default(), &Step::default(), &[]),
             "a host: there is no VM\n"
         );
+    }
+
+    #[test]
+    fn a_machine_may_have_a_name_that_is_no_utf_8() {
+        let name = OsStr::from_bytes(b"replay:b\xff");
+        let typed = Typed::try_parse_from([OsStr::new("plan"), OsStr::new("--machine"), name]);
+        let machine = typed.ok().and_then(|typed| typed.args.machine).unwrap();
+        assert_eq!(corefit_linux::bytes::path(&machine).as_os_str(), name);
     }
 
     #[test]

@@ -62,7 +62,11 @@ pub(crate) fn set_limit(root: &Root, version: Version, dir: &str, to: Limit) -> 
     if from == to {
         return Ok(());
     }
-    let write = |file: &str, text: String| put(root, &format!("{dir}/{file}"), &text);
+    let write = |file: &str, text: String| {
+        let done = put(root, &format!("{dir}/{file}"), &text);
+        crate::between("limit-part");
+        done
+    };
     let burst_file = match version {
         Version::V1 => "cpu.cfs_burst_us",
         Version::V2 => "cpu.max.burst",

@@ -311,7 +311,7 @@ impl HostReader {
         // As many threads as ran all the time, at least one.
         let took =
             self.last.map_or(0, |last| u64::try_from(g.now.since(last).as_nanos()).unwrap_or(u64::MAX));
-        let weight = to_float(rest.div_ceil(took.max(1)).max(1));
+        let weight = crate::float(rest.div_ceil(took.max(1)).max(1));
         let others = direct.others(&scene, weight);
         g.view.others.extend(others);
         usage_ns.unwrap_or(inside_ns + found.run_ns)
@@ -544,11 +544,6 @@ fn inside(tree: &Tree, root: &Root, path: &str) -> Vec<String> {
         next += 1;
     }
     found
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a number of pCPUs")]
-fn to_float(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl Tree {
             Version::V1 => "tasks",
             Version::V2 => "cgroup.threads",
         };
-        if let Some(text) = optional(root.read(&format!("{dir}/{list}")))? {
+        if let Some(text) = listed(root.read(&format!("{dir}/{list}")))? {
             return Ok(numbers(&text).map(|tid| (tid, tid)).collect());
         }
         let processes = optional(root.read(&format!("{dir}/cgroup.procs")))?.unwrap_or_default();
@@ -200,6 +200,15 @@ impl Tree {
 fn note<T>(errors: &mut Vec<(What, ReadError)>, what: What, error: ReadError) -> Option<T> {
     errors.push((what, error));
     None
+}
+
+/// The text of a list, if there is one. That of a group of v2 in which nothing can be (`domain invalid`) refuses to be read: it has none.
+fn listed(result: Result<String, ReadError>) -> Result<Option<String>, ReadError> {
+    let refused = format!("(os error {})", rustix::io::Errno::OPNOTSUPP.raw_os_error());
+    match result {
+        Err(ReadError::Io { why, .. }) if why.ends_with(&refused) => Ok(Some(String::new())),
+        other => optional(other),
+    }
 }
 
 fn numbers(text: &str) -> impl Iterator<Item = u32> + '_ {
@@ -239,6 +248,17 @@ mod tests {
         assert_eq!(why, Some("there is no cpuset controller here"));
         put("cg/cpuset/a/cpuset.cpus", "x\n");
         assert_eq!(tree.settings(&root, "/a").1[0].0, What::Cpuset);
+    }
+
+    #[test]
+    fn a_group_in_which_nothing_can_be_has_no_threads_and_other_errors_are_errors() {
+        let read = |errno: rustix::io::Errno| {
+            let error = std::io::Error::from_raw_os_error(errno.raw_os_error());
+            listed(Err(ReadError::from_io("/cgroup.threads", &error)))
+        };
+        assert_eq!(read(rustix::io::Errno::OPNOTSUPP).unwrap().as_deref(), Some(""));
+        assert_eq!(read(rustix::io::Errno::NOENT).unwrap(), None);
+        assert!(read(rustix::io::Errno::IO).is_err());
     }
 
     #[test]

@@ -22,9 +22,9 @@ use corefit_core::{CpuSet, Weight};
 use super::agent_calls as agent;
 use super::api::Domain;
 use super::command::Parameter;
-use super::definition::{Definition, KEPT};
+use super::definition::{Definition, KEPT, UNPLUGGED};
 use super::effect::{in_effect, known_as};
-use super::hand::{Until, Whom, ask, define, plain};
+use super::hand::{PATIENCE, Until, Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
 use super::online;
 use super::pins::{Pcpus, affinity, pin};
@@ -123,9 +123,11 @@ impl Act for LibvirtMachine {
         let result = match value {
             Value::Vcpus(want) if lever == Lever::Online => online::set(&mut self.hand, vm, want),
             value => {
-                let pcpus = self.pcpus.clone();
-                self.hand
-                    .with(Whom::of(lever), vm, move |domain, until| set(domain, until, lever, value, &pcpus))
+                let (whom, pcpus) = (Whom::of(lever), self.pcpus.clone());
+                // Memory takes its time, whoever else waits.
+                let patience = if lever == Lever::Nodes { PATIENCE } else { self.hand.patience(whom) };
+                let job = move |domain: &Domain<'_>, until| set(domain, until, lever, value, &pcpus);
+                self.hand.within(whom, patience, vm, job)
             }
         };
         if lever == Lever::Online {
@@ -145,10 +147,23 @@ impl Act for LibvirtMachine {
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
         let result = self.hand.with(Whom::Libvirtd, vm, move |domain, _| {
-            domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))
+            domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))?;
+            // Whose settings are as they were has nothing that we plugged out.
+            if element.is_none() && !define(domain)?.unplugged.is_empty() {
+                domain.set_metadata(UNPLUGGED, None).map_err(|error| plain(&error))?;
+            }
+            Ok(())
         });
         self.changed(vm);
         result
+    }
+
+    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        let (Lever::Online, Value::Vcpus(want)) = (lever, value) else { return None };
+        let want = want.clone();
+        let part =
+            self.hand.with(Whom::of(lever), vm, move |domain, until| online::fitting(domain, until, &want));
+        part.ok()?.map(Value::Vcpus)
     }
 
     fn ask_again(&mut self) {
@@ -244,9 +259,8 @@ fn shares(weight: f64) -> Result<u64, MachineError> {
     write::whole(weight, 1..=262_144)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "at most 262144")]
 fn weight(shares: u64) -> Weight {
-    Weight(shares as f64)
+    Weight(crate::float(shares))
 }
 
 fn escape(text: &str) -> String {

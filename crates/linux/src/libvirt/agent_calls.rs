@@ -73,6 +73,7 @@ pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, Mach
             break;
         }
         let done = call(ask, "guest-set-vcpus", json!({ "vcpus": vcpus }));
+        crate::between("vcpus-part");
         let before = std::mem::replace(&mut have, self::vcpus(ask)?);
         if have.online == before.online {
             done?;

@@ -130,8 +130,7 @@ pub(super) fn weight(domain: &Domain<'_>) -> Result<Option<Weight>, Failure> {
     match domain.scheduler() {
         Ok(params) => {
             let shares = params.iter().find(|(name, _)| name == "cpu_shares").map(|(_, shares)| *shares);
-            #[expect(clippy::cast_precision_loss, reason = "at most 262144")]
-            Ok(shares.filter(|shares| *shares > 0).map(|shares| Weight(shares as f64)))
+            Ok(shares.filter(|shares| *shares > 0).map(|shares| Weight(crate::float(shares))))
         }
         Err(error) if error.kind == Kind::Unsupported => Ok(None),
         Err(error) => Err(error),

@@ -20,6 +20,9 @@ const AGENT: &str = "org.qemu.guest_agent.0";
 /// Names the element with the text that [`Act::keep`](corefit_core::machine::Act::keep) keeps there.
 pub(super) const KEPT: &str = "urn:corefit:kept";
 
+/// Names the element with the vCPUs that were plugged out by us.
+pub(super) const UNPLUGGED: &str = "urn:corefit:unplugged";
+
 /// What a domain's XML says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Definition {
@@ -50,6 +53,8 @@ pub(super) struct Definition {
     pub(super) owner: Owner,
     /// What was kept in its metadata.
     pub(super) kept: Option<String>,
+    /// vCPUs that were plugged out by us, by its metadata; somebody may have plugged them in since.
+    pub(super) unplugged: CpuSet,
 }
 
 /// A vCPU.
@@ -119,6 +124,10 @@ impl Definition {
             match node.tag_name().namespace() {
                 Some(OWNER) => self.owner = Owner::read(node),
                 Some(KEPT) => self.kept = node.text().map(Into::into),
+                Some(UNPLUGGED) => {
+                    let set = node.text().and_then(|text| text.parse().ok());
+                    self.unplugged = set.unwrap_or_default();
+                }
                 _ => {}
             }
         }
@@ -275,6 +284,10 @@ mod tests {
         }
         assert_eq!(of(&format!("<c:kept xmlns:c='{KEPT}'>{{&lt;</c:kept>")).kept.as_deref(), Some("{<"));
         assert_eq!(of("").kept, None);
+        let unplugged =
+            |text| of(&format!("<c:unplugged xmlns:c='{UNPLUGGED}'>{text}</c:unplugged>")).unplugged;
+        assert_eq!(unplugged("2-3"), "2-3".parse().unwrap());
+        assert!(unplugged("x").is_empty() && of("").unplugged.is_empty());
     }
 
     #[test]

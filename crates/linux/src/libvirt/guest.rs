@@ -65,12 +65,18 @@ pub(super) fn view<E: ToString>(
 }
 
 /// Whether the agent says that it does not do this. One that froze file systems for a backup lets them go. (Older than QEMU 6.0
-/// it says nothing of that.)
+/// it says nothing of that.) Why a file cannot be opened Windows says in its own language.
 pub(super) fn refuses(error: &str) -> bool {
-    !error.contains("frozen")
-        && ["disabled", "not been found", "not found", "not allowed", "ermission denied", "No such file"]
-            .iter()
-            .any(|text| error.contains(text))
+    let texts = [
+        "disabled",
+        "not been found",
+        "not found",
+        "not allowed",
+        "ermission denied",
+        "No such file",
+        "failed to open file",
+    ];
+    !error.contains("frozen") && texts.iter().any(|text| error.contains(text))
 }
 
 /// What its programs say that they have done, and nothing else: half of the commands, each of which takes a guest whose
@@ -244,23 +250,26 @@ mod tests {
 
     #[test]
     fn an_agent_that_reads_no_files_is_asked_for_its_own_statistics() {
-        let mut files = true;
-        let mut agent = |command: &str| {
-            match command {
-            c if c.contains("guest-file-open") => Err("The command guest-file-open has been disabled".to_owned()),
-            c if c.contains("cpustats") => Ok(r#"{"return":[{"type":"linux","cpu":1,"user":5,"nice":1,"system":2,"idle":90,"iowait":3,"steal":4}]}"#.to_owned()),
-            _ => Ok(r#"{"return":[{"logical-id":0,"online":false},{"logical-id":1,"online":true}]}"#.to_owned()),
+        let windows = "failed to open file '/proc/stat': Das System kann den angegebenen Pfad nicht finden.";
+        for why in ["The command guest-file-open has been disabled", windows] {
+            let mut files = true;
+            let mut agent = |command: &str| {
+                match command {
+                c if c.contains("guest-file-open") => Err(why.to_owned()),
+                c if c.contains("cpustats") => Ok(r#"{"return":[{"type":"linux","cpu":1,"user":5,"nice":1,"system":2,"idle":90,"iowait":3,"steal":4}]}"#.to_owned()),
+                _ => Ok(r#"{"return":[{"logical-id":0,"online":false},{"logical-id":1,"online":true}]}"#.to_owned()),
+            }
+            };
+            let view = view(&mut files, &mut agent).unwrap();
+            assert!(!files, "{why}");
+            assert_eq!((view.vcpus.len(), view.runnable), (2, None));
+            assert_eq!((view.vcpus[0].online, view.vcpus[0].busy_ns), (false, None));
+            let one = &view.vcpus[1];
+            assert_eq!(
+                (one.busy_ns, one.idle_ns, one.steal_ns),
+                (Some(8_000_000), Some(93_000_000), Some(4_000_000))
+            );
         }
-        };
-        let view = view(&mut files, &mut agent).unwrap();
-        assert!(!files);
-        assert_eq!((view.vcpus.len(), view.runnable), (2, None));
-        assert_eq!((view.vcpus[0].online, view.vcpus[0].busy_ns), (false, None));
-        let one = &view.vcpus[1];
-        assert_eq!(
-            (one.busy_ns, one.idle_ns, one.steal_ns),
-            (Some(8_000_000), Some(93_000_000), Some(4_000_000))
-        );
     }
 
     #[test]

@@ -9,8 +9,12 @@
 //! A call may hang, so threads of their own make them; who does not answer in time is left alone for a while. An agent that
 //! hangs says nothing of libvirtd, which keeps apart what waits for an agent and what changes a domain
 //! (`virDomainObjBeginAgentJob`): neither that VM nor a thread is lost for the settings of the host.
+//!
+//! Nor does a VM whose calls wait behind a job (a dump, a migration) say anything of the others: it keeps one thread, and is not
+//! asked again on that line before that comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use corefit_core::CpuSet;
@@ -24,7 +28,11 @@ use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
 
 /// Longest that one change may take.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
+/// The same of libvirtd while it lets another VM wait: so that those that wait do not use up the time of all others.
+const SHORT: Duration = Duration::from_secs(1);
+/// So many VMs may wait on a line: half of the threads that libvirtd has for all who ask (`max_workers`), so that others can ask as well.
+const WAIT: usize = 10;
 /// How long an agent may take to answer a command, s.
 const ANSWER: i32 = 2;
 /// Who did not answer in time is left alone for so long.
@@ -54,6 +62,8 @@ pub(super) struct Hand {
     guests: Line,
     /// Who did not answer for a VM, and until when he is left alone.
     silent: BTreeMap<(VmId, Whom), Instant>,
+    /// What was given up as late; nobody holds it any more once the thread has come back.
+    out: BTreeMap<(VmId, Whom), Weak<()>>,
     /// What turned out, when it was tried, not to be there, and when.
     lacks: BTreeMap<VmId, BTreeMap<LeverKind, (Instant, String)>>,
     /// The vCPUs that were online when that was read last.
@@ -67,10 +77,15 @@ pub(super) struct Hand {
 }
 
 /// A connection with its thread, and those threads before that still hang.
-#[derive(Default)]
 struct Line {
     crew: Crew,
     worker: Option<Worker<Result<Connection, Failure>>>,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line { crew: Crew::of(WAIT), worker: None }
+    }
 }
 
 /// When whoever asked for something stops waiting for it. Nothing is written after that: he was told that it failed, and
@@ -106,9 +121,10 @@ impl Whom {
 
 impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
-        let (libvirtd, guests, silent, lacks, online) = Default::default();
+        let (libvirtd, guests) = (Line::new(), Line::new());
+        let (silent, out, lacks, online) = Default::default();
         let (ways, asked, letting_go) = Default::default();
-        Hand { uri: uri.into(), libvirtd, guests, silent, lacks, online, ways, asked, letting_go }
+        Hand { uri: uri.into(), libvirtd, guests, silent, out, lacks, online, ways, asked, letting_go }
     }
 
     /// What a VM cannot have changed, as far as is known.
@@ -226,6 +242,12 @@ impl Hand {
         }
     }
 
+    /// How long who is asked may take.
+    pub(super) fn patience(&self, whom: Whom) -> Duration {
+        let waits = self.out.iter().any(|((_, of), out)| *of == whom && out.strong_count() > 0);
+        if whom == Whom::Libvirtd && waits { SHORT } else { PATIENCE }
+    }
+
     /// Has something done with a domain by a thread that may hang.
     pub(super) fn with<R: Send + 'static>(
         &mut self,
@@ -233,7 +255,7 @@ impl Hand {
         vm: &VmId,
         job: impl FnOnce(&Domain<'_>, Until) -> Result<R, MachineError> + Send + 'static,
     ) -> Result<R, MachineError> {
-        self.within(whom, PATIENCE, vm, job)
+        self.within(whom, self.patience(whom), vm, job)
     }
 
     /// The same, with another patience.
@@ -245,9 +267,14 @@ impl Hand {
         job: impl FnOnce(&Domain<'_>, Until) -> Result<R, MachineError> + Send + 'static,
     ) -> Result<R, MachineError> {
         self.silent.retain(|_, until| *until > Instant::now());
-        if self.silent.contains_key(&(vm.clone(), whom)) {
+        self.out.retain(|_, out| out.strong_count() > 0);
+        let who = (vm.clone(), whom);
+        if self.silent.contains_key(&who) {
             let text = "it did not answer in time; it is left alone for half a minute";
             return Err(MachineError::Gone(text.into()));
+        }
+        if self.out.contains_key(&who) {
+            return Err(MachineError::Gone("what was asked of it before is not answered yet".into()));
         }
         let (uuid, id) = key(vm)?;
         let (line, name) = match whom {
@@ -263,7 +290,10 @@ impl Hand {
             return Err(MachineError::Gone(format!("libvirtd: all threads of {name:?} hang")));
         };
         let until = Until::after(patience);
+        let held = Arc::new(());
+        let out = Arc::downgrade(&held);
         let answer = worker.call(until.0, move |connection| {
+            let _held = held;
             let connection = connection.as_ref().map_err(|error| (broken(error), true))?;
             let domain = connection.domain(&uuid).map_err(|error| (plain(&error), lost(&error)))?;
             if domain.id() != Some(id) {
@@ -286,7 +316,8 @@ impl Hand {
             }
             Err(NoAnswer::Late) => {
                 line.worker = None;
-                self.silent.insert((vm.clone(), whom), Instant::now() + LEFT_ALONE);
+                self.silent.insert(who.clone(), Instant::now() + LEFT_ALONE);
+                self.out.insert(who, out);
                 let text = format!("no answer within {} s", patience.as_secs());
                 Err(MachineError::Gone(text))
             }
@@ -388,6 +419,7 @@ mod tests {
         // As if they were guests of other VMs.
         let all = std::iter::repeat_with(|| {
             hand.silent.clear();
+            hand.out.clear();
             hangs(&mut hand)
         });
         let text = all.take(20).find(|text| !text.contains("no answer")).expect("it has no end");
@@ -400,6 +432,49 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(hand.with(Whom::Guest, &vm, |_, _| Ok(())).is_ok());
+    }
+
+    #[test]
+    fn vms_that_wait_behind_a_job_keep_no_other_from_being_changed_and_are_asked_again_when_that_is_over() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let domain = |n: u32| {
+            format!(
+                "<domain type='test'><name>vm{n}</name><uuid>00000000-0000-4000-8000-00000000000{n}</uuid>\
+                 <memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
+            )
+        };
+        let domains: String = (1..=6).map(domain).collect();
+        std::fs::write(file.path(), format!("<node>{domains}</node>")).unwrap();
+        let uri = format!("test://{}", file.path().display());
+        let connection = Connection::open(&uri, Access::Read, 4).unwrap();
+        let all = connection.domains(VIR_CONNECT_LIST_DOMAINS_ACTIVE).unwrap();
+        let id = |domain: &Domain<'_>| VmId(format!("{}#{}", domain.uuid().unwrap(), domain.id().unwrap()));
+        let vms: Vec<VmId> = all.iter().map(id).collect();
+
+        let mut hand = Hand::new(&uri);
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().unwrap();
+        for vm in &vms[..5] {
+            let gate = gate.clone();
+            let hang = move |_: &Domain<'_>, _| gate.lock().map(drop).map_err(|_| unreachable!());
+            let late = hand.within(Whom::Libvirtd, Duration::from_millis(50), vm, hang);
+            assert!(matches!(&late, Err(MachineError::Gone(why)) if why.contains("no answer")), "{late:?}");
+        }
+        hand.ask_again();
+        assert_eq!([Whom::Libvirtd, Whom::Guest].map(|whom| hand.patience(whom)), [SHORT, PATIENCE]);
+        let waits = hand.with(Whom::Libvirtd, &vms[0], |_, _| Ok(()));
+        assert!(
+            matches!(&waits, Err(MachineError::Gone(why)) if why.contains("not answered yet")),
+            "{waits:?}"
+        );
+        assert_eq!(hand.within(Whom::Libvirtd, Duration::from_secs(60), &vms[5], |_, _| Ok(())), Ok(()));
+        assert_eq!(hand.with(Whom::Guest, &vms[0], |_, _| Ok(())), Ok(()));
+
+        drop(closed);
+        while hand.patience(Whom::Libvirtd) == SHORT {
+            std::thread::yield_now();
+        }
+        assert_eq!(hand.with(Whom::Libvirtd, &vms[0], |_, _| Ok(())), Ok(()));
     }
 
     #[test]

@@ -15,9 +15,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use corefit_core::machine::{CacheUse, Counters, Helper, VcpuState, VmId, VmState};
-use corefit_core::{CpuId, CpuSet, Time, Unread, What};
-use rustix::process::Pid;
-use rustix::thread::sched_getaffinity;
+use corefit_core::{CpuSet, Time, Unread, What};
 
 use super::process;
 use super::session::{self, Key, Seen};
@@ -267,8 +265,11 @@ impl Qemu {
         let vcpus = self.vcpus.iter().map(|(number, t)| (Part::Vcpu(*number), t.tid));
         let iothreads = self.iothreads.iter().map(|(number, t)| (Part::Iothread(*number), t.tid));
         for (part, tid) in vcpus.chain(iothreads).chain([(Part::Emulator, self.pid)]) {
-            let mut held =
-                Held { affinity: affinity(tid), realtime: sample::is_realtime(tid), ..Held::default() };
+            let mut held = Held {
+                affinity: sample::affinity(tid),
+                realtime: sample::is_realtime(tid),
+                ..Held::default()
+            };
             if let Some(base) = base {
                 let (settings, errors) = host.settings(&format!("{base}/{}", part.group()));
                 (held.weight, held.quota) = (settings.weight, settings.quota);
@@ -346,14 +347,6 @@ fn hold_helper(held: Option<&Held>, pcpus: &CpuSet, helper: &mut Helper) {
     helper.weight = held.weight;
     helper.quota = held.quota.clone().or(helper.quota.take());
     helper.affinity = held.affinity.as_ref().map(|set| set.intersection(pcpus)).or(helper.affinity.take());
-}
-
-fn affinity(tid: u32) -> Option<CpuSet> {
-    let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
-    let set = sched_getaffinity(Some(pid)).ok()?;
-    let most = rustix::thread::CpuSet::MAX_CPU;
-    let cpus = (0..most).filter(|cpu| set.is_set(*cpu)).filter_map(|cpu| u32::try_from(cpu).ok());
-    Some(cpus.map(CpuId).collect())
 }
 
 #[cfg(test)]

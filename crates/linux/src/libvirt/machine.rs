@@ -337,8 +337,7 @@ impl LibvirtMachine {
                             self.hand.answered(&vm.id, at);
                         }
                         let work = vm.guest.as_ref().and_then(|guest| guest.work);
-                        #[expect(clippy::cast_precision_loss, reason = "only growth counts, far below 2^52")]
-                        let units = work.map(|(units, _)| units as f64);
+                        let units = work.map(|(units, _)| crate::float(units));
                         (vm.progress, vm.progress_at) = (units, work.map(|(_, at)| at));
                         offline(vm);
                         continue;
@@ -463,9 +462,11 @@ impl Machine for LibvirtMachine {
             elsewhere(&look.vms, look.asked.unwrap_or_default(), &mut snapshot)?
         };
         self.guests(&mut vms, &look.vms, &mut snapshot);
-        self.hand.retain(|id| vms.iter().any(|(_, vm)| vm.id == *id));
+        let here: BTreeSet<&VmId> = vms.iter().map(|(_, vm)| &vm.id).collect();
+        self.hand.retain(|id| here.contains(id));
+        let seen: BTreeMap<&Key, &Seen> = look.vms.iter().map(|seen| (&seen.key, seen)).collect();
         for (key, vm) in &mut vms {
-            let Some(seen) = look.vms.iter().find(|seen| seen.key == *key) else { continue };
+            let Some(seen) = seen.get(key) else { continue };
             vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
             if vm.slices.is_none() && vm.fixed(LeverKind::Slice).is_none() {
                 vm.fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::none().into() });

@@ -2,6 +2,9 @@
 //!
 //! A guest whose kernel chooses among its CPUs by itself (Linux, 2026) is not made smaller; what was taken from it before is
 //! given back all the same.
+//!
+//! For a guest that takes vCPUs offline and online itself none is plugged in but those that were plugged out here, while it could not,
+//! as the domain's metadata say: what somebody else plugs out stands.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +13,7 @@ use corefit_core::{CpuId, CpuSet};
 
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
-use super::definition::VcpuDefinition;
+use super::definition::{Definition, UNPLUGGED, VcpuDefinition};
 use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
@@ -37,8 +40,8 @@ pub(super) fn read(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By), Ma
     look(domain, until).map(|(online, by, _)| (online, by))
 }
 
-/// The same, and those that are plugged in.
-fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, CpuSet), MachineError> {
+/// The same, and how the domain is defined.
+fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, Definition), MachineError> {
     let definition = define(domain)?;
     let plugged = plugged(&definition.vcpus);
     let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
@@ -47,7 +50,7 @@ fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, CpuSet), Machi
             let guest = agent::vcpus(&mut connected(domain, until));
             let heard = guest.is_ok();
             match guest.and_then(|guest| by_agent(&guest, &plugged)) {
-                Ok(online) => return Ok((online, By::Agent, plugged)),
+                Ok(online) => return Ok((online, By::Agent, definition)),
                 Err(MachineError::Unsupported(why)) => (why, if heard { By::Plugging } else { By::Unheard }),
                 Err(error) => return Err(error),
             }
@@ -56,7 +59,7 @@ fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, CpuSet), Machi
         None => ("it has no guest agent".into(), By::Unheard),
     };
     if pluggable {
-        return Ok((plugged.clone(), by, plugged));
+        return Ok((plugged, by, definition));
     }
     Err(stays(&why))
 }
@@ -69,9 +72,12 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     hand.changes(vm);
     let all = want.clone();
     let (by, lacks) = hand.with(Whom::Guest, vm, move |domain, until| {
-        let (online, by, plugged) = look(domain, until)?;
-        let lacks = !all.difference(&plugged).is_empty();
-        if by == By::Agent && !lacks {
+        let (online, by, definition) = look(domain, until)?;
+        if by != By::Agent {
+            return Ok((by, false));
+        }
+        let lacks = !lacking(&all, &definition)?.is_empty();
+        if !lacks {
             set_by_agent(&mut connected(domain, until), &online, &all)?;
         }
         Ok((by, lacks))
@@ -80,13 +86,22 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     if by != By::Agent || lacks {
         let all = want.clone();
         let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
-            let vcpus = define(domain)?.vcpus;
+            let Definition { vcpus, unplugged, .. } = define(domain)?;
             // A guest takes those that are to go offline itself, if it can.
             let want = if by == By::Agent { all.union(&plugged(&vcpus)) } else { all };
+            let out = surplus(&vcpus, &reachable(&vcpus, &want));
+            if !out.is_within(&unplugged) {
+                let element = format!("<unplugged>{}</unplugged>", unplugged.union(&out));
+                domain.set_metadata(UNPLUGGED, Some(&element)).map_err(|error| plain(&error))?;
+            }
             // libvirt takes one at a time.
-            let one = |vcpu, state| domain.plug(&std::iter::once(vcpu).collect(), state);
+            let one = |vcpu, state| {
+                let done = domain.plug(&std::iter::once(vcpu).collect(), state);
+                crate::between("plug-part");
+                done
+            };
             plug(&vcpus, &want, until, one)?;
-            Ok(!plugged(&vcpus).difference(&want).intersection(&hotpluggable(&vcpus)).is_empty())
+            Ok(!surplus(&vcpus, &want).is_empty())
         });
         hand.plugged(vm, done)?;
     }
@@ -100,6 +115,30 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     Ok(())
 }
 
+/// What of these a guest that takes vCPUs online itself can have, where somebody else plugged out others of them.
+pub(super) fn fitting(
+    domain: &Domain<'_>,
+    until: Until,
+    want: &CpuSet,
+) -> Result<Option<CpuSet>, MachineError> {
+    let (_, by, definition) = look(domain, until)?;
+    let part = want.intersection(&plugged(&definition.vcpus).union(&definition.unplugged));
+    Ok((by == By::Agent && part != *want).then_some(part))
+}
+
+/// Those of these that have to be plugged in before a guest can take them online.
+///
+/// # Errors
+/// If somebody else plugged one out.
+fn lacking(want: &CpuSet, definition: &Definition) -> Result<CpuSet, MachineError> {
+    let lacking = want.difference(&plugged(&definition.vcpus));
+    let theirs = lacking.difference(&definition.unplugged);
+    if theirs.is_empty() {
+        return Ok(lacking);
+    }
+    Err(MachineError::Gone(format!("of its vCPUs somebody else plugged out {theirs}")))
+}
+
 fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
     (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.plugged).map(|(number, _)| CpuId(number)).collect()
 }
@@ -107,6 +146,18 @@ fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
 /// Those that can be plugged in and out.
 fn hotpluggable(vcpus: &[VcpuDefinition]) -> CpuSet {
     (0..).zip(vcpus).filter(|(_, vcpu)| vcpu.hotpluggable).map(|(number, _)| CpuId(number)).collect()
+}
+
+/// Those that are plugged out so that there are these.
+fn surplus(vcpus: &[VcpuDefinition], want: &CpuSet) -> CpuSet {
+    plugged(vcpus).difference(want).intersection(&hotpluggable(vcpus))
+}
+
+/// As many as are wanted, if some of those that cannot go are not among them.
+fn reachable(vcpus: &[VcpuDefinition], want: &CpuSet) -> CpuSet {
+    let cold = plugged(vcpus).difference(&hotpluggable(vcpus));
+    let rest = want.difference(&cold);
+    cold.iter().chain(rest.iter()).take(want.len().max(cold.len())).collect()
 }
 
 /// What its guest uses of the vCPUs that are plugged in; unsupported if the guest cannot change that.
@@ -143,17 +194,12 @@ fn plug(
     one: impl Fn(CpuId, bool) -> Result<(), Failure>,
 ) -> Result<(), MachineError> {
     let begun = Instant::now();
-    let have = plugged(vcpus);
-    let hotpluggable = hotpluggable(vcpus);
-    // As many as are wanted, if some of those that cannot go are not among them.
-    let cold = have.difference(&hotpluggable);
-    let rest = want.difference(&cold);
-    let want: CpuSet = cold.iter().chain(rest.iter()).take(want.len().max(cold.len())).collect();
-    for vcpu in want.difference(&have).intersection(&hotpluggable).iter() {
+    let want = reachable(vcpus, want);
+    for vcpu in want.difference(&plugged(vcpus)).intersection(&hotpluggable(vcpus)).iter() {
         until.check()?;
         one(vcpu, true).map_err(|error| plain(&error))?;
     }
-    let out: Vec<CpuId> = have.difference(&want).intersection(&hotpluggable).iter().collect();
+    let out: Vec<CpuId> = surplus(vcpus, &want).iter().collect();
     for vcpu in out.into_iter().rev().take_while(|_| begun.elapsed() < NEXT) {
         until.check()?;
         one(vcpu, false).map_err(|error| {
@@ -265,6 +311,27 @@ mod tests {
     fn pluggable(count: u32) -> Vec<VcpuDefinition> {
         let one = |n| VcpuDefinition { plugged: n < count, hotpluggable: n > 0, pin: None };
         (0..4).map(one).collect()
+    }
+
+    #[test]
+    fn what_somebody_else_plugged_out_is_not_plugged_in_and_what_we_did_is() {
+        let definition =
+            |unplugged: CpuSet| Definition { vcpus: pluggable(2), unplugged, ..Definition::default() };
+        assert_eq!(lacking(&set("0-1"), &definition(CpuSet::default())), Ok(CpuSet::default()));
+        assert_eq!(lacking(&set("0-3"), &definition(set("2-3"))), Ok(set("2-3")));
+        let theirs = lacking(&set("0-3"), &definition(set("2")));
+        assert!(
+            matches!(&theirs, Err(MachineError::Gone(why)) if why.ends_with("plugged out 3")),
+            "{theirs:?}"
+        );
+    }
+
+    #[test]
+    fn those_that_cannot_go_stay_and_as_many_others_go() {
+        let cold = |n| VcpuDefinition { plugged: true, hotpluggable: n != 0 && n != 3, pin: None };
+        let vcpus: Vec<VcpuDefinition> = (0..4).map(cold).collect();
+        let reached = reachable(&vcpus, &set("0-2"));
+        assert_eq!((&reached, surplus(&vcpus, &reached)), (&set("0-1,3"), set("2")));
     }
 
     #[test]

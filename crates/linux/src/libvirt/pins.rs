@@ -45,9 +45,13 @@ pub(super) fn affinity(domain: &Domain<'_>, vcpu: u32, pcpus: &Pcpus) -> Result<
     let none = || MachineError::Gone(format!("it has no vCPU {vcpu} now"));
     let mut vcpus = define(domain)?.vcpus;
     let most = vcpus.len();
-    let found = vcpus.get_mut(vcpu as usize).filter(|vcpu| vcpu.plugged).ok_or_else(none)?;
+    let found = vcpus.get_mut(vcpu as usize).ok_or_else(none)?;
+    // Also that of one that is plugged out, which has it when it comes back.
     if let Some(pin) = found.pin.take() {
         return Ok(pcpus.widen(pin));
+    }
+    if !found.plugged {
+        return Err(none());
     }
     let threads = domain.vcpus(most, pcpus.count()).map_err(|error| plain(&error))?;
     let thread = threads.iter().find(|info| info.number == vcpu).ok_or_else(none)?;
@@ -112,8 +116,8 @@ mod tests {
     #[test]
     fn pins_are_read_as_they_were_set_and_others_from_the_thread() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let domain = "<node><domain type='test'><name>a</name><memory>1024</memory><vcpu current='3'>4</vcpu>\
-             <cputune><vcpupin vcpu='1' cpuset='0-1'/>\
+        let domain = "<node><domain type='test'><name>a</name><memory>1024</memory><vcpu current='3'>5</vcpu>\
+             <cputune><vcpupin vcpu='1' cpuset='0-1'/><vcpupin vcpu='4' cpuset='0'/>\
              <vcpupin vcpu='2' cpuset='0,2-15'/></cputune><os><type>hvm</type></os></domain></node>";
         std::fs::write(file.path(), domain).unwrap();
         let uri = format!("test://{}", file.path().display());
@@ -128,6 +132,7 @@ mod tests {
             "all that are online, as a cpuset of v1 has it"
         );
         assert!(matches!(affinity(domain, 3, &pcpus), Err(MachineError::Gone(_))), "not plugged in");
+        assert_eq!(affinity(domain, 4, &pcpus), Ok(set("0")), "nor this one, which has a pin all the same");
         let until = Until::after(Duration::from_secs(60));
         pin(domain, until, 0, set("1"), &pcpus).unwrap();
         assert_eq!(affinity(domain, 0, &pcpus), Ok(set("1")));

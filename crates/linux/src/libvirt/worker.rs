@@ -14,8 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-/// So many threads of one owner may hang before it starts no further ones: each goes on to hang in
-/// the same place.
+/// So many threads of one owner may hang before it starts no further ones, where each goes on to hang in the same place.
 const MOST: usize = 4;
 
 type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
@@ -26,8 +25,11 @@ pub(super) struct Worker<S> {
 }
 
 /// Counts the threads of one owner.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Crew(Arc<AtomicUsize>);
+#[derive(Clone, Debug)]
+pub(super) struct Crew {
+    present: Arc<AtomicUsize>,
+    most: usize,
+}
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +42,21 @@ pub(super) enum NoAnswer {
 
 struct Present(Crew);
 
+impl Default for Crew {
+    fn default() -> Crew {
+        Crew::of(MOST)
+    }
+}
+
 impl Crew {
+    /// Has so many threads at most.
+    pub(super) fn of(most: usize) -> Crew {
+        Crew { present: Arc::default(), most }
+    }
+
     /// How many of its threads have not ended.
     pub(super) fn len(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.present.load(Ordering::Relaxed)
     }
 
     /// Starts a thread. `open` makes its state there; an error of it is for `open` to tell, calls
@@ -53,7 +66,7 @@ impl Crew {
         name: &str,
         open: impl FnOnce() -> Option<S> + Send + 'static,
     ) -> Option<Worker<S>> {
-        if self.len() >= MOST {
+        if self.len() >= self.most {
             return None;
         }
         let (jobs, inbox): (Sender<Job<S>>, Receiver<Job<S>>) = channel();
@@ -72,14 +85,14 @@ impl Crew {
 
 impl Present {
     fn new(crew: &Crew) -> Present {
-        crew.0.fetch_add(1, Ordering::Relaxed);
+        crew.present.fetch_add(1, Ordering::Relaxed);
         Present(crew.clone())
     }
 }
 
 impl Drop for Present {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.present.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

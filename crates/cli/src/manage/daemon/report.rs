@@ -1,9 +1,9 @@
 //! What the daemon says: in its log, and to those who ask for the status or the metrics.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use corefit_core::decide::{Action, Outcome, Step};
-use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmId, VmState};
+use corefit_core::decide::{Action, Given, Outcome, Step};
+use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmEstimate, VmId, VmState};
 
 use super::Daemon;
 use crate::manage::log::{Level, log};
@@ -73,9 +73,13 @@ impl Daemon<'_> {
             *if result.is_ok() { actions } else { failures } += 1;
         }
         let (_, offline) = snapshot.pcpu_sets();
+        let estimates: BTreeMap<&VmId, &VmEstimate> =
+            step.estimate.iter().flat_map(|host| &host.vms).map(|vm| (&vm.seen.id, vm)).collect();
+        let given: BTreeMap<&VmId, &Given> = step.given.iter().map(|given| (&given.vm, given)).collect();
         let vm = |vm: &VmState| {
             let (actions, failures) = self.counts.get(&vm.id).copied().unwrap_or_default();
-            let seen = VmStatus::of(vm, step, self.keeper.as_ref(), self.controller.policy(), &offline);
+            let seen = (estimates.get(&vm.id).copied(), given.get(&vm.id).copied());
+            let seen = VmStatus::of(vm, step, seen, self.keeper.as_ref(), self.controller.policy(), &offline);
             VmStatus { actions, failures, ..seen }
         };
         let vms: Vec<VmStatus> = snapshot.vms.iter().filter(|vm| vm.role == Role::Vm).map(vm).collect();

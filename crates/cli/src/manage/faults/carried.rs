@@ -59,14 +59,41 @@ fn a_vm_that_the_look_of_the_end_missed_is_put_back_and_its_note_taken_back() {
 fn a_vm_that_cannot_carry_what_it_was_is_told_of_once() {
     let (_dir, mut story) = begun();
     story.machine.unkeeping.insert(0);
-    for weight in [200.0, 300.0] {
-        story.step(&[story.action(0, Lever::Weight, Value::Weight(Weight(weight)))], None);
+    for weight in [200, 300] {
+        story.step(&[story.action(0, Lever::Weight, weighing(weight))], None);
     }
     let notes = story.keeper.as_mut().unwrap().unsaid();
     assert!(notes.len() == 1 && notes[0].contains("\"vm0\" cannot carry"), "{notes:?}");
     story.machine.heal();
-    story.step(&[story.action(0, Lever::Weight, Value::Weight(Weight(400.0)))], None);
+    story.step(&[story.action(0, Lever::Weight, weighing(400))], None);
     assert!(story.machine.kept.contains_key(&0) && story.keeper.as_mut().unwrap().unsaid().is_empty());
+    // The next time is another one.
+    story.machine.unkeeping.insert(0);
+    story.step(&[story.action(0, Lever::Weight, weighing(500))], None);
+    assert_eq!(story.keeper.as_mut().unwrap().unsaid().len(), 1);
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn what_would_go_with_a_vm_is_not_changed_while_it_cannot_carry_what_it_was() {
+    let (_dir, mut story) = begun();
+    story.machine.unkeeping.insert(0);
+    let (slice, told) = (Value::Slice(Some(500_000 + SLICE_MARK_NS)), Value::Told(Some(Cpus(2.0))));
+    let plan = [
+        story.action(0, Lever::Online, first(2)),
+        story.action(0, Lever::Weight, weighing(200)),
+        story.action(0, Lever::Slice(1), slice),
+        story.action(0, Lever::Told, told),
+    ];
+    let outcomes = story.apply(&plan);
+    let untried = |outcome: &Outcome| matches!(outcome.result, Err(MachineError::Untried(_)));
+    assert_eq!(outcomes.iter().map(untried).collect::<Vec<_>>(), [true, true, false, false], "{outcomes:?}");
+    let levers: Vec<Lever> =
+        story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.lever).collect();
+    assert_eq!(levers, [Lever::Slice(1), Lever::Told]);
+    story.machine.heal();
+    assert!(story.apply(&plan[..2]).iter().all(|outcome| outcome.result.is_ok()));
     story.end();
     story.check().unwrap();
 }

@@ -44,6 +44,8 @@ pub(super) struct Faulty {
     pub(super) owned: BTreeSet<u32>,
     /// VMs whose vCPUs that are not online are not there.
     pub(super) plugging: BTreeSet<u32>,
+    /// VMs of which somebody plugged out all vCPUs but two.
+    pub(super) unplugged: BTreeSet<u32>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
     /// VMs of which somebody makes a backup: nobody waits for what is written meanwhile, and it is done after that.
@@ -90,7 +92,7 @@ impl Faulty {
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
-        let (busy, queued, slow, writes, own) = Default::default();
+        let (busy, queued, slow, writes, own, unplugged) = Default::default();
         let mut faulty = Faulty {
             sim,
             moved,
@@ -107,6 +109,7 @@ impl Faulty {
             lacking,
             owned,
             plugging,
+            unplugged,
             deaf: false,
             busy,
             queued,
@@ -153,7 +156,7 @@ impl Faulty {
             10 if calls < 5 => self.soon = Some((calls, Fault::Gone, vm)),
             9 => drop(self.clinging.insert(vm)),
             11 => drop(self.busy.insert(vm)),
-            // (One that takes no notes and migrates cannot be put back.)
+            // (One that takes no notes and migrates keeps what goes with no real VM, which nobody puts back then.)
             _ => drop(self.denied.insert(vm)),
         }
     }
@@ -352,6 +355,11 @@ impl Act for Faulty {
         self.read(number, lever)
     }
 
+    fn fitting(&mut self, vm: &VmId, lever: Lever, _value: &Value) -> Option<Value> {
+        let unplugged = self.number(vm).is_ok_and(|number| self.unplugged.contains(&number));
+        (lever == Lever::Online && unplugged).then(|| Value::Vcpus(CpuSet::first(2)))
+    }
+
     fn ask_again(&mut self) {
         self.asked_again += 1;
     }
@@ -372,6 +380,10 @@ impl Act for Faulty {
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());
         }
+        let more = matches!(value, Value::Vcpus(want) if !want.is_within(&CpuSet::first(2)));
+        if more && self.unplugged.contains(&number) {
+            return Err(MachineError::Gone("of its vCPUs somebody else plugged out some".into()));
+        }
         if self.halfway.contains(&number) && lever == Lever::Online {
             let Value::Vcpus(have) = self.read(number, lever)? else { unreachable!() };
             let Value::Vcpus(want) = value else { unreachable!() };
@@ -391,6 +403,7 @@ impl Act for Faulty {
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let number = self.called(vm)?;
         self.may_write(number, Lever::Weight)?;
+        self.touched.insert(number);
         match text {
             _ if text.is_some() && self.unkeeping.contains(&number) => {
                 return Err(MachineError::Gone("no answer".into()));

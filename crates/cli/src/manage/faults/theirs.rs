@@ -243,3 +243,19 @@ fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
         story.check().unwrap();
     }
 }
+
+#[test]
+fn what_somebody_plugged_out_stands_and_is_not_waited_for() {
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Online, first(1))], None);
+    story.machine.unplugged.insert(1);
+    story.expected.insert((1, Lever::Online), first(2));
+    let snapshot = story.machine.observe().unwrap();
+    let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
+    assert!(
+        restored.pending.is_empty() && restored.stand[0].contains("plugged out the others"),
+        "{restored:?}"
+    );
+    story.end();
+    story.check().unwrap();
+}

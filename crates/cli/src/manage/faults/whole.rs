@@ -347,6 +347,32 @@ fn a_guest_that_failed_on_the_way_is_not_made_what_nobody_wants_any_more() {
 }
 
 #[test]
+fn two_hundred_vms_that_are_seen_at_once_are_sized_and_put_back() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let text = format!("{HARDWARE}[[vm]]\nname = \"a\"\ncount = 200\nvcpus = 4\nprogram = \"lu\"\n");
+    let mut whole = Whole::new(&args, dir.path(), Faulty::new(simulated(&text)));
+    whole.configure(&format!("{QUICK}size = \"vcpu-bal\"\n"));
+    whole.machine.0.borrow_mut().missed = (0..200).collect();
+    whole.start(None);
+    whole.step(None);
+    let smaller = |whole: &Whole<'_>| {
+        let mut machine = whole.machine.0.borrow_mut();
+        (0..200).filter(|vm| machine.truth(*vm, Lever::Online) != Value::Vcpus(CpuSet::first(4))).count()
+    };
+    assert_eq!(smaller(&whole), 0, "nobody is seen");
+    whole.machine.0.borrow_mut().missed.clear();
+    for _ in 0..40 {
+        if smaller(&whole) < 200 {
+            whole.step(None);
+        }
+    }
+    assert!(smaller(&whole) > 150, "{}", smaller(&whole));
+    assert_eq!(whole.end(None), Some(true));
+    assert_eq!(smaller(&whole), 0);
+}
+
+#[test]
 fn notes_of_the_status_are_of_what_is_so_now() {
     let dir = directory();
     let args = configured(dir.path());

@@ -6,7 +6,7 @@ use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value
 use corefit_core::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, is_ours, same, undo};
+use super::{Keeper, grown, is_ours, same, undo};
 use crate::manage::journal::Entry;
 
 /// What travels with a VM.
@@ -33,7 +33,7 @@ impl Note {
 }
 
 /// Whether a VM brings it wherever it goes: threads and control groups are made anew, and its definition may be another one.
-fn travels(lever: Lever) -> bool {
+pub(super) fn travels(lever: Lever) -> bool {
     !matches!(
         lever.kind(),
         LeverKind::Nodes | LeverKind::Slice | LeverKind::VcpuQuota | LeverKind::HelperWeight
@@ -42,7 +42,10 @@ fn travels(lever: Lever) -> bool {
 
 impl Keeper {
     /// Has a VM carry what its settings were, unless it carries what makes no sense here.
-    pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) {
+    ///
+    /// # Errors
+    /// If it cannot now, as while it migrates: it would leave behind what is changed of it meanwhile.
+    pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) -> Result<(), String> {
         let setting = |entry: &Entry| Setting {
             lever: entry.lever,
             original: entry.original.clone(),
@@ -51,22 +54,29 @@ impl Keeper {
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
         let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
         if self.kept.get(vm) == Some(&text) || self.foreign.contains_key(vm) {
-            return;
+            return Ok(());
         }
-        match machine.keep(vm, Some(&text)) {
-            Ok(()) => drop(self.kept.insert(vm.clone(), text)),
-            // Nothing moves it elsewhere.
-            Err(MachineError::Unsupported(_)) => {}
-            Err(error) => {
-                if self.mute.insert(vm.clone()) {
-                    let name = self.journal.entries_of(vm).next().map(|entry| &entry.name);
-                    let name = name.unwrap_or(&vm.0);
-                    self.unsaid.push(format!(
-                        "VM {name:?} cannot carry what its settings were ({error}): if it migrates before it can, they stay as they are"
-                    ));
-                }
+        let error = match machine.keep(vm, Some(&text)) {
+            Ok(()) => {
+                self.mute.remove(vm);
+                self.kept.insert(vm.clone(), text);
+                return Ok(());
             }
+            // Nothing moves it elsewhere.
+            Err(MachineError::Unsupported(_)) => return Ok(()),
+            Err(error) => error,
+        };
+        let passes = matches!(error, MachineError::Gone(_));
+        if self.mute.insert(vm.clone()) {
+            let name = self.journal.entries_of(vm).next().map(|entry| &entry.name);
+            let name = name.unwrap_or(&vm.0);
+            let so = match passes {
+                true => "those that would migrate with it are not changed before it can",
+                false => "if it migrates before it can, they stay as they are",
+            };
+            self.unsaid.push(format!("VM {name:?} cannot carry what its settings were ({error}): {so}"));
         }
+        if passes { Err(error.to_string()) } else { Ok(()) }
     }
 
     /// Has VMs with a note that says something else than is so now carry what is: what is not ours any more would be put back by who
@@ -75,7 +85,8 @@ impl Keeper {
         let changed: BTreeSet<&VmId> = self.journal.entries().iter().map(|entry| &entry.vm).collect();
         let carry: Vec<VmId> = self.kept.keys().filter(|vm| changed.contains(vm)).cloned().collect();
         for vm in carry {
-            self.note(machine, &vm);
+            // The next change of it tries again.
+            let _ = self.note(machine, &vm);
         }
     }
 
@@ -187,6 +198,9 @@ impl Keeper {
             Err(MachineError::Unsupported(_)) if !travels(lever) => return None,
             current => current.ok(),
         };
+        if let Some(grown) = current.as_ref().and_then(|current| grown(&entry, current)) {
+            entry = grown;
+        }
         let no_more = |current: &Value| same(current, &entry.original) || !is_ours(&entry, current);
         if current.as_ref().is_some_and(no_more) {
             return None; // As it was, or somebody else's.

@@ -54,6 +54,24 @@ pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
     }
 }
 
+/// The same setting with vCPUs that it never was about, and that are online now: somebody plugged them in, and they stay, whatever is made
+/// of the others. `None` if there are none.
+pub(super) fn grown(entry: &Entry, current: &Value) -> Option<Entry> {
+    let set = |value: &Value| if let Value::Vcpus(set) = value { set.clone() } else { CpuSet::default() };
+    let ends = [&entry.original].into_iter().chain(&entry.wrote);
+    let known = ends.fold(CpuSet::default(), |all, value| all.union(&set(value)));
+    let more = set(current).difference(&known);
+    if more.is_empty() {
+        return None;
+    }
+    let with = |value: &Value| Value::Vcpus(set(value).union(&more));
+    Some(Entry {
+        original: with(&entry.original),
+        wrote: entry.wrote.iter().map(with).collect(),
+        ..entry.clone()
+    })
+}
+
 /// What a limit that somebody else changed would be with the burst that it had before us, if its burst is still ours: libvirt shows no
 /// burst, so who sets a quota by it neither means that nor can undo it, and the kernel refuses a quota below it.
 pub(super) fn rest_of_ours(entry: &Entry, current: &Value) -> Option<Value> {
@@ -86,5 +104,28 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
         (Value::Weight(Weight(a)), Value::Weight(Weight(b))) => near(*a, *b),
         (Value::Told(Some(Cpus(a))), Value::Told(Some(Cpus(b)))) => near(*a, *b),
         (a, b) => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corefit_core::machine::VmId;
+
+    #[test]
+    fn vcpus_that_somebody_plugs_in_stay_and_the_others_are_still_ours() {
+        let set = |list: &str| Value::Vcpus(list.parse().unwrap());
+        let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![set("0-1")]);
+        let entry = Entry { vm, name, lever: Lever::Online, original: set("0-3"), wrote, pending: false };
+        assert_eq!(["0", "0-1", "0-2", "0-3"].map(|now| grown(&entry, &set(now))), [None, None, None, None]);
+        let grown = grown(&entry, &set("0-1,4-5")).unwrap();
+        assert_eq!((&grown.original, &grown.wrote), (&set("0-5"), &vec![set("0-1,4-5")]));
+        assert!(is_ours(&grown, &set("0-1,4-5")));
+        assert!(!is_ours(&grown, &set("0,4-5")), "that is more than plugging in");
+        let weight = Value::Weight(Weight(1.0));
+        assert_eq!(
+            super::grown(&Entry { original: weight.clone(), wrote: Vec::new(), ..entry }, &weight),
+            None
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use corefit_core::Time;
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmState};
 
-use super::{Keeper, by_call, in_parts, is_guests, is_ours, same, without_ours};
+use super::{Keeper, by_call, grown, in_parts, is_guests, is_ours, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::present;
@@ -233,6 +233,9 @@ impl Keeper {
             }
         };
         undo.names.insert(entry.vm.clone(), entry.name.clone());
+        if let Some(grown) = grown(entry, &current) {
+            *entry = grown;
+        }
         // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
         // mostly comes after it.
         let is_so = same(&current, &entry.original);
@@ -281,9 +284,11 @@ impl Keeper {
             }
             (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
                 let was = &entry.original;
-                restored
-                    .stand
-                    .push(format!("{place}: is {read}, was {was}: the group above has no more of it by now"));
+                let why = match entry.lever {
+                    Lever::Online => "somebody plugged out the others",
+                    _ => "the group above has no more of it by now",
+                };
+                restored.stand.push(format!("{place}: is {read}, was {was}: {why}"));
                 Then::Done
             }
             (done, Ok(read)) => {
