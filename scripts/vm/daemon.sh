@@ -22,8 +22,13 @@ daemon_pid() {
 
 # daemon_up [OPTION...]: starts libvirtd if it does not run, and returns when it answers.
 daemon_up() {
-    ! daemon_pid >/dev/null || return 0
-    local host_uuid=$STATE/host-uuid
+    local host_uuid=$STATE/host-uuid pid
+    if pid=$(daemon_pid); then
+        # One that nobody needed for a while may be about to end: its socket goes first.
+        [[ ! -S $STATE/run/libvirt-sock ]] || return 0
+        while process_start "$pid" >/dev/null && [[ ! -S $STATE/run/libvirt-sock ]]; do sleep 0.05; done
+        ! daemon_pid >/dev/null || return 0
+    fi
     mkdir -p "$VMS" "$STATE"/{etc,lib,log,run} "$CACHE/libvirt" /{etc,run,var/lib,var/log,var/cache}/libvirt
     chmod 700 "$STATE"
     [[ -e $host_uuid ]] || cp /proc/sys/kernel/random/uuid "$host_uuid"
