@@ -22,11 +22,14 @@ daemon_pid() {
 
 # daemon_up [OPTION...]: starts libvirtd if it does not run, and returns when it answers.
 daemon_up() {
-    local host_uuid=$STATE/host-uuid pid
+    local host_uuid=$STATE/host-uuid pid i
     if pid=$(daemon_pid); then
         # One that nobody needed for a while may be about to end: its socket goes first.
         [[ ! -S $STATE/run/libvirt-sock ]] || return 0
-        while process_start "$pid" >/dev/null && [[ ! -S $STATE/run/libvirt-sock ]]; do sleep 0.05; done
+        for ((i = 0; i < 600; i++)); do
+            process_start "$pid" >/dev/null && [[ ! -S $STATE/run/libvirt-sock ]] || break
+            sleep 0.05
+        done
         ! daemon_pid >/dev/null || return 0
     fi
     mkdir -p "$VMS" "$STATE"/{etc,lib,log,run} "$CACHE/libvirt" /{etc,run,var/lib,var/log,var/cache}/libvirt

@@ -1,8 +1,10 @@
-//! Files of results: found writable before the work, written after it.
+//! Files of results: found writable before the work, opened again and written after it, for who moves one away meanwhile means to keep it.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -10,26 +12,43 @@ use corefit_linux::launch::files_may_be_refused;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// A file opened before the work, so that nothing is lost for a mistyped name. What stands in it stays until there is
-/// something to write; if there never is, a new one is removed.
+/// A file that could be written before the work, so that nothing is lost for a mistyped name. What stands in it stays until there is
+/// something to write, and a new one is not made before.
 pub(crate) struct Output<'a> {
     path: &'a Path,
-    /// None for a pipe with a name that nobody reads yet: waiting for a reader would keep the work from starting.
-    file: Option<File>,
-    /// It was not there before.
-    new: bool,
+    id: Option<Id>,
+}
+
+/// Which file it is: one that is there, or a name in a directory. None for pipes and terminals, where that does not matter.
+#[derive(Debug, PartialEq, Eq)]
+enum Id {
+    File(u64, u64),
+    New(u64, u64, OsString),
 }
 
 impl<'a> Output<'a> {
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn open(path: &'a Path) -> Result<Output<'a>> {
-        let new = path.symlink_metadata().is_err();
-        let file = match open(path) {
-            Err(why) if why.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => None,
-            file => Some(file.with_context(|| cannot(path))?),
+        let there = path.metadata().ok();
+        let pipe = there.as_ref().is_some_and(|file| file.file_type().is_fifo());
+        match open(path) {
+            // Waiting for a reader would keep the work from starting.
+            Err(why) if pipe && why.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
+            opened => drop(opened.with_context(|| cannot(path))?),
+        }
+        let id = match there {
+            Some(file) => file.is_file().then(|| Id::File(file.dev(), file.ino())),
+            None => {
+                // Behind a link, too.
+                let made = path.canonicalize().with_context(|| cannot(path))?;
+                std::fs::remove_file(&made).with_context(|| cannot(path))?;
+                let place = made.parent().and_then(|place| place.metadata().ok());
+                let name = made.file_name().unwrap_or_default().to_owned();
+                place.map(|place| Id::New(place.dev(), place.ino(), name))
+            }
         };
-        Ok(Output { path, file, new })
+        Ok(Output { path, id })
     }
 
     pub(crate) fn path(&self) -> &'a Path {
@@ -46,38 +65,41 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// As [`Output::write`].
-    pub(crate) fn fill(mut self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+    pub(crate) fn fill(self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
         files_may_be_refused();
-        let file = self.file.take().map_or_else(|| open(self.path), Ok);
-        let written = file.and_then(|mut file| {
+        let new = self.path.metadata().is_err();
+        let written = open(self.path).and_then(|mut file| {
+            let is = file.metadata()?;
+            if let Some(mut stream) = stream(&is)? {
+                return write(&mut stream);
+            }
             // Only a regular file has a length: not a pipe, nor a terminal.
-            let regular = file.metadata()?.is_file();
-            if regular {
+            if is.is_file() {
                 file.set_len(0)?;
             }
             let written = write(&mut file);
-            if written.is_err() && regular {
+            if written.is_err() && is.is_file() {
                 let _ = file.set_len(0);
             }
             written
         });
-        self.new &= written.is_err();
+        if new && written.is_err() {
+            let _ = std::fs::remove_file(self.path);
+        }
         written.with_context(|| cannot(self.path))
-    }
-
-    /// Which file it is, if that matters.
-    fn id(&self) -> Option<(u64, u64)> {
-        let file = self.file.as_ref()?.metadata().ok();
-        file.filter(Metadata::is_file).map(|file| (file.dev(), file.ino()))
     }
 }
 
-impl Drop for Output<'_> {
-    fn drop(&mut self) {
-        if self.new {
-            let _ = std::fs::remove_file(self.path);
+/// The stream that goes to this file, as `/dev/stdout` does: what else goes there stays, and this comes behind it.
+fn stream(file: &Metadata) -> io::Result<Option<File>> {
+    let streams = [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
+    for stream in streams.into_iter().flatten().map(File::from) {
+        let is = stream.metadata()?;
+        if is.is_file() && (is.dev(), is.ino()) == (file.dev(), file.ino()) {
+            return Ok(Some(stream));
         }
     }
+    Ok(None)
 }
 
 fn cannot(path: &Path) -> String {
@@ -99,7 +121,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If two do.
 pub(crate) fn distinct(outputs: &[(&str, Option<&Output<'_>>)]) -> Result<()> {
-    let ids = || outputs.iter().filter_map(|(option, output)| Some((option, output.and_then(Output::id)?)));
+    let ids = || outputs.iter().filter_map(|(option, output)| Some((option, output.as_ref()?.id.as_ref()?)));
     for (i, (option, id)) in ids().enumerate() {
         if let Some((other, _)) = ids().take(i).find(|(_, other)| *other == id) {
             bail!("{other} and {option} name the same file: give each one of its own");
@@ -113,13 +135,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_what_it_has_until_it_is_written_and_a_new_one_goes_again() {
+    fn a_file_keeps_what_it_has_until_it_is_written_and_a_new_one_is_not_made_before() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         std::fs::write(&old, "what was there").unwrap();
-        drop((Output::open(&old).unwrap(), Output::open(&new).unwrap()));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("new", &link).unwrap();
+        let kept = [&old, &new, &link].map(|path| Output::open(path).unwrap());
         assert_eq!(std::fs::read_to_string(&old).unwrap(), "what was there");
-        assert!(!new.exists());
+        assert!(!new.exists() && link.is_symlink());
+        let [first, ..] = kept;
+        let away = dir.path().join("away");
+        std::fs::rename(&old, &away).unwrap();
+        first.write(b"short").unwrap();
+        assert_eq!(std::fs::read_to_string(&away).unwrap(), "what was there", "who moved it away keeps it");
         for path in [&old, &new] {
             Output::open(path).unwrap().write(b"short").unwrap();
             assert_eq!(std::fs::read_to_string(path).unwrap(), "short");
@@ -148,7 +177,8 @@ mod tests {
     #[test]
     fn one_file_for_two_options_is_refused_by_whatever_name() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, other) = (dir.path().join("one"), dir.path().join("./one"));
+        let (one, other) = (dir.path().join("one"), dir.path().join("link"));
+        std::os::unix::fs::symlink("one", &other).unwrap();
         let (a, b) = (Output::open(&one).unwrap(), Output::open(&other).unwrap());
         let why = distinct(&[("--html", Some(&a)), ("--scenario", None), ("--json", Some(&b))]).unwrap_err();
         assert_eq!(why.to_string(), "--html and --json name the same file: give each one of its own");

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write as _, stderr};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
+use std::process::{ExitCode, ExitStatus};
 
 use anyhow::Result;
 
@@ -43,6 +43,11 @@ pub(crate) fn all(text: &str) -> bool {
 /// Whether a file that was asked for beside it could be written; if not, that is told.
 pub(crate) fn written(result: Result<()>) -> bool {
     result.inspect_err(|why| tell!("corefit: {why:#}")).is_ok()
+}
+
+/// How a command ends that could write all files that were asked for, or not.
+pub(crate) fn end(all: bool, status: ExitCode) -> ExitCode {
+    if all { status } else { ExitCode::from(LOST) }
 }
 
 /// How a command ends that stands in for a program: as this ended, but not well if what was asked for beside it is lost.

@@ -153,6 +153,22 @@ fn it_starts_again_when_its_limit_is_another() {
     }
 }
 
+#[test]
+fn who_may_have_one_number_only_is_looked_for_as_soon_as_it_may_have_others() {
+    fn rate(n: u32) -> f64 {
+        100.0 * f64::from(n)
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), |n| f64::from(n.min(4))))]);
+    let one = Rule { name: "a".into(), max: Some(1), ..Rule::default() };
+    let policy = Policy { size: Sizer::Corefit, vm: vec![one], ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 10);
+    assert_eq!((toy.online(0), toy.rule(&mut controller, 7200)), (1, 0));
+    controller.reconfigure(Policy { size: Sizer::Corefit, ..Policy::default() });
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 16);
+}
+
 /// What a count that is not in use could do does not show: it is looked for again, rarely.
 #[test]
 fn a_better_count_is_found_though_nothing_shows_and_looking_costs_little() {

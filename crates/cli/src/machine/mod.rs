@@ -4,7 +4,7 @@ mod scenario;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::decide::Policy;
@@ -17,8 +17,7 @@ use crate::recording::Replay;
 use crate::text_file;
 use scenario::Scenario;
 
-/// A libvirt that answers later than this may be one that begins; it is waited for so long.
-const SLOW: Duration = Duration::from_secs(1);
+/// A libvirt that begins is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which machine a verb looks at.
@@ -52,19 +51,17 @@ impl MachineArg {
         &self.machine
     }
 
-    /// `host` as what it is for whoever stays: libvirt where it answers, for its VMs may come later; else control groups. Whose libvirt
-    /// lets it wait, as one that just begins, is not without one.
+    /// `host` as what it is for whoever stays: libvirt where it answers, for its VMs may come later; else control groups. One that begins
+    /// takes its time.
     pub(crate) fn settled(self) -> MachineArg {
         if self.machine != "host" {
             return self;
         }
-        let (mut libvirt, begun) = (libvirt::open("", libvirt::Options::default()), Instant::now());
-        loop {
-            let asked = Instant::now();
-            let Err(why) = libvirt.observe() else { return MachineArg::named("libvirt") };
-            if asked.elapsed() < SLOW || begun.elapsed() >= PATIENCE {
+        match libvirt::open("", libvirt::Options { timeout: PATIENCE, guests: None }).observe() {
+            Ok(_) => MachineArg::named("libvirt"),
+            Err(why) => {
                 without_libvirt(&why.into(), "control groups are taken instead");
-                return MachineArg::named("cgroups");
+                MachineArg::named("cgroups")
             }
         }
     }

@@ -223,10 +223,10 @@ impl Keeper {
                         noted
                     });
                     match noted {
-                        // What it is told counts for some seconds only.
+                        // What it is told counts for some seconds only. Who is not there is tried again after a while.
                         Err(why) if travels(action.lever) && action.lever != Lever::Told => {
                             let text = format!("not changed while its VM cannot carry what it was: {why}");
-                            Err(MachineError::Untried(text))
+                            Err(MachineError::Gone(text))
                         }
                         _ => self.still_free(machine, action),
                     }

@@ -115,7 +115,6 @@ const NO_WINDOWS: &str =
 const ALONE: usize = 10;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    files_may_be_refused();
     let program = Program::find(&args.command[0])?;
     let outputs = Outputs::open(args)?;
     let (mut launch, waiting, set) = plan_launch(args, &program);
@@ -131,6 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let written = outputs.json.map_or(Ok(()), |output| output.write(json.as_bytes()));
         return written.map(|()| ExitCode::SUCCESS);
     }
+    files_may_be_refused();
     // Threads that spin would stand in each other's way on one CPU.
     let page = match (args.one_cpu, waiting.sleeps) {
         (false, _) => None,

@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use crate::bench::print;
 use crate::bench::table::{NONE, Table};
-use crate::picture;
 use crate::versioned::versioned;
+use crate::{picture, tell};
 
 /// Simulate the papers' figures, theirs and ours side by side
 ///
@@ -246,11 +246,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let missed = items.iter().any(|item| item.ok == Some(false));
     let document = Document { items, sizes };
     told = told.and(print(args.json, &versioned(&document), |_| text(&papers, &document.items)));
-    if let Some(svg) = svg {
+    let all = svg.is_none_or(|svg| {
         let drawn = crate::chart::svg(&sizing::chart(&document.sizes));
-        told = told.and(drawn.and_then(|drawn| picture::write(svg, &drawn)));
-    }
-    told.map(|()| ExitCode::from(u8::from(missed)))
+        tell::written(drawn.and_then(|drawn| picture::write(svg, &drawn)))
+    });
+    told.map(|()| tell::end(all, ExitCode::from(u8::from(missed))))
 }
 
 /// Without a sign of zero.

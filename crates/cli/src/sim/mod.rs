@@ -23,9 +23,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use corefit_sim::{Scenario, ScenarioError, Set, Sim};
 
 use crate::bench::print;
-use crate::output::Output;
+use crate::output::{Output, distinct};
 use crate::versioned::versioned;
-use crate::{machine, parallel, picture, printable};
+use crate::{machine, parallel, picture, printable, tell};
 
 /// Simulate a host with its VMs and their programs
 #[derive(clap::Args)]
@@ -130,6 +130,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let trace = trace.transpose()?;
     let plot = args.plot.as_deref().map(picture::open).transpose()?;
     let outs = args.out.iter().map(|file| export::open(file)).collect::<Result<Vec<_>>>()?;
+    let others = [("--plot", plot.as_ref()), ("--trace", trace.as_ref().map(|(file, ..)| file))];
+    let files: Vec<_> = outs.iter().map(|out| ("--out", Some(out))).chain(others).collect();
+    distinct(&files)?;
     let runs = replicate::all(&points, args.jobs.map_or(parallel::cpus(), usize::from)).map_err(place)?;
     let document = summary::Document {
         scenario: name,
@@ -138,25 +141,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         comparisons: keys.iter().flat_map(|key| compare::along(key, &points, &runs)).collect(),
     };
     // What cannot be written takes nothing else with it.
-    let mut told = print(args.json, &versioned(&document), |_| {
+    let told = print(args.json, &versioned(&document), |_| {
         let lines: Vec<String> = text::render(&document).lines().map(printable::text).collect();
         lines.join("\n")
     });
     loudly(&document);
     let columns = rows::table(&axes, &points, &runs);
+    let mut all = true;
     for out in outs {
-        told = told.and(export::write(out, &columns, &versioned(&document)));
+        all &= tell::written(export::write(out, &columns, &versioned(&document)));
     }
     if let Some(plot) = plot {
         let title = if document.about.is_empty() { &document.scenario } else { &document.about };
         let drawn = plot::draw(&wanted, &axes, (&points, &runs), title)
             .with_context(|| format!("--plot {}", plot.path().display()));
-        told = told.and(drawn.and_then(|drawn| picture::write(plot, &drawn)));
+        all &= tell::written(drawn.and_then(|drawn| picture::write(plot, &drawn)));
     }
     if let Some((trace, mut sim, length)) = trace {
-        told = told.and(trace.fill(|out| sim.trace(length, out)));
+        all &= tell::written(trace.fill(|out| sim.trace(length, out)));
     }
-    told.map(|()| ExitCode::SUCCESS)
+    told.map(|()| tell::end(all, ExitCode::SUCCESS))
 }
 
 /// A point has VMs whose names begin so.

@@ -17,7 +17,7 @@ use crate::inputs::{gather, reserved, this_machine};
 use crate::lines::{LEAST, print, width, wrap};
 use crate::manage::Config;
 use crate::versioned::json;
-use crate::{picture, printable, text_file};
+use crate::{picture, printable, tell, text_file};
 use guests::Guests;
 use proposal::Proposal;
 
@@ -92,8 +92,8 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         }
         print(&out)
     };
-    let drawn = svg.map_or(Ok(()), |svg| picture::write(svg, &svg::draw(topology, &guests)));
-    told.and(drawn).map(|()| ExitCode::SUCCESS)
+    let all = svg.is_none_or(|svg| tell::written(picture::write(svg, &svg::draw(topology, &guests))));
+    told.map(|_| tell::end(all, ExitCode::SUCCESS))
 }
 
 #[cfg(test)]

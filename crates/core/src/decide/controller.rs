@@ -20,7 +20,7 @@ use crate::machine::{
 };
 use crate::{CpuId, CpuSet, Time, Weight};
 
-/// What others see of VMs is what happens in this time, or between two looks if these are further apart: while a number of vCPUs is
+/// What others see of VMs is what happens in this time, in the interval if that is shorter, or between two looks if these are further apart: while a number of vCPUs is
 /// tried looks are short, and who sleeps a little is idle in one and busy in the next.
 const USUAL: Duration = Duration::from_secs(1);
 
@@ -46,8 +46,8 @@ pub struct Controller {
     placer: Option<Placing>,
     shaping: Shaping,
     slicing: Slicing,
-    /// What is not to be granted, as of the last usual time.
-    pub(super) others: Option<Vec<(CpuSet, f64)>>,
+    /// Who asked in the last usual time, and what was not to be granted.
+    pub(super) others: Option<(Vec<VmId>, Vec<(CpuSet, f64)>)>,
     /// Cpusets of control groups before they were sized.
     pub(super) confined: BTreeMap<VmId, CpuSet>,
     /// vCPUs that VMs had online before they were sized, and what that was made last.
@@ -88,8 +88,8 @@ pub enum Usual {
 }
 
 impl Step {
-    /// What happened in the usual time, a second or more, if that has passed since there was one last: while something is tried steps come
-    /// sooner.
+    /// What happened in the usual time, a second (or the interval, if that is shorter) or more, if that has passed since there was one last: while
+    /// something is tried steps come sooner.
     #[must_use]
     pub fn usual(&self) -> Option<&HostEstimate> {
         match &self.usual {
@@ -161,6 +161,7 @@ impl Controller {
         self.lightening.try_again();
         self.shaping.try_again();
         self.slicing.try_again();
+        self.light.clear();
         (self.policy, self.others) = (policy, None);
     }
 

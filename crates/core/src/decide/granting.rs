@@ -46,10 +46,13 @@ impl Controller {
         step: &mut Step,
     ) -> Option<Vec<Grant>> {
         self.arbiter.as_ref()?;
-        let others = self.others.take().filter(|_| usual.is_none());
+        let asks = |asked: &Asked| seen.vms[asked.number].seen.id.clone();
+        let asks: Vec<VmId> = asked.iter().map(asks).collect();
+        let known = self.others.take().filter(|(asked, _)| usual.is_none() && *asked == asks);
+        let others = known.map(|(_, others)| others);
         let others = others.unwrap_or_else(|| self.others(asked, own, usable, usual.unwrap_or(seen)));
         let mut room = Room::new(own, usable, &others);
-        self.others = Some(others);
+        self.others = Some((asks, others));
         let arbiter = self.arbiter.as_mut()?;
         let weighs = self.policy.weighs();
         let mut grants = arbiter.grant(requests, &mut room, seen.at);

@@ -146,10 +146,11 @@ impl Act for LibvirtMachine {
 
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
-        let result = self.hand.with(Whom::Libvirtd, vm, move |domain, _| {
+        let result = self.hand.with(Whom::Libvirtd, vm, move |domain, until| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))?;
             // Whose settings are as they were has nothing that we plugged out.
             if element.is_none() && !define(domain)?.unplugged.is_empty() {
+                until.check()?;
                 domain.set_metadata(UNPLUGGED, None).map_err(|error| plain(&error))?;
             }
             Ok(())

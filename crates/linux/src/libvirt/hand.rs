@@ -29,7 +29,7 @@ use super::worker::{Crew, NoAnswer, Worker};
 
 /// Longest that one change may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(4);
-/// The same of libvirtd while it lets another VM wait: so that those that wait do not use up the time of all others.
+/// The same of libvirtd while it lets two others wait: so that those that wait do not use up the time of all others.
 const SHORT: Duration = Duration::from_secs(1);
 /// So many VMs may wait on a line: half of the threads that libvirtd has for all who ask (`max_workers`), so that others can ask as well.
 const WAIT: usize = 10;
@@ -242,10 +242,10 @@ impl Hand {
         }
     }
 
-    /// How long who is asked may take.
+    /// How long who is asked may take. (One that waits may be a libvirtd that is slow for all.)
     pub(super) fn patience(&self, whom: Whom) -> Duration {
-        let waits = self.out.iter().any(|((_, of), out)| *of == whom && out.strong_count() > 0);
-        if whom == Whom::Libvirtd && waits { SHORT } else { PATIENCE }
+        let waits = self.out.iter().filter(|((_, of), out)| *of == whom && out.strong_count() > 0);
+        if whom == Whom::Libvirtd && waits.count() > 1 { SHORT } else { PATIENCE }
     }
 
     /// Has something done with a domain by a thread that may hang.

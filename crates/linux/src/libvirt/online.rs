@@ -89,11 +89,17 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             let Definition { vcpus, unplugged, .. } = define(domain)?;
             // A guest takes those that are to go offline itself, if it can.
             let want = if by == By::Agent { all.union(&plugged(&vcpus)) } else { all };
+            let note = |before: &CpuSet, now: &CpuSet| {
+                if before == now {
+                    return Ok(());
+                }
+                until.check()?;
+                let element = (!now.is_empty()).then(|| format!("<unplugged>{now}</unplugged>"));
+                domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error))
+            };
             let out = surplus(&vcpus, &reachable(&vcpus, &want));
-            if !out.is_within(&unplugged) {
-                let element = format!("<unplugged>{}</unplugged>", unplugged.union(&out));
-                domain.set_metadata(UNPLUGGED, Some(&element)).map_err(|error| plain(&error))?;
-            }
+            let ours = unplugged.difference(&plugged(&vcpus)).union(&out);
+            note(&unplugged, &ours)?;
             // libvirt takes one at a time.
             let one = |vcpu, state| {
                 let done = domain.plug(&std::iter::once(vcpu).collect(), state);
@@ -101,6 +107,8 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
                 done
             };
             plug(&vcpus, &want, until, one)?;
+            // Those are back.
+            note(&ours, &ours.difference(&want))?;
             Ok(!surplus(&vcpus, &want).is_empty())
         });
         hand.plugged(vm, done)?;

@@ -87,8 +87,8 @@ fn what_would_go_with_a_vm_is_not_changed_while_it_cannot_carry_what_it_was() {
         story.action(0, Lever::Told, told),
     ];
     let outcomes = story.apply(&plan);
-    let untried = |outcome: &Outcome| matches!(outcome.result, Err(MachineError::Untried(_)));
-    assert_eq!(outcomes.iter().map(untried).collect::<Vec<_>>(), [true, true, false, false], "{outcomes:?}");
+    let waits = |outcome: &Outcome| matches!(outcome.result, Err(MachineError::Gone(_)));
+    assert_eq!(outcomes.iter().map(waits).collect::<Vec<_>>(), [true, true, false, false], "{outcomes:?}");
     let levers: Vec<Lever> =
         story.keeper.as_ref().unwrap().entries().iter().map(|entry| entry.lever).collect();
     assert_eq!(levers, [Lever::Slice(1), Lever::Told]);

@@ -65,11 +65,9 @@ pub(super) fn grown(entry: &Entry, current: &Value) -> Option<Entry> {
         return None;
     }
     let with = |value: &Value| Value::Vcpus(set(value).union(&more));
-    Some(Entry {
-        original: with(&entry.original),
-        wrote: entry.wrote.iter().map(with).collect(),
-        ..entry.clone()
-    })
+    // He may plug them out again.
+    let wrote = entry.wrote.iter().cloned().chain(entry.wrote.iter().map(with)).collect();
+    Some(Entry { original: with(&entry.original), wrote, ..entry.clone() })
 }
 
 /// What a limit that somebody else changed would be with the burst that it had before us, if its burst is still ours: libvirt shows no
@@ -119,8 +117,8 @@ mod tests {
         let entry = Entry { vm, name, lever: Lever::Online, original: set("0-3"), wrote, pending: false };
         assert_eq!(["0", "0-1", "0-2", "0-3"].map(|now| grown(&entry, &set(now))), [None, None, None, None]);
         let grown = grown(&entry, &set("0-1,4-5")).unwrap();
-        assert_eq!((&grown.original, &grown.wrote), (&set("0-5"), &vec![set("0-1,4-5")]));
-        assert!(is_ours(&grown, &set("0-1,4-5")));
+        assert_eq!((&grown.original, &grown.wrote), (&set("0-5"), &vec![set("0-1"), set("0-1,4-5")]));
+        assert!(is_ours(&grown, &set("0-1,4-5")) && is_ours(&grown, &set("0-1")));
         assert!(!is_ours(&grown, &set("0,4-5")), "that is more than plugging in");
         let weight = Value::Weight(Weight(1.0));
         assert_eq!(

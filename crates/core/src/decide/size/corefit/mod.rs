@@ -477,9 +477,11 @@ impl Corefit {
         let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
         let known = mark.or(self.found.as_ref().map(|found| found.mark));
         let mark = known.unwrap_or_else(|| seen::mark(subject, 0.0, used));
-        self.checking = false;
         let found = Found::new(subject.clamp(available), bal_why(subject, part), available, mark);
+        // That is no search that found nothing.
+        let (searches, checks) = (self.searches, self.checks);
         self.settle(subject, Found { bal: true, ..found }, None);
+        (self.searches, self.checks, self.not_before) = (searches, checks, subject.at + self.dwell);
     }
 
     /// A search is over; `again`: it left something out, which is looked at after this time.
