@@ -148,10 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let began = sample::now();
     let mut child = match Supervised::spawn(&launch) {
         Ok(child) => child,
-        Err(LaunchError::Interrupted(signal)) => {
-            drop(outputs);
-            end_like(ExitStatus::from_raw(signal))
-        }
+        Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => return Err(why.into()),
     };
     let all = sample::affinity(std::process::id()).unwrap_or_default();

@@ -120,10 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
-        Err(LaunchError::Interrupted(signal)) => {
-            drop(report_file);
-            end_like(ExitStatus::from_raw(signal))
-        }
+        Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => return Err(why.into()),
     };
     if let Some(why) = plan.not_entered.take() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arbitrate::{Arbitrate, arbiter};
 use super::asked::Asked;
 use super::demand::{Cut, predictor};
-use super::granting::Given;
+use super::granting::{Given, Others};
 use super::known::Known;
 use super::lighten::Lightening;
 use super::place::{Placing, classes, placer};
@@ -46,8 +46,8 @@ pub struct Controller {
     placer: Option<Placing>,
     shaping: Shaping,
     slicing: Slicing,
-    /// Who asked in the last usual time, and what was not to be granted.
-    pub(super) others: Option<(Vec<VmId>, Vec<(CpuSet, f64)>)>,
+    /// As of the last usual time.
+    pub(super) others: Option<Others>,
     /// Cpusets of control groups before they were sized.
     pub(super) confined: BTreeMap<VmId, CpuSet>,
     /// vCPUs that VMs had online before they were sized, and what that was made last.

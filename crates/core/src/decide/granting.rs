@@ -22,6 +22,9 @@ const REMEDY: &str = ": vCPUs that stay are more than there are pCPUs, which onl
 /// What measuring adds, in pCPUs.
 const ROUNDING: f64 = 0.1;
 
+/// Who asked, and pCPUs that were not to be granted.
+pub(super) type Others = (Vec<VmId>, Vec<(CpuSet, f64)>);
+
 /// What the arbiter gave a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {

@@ -98,7 +98,8 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
                 domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error))
             };
             let out = surplus(&vcpus, &reachable(&vcpus, &want));
-            let ours = unplugged.difference(&plugged(&vcpus)).union(&out);
+            // (One that is there may be about to go.)
+            let ours = unplugged.union(&out);
             note(&unplugged, &ours)?;
             // libvirt takes one at a time.
             let one = |vcpu, state| {
@@ -107,8 +108,8 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
                 done
             };
             plug(&vcpus, &want, until, one)?;
-            // Those are back.
-            note(&ours, &ours.difference(&want))?;
+            let back = want.difference(&plugged(&vcpus));
+            note(&ours, &ours.difference(&back))?;
             Ok(!surplus(&vcpus, &want).is_empty())
         });
         hand.plugged(vm, done)?;
