@@ -1,7 +1,7 @@
 //! Files of results: found writable before the work, opened again and written after it, for who moves one away meanwhile means to keep it.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -16,6 +16,8 @@ use rustix::io::Errno;
 /// something to write, and a new one is not made before.
 pub(crate) struct Output<'a> {
     path: &'a Path,
+    /// What is no regular file, or one that stdout or stderr goes to: whoever stands in for a program lets go of these.
+    held: Option<File>,
     id: Option<Id>,
 }
 
@@ -32,11 +34,11 @@ impl<'a> Output<'a> {
     pub(crate) fn open(path: &'a Path) -> Result<Output<'a>> {
         let there = path.metadata().ok();
         let pipe = there.as_ref().is_some_and(|file| file.file_type().is_fifo());
-        match open(path) {
+        let held = match open(path) {
             // Waiting for a reader would keep the work from starting.
-            Err(why) if pipe && why.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
-            opened => drop(opened.with_context(|| cannot(path))?),
-        }
+            Err(why) if pipe && why.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => None,
+            opened => held(opened.with_context(|| cannot(path))?).with_context(|| cannot(path))?,
+        };
         let id = match there {
             Some(file) => file.is_file().then(|| Id::File(file.dev(), file.ino())),
             None => {
@@ -48,7 +50,7 @@ impl<'a> Output<'a> {
                 place.map(|place| Id::New(place.dev(), place.ino(), name))
             }
         };
-        Ok(Output { path, id })
+        Ok(Output { path, held, id })
     }
 
     pub(crate) fn path(&self) -> &'a Path {
@@ -67,12 +69,12 @@ impl<'a> Output<'a> {
     /// As [`Output::write`].
     pub(crate) fn fill(self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
         files_may_be_refused();
+        if let Some(mut file) = self.held {
+            return write(&mut file).with_context(|| cannot(self.path));
+        }
         let new = self.path.metadata().is_err();
         let written = open(self.path).and_then(|mut file| {
             let is = file.metadata()?;
-            if let Some(mut stream) = stream(&is)? {
-                return write(&mut stream);
-            }
             // Only a regular file has a length: not a pipe, nor a terminal.
             if is.is_file() {
                 file.set_len(0)?;
@@ -90,12 +92,16 @@ impl<'a> Output<'a> {
     }
 }
 
-/// The stream that goes to this file, as `/dev/stdout` does: what else goes there stays, and this comes behind it.
-fn stream(file: &Metadata) -> io::Result<Option<File>> {
+/// What is to be held of an open file. What else goes to that of a stream, as `/dev/stdout` does, stays, and this comes behind it.
+fn held(file: File) -> io::Result<Option<File>> {
+    let is = file.metadata()?;
+    if !is.is_file() {
+        return Ok(Some(file));
+    }
     let streams = [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
     for stream in streams.into_iter().flatten().map(File::from) {
-        let is = stream.metadata()?;
-        if is.is_file() && (is.dev(), is.ino()) == (file.dev(), file.ino()) {
+        let to = stream.metadata()?;
+        if (to.dev(), to.ino()) == (is.dev(), is.ino()) {
             return Ok(Some(stream));
         }
     }
