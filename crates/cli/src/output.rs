@@ -37,7 +37,7 @@ impl<'a> Output<'a> {
         let held = match open(path) {
             // Waiting for a reader would keep the work from starting.
             Err(why) if pipe && why.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => None,
-            opened => held(opened.with_context(|| cannot(path))?).with_context(|| cannot(path))?,
+            opened => opened.and_then(held).with_context(|| cannot(path))?,
         };
         let id = match there {
             Some(file) => file.is_file().then(|| Id::File(file.dev(), file.ino())),

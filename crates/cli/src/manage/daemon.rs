@@ -324,8 +324,7 @@ impl<'a> Daemon<'a> {
     fn take_in(&mut self, snapshot: &mut Snapshot) {
         self.yields(snapshot);
         if self.keeper.is_none() {
-            let wishes = snapshot.vms.iter_mut().filter_map(|vm| vm.wishes.as_mut()?.size.as_mut());
-            wishes.filter(|size| size.tries()).for_each(|size| *size = Sizer::VcpuBal);
+            try_none(snapshot.vms.iter_mut().filter_map(|vm| vm.wishes.as_mut()?.size.as_mut()));
         }
         self.owners(snapshot);
         if let Some(keeper) = &mut self.keeper {
@@ -521,12 +520,15 @@ fn left_by_another(state: &Path) {
     }
 }
 
+/// VCPU-Bal's numbers in the place of those that are found by trying; whether there are some.
+fn try_none<'a>(sizes: impl Iterator<Item = &'a mut Sizer>) -> bool {
+    sizes.filter(|size| size.tries()).map(|size| *size = Sizer::VcpuBal).count() > 0
+}
+
 /// Who changes nothing cannot see what other numbers would do: VCPU-Bal's stand for those that are found by trying, which is said.
 fn stand_in(policy: &mut Policy) -> Option<String> {
     let rules = policy.vm.iter_mut().filter_map(|rule| rule.size.as_mut());
-    let tried = rules.chain([&mut policy.size]).filter(|size| size.tries());
-    let some = tried.map(|size| *size = Sizer::VcpuBal).count() > 0;
-    some.then(|| {
+    try_none(rules.chain([&mut policy.size])).then(|| {
         "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" and \"pcpu-est\" find by trying them only --apply shows"
             .into()
     })

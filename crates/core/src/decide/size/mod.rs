@@ -146,6 +146,29 @@ pub fn sizer(name: Sizer, policy: &Policy) -> Box<dyn Size + Send> {
     }
 }
 
+/// A measurement that may take several looks: pCPU seconds used, and seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Measure {
+    used: f64,
+    seconds: f64,
+}
+
+/// A measurement is over after this part of its time.
+const ALL: f64 = 0.9;
+
+impl Measure {
+    /// A look more; pCPUs used in the mean, once it has taken its `length`: then the next one begins.
+    fn add(&mut self, used: f64, over: Duration, length: Duration) -> Option<f64> {
+        let over = over.as_secs_f64();
+        (self.used, self.seconds) = (self.used + used * over, self.seconds + over);
+        if self.seconds < ALL * length.as_secs_f64() {
+            return None;
+        }
+        let Measure { used, seconds } = std::mem::take(self);
+        Some(used / seconds.max(1e-9))
+    }
+}
+
 /// vCPUs that can use so many pCPUs where each may use so much of one.
 pub(super) fn vcpus(pcpus: f64, each: f64) -> u32 {
     whole(if each < 1.0 { pcpus / each } else { pcpus })

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::published::keep;
-use super::{Choice, Races, Size, Subject};
+use super::{Choice, Measure, Races, Size, Subject};
 use crate::Cpus;
 use crate::decide::Why;
 
@@ -26,9 +26,8 @@ const RISE: f64 = 0.02;
 const LARGE: f64 = 0.10;
 /// After a turn so many counts more are looked at.
 const MORE: usize = 2;
-/// A count is measured for so many probes' time, or this part of that.
+/// A count is measured for so many probes' time.
 const WINDOW: u32 = 5;
-const ALL: f64 = 0.9;
 
 /// The search, for one VM.
 #[derive(Debug)]
@@ -39,8 +38,8 @@ pub struct PcpuEst {
     from: Option<(u32, f64, f64)>,
     /// Utilisation by count, from the available pCPUs upward.
     seen: Vec<f64>,
-    /// pCPU seconds used, and seconds, of the measurement that goes on: others may be looked at sooner.
-    part: (f64, f64),
+    /// The measurement that goes on: others may be looked at sooner.
+    part: Measure,
     /// The first look after a change is of both counts.
     fresh: bool,
     found: Option<u32>,
@@ -54,7 +53,7 @@ impl PcpuEst {
             window: probe * WINDOW,
             from: None,
             seen: Vec::new(),
-            part: (0.0, 0.0),
+            part: Measure::default(),
             fresh: true,
             found: None,
         }
@@ -72,7 +71,7 @@ impl Size for PcpuEst {
         };
         let from = subject.clamp(subject.vcpus(available));
         if self.from.is_none_or(|(before, ..)| before != from) {
-            *self = PcpuEst { seen: Vec::new(), part: (0.0, 0.0), fresh: true, found: None, ..*self };
+            *self = PcpuEst { seen: Vec::new(), part: Measure::default(), fresh: true, found: None, ..*self };
         }
         self.from = Some((from, available, share));
         let why = Why::Utilisation { available: Cpus(available) };
@@ -91,16 +90,11 @@ impl Size for PcpuEst {
         let window = self.window;
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(window) };
         if subject.online != count || self.fresh {
-            (self.fresh, self.part) = (subject.online != count, (0.0, 0.0));
+            (self.fresh, self.part) = (subject.online != count, Measure::default());
             return trying(count);
         }
-        let over = subject.over.as_secs_f64();
-        self.part = (self.part.0 + used * over, self.part.1 + over);
-        if self.part.1 < ALL * window.as_secs_f64() {
-            return trying(count);
-        }
-        let (used, over) = std::mem::take(&mut self.part);
-        self.seen.push(used / over);
+        let Some(used) = self.part.add(used, subject.over, window) else { return trying(count) };
+        self.seen.push(used);
         let next = from + u32::try_from(self.seen.len()).unwrap_or(0);
         match judge(&self.seen, next > subject.clamp(subject.most)) {
             None => {

@@ -259,7 +259,7 @@ impl Corefit {
         races: &mut Races,
     ) {
         if subject.clamp(0) == subject.clamp(u32::MAX) {
-            self.settle_where_it_is(subject, available, mark);
+            self.settle_where_it_is(subject, mark);
             return;
         }
         let allowed = self.budget.allowed();
@@ -464,23 +464,24 @@ impl Corefit {
 
     /// Nothing is known to be better than VCPU-Bal's number.
     fn settle_at_bal(&mut self, subject: &Subject<'_>) {
-        let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+        self.settle_with(subject, mark(subject, 0.0, subject.used.unwrap_or(0.0)));
+    }
+
+    /// At VCPU-Bal's number, of a load that does this.
+    fn settle_with(&mut self, subject: &Subject<'_>, mark: Mark) {
+        let part = subject.available.unwrap_or(0.0);
         let available = subject.clamp(subject.vcpus(part));
-        let mark = mark(subject, 0.0, used);
-        let why = bal_why(subject, part);
-        let found = Found::new(bal(subject, available), why, available, mark);
+        let found = Found::new(bal(subject, available), bal_why(subject, part), available, mark);
         self.settle(subject, Found { bal: true, ..found }, None);
     }
 
     /// There is one number that it may have.
-    fn settle_where_it_is(&mut self, subject: &Subject<'_>, available: u32, mark: Option<Mark>) {
-        let (used, part) = (subject.used.unwrap_or(0.0), subject.available.unwrap_or(0.0));
+    fn settle_where_it_is(&mut self, subject: &Subject<'_>, mark: Option<Mark>) {
         let known = mark.or(self.found.as_ref().map(|found| found.mark));
-        let mark = known.unwrap_or_else(|| seen::mark(subject, 0.0, used));
-        let found = Found::new(subject.clamp(available), bal_why(subject, part), available, mark);
+        let mark = known.unwrap_or_else(|| seen::mark(subject, 0.0, subject.used.unwrap_or(0.0)));
         // That is no search that found nothing.
         let (searches, checks) = (self.searches, self.checks);
-        self.settle(subject, Found { bal: true, ..found }, None);
+        self.settle_with(subject, mark);
         (self.searches, self.checks, self.not_before) = (searches, checks, subject.at + self.dwell);
     }
 

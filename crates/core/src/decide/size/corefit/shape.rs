@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+use super::super::Measure;
 use super::IDLE;
 
 /// Steps of utilisation smaller than this part are none.
@@ -28,8 +29,6 @@ const BEYOND: f64 = 1.02;
 const UNSETTLED: f64 = 0.3;
 /// Looks are made twice as long so often; if they differ then, nothing is known of the count.
 const LONGER: u32 = 2;
-/// A look is over after this part of its time.
-const ALL: f64 = 0.9;
 /// Looks for which a guest that takes vCPUs offline or online is waited for.
 const WAITS: u32 = 8;
 
@@ -42,8 +41,8 @@ pub(super) struct Climb {
     settling: bool,
     /// Looks at which the guest had not followed yet.
     waited: u32,
-    /// pCPU seconds used, and seconds, of the look that goes on.
-    part: (f64, f64),
+    /// The look that goes on.
+    part: Measure,
     /// The first of the two looks at this count.
     before: Option<f64>,
     /// How often looks at this count were made twice as long.
@@ -90,7 +89,7 @@ impl Climb {
             parts,
             settling: true,
             waited: 0,
-            part: (0.0, 0.0),
+            part: Measure::default(),
             before: None,
             longer: 0,
             seen: Vec::new(),
@@ -119,7 +118,7 @@ impl Climb {
     }
 
     pub(super) fn next(&self) -> Duration {
-        let left = self.length().saturating_sub(Duration::from_secs_f64(self.part.1));
+        let left = self.length().saturating_sub(Duration::from_secs_f64(self.part.seconds));
         if self.settling { self.window / 4 } else { left.max(self.window / 4) }
     }
 
@@ -141,13 +140,8 @@ impl Climb {
             return nothing;
         }
         self.available = self.available.min(available);
-        let over = seen.over.as_secs_f64();
-        self.part = (self.part.0 + used * over, self.part.1 + over);
-        if self.part.1 < ALL * self.length().as_secs_f64() {
-            return None;
-        }
-        let (used, seconds) = std::mem::take(&mut self.part);
-        let now = (used / seconds.max(1e-9)).min(seen.cap);
+        let length = self.length();
+        let now = self.part.add(used, seen.over, length)?.min(seen.cap);
         let Some(before) = self.before.take() else {
             self.before = Some(now);
             return None;
