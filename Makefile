@@ -23,11 +23,11 @@ test: deps workloads vms
 	workloads/check
 	@scripts/test-testvm || [ $$? -eq 77 ]
 
-# Formatting, lints, documentation.
+# Formatting, lints, documentation; with what was built for tests.
 lint:
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	cargo clippy --workspace --all-targets --release --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --release --locked --quiet
 
 # The measurement behind the picture and the first table of docs/measured.md, where the other numbers have their commands beside them; some
 # hours on 2 CPUs, on a quiet machine.
@@ -39,11 +39,11 @@ bench: build
 differential:
 	cargo test -p corefit-linux --release --locked --test kernel_shares -- --ignored --nocapture differential
 
-# P2's figures with one run each, which `make test` leaves out for their time: three minutes.
+# Figures of P2 and P3 with one run each, which `make test` leaves out for their time: four minutes.
 reproduce:
 	cargo test -p corefit --release --locked --test reproduce -- --ignored
 
-# What real VMs are predicted to get against what they get: 28 minutes on a quiet machine.
+# What real VMs are predicted to get against what they get: 34 minutes on a quiet machine.
 vm-shares: vms
 	cargo test -p corefit-linux --release --locked --test libvirt_shares -- --ignored --nocapture
 

@@ -25,7 +25,7 @@ const NAMED: usize = 5;
 
 /// How many CPUs a process really has, and why.
 ///
-/// Lists every limit with the file it comes from and marks the one that decides. `entitled`
+/// Lists every limit with the file it comes from and marks what sets `available` (`<- binding`). `entitled`
 /// is what the process gets when everybody who is busy wants everything, `available` what it
 /// could get right now. Needs no privilege. Exit status 1 if there is no such process.
 #[derive(clap::Args)]

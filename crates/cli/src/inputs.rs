@@ -151,7 +151,7 @@ fn open(name: &str) -> Result<Document> {
     let file = match File::open(path(name)) {
         Ok(file) => file,
         // "2 sockets x 8 cores" is a machine; a file of that name would have come first.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.contains(' ') => {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_line(name) => {
             return document(name.into());
         }
         Err(error) => return Err(error).with_context(|| format!("{name}: cannot be read")),
@@ -161,6 +161,11 @@ fn open(name: &str) -> Result<Document> {
         bail!("{name}: is a directory; give files, as in {name}/*, or a copy of a host's /sys in {name}/sys");
     }
     document(read(name, file)?)
+}
+
+/// Whether an argument is a machine in words, right or wrong: no more a file that is missing than "my vm.xml" is one.
+fn is_line(name: &str) -> bool {
+    name.contains(' ') && !name.contains(['/', '.']) && formats::detect(name) == Ok(Format::Synthetic)
 }
 
 /// All of it, as a text.

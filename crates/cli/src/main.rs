@@ -14,6 +14,7 @@ mod durations;
 mod explain;
 mod follows;
 mod inputs;
+mod interrupt;
 mod lines;
 mod machine;
 mod manage;
@@ -25,21 +26,25 @@ mod plan;
 mod preload;
 mod printable;
 mod profile;
+mod progress;
 mod record;
 mod recording;
 mod reproduce;
 mod ruled;
 mod run;
 mod sim;
+mod stats;
+mod table;
 mod topology;
 mod verdicts;
 mod versioned;
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use bench::interrupt::Interrupted;
 use clap::{Parser, Subcommand};
 use corefit_linux::launch::{FindError, LaunchError};
+use interrupt::Interrupted;
 use manage::Passing;
 
 #[derive(Parser)]
@@ -69,7 +74,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let result = match Corefit::parse().verb {
+    let result = match Corefit::try_parse().unwrap_or_else(|said| told(&said)).verb {
         Verb::Run(args) => run::run(&args),
         Verb::Certify(args) => certify::run(&args),
         Verb::Cpus(args) => cpus::run(&args),
@@ -93,6 +98,18 @@ fn main() -> ExitCode {
     });
     corefit_linux::libvirt::end();
     code
+}
+
+/// Ends with what clap has to say: an error, or the help or the version, which are answers and may not be lost.
+fn told(said: &clap::Error) -> ! {
+    let printed = said.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        Err(error) if !said.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            tell!("corefit: writing to stdout: {error}");
+            std::process::exit(2)
+        }
+        _ => std::process::exit(said.exit_code()),
+    }
 }
 
 /// As a shell ends: 126 or 127 if there is no such program, 128 and its number after a signal; 1 if it may pass by itself; else 2.

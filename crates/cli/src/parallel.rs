@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::bench::progress::Progress;
+use crate::progress::Progress;
 
 /// As many threads as this process may use CPUs.
 pub(crate) fn cpus() -> usize {

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use corefit_core::machine::MachineError;
 
-use crate::bench::interrupt::Interrupt;
 use crate::durations::duration;
 use crate::explain::Away;
+use crate::interrupt::Interrupt;
 use crate::machine::MachineArg;
 use crate::recording::{Names, Recorder};
 
@@ -37,6 +37,9 @@ pub(crate) struct RecordArgs {
 
 /// Runs the verb.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    if args.file.as_os_str() == "-" {
+        bail!("-: a recording goes into a file, not to stdout; give a name (./- if that is the name)");
+    }
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let mut machine = args.machine.open()?;
     let mut names = args.anonymise.then(Names::default);
@@ -89,10 +92,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let snapshots = recorder.finish()?;
     let file = args.file.display();
-    let seconds = last.since(first.at).as_secs_f64();
-    answer!(
-        "{file}: {snapshots} snapshots over {seconds:.0} s; see `corefit explain --machine replay:{file}`"
-    )?;
+    // In hundredths, without zeros at the end.
+    let seconds = (last.since(first.at).as_secs_f64() * 100.0).round() / 100.0;
+    answer!("{file}: {snapshots} snapshots over {seconds} s; see `corefit explain --machine replay:{file}`")?;
     match broken {
         Some(error) => Err(error.context("the recording ends early")),
         None => Ok(ExitCode::SUCCESS),

@@ -233,4 +233,7 @@ fn what_is_missing_is_said_in_one_line() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("build/workloads/gcc/cg is missing: run `make -C"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+    let output = bench(root.path(), &["--programs", "cg", "--svg", "x.gif"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said, "corefit: x.gif: its name has to end with .svg or .png\n");
 }

@@ -277,7 +277,7 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
     let mut large = std::fs::File::create(at("large.xml")).unwrap();
     large.write_all(b"<domain>").unwrap();
     large.set_len(100 << 20).unwrap();
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 24] = [
         (
             &["2 cores", "a.xml", "--reserved", "1-2"],
             "corefit: --reserved: the host has no pCPU 2; it has 0-1",
@@ -303,11 +303,13 @@ fn bad_input_is_one_line_with_file_place_and_remedy_and_status_2() {
         (&["latin.xml"], "corefit: latin.xml: line 2: is not UTF-8; convert it"),
         (&["cut.xml"], "corefit: cut.xml: line 1: is no XML"),
         (&["other.xml"], "corefit: other.xml: line 1: <network>: give"),
-        (&["empty.xml"], "corefit: empty.xml: is empty"),
+        (&["empty.xml"], "corefit: empty.xml: is empty; give what `virsh dumpxml VM`"),
         (&["large.xml"], "corefit: large.xml: larger than 32 MiB"),
         (&["/dev/zero"], "corefit: /dev/zero: larger than 32 MiB"),
         (&["range.xml"], "corefit: range.xml: line 2: <vcpu>: \"0-x\" is no list of numbers"),
         (&["none.xml"], "corefit: none.xml: cannot be read: No such file"),
+        (&["my vm.xml"], "corefit: my vm.xml: cannot be read: No such file"),
+        (&["2 chips x 2 cores"], "corefit: 2 chips x 2 cores: \"2 chips\": levels are"),
         (&["."], "corefit: .: is a directory; give files"),
         (
             &["2 cores", "a.xml", "again.xml"],
@@ -377,6 +379,22 @@ fn a_pin_that_cannot_be_on_a_host_with_too_few_pcpus_is_cured_by_fewer_vcpus() {
             assert!(finding["cure"].as_str().unwrap().starts_with(cure), "{finding}");
         }
     }
+}
+
+#[test]
+fn pins_to_pcpus_that_are_not_here_are_said_of_all_vcpus_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.cfg"), "name = 'a'\nvcpus = 3\ncpus = '60000-60001'\n").unwrap();
+    let drawn = out(&corefit(dir.path(), &["topology", "2 cores", "a.cfg"]));
+    assert!(drawn.contains("a: vCPUs 0-2 anywhere in 60000-60001 (pCPUs 60000-60001 not here)\n"), "{drawn}");
+    let placed = out(&corefit(dir.path(), &["topology", "--place", "corefit", "2 cores", "a.cfg"]));
+    let said = placed.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wrong = "VM a, vCPUs 0-2: pinned to pCPUs 60000-60001 not here; they have nothing to run on";
+    assert!(said.contains(wrong) && said.matches("not here; ").count() == 1, "{placed}");
+    // Which machine it is about, where none was given.
+    let taken = "note: no file describes the host";
+    assert!(out(&corefit(dir.path(), &["topology", "a.cfg"])).starts_with(taken));
+    assert!(!drawn.contains("note: "), "{drawn}");
 }
 
 #[test]

@@ -126,6 +126,18 @@ fn a_recording_cut_off_is_shown_up_to_there_and_then_it_is_said() {
 }
 
 #[test]
+fn a_vm_can_be_asked_for_whose_name_is_no_utf_8() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = std::ffi::OsStr::from_bytes(b"b\xffx");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+    command.args(["explain", "--machine", FIGURE_10]).arg(name).current_dir(root);
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && error.contains("; there are: "), "{error}");
+}
+
+#[test]
 fn what_is_recorded_can_be_recorded_again_without_names() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("x.cfr").display().to_string();
@@ -136,6 +148,15 @@ fn what_is_recorded_can_be_recorded_again_without_names() {
     let short = dir.path().join("short.cfr").display().to_string();
     let args = ["record", &short, "--for", "1s", "--interval", "5s", "--machine", FIGURE_10];
     assert!(out(&corefit(&args)).contains("2 snapshots over 1 s"), "{:?}", corefit(&args));
+    let shorter = dir.path().join("shorter.cfr").display().to_string();
+    let output = corefit(&["record", &shorter, "--for", "300ms", "--machine", FIGURE_10]);
+    assert!(out(&output).contains("2 snapshots over 0.3 s"), "{output:?}");
+    let output = corefit(&["record", "-", "--for", "1s", "--machine", FIGURE_10]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("-: a recording goes into a file"),
+        "{output:?}"
+    );
     let json = out(&corefit(&["explain", "--json", "--machine", &format!("replay:{file}")]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["vms"][0]["name"], &json["vms"][0]["entitled"]), (&"vm1".into(), &1.6.into()));

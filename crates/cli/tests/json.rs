@@ -81,7 +81,6 @@ const SELDOM: &[&str] = &[
     "warning",
     "note",
     "corefit check --explain",
-    "placement",
     "--place",
     "changes.at_s",
     "changes.threads",
@@ -94,6 +93,11 @@ const SELDOM: &[&str] = &[
     "limited",
     "--lock",
     "--rotate",
+    // On one CPU nothing is moved.
+    "rotated.turn_s",
+    "rotated.looks",
+    "rotated.moves",
+    "rotated.left_alone",
     "[policy]",
     "online",
     "online_changes",
@@ -109,15 +113,17 @@ fn each_key_is_documented_and_each_documented_key_is_printed() {
     agree("corefit explain", &corefit(&["explain", "--json", "--machine", recording]));
     let [host, vm] = ["captures/check/mixed/host.txt", "captures/check/mixed/app.xml"];
     agree("corefit check", &corefit(&["check", "--json", host, vm, "captures/check/mixed/db.xml"]));
-    agree("corefit topology", &corefit(&["topology", "--json", host, vm]));
+    let [host, vm] = ["captures/topology/two-socket-smt.xml", "captures/check/mixed/batch.xml"];
+    agree("corefit topology", &corefit(&["topology", "--json", "--place", "corefit", host, vm]));
     agree(
         "corefit plan",
         &corefit(&["plan", "--json", "--size", "vcpu-bal", "--machine", "sim:scenarios/unplug.toml"]),
     );
     agree("corefit sim", &corefit(&["sim", "--json", "scenarios/unplug.toml"]));
-    agree("corefit reproduce", &corefit(&["reproduce", "P3", "--json"]));
+    agree("corefit reproduce", &corefit(&["reproduce", "P5", "--controllers", "none", "--json"]));
     let (report, profile) = (file("report"), file("profile"));
-    corefit(&["run", "--quiet", "--report", &report, "--interval", "5ms", "--", "sh", "-c", LOOP]);
+    let with = ["run", "--quiet", "--lock", "--rotate", "--report", &report, "--interval", "5ms"];
+    corefit(&[&with[..], &["--", "sh", "-c", LOOP]].concat());
     agree("corefit run", &std::fs::read(&report).unwrap());
     corefit(&["profile", "--quiet", &format!("--json={profile}"), "--", "sh", "-c", LOOP]);
     agree("corefit profile", &std::fs::read(&profile).unwrap());

@@ -265,6 +265,19 @@ fn signals_that_mean_nothing_and_a_configuration_that_would_be_waited_for_change
     place.file("corefit.toml", "");
     kill_process(pid, Signal::HUP).unwrap();
     until("it refuses an empty one, too", || log().contains("corefit.toml: says nothing"));
+    let status = |args: &[&str]| {
+        let output = place.corefit(&[&["status", "--state", "state"], args].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = status(&[]);
+    assert!(text.contains("note: the configuration was refused when it was read again"), "{text}");
+    assert!(text.contains("corefit.toml: says nothing"), "{text}");
+    let refused =
+        || serde_json::from_str::<serde_json::Value>(&status(&["--json"])).unwrap()["config_refused"].clone();
+    assert!(refused().as_str().is_some_and(|why| why.contains("says nothing")), "{}", refused());
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    kill_process(pid, Signal::HUP).unwrap();
+    until("it takes a good one", || refused().is_null());
     daemon.end();
 }
 
@@ -313,6 +326,7 @@ fn mount(args: &[&str]) -> bool {
 #[test]
 fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
     let place = Place::new();
+    let _groups = groups();
     let Some(small) = Small::at(place.path("small")) else { return };
     let sim = ["manage", "--apply", "--machine", "sim:host.toml", "--for", "1s", "--state", "small/state"];
     std::fs::create_dir(place.path("small/state")).unwrap();
@@ -401,10 +415,15 @@ fn names_of_one_libvirt_are_one_machine_and_its_lock_is_of_both() {
 
 /// A journal of this boot with a setting of a VM.
 fn journal(place: &Place, state: &str, machine: &str, more: &str) -> String {
+    journal_of(place, state, (machine, more), ("6695eb01-f6a4-8304-79aa-97f2502e193f#7", "web"))
+}
+
+/// The same of any VM, by its id and name.
+fn journal_of(place: &Place, state: &str, (machine, more): (&str, &str), (vm, name): (&str, &str)) -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let body = format!(
-        "{{\"boot\":{:?},\"machine\":{machine:?},{more}\"entries\":[{{\"vm\":\"6695eb01-f6a4-8304-79aa-97f2502e193f#7\",\
-         \"name\":\"web\",\"lever\":\"weight\",\"original\":{{\"weight\":1024.0}},\"wrote\":[{{\"weight\":2048.0}}],\
+        "{{\"boot\":{:?},\"machine\":{machine:?},{more}\"entries\":[{{\"vm\":{vm:?},\
+         \"name\":{name:?},\"lever\":\"weight\",\"original\":{{\"weight\":1024.0}},\"wrote\":[{{\"weight\":2048.0}}],\
          \"pending\":false}}]}}",
         boot.trim()
     );
@@ -413,6 +432,15 @@ fn journal(place: &Place, state: &str, machine: &str, more: &str) -> String {
     std::fs::create_dir_all(place.path(state)).unwrap();
     place.file(&format!("{state}/journal"), &text);
     text
+}
+
+/// As long as this is held, no other test has hold of control groups, also of another run (the file is that of `cgroup_support`).
+fn groups() -> std::fs::File {
+    let path = std::env::temp_dir().join("corefit-test-groups.lock");
+    // Another user may have made it.
+    let file = std::fs::File::create(&path).or_else(|_| std::fs::File::open(&path)).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    file
 }
 
 #[test]
@@ -503,6 +531,68 @@ fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() 
 }
 
 #[test]
+fn a_file_that_applies_has_a_dry_run_that_changes_nothing_and_takes_no_address() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let config = format!(
+        "machine = \"sim:host.toml\"\napply = true\nstate = \"state\"\nmetrics = \"{address}\"\n\
+         [policy]\nsize = \"vcpu-bal\"\n"
+    );
+    let log = place.log(&config, &["--for", "10s", "--no-apply"]);
+    assert!(log.contains("only says what it would change") && log.contains(": would set "), "{log}");
+    assert!(!log.contains("no metrics") && !place.path("state").exists(), "{log}");
+    let both = place.corefit(&["manage", "--config", "corefit.toml", "--apply", "--no-apply"]);
+    assert_eq!(both.status.code(), Some(2), "{}", said(&both));
+}
+
+#[test]
+fn a_service_manager_is_told_that_it_looks_and_that_putting_back_goes_on() {
+    use std::os::unix::net::UnixDatagram;
+
+    let place = Place::new();
+    let socket = UnixDatagram::bind(place.path("notify")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    place.file(
+        "corefit.toml",
+        "machine = \"sim:host.toml\"\nmetrics = \"off\"\n[policy]\nsize = \"vcpu-bal\"\n",
+    );
+    let args = ["manage", "--config", "corefit.toml", "--state", "state", "--for", "10s"];
+    let told = |more: &[&str]| {
+        let mut command = place.command(&[&args[..], more].concat());
+        let output = command.env("NOTIFY_SOCKET", place.path("notify")).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let mut buffer = [0; 256];
+        let next =
+            || socket.recv(&mut buffer).ok().map(|n| String::from_utf8_lossy(&buffer[..n]).into_owned());
+        std::iter::from_fn(next).collect::<Vec<String>>()
+    };
+    assert_eq!(told(&["--no-apply"]), ["READY=1", "STOPPING=1"]);
+    assert_eq!(told(&["--apply"]), ["READY=1", "STOPPING=1", "EXTEND_TIMEOUT_USEC=60000000"]);
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_it_neither_from_looking_nor_from_ending() {
+    let place = Place::new();
+    place.file("corefit.toml", "metrics = \"off\"\n[policy]\ninterval_ms = 50\n");
+    let (reader, mut log) = std::io::pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&log, 4096).unwrap();
+    log.write_all(&[b'\n'; 4096]).unwrap();
+    let args = ["manage", "--config", "corefit.toml", "--machine", LIVE, "--state", "state"];
+    let mut daemon = Daemon(place.command(&args).stderr(log).spawn().unwrap());
+    let steps = || {
+        let output = place.corefit(&["status", "--json", "--state", "state"]);
+        let status = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+        status.ok().and_then(|status| status["steps"].as_u64()).unwrap_or_default()
+    };
+    until("it looks", || steps() > 2);
+    let pid = i32::try_from(daemon.0.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    until("it ends", || daemon.0.try_wait().unwrap().is_some_and(|status| status.success()));
+    drop(reader);
+}
+
+#[test]
 fn a_damaged_journal_is_said_by_who_only_looks() {
     let place = Place::new();
     journal(&place, "state", "libvirt", "");
@@ -556,7 +646,8 @@ fn what_a_killed_simulation_left_is_no_matter() {
     assert_eq!(killed.status.code(), None, "it was killed: {}", said(&killed));
     let error = place.error(&["restore", "--state", "state", "--machine", "sim:host.toml"]);
     assert!(error.contains("nothing to put back") && place.path("state/journal").exists(), "{error}");
-    let output = place.corefit(&["restore", "--state", "state"]);
+    let (node, mut restore) = (node(&place), place.command(&["restore", "--state", "state"]));
+    let output = restore.env("LIBVIRT_DEFAULT_URI", node.trim_start_matches("libvirt:")).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let error = place.error(&["restore", "--state", "typo", "--config", "corefit.toml"]);
     assert!(error.contains("sim:host.toml"), "the machine of the configuration: {error}");
@@ -577,4 +668,109 @@ fn guarantees_and_limits_that_cannot_all_hold_are_said() {
         log.contains("5.00 pCPUs are guaranteed, more than the 4 that there are: not all VMs can get theirs"),
         "{log}"
     );
+}
+
+/// What is changed there is known there alone.
+#[test]
+fn a_directory_in_which_a_killed_daemon_left_settings_is_named_to_who_comes_with_another() {
+    let place = Place::new();
+    let machine = node(&place);
+    let more = format!("\"uri\":{:?},", machine.strip_prefix("libvirt:").unwrap());
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args =
+        ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--for", "1s", "--state"];
+    let manage = |state: &str| place.corefit(&[&args[..], &[state]].concat());
+    let first = manage("a");
+    assert!(first.status.success(), "{}", said(&first));
+    let text = journal(&place, "a", &machine, &more);
+    for args in [&[&args[..], &["b"]].concat()[..], &["restore", "--machine", &machine, "--state", "c"]] {
+        let error = place.error(args);
+        for part in [
+            "a/journal: holds 1 setting of libvirt test://",
+            "nothing is changed",
+            "`corefit restore --state '",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(place.path("a/journal")).unwrap(), text);
+    assert!(!place.path("c").exists());
+    let restored = place.corefit(&["restore", "--tries", "1", "--state", "a"]);
+    assert!(restored.status.success(), "{}", said(&restored));
+    let next = manage("b");
+    assert!(next.status.success(), "{}", said(&next));
+}
+
+#[test]
+fn restore_by_hand_notes_the_machine_that_a_daemon_names() {
+    let place = Place::new();
+    let machine = node(&place);
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = [
+        "manage",
+        "--apply",
+        "--config",
+        "corefit.toml",
+        "--machine",
+        &machine,
+        "--for",
+        "1s",
+        "--state",
+        "state",
+    ];
+    let first = place.corefit(&args);
+    assert!(first.status.success(), "{}", said(&first));
+    let mut restore = place.command(&["restore", "--state", "state"]);
+    let output = restore.env("LIBVIRT_DEFAULT_URI", machine.trim_start_matches("libvirt:")).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let journal = std::fs::read_to_string(place.path("state/journal")).unwrap();
+    assert!(
+        journal.contains("\"machine\": \"libvirt\"") && journal.contains("\"uri\": \"test://"),
+        "{journal}"
+    );
+}
+
+#[test]
+fn restore_waits_for_a_libvirt_that_is_not_there_while_qemus_run_and_does_not_end_well_without() {
+    let place = Place::new();
+    // A process of that name, which ends with its input.
+    let named = "printf qemu-system-x >/proc/$$/comm; read x";
+    let qemu = Command::new("sh").args(["-c", named]).stdin(Stdio::piped()).spawn().unwrap();
+    let comm = format!("/proc/{}/comm", qemu.id());
+    let _qemu = Daemon(qemu);
+    until("it has its name", || {
+        std::fs::read_to_string(&comm).is_ok_and(|name| name.starts_with("qemu-system-"))
+    });
+    let mut restore = place.command(&["restore", "--tries", "2", "--state", "state"]);
+    let nowhere = format!("qemu+unix:///system?socket={}", place.path("libvirt-sock").display());
+    let output = restore.env("LIBVIRT_DEFAULT_URI", nowhere).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(output.stdout.is_empty(), "nothing is known: {output:?}");
+    for part in ["QEMUs run here, but libvirt does not answer", "at most 1 more tries", "--machine cgroups"] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+    assert!(!said(&output).contains("no journal there"), "{}", said(&output));
+}
+
+/// libvirt was not there when the one that was killed began.
+#[test]
+fn what_was_left_on_control_groups_is_put_back_there_and_keeps_no_daemon_from_libvirt() {
+    let place = Place::new();
+    let _groups = groups();
+    let machine = node(&place);
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    journal_of(&place, "state", ("cgroups:/corefit-none", ""), ("/corefit-none@1", "/corefit-none"));
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--for", "1s", "--state", "state"];
+    let uri = machine.trim_start_matches("libvirt:");
+    let output = place.command(&args).env("LIBVIRT_DEFAULT_URI", uri).output().unwrap();
+    let log = said(&output);
+    assert!(output.status.success(), "{log}");
+    assert!(
+        log.contains("an earlier run left settings") && log.contains("of VMs that have ended: 1;"),
+        "{log}"
+    );
+    let begun = log.lines().find(|line| line.contains(": begun ")).unwrap();
+    assert!(begun.contains("machine=libvirt"), "{log}");
+    let journal = std::fs::read_to_string(place.path("state/journal")).unwrap();
+    assert!(journal.contains("\"machine\": \"libvirt\"") && journal.contains("\"entries\": []"), "{journal}");
 }

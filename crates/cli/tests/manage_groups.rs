@@ -437,3 +437,33 @@ fn a_cpuset_that_no_longer_fits_the_group_above_gets_back_what_is_left() {
     assert!(said.contains(&format!("is {left}, was {all}: the group above has no more")), "{said}");
     assert_eq!(group.cpus(), left);
 }
+
+#[test]
+fn who_starts_with_another_directory_after_a_kill_takes_nothing_of_corefits_for_what_was_before() {
+    let _alone = alone();
+    let (cpu, cpuset) = (or_skip!(Hierarchy::of("cpu")), or_skip!(Hierarchy::of("cpuset")));
+    let group = or_skip!(Container::start(&cpu, &cpuset));
+    let before = group.cpus();
+    let [a, b] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let Some((daemon, config)) = sized_to_one(&group, a.path()) else { return };
+    drop(daemon); // kill -9
+    let sized = group.cpus();
+    let machine = format!("cgroups:/{}", group.name);
+    let start = || Daemon::on(&machine, b.path(), &config, &["--apply", "--for", "1s"], None);
+    let [known, other] = [&a, &b].map(|dir| dir.path().join("state").to_str().unwrap().to_owned());
+    let mut second = start();
+    assert_eq!(second.wait().code(), Some(2), "{}", second.log());
+    let restore = corefit(&["restore", "--machine", &machine, "--state", &other]);
+    assert_eq!(restore.status.code(), Some(2), "{restore:?}");
+    for said in [second.log(), String::from_utf8_lossy(&restore.stderr).into_owned()] {
+        assert!(said.contains(&format!("`corefit restore --state '{known}'`")), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+    assert_eq!(group.cpus(), sized, "nothing is changed");
+    let restore = corefit(&["restore", "--state", &known]);
+    assert!(restore.status.success(), "{restore:?}");
+    assert_eq!(group.cpus(), before);
+    let mut second = start();
+    assert!(second.wait().success(), "{}", second.log());
+    assert_eq!(group.cpus(), before, "{}", second.log());
+}

@@ -39,14 +39,6 @@ fn of<'a>(list: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {name} in {list}"))
 }
 
-/// The affinity of each vCPU, as virsh says it.
-fn pins(vms: &Vms, name: &str) -> Vec<String> {
-    let output = Command::new("virsh").args(["-c", &vms.uri, "vcpupin", name, "--live"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let rows = text.lines().skip(2).filter(|line| !line.trim().is_empty());
-    rows.map(|line| line.split_whitespace().nth(1).unwrap_or("").to_owned()).collect()
-}
-
 /// `corefit check` finds both vCPUs on one pCPU.
 fn stacked(vms: &Vms, name: &str) -> bool {
     let found = json(&["check", "--json", "--machine", &format!("libvirt:{}", vms.uri)]);
@@ -82,10 +74,10 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
     let Some(vms) = or_skipped("correcting a libvirt VM", Vms::up(1, &options)) else { return };
     let name = &vms.names[0];
     vms.testvm(&["busy", name, "2"]);
-    assert_eq!(pins(&vms, name), ["0", "0"]);
+    assert_eq!(vms.pins(name), ["0", "0"]);
     assert!(stacked(&vms, name));
     // Of two busy vCPUs on one pCPU one waits at any time, whatever else the machine does.
-    let before = (0..LOOKS / 2).map(|_| waiting(&vms, name)).fold(f64::INFINITY, f64::min);
+    let before = (0..2).map(|_| waiting(&vms, name)).fold(f64::INFINITY, f64::min);
     assert!(before > APART, "two busy vCPUs on one pCPU waited for {before} pCPUs");
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
@@ -95,11 +87,11 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &[], None);
     until("it says what it would do", || daemon.log().contains("would set"));
     assert!(daemon.end().success());
-    assert_eq!(pins(&vms, name), ["0", "0"]);
+    assert_eq!(vms.pins(name), ["0", "0"]);
 
     // With it, each has a pCPU, and they do not wait for each other any more.
     let apart = || {
-        let pins = pins(&vms, name);
+        let pins = vms.pins(name);
         pins.len() == 2 && pins[0] != pins[1]
     };
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
@@ -116,9 +108,9 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
         daemon.log(),
         busiest()
     );
-    assert!(apart(), "it stays so: {:?}, {}", pins(&vms, name), daemon.log());
+    assert!(apart(), "it stays so: {:?}, {}", vms.pins(name), daemon.log());
     assert!(daemon.end().success(), "{}", daemon.log());
-    assert_eq!(pins(&vms, name), ["0", "0"], "{}", daemon.log());
+    assert_eq!(vms.pins(name), ["0", "0"], "{}", daemon.log());
     assert!(stacked(&vms, name));
 
     // A kill -9 leaves it; restore puts it back.
@@ -126,12 +118,12 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
     assert_eq!(daemon.wait().signal(), Some(9), "{}", daemon.log());
     assert!(apart());
     assert!(corefit(&["restore", "--state", state]).status.success());
-    assert_eq!(pins(&vms, name), ["0", "0"]);
+    assert_eq!(vms.pins(name), ["0", "0"]);
 
     // What an administrator pins meanwhile stands, at the end as well.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("each vCPU has a pCPU", apart);
-    let moved = pins(&vms, name).iter().position(|pin| pin != "0").unwrap();
+    let moved = vms.pins(name).iter().position(|pin| pin != "0").unwrap();
     vms.virsh(&["vcpupin", name, &moved.to_string(), "0-1", "--live"]);
     // The status says so at once; the log, when the vCPU would be moved again.
     let says = || {
@@ -143,7 +135,7 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
     };
     until("it notices", || says() || daemon.log().contains("somebody else changed"));
     assert!(daemon.end().success(), "{}", daemon.log());
-    let pins = pins(&vms, name);
+    let pins = vms.pins(name);
     assert_eq!((pins[moved].as_str(), pins[1 - moved].as_str()), ("0-1", "0"), "{}", daemon.log());
 }
 
@@ -184,11 +176,7 @@ fn the_memory_of_a_group_follows_its_vcpus_on_a_host_of_two_nodes_and_is_put_bac
 
     // Else the two may change places.
     let config = format!("{CONFIG}[[policy.vm]]\nname = \"/b\"\nexclude = true\n");
-    guest(&format!("printf '%s' '{config}' >/run/corefit.toml"));
-    guest(
-        "setsid sh -c 'echo $$ >/run/pid; exec /workloads/corefit manage --apply --machine cgroups:/a,/b \
-         --config /run/corefit.toml --state /run/corefit' </dev/null >/run/log 2>&1 &",
-    );
+    vms.manage_groups(&vms.names[0], &config);
     let log = || guest("cat /run/log");
     let cores = ["0,2", "0,3", "1-2", "1,3"];
     let moved = |now: &[String]| cores.contains(&now[0].as_str()) && now[1] == "0";
@@ -201,7 +189,7 @@ fn the_memory_of_a_group_follows_its_vcpus_on_a_host_of_two_nodes_and_is_put_bac
     until("its pages are there", || pages() == [true, false]);
     assert_eq!(settings("b"), ["4,6", "1"], "{}", log());
 
-    guest("kill -TERM $(cat /run/pid); while kill -0 $(cat /run/pid) 2>/dev/null; do sleep 0.1; done");
+    vms.end_manage(&vms.names[0]);
     assert_eq!(settings("a"), ["0-1", "1"], "{}", log());
     until("its pages are where they were", || pages() == [false, true]);
 }

@@ -36,12 +36,6 @@ const KILLS: [&str; 8] = [
     "journal-written:3",
 ];
 
-fn kept(vms: &Vms, name: &str) -> bool {
-    let output =
-        std::process::Command::new("virsh").args(["-c", &vms.uri, "dumpxml", name]).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).contains("urn:corefit:kept")
-}
-
 fn pings(vms: &Vms, name: &str) -> bool {
     let ping = ["qemu-agent-command", "--timeout", "2", name, "{\"execute\":\"guest-ping\"}"];
     std::process::Command::new("virsh").args(["-c", &vms.uri]).args(ping).output().unwrap().status.success()
@@ -50,7 +44,7 @@ fn pings(vms: &Vms, name: &str) -> bool {
 fn as_it_was(vms: &Vms, guest: &Guest<'_>) {
     assert_eq!(guest.online(), ALL);
     assert!(!guest.told().is_some_and(|text| text.contains("cpus ") && !text.contains("cpus none")));
-    assert!(!kept(vms, guest.name), "its metadata still has a note of ours");
+    assert!(!vms.kept(guest.name), "its metadata still has a note of ours");
 }
 
 #[test]
@@ -84,7 +78,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     until("the guest is told", || {
         guest.told().is_some_and(|text| text.starts_with("corefit-available 1\ncpus "))
     });
-    until("its note is there", || kept(&vms, guest.name));
+    until("its note is there", || vms.kept(guest.name));
     let status = || -> serde_json::Value {
         let status = corefit(&["status", "--json", "--state", state.to_str().unwrap()]);
         serde_json::from_slice(&status.stdout).unwrap()
@@ -139,7 +133,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
     let soon = Duration::from_secs(68).saturating_sub(hangs.elapsed());
     assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
-    until("it is let go", || guest.online() == ALL && !kept(&vms, guest.name));
+    until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
     until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));
     std::thread::sleep(Duration::from_secs(6));
     as_it_was(&vms, &guest);
@@ -163,7 +157,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
         assert_eq!(daemon.wait().signal(), Some(9), "{place}: {}", daemon.log());
         let restored = corefit(&["restore", "--state", state.to_str().unwrap()]);
         assert!(restored.status.success(), "{place}: {}", String::from_utf8_lossy(&restored.stderr));
-        assert!(!kept(&vms, guest.name), "{place}: {}", String::from_utf8_lossy(&restored.stdout));
+        assert!(!vms.kept(guest.name), "{place}: {}", String::from_utf8_lossy(&restored.stdout));
         as_it_was(&vms, &guest);
     }
 
@@ -193,7 +187,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     // The agent hangs while everything is to be put back: it is pending, and comes later.
     let mut daemon = Daemon::start(&vms, dir.path(), CONFIG, &["--apply"], None);
     until("the guest has fewer vCPUs", || guest.online() == FEW);
-    hang(60);
+    hang(40);
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert!(daemon.log().contains("pending"), "{}", daemon.log());
     let restored = corefit(&["restore", "--tries", "60", "--state", state.to_str().unwrap()]);

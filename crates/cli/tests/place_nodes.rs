@@ -39,11 +39,10 @@ fn definition() -> String {
 
 /// A libvirtd of its own; what its test driver holds lasts while somebody is connected.
 struct Host {
-    uri: String,
     /// Stays connected.
     holder: Child,
-    /// Ends the libvirtd before its directory goes.
-    _daemon: Vms,
+    /// None but what the test driver shows; ends the libvirtd before its directory goes.
+    vms: Vms,
     dir: tempfile::TempDir,
 }
 
@@ -51,37 +50,32 @@ impl Host {
     fn up() -> Result<Host, String> {
         let dir = tempfile::Builder::new().prefix("cn").tempdir_in("/tmp").unwrap();
         // No VM, but the libvirtd that VMs would be under.
-        let daemon = Vms::daemon(&dir.path().join("s"))?;
-        let socket = daemon.uri.split_once("socket=").unwrap().1;
-        let uri = format!("test+unix:///default?socket={socket}");
+        let mut vms = Vms::daemon(&dir.path().join("s"))?;
+        let socket = vms.uri.split_once("socket=").unwrap().1;
+        vms.uri = format!("test+unix:///default?socket={socket}");
         let mut virsh = Command::new("virsh");
-        virsh.args(["-c", &uri]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        virsh.args(["-c", &vms.uri]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut holder = virsh.spawn().unwrap();
         let file = dir.path().join("conflict.xml");
         std::fs::write(&file, definition()).unwrap();
         // The VM that the test driver begins with is not ours.
         let commands = format!("create {}\ndestroy test\n", file.display());
         holder.stdin.as_mut().unwrap().write_all(commands.as_bytes()).unwrap();
-        let host = Host { uri, holder, _daemon: daemon, dir };
-        until("the VM is there, and no other", || host.virsh(&["list", "--name"]).trim() == "conflict");
+        let host = Host { holder, vms, dir };
+        until("the VM is there, and no other", || host.vms.say(&["list", "--name"]).trim() == "conflict");
         Ok(host)
-    }
-
-    fn virsh(&self, arguments: &[&str]) -> String {
-        let output = Command::new("virsh").args(["-c", &self.uri]).args(arguments).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
     }
 
     /// The affinity of each vCPU, as its definition has it. (`virsh vcpupin` takes the test driver's host for one of eight
     /// pCPUs, whatever its capabilities say.)
     fn pins(&self) -> Vec<String> {
-        let definition = self.virsh(&["dumpxml", "conflict"]);
+        let definition = self.vms.say(&["dumpxml", "conflict"]);
         let pins = definition.lines().filter(|line| line.contains("<vcpupin "));
         pins.map(|line| line.split('\'').nth(3).unwrap_or("").to_owned()).collect()
     }
 
     fn machine(&self) -> String {
-        format!("libvirt:{}", self.uri)
+        format!("libvirt:{}", self.vms.uri)
     }
 
     fn json(&self, args: &[&str]) -> Value {

@@ -101,6 +101,17 @@ fn a_document_that_is_lost_is_told_and_ends_with_2_unless_the_program_failed() {
 }
 
 #[test]
+fn a_libvirtd_that_is_not_there_leaves_no_journal() {
+    let place = Place::new();
+    let state = place.path().join("state");
+    let nowhere = "libvirt:qemu+unix:///system?socket=/nonexistent";
+    let mut command = place.corefit(&["profile", "--isolate", "--vm", "a", "--machine", nowhere, "--state"]);
+    let output = command.arg(&state).args(["--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(!state.exists(), "{}", stderr(&output));
+}
+
+#[test]
 fn what_stands_in_a_file_stays_until_there_is_something_to_write() {
     let _alone = alone();
     let place = Place::new();

@@ -36,20 +36,11 @@ fn config(vms: &Vms) -> String {
     )
 }
 
-fn virsh(vms: &Vms, arguments: &[&str]) -> String {
-    let output = Command::new("virsh").args(["-c", &vms.uri]).args(arguments).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 /// A scheduler parameter, as virsh says it.
 fn parameter(vms: &Vms, name: &str, key: &str) -> String {
-    let text = virsh(vms, &["schedinfo", name]);
+    let text = vms.say(&["schedinfo", name]);
     let value = text.lines().find_map(|line| line.split_once(':').filter(|(found, _)| found.trim() == key));
     value.unwrap_or_else(|| panic!("{name} has no {key}: {text}")).1.trim().into()
-}
-
-fn kept(vms: &Vms, name: &str) -> bool {
-    virsh(vms, &["dumpxml", name]).contains("urn:corefit:kept")
 }
 
 /// Puts back what is on a host.
@@ -78,22 +69,22 @@ fn a_vm_that_is_saved_and_resumed_gets_back_what_was_changed_before_wherever_tha
     let as_it_was = |vms: &Vms, name: &str| {
         assert_eq!(Guest::new(vms, name).online(), ALL);
         assert_eq!(parameter(vms, name, "cpu_shares"), before);
-        assert!(!kept(vms, name), "it still has a note of ours");
+        assert!(!vms.kept(name), "it still has a note of ours");
     };
 
     // Saved under the daemon, which is killed meanwhile; resumed on the same host.
     let daemon = Daemon::start(&here, dir.path(), &config(&here), &["--apply"], None);
-    until("it is changed", || changed(&here) && kept(&here, &low));
+    until("it is changed", || changed(&here) && here.kept(&low));
     let saving =
         Command::new("virsh").args(["-c", &here.uri, "save", &low, file]).stdout(Stdio::null()).spawn();
     drop(daemon);
     assert!(saving.unwrap().wait().unwrap().success());
     here.virsh(&["restore", file]);
-    assert!(changed(&here) && kept(&here, &low), "it was resumed as it was saved");
+    assert!(changed(&here) && here.kept(&low), "it was resumed as it was saved");
     // The next daemon puts back what it finds, and does nothing else.
     let idle = config(&here).replace("\"priority\"", "\"none\"");
     let mut daemon = Daemon::start(&here, dir.path(), &idle, &["--apply"], None);
-    until("the next start puts it back", || Guest::new(&here, &low).online() == ALL && !kept(&here, &low));
+    until("the next start puts it back", || Guest::new(&here, &low).online() == ALL && !here.kept(&low));
     assert!(daemon.log().contains("came from elsewhere"), "{}", daemon.log());
     as_it_was(&here, &low);
     as_it_was(&here, &high);
@@ -101,7 +92,7 @@ fn a_vm_that_is_saved_and_resumed_gets_back_what_was_changed_before_wherever_tha
 
     // Its daemon is killed, then it is saved; resumed on another host, where nothing is known of it.
     let daemon = Daemon::start(&here, dir.path(), &config(&here), &["--apply"], None);
-    until("it is changed again", || changed(&here) && kept(&here, &low));
+    until("it is changed again", || changed(&here) && here.kept(&low));
     drop(daemon);
     here.carry(&low, &mut there, file);
     assert!(changed(&there), "it was resumed as it was saved");
@@ -121,20 +112,15 @@ fn a_vm_that_is_saved_and_resumed_gets_back_what_was_changed_before_wherever_tha
     let metadata = ["metadata", &high, "--live", "--uri", "urn:corefit:kept", "--key", "corefit", "--set"];
     here.virsh(&[&metadata[..], &[&note]].concat());
     here.carry(&high, &mut there, file);
-    let pins = |vms: &Vms| {
-        let text = virsh(vms, &["vcpupin", &high, "--live"]);
-        let rows = text.lines().skip(2).filter_map(|line| line.split_whitespace().nth(1));
-        rows.map(ToOwned::to_owned).collect::<Vec<_>>()
-    };
     assert_eq!(
-        (pins(&there), parameter(&there, &high, "global_quota")),
+        (there.pins(&high), parameter(&there, &high, "global_quota")),
         (vec!["1".into(); 2], "150000".into())
     );
     let said = restore(&there, &path("other"));
     assert_eq!(said.matches("this host has no such pCPUs").count(), 2, "{said}");
     // What of its pins is here, and all where nothing is.
     let all = said.lines().filter_map(|line| line.split_once("going to be ")).next_back().unwrap().1;
-    assert_eq!(pins(&there), ["0", all], "{said}");
+    assert_eq!(there.pins(&high), ["0", all], "{said}");
     assert_eq!(parameter(&there, &high, "global_quota"), unlimited);
     as_it_was(&there, &high);
 }

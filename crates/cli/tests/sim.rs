@@ -176,6 +176,13 @@ fn results_that_cannot_be_written_are_an_error_and_results_that_nobody_reads_are
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert_eq!(written_to(writer.into()), (Some(0), String::new()));
+    for asked in ["--version", "--help"] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_corefit")).arg(asked).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("corefit: writing to stdout: No space left"), "{asked}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{asked}");
+    }
 }
 
 #[test]

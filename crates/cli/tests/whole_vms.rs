@@ -1,5 +1,5 @@
 //! The whole system on a real VM (`scripts/testvm`), in short: the daemon sizes a crowded VM and tells its guest what it gets, and
-//! `corefit run` in there follows. How fast that is, to a few percent and for other programs, is measured by `make manage-vms`.
+//! `corefit run` in there follows; and sizing alone, by each policy. How fast that is, to a few percent, is measured by `make manage-vms`.
 
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
@@ -10,29 +10,44 @@ mod manage_support;
 use manage_support::{Daemon, Guest, until};
 use vm_support::{Vms, or_skipped};
 
+/// Each, and how many runs take some seconds with matching threads.
+const PROGRAMS: [(&str, u32); 4] = [("ua", 150), ("cg", 40), ("sp", 80), ("lu", 20)];
 const EIGHT: &str = "env OMP_NUM_THREADS=8";
-/// Unmanaged it takes some 50 times as long as with matching threads (README); emulation and neighbours are good for twice.
+const TWO: &str = "env OMP_NUM_THREADS=2";
+/// Unmanaged they take some 50 to 600 times as long as with matching threads, and all but LU some 30 as long as with matching vCPUs
+/// (README); emulation and neighbours are good for twice.
 const CURED: f64 = 5.0;
 const NEAR: f64 = 2.5;
 
+/// Seconds of a run, of so many in one process.
+fn mean(guest: &Guest<'_>, program: &str, times: u32, run: &str) -> f64 {
+    guest.rounds(program, &format!("T*{times}"), 0.0, run)[0] / f64::from(times)
+}
+
+/// Of each program, with as many threads as vCPUs.
+fn matching(guest: &Guest<'_>) -> [f64; 4] {
+    guest.set_online(2);
+    let each = PROGRAMS.map(|(program, times)| mean(guest, program, times, TWO));
+    guest.set_online(8);
+    each
+}
+
+fn config(size: &str) -> String {
+    format!("metrics = \"off\"\n[policy]\nsize = \"{size}\"\n")
+}
+
 #[test]
-fn in_a_crowded_vm_a_program_is_about_as_fast_as_with_matching_threads_and_the_guest_knows_what_it_gets() {
+fn in_a_crowded_vm_programs_are_about_as_fast_as_with_matching_threads_and_the_guest_knows_what_it_gets() {
     let dir = tempfile::tempdir().unwrap();
     let files = manage_support::programs(dir.path());
     let mut options = vec!["--name", "whole", "--vcpus", "8", "--memory", "512", "--cpuset", "0-1"];
     options.extend(files.iter().flat_map(|file| ["--program", file]));
     let Some(vms) = or_skipped("the whole on a real VM", Vms::up(1, &options)) else { return };
     let guest = Guest::new(&vms, &vms.names[0]);
-    let mean =
-        |times: u32, run: &str| guest.rounds("ua", &format!("T*{times}"), 0.0, run)[0] / f64::from(times);
+    let unmanaged = PROGRAMS.map(|(program, _)| guest.time(program, "T", "60", EIGHT));
+    let before = matching(&guest);
 
-    let unmanaged = guest.time("ua", "T*2", "120", EIGHT) / 2.0;
-    guest.set_online(2);
-    let matching = mean(150, "env OMP_NUM_THREADS=2");
-    guest.set_online(8);
-
-    let config = "metrics = \"off\"\n[policy]\nsize = \"corefit\"\n";
-    let mut daemon = Daemon::start(&vms, dir.path(), config, &["--apply"], None);
+    let mut daemon = Daemon::start(&vms, dir.path(), &config("corefit"), &["--apply"], None);
     // Two pCPUs, less what others take.
     let cpus = || -> serde_json::Value {
         let text = vms.guest(guest.name, "/workloads/corefit cpus --json");
@@ -45,16 +60,31 @@ fn in_a_crowded_vm_a_program_is_about_as_fast_as_with_matching_threads_and_the_g
     until("the guest knows what it gets", || told(&cpus()).is_some_and(|cpus| cpus > 0.0 && cpus <= 2.0));
     let ours = format!("{EIGHT} OMP_DYNAMIC=true /workloads/corefit run --");
     // It finds its number during the first one.
-    let [_, whole] = [600, 300].map(|times| mean(times, &ours));
+    let whole = PROGRAMS.map(|(program, times)| [2 * times, times].map(|n| mean(&guest, program, n, &ours))[1]);
     assert!(daemon.log().contains("lever=\"online vCPUs\""), "{}", daemon.log());
+    let mut sized = vec![("corefit", mean(&guest, "cg", 20, EIGHT))];
     assert!(daemon.end().success(), "{}", daemon.log());
     assert!(told(&cpus()).is_none(), "what it was told is taken back");
     assert_eq!(guest.online(), "0-7");
+    for size in ["vcpu-bal", "pcpu-est"] {
+        let mut daemon = Daemon::start(&vms, dir.path(), &config(size), &["--apply"], None);
+        // Run again and again, for libgomp goes by the CPUs that there are when a process begins.
+        guest.rounds("cg", "T", 15.0, EIGHT);
+        sized.push((size, mean(&guest, "cg", 20, EIGHT)));
+        assert!(daemon.end().success(), "{}", daemon.log());
+    }
     // This machine's pace may change twofold for minutes: the slower one counts.
-    guest.set_online(2);
-    let matching = matching.max(mean(150, "env OMP_NUM_THREADS=2"));
+    let after = matching(&guest);
 
-    eprintln!("ua, seconds: unmanaged {unmanaged:.4}, 2 threads on 2 vCPUs {matching:.4}, whole {whole:.4}");
-    assert!(whole * CURED < unmanaged, "{whole:.4} s, unmanaged {unmanaged:.4}");
-    assert!(whole < matching * NEAR, "{whole:.4} s, with matching threads {matching:.4}");
+    for (at, (program, _)) in PROGRAMS.iter().enumerate() {
+        let (unmanaged, matching, whole) = (unmanaged[at], before[at].max(after[at]), whole[at]);
+        let seconds =
+            format!("{program}, s: unmanaged {unmanaged:.3}, 2 threads on 2 vCPUs {matching:.4}, whole {whole:.4}");
+        eprintln!("{seconds}");
+        assert!(whole * CURED < unmanaged && whole < matching * NEAR, "{seconds}");
+    }
+    for (size, time) in sized {
+        eprintln!("cg, s: sizing alone by {size} {time:.4}");
+        assert!(time * CURED < unmanaged[1], "{size}: {time:.4} s, unmanaged {:.4}", unmanaged[1]);
+    }
 }

@@ -4,10 +4,11 @@
 //! case; its threads are taken to spread over its cpuset, and over the machine where that is not
 //! known, which is not: threads pinned onto our own CPUs leave less than is said here.
 
+use crate::entitle::{Host, Slice, Vcpu, Vm, entitled_of};
 use crate::limits::{BUSY, round};
 use crate::reading::{Group, Other, Quota, Reading, Usage};
 use crate::report::{Contender, Limit, LimitKind};
-use crate::share::{Node, count, fill};
+use crate::units::count;
 use crate::window::{Activity, Window};
 use crate::{CpuSet, Cpus, Weight};
 
@@ -154,8 +155,6 @@ pub(crate) fn weight_limits(later: &Reading, levels: &[Level], mine: &CpuSet) ->
 
 fn weight_limit(later: &Reading, levels: &[Level], mine: &CpuSet, level: usize) -> Option<Limit> {
     let threads = mine.len();
-    let own_leaf =
-        |weight: f64| Node::Leaf { weight: Weight(weight), limit: count(threads), cpus: mine.clone() };
     let (own_weight, source) = match later.groups.get(level + 1) {
         Some(child) => {
             let weight = child.weight.as_ref()?;
@@ -163,21 +162,25 @@ fn weight_limit(later: &Reading, levels: &[Level], mine: &CpuSet, level: usize) 
         }
         None => (later.own_weight.0 * count(threads), format!("/proc/{}/stat", later.pid)),
     };
-    let mut node = own_leaf(own_weight);
-    for (i, group) in later.groups.iter().enumerate().take(level + 1).rev() {
-        let mut children = vec![node];
-        children.extend(levels[i].rivals.iter().map(|r| Node::Leaf {
-            weight: r.weight,
-            limit: r.limit,
-            cpus: r.cpus.clone(),
-        }));
-        node = Node::Group {
-            weight: group.weight.as_ref().map_or(Weight(1.0), |w| w.value),
-            cap: cap(group.quota.as_ref()),
-            children,
-        };
+    let groups = || later.groups.iter().zip(levels).take(level + 1);
+    let own = leaf("own".into(), Weight(own_weight), count(threads), mine);
+    // Groups have their numbers for names, who is in them has a dash in his.
+    let (mut vms, mut slices) = (vec![own], vec![]);
+    for (i, (group, Level { rivals, .. })) in groups().enumerate().rev() {
+        let rivals = rivals.iter().enumerate();
+        vms.extend(rivals.map(|(j, rival)| leaf(format!("{i}-{j}"), rival.weight, rival.limit, &rival.cpus)));
+        slices = vec![Slice {
+            name: i.to_string(),
+            weight: group.weight.as_ref().map_or(Weight(1.0), |weight| weight.value),
+            cap: finite(cap(group.quota.as_ref())),
+            slices,
+            vms: std::mem::take(&mut vms),
+        }];
     }
-    let share = fill(&node).ok()?.first().copied()?;
+    let rivals = || groups().flat_map(|(_, level)| &level.rivals);
+    let pcpus = rivals().fold(mine.clone(), |all, rival| all.union(&rival.cpus));
+    // The VMs of the innermost group are the first ones.
+    let Cpus(share) = entitled_of(&Host { pcpus, slices, ..Host::default() }, 0).ok()?;
     let theirs: f64 = levels[level].rivals.iter().filter(|r| r.meets(mine)).map(|r| r.weight.0).sum();
     let group = &later.groups[level].path;
     let own = if level + 1 == later.groups.len() && threads > 1 {
@@ -192,6 +195,24 @@ fn weight_limit(later: &Reading, levels: &[Level], mine: &CpuSet, level: usize) 
         binding: false,
         detail: format!("{own}, busy others in {group} {theirs}"),
     })
+}
+
+/// Like threads of a weight together that may use so much, in CPUs, on these.
+fn leaf(name: String, weight: Weight, limit: f64, cpus: &CpuSet) -> Vm {
+    // More threads than CPUs, even without a limit: they crowd.
+    let threads = limit.min(count(cpus.len() + 1)).ceil();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates; a number of CPUs"
+    )]
+    let threads = threads as usize;
+    let thread = Vcpu { affinity: Some(cpus.clone()), ..Vcpu::default() };
+    Vm { name, weight, cap: finite(limit), vcpus: vec![thread; threads] }
+}
+
+fn finite(cap: f64) -> Option<Cpus> {
+    cap.is_finite().then_some(Cpus(cap))
 }
 
 /// A quota in CPUs; infinite if there is none.

@@ -15,7 +15,6 @@ pub mod place;
 pub mod profile;
 mod reading;
 mod report;
-mod share;
 mod team;
 pub mod topology;
 mod turns;
@@ -28,7 +27,6 @@ pub use reading::{
     CpuTimes, Group, Other, ProcessTimes, Quota, Reading, Sourced, TaskTimes, Throttled, Unread, Usage, What,
 };
 pub use report::{Contender, Limit, LimitKind, Report};
-pub use share::{Node, fill};
 pub use team::{Decision, Interval, TeamController, Why, team_for};
 pub use turns::{Alone, Turns};
 pub use units::{CpuId, Cpus, Time, Weight};

@@ -5,7 +5,7 @@
 use crate::contest::{levels, quota_headroom, weight_limits};
 use crate::reading::{Reading, Unread, What};
 use crate::report::{Contender, Limit, LimitKind, Report};
-use crate::share::count;
+use crate::units::count;
 use crate::window::{Activity, Use, Window, throttled};
 use crate::{CpuSet, Cpus};
 

@@ -82,3 +82,9 @@ pub struct Weight(pub f64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CpuId(pub u32);
+
+/// A number of things as an amount; exact below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts of CPUs and threads are small")]
+pub(crate) fn count(n: usize) -> f64 {
+    n as f64
+}

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::{IDLE_SLACK, TICK_NS};
 use crate::reading::{ProcessTimes, Reading, TaskTimes, Throttled, What};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuSet, Time};
 
 /// The time between two readings.

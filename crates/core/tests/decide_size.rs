@@ -56,7 +56,7 @@ fn the_reason_of_a_size_says_which_part_of_what_is_used_goes_into_waiting() {
     assert_eq!(toy.online(0), 16);
     assert_eq!(
         reasons.last().unwrap(),
-        "it does most work with so many, 1.00 times that with its part by weight; 38 % of what it uses at 16 goes into waiting"
+        "it does most work with so many, 1.00 times that with its part of the pCPUs; 38 % of what it uses at 16 goes into waiting"
     );
 }
 
@@ -67,7 +67,7 @@ fn who_does_less_than_with_its_part_is_not_said_to_do_most() {
         |ratio| Why::Fastest { available: Cpus(1.0), over_share: Some(ratio), spins: None }.to_string();
     assert_eq!(
         said(0.81),
-        "the VMs that were tried together do most work so; it does 0.81 times that with its part by weight"
+        "the VMs that were tried together do most work so; it does 0.81 times that with its part of the pCPUs"
     );
     assert!(said(1.3).starts_with("it does most work with so many, 1.30 times"));
 }

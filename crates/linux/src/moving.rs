@@ -35,9 +35,7 @@ pub fn seat(tid: u32) -> Option<Seat> {
     let path = format!("/proc/{tid}/task/{tid}/stat");
     let text = fs::read_to_string(&path).ok()?;
     let cpu = proc::task(&path, &text).ok()?.on?;
-    // The name, in parentheses, may hold anything.
-    let state = text.get(text.rfind(')')? + 2..)?;
-    Some(Seat { cpu, running: state.starts_with('R') })
+    Some(Seat { cpu, running: proc::is_ready(&text) })
 }
 
 /// Moves running threads that may use what this process may use.

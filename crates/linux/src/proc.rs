@@ -3,6 +3,7 @@
 //! Sources: proc(5); kernel Documentation/scheduler/sched-stats.rst (`schedstat`),
 //! Documentation/admin-guide/cgroup-v2.rst, kernel/sched/core.c (`sched_prio_to_weight`).
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use corefit_core::{CpuId, CpuSet, CpuTimes, ProcessTimes, TaskTimes};
@@ -121,9 +122,32 @@ pub(crate) fn task(path: &str, text: &str) -> Result<Task, ReadError> {
     })
 }
 
-/// Whether a thread runs, or is ready to, by its `stat`: field 3, proc(5).
+/// What a `stat` of `/proc` says after the name, which is in parentheses and may itself hold anything, parentheses included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'t>(&'t str);
+
+impl<'t> Fields<'t> {
+    /// Of the text of a `stat`.
+    pub(crate) fn of(text: &'t (impl AsRef<[u8]> + ?Sized)) -> Option<Fields<'t>> {
+        let text = text.as_ref();
+        let name_ends = text.iter().rposition(|byte| *byte == b')')?;
+        std::str::from_utf8(&text[name_ends + 1..]).ok().map(Fields)
+    }
+
+    /// A field by its number in proc(5), 3 or more.
+    pub(crate) fn field<T: FromStr>(self, number: usize) -> Option<T> {
+        self.0.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+    }
+
+    /// R, S, D, T (stopped), t (traced), Z and so on.
+    pub(crate) fn state(self) -> Option<char> {
+        self.field(3)
+    }
+}
+
+/// Whether a thread runs, or is ready to, by its `stat`.
 pub(crate) fn is_ready(stat: &str) -> bool {
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
+    Fields::of(stat).and_then(Fields::state) == Some('R')
 }
 
 /// Whether threads of a scheduling policy run before all that have weights (sched(7)).
@@ -150,25 +174,21 @@ impl Stat {
     }
 }
 
-/// The name is in parentheses and may itself contain anything, parentheses included.
 fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, rest) = text.split_once('(')?;
-    let (name, rest) = rest.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    // Fields are numbered from 1 in proc(5); the third is the first after the name.
-    let field = |number: usize| fields.get(number - 3).copied();
-    let sum = |a: &str, b: &str| a.parse::<u64>().ok()?.checked_add(b.parse().ok()?);
+    let (name, _) = text.split_once('(')?.1.rsplit_once(')')?;
+    let fields = Fields::of(text)?;
+    let sum = |first| fields.field::<u64>(first)?.checked_add(fields.field(first + 1)?);
     Some(Stat {
         name: name.into(),
-        parent: field(4)?.parse().ok()?,
-        flags: field(9)?.parse().ok()?,
-        cpu_ticks: sum(field(14)?, field(15)?)?,
-        ended_children_ticks: sum(field(16)?, field(17)?)?,
-        nice: field(19)?.parse().ok()?,
-        threads: field(20)?.parse().ok()?,
-        started_ticks: field(22)?.parse().ok()?,
-        on: field(39).and_then(|text| text.parse().ok()),
-        policy: field(41)?.parse().ok()?,
+        parent: fields.field(4)?,
+        flags: fields.field(9)?,
+        cpu_ticks: sum(14)?,
+        ended_children_ticks: sum(16)?,
+        nice: fields.field(19)?,
+        threads: fields.field(20)?,
+        started_ticks: fields.field(22)?,
+        on: fields.field(39),
+        policy: fields.field(41)?,
     })
 }
 
@@ -246,6 +266,13 @@ mod tests {
         assert_eq!((process.weight, process.started_ticks), (15.0, 5555));
         assert_eq!(process.times.ended_children_ns, 50_000_000);
         assert_eq!(process.times.tasks, [TaskTimes { tid: 7, run_ns: 420_000_000, wait_ns: Some(17) }]);
+    }
+
+    #[test]
+    fn fields_are_counted_from_the_last_parenthesis() {
+        let fields = Fields::of(b"7 (a) \xff b (c)) T 3 7".as_slice()).unwrap();
+        assert_eq!((fields.state(), fields.field(4), fields.field::<u32>(6)), (Some('T'), Some(3), None));
+        assert!(Fields::of("").is_none() && Fields::of("7 (x)").unwrap().state().is_none());
     }
 
     #[test]

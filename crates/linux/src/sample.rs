@@ -14,6 +14,7 @@ use std::time::Duration;
 use corefit_core::{CpuId, CpuSet, Time};
 use rustix::time::ClockId;
 
+use crate::proc::Fields;
 use crate::threads::clock;
 
 /// Threads whose files are kept open; beyond, files are opened for each sample.
@@ -234,9 +235,8 @@ pub fn has_ended(pid: u32) -> bool {
         Ok(text) => text,
         Err(why) => return why.kind() == std::io::ErrorKind::NotFound,
     };
-    // The name, in parentheses, may hold anything.
-    let name_ends = text.iter().rposition(|b| *b == b')').unwrap_or(0);
-    text.get(name_ends + 2).is_some_and(|state| matches!(state, b'Z' | b'X')) && tasks(pid).len() <= 1
+    let state = Fields::of(&text).and_then(Fields::state);
+    state.is_some_and(|state| matches!(state, 'Z' | 'X')) && tasks(pid).len() <= 1
 }
 
 /// The processes of the tree below `root`. Children whose parent has ended belong to init and are no longer
@@ -261,7 +261,8 @@ pub(crate) fn tree(root: u32, known: &[u32]) -> Vec<u32> {
 }
 
 /// The threads of a process; none if it has ended.
-pub(crate) fn tasks(pid: u32) -> Vec<u32> {
+#[must_use]
+pub fn tasks(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }

@@ -1,7 +1,7 @@
 //! The exact model against the kernel: busy loops in control groups with weights, quotas, caps,
 //! affinities and nesting, predicted and measured. Each vCPU is a group with one loop.
 //!
-//! The short form looks at the cases of `design.md` for a second each, and again where one is off: what
+//! The short form looks at the cases of `differential` for a second each, and again where one is off: what
 //! else runs on the machine disturbs some windows, a wrong prediction is wrong in all of them. The long
 //! form, `make differential`, looks at them and at random hosts for longer, once, and says how far the
 //! kernel is from the model. Where control groups may not be made, tests print `skipped: reason`. A test
@@ -102,7 +102,7 @@ fn a_killed_test_leaves_no_loops_and_no_groups() {
     until("the groups of the killed test are gone", || !Path::new(&dir).exists());
 }
 
-/// The measured cases of `design.md`, and what else the model has.
+/// What the model has, a case each.
 fn cases() -> Vec<Case> {
     let two = || vec![Vcpu::default(), Vcpu::default()];
     let vms = |vms: Vec<Vm>| Host { pcpus: CpuSet::first(2), vms, ..Host::default() };

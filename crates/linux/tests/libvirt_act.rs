@@ -214,8 +214,7 @@ fn a_vm_without_agent_is_sized_by_plugging_what_was_not_there_at_its_start() {
     // It carries which were plugged out, for whoever comes after a kill -9, until nothing of it is changed.
     let carried = || {
         let metadata = ["metadata", &vms.names[0], "--live", "--uri", "urn:corefit:unplugged"];
-        let output = std::process::Command::new("virsh").args(["-c", &vms.uri]).args(metadata).output();
-        String::from_utf8_lossy(&output.unwrap().stdout).contains("2-3")
+        vms.say(&metadata).contains("2-3")
     };
     assert!(carried());
     machine.keep(&id, None).unwrap();

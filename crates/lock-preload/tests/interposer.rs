@@ -1,29 +1,20 @@
 //! Programs with the library and without: their results are the same.
 
+#[path = "../../linux/tests/build_support/mod.rs"]
+mod build_support;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Once;
+use std::sync::LazyLock;
 
 use corefit_lock::shared::SharedCounters;
 use corefit_lock::stats::Stats;
 
 /// The library, just built.
 fn library() -> PathBuf {
-    static BUILD: Once = Once::new();
-    // The test runs from target/PROFILE/deps.
-    let exe = std::env::current_exe().unwrap();
-    let library = exe.parent().and_then(Path::parent).unwrap().join("libcorefit_lock.so");
-    BUILD.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-q", "-p", "corefit-lock-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "cannot build the library");
-    });
-    assert!(library.is_file(), "{} is missing", library.display());
-    library
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(build_support::libraries);
+    BUILT.join("libcorefit_lock.so")
 }
 
 /// `tests/programs/NAME.c`, compiled.

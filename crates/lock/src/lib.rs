@@ -65,7 +65,7 @@ pub mod word;
 
 pub use deadline::{Clock, Deadline};
 #[cfg(not(modelled))]
-pub use mutex::{Default, Fifo, FifoMutex, Mutex, MutexGuard, Paper, PaperMutex, Preset, RawMutex};
+pub use mutex::{Default, Fifo, FifoMutex, Mutex, MutexGuard, Paper, Preset, RawMutex};
 pub use policy::{Policy, Spin, Wake};
 
 /// Sees to it that a forked child empties the lines of its locks; else the first thread that waits does.

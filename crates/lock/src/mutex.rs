@@ -50,8 +50,6 @@ pub type Mutex<T> = lock_api::Mutex<RawMutex<Default>, T>;
 pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex<Default>, T>;
 /// A mutex that serves strictly in the order of tickets.
 pub type FifoMutex<T> = lock_api::Mutex<RawMutex<Fifo>, T>;
-/// A mutex with the paper's constants.
-pub type PaperMutex<T> = lock_api::Mutex<RawMutex<Paper>, T>;
 
 impl<P: Preset> RawMutex<P> {
     fn raw(&self) -> Raw<'_> {

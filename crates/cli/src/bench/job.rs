@@ -11,7 +11,7 @@ use corefit_linux::threads::ended_children;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::interrupt::Interrupt;
+use crate::interrupt::Interrupt;
 
 /// What a run was like.
 #[derive(Debug)]

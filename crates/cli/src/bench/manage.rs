@@ -10,11 +10,12 @@ use corefit_core::machine::{
     Act, Counters, Lever, Machine, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
 };
 use corefit_core::{CpuId, CpuSet, Time, Weight};
+use corefit_linux::threads::cpu_of;
 use serde::Serialize;
 
-use super::stats::{Random, median};
-use super::table::Table;
 use crate::manage::{Boot, Journal, Keeper, step};
+use crate::stats::{Random, median};
+use crate::table::Table;
 
 /// The promises: a step, ms; the daemon's part of a core, and its memory, MiB.
 const STEP_MS: f64 = 100.0;
@@ -141,11 +142,9 @@ fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
         .context("starting corefit manage")?;
     // What starting costs is not what it costs to run.
     std::thread::sleep(Duration::from_secs(3));
-    let stat =
-        || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok().and_then(|text| cpu_s(&text));
-    let (begun, before) = (Instant::now(), stat());
+    let (begun, before) = (Instant::now(), cpu_of(child.id()));
     std::thread::sleep(time);
-    let (seconds, after) = (begun.elapsed().as_secs_f64(), stat());
+    let (seconds, after) = (begun.elapsed().as_secs_f64(), cpu_of(child.id()));
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(pid) = pid {
@@ -166,19 +165,11 @@ fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
         vms: DAEMON,
         vcpus: DAEMON * VCPUS,
         seconds,
-        cores: (after - before) / seconds,
+        cores: after.saturating_sub(before).as_secs_f64() / seconds,
         target_cores: CORE,
         most_mib: peak.context("no VmHWM in /proc/PID/status")? / 1024.0,
         target_mib: MEMORY_MIB,
     })
-}
-
-/// User and system time in `/proc/PID/stat`, proc(5), seconds.
-fn cpu_s(stat: &str) -> Option<f64> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / 100.0)
 }
 
 /// A host of libvirt's test driver.
@@ -333,11 +324,5 @@ mod tests {
         paper.set(&vm, Lever::Online, &few).unwrap();
         assert_eq!(paper.current(&vm, Lever::Online), Ok(few));
         assert_eq!(paper.observe().unwrap().vms[1].online().len(), 2);
-    }
-
-    #[test]
-    fn cpu_time_is_that_of_user_and_system() {
-        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 1 0 9 1 1";
-        assert_eq!(cpu_s(stat), Some(2.0));
     }
 }

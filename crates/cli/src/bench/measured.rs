@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::stats::median;
+use crate::stats::median;
 
 /// Times over some hosts, ms, and what is promised.
 #[derive(Serialize)]

@@ -4,7 +4,6 @@
 pub(crate) mod arena;
 mod explain;
 mod helper;
-pub(crate) mod interrupt;
 pub(crate) mod job;
 mod lock;
 mod manage;
@@ -14,12 +13,9 @@ pub(crate) mod others;
 mod overcommit;
 mod place;
 mod predict;
-pub(crate) mod progress;
 mod scale;
 mod shape;
 mod sim;
-pub(crate) mod stats;
-pub(crate) mod table;
 mod vms;
 
 use std::process::ExitCode;

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use super::overcommit::find_root;
 use super::print;
-use super::stats::{Bound, Value, geomean, median};
-use super::table::{NONE, Table, bounded, factor, seconds};
 use crate::parallel;
+use crate::stats::{Bound, Value, geomean, median};
+use crate::table::{NONE, Table, bounded, factor, seconds};
 
 /// A recorded overcommitted run against its simulation
 #[derive(clap::Args)]

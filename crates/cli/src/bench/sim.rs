@@ -9,7 +9,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::print;
-use super::table::Table;
+use crate::table::Table;
 
 /// Time simulated hosts, on one core
 #[derive(clap::Args)]

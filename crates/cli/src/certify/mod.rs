@@ -20,7 +20,8 @@ use trial::Trial;
 
 /// Find out whether a program may be resized while it runs, and remember it
 ///
-/// Exit status 0: certified, or nothing to remember; 1: not; 2: nothing could be concluded.
+/// Exit status 0: certified, or resized anyway, so that there is nothing to remember; 1: not certified; 2: nothing could be
+/// concluded, as where there is nothing to resize; 126 or 127: the program cannot be executed, or is not there.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Runs with random team sizes

@@ -15,7 +15,7 @@ use corefit_core::machine::{HostEstimate, Machine, MachineError, Role, Snapshot,
 use crate::durations::duration;
 use crate::lines;
 use crate::machine::MachineArg;
-use crate::printable;
+use crate::{printable, text_file};
 
 /// About a recording of which one interval is shown.
 const PARTIAL: &str = "this is the first interval of the recording; --watch plays all of it, --interval 1h takes \
@@ -30,6 +30,7 @@ const LISTED: usize = 20;
 #[derive(clap::Args)]
 pub(crate) struct ExplainArgs {
     /// A VM, by its name, the end of its path, or its name as tables cut it (/docker/01…ef)
+    #[arg(value_parser = text_file::name())]
     vm: Option<String>,
     /// Explain again and again until Ctrl-C
     #[arg(long)]
@@ -143,7 +144,9 @@ impl View {
 
     /// What is printed of it.
     fn text(&self, args: &ExplainArgs, again: bool) -> Result<String> {
-        let vm = args.vm.as_deref().map(|name| self.named(name)).transpose()?;
+        // As names of snapshots are made to be shown.
+        let shown = |name: &String| if args.json { name.clone() } else { printable::text(name) };
+        let vm = args.vm.as_ref().map(|name| self.named(&shown(name))).transpose()?;
         let width = lines::width(1);
         let mut text = match (args.json, vm) {
             (true, vm) => document::json(self, vm, args.watch)?,

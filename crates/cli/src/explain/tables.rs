@@ -7,7 +7,7 @@ use corefit_core::machine::{PcpuEstimate, Role, State};
 
 use super::text::{amount, short, shorten, wrap};
 use super::{View, online};
-use crate::bench::table::Table;
+use crate::table::Table;
 
 /// pCPUs that are listed one by one; of more, the rest is summed up.
 const PCPUS: usize = 32;
@@ -154,9 +154,7 @@ fn meanings(view: &View, width: usize, out: &mut String) {
     // A group's threads may be more than its vCPUs, the pCPUs that it may use.
     let waiting = match (groups.is_empty(), vms.is_empty()) {
         (true, _) => "vCPUs that were ready to run and had no pCPU, on average",
-        (false, true) => {
-            "threads that were ready to run and had no pCPU, on average; vCPUs: the pCPUs that they may use"
-        }
+        (false, true) => "threads that were ready to run and had no pCPU, on average",
         (false, false) => "vCPUs, or threads of a group, that were ready to run and had no pCPU, on average",
     };
     for (word, meaning) in [
@@ -169,6 +167,9 @@ fn meanings(view: &View, width: usize, out: &mut String) {
         ("waiting    ", waiting),
     ] {
         wrap(out, word, meaning, width);
+    }
+    if !groups.is_empty() {
+        wrap(out, "vCPUs      ", "of a group: the pCPUs that its threads may use", width);
     }
 }
 

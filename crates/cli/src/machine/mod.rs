@@ -54,15 +54,28 @@ impl MachineArg {
     /// `host` as what it is for whoever stays: libvirt where it answers, for its VMs may come later; else control groups. One that begins
     /// takes its time.
     pub(crate) fn settled(self) -> MachineArg {
+        self.settled_within(PATIENCE).unwrap_or_else(|why| {
+            without_libvirt(&why.into(), "control groups are taken instead");
+            MachineArg::named("cgroups")
+        })
+    }
+
+    /// The same for whoever can try again: control groups only where no VM of libvirt's can be.
+    ///
+    /// # Errors
+    /// Why libvirt does not answer within a time, where QEMUs run, or what is wrong with it.
+    pub(crate) fn settled_within(&self, patience: Duration) -> Result<MachineArg, MachineError> {
         if self.machine != "host" {
-            return self;
+            return Ok(MachineArg::named(&self.machine));
         }
-        match libvirt::open("", libvirt::Options { timeout: PATIENCE, guests: None }).observe() {
-            Ok(_) => MachineArg::named("libvirt"),
-            Err(why) => {
+        match libvirt::open("", libvirt::Options { timeout: patience, guests: None }).observe() {
+            Ok(_) => Ok(MachineArg::named("libvirt")),
+            Err(MachineError::Gone(_)) if !runs_qemu(&Root::live()) => Ok(MachineArg::named("cgroups")),
+            Err(why @ MachineError::Unsupported(_)) => {
                 without_libvirt(&why.into(), "control groups are taken instead");
-                MachineArg::named("cgroups")
+                Ok(MachineArg::named("cgroups"))
             }
+            Err(why) => Err(why),
         }
     }
 

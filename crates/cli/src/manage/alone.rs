@@ -2,21 +2,27 @@
 //! elsewhere would take the other's values for originals, and the other's notes for those of a daemon that was killed.
 //!
 //! What is held is a file that nobody else can open, so nobody else can hold it: of root in `/run/corefit`, of others in their
-//! own runtime directory. The kernel gives it back when the process ends, however it ends.
+//! own runtime directory. The kernel gives it back when the process ends, however it ends. The file has the state directory of who
+//! held it last, and lasts until the host boots, as settings do: who comes with another directory finds there what settings were.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Permissions};
-use std::io;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 
-use super::Passing;
-use super::journal::checksum;
+use super::journal::{self, checksum};
+use super::{Boot, Journal, Passing};
 
 /// Where root's are. Others may look who is there, but open nothing.
 const ROOTS: &str = "/run/corefit";
+
+/// Longest name of a directory that is read (PATH_MAX).
+const LONGEST: u64 = 4096;
 
 /// Held while a machine may be changed.
 pub(super) struct Alone {
@@ -25,24 +31,27 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// Takes hold of a machine, by what is changed there ([`Act::realm`](corefit_core::machine::Act::realm)).
+    /// Takes hold of a machine, by what is changed there ([`Act::realm`](corefit_core::machine::Act::realm)), with the directory of
+    /// the journal.
     ///
     /// # Errors
-    /// If another corefit of this user, or of root, has hold of it, or nobody can be sure of that.
-    pub(super) fn with(machine: &str) -> Result<Alone> {
+    /// If another corefit of this user, or of root, has hold of it, or nobody can be sure of that; and if one that was killed left
+    /// settings changed in another directory: what they are now would be taken for what they were.
+    pub(super) fn with(machine: &str, state: &Path) -> Result<Alone> {
         let user = rustix::process::geteuid().as_raw();
+        let state = super::config::absolute(state.into())?;
         if user == 0 {
-            return Alone::within(Path::new(ROOTS), machine, user);
+            return Alone::within(Path::new(ROOTS), machine, user, &state);
         }
         let roots = file(Path::new(ROOTS), machine);
         let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
         if roots.symlink_metadata().is_ok_and(|seen| is_held(&locks, seen.dev(), seen.ino())) {
             bail!(taken(machine));
         }
-        runtime_dir(user).map_or(Ok(Alone { _lock: None }), |dir| Alone::within(&dir, machine, user))
+        runtime_dir(user).map_or(Ok(Alone { _lock: None }), |dir| Alone::within(&dir, machine, user, &state))
     }
 
-    fn within(dir: &Path, machine: &str, user: u32) -> Result<Alone> {
+    fn within(dir: &Path, machine: &str, user: u32, state: &Path) -> Result<Alone> {
         let path = file(dir, machine);
         let unusable = |error: io::Error| {
             anyhow!("{}: cannot be written, so nothing is changed: {error}", path.display())
@@ -61,14 +70,63 @@ impl Alone {
             );
         }
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
-        let options = File::options().write(true).create(true).mode(0o600).custom_flags(flags).clone();
-        let lock = options.open(&path).map_err(unusable)?;
+        let mut how = File::options();
+        how.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+        let mut lock = how.open(&path).map_err(unusable)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Alone { _lock: Some(lock) }),
+            Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => bail!(taken(machine)),
-            Err(error) => Err(unusable(error.into())),
+            Err(error) => return Err(unusable(error.into())),
         }
+        let last = last(&lock).map_err(unusable)?;
+        if let Some(last) = last.as_ref().filter(|last| !is_same(last, state)) {
+            left_nothing(last, machine)?;
+        }
+        if last.as_deref() != Some(state) {
+            let name = state.as_os_str().as_bytes();
+            let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(name));
+            written.map_err(unusable)?;
+        }
+        Ok(Alone { _lock: Some(lock) })
     }
+}
+
+/// The state directory of who had hold of a machine last; `None`: nobody had since the host booted.
+fn last(lock: &File) -> io::Result<Option<PathBuf>> {
+    let mut name = Vec::new();
+    lock.take(LONGEST).read_to_end(&mut name)?;
+    Ok((!name.is_empty()).then(|| OsString::from_vec(name).into()))
+}
+
+/// Whether two names are of one directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let which = |dir: &Path| dir.metadata().map(|seen| (seen.dev(), seen.ino())).ok();
+    one == other || which(one).is_some_and(|one| which(other) == Some(one))
+}
+
+/// Whether in a directory there is nothing left of a machine that is to be put back.
+///
+/// # Errors
+/// If there is, with the remedy, or nobody can know.
+fn left_nothing(dir: &Path, machine: &str) -> Result<()> {
+    let left = Journal::left_of(dir, machine, &Boot::now(true)?)?;
+    if let Err(error) = dir.metadata() {
+        // Mostly somebody has removed it; a service may only not see it (ProtectHome, PrivateTmp).
+        tell!(
+            "corefit: {}: {error}; a corefit with that directory was the last at work on {machine}: if it was killed, what it changed stays",
+            dir.display()
+        );
+    }
+    if left == 0 {
+        return Ok(());
+    }
+    bail!(
+        "{}: holds {} of {machine} that a corefit with that directory has changed since the host booted; nothing is changed. Put back \
+         first: `corefit restore --state '{}'`",
+        journal::file(dir).display(),
+        journal::settings(left),
+        dir.display()
+    )
 }
 
 fn taken(machine: &str) -> Passing {
@@ -106,28 +164,32 @@ mod tests {
         rustix::process::geteuid().as_raw()
     }
 
+    fn within(dir: &Path, machine: &str) -> Result<Alone> {
+        Alone::within(dir, machine, user(), Path::new("/nowhere"))
+    }
+
     #[test]
     fn a_machine_is_held_by_one_at_a_time_and_others_are_not_concerned() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("corefit");
-        let held = Alone::within(&dir, "host", user()).unwrap();
-        let why = Alone::within(&dir, "host", user()).err().unwrap().to_string();
+        let held = within(&dir, "host").unwrap();
+        let why = within(&dir, "host").err().unwrap().to_string();
         assert!(why.contains("another corefit") && why.contains("host"), "{why}");
-        Alone::within(&dir, "another", user()).unwrap();
+        within(&dir, "another").unwrap();
         let seen = file(&dir, "host").metadata().unwrap();
         let shown =
             || is_held(&std::fs::read_to_string("/proc/locks").unwrap_or_default(), seen.dev(), seen.ino());
         assert!(shown(), "who may not open it sees that it is held");
         drop(held);
         assert!(!shown());
-        Alone::within(&dir, "host", user()).unwrap();
+        within(&dir, "host").unwrap();
     }
 
     #[test]
     fn nobody_else_can_open_what_is_held() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("corefit");
-        let _held = Alone::within(&dir, "host", user()).unwrap();
+        let _held = within(&dir, "host").unwrap();
         assert_eq!(file(&dir, "host").metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(dir.metadata().unwrap().mode() & 0o777, 0o755);
     }
@@ -140,8 +202,58 @@ mod tests {
         std::fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
         for (dir, user) in [(&open, user()), (&link, user()), (&dir.path().to_path_buf(), user() + 1)] {
-            let why = Alone::within(dir, "host", user).err().unwrap().to_string();
+            let why = Alone::within(dir, "host", user, Path::new("/nowhere")).err().unwrap().to_string();
             assert!(why.contains("nothing is changed"), "{why}");
+        }
+    }
+
+    /// What another directory says of a machine whose settings it may hold; `machine` is the journal's.
+    fn refused(machine: &str, realm: &str) -> Option<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let [run, old, new] = ["run", "old", "new"].map(|name| dir.path().join(name));
+        let mut journal = Journal::open(&old, machine, &Boot::now(true).unwrap()).unwrap();
+        journal.add(journal::testing::entry("a"));
+        journal.write().unwrap();
+        let hold = |state: &Path| Alone::within(&run, realm, user(), state);
+        drop(hold(&old).unwrap());
+        drop(hold(&dir.path().join("run/../old")).unwrap()); // By another name.
+        let why = hold(&new).err().map(|error| error.to_string());
+        if why.is_some() {
+            assert!(hold(&new).is_err(), "whoever is refused leaves what it found");
+        }
+        journal.replace(Vec::new());
+        journal.write().unwrap();
+        drop(hold(&new).unwrap());
+        journal.add(journal::testing::entry("a"));
+        journal.write().unwrap();
+        assert_eq!(hold(&new).err().map(|error| error.to_string()), None, "the old one counts no more");
+        why
+    }
+
+    #[test]
+    fn who_comes_with_another_directory_is_sent_to_the_one_that_knows_what_settings_were() {
+        for (machine, realm) in [
+            ("cgroups:/a", "control groups of this host"),
+            ("libvirt:test:///default", "libvirt test:///default"),
+            ("host", "libvirt qemu:///system"),
+            ("host", "control groups of this host"),
+        ] {
+            let why = refused(machine, realm).unwrap();
+            for part in ["old/journal: holds 1 setting of ", realm, "`corefit restore --state '", "old'`"] {
+                assert!(why.contains(part), "{part}: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_of_another_machine_in_that_directory_and_a_directory_that_is_gone_are_no_reason_to_refuse() {
+        assert_eq!(refused("libvirt:test:///default", "control groups of this host"), None);
+        assert_eq!(refused("libvirt:test:///default", "libvirt qemu:///system"), None);
+        assert_eq!(refused("cgroups", "libvirt qemu:///system"), None);
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        for state in ["gone", "other"] {
+            Alone::within(&run, "host", user(), &dir.path().join(state)).unwrap();
         }
     }
 

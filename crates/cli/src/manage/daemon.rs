@@ -23,10 +23,10 @@ use said::Said;
 
 use super::config::Config;
 use super::keeper::heed;
-use super::log::{self, Level, log};
+use super::log::{self, Flushed, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
-use super::{Keeper, ManageArgs, metrics, restore, yields};
+use super::{Keeper, ManageArgs, metrics, restore, systemd, yields};
 use crate::machine::MachineArg;
 
 /// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
@@ -142,7 +142,9 @@ impl<'a> Daemon<'a> {
             served.map_err(|error| log(Level::Warning, "no status", &why(error))).ok()
         });
         // Who changes no host does not take its address from the one who does.
-        if let Ok(Some(address)) = self.config.metrics(self.live && applies) {
+        if !self.args.no_apply
+            && let Ok(Some(address)) = self.config.metrics(self.live && applies)
+        {
             self.serve_metrics(address, true);
         }
         self
@@ -165,13 +167,15 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Goes on until a signal, an error of the controllers, or the end of its time; then puts everything back.
+    /// Goes on until a signal, an error of a simulation, or the end of its time; then puts everything back.
     pub(super) fn run(&mut self, signals: &Signals) -> Result<ExitCode> {
+        let _flushed = Flushed;
         let does = if self.keeper.is_some() { "changes settings" } else { "only says what it would change" };
         log(Level::Info, "begun", &[("machine", self.machine.name()), ("does", does.into())]);
         // Whatever happens to the loop, what was changed is put back.
         let turn = std::panic::AssertUnwindSafe(|| self.turn(signals));
         let result = std::panic::catch_unwind(turn);
+        systemd::stopping();
         // Whoever signals once more does not want to wait for those who do not answer.
         let enough = |time| signals.within(time).is_some_and(|signal| signal != SIGHUP);
         let clean = self.put_back(restore::PATIENCE, enough);
@@ -192,8 +196,11 @@ impl<'a> Daemon<'a> {
         let (begun, mut passed) = (Instant::now(), Duration::ZERO);
         loop {
             let started = Instant::now();
-            let interval = self.step()?;
+            let interval = self.step();
             self.board.lock().step_s = started.elapsed().as_secs_f64();
+            if self.steps == 1 {
+                systemd::ready();
+            }
             let due = if self.live { interval.saturating_sub(started.elapsed()) } else { interval };
             let left = self
                 .args
@@ -220,32 +227,13 @@ impl<'a> Daemon<'a> {
 
     /// Puts back what an earlier run could not, before anything else.
     pub(super) fn recover(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return };
-        match self.machine.observe() {
-            Ok(snapshot) => {
-                let killed = !keeper.entries().is_empty();
-                let restored = keeper.restore(&mut *self.machine, &snapshot);
-                if killed {
-                    // Killed, or it could not put back all.
-                    log(
-                        Level::Warning,
-                        "an earlier run left settings",
-                        &[("result", restore::sum(&restored))],
-                    );
-                }
-                for text in restored.came {
-                    log(Level::Warning, "came from elsewhere", &[("what", text)]);
-                }
-                for text in restored.stand.into_iter().chain(restored.pending) {
-                    log(Level::Warning, "not put back", &[("what", text)]);
-                }
-            }
-            Err(error) => log(Level::Error, "cannot look", &[("why", error.to_string())]),
+        if let Some(keeper) = &mut self.keeper {
+            recover(&mut *self.machine, keeper);
         }
     }
 
     /// One look, and what follows from it; how long to wait then.
-    pub(super) fn step(&mut self) -> Result<Duration> {
+    pub(super) fn step(&mut self) -> Duration {
         self.steps += 1;
         self.told.pass();
         self.planned.pass();
@@ -256,14 +244,11 @@ impl<'a> Daemon<'a> {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 self.trouble(&error);
-                return Ok(self.config.policy.interval());
+                return self.config.policy.interval();
             }
         };
         if !self.live {
             log::simulated(snapshot.at);
-        }
-        if self.board.lock().trouble.take().is_some() {
-            log(Level::Info, "the machine is there again", &[]);
         }
         self.take_in(&mut snapshot);
         // Nothing is decided by what was before something was put back.
@@ -277,9 +262,20 @@ impl<'a> Daemon<'a> {
             heed(&mut self.controller, keeper.entries());
             keeper.leave_theirs(&mut snapshot);
         }
-        let mut step = self.controller.step(&snapshot)?;
+        let mut step = match self.controller.step(&snapshot) {
+            Ok(step) => step,
+            // What is changed stays so: the next look may show other numbers, and whoever starts again would see the same ones.
+            Err(error) => {
+                self.trouble(&MachineError::Malformed(format!("it shows what no host has: {error}")));
+                return self.config.policy.interval();
+            }
+        };
+        if self.board.lock().trouble.take().is_some() {
+            log(Level::Info, "the machine is there again", &[]);
+        }
         let told = step.usual().filter(|_| self.config.tell);
-        let told = told.map(|host| self.telling.step(host, self.controller.policy()));
+        let tries = |vm: &VmId| self.controller.tries(vm);
+        let told = told.map(|host| self.telling.step(host, self.controller.policy(), tries));
         step.plan.actions.extend(told.unwrap_or_default());
         if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
             step.notes.extend(snapshot.notes.iter().cloned());
@@ -317,7 +313,7 @@ impl<'a> Daemon<'a> {
             self.tell(&snapshot, outcome);
         }
         self.post(&snapshot, &step, &outcomes);
-        Ok(step.next)
+        step.next
     }
 
     /// What is not for us in a look, what owners wish, and what VMs brought.
@@ -426,20 +422,20 @@ impl<'a> Daemon<'a> {
                 if !self.config.tell {
                     self.telling = Telling::default();
                 }
+                self.board.lock().config_refused = None;
                 log(Level::Info, "configuration read again", &[]);
             }
             Err(error) => {
-                log(
-                    Level::Error,
-                    "configuration refused, the old one stays",
-                    &[("why", format!("{error:#}"))],
-                );
+                let why = format!("{error:#}");
+                self.board.lock().config_refused = Some(why.clone());
+                log(Level::Error, "configuration refused, the old one stays", &[("why", why)]);
             }
         }
     }
 
     /// Puts back everything; `false` if something could not be. On a real machine who does not answer is asked again as long as there is
-    /// `patience`, and nobody says within a time that it is `enough`. As long as all answer, all are asked.
+    /// `patience`, and nobody says within a time that it is `enough`. As long as all answer, all are asked, which the service manager
+    /// is told.
     pub(super) fn put_back(&mut self, patience: Duration, enough: impl Fn(Duration) -> bool) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
         if keeper.holds_nothing() {
@@ -453,6 +449,7 @@ impl<'a> Daemon<'a> {
         let asks = |missing| missing == 0 || (begun.elapsed() < patience && !ends(Duration::ZERO));
         let (mut pending, mut trouble) = (Vec::new(), None);
         for attempt in 1.. {
+            systemd::goes_on();
             let waits = match self.machine.observe() {
                 Ok(snapshot) => {
                     let restored = keeper.restore_while(&mut *self.machine, &snapshot, &asks);
@@ -507,6 +504,26 @@ impl Daemon<'_> {
     }
 }
 
+/// Puts back what an earlier run could not, as far as that can be done now.
+pub(super) fn recover(machine: &mut dyn Act, keeper: &mut Keeper) {
+    let snapshot = match machine.observe() {
+        Ok(snapshot) => snapshot,
+        Err(error) => return log(Level::Error, "cannot look", &[("why", error.to_string())]),
+    };
+    let killed = !keeper.entries().is_empty();
+    let restored = keeper.restore(machine, &snapshot);
+    if killed {
+        // Killed, or it could not put back all.
+        log(Level::Warning, "an earlier run left settings", &[("result", restore::sum(&restored))]);
+    }
+    for text in restored.came {
+        log(Level::Warning, "came from elsewhere", &[("what", text)]);
+    }
+    for text in restored.stand.into_iter().chain(restored.pending) {
+        log(Level::Warning, "not put back", &[("what", text)]);
+    }
+}
+
 /// Settings that a run left stay as they are while one that changes nothing looks on.
 fn left_by_another(state: &Path) {
     match status::left(state) {
@@ -541,7 +558,7 @@ mod tests {
     use super::*;
 
     pub(super) fn arguments() -> ManageArgs {
-        ManageArgs { config: None, apply: false, state: None, time: None, machine: None }
+        ManageArgs { config: None, apply: false, no_apply: false, state: None, time: None, machine: None }
     }
 
     /// One that only looks at a simulated host with a VM.
@@ -570,10 +587,10 @@ mod tests {
         let address = taken.local_addr().unwrap();
         daemon.serve_metrics(address, true);
         drop(taken);
-        daemon.step().unwrap();
+        daemon.step();
         assert!(daemon.unserved.is_some(), "not at each look");
         daemon.unserved = Some((address, Instant::now()));
-        daemon.step().unwrap();
+        daemon.step();
         assert!(daemon.unserved.is_none() && TcpStream::connect(address).is_ok());
     }
 }

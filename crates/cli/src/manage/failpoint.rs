@@ -19,6 +19,8 @@ pub(crate) fn reach(name: &str) {
     });
     let Some((wanted, left)) = armed else { return };
     if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
+        // What was said before is there to be read, however crowded the machine is.
+        drop(super::log::Flushed);
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 }

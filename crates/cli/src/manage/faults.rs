@@ -8,6 +8,7 @@ mod ends;
 mod faulty;
 mod stories;
 mod theirs;
+mod unread;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};

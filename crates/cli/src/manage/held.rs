@@ -2,13 +2,14 @@
 //! and put back in the end.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use corefit_core::decide::{Action, Outcome};
 use corefit_core::machine::{Act, Snapshot};
 
 use super::alone::Alone;
+use super::restore::{self, BETWEEN_TRIES, unread};
 use super::{Boot, Journal, Keeper};
 use crate::machine::MachineArg;
 
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Held {
     machine: Box<dyn Act>,
     keeper: Keeper,
-    _alone: Alone,
+    _alone: Option<Alone>,
 }
 
 impl Held {
@@ -30,10 +31,31 @@ impl Held {
         if machine.clock().is_none() {
             bail!("--machine {name}: only a real machine can be changed while a program runs");
         }
-        let machine = machine.open_to_act()?;
-        let alone = Alone::with(&machine.realm())?;
-        let journal = Journal::open(state, name, &Boot::now(true)?)?;
-        let mut held = Held { machine, keeper: Keeper::new(journal, PATIENCE), _alone: alone };
+        let arg = machine.settled();
+        let mut machine = arg.open_to_act()?;
+        // Where there is nobody to ask, no journal is made.
+        machine.observe()?;
+        let alone = Alone::with(&machine.realm(), state)?;
+        let journal = Journal::open(state, arg.name(), &Boot::now(true)?)?;
+        Held::begun(machine, Keeper::new(journal, PATIENCE), Some(alone), restore::PATIENCE)
+    }
+
+    /// VMs that cannot be read yet are waited for so long.
+    fn begun(
+        machine: Box<dyn Act>,
+        keeper: Keeper,
+        alone: Option<Alone>,
+        patience: Duration,
+    ) -> Result<Held> {
+        let mut held = Held { machine, keeper, _alone: alone };
+        let begun = Instant::now();
+        while let Some(text) = unread(&held.look()?) {
+            if begun.elapsed() >= patience {
+                tell!("corefit: {}", crate::printable::text(&text));
+                break;
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
         held.restore()?;
         Ok(held)
     }
@@ -45,8 +67,12 @@ impl Held {
 
     /// Changes settings: all of them, or none.
     pub(crate) fn change(&mut self, actions: &[Action]) -> Result<()> {
-        let at = self.machine.observe()?.at;
-        let outcomes = self.keeper.apply(&mut *self.machine, actions, at);
+        let snapshot = self.machine.observe()?;
+        // It may be of a VM that could not be read when this began.
+        for what in self.keeper.adopt(&mut *self.machine, &snapshot) {
+            tell!("corefit: {}", crate::printable::text(&what));
+        }
+        let outcomes = self.keeper.apply(&mut *self.machine, actions, snapshot.at);
         let failed =
             outcomes.into_iter().find_map(|Outcome { action, result }| Some((action, result.err()?)));
         let Some((action, why)) = failed else { return Ok(()) };
@@ -62,13 +88,16 @@ impl Held {
         if self.keeper.holds_nothing() { Ok(()) } else { self.restore() }
     }
 
+    fn look(&mut self) -> Result<Snapshot> {
+        let seen = self.machine.observe();
+        match self.keeper.entries().is_empty() {
+            true => Ok(seen?),
+            false => seen.context("putting settings back (corefit restore does it later)"),
+        }
+    }
+
     fn restore(&mut self) -> Result<()> {
-        let snapshot = match self.keeper.entries().is_empty() {
-            true => self.machine.observe()?,
-            false => {
-                self.machine.observe().context("putting settings back (corefit restore does it later)")?
-            }
-        };
+        let snapshot = self.look()?;
         let restored = self.keeper.restore(&mut *self.machine, &snapshot);
         for what in restored.came.iter().chain(&restored.stand) {
             tell!("corefit: {}", crate::printable::text(what));
@@ -84,6 +113,18 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Err(why) = self.put_back() {
             tell!("corefit: {why:#}");
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    impl Held {
+        /// On a machine of tests, without waiting for VMs that cannot be read.
+        pub(in crate::manage) fn on(machine: Box<dyn Act>, journal: Journal) -> Result<Held> {
+            Held::begun(machine, Keeper::new(journal, PATIENCE), None, Duration::ZERO)
         }
     }
 }

@@ -112,6 +112,15 @@ impl Entry {
 }
 
 impl Content {
+    /// Whether its settings are of what is changed on a machine ([`Act::realm`](corefit_core::machine::Act::realm)), as far as it tells.
+    fn is_of(&self, realm: &str) -> bool {
+        let libvirt = realm.strip_prefix("libvirt ");
+        match &self.uri {
+            Some(uri) => libvirt == Some(known_as(uri).as_str()),
+            None => self.machine == "host" || libvirt.is_some() == self.machine.starts_with("libvirt"),
+        }
+    }
+
     /// Whether the settings that a journal holds are of this machine: another one would show none of their VMs, as if these had ended.
     fn takes(&self, found: &Content, dir: &Path) -> Result<()> {
         let (file, dir) = (file(dir), dir.display());
@@ -177,6 +186,12 @@ impl Journal {
     /// since this boot.
     pub(crate) fn left(dir: &Path, boot: &Boot) -> Result<Option<(String, usize)>> {
         Ok(Journal::found(dir, boot)?.map(|(machine, entries)| (machine, entries.len())))
+    }
+
+    /// How many of these are of a machine, by what is changed there ([`Act::realm`](corefit_core::machine::Act::realm)).
+    pub(super) fn left_of(dir: &Path, realm: &str, boot: &Boot) -> Result<usize> {
+        let of = |content: &Content| boot.is(&content.boot) && content.is_of(realm);
+        Ok(read(dir)?.filter(of).map_or(0, |content| content.entries.len()))
     }
 
     /// The same with the settings themselves.
@@ -298,7 +313,8 @@ fn passing(text: String, error: &io::Error) -> anyhow::Error {
     }
 }
 
-fn file(dir: &Path) -> PathBuf {
+/// That of a directory.
+pub(super) fn file(dir: &Path) -> PathBuf {
     dir.join("journal")
 }
 
@@ -342,6 +358,9 @@ fn read(dir: &Path) -> Result<Option<Content>> {
             Err(error) if [ErrorKind::InvalidData, ErrorKind::FileTooLarge].contains(&error.kind()) => {
                 return Err(damaged(error.to_string()));
             }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                bail!("{}: {error}; be root, or name another directory: --state", path.display())
+            }
             Err(error) => bail!("{}: {error}; nothing is changed", path.display()),
         };
     parse(&text).map(Some).map_err(damaged)
@@ -361,15 +380,24 @@ pub(super) fn checksum(text: &str) -> String {
     format!("{:x}", Sha256::digest(text.as_bytes()))
 }
 
+/// Entries to test with.
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::*;
     use corefit_core::Weight;
 
-    fn entry(vm: &str) -> Entry {
+    /// A weight that was doubled.
+    pub(in crate::manage) fn entry(vm: &str) -> Entry {
         let (original, wrote) = (Value::Weight(Weight(1024.0)), vec![Value::Weight(Weight(2048.0))]);
         Entry { vm: VmId(vm.into()), name: vm.into(), lever: Lever::Weight, original, wrote, pending: false }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::entry;
+    use super::*;
+    use corefit_core::Weight;
 
     fn open(dir: &Path) -> Journal {
         Journal::open(dir, "host", &Boot::named("boot")).unwrap()

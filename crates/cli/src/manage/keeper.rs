@@ -371,7 +371,7 @@ impl Keeper {
         other.is_some_and(|lever| machine.current(&entry.vm, lever).is_ok_and(|other| same(&other, current)))
     }
 
-    /// Somebody may have changed a setting while others were read and written. (Guests are slow to say.)
+    /// Somebody may have changed a setting while others were read and written. (Guests are slow to say: writing looks itself.)
     fn still_free(&mut self, machine: &mut dyn Act, action: &Action) -> Result<(), MachineError> {
         let Action { vm, lever, .. } = action;
         if is_guests(*lever) {
@@ -392,6 +392,11 @@ impl Keeper {
         let Action { vm, lever, to, .. } = action;
         self.earlier.remove(&(vm.clone(), *lever));
         let done = machine.set(vm, *lever, to);
+        if let Err(error @ MachineError::Untried(_)) = done {
+            // It is somebody else's by now, which the next batch finds.
+            self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
+            return Err(error);
+        }
         reach("written");
         let read = machine.current(vm, *lever);
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));

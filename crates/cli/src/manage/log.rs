@@ -1,14 +1,20 @@
 //! The daemon's log: one event a line, for people and for `journalctl`: `event key=value key="two words"`;
 //! between quotes `\"` is a quote and `\\` a backslash. Who keeps no time of his own, as journald does, finds it in `at`.
 
+mod writer;
+
+use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use corefit_core::Time;
 use rustix::fs::fstat;
+
+use writer::Writer;
 
 /// How much it matters, with syslog's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +24,9 @@ pub(crate) enum Level {
     Info = 6,
 }
 
+/// Whoever does not read is waited for so long at the end.
+const LAST: Duration = Duration::from_secs(1);
+
 /// Simulated time in ns, which lines carry; the largest number: real time.
 static SIMULATED: AtomicU64 = AtomicU64::new(u64::MAX);
 
@@ -26,14 +35,55 @@ pub(crate) fn simulated(at: Time) {
     SIMULATED.store(at.0, Ordering::Relaxed);
 }
 
-/// Writes a line on stderr. Where that is journald, it begins with the level as sd-daemon(3) has it. The tests of this crate
-/// run thousands of daemons, which are silent unless `COREFIT_TEST_LOG` is set.
+/// Who writes lines; `None`: as there is no thread for it, each is written by who says it.
+static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
+
+fn writer() -> Option<Writer> {
+    let lost = |lines: u64| {
+        whole(
+            Level::Warning,
+            "lines lost",
+            &[("count", lines.to_string()), ("why", "nobody read them".into())],
+        )
+    };
+    // One of its own: whoever else says something on stderr would wait for the lock of the standard library's.
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
+    stderr.and_then(|stderr| Writer::new(File::from(stderr), lost)).ok()
+}
+
+/// When this goes out of scope, what is not written yet is, as far as somebody reads it.
+pub(crate) struct Flushed;
+
+impl Drop for Flushed {
+    fn drop(&mut self) {
+        if let Some(writer) = WRITER.get().and_then(Option::as_ref) {
+            writer.flush(LAST);
+        }
+    }
+}
+
+/// Writes a line on stderr. Who does not read it in time keeps nobody waiting, but where time is simulated. Where that is journald, it
+/// begins with the level as sd-daemon(3) has it. The tests of this crate run thousands of daemons, which are silent unless
+/// `COREFIT_TEST_LOG` is set.
 pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
     #[cfg(test)]
     testing::note(level, event, fields);
     if cfg!(test) && std::env::var_os("COREFIT_TEST_LOG").is_none() {
         return;
     }
+    let line = whole(level, event, fields);
+    match WRITER.get_or_init(writer) {
+        Some(writer) => {
+            let simulated = SIMULATED.load(Ordering::Relaxed) != u64::MAX;
+            writer.say(line, (!simulated).then_some(writer::PATIENCE));
+        }
+        // Nobody may be left to read.
+        None => drop(std::io::stderr().write_all(line.as_bytes())),
+    }
+}
+
+/// A line as it is written.
+fn whole(level: Level, event: &str, fields: &[(&str, String)]) -> String {
     static JOURNAL: OnceLock<bool> = OnceLock::new();
     let journal = *JOURNAL.get_or_init(|| {
         let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
@@ -50,8 +100,7 @@ pub(crate) fn log(level: Level, event: &str, fields: &[(&str, String)]) {
         (u64::MAX, false) => Some(utc(SystemTime::now())),
         (simulated, _) => Some(format!("{:.1}s", Time(simulated).since(Time(0)).as_secs_f64())),
     };
-    // Nobody may be left to read.
-    let _ = writeln!(std::io::stderr(), "{start}{}", line(event, at.as_deref(), fields));
+    format!("{start}{}\n", line(event, at.as_deref(), fields))
 }
 
 /// Whether a file is the one that `JOURNAL_STREAM` tells, DEVICE:INODE (systemd.exec(5)): a service's children have the variable, too.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::status::{Board, Status, VmStatus};
-use crate::bench::stats::number;
+use crate::stats::number;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Clients at a time; who comes then is sent away.
@@ -22,6 +22,8 @@ const CLIENTS: usize = 16;
 pub(super) const NO_FILES: Duration = Duration::from_millis(100);
 /// Longest request that is read.
 const REQUEST: usize = 4096;
+/// Bytes beyond it that are read at most, and thrown away.
+const REST: usize = 1 << 20;
 
 /// Serves the metrics at an address as long as this process lives; hands back the one that it got.
 ///
@@ -100,7 +102,19 @@ fn reply(mut stream: TcpStream, board: &Board) -> io::Result<()> {
     );
     let all = if method == "HEAD" { head } else { head + &body };
     let limit = |left| stream.set_write_timeout(Some(left));
-    send(&stream, all.as_bytes(), Instant::now() + PATIENCE, limit)
+    let until = Instant::now() + PATIENCE;
+    send(&stream, all.as_bytes(), until, limit)?;
+    // Closed with bytes that nobody read, the kernel tells the client of an error, which may take the answer with it (RFC 9112, 9.6).
+    stream.shutdown(Shutdown::Write)?;
+    let mut rest = 0;
+    while rest < REST && Instant::now() < until {
+        stream.set_read_timeout(Some(left(until)))?;
+        match stream.read(&mut buffer)? {
+            0 => break,
+            n => rest += n,
+        }
+    }
+    Ok(())
 }
 
 /// Writes all of it within a time, of all and not of each piece; `limit` limits the next piece.
@@ -145,8 +159,14 @@ fn text(status: &Status) -> String {
         f64::from(u8::from(status.trouble.is_none())),
     );
     one("corefit_applies", "gauge", "Whether settings are changed.", f64::from(u8::from(status.applies)));
+    one(
+        "corefit_config_reload_ok",
+        "gauge",
+        "Whether the configuration was taken when it was read last.",
+        f64::from(u8::from(status.config_refused.is_none())),
+    );
     type Value = fn(&VmStatus) -> Option<f64>;
-    let families: [(&str, &str, &str, Value); 13] = [
+    let families: [(&str, &str, &str, Value); 14] = [
         ("entitled_cpus", "gauge", "pCPUs when everybody wants everything.", |vm| vm.entitled.map(|c| c.0)),
         ("available_cpus", "gauge", "pCPUs to be had now, at least.", |vm| vm.available.map(|c| c.0)),
         ("used_cpus", "gauge", "pCPUs used.", |vm| vm.used.map(|c| c.0)),
@@ -164,6 +184,9 @@ fn text(status: &Status) -> String {
         ("work_units_total", "counter", "Work that its programs counted.", |vm| vm.work),
         ("changed_settings", "gauge", "Settings that are not as they were.", |vm| {
             Some(number(vm.changed.len() as u64))
+        }),
+        ("pending_settings", "gauge", "Settings to be put back that could not be yet.", |vm| {
+            Some(number(vm.settings.iter().filter(|setting| setting.pending).count() as u64))
         }),
         ("actions_total", "counter", "Changes made.", |vm| Some(number(vm.actions))),
         ("failures_total", "counter", "Changes that failed.", |vm| Some(number(vm.failures))),
@@ -225,6 +248,58 @@ mod tests {
         );
         assert!(ask(address, "GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn what_is_pending_and_whether_the_configuration_was_refused_is_on_the_page() {
+        let setting = |pending| super::super::status::Setting {
+            lever: "weight".into(),
+            before: "100".into(),
+            made: "200".into(),
+            changed_to: None,
+            pending,
+        };
+        let vm = |name: &str, settings| VmStatus { name: name.into(), settings, ..VmStatus::default() };
+        let vms = vec![vm("a", [true, false, true].map(setting).to_vec()), vm("b", Vec::new())];
+        let status = Status { vms, ..Status::default() };
+        let page = text(&status);
+        for line in [
+            "corefit_config_reload_ok 1",
+            "corefit_vm_pending_settings{vm=\"a\",id=\"\"} 2",
+            "corefit_vm_pending_settings{vm=\"b\",id=\"\"} 0",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}: {page}");
+        }
+        let refused = Status { config_refused: Some("line 1".into()), ..status };
+        assert!(text(&refused).contains("corefit_config_reload_ok 0\n"));
+    }
+
+    #[test]
+    fn each_metric_is_in_the_documentation() {
+        let documented = include_str!("../../../../docs/operating.md");
+        let status = Status { vms: vec![VmStatus::default()], ..Status::default() };
+        let page = text(&status);
+        let names: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        assert!(names.len() > 15, "{page}");
+        for name in names {
+            let short = name.strip_prefix("corefit_vm").unwrap_or(name);
+            let is = |name: &str| documented.contains(&format!("`{name}`"));
+            assert!(is(name) || is(short), "{name}");
+        }
+    }
+
+    #[test]
+    fn who_says_more_than_is_read_hears_the_whole_answer() {
+        let board = Board::default();
+        let vms = (0..2_000).map(|n| VmStatus { name: n.to_string(), ..VmStatus::default() });
+        board.lock().vms = vms.collect();
+        let length = text(&board.lock()).len();
+        let address = serve("127.0.0.1:0".parse().unwrap(), &board).unwrap();
+        let request = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(10 * REQUEST));
+        let answer = ask(address, &request);
+        assert!(answer.starts_with("HTTP/1.1 200"));
+        assert_eq!(answer.split_once("\r\n\r\n").unwrap().1.len(), length);
     }
 
     #[test]

@@ -22,7 +22,9 @@ mod metrics;
 mod own;
 mod present;
 mod restore;
+mod settle;
 mod status;
+mod systemd;
 mod telling;
 pub(crate) mod yields;
 
@@ -70,6 +72,9 @@ pub(crate) struct ManageArgs {
     /// Change settings, instead of only saying what would be changed
     #[arg(long)]
     apply: bool,
+    /// Only say what would be changed, whatever the configuration says of `apply`: its dry run. It has no metrics then
+    #[arg(long, conflicts_with = "apply")]
+    no_apply: bool,
     /// The directory of the journal and the status socket [default: that of the configuration, else /var/lib/corefit]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
@@ -90,12 +95,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let name = config.machine.clone().unwrap_or_else(|| "host".into());
     let machine = MachineArg::named(&name);
     let live = machine.clock().is_some();
-    // What an earlier run left is on the machine that it was on.
-    let left = Boot::now(live).and_then(|boot| Journal::left(&config.state, &boot)).ok().flatten();
-    let machine = match left {
-        Some((left, settings)) if name == "host" && settings > 0 => MachineArg::named(&left),
-        _ => machine.settled(),
-    };
+    let machine = if name == "host" { settle::settled(&config)? } else { machine };
     let name = machine.name().to_owned();
     // An option has no place in a file.
     let opened = machine.open_to_act();
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
         None => journal.map_err(|error| config.of_key(args.config.as_deref(), "state", error))?,
     };
     let keeper = journal.map(|journal| Keeper::new(journal, budget(&config.policy)));
-    let _alone = (config.apply && live).then(|| Alone::with(&machine.realm())).transpose()?;
+    let _alone = (config.apply && live).then(|| Alone::with(&machine.realm(), &config.state)).transpose()?;
     let mut daemon = Daemon::new(args, config, machine, keeper, live).serving();
     daemon.run(&signals)
 }
@@ -127,7 +127,7 @@ impl ManageArgs {
     }
 
     fn over(&self, mut config: Config) -> Result<Config> {
-        config.apply |= self.apply;
+        config.apply = (config.apply || self.apply) && !self.no_apply;
         config.machine = self.machine.clone().or(config.machine);
         config.state = config::absolute(self.state.clone().unwrap_or(config.state))?;
         let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));

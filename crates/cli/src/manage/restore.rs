@@ -1,10 +1,12 @@
 //! `corefit restore`: puts back what a daemon changed that could not do so itself.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use corefit_core::machine::MachineError;
+use corefit_core::machine::{Act, MachineError, Snapshot};
+use corefit_core::{Unread, What};
 
 use super::alone::Alone;
 use super::config::StateArg;
@@ -22,7 +24,7 @@ pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 ///
 /// By the journal of a `corefit manage` that was killed, and by the notes that VMs carry which came from another
 /// host. What somebody else changed meanwhile stands. A libvirtd or a guest that does not answer is asked again. Exit
-/// status 1 if something could not be put back yet.
+/// status 1 if something could not be put back yet, or a VM could not be read.
 #[derive(clap::Args)]
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
@@ -43,62 +45,25 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let state = if args.or_default { args.state.dir_or_usual() } else { args.state.dir()? };
     let boot = Boot::now(true)?;
     let left = Journal::left(&state, &boot)?;
-    let none = left.is_none();
-    let name = args.machine.clone().or_else(|| machine_of(left)).or_else(|| args.state.machine());
-    let name = name.unwrap_or_else(|| "host".into());
-    let machine = MachineArg::named(&name);
+    let found = left.is_some();
+    let of_journal = machine_of(left).filter(|_| args.machine.is_none());
+    // Settings are of the machine that the journal names; any other name is settled as by the daemon.
+    let settled = of_journal.is_some();
+    let name = of_journal.or_else(|| args.machine.clone()).or_else(|| args.state.machine());
+    let machine = MachineArg::named(&name.unwrap_or_else(|| "host".into()));
     if machine.clock().is_none() {
-        bail!("--machine {name}: ended with the daemon; there is nothing to put back");
+        bail!("--machine {}: ended with the daemon; there is nothing to put back", machine.name());
     }
-    let open = || Journal::held(&state, &name, &boot);
-    let journal = if none { None } else { Some(open()?) };
-    if none {
-        tell!(
-            "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
-            state.display()
-        );
-    }
-    let mut keeper = journal.map(|journal| Keeper::new(journal, PATIENCE));
-    let mut restored = Restored::default();
-    for left in (0..args.tries).rev() {
-        // Anew each time: `host` may be another one when libvirtd is back, and a guest that was late is asked again.
-        let opened = machine.open_to_act().and_then(|machine| Ok((Alone::with(&machine.realm())?, machine)));
-        let (_alone, mut machine) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                sum_of_some(&restored);
-                return Err(error);
-            }
-        };
-        let waits_for = match machine.observe() {
-            Ok(snapshot) if keeper.is_none() && snapshot.vms.iter().all(|vm| vm.kept.is_none()) => break,
-            Ok(snapshot) => {
-                let keeper = match &mut keeper {
-                    Some(keeper) => keeper,
-                    empty => empty.insert(Keeper::new(open()?, PATIENCE)),
-                };
-                restored.and(keeper.restore(&mut *machine, &snapshot));
-                restored.waits_for.clone()
-            }
-            Err(MachineError::Gone(text)) if left > 0 => Some(text),
-            Err(MachineError::Gone(text)) => {
-                restored.pending = keeper.as_ref().map_or(Vec::new(), |keeper| keeper.owed(&text));
-                if restored.pending.is_empty() {
-                    sum_of_some(&restored);
-                    return Err(Passing(text).into());
-                }
-                None
-            }
-            Err(error) => {
-                sum_of_some(&restored);
-                return Err(error.into());
-            }
-        };
-        let Some(text) = waits_for.filter(|_| left > 0) else { break };
-        if left + 1 == args.tries {
-            tell!("corefit: {}; at most {left} more tries", crate::printable::text(&text));
+    let mut work = Work { settled, found, ..Work::new(machine, state, boot) };
+    let done = work.tries(args.tries, || std::thread::sleep(BETWEEN_TRIES));
+    let mut restored = work.restored;
+    if let Err(error) = done {
+        restored.waits_for = None;
+        // What was done before.
+        if restored != Restored::default() {
+            show!("{}", sum(&restored));
         }
-        std::thread::sleep(BETWEEN_TRIES);
+        return Err(error);
     }
     show!("{}", sum(&restored));
     for text in restored.came.iter().chain(&restored.stand).chain(&restored.pending) {
@@ -107,16 +72,133 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     Ok(if restored.pending.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What is put back, in several tries.
+pub(super) struct Work {
+    machine: MachineArg,
+    /// It is not to become another one.
+    settled: bool,
+    state: PathBuf,
+    boot: Boot,
+    /// Whether there is a journal.
+    found: bool,
+    /// The machine once it is open. It stays so between tries, for what it knows of VMs grows.
+    pub(super) on: Option<Box<dyn Act>>,
+    /// Hold of what is changed there.
+    alone: Option<(String, Alone)>,
+    keeper: Option<Keeper>,
+    pub(super) restored: Restored,
+}
+
+impl Work {
+    /// On a machine that is to be settled yet, with a directory without a journal.
+    pub(super) fn new(machine: MachineArg, state: PathBuf, boot: Boot) -> Work {
+        let (on, alone, keeper, restored) = Default::default();
+        Work { machine, settled: false, state, boot, found: false, on, alone, keeper, restored }
+    }
+
+    /// Tries, and `pause`s, and so on, as long as that may help.
+    pub(super) fn tries(&mut self, tries: u32, mut pause: impl FnMut()) -> Result<()> {
+        for left in (0..tries).rev() {
+            match self.try_once() {
+                Ok(()) => {}
+                Err(error) => self.missed(error, left == 0)?,
+            }
+            let Some(text) = self.restored.waits_for.as_ref().filter(|_| left > 0) else { break };
+            if left + 1 == tries {
+                tell!("corefit: {}; at most {left} more tries", crate::printable::text(text));
+            }
+            if let Some(machine) = &mut self.on {
+                machine.ask_again();
+            }
+            pause();
+        }
+        Ok(())
+    }
+
+    /// One try: what came of it is in `restored`.
+    fn try_once(&mut self) -> Result<()> {
+        if self.on.is_none() {
+            self.on = Some(self.open()?);
+        }
+        let Some(machine) = &mut self.on else { return Ok(()) };
+        let snapshot = machine.observe()?;
+        if self.keeper.is_none() && snapshot.vms.iter().any(|vm| vm.kept.is_some()) {
+            let journal = Journal::held(&self.state, self.machine.name(), &self.boot)?;
+            self.keeper = Some(Keeper::new(journal, PATIENCE));
+        }
+        let put_back = |keeper: &mut Keeper| keeper.restore(&mut **machine, &snapshot);
+        let mut next = self.keeper.as_mut().map_or_else(Restored::default, put_back);
+        if let Some(text) = unread(&snapshot) {
+            next.waits_for.get_or_insert_with(|| text.clone());
+            next.pending.push(text);
+        }
+        self.restored.and(next);
+        Ok(())
+    }
+
+    /// Opens the machine, and takes hold of it and of the journal.
+    fn open(&mut self) -> Result<Box<dyn Act>> {
+        if !self.settled {
+            let missing = |why| match why {
+                MachineError::Gone(why) => MachineError::Gone(format!(
+                    "QEMUs run here, but libvirt does not answer ({why}), so it is not known what its VMs carry; \
+                     --machine cgroups leaves them out"
+                )),
+                why => why,
+            };
+            self.machine = self.machine.settled_within(PATIENCE).map_err(missing)?;
+            self.settled = true;
+        }
+        if self.found && self.keeper.is_none() {
+            let journal = Journal::held(&self.state, self.machine.name(), &self.boot)?;
+            self.keeper = Some(Keeper::new(journal, PATIENCE));
+        }
+        let machine = self.machine.open_to_act()?;
+        let realm = machine.realm();
+        if self.alone.as_ref().is_none_or(|(of, _)| *of != realm) {
+            let first = self.alone.take().is_none();
+            self.alone = Some((realm.clone(), Alone::with(&realm, &self.state)?));
+            if first && !self.found {
+                tell!(
+                    "corefit: {}: no journal there (--state names another directory), so only VMs that came from another host can be put back",
+                    self.state.display()
+                );
+            }
+        }
+        Ok(machine)
+    }
+
+    /// A try came to nothing: that may be otherwise the next time where somebody did not answer.
+    fn missed(&mut self, error: anyhow::Error, last: bool) -> Result<()> {
+        let Some(MachineError::Gone(text)) = error.downcast_ref() else { return Err(error) };
+        // A journal of before names `host`, which may be another one then.
+        self.on.take_if(|_| self.machine.name() == "host");
+        self.restored.waits_for = Some(text.clone());
+        if last {
+            self.restored.pending = self.keeper.as_ref().map_or(Vec::new(), |keeper| keeper.owed(text));
+            if self.restored.pending.is_empty() {
+                return Err(Passing(text.clone()).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// That VMs could not be read, if so: they may carry what is to be put back.
+pub(super) fn unread(snapshot: &Snapshot) -> Option<String> {
+    let is_vm = |unread: &&Unread| unread.what == What::Siblings && unread.path.starts_with("VM ");
+    let mut vms = snapshot.unread.iter().filter(is_vm);
+    let Unread { path, why, .. } = vms.next()?;
+    let others = match vms.count() {
+        0 => String::new(),
+        others => format!(", and so {others} more"),
+    };
+    Some(format!("{path} could not be read{others}, so it is not known what is changed of it: {why}"))
+}
+
 /// The machine whose settings are to be put back. A journal that has none says nothing: a VM may have come to this host since.
 fn machine_of(left: Option<(String, usize)>) -> Option<String> {
     left.filter(|(_, settings)| *settings > 0).map(|(machine, _)| machine)
-}
-
-/// Where it ends with an error: what was done before.
-fn sum_of_some(restored: &Restored) {
-    if *restored != Restored::default() {
-        show!("{}", sum(restored));
-    }
 }
 
 /// The numbers, in words.

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::config::StateArg;
 use super::journal::{Entry, settings as named};
 use super::{Boot, Journal, Keeper, metrics, present};
-use crate::bench::table::Table;
 use crate::lines;
 use crate::printable;
+use crate::table::Table;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,6 +40,9 @@ pub(crate) struct Status {
     pub(crate) step_s: f64,
     /// Why the machine cannot be looked at now.
     pub(crate) trouble: Option<String>,
+    /// Why the configuration was refused when it was read again last; `None`: it was not, or not read again.
+    #[serde(default)]
+    pub(crate) config_refused: Option<String>,
     pub(crate) vms: Vec<VmStatus>,
     /// What is so now.
     pub(crate) notes: Vec<String>,
@@ -367,7 +370,9 @@ fn table(status: &Status) -> String {
         status.vms.iter().any(|vm| keeps(vm, "vCPUs") || keeps(vm, "cpuset"))
     };
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
-    for note in trouble.chain(status.notes.iter().filter(|note| !said(note)).cloned()) {
+    let refused = "the configuration was refused when it was read again, the old one stays";
+    let refused = status.config_refused.iter().map(|why| format!("{refused}: {why}"));
+    for note in trouble.chain(refused).chain(status.notes.iter().filter(|note| !said(note)).cloned()) {
         text += &format!("note: {}\n", printable::text(&note));
     }
     text
@@ -446,6 +451,19 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("left alone: hands off"), "{text}");
+    }
+
+    #[test]
+    fn a_configuration_that_was_refused_is_named_with_the_reason() {
+        let config_refused = Some("corefit.toml, line 1, key apply: 3 cannot be".into());
+        let text = table(&Status { config_refused, ..Status::default() });
+        assert!(
+            text.contains(
+                "refused when it was read again, the old one stays: corefit.toml, line 1, key apply: 3"
+            ),
+            "{text}"
+        );
+        assert!(!table(&Status::default()).contains("refused"));
     }
 
     #[test]

@@ -40,8 +40,13 @@ struct Known {
 impl Telling {
     /// What to tell now: of more at most once in `lever_ms`. A VM that gets less hears of it at once, for spinning threads cost more than idle CPUs; but not of less than it
     /// used, before another look says the same: kernels count a sleep as waiting now and then, so that others seem to want what they do
-    /// not (docs/model.md, "Demand").
-    pub(crate) fn step(&mut self, host: &HostEstimate, policy: &Policy) -> Vec<Action> {
+    /// not (docs/model.md, "Demand"). Nor of less while numbers of its vCPUs are tried: with more of them it is to do what it can with those.
+    pub(crate) fn step(
+        &mut self,
+        host: &HostEstimate,
+        policy: &Policy,
+        tries: impl Fn(&VmId) -> bool,
+    ) -> Vec<Action> {
         let here: BTreeSet<&VmId> = host.vms.iter().map(|vm| &vm.seen.id).collect();
         self.known.retain(|vm, _| here.contains(vm));
         let mut actions = Vec::new();
@@ -68,6 +73,7 @@ impl Telling {
                 rest: Duration::ZERO,
                 not_before: Time(0),
             });
+            let available = if tries(&seen.id) { available.max(known.smooth) } else { available };
             known.stands = true;
             if known.told.is_some() {
                 known.rest = Duration::ZERO;
@@ -162,7 +168,7 @@ mod tests {
         // A look each second.
         static NOW: AtomicU64 = AtomicU64::new(0);
         let at = Time(NOW.fetch_add(1_000_000_000, Ordering::Relaxed));
-        match telling.step(&HostEstimate { at, ..host(available, used) }, &Policy::default()).first()?.to {
+        match telling.step(&HostEstimate { at, ..host(available, used) }, &Policy::default(), |_| false).first()?.to {
             Value::Told(Some(Cpus(told))) => Some(told),
             _ => None,
         }
@@ -182,6 +188,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_vm_gets_with_a_number_that_is_tried_is_not_told() {
+        let mut telling = Telling::default();
+        let mut step = |second: u64, available: f64, tries: bool| {
+            let host = HostEstimate { at: Time(second * 1_000_000_000), ..host(available, None) };
+            telling.step(&host, &Policy::default(), |_| tries).pop().map(|action| action.to)
+        };
+        let told = |cpus: f64| Some(Value::Told(Some(Cpus(cpus))));
+        assert_eq!(step(0, 4.0, false), told(4.0));
+        assert!((1..20).all(|second| step(second, 1.0, true).is_none()));
+        assert_eq!(step(20, 1.0, false), told(1.0), "it is to stay with so few");
+    }
+
+    #[test]
     fn of_more_a_guest_hears_at_most_once_in_the_time_of_a_lever_and_of_less_at_once() {
         let policy = Policy { lever_ms: 10_000, ..Policy::default() };
         let mut telling = Telling::default();
@@ -190,7 +209,7 @@ mod tests {
             let available = [4.0, 1.0, 4.0][(second / 2).min(2) as usize];
             let at = Time(second * 1_000_000_000);
             let host = HostEstimate { at, ..host(available, None) };
-            changes.extend(telling.step(&host, &policy).first().map(|action| (second, action.to.clone())));
+            changes.extend(telling.step(&host, &policy, |_| false).first().map(|action| (second, action.to.clone())));
         }
         assert_eq!(changes[1], (2, Value::Told(Some(Cpus(1.0)))));
         let more: Vec<u64> = changes[2..].iter().map(|(second, _)| *second).collect();
@@ -206,13 +225,13 @@ mod tests {
         assert!(telling.stands(&vm));
         let mut unknown = host(2.0, None);
         unknown.vms[0].available = None;
-        telling.step(&unknown, &Policy::default());
+        telling.step(&unknown, &Policy::default(), |_| false);
         assert!(!telling.stands(&vm), "nobody knows what is available");
         told(&mut telling, 2.0);
         assert!(telling.stands(&vm));
         let mut silent = host(2.0, None);
         silent.vms[0].seen.guest = None;
-        telling.step(&silent, &Policy::default());
+        telling.step(&silent, &Policy::default(), |_| false);
         assert!(!telling.stands(&vm), "its agent does not answer");
     }
 
@@ -249,26 +268,26 @@ mod tests {
         let mut tries = Vec::new();
         for second in 0..100 {
             let at = Time(second * 1_000_000_000);
-            if !telling.step(&HostEstimate { at, ..host(2.0, None) }, &Policy::default()).is_empty() {
+            if !telling.step(&HostEstimate { at, ..host(2.0, None) }, &Policy::default(), |_| false).is_empty() {
                 tries.push(second);
                 telling.missed(&VmId::default(), true, at);
             }
         }
         assert_eq!(tries, [0, 1, 3, 7, 15, 31, 61, 91]);
         let at = |second: u64| HostEstimate { at: Time(second * 1_000_000_000), ..host(2.0, None) };
-        assert_eq!(telling.step(&at(121), &Policy::default()).len(), 1, "it heard it");
-        telling.step(&at(122), &Policy::default());
+        assert_eq!(telling.step(&at(121), &Policy::default(), |_| false).len(), 1, "it heard it");
+        telling.step(&at(122), &Policy::default(), |_| false);
         telling.missed(&VmId::default(), true, at(122).at);
-        assert_eq!(telling.step(&at(123), &Policy::default()).len(), 1, "anew");
+        assert_eq!(telling.step(&at(123), &Policy::default(), |_| false).len(), 1, "anew");
     }
 
     #[test]
     fn excluded_vms_are_told_nothing_and_anew_once_they_are_not() {
         let policy = toml::from_str("[[vm]]\nname = \"a\"\nexclude = true\n").unwrap();
         let mut telling = Telling::default();
-        assert!(telling.step(&host(2.0, None), &policy).is_empty());
+        assert!(telling.step(&host(2.0, None), &policy, |_| false).is_empty());
         assert_eq!(told(&mut telling, 2.0), Some(2.0));
-        assert!(telling.step(&host(2.0, None), &policy).is_empty());
+        assert!(telling.step(&host(2.0, None), &policy, |_| false).is_empty());
         assert_eq!(told(&mut telling, 2.0), Some(2.0));
     }
 }

@@ -12,7 +12,6 @@ use corefit_core::machine::{Role, Snapshot, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
 
-use crate::bench::table::Table;
 use crate::durations::{duration, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
@@ -20,6 +19,7 @@ use crate::machine::MachineArg;
 use crate::manage::journal::Entry;
 use crate::manage::{Config, Telling, keeper, yields};
 use crate::named::named;
+use crate::table::Table;
 use crate::{lines, printable, text_file, versioned};
 
 /// What the controllers would change on a host now, and why
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut step = controller.step(&now).with_context(|| name.clone())?;
     if args.config.is_some() {
         if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
-            step.plan.actions.extend(Telling::default().step(host, &policy));
+            step.plan.actions.extend(Telling::default().step(host, &policy, |_| false));
         }
         step.notes.extend(only_running(&config.policy, &policy, &step.plan));
     }

@@ -11,9 +11,9 @@
 //! daemon's journal, and put back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,13 +31,13 @@ use serde::Serialize;
 
 use crate::bench::arena::Scratch;
 use crate::bench::arena::processes::kill_tree;
-use crate::bench::interrupt::Interrupt;
 use crate::bench::job::{self, Quiet, Script};
 use crate::bench::others::{self, Others};
-use crate::bench::progress::Progress;
-use crate::bench::stats::{median, ratio_interval};
-use crate::bench::table::Table;
+use crate::interrupt::Interrupt;
 use crate::manage::Held;
+use crate::progress::Progress;
+use crate::stats::{median, ratio_interval};
+use crate::table::Table;
 
 /// Between two looks for new threads.
 const LOOK: Duration = Duration::from_millis(3);
@@ -112,8 +112,7 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
             }
             let status = done.status.context("it takes longer than a day")?;
             if !status.success() {
-                let last = done.stderr.trim().lines().last().unwrap_or("it printed no error").to_owned();
-                bail!("{}: {status}: {last}", launch.program.path.display());
+                bail!("{}", failed(&launch.program.path, status, &done.stderr));
             }
             threads = threads.max(pinner.most);
             progress.end(what, &format!("{:.3} s", done.wall.as_secs_f64()));
@@ -143,6 +142,19 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
     })
 }
 
+/// That a program that did not end well cannot be measured.
+fn failed(program: &Path, status: ExitStatus, stderr: &str) -> String {
+    let how = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (_, Some(signal)) => format!("was ended by signal {signal}"),
+        _ => status.to_string(),
+    };
+    let last = stderr.trim().lines().last();
+    let last =
+        last.map_or("it wrote nothing to stderr".into(), |line| format!("its last line on stderr: {line}"));
+    format!("{} {how}, so nothing was measured ({last})", program.display())
+}
+
 /// The interval of the cost for one of the ratio of pinned to not, if it tells anything.
 fn cost_of([low, high]: [f64; 2]) -> Option<[f64; 2]> {
     let nothing = low < 1.0 && high > 1.0 && high > TELLS * low;
@@ -159,7 +171,7 @@ fn command(launch: &Launch) -> Command {
             None => command.env_remove(name),
         };
     }
-    std::os::unix::process::CommandExt::arg0(&mut command, OsString::from(&launch.program.given));
+    command.arg0(&launch.program.given);
     command
 }
 
@@ -347,6 +359,19 @@ mod tests {
         assert_eq!(why, "--vm b: there is no such VM; there are: a");
         let why = pins(&Snapshot::default(), "b").unwrap_err().to_string();
         assert_eq!(why, "--vm b: there is no VM with vCPUs to keep on pCPUs (control groups have none)");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_said_to_have_been_measured_by_nobody() {
+        let told = |status, stderr| failed(Path::new("/bin/false"), ExitStatus::from_raw(status), stderr);
+        assert_eq!(
+            told(1 << 8, ""),
+            "/bin/false ended with status 1, so nothing was measured (it wrote nothing to stderr)"
+        );
+        assert_eq!(
+            told(9, "a\nno file\n"),
+            "/bin/false was ended by signal 9, so nothing was measured (its last line on stderr: no file)"
+        );
     }
 
     #[test]

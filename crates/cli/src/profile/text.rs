@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use corefit_core::profile::{Division, Features, OnVm, PARALLEL, Profile, Range};
 
 use super::document::Document;
-use crate::bench::table::Table;
+use crate::table::Table;
 use crate::{lines, printable};
 
 /// Columns of sentences: about as wide as the table.

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::bench::print;
-use crate::bench::table::{NONE, Table};
+use crate::table::{NONE, Table};
 use crate::versioned::versioned;
 use crate::{picture, tell};
 

@@ -11,8 +11,8 @@ use corefit_sim::{Sim, Spec};
 
 use super::testbed::{run, seconds, spec};
 use super::{Item, Paper, Rule};
-use crate::bench::stats::count;
 use crate::parallel;
+use crate::stats::count;
 
 pub(super) const SHORTAGE: &str = include_str!("../../../../scenarios/p2-shortage.toml");
 

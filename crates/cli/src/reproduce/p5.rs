@@ -16,10 +16,10 @@ use corefit_sim::{Program, Sim, SimMachine, Spec};
 use super::sizing::seconds;
 use super::testbed::spec;
 use super::{Effort, Item, Paper, Rule};
-use crate::bench::stats::Random;
 use crate::named::{name, named};
 use crate::parallel;
 use crate::ruled::Ruled;
+use crate::stats::Random;
 
 const HOST: &str = r#"
 scheduler = "credit"

@@ -54,7 +54,8 @@ use crate::{lines, tell};
 
 /// Run a program at the number of CPUs it really gets, following them while it runs
 ///
-/// Ends as the program ended; with exit status 2 if that was 0 and the report asked for could not be written.
+/// Ends as the program ended (a shell shows 128 and the number of a signal), or with exit status 126 if it cannot be executed, 127
+/// if it is not there, and 2 if it ended with 0 and the report asked for could not be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// auto: the CPUs available, followed; a number: so many at launch, and never more where teams

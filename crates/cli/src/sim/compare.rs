@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::Point;
 use super::metric::{MARKS, METRICS, TOOK};
 use super::replicate::Run;
-use super::summary::Mean;
+use crate::stats::Mean;
 
 /// One value against the first one of its list, all else equal.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,7 @@ mod metric;
 mod plot;
 mod replicate;
 mod rows;
-pub(crate) mod summary;
+mod summary;
 mod text;
 
 use std::collections::BTreeSet;

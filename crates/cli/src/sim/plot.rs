@@ -6,9 +6,9 @@ use anyhow::{Result, bail, ensure};
 
 use super::metric::{self, MARKS, METRICS, TOOK};
 use super::replicate::Run;
-use super::summary::Mean;
 use super::{Axis, Point};
 use crate::chart::{self, Chart, MOST, Series};
+use crate::stats::Mean;
 
 /// What is to be drawn; `None`: chosen.
 #[derive(Default)]

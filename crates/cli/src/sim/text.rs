@@ -3,7 +3,7 @@
 use super::compare::Comparison;
 use super::metric::{CHANGES, ONLINE};
 use super::summary::{Document, PointResult, StuckRuns, VmResult};
-use crate::bench::table::{NONE, Table};
+use crate::table::{NONE, Table};
 
 const HEADINGS: [&str; 13] = [
     "VM",

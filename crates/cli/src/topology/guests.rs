@@ -55,11 +55,17 @@ impl Guests {
                     }
                 }
             }
+            let mut place = place(&sets, &loose);
+            let pcpus = sets.iter().flat_map(|(_, set)| set.iter()).collect::<CpuSet>();
+            let absent = subject.topology.as_ref().map(|topology| pcpus.difference(&topology.pcpus));
+            if let Some(absent) = absent.filter(|absent| !absent.is_empty()) {
+                place += &format!(" ({} not here)", absent.named("pCPU"));
+            }
             guests.rows.push(Row {
                 tag: tag(number),
                 name: vm.name.clone(),
                 vcpus: vm.width(),
-                place: place(&sets, &loose),
+                place,
                 drawn: !sets.is_empty(),
             });
         }

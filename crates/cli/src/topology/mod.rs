@@ -75,14 +75,18 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
         let vms =
             guests.rows.iter().map(|row| json!({ "name": row.name, "vcpus": row.vcpus, "where": row.place }));
         let mut document = json!({ "from": inputs.host, "summary": topology.summary(), "topology": topology,
-            "vms": vms.collect::<Vec<_>>() });
+            "vms": vms.collect::<Vec<_>>(), "notes": inputs.notes });
         if let Some(proposal) = &proposal {
             document["placement"] = proposal.document();
         }
         print(&json(&document, false)?)
     } else {
         let width = width(LEAST);
-        let mut out = text::draw(topology, &guests, width);
+        let mut out = String::new();
+        for note in &inputs.notes {
+            wrap(&mut out, "note: ", 6, &printable::text(note), width);
+        }
+        out += &text::draw(topology, &guests, width);
         if let Some(proposal) = &proposal {
             out += &proposal.text(width);
             if let Some(text) = inputs.at_next_start(proposal.configured()) {

@@ -103,8 +103,8 @@ impl Proposal {
         };
         wrap(&mut out, "now: ", 5, &line(&now, before), width);
         wrap(&mut out, &format!("{}: ", self.name()), 5, &line(&then, after), width);
-        for wrong in invalid(&self.problem) {
-            wrap(&mut out, "", 4, &self.wrong(&wrong), width);
+        for wrong in self.wrong() {
+            wrap(&mut out, "", 4, &wrong, width);
         }
         let told_once = |vm: &place::Vm| self.uncounted.is_some() || vm.class.why.is_empty();
         let unknown = |vm: &place::Vm| !vm.stays && vm.class.origin == Origin::Unknown;
@@ -158,7 +158,7 @@ impl Proposal {
             "policy": self.policy,
             "now": side(present(&self.problem), &place(&self.problem, Policy::None)),
             "then": side(cost(&self.problem, &self.placement), &self.placement),
-            "invalid": invalid(&self.problem).iter().map(|wrong| self.wrong(wrong)).collect::<Vec<_>>(),
+            "invalid": self.wrong(),
             "vms": vms.collect::<Vec<_>>(),
         })
     }
@@ -171,7 +171,21 @@ impl Proposal {
         Policy::NAMES.into_iter().find(|(_, policy)| *policy == self.policy).map_or("", |(name, _)| name)
     }
 
-    fn wrong(&self, wrong: &Invalid) -> String {
+    /// What is wrong with affinities, of each VM once.
+    fn wrong(&self) -> Vec<String> {
+        let mut groups: Vec<(CpuSet, Invalid)> = Vec::new();
+        for wrong in invalid(&self.problem) {
+            let one = CpuSet::from_iter([CpuId(wrong.vcpu)]);
+            let same = |known: &Invalid| Invalid { vcpu: wrong.vcpu, ..known.clone() } == wrong;
+            match groups.iter_mut().find(|(_, known)| same(known)) {
+                Some((vcpus, _)) => *vcpus = vcpus.union(&one),
+                None => groups.push((one, wrong)),
+            }
+        }
+        groups.iter().map(|(vcpus, wrong)| self.wrong_of(vcpus, wrong)).collect()
+    }
+
+    fn wrong_of(&self, vcpus: &CpuSet, wrong: &Invalid) -> String {
         let vm = printable::text(&self.problem.vms[wrong.vm].name);
         let mut what = Vec::new();
         if !wrong.absent.is_empty() {
@@ -180,8 +194,12 @@ impl Proposal {
         if !wrong.offline.is_empty() {
             what.push(format!("{} offline", wrong.offline.named("pCPU")));
         }
-        let rest = if wrong.runs { "" } else { "; it has nothing to run on" };
-        format!("VM {vm}, vCPU {}: pinned to {}{rest}", wrong.vcpu, what.join(", "))
+        let rest = match vcpus.len() {
+            _ if wrong.runs => "",
+            1 => "; it has nothing to run on",
+            _ => "; they have nothing to run on",
+        };
+        format!("VM {vm}, {}: pinned to {}{rest}", vcpus.named("vCPU"), what.join(", "))
     }
 }
 

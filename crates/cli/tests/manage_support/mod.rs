@@ -1,5 +1,8 @@
 //! Daemons and guests for the tests of `corefit manage`.
 
+#[path = "../../../linux/tests/build_support/mod.rs"]
+mod build_support;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,11 +36,8 @@ pub(crate) fn corefit(args: &[&str]) -> Output {
 
 /// The command and its library, without what is for debuggers: guests unpack slowly.
 pub(crate) fn programs(dir: &Path) -> Vec<String> {
-    let exe = PathBuf::from(env!("CARGO_BIN_EXE_corefit"));
-    let build =
-        Command::new(env!("CARGO")).args(["build", "-q", "--release", "-p", "corefit-openmp"]).status();
-    assert!(build.is_ok_and(|status| status.success()), "cannot build the preload library");
-    let strip = |name: &str| stripped(&exe.with_file_name(name), dir).to_str().unwrap().to_owned();
+    let built = build_support::libraries();
+    let strip = |name: &str| stripped(&built.join(name), dir).to_str().unwrap().to_owned();
     ["corefit", "libcorefit_omp.so"].map(strip).into()
 }
 

@@ -1,26 +1,17 @@
 //! What the tests of `corefit run` and `corefit certify` share.
 
+#[path = "../../../linux/tests/build_support/mod.rs"]
+mod build_support;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Once;
 
 /// The command under test, with the preload libraries beside it.
 pub(crate) fn corefit() -> PathBuf {
-    static LIBRARY: Once = Once::new();
-    let exe = PathBuf::from(env!("CARGO_BIN_EXE_corefit"));
-    LIBRARY.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build
-            .args(["build", "-q", "-p", "corefit-openmp", "-p", "corefit-lock-preload"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"));
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "cannot build the preload libraries");
-        assert!(exe.with_file_name("libcorefit_omp.so").is_file());
-        assert!(exe.with_file_name("libcorefit_lock.so").is_file());
-    });
-    exe
+    static LIBRARIES: Once = Once::new();
+    LIBRARIES.call_once(|| _ = build_support::libraries());
+    env!("CARGO_BIN_EXE_corefit").into()
 }
 
 /// A scratch directory with a verdict store of its own.

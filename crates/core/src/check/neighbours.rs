@@ -173,7 +173,9 @@ pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
     for (number, vm) in subject.vms.iter().enumerate() {
         let Some(weight) = &vm.weight else { continue };
         let (gets, promised) = (bound.cpus(number), free.cpus(number));
-        if gets.0 >= (1.0 - TOLERATED) * promised.0 {
+        // That none of its pCPUs is there is reported for the affinity.
+        let stuck = vm.online().all(|(_, vcpu)| context.reach(vcpu).is_some_and(|set| set.is_empty()));
+        if stuck || gets.0 >= (1.0 - TOLERATED) * promised.0 {
             continue;
         }
         let text = format!(

@@ -2,7 +2,7 @@
 
 use super::change::{Change, Cure, Limit};
 use super::{Context, Manager, Report, Rule, Set, Severity, Vm, count};
-use crate::share::count as float;
+use crate::units::count as float;
 use crate::{Cpus, Quota};
 
 /// Shorter periods stop and start a vCPU before its caches are warm. Ours.

@@ -22,7 +22,7 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(64);
 /// What a VM asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub(super) struct Request {
     /// Which VM.
     pub id: VmId,
     /// pCPUs that it wants.
@@ -38,7 +38,7 @@ pub struct Request {
 impl Request {
     /// pCPUs that it wants, as far as it may have them.
     #[must_use]
-    pub fn wanted(&self) -> u32 {
+    pub(super) fn wanted(&self) -> u32 {
         self.wants.min(self.most)
     }
 
@@ -50,7 +50,7 @@ impl Request {
 
 /// What it gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
+pub(super) struct Grant {
     /// pCPUs.
     pub pcpus: u32,
     /// Some were taken away for one that is more important.
@@ -58,14 +58,14 @@ pub struct Grant {
 }
 
 /// A way to divide pCPUs.
-pub trait Arbitrate: Debug {
+pub(super) trait Arbitrate: Debug {
     /// What each request gets, in their order, of the room that there is for them.
     fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant>;
 }
 
 /// That of a policy; `None` if nobody is to arbitrate.
 #[must_use]
-pub fn arbiter(policy: &Policy) -> Option<Box<dyn Arbitrate + Send>> {
+pub(super) fn arbiter(policy: &Policy) -> Option<Box<dyn Arbitrate + Send>> {
     match policy.arbitrate {
         Arbiter::None => None,
         Arbiter::Fcfs => Some(Box::new(Queue::new(false))),
@@ -76,7 +76,7 @@ pub fn arbiter(policy: &Policy) -> Option<Box<dyn Arbitrate + Send>> {
 
 /// The request queue: first come, first served, or the more important first, at the cost of the less important.
 #[derive(Debug)]
-pub struct Queue {
+pub(super) struct Queue {
     priority: bool,
     held: BTreeMap<VmId, Held>,
     turn: u64,
@@ -115,7 +115,7 @@ impl Quiet {
 impl Queue {
     /// With preemption by priority, or strictly in the order in which they asked.
     #[must_use]
-    pub fn new(priority: bool) -> Queue {
+    pub(super) fn new(priority: bool) -> Queue {
         Queue { priority, held: BTreeMap::new(), turn: 0 }
     }
 

@@ -176,6 +176,12 @@ impl Controller {
         &self.policy
     }
 
+    /// Whether numbers of a VM's vCPUs are tried now.
+    #[must_use]
+    pub fn tries(&self, vm: &VmId) -> bool {
+        self.known.get(vm).is_some_and(|known| known.trying)
+    }
+
     /// What to change, by what happened since the last call. The first call has no plan.
     ///
     /// # Errors

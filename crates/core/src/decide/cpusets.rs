@@ -64,7 +64,7 @@ impl Crowd {
         for (number, vm) in seen.vms.iter().enumerate().filter(|(_, vm)| vm.seen.state == State::Running) {
             // All "vCPUs" of a control group may use all of its pCPUs.
             let sets = if vm.seen.is_group() { 1 } else { vm.seen.vcpus.len() };
-            let each = wants(vm) / crate::share::count(sets.max(1));
+            let each = wants(vm) / crate::units::count(sets.max(1));
             for vcpu in vm.seen.vcpus.iter().take(sets) {
                 let set =
                     vcpu.affinity.as_ref().map_or_else(|| online.clone(), |set| set.intersection(&online));
@@ -77,7 +77,7 @@ impl Crowd {
     /// An idle group counts a little: it may be busy later, and then be beside others.
     fn add(&mut self, number: usize, vm: &VmEstimate, wants: f64, set: &CpuSet) {
         let least = if vm.seen.is_group() { LITTLE } else { 0.0 };
-        let part = (wants / crate::share::count(set.len().max(1))).max(least);
+        let part = (wants / crate::units::count(set.len().max(1))).max(least);
         for cpu in set.iter() {
             *self.wanted.entry(cpu).or_default() += part;
             *self.parts[number].entry(cpu).or_default() += part;
@@ -101,7 +101,7 @@ impl Crowd {
 
     /// pCPUs of a set that others want and the group cannot have beside them.
     pub(super) fn lacks(&self, number: usize, vm: &VmEstimate, set: &CpuSet) -> f64 {
-        let count = crate::share::count(set.len());
+        let count = crate::units::count(set.len());
         let others: f64 = set.iter().map(|cpu| self.others(number, cpu)).sum();
         (wants(vm).min(count) + others - count).clamp(0.0, count)
     }
@@ -153,7 +153,7 @@ impl Crowd {
 
 /// pCPUs; not measured counts as busy.
 fn wants(vm: &VmEstimate) -> f64 {
-    vm.demand.map_or(crate::share::count(vm.seen.vcpus.len()), |demand| demand.0)
+    vm.demand.map_or(crate::units::count(vm.seen.vcpus.len()), |demand| demand.0)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "at most the threads of a host")]

@@ -17,7 +17,7 @@ use crate::Time;
 use crate::machine::{GuestVcpu, GuestView, VmEstimate, VmState};
 
 /// P5's gamma (formula 5).
-pub const GAMMA: f64 = 0.2;
+pub(super) const GAMMA: f64 = 0.2;
 /// From this utilisation on vCPUs may want more than they can show; ours.
 const BUSY: f64 = 0.9;
 /// Who uses fewer pCPUs pauses: clearly less than makes one vCPU busy, or who is near that asks and pauses by turns. Ours.
@@ -33,7 +33,7 @@ const GAINS: (f64, f64, f64) = (0.5, 0.1, 0.2);
 
 /// What the monitor saw between two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Monitored {
+pub(super) struct Monitored {
     /// Mean over the vCPUs that are online, 0 to 1: user, system, iowait, irq and softirq over these and idle (formulas
     /// 1 to 3).
     pub utilisation: f64,
@@ -49,7 +49,7 @@ const STARVED: f64 = 0.9;
 
 /// The monitor; `None` if nothing was measured.
 #[must_use]
-pub fn monitor(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<Monitored> {
+pub(super) fn monitor(before: Option<&VmState>, vm: &VmEstimate, over: Duration) -> Option<Monitored> {
     guest(before, &vm.seen).or_else(|| outside(vm, over))
 }
 
@@ -86,7 +86,7 @@ fn guest(before: Option<&VmState>, after: &VmState) -> Option<Monitored> {
 
 /// Whether a guest tells all that the monitor needs.
 #[must_use]
-pub fn tells_all(view: &GuestView) -> bool {
+pub(super) fn tells_all(view: &GuestView) -> bool {
     let mut online = view.vcpus.iter().filter(|vcpu| vcpu.online);
     view.runnable.is_some() && online.all(|vcpu| vcpu.nice_ns.is_some() && vcpu.iowait_ns.is_some())
 }
@@ -94,7 +94,7 @@ pub fn tells_all(view: &GuestView) -> bool {
 /// With what the host counts: steal is left out as the paper does, by leaving out what was waited for. The run queue is
 /// what the guest said last.
 fn outside(vm: &VmEstimate, over: Duration) -> Option<Monitored> {
-    let count = crate::share::count(vm.seen.vcpus.iter().filter(|vcpu| vcpu.online).count());
+    let count = crate::units::count(vm.seen.vcpus.iter().filter(|vcpu| vcpu.online).count());
     if over.is_zero() || count == 0.0 {
         return None;
     }
@@ -125,7 +125,7 @@ fn asked(seen: &Monitored, utilisation: f64, online: f64) -> f64 {
 /// fewer for a while, because others had them or as it was idle, and is busy with these, shows no more than that. It asks for
 /// what it wanted before, until its programs had the time to follow; who does not use it then rests before it asks again.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cut {
+pub(super) struct Cut {
     /// The most it wanted, at first what it had.
     wanted: f64,
     asks: bool,
@@ -142,12 +142,12 @@ pub struct Cut {
 impl Cut {
     /// Nothing is known yet.
     #[must_use]
-    pub fn new(policy: &Policy) -> Cut {
+    pub(super) fn new(policy: &Policy) -> Cut {
         Cut { mean: policy.smooth.then(Mean::default), ..Cut::default() }
     }
 
     /// What it wants, by what it shows, of a VM that has `online` vCPUs of `most`.
-    pub fn of(&mut self, seen: &Monitored, wants: f64, (online, most): (u32, u32), at: Time) -> f64 {
+    pub(super) fn of(&mut self, seen: &Monitored, wants: f64, (online, most): (u32, u32), at: Time) -> f64 {
         let utilisation = self.mean.as_mut().map_or(seen.utilisation, |mean| mean.of(seen.utilisation));
         let (has, busy) = (f64::from(online), utilisation >= BUSY);
         self.runs = utilisation * has >= BUSY;
@@ -177,14 +177,14 @@ impl Cut {
 }
 
 /// A way to look ahead, for one VM.
-pub trait Predict: Debug {
+pub(super) trait Predict: Debug {
     /// pCPUs that it wants from now on.
     fn wants(&mut self, seen: &Monitored, online: u32, at: Time) -> f64;
 }
 
 /// One by its name.
 #[must_use]
-pub fn predictor(name: Forecast, policy: &Policy) -> Box<dyn Predict + Send> {
+pub(super) fn predictor(name: Forecast, policy: &Policy) -> Box<dyn Predict + Send> {
     let of_utilisation: Box<dyn Predict + Send> = match name {
         Forecast::Ewma => return Box::new(Ewma::default()),
         Forecast::Pid => Box::new(Pid::default()),
@@ -210,7 +210,7 @@ impl Mean {
 
 /// What the mean asks for.
 #[derive(Debug, Default)]
-pub struct Ewma {
+pub(super) struct Ewma {
     mean: Mean,
 }
 
@@ -236,7 +236,7 @@ impl Predict for Smoothed {
 
 /// A controller that follows what is asked for by the error, its sum and its change.
 #[derive(Debug, Default)]
-pub struct Pid {
+pub(super) struct Pid {
     forecast: Option<f64>,
     sum: f64,
     last: f64,
@@ -263,7 +263,7 @@ impl Predict for Pid {
 
 /// Forecasting and time-delayed subtraction: increases at once, decreases when nothing more was wanted for a while.
 #[derive(Debug)]
-pub struct Ftds {
+pub(super) struct Ftds {
     pid: Pid,
     delay: Duration,
     /// What was wanted lately, falling.
@@ -273,7 +273,7 @@ pub struct Ftds {
 impl Ftds {
     /// Decreases wait for so long.
     #[must_use]
-    pub fn new(delay: Duration) -> Ftds {
+    pub(super) fn new(delay: Duration) -> Ftds {
         Ftds { pid: Pid::default(), delay, lately: VecDeque::new() }
     }
 }
@@ -297,7 +297,7 @@ impl Predict for Ftds {
 /// Additive increase, subtractive decrease: one at a time. Ours: at most one more than there are, however many threads wait, and one less only
 /// where the rest would not be busy with what is used now, which would ask for it again.
 #[derive(Debug, Default)]
-pub struct Aisd {
+pub(super) struct Aisd {
     wanted: Option<f64>,
 }
 
@@ -309,6 +309,8 @@ impl Predict for Aisd {
         let next = match seen.utilisation {
             high if high >= BUSY && asked(seen, high, online) > wanted => (wanted + 1.0).min(most),
             low if low < LOW && used < BUSY * (wanted - 1.0) => wanted - 1.0,
+            // What was not granted is not asked for by who would not use it.
+            calm if calm < BUSY => wanted.min(online),
             _ => wanted,
         };
         self.wanted = Some(next);

@@ -13,7 +13,7 @@ use super::size::whole;
 use super::weigh::Granted;
 use super::{Arbiter, Controller, hypothesis, pcpus};
 use crate::machine::{HostEstimate, VmEstimate, VmId};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuSet, Cpus};
 
 /// What helps who gets less than it was granted.

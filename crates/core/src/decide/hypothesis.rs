@@ -110,7 +110,7 @@ pub(super) fn with(
 /// All vCPUs online, with what it wants spread over them.
 fn all_online(vm: &mut Vm, estimate: &VmEstimate) {
     let vcpus = estimate.seen.vcpus.len();
-    let each = estimate.demand.map(|demand| Cpus((demand.0 / crate::share::count(vcpus.max(1))).min(1.0)));
+    let each = estimate.demand.map(|demand| Cpus((demand.0 / crate::units::count(vcpus.max(1))).min(1.0)));
     for vcpu in vm.vcpus.iter_mut().take(vcpus) {
         vcpu.online = estimate.seen.state == crate::machine::State::Running;
         vcpu.demand = each;
@@ -120,7 +120,7 @@ fn all_online(vm: &mut Vm, estimate: &VmEstimate) {
 /// A vCPU for each pCPU of the set, with what the group wants spread over them.
 fn regroup(vm: &mut Vm, estimate: &VmEstimate, set: &CpuSet) {
     let each =
-        estimate.demand.map(|demand| Cpus((demand.0 / crate::share::count(set.len().max(1))).min(1.0)));
+        estimate.demand.map(|demand| Cpus((demand.0 / crate::units::count(set.len().max(1))).min(1.0)));
     let one = vm.vcpus.first().cloned().unwrap_or_default();
     let one = Vcpu { affinity: Some(set.clone()), demand: each, online: true, ..one };
     let now = estimate.seen.vcpus.len().min(vm.vcpus.len());

@@ -32,7 +32,7 @@ const BUSY: f64 = 0.05;
 
 /// The stage: whom it knows to starve, and what is ours.
 #[derive(Debug, Default)]
-pub struct Lightening {
+pub(super) struct Lightening {
     vms: BTreeMap<VmId, Known>,
     /// Who starved first: then this kernel has the defect.
     why: Option<Why>,
@@ -55,7 +55,12 @@ struct Known {
 
 impl Lightening {
     /// Which weights of helper threads to change; what people should know goes to `notes`.
-    pub fn step(&mut self, seen: &HostEstimate, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
+    pub(super) fn step(
+        &mut self,
+        seen: &HostEstimate,
+        policy: &Policy,
+        notes: &mut Vec<String>,
+    ) -> Vec<Action> {
         let may_have = seen.may_have();
         self.vms.retain(|id, _| may_have(id));
         notes.extend(self.judge(seen, policy));
@@ -128,12 +133,12 @@ impl Lightening {
     }
 
     /// Who refused is asked again.
-    pub fn try_again(&mut self) {
+    pub(super) fn try_again(&mut self) {
         self.vms.values_mut().for_each(|known| known.refused = false);
     }
 
     /// What became of an action of the last step.
-    pub fn told(&mut self, outcome: &Outcome, at: Time) {
+    pub(super) fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever: Lever::HelperWeight, from: Some(Value::Weight(from)), why, .. } =
             &outcome.action
         else {

@@ -17,7 +17,7 @@ const LEAST: Duration = Duration::from_secs(60);
 
 /// The arbiter, and what it remembers.
 #[derive(Debug)]
-pub struct MaxMin {
+pub(super) struct MaxMin {
     known: BTreeMap<VmId, Level>,
     /// How long one of equal ones has one more than others.
     turn: Duration,
@@ -42,7 +42,7 @@ struct Level {
 impl MaxMin {
     /// For VMs that get less after such a dwell.
     #[must_use]
-    pub fn new(dwell: Duration) -> MaxMin {
+    pub(super) fn new(dwell: Duration) -> MaxMin {
         let turn = dwell.saturating_mul(DWELLS).max(LEAST);
         MaxMin { known: BTreeMap::new(), turn, turns: 0, last: None }
     }

@@ -7,32 +7,32 @@
 //! ```
 
 mod apart;
-pub mod arbitrate;
+mod arbitrate;
 mod asked;
 mod asking;
 mod calm;
 mod controller;
 mod counted;
 mod cpusets;
-pub mod demand;
+mod demand;
 mod granting;
 mod hypothesis;
 mod known;
-pub mod lighten;
-pub mod max_min;
+mod lighten;
+mod max_min;
 mod moved;
 mod part;
-pub mod place;
-pub mod placement;
+mod place;
+mod placement;
 mod policy;
-pub mod room;
-pub mod shape;
+mod room;
+mod shape;
 mod short;
-pub mod size;
+mod size;
 mod sizing;
 mod stays;
 mod vain;
-pub mod weigh;
+mod weigh;
 
 use std::time::Duration;
 
@@ -310,11 +310,11 @@ fn over(ratio: Option<f64>) -> String {
         None => "it does most work with so many".into(),
         Some(ratio) if ratio < 0.98 => {
             format!(
-                "the VMs that were tried together do most work so; it does {ratio:.2} times that with its part by weight"
+                "the VMs that were tried together do most work so; it does {ratio:.2} times that with its part of the pCPUs"
             )
         }
         Some(ratio) => {
-            format!("it does most work with so many, {ratio:.2} times that with its part by weight")
+            format!("it does most work with so many, {ratio:.2} times that with its part of the pCPUs")
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::{AFTER_FAILURE, Action, Outcome, Policy, Why, longer};
 use crate::machine::{HostEstimate, Lever, MachineError, Snapshot, Value, VmId, VmState};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuSet, Time};
 
 /// A VM that wants fewer pCPUs has nothing to do.

@@ -31,10 +31,10 @@ pub(super) fn share(
     each: f64,
 ) -> Option<f64> {
     let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
-    let assigned = crate::share::count(assigned.union(own).intersection(usable).len());
-    let part = granted.map_or(crate::share::count(usable.len()) * weight(vm) / weights, f64::from);
+    let assigned = crate::units::count(assigned.union(own).intersection(usable).len());
+    let part = granted.map_or(crate::units::count(usable.len()) * weight(vm) / weights, f64::from);
     let vcpus = vm.seen.vcpus.len().max(1);
-    let all = if width.is_some() { f64::INFINITY } else { each * crate::share::count(vcpus) };
+    let all = if width.is_some() { f64::INFINITY } else { each * crate::units::count(vcpus) };
     (part > 0.0).then(|| part.min(assigned).min(all).min(cap(vm.seen.quota.as_ref())))
 }
 
@@ -45,12 +45,12 @@ pub(super) fn each(vm: &VmEstimate) -> f64 {
     let known = || vm.seen.vcpus.iter().filter(|vcpu| vcpu.online || vcpu.quota.is_some());
     let all: f64 = known().map(|vcpu| cap(vcpu.quota.as_ref()).min(1.0)).sum();
     let vcpus = known().count();
-    if vcpus == 0 { 1.0 } else { (all / crate::share::count(vcpus)).max(LEAST) }
+    if vcpus == 0 { 1.0 } else { (all / crate::units::count(vcpus)).max(LEAST) }
 }
 
 /// pCPUs of its own that a VM could use, within its cap and what its vCPUs may use together.
 pub(super) fn useful(vm: &VmEstimate, own: &CpuSet, all: f64) -> f64 {
-    cap(vm.seen.quota.as_ref()).min(all).min(crate::share::count(own.len()))
+    cap(vm.seen.quota.as_ref()).min(all).min(crate::units::count(own.len()))
 }
 
 /// Whether somebody chooses the pCPUs of its vCPUs.

@@ -16,7 +16,7 @@ use crate::topology::Topology;
 
 /// That of a policy; `None`: the host's scheduler places.
 #[must_use]
-pub fn placer(policy: &Policy) -> Option<Placing> {
+pub(super) fn placer(policy: &Policy) -> Option<Placing> {
     let by = match policy.place {
         Placer::None => return None,
         Placer::Ulas => place::Policy::Ulas,
@@ -39,7 +39,7 @@ pub fn placer(policy: &Policy) -> Option<Placing> {
 /// Places anew once another placement has been worth it for the dwell, and at most once in that time, nor sooner than a
 /// lever may change again. What cost work is put back (`moved.rs`).
 #[derive(Debug)]
-pub struct Placing {
+pub(super) struct Placing {
     by: place::Policy,
     /// When another placement began to be worth it.
     since: Option<Time>,
@@ -60,7 +60,7 @@ pub struct Placing {
 
 impl Placing {
     /// What to pin where, by what was seen of the host and what an administrator says of its VMs.
-    pub fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
+    pub(super) fn place(&mut self, now: &Snapshot, seen: &HostEstimate, policy: &Policy) -> Vec<Action> {
         self.remember(seen);
         let back = self.moved.judge(now, seen, policy);
         if !back.is_empty() || self.moved.rests(now.at) {
@@ -113,14 +113,14 @@ impl Placing {
 
     /// While numbers of vCPUs are tried nothing is placed, and nothing is known of what would be worth it then, nor of what was; what is
     /// put back.
-    pub fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
+    pub(super) fn wait(&mut self, now: &Snapshot) -> Vec<Action> {
         self.since = None;
         self.moved.wait(now)
     }
 
     /// What became of an action: memory that could not be moved counts as memory that stays, and so does a VM that somebody else
     /// pinned.
-    pub fn told(&mut self, outcome: &Outcome) {
+    pub(super) fn told(&mut self, outcome: &Outcome) {
         self.moved.told(outcome);
         let vm = || outcome.action.vm.clone();
         match (outcome.action.lever, &outcome.result) {
@@ -133,7 +133,7 @@ impl Placing {
     }
 
     /// Who refused is asked again.
-    pub fn try_again(&mut self) {
+    pub(super) fn try_again(&mut self) {
         self.unmoved.clear();
         self.theirs.clear();
     }

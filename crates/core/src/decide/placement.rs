@@ -9,15 +9,15 @@ use crate::place::{
 };
 
 /// A placement is worth being written if the predicted throughput grows by this part of it. Moving costs caches; ours.
-pub const WORTH: f64 = 0.02;
+pub(super) const WORTH: f64 = 0.02;
 /// Or if so many pairs of busy vCPUs of VMs whose class is known get nearer to each other, or farther from each other
 /// (caches and nodes, which that prediction leaves out); ours.
-pub const WORTH_PAIRS: f64 = 0.5;
+pub(super) const WORTH_PAIRS: f64 = 0.5;
 
 /// What to change so that VMs run where a policy wants them: affinities, and the nodes where those of the memory would
 /// conflict with them (P4.2). Nothing if that is not worth it: see [`worthwhile`].
 #[must_use]
-pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Action> {
+pub(super) fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Action> {
     let found = place(problem, policy);
     if policy == Policy::None || !worthwhile(problem, &found) {
         return Vec::new();
@@ -48,7 +48,7 @@ pub fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) -> Vec<Ac
 /// pins that cannot work go, fewer vCPUs are far from their memory, the predicted throughput grows by more than [`WORTH`], or
 /// who is to be together or apart is, by [`WORTH_PAIRS`]; and never if more are stacked.
 #[must_use]
-pub fn worthwhile(problem: &Problem, found: &Placement) -> bool {
+pub(super) fn worthwhile(problem: &Problem, found: &Placement) -> bool {
     let now = place(problem, Policy::None);
     let on_reserved = (on_reserved(problem, found), on_reserved(problem, &now));
     if on_reserved.0 != on_reserved.1 {

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use crate::CpuSet;
-use crate::share::count;
+use crate::units::count;
 
 /// With more different sets than so many only their union counts; ours.
 const MOST: usize = 64;
 
 /// What is left, and who has what.
 #[derive(Debug)]
-pub struct Room {
+pub(super) struct Room {
     /// Which of the kinds each request is of.
     kind_of: Vec<usize>,
     kinds: Vec<Kind>,
@@ -40,7 +40,7 @@ impl Room {
     /// For requests of which each may use such a set of these pCPUs, in their order; `others`: pCPUs that others use, and
     /// where, as parts of one too.
     #[must_use]
-    pub fn new<'a>(
+    pub(super) fn new<'a>(
         requests: impl IntoIterator<Item = &'a CpuSet>,
         pcpus: &CpuSet,
         others: &[(CpuSet, f64)],
@@ -85,12 +85,12 @@ impl Room {
     }
 
     /// Gives a request up to so many pCPUs more, and returns how many there were.
-    pub fn take(&mut self, request: usize, pcpus: u32) -> u32 {
+    pub(super) fn take(&mut self, request: usize, pcpus: u32) -> u32 {
         self.take_kind(self.kind_of[request], pcpus)
     }
 
     /// A request gives one back, if somebody else can have one more by that: whether it did.
-    pub fn passes_on(&mut self, from: usize, to: usize) -> bool {
+    pub(super) fn passes_on(&mut self, from: usize, to: usize) -> bool {
         let from = self.kind_of[from];
         let places = self.kinds[from].has.len();
         for place in 0..places {

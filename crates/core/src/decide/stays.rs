@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Policy;
 use super::part::placed;
 use crate::machine::{HostEstimate, VmEstimate};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuId, CpuSet};
 
 /// Why a VM keeps all its vCPUs: each is pinned to a pCPU of its own. Number 0 stays, so VMs pinned alike would be left with the same ones.

@@ -18,7 +18,7 @@ use super::part::{may_use, online};
 use super::{AFTER_FAILURE, Action, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
 use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, Value, VmId, VmState};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuSet, Time, Weight};
 
 /// Of what is guaranteed to who gives way to more important ones he keeps this part. Ours.
@@ -30,7 +30,7 @@ const MOST: f64 = 10_000.0;
 
 /// A VM that pCPUs were granted to.
 #[derive(Clone, Copy, Debug)]
-pub struct Granted {
+pub(super) struct Granted {
     /// Its number in [`HostEstimate::vms`].
     pub number: usize,
     /// pCPUs that it was granted.
@@ -51,7 +51,7 @@ pub struct Granted {
 
 /// The stage: what it remembers of each VM.
 #[derive(Debug, Default)]
-pub struct Weighing {
+pub(super) struct Weighing {
     vms: BTreeMap<VmId, Known>,
     /// What those weighed whose weight is ours, as the journal has it.
     before: BTreeMap<VmId, Weight>,
@@ -107,7 +107,7 @@ struct Target {
 impl Weighing {
     /// Which weights to change, by what was granted of these pCPUs, in the order of numbers. Without grants: all as they
     /// were, those too that came changed from another host.
-    pub fn step(
+    pub(super) fn step(
         &mut self,
         seen: &HostEstimate,
         granted: &[Granted],
@@ -157,12 +157,12 @@ impl Weighing {
 
     /// What VMs weighed before it was changed: of one that was not seen for a while, came from another host, or was
     /// left by an earlier run, its weight does not tell.
-    pub fn before(&mut self, weights: BTreeMap<VmId, Weight>) {
+    pub(super) fn before(&mut self, weights: BTreeMap<VmId, Weight>) {
         self.before = weights;
     }
 
     /// What became of an action of the last step.
-    pub fn told(&mut self, outcome: &Outcome, at: Time) {
+    pub(super) fn told(&mut self, outcome: &Outcome, at: Time) {
         let Some(known) = self.vms.get_mut(&outcome.action.vm) else { return };
         if outcome.action.lever != Lever::Weight {
             return;
@@ -188,7 +188,7 @@ impl Weighing {
     }
 
     /// Who refused is asked again.
-    pub fn try_again(&mut self) {
+    pub(super) fn try_again(&mut self) {
         self.vms.values_mut().for_each(|known| known.refused = false);
     }
 

@@ -151,9 +151,9 @@ impl Certificate {
             if !sound || !inside(&usable) || !usage.vcpus.iter().all(allowed) {
                 return Err(strange);
             }
-            let each = usage.cpus.0 / crate::share::count(usage.vcpus.len());
+            let each = usage.cpus.0 / crate::units::count(usage.vcpus.len());
             usage.vcpus.iter().for_each(|&vcpu| had[vcpu] += each);
-            let each = usage.cpus.0 / crate::share::count(usage.pcpus.len());
+            let each = usage.cpus.0 / crate::units::count(usage.pcpus.len());
             usage.pcpus.iter().for_each(|cpu| *load.entry(cpu.0).or_default() += each);
         }
         for (number, (share, had)) in self.shares.iter().zip(had).enumerate() {
@@ -172,7 +172,7 @@ impl Certificate {
             }
             let (amounts, offered) = replay.at(full.time);
             let mut sum = 0.0;
-            let scale = crate::share::count(full.pcpus.len()).max(1.0);
+            let scale = crate::units::count(full.pcpus.len()).max(1.0);
             for &vcpu in &full.vcpus {
                 let beyond = match &known[vcpu].vcpu.affinity {
                     Some(set) => set.intersection(&left).difference(&full.pcpus),
@@ -185,7 +185,7 @@ impl Certificate {
                 equal("vCPU's amount when its pCPUs were full", vcpu, amounts[vcpu], amount, 1.0)?;
                 sum += amount;
             }
-            equal("sum of full set", number, sum, crate::share::count(full.pcpus.len()), scale)?;
+            equal("sum of full set", number, sum, crate::units::count(full.pcpus.len()), scale)?;
             for &vcpu in &full.stopped {
                 if !full.vcpus.contains(&vcpu) {
                     return Err(strange);
@@ -280,8 +280,8 @@ pub(super) fn vm_weight(host: &Host, vm: &Vm, limits: &[Known<'_>], all: bool) -
         online.clone().filter(|k| (all && !k.vcpu.fixed) || k.vcpu.demand.is_none_or(|d| d.0 > 0.0)).count();
     match host.rule {
         WeightRule::Linux => vm.weight.0,
-        WeightRule::XenCredit => vm.weight.0 * crate::share::count(active.max(1)),
-        WeightRule::EqualPerVcpu => crate::share::count(online.count().max(1)),
+        WeightRule::XenCredit => vm.weight.0 * crate::units::count(active.max(1)),
+        WeightRule::EqualPerVcpu => crate::units::count(online.count().max(1)),
     }
 }
 

@@ -197,7 +197,7 @@ fn online_below(slice: &Slice) -> usize {
 }
 
 fn at_least_one(n: usize) -> f64 {
-    crate::share::count(n.max(1))
+    crate::units::count(n.max(1))
 }
 
 /// Makes one seed of equal ones, from `first` on.
@@ -222,7 +222,7 @@ fn merge(seeds: &mut Vec<Seed>, first: usize) {
     }
     seeds.truncate(seeds.len().min(kept + 1));
     for seed in &mut seeds[first..] {
-        let count = crate::share::count(seed.vcpus.len());
+        let count = crate::units::count(seed.vcpus.len());
         seed.leaf.weight *= count;
         seed.leaf.limit *= count;
         seed.raised *= count;
@@ -260,7 +260,7 @@ pub(crate) fn network(usable: &CpuSet, masks: &[&CpuSet]) -> (Vec<CpuSet>, Netwo
             }
         }
     }
-    let capacity = pcpus.iter().map(|set| crate::share::count(set.len())).collect();
+    let capacity = pcpus.iter().map(|set| crate::units::count(set.len())).collect();
     (pcpus, Network::new(width, bits, capacity))
 }
 

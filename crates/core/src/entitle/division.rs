@@ -233,7 +233,7 @@ fn share(
         return Share { cpus: Cpus(0.0), cause: Cause::Offline, fixed: given.fixed };
     };
     let filling = &compiled.filling;
-    let cpus = ends[leaf] / crate::share::count(compiled.counts[leaf]);
+    let cpus = ends[leaf] / crate::units::count(compiled.counts[leaf]);
     let quota = given.quota.map_or(1.0, |quota| quota.0);
     let demand = if raised && !given.fixed { 1.0 } else { demand(given) };
     let capped = || filling.tree.upwards(filling.tree.leaves[leaf].group).find(|&group| tight[group]);

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use super::host::{Host, HostError};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuId, CpuSet, Cpus};
 
 /// Groups of pCPUs and vCPUs, and what VMs get by them.

@@ -132,7 +132,7 @@ impl Builder<'_> {
             let below = self.members(&slice.slices, &slice.vms);
             let weight = if self.host.rule == WeightRule::EqualPerVcpu {
                 let online = self.known[first..self.next].iter().filter(|known| known.vcpu.online);
-                crate::share::count(online.count().max(1))
+                crate::units::count(online.count().max(1))
             } else {
                 slice.weight.0
             };

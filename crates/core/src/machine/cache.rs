@@ -143,7 +143,7 @@ fn even_part(snapshot: &Snapshot) -> Option<f64> {
         bytes += bytes_of(cache.size_kib?) * 1024.0;
         pcpus += cache.pcpus.intersection(&online).len();
     }
-    (pcpus > 0).then(|| bytes / crate::share::count(pcpus))
+    (pcpus > 0).then(|| bytes / crate::units::count(pcpus))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact to 8 PiB")]

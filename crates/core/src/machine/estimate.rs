@@ -344,7 +344,7 @@ impl Change {
             demand(&self.vcpus[vcpu])
         } else {
             let online = seen.vcpus.iter().filter(|vcpu| vcpu.online).count();
-            demand(&self.whole).map(|whole| Cpus(whole.0 / crate::share::count(online.max(1))))
+            demand(&self.whole).map(|whole| Cpus(whole.0 / crate::units::count(online.max(1))))
         };
         wanted.map(|wanted| wanted.min(Cpus(1.0)))
     }

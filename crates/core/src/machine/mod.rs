@@ -63,7 +63,8 @@ pub enum MachineError {
     /// It is not there (any more), or does not answer in time; asking again may help.
     #[error("{0}")]
     Gone(String),
-    /// It was not asked: there was no time, or what it has could not be noted first. That says nothing about it.
+    /// Nothing was written: there was no time, what it has could not be noted first, or it is not what it was when it was read. That says
+    /// nothing about who has it.
     #[error("{0}")]
     Untried(String),
     /// The user may not.

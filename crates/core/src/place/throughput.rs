@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use super::{Placement, Problem};
-use crate::share::count;
+use crate::units::count;
 use crate::{CpuId, CpuSet};
 
 /// Speed beside a busy sibling: P4, III-D: 0-16 took 38 % longer than 8-8, where nobody had one.

@@ -39,7 +39,7 @@ pub(super) fn limits(
     }
     if own.switching > WORTH {
         told.push(format!(
-            "Blocking and waking takes {} of its CPU time on a machine of its own.",
+            "Blocking and waking take {} of its CPU time on a machine of its own.",
             percent(own.switching)
         ));
     }

@@ -6,8 +6,7 @@ use corefit_core::{CpuSet, Cpus, Weight};
 use crate::parts::{limited, on, vm};
 use crate::{divide, gets, host};
 
-/// The four cases of `design.md`, "The models", as `crates/linux/tests/kernel_shares.rs` measures
-/// them again.
+/// Four cases that `crates/linux/tests/kernel_shares.rs` measures again.
 #[test]
 fn divides_as_linux_was_measured_to() {
     let pinned = host("0-1", vec![vm("a", vec![on("0"), on("1")]), vm("b", vec![on("0")])]);

@@ -7,6 +7,8 @@
 //! the namespace's root (`/..`), where the names on the way are not told: then the group is
 //! found by looking for the process in it. Sources: cgroup_namespaces(7), proc(5).
 
+use std::path::PathBuf;
+
 use crate::root::{ReadError, Root};
 
 /// How far down, and through how many groups, a process is searched for.
@@ -81,9 +83,56 @@ impl Place {
 
 /// Which interface a hierarchy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub enum Version {
+    /// A hierarchy for each controller or some of them.
     V1,
+    /// One for all.
     V2,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Version::V1 { "v1" } else { "v2" })
+    }
+}
+
+/// A mounted hierarchy, and where in it a process is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hierarchy {
+    /// Its interface.
+    pub version: Version,
+    /// Directories: the process's own group, its parent, and so on up to the mount point, which alone is there if the mount
+    /// does not show the group.
+    pub groups: Vec<PathBuf>,
+}
+
+/// The mounted hierarchies of cgroup v2 and of the v1 controllers cpu and cpuset, each with the groups of a process.
+///
+/// # Errors
+/// `/proc/self/mountinfo` or `/proc/PID/cgroup` cannot be read.
+pub fn hierarchies(root: &Root, pid: u32) -> Result<Vec<Hierarchy>, ReadError> {
+    let memberships = memberships(root, pid)?;
+    let mut found: Vec<Hierarchy> = vec![];
+    for mount in mounts(root)? {
+        let controller = mount.options.iter().find(|name| ["cpu", "cpuset"].contains(&name.as_str()));
+        let (version, controllers) = match (mount.kind.as_str(), controller) {
+            ("cgroup2", _) => (Version::V2, None),
+            ("cgroup", Some(controller)) => (Version::V1, Some(controller)),
+            _ => continue,
+        };
+        let own = memberships.iter().find(|own| match controllers {
+            Some(controller) => own.controllers.contains(controller),
+            None => own.controllers.is_empty(),
+        });
+        let names = own.and_then(|own| relative(&mount.root, &split(&own.path))).unwrap_or_default();
+        let place = Place { point: mount.point, names, root: mount.root };
+        let groups: Vec<PathBuf> =
+            (0..=place.names.len()).rev().map(|level| place.dir(level).into()).collect();
+        if found.iter().all(|other| other.groups.last() != groups.last()) {
+            found.push(Hierarchy { version, groups });
+        }
+    }
+    Ok(found)
 }
 
 /// Where the group of a process for one controller is.
@@ -253,6 +302,7 @@ fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::testing::tree;
 
     fn way(from: &str, to: &str) -> Option<String> {
         relative(&split(from), &split(to)).map(|names| names.join("/"))
@@ -272,6 +322,39 @@ mod tests {
         assert_eq!(way("/", "/../b"), None); // outside of the namespace
         assert_eq!(way("/docker/abc", "/docker/abd"), None);
         assert_eq!(way("/../..", "/../b"), None);
+    }
+
+    /// The hierarchies of process 7, and the directories of its groups.
+    fn dirs(mountinfo: &str, own: &str) -> Vec<(Version, Vec<String>)> {
+        let (_dir, root) = tree(&[("proc/self/mountinfo", mountinfo), ("proc/7/cgroup", own)]);
+        let dirs = |groups: &[PathBuf]| groups.iter().map(|group| group.display().to_string()).collect();
+        let found = hierarchies(&root, 7).unwrap();
+        found.iter().map(|found| (found.version, dirs(&found.groups))).collect()
+    }
+
+    #[test]
+    fn finds_the_cpu_hierarchies_of_a_hybrid_machine() {
+        let mountinfo = "24 30 0:22 / /sys/fs/cgroup ro - tmpfs tmpfs rw\n\
+            25 24 0:23 / /cg/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
+            26 24 0:24 / /cg/cpuset rw - cgroup cgroup rw,cpuset\n\
+            27 24 0:25 / /cg/memory rw - cgroup cgroup rw,memory\n\
+            28 24 0:26 / /cg/unified rw - cgroup2 cgroup2 rw\n";
+        let found = dirs(mountinfo, "4:memory:/m\n3:cpuset:/\n2:cpu,cpuacct:/user/x\n0::/u\n");
+        let cpu = ["/user/x", "/user", ""].map(|group| format!("/cg/cpu,cpuacct{group}"));
+        let unified = ["/cg/unified/u".into(), "/cg/unified".into()];
+        assert_eq!(found[0], (Version::V1, cpu.into()));
+        assert_eq!(found[1..], [(Version::V1, vec!["/cg/cpuset".into()]), (Version::V2, unified.into())]);
+    }
+
+    #[test]
+    fn of_a_group_that_the_mount_does_not_show_the_mount_point_is_there() {
+        let docker = "1 2 0:3 /docker/ab /cg/cpu ro - cgroup cgroup rw,cpu\n";
+        let unified = "1 2 0:3 / /cg/cpu rw - cgroup2 cgroup2 rw\n";
+        for (mountinfo, own) in
+            [(docker, "1:cpu:/docker/ab\n"), (docker, "1:cpu:/elsewhere\n"), (unified, "0::/../other\n")]
+        {
+            assert_eq!(dirs(mountinfo, own)[0].1, ["/cg/cpu"], "{own}");
+        }
     }
 
     #[test]

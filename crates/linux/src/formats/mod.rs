@@ -124,7 +124,10 @@ pub fn well_formed(text: &str) -> Result<(), FormatError> {
 pub fn detect(text: &str) -> Result<Format, FormatError> {
     let start = text.trim_start();
     if start.is_empty() {
-        return Err(FormatError { line: None, what: "is empty".into() });
+        return Err(FormatError {
+            line: None,
+            what: "is empty; give what `virsh dumpxml VM` or `virsh capabilities` prints".into(),
+        });
     }
     if start.starts_with('<') {
         let document = xml::open(text)?;

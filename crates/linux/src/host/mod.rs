@@ -31,7 +31,8 @@ use std::time::Duration;
 use corefit_core::machine::{Counters, Group, Role, VmId, VmState};
 use corefit_core::{CpuSet, Throttled, Time, What};
 
-use crate::cgroup::{files, mounts::Version};
+use crate::cgroup::files;
+pub use crate::cgroup::mounts::{Hierarchy, Version, hierarchies};
 use crate::notes::Notes;
 use crate::proc;
 use crate::root::{ReadError, Root, optional, value};

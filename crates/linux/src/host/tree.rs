@@ -148,7 +148,8 @@ impl Tree {
         let machine = ["sched_rt_runtime_us", "sched_rt_period_us"].map(|f| format!("/proc/sys/kernel/{f}"));
         let quotas = v1.chain([machine]).filter_map(|[runtime, period]| {
             let number = |file: &str| root.read(file).ok()?.trim().parse::<i64>().ok();
-            let quota_us = Some(u64::try_from(number(&runtime)?).ok()?); // -1: without limit
+            // -1: without limit. Of 0 nothing can be divided; newer kernels let them run all the same.
+            let quota_us = Some(u64::try_from(number(&runtime)?).ok().filter(|us| *us > 0)?);
             let period_us = u64::try_from(number(&period)?).ok().filter(|us| *us > 0)?;
             Some(Quota { quota_us, period_us, burst_us: 0, source: runtime })
         });

@@ -55,4 +55,5 @@ pub use runtime::Runtime;
 pub use spawn::{Launch, LaunchError};
 pub use supervise::{Event, Supervised, Usage};
 pub use tether::die_with_parent;
+pub use tree::{Process, with_descendants};
 pub use waiting::{Waiting, passive};

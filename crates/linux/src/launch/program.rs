@@ -36,6 +36,9 @@ pub struct Program {
 /// Why a program cannot be executed. Each prints as one line for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
+    /// An empty name.
+    #[error("the program's name is empty: give the program to start")]
+    NoName,
     /// A name without a slash that is in no directory of `PATH`.
     #[error("{}: command not found in PATH", .0.display())]
     NotInPath(OsString),
@@ -78,7 +81,10 @@ impl FindError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            FindError::NotInPath(_) | FindError::NoFile(_) | FindError::NoInterpreter { .. } => 127,
+            FindError::NoName
+            | FindError::NotInPath(_)
+            | FindError::NoFile(_)
+            | FindError::NoInterpreter { .. } => 127,
             _ => 126,
         }
     }
@@ -116,6 +122,9 @@ impl Program {
 /// The file that `name` means. As in bash, a name in `PATH` that is no executable file
 /// is passed over, and reported only when nothing better follows.
 fn locate(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, FindError> {
+    if name.is_empty() {
+        return Err(FindError::NoName);
+    }
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         executable(&path)?;
@@ -123,7 +132,7 @@ fn locate(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, FindError> {
     }
     let mut denied = None;
     let search = search.unwrap_or(OsStr::new(DEFAULT_SEARCH));
-    for directory in search.as_bytes().split(|&b| b == b':').filter(|_| !name.is_empty()) {
+    for directory in search.as_bytes().split(|&b| b == b':') {
         let path = Path::new(OsStr::from_bytes(directory)).join(name);
         match executable(&path) {
             Ok(()) => return Ok(path),

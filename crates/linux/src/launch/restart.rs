@@ -38,7 +38,7 @@ impl Supervised {
         if let Event::Exited(status) = self.wait_until(Instant::now())? {
             return Ok(Killed { status, asked_to_end: self.asked_to_end(), by_itself: true });
         }
-        let pid = self.pid().cast_signed();
+        let pid = self.pid();
         let mut doomed = with_descendants(pid);
         for process in &doomed {
             process.signal(libc::SIGTERM);

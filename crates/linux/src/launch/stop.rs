@@ -72,7 +72,7 @@ fn stop(signal: i32) {
 }
 
 fn is_stopped(child: libc::pid_t) -> bool {
-    Stat::of(child).is_some_and(|stat| stat.is_stopped())
+    Stat::of(child.cast_unsigned()).is_some_and(|stat| stat.is_stopped())
 }
 
 fn noted() -> bool {

@@ -18,6 +18,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::signals::{Received, SignalSet};
+use crate::proc::Fields;
 
 /// How long a signal that a process sent to corefit, but not yet to the witness, is held
 /// back: a service manager that signals process by process is done by then.
@@ -202,10 +203,8 @@ pub(super) fn become_helper(parent: libc::pid_t) {
 /// Where the kernel finds our argument strings: (start, length), from /proc/self/stat.
 fn argument_area() -> Option<(usize, usize)> {
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let fields = text.get(text.rfind(')')? + 1..)?;
-    let mut fields = fields.split_ascii_whitespace().skip(45);
-    let start: usize = fields.next()?.parse().ok()?;
-    let end: usize = fields.next()?.parse().ok()?;
+    let fields = Fields::of(&text)?;
+    let (start, end): (usize, usize) = (fields.field(48)?, fields.field(49)?);
     let length = end.checked_sub(start)?;
     (start != 0 && length != 0).then_some((start, length))
 }

@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Late,
     /// Not allowed.
     Denied,
-    /// The answer, or the URI, makes no sense.
+    /// The answer, the URI, or a value that the kernel refuses, makes no sense.
     Malformed,
 }
 
@@ -102,6 +102,12 @@ fn kind(code: sys::virErrorNumber, number: c_int, text: &str) -> Kind {
         | sys::VIR_ERR_ACCESS_DENIED => Kind::Denied,
         sys::VIR_ERR_SYSTEM_ERROR if number == libc::EACCES || text.contains("Permission denied") => {
             Kind::Denied
+        }
+        // The kernel's answer to what was written: no connection is lost, and nothing is on its way.
+        sys::VIR_ERR_SYSTEM_ERROR
+            if [libc::EINVAL, libc::ENOSPC, libc::ERANGE, libc::E2BIG].contains(&number) =>
+        {
+            Kind::Malformed
         }
         sys::VIR_ERR_OPERATION_TIMEOUT => Kind::Late,
         sys::VIR_ERR_INVALID_ARG | sys::VIR_ERR_XML_ERROR => Kind::Malformed,
@@ -502,6 +508,7 @@ mod tests {
         let kinds = [
             (sys::VIR_ERR_SYSTEM_ERROR, libc::EACCES, Kind::Denied),
             (sys::VIR_ERR_SYSTEM_ERROR, libc::ENOENT, Kind::Gone),
+            (sys::VIR_ERR_SYSTEM_ERROR, libc::EINVAL, Kind::Malformed),
             (sys::VIR_ERR_NO_DOMAIN, 0, Kind::NoDomain),
             (sys::VIR_ERR_NO_CONNECT, 0, Kind::Unsupported),
             (sys::VIR_ERR_AUTH_FAILED, 0, Kind::Denied),

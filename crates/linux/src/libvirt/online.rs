@@ -70,9 +70,10 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
         return Err(MachineError::Malformed(format!("vCPU 0 stays online, so they cannot be {want:?}")));
     }
     hand.changes(vm);
-    let all = want.clone();
+    let (all, before) = (want.clone(), hand.online(vm).cloned());
     let (by, lacks) = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
+        still(before.as_ref(), &online)?;
         if by != By::Agent {
             return Ok((by, false));
         }
@@ -122,6 +123,17 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
         })?;
     }
     Ok(())
+}
+
+/// Whether vCPUs are as they were when they were read last: others may have been read and written since.
+fn still(before: Option<&CpuSet>, now: &CpuSet) -> Result<(), MachineError> {
+    match before {
+        Some(before) if before != now => {
+            let text = format!("vCPUs {now} are online, and {before} were just before; not written");
+            Err(MachineError::Untried(text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What of these a guest that takes vCPUs online itself can have, where somebody else plugged out others of them.

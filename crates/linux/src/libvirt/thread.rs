@@ -12,7 +12,7 @@ use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet};
 use rustix::process::{Resource, getrlimit};
 
-use crate::proc::is_ready;
+use crate::proc::{Fields, is_ready};
 
 /// Files of threads that are open now.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -162,18 +162,12 @@ impl Thread {
             None if self.ran && old && places.left > 0 => {
                 places.left -= 1;
                 self.placed = Some(places.look);
-                self.on = self.stat().and_then(|text| last_cpu(&text));
+                self.on = self.stat().and_then(|text| Fields::of(&text)?.field(39)).map(CpuId);
             }
             None => {}
         }
         self.on
     }
-}
-
-/// Field 39 of `/proc/PID/stat`, proc(5); the second, in parentheses, may hold anything.
-fn last_cpu(stat: &str) -> Option<CpuId> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(39 - 3)?.parse().ok().map(CpuId)
 }
 
 /// What a thread of QEMU is.

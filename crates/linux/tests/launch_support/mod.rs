@@ -2,12 +2,16 @@
 //! conditions.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+#[path = "../build_support/mod.rs"]
+mod build_support;
 pub(crate) mod running;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use build_support::build;
 
 /// Longest wait for something that takes milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,18 +35,8 @@ fn example(name: &str) -> PathBuf {
         // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // TARGET/PROFILE/deps/THIS_TEST
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().and_then(Path::parent).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
     // Of the workspace: for this crate alone dependencies are built with other features, which takes two minutes.
-    cargo.args(["build", "--quiet", "--locked", "--workspace", "--example", name, "--target-dir"]);
-    cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "the example {name} does not build");
-    profile.join("examples").join(name)
+    build(&["--workspace", "--example", name]).join("examples").join(name)
 }
 
 /// Says on the real stderr that something was not tested, and why.

@@ -2,12 +2,15 @@
 //! part, and talking to a program.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+#[path = "../build_support/mod.rs"]
+mod build_support;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use corefit_linux::page::{Orders, Process, TeamPage};
 
@@ -143,34 +146,10 @@ pub(crate) fn scratch() -> &'static Path {
     })
 }
 
-/// The preload library, built if it is missing or older than its sources.
+/// The preload library, built on first use.
 pub(crate) fn library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        // TARGET/PROFILE/deps/THIS_TEST
-        let test = std::env::current_exe().unwrap();
-        let profile = test.parent().and_then(Path::parent).unwrap();
-        let library = profile.join("libcorefit_omp.so");
-        let built = std::fs::metadata(&library).and_then(|m| m.modified()).ok();
-        if built.is_none_or(|built| built < newest_source()) {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--quiet", "-p", "corefit-openmp", "--target-dir"]);
-            cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-            if profile.ends_with("release") {
-                cargo.arg("--release");
-            }
-            assert!(cargo.status().unwrap().success(), "the preload library does not build");
-        }
-        library
-    })
-}
-
-fn newest_source() -> SystemTime {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../openmp");
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(crate_dir.join("src")).unwrap().map(|e| e.unwrap().path()).collect();
-    files.extend(["Cargo.toml", "build.rs"].map(|f| crate_dir.join(f)));
-    files.iter().filter_map(|f| f.metadata().ok()?.modified().ok()).max().unwrap()
+    PATH.get_or_init(|| build_support::libraries().join("libcorefit_omp.so"))
 }
 
 /// Says on the real stderr that something was not tested, and why.

@@ -108,8 +108,30 @@ impl Vms {
         }
     }
 
+    fn ask(&self, arguments: &[&str]) -> Output {
+        Command::new("virsh").args(["-c", &self.uri]).args(arguments).output().unwrap()
+    }
+
+    /// What virsh prints, if it fails as well.
+    pub(crate) fn say(&self, arguments: &[&str]) -> String {
+        String::from_utf8_lossy(&self.ask(arguments).stdout).into_owned()
+    }
+
+    /// Whether a VM carries a note of what was changed of it.
+    pub(crate) fn kept(&self, name: &str) -> bool {
+        self.say(&["dumpxml", name]).contains("urn:corefit:kept")
+    }
+
+    /// The affinity of each vCPU.
+    pub(crate) fn pins(&self, name: &str) -> Vec<String> {
+        let text = self.say(&["vcpupin", name, "--live"]);
+        let rows = text.lines().skip(2).filter_map(|line| line.split_whitespace().nth(1));
+        rows.map(ToOwned::to_owned).collect()
+    }
+
+    /// A call of virsh that has to succeed.
     pub(crate) fn virsh(&self, arguments: &[&str]) {
-        let output = Command::new("virsh").args(["-c", &self.uri]).args(arguments).output().unwrap();
+        let output = self.ask(arguments);
         assert!(output.status.success(), "virsh {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
@@ -127,6 +149,22 @@ impl Vms {
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{command}: {out}{err}");
         out.into_owned()
+    }
+
+    /// Starts a daemon in a guest, for its groups `/a` and `/b`; its log is `/run/log`.
+    pub(crate) fn manage_groups(&self, name: &str, config: &str) {
+        self.guest(name, &format!("printf '%s' '{config}' >/run/corefit.toml"));
+        self.guest(
+            name,
+            "setsid sh -c 'echo $$ >/run/pid; exec /workloads/corefit manage --apply --machine cgroups:/a,/b \
+             --config /run/corefit.toml --state /run/corefit' </dev/null >/run/log 2>&1 &",
+        );
+    }
+
+    /// Ends that daemon, and waits for it.
+    pub(crate) fn end_manage(&self, name: &str) {
+        let end = "kill -TERM $(cat /run/pid); while kill -0 $(cat /run/pid) 2>/dev/null; do sleep 0.1; done";
+        self.guest(name, end);
     }
 
     /// A call of the script that has to succeed.

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::mounts::{Hierarchy, Version};
+use corefit_linux::host::{Hierarchy, Version};
+
 use super::processes;
 
 /// Names of a bench's directories begin so; the process id follows.
@@ -70,16 +71,14 @@ impl Groups {
     /// nearest ancestor where that is allowed.
     pub(super) fn make(hierarchy: &Hierarchy, pid: u32) -> Result<Groups, GroupError> {
         let mut first = None;
-        for parent in &hierarchy.parents {
+        for parent in &hierarchy.groups {
             match Groups::make_in(hierarchy.version, parent, pid) {
                 Ok(groups) => return Ok(groups),
                 Err(error) => _ = first.get_or_insert(error),
             }
         }
-        Err(first.unwrap_or_else(|| GroupError::Denied {
-            path: hierarchy.point.clone(),
-            why: ErrorKind::NotFound.into(),
-        }))
+        Err(first
+            .unwrap_or_else(|| GroupError::Denied { path: PathBuf::new(), why: ErrorKind::NotFound.into() }))
     }
 
     fn make_in(version: Version, parent: &Path, pid: u32) -> Result<Groups, GroupError> {
@@ -239,7 +238,7 @@ impl Drop for Groups {
 /// Kills and removes what benches left here that are no longer running; their directories.
 pub(super) fn remove_leftovers(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let mut removed = vec![];
-    for parent in &hierarchy.parents {
+    for parent in &hierarchy.groups {
         let entries = fs::read_dir(parent).into_iter().flatten().flatten();
         for entry in entries.filter(|e| is_leftover(&e.file_name().to_string_lossy())) {
             remove(&entry.path());

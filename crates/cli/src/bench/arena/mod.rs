@@ -3,7 +3,6 @@
 //! a killed bench left is removed when the next one begins.
 
 mod cgroup;
-mod mounts;
 pub(crate) mod processes;
 
 use std::ffi::OsStr;
@@ -14,10 +13,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use corefit_core::CpuSet;
-use corefit_linux::sample;
+use corefit_linux::host::{Version, hierarchies};
+use corefit_linux::{Root, sample};
 
 use cgroup::{GroupError, Groups};
-use mounts::Version;
 
 /// The arena of a bench.
 pub(super) struct Arena {
@@ -34,8 +33,7 @@ impl Arena {
     /// Makes the groups and the scratch directory, after removing leftovers.
     pub(super) fn open() -> Result<Arena> {
         let pid = std::process::id();
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let found = mounts::hierarchies(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
+        let found = hierarchies(&Root::live(), pid).unwrap_or_default();
         let mut groups = vec![];
         let mut refused = vec![];
         for hierarchy in &found {

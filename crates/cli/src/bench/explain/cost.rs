@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use super::seen::{self, Running, VCPUS, VMS, Written};
 use crate::bench::arena::Arena;
-use crate::bench::stats::{count, median, number};
-use crate::bench::table::{NONE, Table};
+use crate::stats::{count, median, number};
+use crate::table::{NONE, Table};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@
 use corefit_core::entitle::{Host, Slice, Vcpu, Vm};
 use corefit_core::{CpuId, CpuSet, Cpus, Weight};
 
-use crate::bench::stats::{Random, count};
+use crate::stats::{Random, count};
 
 /// vCPUs of a VM.
 const VCPUS: usize = 10;

@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::measured::{Measured, ms};
 use super::print;
-use super::stats::median;
-use super::table::Table;
+use crate::stats::median;
+use crate::table::Table;
 use generate::Shape;
 
 /// Time the division of large hosts on one core, and what it costs to look at one every second

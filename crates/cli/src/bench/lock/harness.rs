@@ -10,7 +10,7 @@ use corefit_lock::peers::{Face, Guarded, ticks, ticks_per_us};
 
 use super::order::Order;
 use super::waits::Waits;
-use crate::bench::stats::number;
+use crate::stats::number;
 
 /// What threads do with the lock and between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

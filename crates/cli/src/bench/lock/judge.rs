@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Cell;
-use crate::bench::stats::number;
+use crate::stats::number;
 
 /// One aim and what came of it.
 #[derive(Debug, Serialize, PartialEq)]

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use super::others;
 use super::print;
-use super::progress::Progress;
-use super::stats::{Random, median};
-use super::table::{NONE, Table};
+use crate::progress::Progress;
+use crate::stats::{Random, median};
+use crate::table::{NONE, Table};
 use crate::{parallel, picture, preload};
 use harness::{Outcome, SECTIONS, Section};
 use judge::Verdict;

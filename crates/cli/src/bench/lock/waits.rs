@@ -35,12 +35,12 @@ impl Waits {
 
     /// The wait that this part of all does not exceed; `None` of none.
     pub(super) fn quantile(&self, part: f64) -> Option<f64> {
-        let need = (crate::bench::stats::number(self.total) * part).ceil();
+        let need = (crate::stats::number(self.total) * part).ceil();
         let mut seen = 0.0;
         for (place, count) in self.counts.iter().enumerate() {
-            seen += crate::bench::stats::number(*count);
+            seen += crate::stats::number(*count);
             if seen >= need && seen > 0.0 {
-                return Some(crate::bench::stats::number(upper(place).min(self.longest)));
+                return Some(crate::stats::number(upper(place).min(self.longest)));
             }
         }
         None
@@ -48,7 +48,7 @@ impl Waits {
 
     /// The longest wait, if there is one.
     pub(super) fn longest(&self) -> Option<f64> {
-        (self.total > 0).then(|| crate::bench::stats::number(self.longest))
+        (self.total > 0).then(|| crate::stats::number(self.longest))
     }
 }
 

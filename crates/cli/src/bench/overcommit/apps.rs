@@ -15,8 +15,8 @@ use super::plan::Config;
 use super::programs::Answer;
 use super::session::obstacle;
 use crate::bench::job::Quiet;
-use crate::bench::stats::Value;
-use crate::bench::table::bounded;
+use crate::stats::Value;
+use crate::table::bounded;
 
 /// The conditions under which apps are measured.
 const CONDITIONS: [Condition; 2] = [Condition::Neighbour, Condition::Quota];

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::conditions::Condition;
 use super::programs::Runtime;
-use crate::bench::stats::{Bound, Value, geomean, median};
+use crate::stats::{Bound, Value, geomean, median};
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]

@@ -16,11 +16,11 @@ use super::document::Wrong;
 use super::plan::Config;
 use super::programs::{Answer, Case, Kind, see_cpus};
 use crate::bench::arena::Arena;
-use crate::bench::interrupt::Interrupt;
 use crate::bench::job::{self, Finished, Quiet, Script};
-use crate::bench::progress::Progress;
-use crate::bench::stats::{Random, Value};
-use crate::bench::table::bounded;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::stats::{Random, Value};
+use crate::table::bounded;
 
 /// What a bench needs for its runs, and what it has learned.
 pub(super) struct Bench<'a> {

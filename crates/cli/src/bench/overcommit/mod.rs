@@ -36,9 +36,8 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::arena::Arena;
-use super::interrupt::Interrupt;
-use crate::lines;
-use crate::output::Output;
+use crate::interrupt::Interrupt;
+use crate::{lines, picture};
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
@@ -58,7 +57,7 @@ pub(super) struct Args {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Write a picture of one condition
+    /// Write a picture of one condition; .svg or .png
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// The condition of that picture
@@ -161,7 +160,7 @@ impl Settings {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let settings = args.settings()?;
     // What cannot be written is to be known before, not after an hour.
-    let svg = args.svg.as_deref().map(Output::open).transpose()?;
+    let svg = args.svg.as_deref().map(picture::open).transpose()?;
     let interrupt = Interrupt::install().context("cannot catch signals")?;
     let document = measured(&settings, &interrupt)?;
     let text =
@@ -170,7 +169,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(svg) = svg {
         let part = document.conditions.iter().find(|p| p.name == args.svg_condition);
         match part.and_then(|part| svg::render(part, &document.machine)) {
-            Some(picture) => svg.write(picture.as_bytes())?,
+            Some(drawn) => picture::write(svg, &drawn)?,
             None => tell!("corefit bench: no picture: {} was not measured", args.svg_condition.name()),
         }
     }

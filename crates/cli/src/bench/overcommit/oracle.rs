@@ -7,7 +7,7 @@
 //! of each step, free of cost, without ever being wrong. Nothing real reaches it.
 
 use super::plan::Config;
-use crate::bench::stats::{Bound, Value};
+use crate::stats::{Bound, Value};
 
 /// What the oracle reaches, and how.
 #[derive(Clone, Debug, PartialEq)]

@@ -17,7 +17,7 @@ use super::programs::{Case, Kind, Runtime};
 use super::step::Steps;
 use crate::bench::arena::Arena;
 use crate::bench::job::Quiet;
-use crate::bench::stats::{Bound, Value, ratio_interval};
+use crate::stats::{Bound, Value, ratio_interval};
 
 /// What was run of one program, by configuration.
 type Samples = BTreeMap<Config, Vec<Sample>>;

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use super::document::{ConditionPart, Machine, Row, Values, mean};
 use super::programs::Runtime;
-use crate::bench::stats::{Bound, Value};
-use crate::bench::table::{bounded, factor, seconds};
 use crate::printable;
+use crate::stats::{Bound, Value};
+use crate::table::{bounded, factor, seconds};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;

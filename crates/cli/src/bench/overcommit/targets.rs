@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use super::conditions::Condition;
 use super::document::{ConditionPart, Target, Values, mean};
 use super::programs::Runtime;
-use crate::bench::stats::{Bound, Value};
-use crate::bench::table::{bounded, factor};
+use crate::stats::{Bound, Value};
+use crate::table::{bounded, factor};
 
 /// Geometric mean of corefit over oracle, in each condition and for each runtime.
 const VS_ORACLE: f64 = 1.10;

@@ -3,8 +3,8 @@
 use super::document::{AppRow, ConditionPart, Document, Machine, Row, Runs, Target, Values, mean};
 use super::programs::Runtime;
 use crate::bench::others;
-use crate::bench::stats::Value;
-use crate::bench::table::{NONE, Table, bounded, factor, seconds};
+use crate::stats::Value;
+use crate::table::{NONE, Table, bounded, factor, seconds};
 
 /// Fewer repetitions have no median to speak of.
 const FEW: u32 = 3;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::measured::{Measured, ms};
 use super::print;
-use super::table::Table;
+use crate::table::Table;
 use generate::{Kind, problem};
 
 /// Time the placement of 1,000 vCPUs on 512 pCPUs, and of one VM more, on one core

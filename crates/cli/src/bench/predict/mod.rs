@@ -25,11 +25,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::arena::Arena;
-use super::interrupt::Interrupt;
 use super::others;
 use super::overcommit::find_root;
 use super::print;
-use super::progress::Progress;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 use guests::Guests;
 use measure::{Case, Host, Runs};
 use report::Document;

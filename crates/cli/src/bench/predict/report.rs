@@ -3,8 +3,8 @@
 use corefit_core::profile::OnVm;
 use serde::Serialize;
 
-use crate::bench::stats::median;
-use crate::bench::table::{NONE, Table};
+use crate::stats::median;
+use crate::table::{NONE, Table};
 
 /// A program in a condition; all numbers are dedicated cores.
 #[derive(Debug, Serialize)]

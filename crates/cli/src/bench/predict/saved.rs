@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Condition;
 use super::report::{Point, Terms};
-use crate::bench::stats::median;
+use crate::stats::median;
 
 /// What every file begins with.
 const FORMAT: &str = "corefit-predict-1";

@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use super::overcommit::find_root;
 use super::print;
-use super::stats::{Bound, Value};
-use super::table::{Table, bounded, seconds};
 use crate::chart::{self, Chart, Series};
 use crate::picture;
+use crate::stats::{Bound, Value};
+use crate::table::{Table, bounded, seconds};
 
 /// A program on the host and in VMs, over numbers of vCPUs
 ///

@@ -15,11 +15,11 @@ use corefit_core::machine::{Act, Limit, Value};
 use serde::Serialize;
 
 use super::arena::Arena;
-use super::interrupt::Interrupt;
 use super::print;
-use super::progress::Progress;
-use super::stats::median;
-use super::table::{NONE, Table};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::stats::median;
+use crate::table::{NONE, Table};
 use machine::Groups;
 use program::{Kind, Running};
 

@@ -16,8 +16,8 @@ use corefit_linux::host::Cgroups;
 use corefit_linux::threads::this_threads_cpu;
 
 use super::super::arena::Arena;
-use super::super::interrupt::Interrupt;
 use super::{COUNT, SETTLE, controller, shape};
+use crate::interrupt::Interrupt;
 
 const WORK: Duration = Duration::from_micros(200);
 const SLEEP: Duration = Duration::from_millis(1);

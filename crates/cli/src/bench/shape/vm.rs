@@ -10,12 +10,12 @@ use corefit_core::decide::Shaper;
 use corefit_core::machine::{Act, Lever, Limit, Value, VmId};
 use corefit_linux::libvirt::{Options, open};
 
-use super::super::interrupt::Interrupt;
 use super::super::overcommit::find_root;
 use super::super::print;
-use super::super::progress::Progress;
 use super::super::vms::{Vms, last_line, stripped};
 use super::{Args, Document, VCPUS, controller, rows, shape, text};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 
 /// A quarter of a pCPU for each, one in all. Four times libvirt's usual period: emulated vCPUs take long to halt and to wake up.
 const BEGIN: Limit = Limit { quota_us: Some(100_000), period_us: 400_000, burst_us: 0 };

@@ -35,7 +35,8 @@ fn end(hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) 
     story.machine.hung.extend(hung);
     story.machine.asked.clear();
     let machine = Shared(Rc::new(RefCell::new(story.machine)));
-    let args = ManageArgs { config: None, apply: true, state: None, time: None, machine: None };
+    let args =
+        ManageArgs { config: None, apply: true, no_apply: false, state: None, time: None, machine: None };
     let config = args.read().unwrap();
     let mut daemon = Daemon::new(&args, config, Box::new(machine.clone()), story.keeper, true);
     let (clean, waits) = (Cell::new(true), Cell::new(0));

@@ -61,6 +61,8 @@ pub(super) struct Faulty {
     pub(super) ahead: u64,
     /// VMs that seem to get a quarter of what they do, and to wait for the rest.
     pub(super) starving: BTreeSet<u32>,
+    /// Looks show VMs as no host has them.
+    pub(super) absurd: bool,
     pub(super) touched: BTreeSet<u32>,
     /// Guests that were asked what a setting of theirs is.
     pub(super) asked: Vec<u32>,
@@ -71,6 +73,8 @@ pub(super) struct Faulty {
     /// Writes that changed something.
     pub(super) writes: BTreeMap<LeverKind, u32>,
     own: BTreeMap<(u32, Lever), Value>,
+    /// The vCPUs of guests when they were read last.
+    read: BTreeMap<u32, Value>,
     /// What settings were at first.
     firsts: BTreeMap<(u32, Lever), Value>,
 }
@@ -84,6 +88,8 @@ pub(super) enum Fault {
     Moved,
     /// An administrator changes its weight.
     Weighed,
+    /// Its administrator has it use three vCPUs.
+    Resized,
 }
 
 impl Faulty {
@@ -92,7 +98,7 @@ impl Faulty {
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
-        let (busy, queued, slow, writes, own, unplugged) = Default::default();
+        let (busy, queued, slow, writes, own, unplugged, read) = Default::default();
         let mut faulty = Faulty {
             sim,
             moved,
@@ -118,12 +124,14 @@ impl Faulty {
             soon,
             ahead,
             starving,
+            absurd: false,
             touched,
             asked,
             asked_again,
             lost: false,
             writes,
             own,
+            read,
             firsts: BTreeMap::new(),
         };
         for (vm, lever) in (0..=MANAGED).flat_map(|vm| levers(vm).into_iter().map(move |lever| (vm, lever))) {
@@ -170,6 +178,7 @@ impl Faulty {
                 *self.moved.entry(vm).or_insert(0) += 1;
             }
             Fault::Weighed => self.write(vm, Lever::Weight, &Value::Weight(Weight(4000.0))).unwrap(),
+            Fault::Resized => self.write(vm, Lever::Online, &Value::Vcpus(CpuSet::first(3))).unwrap(),
         }
     }
 
@@ -238,6 +247,9 @@ impl Faulty {
         (vm.id, vm.name) = (self.id(number), format!("vm{number}"));
         vm.kept = self.kept.get(&number).cloned();
         vm.hands_off = self.owned.contains(&number);
+        if self.absurd {
+            vm.weight = Some(Weight(-1.0));
+        }
         vm.fixed.retain(|fixed| !matches!(fixed.lever, LeverKind::HelperWeight | LeverKind::Nodes));
         let lacks = self.lacking.contains(&number);
         let reason = || "its guest cannot take vCPUs offline".into();
@@ -352,7 +364,11 @@ impl Act for Faulty {
         {
             return Err(MachineError::Unsupported("it has no such control group".into()));
         }
-        self.read(number, lever)
+        let value = self.read(number, lever)?;
+        if lever == Lever::Online {
+            self.read.insert(number, value.clone());
+        }
+        Ok(value)
     }
 
     fn fitting(&mut self, vm: &VmId, lever: Lever, _value: &Value) -> Option<Value> {
@@ -376,6 +392,10 @@ impl Act for Faulty {
         if self.waits(number, lever) {
             self.queued.push((number, lever, value.clone()));
             return Err(MachineError::Gone("no answer within 4 s".into()));
+        }
+        let now = self.read(number, lever)?;
+        if lever == Lever::Online && self.read.get(&number) != Some(&now) {
+            return Err(MachineError::Untried("others are online than just before".into()));
         }
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());

@@ -245,6 +245,26 @@ fn what_an_administrator_changes_between_a_look_and_a_write_stands() {
 }
 
 #[test]
+fn what_an_administrator_makes_of_a_guests_vcpus_between_a_look_and_a_write_stands() {
+    for changed_before in [false, true] {
+        let (_dir, mut story) = begun();
+        if changed_before {
+            story.step(&[story.action(1, Lever::Online, first(2))], None);
+        }
+        story.machine.soon = Some((2, Fault::Resized, 1));
+        let plan = [story.action(1, Lever::Online, first(1)), story.action(0, Lever::Weight, weighing(300))];
+        let outcomes = story.apply(&plan);
+        assert!(matches!(&outcomes[0].result, Err(MachineError::Untried(_))), "{outcomes:?}");
+        assert_eq!(story.machine.truth(1, Lever::Online), first(3));
+        let known = story.keeper.as_ref().unwrap().entries().iter().any(|entry| entry.lever == Lever::Online);
+        assert_eq!(known, changed_before, "nothing of it was written in this batch");
+        story.expected.insert((1, Lever::Online), first(3));
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
 fn what_somebody_plugged_out_stands_and_is_not_waited_for() {
     let (_dir, mut story) = begun();
     story.step(&[story.action(1, Lever::Online, first(1))], None);

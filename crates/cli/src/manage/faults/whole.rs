@@ -140,7 +140,7 @@ impl<'a> Whole<'a> {
     fn step(&mut self, kill: Option<u32>) {
         let Some(mut daemon) = self.daemon.take() else { return };
         let stepped = until_killed(kill, || {
-            let next = daemon.step().unwrap();
+            let next = daemon.step();
             (daemon, next)
         });
         let next = stepped.as_ref().map_or(Duration::from_millis(50), |(_, next)| *next);
@@ -245,7 +245,7 @@ fn at_most(vcpus: u32) -> String {
 /// Arguments with a configuration in a directory.
 fn configured(dir: &Path) -> ManageArgs {
     let config = Some(dir.join("corefit.toml"));
-    ManageArgs { config, apply: true, state: None, time: None, machine: None }
+    ManageArgs { config, apply: true, no_apply: false, state: None, time: None, machine: None }
 }
 
 #[test]
@@ -268,6 +268,25 @@ fn a_limit_of_a_rule_is_kept_and_put_back_once_nobody_wants_it_where_nothing_els
         (0..5).for_each(|_| whole.step(None));
         assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(vcpus)), "{limit}");
     }
+}
+
+#[test]
+fn numbers_that_no_host_has_end_no_daemon_and_change_nothing() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(2));
+    whole.start(None);
+    let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    let trouble = |whole: &Whole<'_>| whole.daemon.as_ref().unwrap().shown().trouble;
+    whole.machine.0.borrow_mut().absurd = true;
+    (0..20).for_each(|_| whole.step(None));
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
+    assert!(trouble(&whole).is_some_and(|why| why.contains("weight")), "{:?}", trouble(&whole));
+    whole.machine.0.borrow_mut().absurd = false;
+    (0..20).for_each(|_| whole.step(None));
+    assert_eq!((online(&whole), trouble(&whole)), (Value::Vcpus(CpuSet::first(2)), None));
+    assert_eq!(whole.end(None), Some(true));
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Keeper, grown, is_ours, same, undo};
 use crate::manage::journal::Entry;
+use crate::manage::systemd;
 
 /// What travels with a VM.
 #[derive(Serialize, Deserialize)]
@@ -106,6 +107,12 @@ impl Keeper {
         for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else {
                 self.foreign.remove(&vm.id);
+                // Somebody took it away.
+                let noted = self.kept.remove(&vm.id).is_some_and(|text| !text.is_empty());
+                if noted && self.journal.entries_of(&vm.id).next().is_some() {
+                    // The next change of it tries again.
+                    let _ = self.note(machine, &vm.id);
+                }
                 continue;
             };
             let Some(note) = Note::parse(text) else {
@@ -175,6 +182,7 @@ impl Keeper {
         // Groups carry none.
         let mut may_yet = false;
         let mut left = |result: Result<(), MachineError>| {
+            systemd::goes_on();
             may_yet |= result.as_ref().is_err_and(undo::may_pass);
             matches!(result, Err(error) if !matches!(error, MachineError::Unsupported(_)))
         };

@@ -9,7 +9,7 @@ use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmSt
 use super::{Keeper, by_call, grown, in_parts, is_guests, is_ours, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
-use crate::manage::present;
+use crate::manage::{present, systemd};
 
 /// What could not be put back while the rest goes on is tried again after so long, and then after twice as long each time, up to the
 /// most: a guest that does not answer takes seconds. What is a guest's is tried at once when it is seen to answer again.
@@ -182,6 +182,7 @@ impl Keeper {
         let mut undo = Undo { snapshot, asks, unwritten, missing: 0, names: BTreeMap::new() };
         let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
+            systemd::goes_on();
             match self.undo_one(machine, &mut undo, &mut entry, &entries, restored) {
                 Then::Done => {}
                 Then::Later => entries.push_back(entry),
@@ -266,6 +267,10 @@ impl Keeper {
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
         match (done, read) {
             (Err(_), _) if may_come(entry, later) => Then::Later,
+            (Err(error @ MachineError::Untried(_)), _) => {
+                restored.pend(format!("{place}: {error}"), true);
+                Then::Left
+            }
             (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
                 if is_so && (may_pass(&error) || !group && by_call(entry.lever)) =>
             {

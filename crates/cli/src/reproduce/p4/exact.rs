@@ -8,7 +8,7 @@ use corefit_core::topology::Topology;
 use corefit_core::{CpuId, CpuSet};
 
 use super::super::{Item, Paper, Rule};
-use crate::bench::stats::count;
+use crate::stats::count;
 
 const OPTERON: &str = "2 sockets x 2 nodes x 4 modules x 2 cores";
 

@@ -2,10 +2,10 @@
 
 use super::super::{Item, Paper, Rule};
 use super::{Row, count, is_ours, simulate};
-use crate::bench::table::Table;
 use crate::chart::{Chart, Series};
 use crate::named::name;
-use crate::sim::summary::Mean;
+use crate::stats::{Mean, geometric};
+use crate::table::Table;
 use corefit_core::decide::Sizer;
 
 /// What of a row is divided by what: times.
@@ -88,11 +88,11 @@ pub(in super::super) fn items(rows: &[Row]) -> Vec<Item> {
         };
         // Without a signal nothing is promised but to be no worse.
         let silent = !first.0[0].signal;
-        if !silent {
+        let over_best = cases.iter().map(|case| case.ratio(|row| (row.over_best[2], 1.0)).mean);
+        if !silent && let Some(Mean { mean, ci95, .. }) = geometric(over_best) {
             let what = format!("{who}'s time over the best's, geometric mean");
-            let (mean, half) = geometric(&cases);
             let half =
-                half.map_or(String::new(), |half| format!("+- {:.1} %, 95 %, over its ", half * 100.0));
+                ci95.map_or(String::new(), |half| format!("+- {:.1} %, 95 %, over its ", half * 100.0));
             promise(format!("{what} ({half}{} cases)", cases.len()), mean, 1.05);
         }
         let chosen = if silent { &worsts[2..3] } else { &worsts[..] };
@@ -149,12 +149,6 @@ fn published(rows: &[Row]) -> Vec<Item> {
         )
     });
     gain.into_iter().chain(lu).collect()
-}
-
-/// Geometric mean of times over the best, and about which part of it is half its 95 % interval, over cases.
-fn geometric(cases: &[Runs<'_>]) -> (f64, Option<f64>) {
-    let logs = Mean::of(cases.iter().map(|case| case.ratio(|row| (row.over_best[2], 1.0)).mean.ln()));
-    logs.map_or((f64::NAN, None), |logs| (logs.mean.exp(), logs.ci95))
 }
 
 pub(in super::super) fn text(rows: &[Row]) -> String {

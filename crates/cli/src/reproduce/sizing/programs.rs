@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow};
 use corefit_sim::library;
 
-use crate::bench::stats::Random;
+use crate::stats::Random;
 
 /// A program that goes on, and how its teams wait.
 #[derive(Clone, Debug)]

@@ -437,6 +437,11 @@ fn a_weight_that_its_pins_keep_from_working() {
     let together =
         host("8 cores", vec![pool("a", "0-7", 3072.0), pool("b", "0-7", 1024.0), pool("c", "0-7", 3072.0)]);
     assert!(names(&together).is_empty());
+    // Where there is nothing to run on, the weight is not what is wrong.
+    let elsewhere = host("2 cores", vec![pool("a", "16-31", 256.0)]);
+    let found = names(&elsewhere);
+    assert!(found.iter().any(|name| name.starts_with("absent-pcpu a")), "{found:?}");
+    assert!(!found.iter().any(|name| name.starts_with("weight-not-honoured")), "{found:?}");
 }
 
 #[test]

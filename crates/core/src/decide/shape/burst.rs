@@ -11,7 +11,7 @@ const STEP_US: u64 = 1000;
 
 /// Larger bursts for the limits that lose at least `worth` of what they allot.
 #[must_use]
-pub fn saved(seen: &Timeslices, worth: f64) -> Vec<Wish> {
+pub(crate) fn saved(seen: &Timeslices, worth: f64) -> Vec<Wish> {
     seen.limits.iter().filter_map(|slices| one(slices, worth)).collect()
 }
 

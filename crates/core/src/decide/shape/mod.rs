@@ -22,11 +22,11 @@ mod proportional;
 mod slice;
 mod trial;
 
-pub use burst::saved;
-pub use period::longer;
-pub use proportional::divided;
-pub use slice::Slicing;
-pub use trial::Shaping;
+pub(super) use burst::saved;
+pub(super) use period::longer;
+pub(super) use proportional::divided;
+pub(super) use slice::Slicing;
+pub(super) use trial::Shaping;
 
 use super::policy::Shaper;
 use super::{Rule, Why};
@@ -34,7 +34,7 @@ use crate::machine::{Lever, Limit, Slices, Timeslices};
 
 /// Another limit for one lever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub(super) struct Wish {
     /// Which.
     pub lever: Lever,
     /// What it is.

@@ -16,7 +16,7 @@ const LEAST_FACTOR: f64 = 1.25;
 /// Twice as long periods for all limits of a VM, as far as `latency_ms` allows, if at least `worth` of what is
 /// allotted is lost within them.
 #[must_use]
-pub fn longer(seen: &Timeslices, latency_ms: u64, worth: f64) -> Vec<Wish> {
+pub(crate) fn longer(seen: &Timeslices, latency_ms: u64, worth: f64) -> Vec<Wish> {
     let lost = seen.lost_within();
     if lost <= 0.0 || lost < worth {
         return Vec::new();

@@ -30,7 +30,7 @@ const ROUNDING_US: f64 = 1e-6;
 /// Other quotas for a VM's vCPUs, `total` CPUs at most together, if at least `worth` of what is allotted is unused on some
 /// and missing on others. Those that get less come first.
 #[must_use]
-pub fn divided(seen: &Timeslices, total: f64, worth: f64) -> Vec<Wish> {
+pub(crate) fn divided(seen: &Timeslices, total: f64, worth: f64) -> Vec<Wish> {
     let vcpus: Vec<&Slices> =
         seen.limits.iter().filter(|slices| matches!(slices.lever, Lever::VcpuQuota(_))).collect();
     let lost = seen.lost_across();
@@ -95,7 +95,7 @@ fn fill(
 ) -> f64 {
     let (least, most) = (*bounds.start(), *bounds.end());
     let mut open: Vec<usize> = (0..quotas.len()).filter(|v| among(*v)).collect();
-    let mut left = amount.max(least * crate::share::count(open.len()));
+    let mut left = amount.max(least * crate::units::count(open.len()));
     loop {
         let sum: f64 = open.iter().map(|v| parts[*v]).sum();
         let share = |v: usize| left * parts[v] / sum;

@@ -34,7 +34,7 @@ const ALWAYS: f64 = 0.95;
 
 /// The stage that sets slices: what it remembers of each VM.
 #[derive(Debug, Default)]
-pub struct Slicing {
+pub(crate) struct Slicing {
     vms: BTreeMap<VmId, Known>,
 }
 
@@ -73,7 +73,7 @@ struct Runs {
 
 impl Slicing {
     /// Which slices to change, by what was seen until now; what people should know goes to `notes`.
-    pub fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
+    pub(crate) fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
         let may_have = now.may_have();
         self.vms.retain(|id, _| may_have(id));
         let mut actions = Vec::new();
@@ -120,12 +120,12 @@ impl Slicing {
     }
 
     /// Who refused is asked again.
-    pub fn try_again(&mut self) {
+    pub(crate) fn try_again(&mut self) {
         self.vms.values_mut().for_each(|known| known.refused = false);
     }
 
     /// What became of an action of the last step.
-    pub fn told(&mut self, outcome: &Outcome, at: Time) {
+    pub(crate) fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever: Lever::Slice(_), to: Value::Slice(to), .. } = &outcome.action else { return };
         let Some(known) = self.vms.get_mut(vm).filter(|known| known.asked == Some(*to)) else { return };
         match &outcome.result {

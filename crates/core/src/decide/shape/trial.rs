@@ -24,7 +24,7 @@ const LEAST_PERIODS: u64 = 10;
 
 /// The stage that shapes timeslices: what it remembers of each VM.
 #[derive(Debug, Default)]
-pub struct Shaping {
+pub(crate) struct Shaping {
     vms: BTreeMap<VmId, Known>,
 }
 
@@ -81,7 +81,7 @@ impl Score {
 
 impl Shaping {
     /// Which limits to change, by what was seen until now.
-    pub fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
+    pub(crate) fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
         let may_have = now.may_have();
         self.vms.retain(|id, _| may_have(id));
         let mut actions = Vec::new();
@@ -105,12 +105,12 @@ impl Shaping {
     }
 
     /// Who refused is asked again.
-    pub fn try_again(&mut self) {
+    pub(crate) fn try_again(&mut self) {
         self.vms.values_mut().for_each(|known| known.refused = false);
     }
 
     /// What became of an action of the last step.
-    pub fn told(&mut self, outcome: &Outcome, at: Time) {
+    pub(crate) fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever, .. } = &outcome.action;
         let Some(known) = self.vms.get_mut(vm) else { return };
         let Some(asked) = known.asked.as_ref().filter(|asked| asked.wishes.iter().any(|w| w.lever == *lever))

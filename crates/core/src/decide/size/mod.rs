@@ -16,13 +16,13 @@ use super::policy::{Policy, Sizer};
 use crate::machine::VmEstimate;
 use crate::{Cpus, Time};
 
-pub use corefit::{Corefit, Races};
-pub use pcpu_est::PcpuEst;
-pub use published::{AsGranted, VcpuBal, Vscale};
+pub(super) use corefit::{Corefit, Races};
+pub(super) use pcpu_est::PcpuEst;
+pub(super) use published::{AsGranted, VcpuBal, Vscale};
 
 /// What a size policy is told of a VM.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub(super) struct Subject<'a> {
     /// It, and what it did since the last look.
     pub vm: &'a VmEstimate,
     /// Now, and the time since the last look.
@@ -63,7 +63,7 @@ pub struct Subject<'a> {
 impl Subject<'_> {
     /// vCPUs that can use so many pCPUs.
     #[must_use]
-    pub fn vcpus(&self, pcpus: f64) -> u32 {
+    pub(super) fn vcpus(&self, pcpus: f64) -> u32 {
         vcpus(pcpus, self.each)
     }
 
@@ -74,14 +74,14 @@ impl Subject<'_> {
 
     /// A number of vCPUs that it may have.
     #[must_use]
-    pub fn clamp(&self, count: u32) -> u32 {
+    pub(super) fn clamp(&self, count: u32) -> u32 {
         let most = self.granted.map_or(self.most, |granted| self.most.min(self.for_granted(granted)));
         count.clamp(self.least.min(most), most)
     }
 
     /// The number that it may have of one that is wanted, and why it has it: what bounds it, if that decides.
     #[must_use]
-    pub fn bounded(&self, wanted: u32, why: Why) -> Choice {
+    pub(super) fn bounded(&self, wanted: u32, why: Why) -> Choice {
         let count = self.clamp(wanted);
         let why = match self.granted {
             _ if count == wanted => why,
@@ -95,7 +95,7 @@ impl Subject<'_> {
 
     /// VCPU-Bal's number, and why; `None` where its part is not known.
     #[must_use]
-    pub fn vcpu_bal(&self) -> Option<Choice> {
+    pub(super) fn vcpu_bal(&self) -> Option<Choice> {
         let share = self.share?;
         let why = match self.granted {
             Some(granted) if f64::from(granted) == share => Why::Granted { granted },
@@ -107,7 +107,7 @@ impl Subject<'_> {
 
 /// What a policy wants.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub(super) struct Choice {
     /// vCPUs online.
     pub count: u32,
     /// Because of what.
@@ -118,7 +118,7 @@ pub struct Choice {
 }
 
 /// A policy that decides for one VM, and what it remembers of it.
-pub trait Size: Debug {
+pub(super) trait Size: Debug {
     /// What the VM did since the last look, before any VM chooses. `entitled(n)`: pCPUs that it would be entitled to with n
     /// online; one division of the whole host, so not to be asked in vain. Whether other counts are tried from now on.
     fn look(&mut self, _: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &mut Races) -> bool {
@@ -136,7 +136,7 @@ pub trait Size: Debug {
 
 /// A policy by its name, for one VM.
 #[must_use]
-pub fn sizer(name: Sizer, policy: &Policy) -> Box<dyn Size + Send> {
+pub(super) fn sizer(name: Sizer, policy: &Policy) -> Box<dyn Size + Send> {
     match name {
         Sizer::None => Box::new(AsGranted),
         Sizer::VcpuBal => Box::new(VcpuBal),

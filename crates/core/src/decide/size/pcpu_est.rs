@@ -31,7 +31,7 @@ const WINDOW: u32 = 5;
 
 /// The search, for one VM.
 #[derive(Debug)]
-pub struct PcpuEst {
+pub(crate) struct PcpuEst {
     window: Duration,
     /// Where it began, the pCPUs available when everybody is busy, and the part by weight of when that was computed; it begins anew
     /// when it is elsewhere.
@@ -48,7 +48,7 @@ pub struct PcpuEst {
 impl PcpuEst {
     /// Measures a count for `WINDOW` times `probe`.
     #[must_use]
-    pub fn new(probe: Duration) -> PcpuEst {
+    pub(crate) fn new(probe: Duration) -> PcpuEst {
         PcpuEst {
             window: probe * WINDOW,
             from: None,

@@ -6,7 +6,7 @@ use crate::decide::Why;
 
 /// As many as it had before it was sized, within its rule, or as arbitration gives it (XenMVM: what is asked for and granted is the size).
 #[derive(Debug)]
-pub struct AsGranted;
+pub(crate) struct AsGranted;
 
 impl Size for AsGranted {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
@@ -21,7 +21,7 @@ impl Size for AsGranted {
 /// `VCPU-Bal` (Song et al., `APSys` 2013; P2 section 2): the part of all pCPUs that its weight gives it, within cap and
 /// affinity. The papers do not say how it is rounded; here up, so that nothing of the part is lost.
 #[derive(Debug)]
-pub struct VcpuBal;
+pub(crate) struct VcpuBal;
 
 impl Size for VcpuBal {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {
@@ -35,7 +35,7 @@ const BUSY: f64 = 0.95;
 /// `vScale` (Cheng et al., `EuroSys` 2016; P2 section 6): as `VCPU-Bal`, but what others leave of theirs is passed on
 /// to those who want it, and who wants less has fewer.
 #[derive(Debug)]
-pub struct Vscale;
+pub(crate) struct Vscale;
 
 impl Size for Vscale {
     fn choose(&mut self, subject: &Subject<'_>, _: &dyn Fn(u32) -> Option<f64>, _: &Races) -> Choice {

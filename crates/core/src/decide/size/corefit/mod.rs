@@ -34,7 +34,7 @@ use self::counts::{bal, bal_why, candidates};
 use self::found::Found;
 use self::memory::{Mark, Memory, alike};
 use self::race::{Entrant, Race};
-pub use self::races::Races;
+pub(crate) use self::races::Races;
 use self::seen::{climb, is_capped, look, mark, worth};
 use self::shape::{Climb, Form, Seen};
 use self::stat::Stat;
@@ -79,7 +79,7 @@ const IDLE: f64 = 0.1;
 
 /// The policy, and what it knows of one VM.
 #[derive(Debug)]
-pub struct Corefit {
+pub(crate) struct Corefit {
     probe: Duration,
     dwell: Duration,
     mode: Mode,
@@ -125,7 +125,7 @@ enum Mode {
 impl Corefit {
     /// `probe`: of a look at a count that is tried; `dwell`: how long things have to be otherwise.
     #[must_use]
-    pub fn new(probe: Duration, dwell: Duration) -> Corefit {
+    pub(crate) fn new(probe: Duration, dwell: Duration) -> Corefit {
         Corefit {
             probe,
             dwell,

@@ -9,7 +9,7 @@ use crate::machine::VmId;
 /// Who races. First all VMs tell what they did or that they want to race (`report`, `join`), then time
 /// goes on for all ([`Races::step`]), then each is told its count.
 #[derive(Debug, Default)]
-pub struct Races {
+pub(crate) struct Races {
     wanted: Vec<Entrant>,
     looks: Vec<(VmId, Look)>,
     seen: Vec<Neighbour>,
@@ -23,7 +23,7 @@ pub struct Races {
 
 impl Races {
     /// All have told what they did in this time.
-    pub fn step(&mut self, over: Duration) {
+    pub(crate) fn step(&mut self, over: Duration) {
         let (looks, seen) = (std::mem::take(&mut self.looks), std::mem::take(&mut self.seen));
         self.over = None;
         let hurry = std::mem::take(&mut self.hurry);
@@ -41,7 +41,7 @@ impl Races {
 
     /// What a VM did in this time, whether or not it takes part: units of work per second, where somebody counts them, pCPUs used and waited
     /// for.
-    pub fn see(&mut self, id: &VmId, rate: Option<f64>, used: f64, waiting: f64) {
+    pub(crate) fn see(&mut self, id: &VmId, rate: Option<f64>, used: f64, waiting: f64) {
         if self.running.is_some() {
             self.seen.push(Neighbour { id: id.clone(), rate, used, waiting });
         }

@@ -20,6 +20,8 @@ const COARSE: f64 = 0.5;
 /// Nor does it hide that a VM runs less than this part of what it did. (Not as little as that of others, for teams that spin in step wait more, and do
 /// more: with 0.7 random program 1024 with 2 VMs takes 1.6 of the best's time, with 0.6 1.02.)
 const RUNS: f64 = 0.6;
+/// The same beside a VM that its cap alone limits: that of all its vCPUs, which then run at the same time, may take what others have.
+const RUNS_BESIDE_CAP: f64 = UNFAIR;
 /// A program whose units are so many times larger or smaller is another one. (What spins does several times as much for a pCPU second when others
 /// have less.)
 const OTHER: f64 = 20.0;
@@ -97,11 +99,11 @@ impl Race {
     pub(super) fn harms_beside(&self, level: usize) -> bool {
         let Some(bal) = self.bal_beside().filter(|bal| *bal != level) else { return false };
         // Of so many some seem to by chance.
-        let sure = SURE + (2.0 * crate::share::count(self.beside.len().max(1)).ln()).sqrt();
+        let sure = SURE + (2.0 * crate::units::count(self.beside.len().max(1)).ln()).sqrt();
         let mut others = self.beside.iter().filter(|(id, _)| self.member(id).is_none());
         others.any(|(id, one)| {
             let due = self.dues.get(id).filter(|due| self.holds_still(due, one, bal));
-            one.gets_less(level, bal, due, sure)
+            one.gets_less(level, bal, due, sure, if self.few { RUNS_BESIDE_CAP } else { RUNS })
         })
     }
 
@@ -136,7 +138,8 @@ impl Beside {
         self.got.iter().any(Got::wants)
     }
 
-    fn gets_less(&self, level: usize, bal: usize, due: Option<&Due>, sure: f64) -> bool {
+    /// Whether it gets less at a level, or runs less than this part of what it ran.
+    fn gets_less(&self, level: usize, bal: usize, due: Option<&Due>, sure: f64, part: f64) -> bool {
         let (Some(now), Some(then)) = (self.got.get(level), self.got.get(bal)) else { return false };
         let less = now.of_wanted(self.counts).zip(then.of_wanted(self.counts));
         let chance = |got: &Got| got.stat.chance(got.stat.bursts());
@@ -145,7 +148,7 @@ impl Beside {
         let slack = turns + counting.min(COARSE);
         let starves = || {
             let ran = now.ran().zip(then.ran());
-            self.counts && ran.is_some_and(|(runs, ran)| runs < RUNS * (1.0 - turns) * ran)
+            self.counts && ran.is_some_and(|(runs, ran)| runs < part * (1.0 - turns) * ran)
         };
         let less = less.is_some_and(|(gets, got)| {
             gets < UNFAIR * (1.0 - slack) * due.map_or(got, |due| due.got.min(got))

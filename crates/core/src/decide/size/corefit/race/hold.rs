@@ -13,7 +13,8 @@ const HOLD: Duration = Duration::from_secs(1);
 impl Race {
     /// Begins to hold all vCPUs; `false` if they are out, or VCPU-Bal's counts.
     pub(super) fn hold(&mut self) -> bool {
-        let all = self.all_vcpus().filter(|all| !self.levels[*all].out && !self.is_bal(*all));
+        let open = |all: &usize| !self.levels[*all].out && !self.is_bal(*all) && !self.harms(*all);
+        let all = self.all_vcpus().filter(open);
         let Some(all) = all else { return false };
         (self.stage, self.turn, self.settling) = (Stage::Proof, all, true);
         (self.looked, self.watch) = (Duration::ZERO, HOLD);
@@ -35,6 +36,9 @@ impl Race {
 
     /// Whether they do less than VCPU-Bal's counts so far, but may fall into step yet, and trying that may cost more.
     pub(super) fn hold_on(&mut self) -> bool {
+        if self.harms(self.turn) && self.looked >= PROOF {
+            return false;
+        }
         let (value, other) = self.held();
         let less = 1.0 - value / other.max(1e-9);
         if less <= 0.0 && self.looked >= PROOF {
@@ -64,14 +68,18 @@ impl Race {
 
     /// Whether all vCPUs did less than what there is now, but may do more some day: [`Race::may_step`].
     pub(in super::super) fn left_all(&self) -> bool {
-        self.few && self.all_vcpus().is_some_and(|all| all != self.turn && self.may_step(all))
+        let may = |all: usize| all != self.turn && self.may_step(all) && !self.harms(all);
+        self.few && self.all_vcpus().is_some_and(may)
     }
 
-    /// The better one stays; `true` if that is what there is. VCPU-Bal's counts are proven before they take the place of what may be as good.
+    /// The better one stays; `true` if that is what there is. VCPU-Bal's counts are proven before they take the place of what may be as good,
+    /// unless others would miss what it takes.
     pub(super) fn end_hold(&mut self) -> bool {
         let (value, other) = self.held();
-        let Some(bal) = self.all_bal.filter(|_| value <= self.tie(self.turn) * other) else { return true };
-        let known = self.patient || value < CLEAR * other;
+        let harms = self.harms(self.turn);
+        let less = harms || value <= self.tie(self.turn) * other;
+        let Some(bal) = self.all_bal.filter(|_| less) else { return true };
+        let known = self.patient || harms || value < CLEAR * other;
         let from = std::mem::replace(&mut self.turn, bal);
         self.go_from(from);
         self.settling = true;

@@ -116,7 +116,7 @@ impl Race {
         let Some(proven) = self.proven(level).filter(|_| turns.len() >= TURNS) else { return 0.0 };
         let time: f64 = turns.iter().map(|(_, seconds)| seconds).sum();
         let squares: f64 = turns.iter().map(|(value, seconds)| ((value - proven) * seconds).powi(2)).sum();
-        let turns = crate::share::count(turns.len());
+        let turns = crate::units::count(turns.len());
         (squares * turns / (turns - 1.0)).sqrt() / time
     }
 
@@ -260,7 +260,7 @@ impl Race {
     /// Standard error of what a level is worth, which is the mean over VMs, by that of each.
     fn error_of_mean(&self, one: impl Fn(&Member) -> f64) -> f64 {
         let all: Vec<f64> = self.members.iter().filter(|member| member.usual() > 0.0).map(one).collect();
-        all.iter().map(|error| error * error).sum::<f64>().sqrt() / crate::share::count(all.len().max(1))
+        all.iter().map(|error| error * error).sum::<f64>().sqrt() / crate::units::count(all.len().max(1))
     }
 
     /// Of the best and those close to it who was watched least; `None` if there are none, or that was enough.

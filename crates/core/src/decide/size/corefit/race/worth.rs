@@ -25,7 +25,7 @@ impl Race {
         let parts = self.members.iter().zip(stats).filter(|(member, _)| member.usual() > 0.0);
         let parts: Vec<f64> =
             parts.filter_map(|(member, stat)| Some(stat.rate()? / member.usual())).collect();
-        (!parts.is_empty()).then(|| own * parts.iter().sum::<f64>() / crate::share::count(parts.len()))
+        (!parts.is_empty()).then(|| own * parts.iter().sum::<f64>() / crate::units::count(parts.len()))
     }
 
     /// Units that tell as much of the mean over VMs as these do of each: of one that is counted coarsely little is known, however finely

@@ -1,6 +1,6 @@
 //! Tables of text: aligned columns, names to the left and numbers to the right.
 
-use super::stats::{Bound, Value};
+use crate::stats::{Bound, Value};
 
 /// A table that is built row by row.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Table {
 pub(crate) const NONE: &str = "-";
 
 /// A number with its bound: `>60` is at least 60.
-pub(super) fn bounded(value: Option<Value>, format: impl Fn(f64) -> String) -> String {
+pub(crate) fn bounded(value: Option<Value>, format: impl Fn(f64) -> String) -> String {
     let Some(value) = value else {
         return NONE.into();
     };
@@ -64,7 +64,7 @@ pub(super) fn bounded(value: Option<Value>, format: impl Fn(f64) -> String) -> S
 }
 
 /// Seconds, with about three digits that mean something.
-pub(super) fn seconds(s: f64) -> String {
+pub(crate) fn seconds(s: f64) -> String {
     match s {
         s if s < 1.0 => format!("{s:.3}"),
         s if s < 100.0 => format!("{s:.2}"),
@@ -73,7 +73,7 @@ pub(super) fn seconds(s: f64) -> String {
 }
 
 /// A factor.
-pub(super) fn factor(x: f64) -> String {
+pub(crate) fn factor(x: f64) -> String {
     match x {
         x if x < 10.0 => format!("{x:.2}"),
         x if x < 100.0 => format!("{x:.1}"),

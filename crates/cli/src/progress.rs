@@ -1,4 +1,4 @@
-//! What a bench is doing: a bar on a terminal, plain lines with `--verbose`, else nothing.
+//! What a command is doing that takes long: a bar on a terminal, plain lines with `--verbose`, else nothing.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 /// Width of the bar in characters.
 const WIDTH: usize = 24;
 
-/// How far a bench has come. Everything goes to stderr.
+/// How far it has come. Everything goes to stderr.
 pub(crate) struct Progress {
     total: usize,
     done: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a bench with `total` steps.
+    /// Of `total` steps.
     pub(crate) fn new(total: usize, verbose: bool) -> Progress {
         Progress {
             total,

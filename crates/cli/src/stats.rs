@@ -1,17 +1,17 @@
-//! Medians, geometric means, ratios of lower bounds, and a seeded shuffle.
+//! Medians, means with confidence intervals, geometric means, ratios of lower bounds, and a seeded shuffle.
 
-use crate::sim::summary::Mean;
+use serde::Serialize;
 
 /// A number of which possibly only a lower bound is known (a run that was cut off).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Value {
-    pub(super) number: f64,
-    pub(super) bound: Bound,
+pub(crate) struct Value {
+    pub(crate) number: f64,
+    pub(crate) bound: Bound,
 }
 
 /// How a number relates to the true one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bound {
+pub(crate) enum Bound {
     /// It is the true one.
     Exact,
     /// The true one is at least this.
@@ -21,16 +21,16 @@ pub(super) enum Bound {
 }
 
 impl Value {
-    pub(super) fn exact(number: f64) -> Value {
+    pub(crate) fn exact(number: f64) -> Value {
         Value { number, bound: Bound::Exact }
     }
 
-    pub(super) fn at_least(number: f64) -> Value {
+    pub(crate) fn at_least(number: f64) -> Value {
         Value { number, bound: Bound::AtLeast }
     }
 
     /// This over `other`; `None` if nothing is known about the result.
-    pub(super) fn over(self, other: Value) -> Option<Value> {
+    pub(crate) fn over(self, other: Value) -> Option<Value> {
         use Bound::{AtLeast, AtMost, Exact};
         let inverse = match other.bound {
             Exact => Exact,
@@ -62,15 +62,53 @@ pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
 }
 
 /// The geometric mean; `None` of nothing, or where lower and upper bounds mix.
-pub(super) fn geomean(values: impl IntoIterator<Item = Value>) -> Option<Value> {
-    let mut bound = Bound::Exact;
-    let (mut sum, mut count) = (0.0, 0.0);
-    for value in values {
-        bound = both(bound, value.bound)?;
-        sum += value.number.ln();
-        count += 1.0;
+pub(crate) fn geomean(values: impl IntoIterator<Item = Value>) -> Option<Value> {
+    let values: Vec<Value> = values.into_iter().collect();
+    let bound = values.iter().try_fold(Bound::Exact, |bound, value| both(bound, value.bound))?;
+    let mean = geometric(values.iter().map(|value| value.number))?;
+    Some(Value { number: mean.mean, bound })
+}
+
+/// The geometric mean, and about which part of it is half its 95 % interval; `None` of nothing.
+pub(crate) fn geometric(numbers: impl IntoIterator<Item = f64>) -> Option<Mean> {
+    let logs = Mean::of(numbers.into_iter().map(f64::ln))?;
+    Some(Mean { mean: logs.mean.exp(), ..logs })
+}
+
+/// A mean, and half the width of its 95 % confidence interval.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Mean {
+    pub(crate) mean: f64,
+    /// `None` from one run.
+    pub(crate) ci95: Option<f64>,
+    pub(crate) n: usize,
+}
+
+/// Student's t for a two-sided 95 % interval, by degrees of freedom from 1.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+#[expect(clippy::cast_precision_loss, reason = "counts of runs")]
+impl Mean {
+    /// `None` of nothing.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Mean> {
+        let values: Vec<f64> = values.into_iter().collect();
+        let n = values.len();
+        if n == 0 {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / n as f64;
+        let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+        let ci95 = (n > 1).then(|| {
+            // Beyond the table the expansion of the quantile is good to 0.001.
+            let f = (n - 1) as f64;
+            let t = T.get(n - 2).copied().unwrap_or(1.96 + 2.372 / f + 2.82 / (f * f));
+            t * (squares / f / n as f64).sqrt()
+        });
+        Some(Mean { mean, ci95, n })
     }
-    (count > 0.0).then(|| Value { number: f64::exp(sum / count), bound })
 }
 
 /// A 95 % interval of the ratio of what two lots of runs take, from their logarithms; `None` with less than two runs of
@@ -122,7 +160,7 @@ impl Random {
     }
 
     /// Puts the items in a random order.
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last + 1);
             items.swap(last, other);
@@ -193,5 +231,26 @@ mod tests {
             first[items[0]] += 1;
         }
         assert!(first.iter().all(|n| (900..1100).contains(n)), "{first:?}");
+    }
+
+    #[test]
+    fn an_interval_is_students() {
+        let mean = Mean::of([1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((mean.mean, mean.n), (2.0, 3));
+        assert!((mean.ci95.unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
+        assert!(Mean::of([1.0]).unwrap().ci95.is_none());
+        assert!(Mean::of([]).is_none());
+    }
+
+    #[test]
+    fn beyond_the_table_the_quantile_goes_on() {
+        // t(0.975, 40) = 2.0211, t(0.975, 120) = 1.9799.
+        for (n, t) in [(41_u32, 2.0211), (121, 1.9799)] {
+            let values: Vec<f64> = (0..n).map(f64::from).collect();
+            let n = f64::from(n);
+            let deviation = (n * (n + 1.0) / 12.0).sqrt(); // of 0 to n - 1
+            let ci = Mean::of(values).unwrap().ci95.unwrap();
+            assert!((ci / (deviation / n.sqrt()) - t).abs() < 0.001, "{n}: {ci}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP end a bench in order: what it started is killed and what it
+//! SIGINT, SIGTERM and SIGHUP end a command in order: what it started is killed and what it
 //! made is removed, because everything is owned by a value whose `Drop` does that.
 
 use std::io;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// The signals that ask a bench to end.
+/// The signals that ask a command to end.
 pub(crate) struct Interrupt {
     caught: Arc<AtomicUsize>,
     /// Readable once a signal has been caught.
     wake: UnixStream,
 }
 
-/// A bench was asked to end by this signal.
+/// A command was asked to end by this signal.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by signal {0}; everything was cleaned up")]
 pub(crate) struct Interrupted(u8);
@@ -51,7 +51,7 @@ impl Interrupt {
     }
 
     /// Becomes readable when a signal is caught.
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }

@@ -1,0 +1,81 @@
+//! Who puts back and is no daemon, while a VM that came from another host cannot be read.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::stories::{begun, weighing};
+use super::whole::Shared;
+use super::*;
+use crate::machine::MachineArg;
+use crate::manage::Held;
+use crate::manage::restore::Work;
+
+/// A host where nothing is known of VM 1, which came with a changed weight and is missed by looks; and what it is to be.
+fn came() -> (Shared, Expected) {
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Weight, weighing(200))], None);
+    assert!(story.machine.kept.contains_key(&1));
+    story.machine.missed.insert(1);
+    (Shared(Rc::new(RefCell::new(story.machine))), story.expected)
+}
+
+/// Some tries of `corefit restore`, and how often it paused; `pause` is told that.
+fn tried(machine: &Shared, tries: u32, pause: impl Fn(u32)) -> (Work, u32) {
+    let dir = directory();
+    let mut work = Work::new(MachineArg::named("faulty"), dir.path().into(), Boot::named("boot"));
+    work.on = Some(Box::new(machine.clone()));
+    let mut pauses = 0;
+    let done = work.tries(tries, || {
+        pauses += 1;
+        pause(pauses);
+    });
+    done.unwrap();
+    (work, pauses)
+}
+
+#[test]
+fn restore_waits_for_a_vm_that_cannot_be_read_yet_and_puts_back_what_it_carries() {
+    let (machine, expected) = came();
+    let (work, pauses) = tried(&machine, 15, |pauses| {
+        if pauses == 2 {
+            machine.0.borrow_mut().missed.clear();
+        }
+    });
+    assert_eq!((pauses, work.restored.back, &work.restored.pending), (2, 1, &vec![]));
+    assert_eq!(machine.0.borrow().asked_again, 2, "it is one machine, whose knowledge grows");
+    check(&mut machine.0.borrow_mut(), &expected).unwrap();
+}
+
+#[test]
+fn a_vm_that_cannot_be_read_at_all_is_named_as_pending_after_the_last_try() {
+    let (machine, _) = came();
+    let (work, pauses) = tried(&machine, 3, |_| {});
+    assert_eq!((pauses, work.restored.back, work.restored.pending.len()), (2, 0, 1));
+    let said = &work.restored.pending[0];
+    assert!(said.contains("VM \"vm1\" could not be read") && said.contains("not asked for yet"), "{said}");
+    assert!(machine.0.borrow().kept.contains_key(&1));
+}
+
+#[test]
+fn where_all_vms_are_read_and_carry_nothing_one_try_is_enough() {
+    let (_dir, story) = begun();
+    let machine = Shared(Rc::new(RefCell::new(story.machine)));
+    let (work, pauses) = tried(&machine, 15, |_| {});
+    assert_eq!((pauses, work.restored), (0, Default::default()));
+}
+
+#[test]
+fn what_a_vm_brought_that_is_read_late_is_not_taken_for_what_was_before() {
+    let (machine, expected) = came();
+    let dir = directory();
+    let journal = Journal::open(dir.path(), "faulty", &Boot::named("boot")).unwrap();
+    let mut held = Held::on(Box::new(machine.clone()), journal).unwrap();
+    machine.0.borrow_mut().missed.clear();
+    let vm = machine.0.borrow().id(1);
+    let why = Why::Available { available: Cpus(1.0) };
+    let (name, lever, to) = ("vm1".into(), Lever::Weight, weighing(300));
+    held.change(&[Action { vm, name, lever, from: None, to, why }]).unwrap();
+    assert_eq!(machine.0.borrow_mut().truth(1, Lever::Weight), weighing(300));
+    drop(held);
+    check(&mut machine.0.borrow_mut(), &expected).unwrap();
+}
