@@ -163,9 +163,11 @@ fn open(name: &str) -> Result<Document> {
     document(read(name, file)?)
 }
 
-/// Whether an argument is a machine in words, right or wrong: no more a file that is missing than "my vm.xml" is one.
+/// Whether an argument is a machine in words, right or wrong, and not the name of a file that is missing, as "my vm.xml".
 fn is_line(name: &str) -> bool {
-    name.contains(' ') && !name.contains(['/', '.']) && formats::detect(name) == Ok(Format::Synthetic)
+    let ends = name.rsplit_once('.').map_or("", |(_, end)| end);
+    let is_file = name.contains('/') || ends.starts_with(|c: char| c.is_ascii_alphabetic());
+    name.contains(' ') && !is_file && formats::detect(name) == Ok(Format::Synthetic)
 }
 
 /// All of it, as a text.

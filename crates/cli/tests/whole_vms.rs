@@ -60,7 +60,8 @@ fn in_a_crowded_vm_programs_are_about_as_fast_as_with_matching_threads_and_the_g
     until("the guest knows what it gets", || told(&cpus()).is_some_and(|cpus| cpus > 0.0 && cpus <= 2.0));
     let ours = format!("{EIGHT} OMP_DYNAMIC=true /workloads/corefit run --");
     // It finds its number during the first one.
-    let whole = PROGRAMS.map(|(program, times)| [2 * times, times].map(|n| mean(&guest, program, n, &ours))[1]);
+    let whole =
+        PROGRAMS.map(|(program, times)| [2 * times, times].map(|n| mean(&guest, program, n, &ours))[1]);
     assert!(daemon.log().contains("lever=\"online vCPUs\""), "{}", daemon.log());
     let mut sized = vec![("corefit", mean(&guest, "cg", 20, EIGHT))];
     assert!(daemon.end().success(), "{}", daemon.log());
@@ -78,8 +79,9 @@ fn in_a_crowded_vm_programs_are_about_as_fast_as_with_matching_threads_and_the_g
 
     for (at, (program, _)) in PROGRAMS.iter().enumerate() {
         let (unmanaged, matching, whole) = (unmanaged[at], before[at].max(after[at]), whole[at]);
-        let seconds =
-            format!("{program}, s: unmanaged {unmanaged:.3}, 2 threads on 2 vCPUs {matching:.4}, whole {whole:.4}");
+        let seconds = format!(
+            "{program}, s: unmanaged {unmanaged:.3}, 2 threads on 2 vCPUs {matching:.4}, whole {whole:.4}"
+        );
         eprintln!("{seconds}");
         assert!(whole * CURED < unmanaged && whole < matching * NEAR, "{seconds}");
     }

@@ -164,7 +164,7 @@ fn weight_limit(later: &Reading, levels: &[Level], mine: &CpuSet, level: usize) 
     };
     let groups = || later.groups.iter().zip(levels).take(level + 1);
     let own = leaf("own".into(), Weight(own_weight), count(threads), mine);
-    // Groups have their numbers for names, who is in them has a dash in his.
+    // Names have to differ: a group's is its number, that of who competes in it has a dash.
     let (mut vms, mut slices) = (vec![own], vec![]);
     for (i, (group, Level { rivals, .. })) in groups().enumerate().rev() {
         let rivals = rivals.iter().enumerate();

@@ -1,7 +1,7 @@
 //! The exact model against the kernel: busy loops in control groups with weights, quotas, caps,
 //! affinities and nesting, predicted and measured. Each vCPU is a group with one loop.
 //!
-//! The short form looks at the cases of `differential` for a second each, and again where one is off: what
+//! The short form looks at `cases` for a second each, and again where one is off: what
 //! else runs on the machine disturbs some windows, a wrong prediction is wrong in all of them. The long
 //! form, `make differential`, looks at them and at random hosts for longer, once, and says how far the
 //! kernel is from the model. Where control groups may not be made, tests print `skipped: reason`. A test

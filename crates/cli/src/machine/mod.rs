@@ -60,7 +60,8 @@ impl MachineArg {
         })
     }
 
-    /// The same for whoever can try again: control groups only where no VM of libvirt's can be.
+    /// The same for whoever can try again: control groups only where libvirt is not installed, or does not
+    /// answer and no QEMU runs.
     ///
     /// # Errors
     /// Why libvirt does not answer within a time, where QEMUs run, or what is wrong with it.

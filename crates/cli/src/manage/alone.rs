@@ -3,7 +3,8 @@
 //!
 //! What is held is a file that nobody else can open, so nobody else can hold it: of root in `/run/corefit`, of others in their
 //! own runtime directory. The kernel gives it back when the process ends, however it ends. The file has the state directory of who
-//! held it last, and lasts until the host boots, as settings do: who comes with another directory finds there what settings were.
+//! held it last, and lasts until the host boots, as settings do (of others until their last session ends, unless they linger): who comes with
+//! another directory finds there what settings were.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Permissions};
@@ -16,7 +17,7 @@ use anyhow::{Result, anyhow, bail};
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 
 use super::journal::{self, checksum};
-use super::{Boot, Journal, Passing};
+use super::{Boot, Journal, Passing, own};
 
 /// Where root's are. Others may look who is there, but open nothing.
 const ROOTS: &str = "/run/corefit";
@@ -82,10 +83,16 @@ impl Alone {
         if let Some(last) = last.as_ref().filter(|last| !is_same(last, state)) {
             left_nothing(last, machine)?;
         }
-        if last.as_deref() != Some(state) {
+        // Who has no journal, as a restore that finds none, changes nothing that is not in a note.
+        if journal::file(state).exists() && !last.is_some_and(|last| is_same(&last, state)) {
             let name = state.as_os_str().as_bytes();
-            let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(name));
-            written.map_err(unusable)?;
+            let written = lock.rewind().and_then(|()| lock.write_all(name));
+            if let Err(error) = written.and_then(|()| lock.set_len(name.len() as u64)) {
+                tell!(
+                    "corefit: {}: {error}: who comes with another --state is not sent to this one",
+                    path.display()
+                );
+            }
         }
         Ok(Alone { _lock: Some(lock) })
     }
@@ -109,6 +116,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// # Errors
 /// If there is, with the remedy, or nobody can know.
 fn left_nothing(dir: &Path, machine: &str) -> Result<()> {
+    // What others may write to says nothing, and no journal is kept there.
+    if dir.exists() && own::directory(dir).is_err() {
+        return Ok(());
+    }
     let left = Journal::left_of(dir, machine, &Boot::now(true)?)?;
     if let Err(error) = dir.metadata() {
         // Mostly somebody has removed it; a service may only not see it (ProtectHome, PrivateTmp).
@@ -224,6 +235,8 @@ mod tests {
         journal.replace(Vec::new());
         journal.write().unwrap();
         drop(hold(&new).unwrap());
+        drop(Journal::open(&new, machine, &Boot::now(true).unwrap()).unwrap());
+        drop(hold(&new).unwrap());
         journal.add(journal::testing::entry("a"));
         journal.write().unwrap();
         assert_eq!(hold(&new).err().map(|error| error.to_string()), None, "the old one counts no more");
@@ -252,8 +265,17 @@ mod tests {
         assert_eq!(refused("cgroups", "libvirt qemu:///system"), None);
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run");
-        for state in ["gone", "other"] {
-            Alone::within(&run, "host", user(), &dir.path().join(state)).unwrap();
+        let open = std::fs::Permissions::from_mode(0o777);
+        for (state, mode) in [("gone", None), ("everybodys", Some(open)), ("other", None)] {
+            let state = dir.path().join(state);
+            let mut journal = Journal::open(&state, "host", &Boot::now(true).unwrap()).unwrap();
+            journal.add(journal::testing::entry("a"));
+            journal.write().unwrap();
+            Alone::within(&run, "host", user(), &state).unwrap();
+            match mode {
+                Some(mode) => std::fs::set_permissions(&state, mode).unwrap(),
+                None => std::fs::remove_dir_all(&state).unwrap(),
+            }
         }
     }
 

@@ -23,7 +23,7 @@ use said::Said;
 
 use super::config::Config;
 use super::keeper::heed;
-use super::log::{self, Flushed, Level, log};
+use super::log::{self, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
 use super::{Keeper, ManageArgs, metrics, restore, systemd, yields};
@@ -169,7 +169,6 @@ impl<'a> Daemon<'a> {
 
     /// Goes on until a signal, an error of a simulation, or the end of its time; then puts everything back.
     pub(super) fn run(&mut self, signals: &Signals) -> Result<ExitCode> {
-        let _flushed = Flushed;
         let does = if self.keeper.is_some() { "changes settings" } else { "only says what it would change" };
         log(Level::Info, "begun", &[("machine", self.machine.name()), ("does", does.into())]);
         // Whatever happens to the loop, what was changed is put back.

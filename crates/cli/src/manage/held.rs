@@ -35,8 +35,8 @@ impl Held {
         let mut machine = arg.open_to_act()?;
         // Where there is nobody to ask, no journal is made.
         machine.observe()?;
-        let alone = Alone::with(&machine.realm(), state)?;
         let journal = Journal::open(state, arg.name(), &Boot::now(true)?)?;
+        let alone = Alone::with(&machine.realm(), state)?;
         Held::begun(machine, Keeper::new(journal, PATIENCE), Some(alone), restore::PATIENCE)
     }
 

@@ -390,13 +390,13 @@ impl Keeper {
         now: Time,
     ) -> Result<Value, MachineError> {
         let Action { vm, lever, to, .. } = action;
-        self.earlier.remove(&(vm.clone(), *lever));
         let done = machine.set(vm, *lever, to);
         if let Err(error @ MachineError::Untried(_)) = done {
             // It is somebody else's by now, which the next batch finds.
             self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
             return Err(error);
         }
+        self.earlier.remove(&(vm.clone(), *lever));
         reach("written");
         let read = machine.current(vm, *lever);
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));

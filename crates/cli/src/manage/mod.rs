@@ -89,6 +89,7 @@ pub(crate) struct ManageArgs {
 /// Runs the daemon.
 pub(crate) fn run(args: &ManageArgs) -> Result<ExitCode> {
     let config = args.read()?;
+    let _flushed = log::Flushed;
     // Signals are caught before anything is changed.
     let signals = Signals::catch().and_then(|signals| others_do_nothing().map(|()| signals));
     let signals = signals.context("catching signals")?;

@@ -168,7 +168,11 @@ mod tests {
         // A look each second.
         static NOW: AtomicU64 = AtomicU64::new(0);
         let at = Time(NOW.fetch_add(1_000_000_000, Ordering::Relaxed));
-        match telling.step(&HostEstimate { at, ..host(available, used) }, &Policy::default(), |_| false).first()?.to {
+        match telling
+            .step(&HostEstimate { at, ..host(available, used) }, &Policy::default(), |_| false)
+            .first()?
+            .to
+        {
             Value::Told(Some(Cpus(told))) => Some(told),
             _ => None,
         }
@@ -209,7 +213,9 @@ mod tests {
             let available = [4.0, 1.0, 4.0][(second / 2).min(2) as usize];
             let at = Time(second * 1_000_000_000);
             let host = HostEstimate { at, ..host(available, None) };
-            changes.extend(telling.step(&host, &policy, |_| false).first().map(|action| (second, action.to.clone())));
+            changes.extend(
+                telling.step(&host, &policy, |_| false).first().map(|action| (second, action.to.clone())),
+            );
         }
         assert_eq!(changes[1], (2, Value::Told(Some(Cpus(1.0)))));
         let more: Vec<u64> = changes[2..].iter().map(|(second, _)| *second).collect();
@@ -268,7 +274,10 @@ mod tests {
         let mut tries = Vec::new();
         for second in 0..100 {
             let at = Time(second * 1_000_000_000);
-            if !telling.step(&HostEstimate { at, ..host(2.0, None) }, &Policy::default(), |_| false).is_empty() {
+            if !telling
+                .step(&HostEstimate { at, ..host(2.0, None) }, &Policy::default(), |_| false)
+                .is_empty()
+            {
                 tries.push(second);
                 telling.missed(&VmId::default(), true, at);
             }

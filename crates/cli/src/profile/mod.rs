@@ -44,8 +44,8 @@ use windows::Windows;
 /// Run a program once and predict how it scales on machines and VMs
 ///
 /// Ends as the program ended (a shell shows 128 and the number of a signal), or with exit status 126 if it cannot be executed, 127
-/// if it is not there, and 2 if it ended with 0 and something asked for could not be written. With --isolate the exit status is 0,
-/// or 2 if it ended with another, for then nothing is measured.
+/// if it is not there, and 2 if it ended with 0 and something asked for could not be written. With --isolate the exit status is 0
+/// if the program always ended with 0; else nothing is measured, and it is 2 (126 and 127 as above).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Tell all runtimes to use so many threads; may be more than there are CPUs

@@ -295,7 +295,7 @@ impl Predict for Ftds {
 }
 
 /// Additive increase, subtractive decrease: one at a time. Ours: at most one more than there are, however many threads wait, and one less only
-/// where the rest would not be busy with what is used now, which would ask for it again.
+/// where the rest would not be busy with what is used now, which would ask for it again; what was not given is not asked for by who is not busy.
 #[derive(Debug, Default)]
 pub(super) struct Aisd {
     wanted: Option<f64>,
@@ -424,9 +424,13 @@ mod tests {
     #[test]
     fn aisd_goes_one_by_one() {
         let mut aisd = Aisd::default();
-        let looks = [(1.0, 2), (1.0, 3), (0.7, 4), (0.1, 5), (0.1, 6)];
+        let looks = [(1.0, 2), (1.0, 3), (0.7, 4), (1.0, 4), (0.7, 4), (0.1, 5), (0.1, 6)];
         let wanted: Vec<f64> = looks.iter().map(|&(u, n)| aisd.wants(&seen(u), n, at(0))).collect();
-        assert_eq!(wanted, [3.0, 4.0, 4.0, 3.0, 2.0]);
+        assert_eq!(
+            wanted,
+            [3.0, 4.0, 4.0, 5.0, 4.0, 3.0, 2.0],
+            "what it was not given it does not want if it is not busy"
+        );
     }
 
     #[test]

@@ -104,9 +104,7 @@ fn kind(code: sys::virErrorNumber, number: c_int, text: &str) -> Kind {
             Kind::Denied
         }
         // The kernel's answer to what was written: no connection is lost, and nothing is on its way.
-        sys::VIR_ERR_SYSTEM_ERROR
-            if [libc::EINVAL, libc::ENOSPC, libc::ERANGE, libc::E2BIG].contains(&number) =>
-        {
+        sys::VIR_ERR_SYSTEM_ERROR if [libc::EINVAL, libc::ERANGE, libc::E2BIG].contains(&number) => {
             Kind::Malformed
         }
         sys::VIR_ERR_OPERATION_TIMEOUT => Kind::Late,

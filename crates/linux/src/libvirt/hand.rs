@@ -166,6 +166,11 @@ impl Hand {
         self.ways.insert(vm.clone(), by);
     }
 
+    /// They are not what was read.
+    pub(super) fn forget(&mut self, vm: &VmId) {
+        self.online.remove(vm);
+    }
+
     /// They are going to be changed.
     pub(super) fn changes(&mut self, vm: &VmId) {
         if self.ways.get(vm) == Some(&By::Agent) {

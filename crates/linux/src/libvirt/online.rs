@@ -71,7 +71,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     }
     hand.changes(vm);
     let (all, before) = (want.clone(), hand.online(vm).cloned());
-    let (by, lacks) = hand.with(Whom::Guest, vm, move |domain, until| {
+    let result = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
         if by != By::Agent {
@@ -82,7 +82,11 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             set_by_agent(&mut connected(domain, until), &online, &all)?;
         }
         Ok((by, lacks))
-    })?;
+    });
+    if matches!(result, Err(MachineError::Untried(_))) {
+        hand.forget(vm);
+    }
+    let (by, lacks) = result?;
     hand.goes(vm, by)?;
     if by != By::Agent || lacks {
         let all = want.clone();

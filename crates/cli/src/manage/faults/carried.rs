@@ -142,10 +142,7 @@ fn what_cannot_travel_is_not_taken_over_where_there_is_no_such_setting() {
     story.machine.write(1, Lever::Online, &first(1)).unwrap();
     story.expected.insert((1, Lever::Online), first(1));
     let wrote = vec![Value::Slice(Some(100_000 + SLICE_MARK_NS))];
-    takes_nothing_over(
-        story,
-        Setting { lever: Lever::Slice(1), original: Value::Slice(None), wrote },
-    );
+    takes_nothing_over(story, Setting { lever: Lever::Slice(1), original: Value::Slice(None), wrote });
 }
 
 #[test]
@@ -170,17 +167,4 @@ fn what_went_back_leaves_the_note_of_its_vm_which_has_the_rest() {
     assert!(!story.machine.kept[&1].contains("weight") && story.machine.kept[&1].contains("online"));
     story.end();
     story.check().unwrap();
-}
-
-#[test]
-fn a_note_that_somebody_took_away_is_there_again_at_the_next_look() {
-    let (_dir, mut story) = begun();
-    story.step(&[story.action(1, Lever::Weight, weighing(200))], None);
-    let note = story.machine.kept.remove(&1);
-    assert!(note.is_some());
-    story.step(&[], None);
-    assert_eq!(story.machine.kept.get(&1), note.as_ref());
-    story.end();
-    story.check().unwrap();
-    assert!(!story.machine.kept.contains_key(&1), "it is taken back at the end all the same");
 }

@@ -107,12 +107,6 @@ impl Keeper {
         for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else {
                 self.foreign.remove(&vm.id);
-                // Somebody took it away.
-                let noted = self.kept.remove(&vm.id).is_some_and(|text| !text.is_empty());
-                if noted && self.journal.entries_of(&vm.id).next().is_some() {
-                    // The next change of it tries again.
-                    let _ = self.note(machine, &vm.id);
-                }
                 continue;
             };
             let Some(note) = Note::parse(text) else {
@@ -134,6 +128,7 @@ impl Keeper {
             // last of them.
             self.kept.insert(vm.id.clone(), text.clone());
             for setting in note.settings {
+                systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
                     notes.extend(self.take_over(machine, vm, setting, &here));
                 }

@@ -267,7 +267,9 @@ impl Keeper {
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
         match (done, read) {
             (Err(_), _) if may_come(entry, later) => Then::Later,
-            (Err(error @ MachineError::Untried(_)), _) => {
+            (Err(error @ MachineError::Untried(_)), read)
+                if !read.as_ref().is_ok_and(|read| same(read, &entry.original)) =>
+            {
                 restored.pend(format!("{place}: {error}"), true);
                 Then::Left
             }

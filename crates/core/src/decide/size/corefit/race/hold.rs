@@ -36,9 +36,6 @@ impl Race {
 
     /// Whether they do less than VCPU-Bal's counts so far, but may fall into step yet, and trying that may cost more.
     pub(super) fn hold_on(&mut self) -> bool {
-        if self.harms(self.turn) && self.looked >= PROOF {
-            return false;
-        }
         let (value, other) = self.held();
         let less = 1.0 - value / other.max(1e-9);
         if less <= 0.0 && self.looked >= PROOF {
@@ -46,6 +43,10 @@ impl Race {
         }
         let watched = self.levels[self.turn].watched;
         let cost = |time: Duration| less.max(0.0) * time.as_secs_f64();
+        if self.harms(self.turn) && self.looked >= PROOF {
+            self.lost += cost(watched);
+            return false;
+        }
         let may = watched < PROOF || !self.is_spent_with(cost(watched + HOLD));
         let on =
             watched < VARIES && may && (self.may_step(self.turn) || watched < PROOF && value > CLEAR * other);

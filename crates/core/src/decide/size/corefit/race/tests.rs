@@ -480,7 +480,10 @@ fn one_that_is_counted_coarsely_is_waited_for_however_finely_others_are() {
 /// What a race of one ends with, where a VM beside it gets so much of a pCPU second that it wants when the racer has more than 4 vCPUs, because
 /// siblings of its cores are busy, or as it waits.
 fn beside(gets: f64, rate: Option<f64>, waits: bool) -> u32 {
-    let one = entrant(0, &[16, 4, 16, 12, 8], 4, 10.0);
+    beside_one(entrant(0, &[16, 4, 16, 12, 8], 4, 10.0), gets, rate, waits)
+}
+
+fn beside_one(one: Entrant, gets: f64, rate: Option<f64>, waits: bool) -> u32 {
     let mut race = Race::new(std::slice::from_ref(&one), Dues::new());
     for _ in 0..2000 {
         let count = race.count(&one.id).unwrap();
@@ -505,6 +508,17 @@ fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
     assert_eq!(beside(0.7, Some(10_000.0), false), 4, "it uses as much, and does less: siblings are busy");
     assert_eq!(beside(0.7, Some(100.0), false), 16, "so few units tell nothing");
     assert_eq!(beside(0.3, Some(100.0), true), 4, "of so much they do");
+    assert_eq!(beside(0.8, Some(100.0), true), 16, "who spins in step waits more, and may do more");
+}
+
+#[test]
+fn what_a_capped_vm_does_with_all_vcpus_is_not_taken_from_who_is_beside_it() {
+    for checks in [false, true] {
+        let capped = || Entrant { all: checks, few: true, ..entrant(0, &[16, 4, 16], 4, 10.0) };
+        assert_eq!(beside_one(capped(), 1.0, Some(100.0), true), 16);
+        assert_eq!(beside_one(capped(), 0.7, None, true), 4, "it counts nothing, and waits");
+        assert_eq!(beside_one(capped(), 0.7, Some(100.0), true), 4, "nor is who counts to wait");
+    }
 }
 
 /// Three raced before: with 4 vCPUs each two did 70, with 16 both 100; who has 4 alone leaves the other 160.
