@@ -24,10 +24,10 @@ daemon_pid() {
 daemon_up() {
     local host_uuid=$STATE/host-uuid pid i
     if pid=$(daemon_pid); then
-        # One that nobody needed for a while may be about to end: its socket goes first.
-        [[ ! -S $STATE/run/libvirt-sock ]] || return 0
+        # One that nobody needed for a while may be about to end. Whoever asks it has its minute again.
         for ((i = 0; i < 600; i++)); do
-            process_start "$pid" >/dev/null && [[ ! -S $STATE/run/libvirt-sock ]] || break
+            process_start "$pid" >/dev/null || break
+            [[ ! -S $STATE/run/libvirt-sock ]] || ! virsh uri >/dev/null 2>&1 || return 0
             sleep 0.05
         done
         ! daemon_pid >/dev/null || return 0

@@ -725,7 +725,7 @@ fn restore_by_hand_notes_the_machine_that_a_daemon_names() {
     assert!(output.status.success(), "{}", said(&output));
     let journal = std::fs::read_to_string(place.path("state/journal")).unwrap();
     assert!(
-        journal.contains("\"machine\": \"libvirt\"") && journal.contains("\"uri\": \"test://"),
+        journal.contains(&format!("\"machine\": \"{machine}\"")) && journal.contains("\"uri\": \"test://"),
         "{journal}"
     );
 }
@@ -743,9 +743,17 @@ fn restore_waits_for_a_libvirt_that_is_not_there_while_qemus_run_and_does_not_en
     });
     let mut restore = place.command(&["restore", "--tries", "2", "--state", "state"]);
     let nowhere = format!("qemu+unix:///system?socket={}", place.path("libvirt-sock").display());
-    let output = restore.env("LIBVIRT_DEFAULT_URI", nowhere).output().unwrap();
+    let output = restore.env("LIBVIRT_DEFAULT_URI", &nowhere).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(output.stdout.is_empty(), "nothing is known: {output:?}");
+    // But where one was at work that changed nothing is known.
+    let machine = node(&place);
+    let first =
+        place.corefit(&["manage", "--apply", "--machine", &machine, "--for", "1s", "--state", "other"]);
+    assert!(first.status.success(), "{}", said(&first));
+    let mut again = place.command(&["restore", "--tries", "2", "--state", "other"]);
+    let again = again.env("LIBVIRT_DEFAULT_URI", &nowhere).output().unwrap();
+    assert!(again.status.success(), "{}", said(&again));
     for part in ["QEMUs run here, but libvirt does not answer", "at most 1 more tries", "--machine cgroups"] {
         assert!(said(&output).contains(part), "{part}: {}", said(&output));
     }

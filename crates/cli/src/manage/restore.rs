@@ -46,10 +46,11 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let boot = Boot::now(true)?;
     let left = Journal::left(&state, &boot)?;
     let found = left.is_some();
-    let of_journal = machine_of(left).filter(|_| args.machine.is_none());
+    let (left, last) = machines_of(left);
+    let of_journal = left.filter(|_| args.machine.is_none());
     // Settings are of the machine that the journal names; any other name is settled as by the daemon.
     let settled = of_journal.is_some();
-    let name = of_journal.or_else(|| args.machine.clone()).or_else(|| args.state.machine());
+    let name = of_journal.or_else(|| args.machine.clone()).or_else(|| args.state.machine()).or(last);
     let machine = MachineArg::named(&name.unwrap_or_else(|| "host".into()));
     if machine.clock().is_none() {
         bail!("--machine {}: ended with the daemon; there is nothing to put back", machine.name());
@@ -196,9 +197,14 @@ pub(super) fn unread(snapshot: &Snapshot) -> Option<String> {
     Some(format!("{path} could not be read{others}, so it is not known what is changed of it: {why}"))
 }
 
-/// The machine whose settings are to be put back. A journal that has none says nothing: a VM may have come to this host since.
-fn machine_of(left: Option<(String, usize)>) -> Option<String> {
-    left.filter(|(_, settings)| *settings > 0).map(|(machine, _)| machine)
+/// The machine whose settings are to be put back; and of a journal that has none which libvirt it was at least: a VM may have come to this
+/// host since.
+fn machines_of(left: Option<(String, usize)>) -> (Option<String>, Option<String>) {
+    match left {
+        Some((machine, 1..)) => (Some(machine), None),
+        Some((machine, 0)) if machine.starts_with("libvirt") => (None, Some(machine)),
+        _ => (None, None),
+    }
 }
 
 /// The numbers, in words.
@@ -216,9 +222,9 @@ mod tests {
 
     #[test]
     fn a_journal_names_the_machine_only_as_long_as_something_of_it_is_changed() {
-        assert_eq!(machine_of(Some(("cgroups".into(), 1))).as_deref(), Some("cgroups"));
-        for none in [None, Some(("cgroups".into(), 0))] {
-            assert_eq!(machine_of(none), None);
-        }
+        let of = |machine: &str, settings| machines_of(Some((machine.into(), settings)));
+        assert_eq!(of("cgroups", 1), (Some("cgroups".into()), None));
+        assert_eq!(of("libvirt:test:///default", 0), (None, Some("libvirt:test:///default".into())));
+        assert_eq!((of("cgroups", 0), machines_of(None)), ((None, None), (None, None)));
     }
 }
