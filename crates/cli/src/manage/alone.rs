@@ -80,11 +80,12 @@ impl Alone {
             Err(error) => return Err(unusable(error.into())),
         }
         let last = last(&lock).map_err(unusable)?;
-        if let Some(last) = last.as_ref().filter(|last| !is_same(last, state)) {
-            left_nothing(last, machine)?;
+        let same = last.as_ref().is_some_and(|last| is_same(last, state));
+        if let Some(last) = last.filter(|_| !same) {
+            left_nothing(&last, machine)?;
         }
         // Who has no journal, as a restore that finds none, changes nothing that is not in a note.
-        if journal::file(state).exists() && !last.is_some_and(|last| is_same(&last, state)) {
+        if !same && journal::file(state).exists() {
             let name = state.as_os_str().as_bytes();
             let written = lock.rewind().and_then(|()| lock.write_all(name));
             if let Err(error) = written.and_then(|()| lock.set_len(name.len() as u64)) {

@@ -20,7 +20,7 @@ pub(crate) fn reach(name: &str) {
     let Some((wanted, left)) = armed else { return };
     if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
         // What was said before is there to be read, however crowded the machine is.
-        drop(super::log::Flushed);
+        super::log::flush();
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 }

@@ -51,14 +51,19 @@ fn writer() -> Option<Writer> {
     stderr.and_then(|stderr| Writer::new(File::from(stderr), lost)).ok()
 }
 
-/// When this goes out of scope, what is not written yet is, as far as somebody reads it.
-pub(crate) struct Flushed;
+/// Has what is not written yet written, as far as somebody reads it.
+pub(super) fn flush() {
+    if let Some(writer) = WRITER.get().and_then(Option::as_ref) {
+        writer.flush(LAST);
+    }
+}
+
+/// When this goes out of scope, that is done.
+pub(super) struct Flushed;
 
 impl Drop for Flushed {
     fn drop(&mut self) {
-        if let Some(writer) = WRITER.get().and_then(Option::as_ref) {
-            writer.flush(LAST);
-        }
+        flush();
     }
 }
 

@@ -1,6 +1,6 @@
 //! `corefit restore`: puts back what a daemon changed that could not do so itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -124,8 +124,7 @@ impl Work {
         let Some(machine) = &mut self.on else { return Ok(()) };
         let snapshot = machine.observe()?;
         if self.keeper.is_none() && snapshot.vms.iter().any(|vm| vm.kept.is_some()) {
-            let journal = Journal::held(&self.state, self.machine.name(), &self.boot)?;
-            self.keeper = Some(Keeper::new(journal, PATIENCE));
+            self.keeper = Some(held(&self.state, &self.machine, &self.boot)?);
         }
         let put_back = |keeper: &mut Keeper| keeper.restore(&mut **machine, &snapshot);
         let mut next = self.keeper.as_mut().map_or_else(Restored::default, put_back);
@@ -151,8 +150,7 @@ impl Work {
             self.settled = true;
         }
         if self.found && self.keeper.is_none() {
-            let journal = Journal::held(&self.state, self.machine.name(), &self.boot)?;
-            self.keeper = Some(Keeper::new(journal, PATIENCE));
+            self.keeper = Some(held(&self.state, &self.machine, &self.boot)?);
         }
         let machine = self.machine.open_to_act()?;
         let realm = machine.realm();
@@ -183,6 +181,11 @@ impl Work {
         }
         Ok(())
     }
+}
+
+/// What puts back, by the journal of a directory; the journal may be on a disk that cannot be written to.
+fn held(state: &Path, machine: &MachineArg, boot: &Boot) -> Result<Keeper> {
+    Ok(Keeper::new(Journal::held(state, machine.name(), boot)?, PATIENCE))
 }
 
 /// That VMs could not be read, if so: they may carry what is to be put back.

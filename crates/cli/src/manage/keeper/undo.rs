@@ -267,12 +267,6 @@ impl Keeper {
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
         match (done, read) {
             (Err(_), _) if may_come(entry, later) => Then::Later,
-            (Err(error @ MachineError::Untried(_)), read)
-                if !read.as_ref().is_ok_and(|read| same(read, &entry.original)) =>
-            {
-                restored.pend(format!("{place}: {error}"), true);
-                Then::Left
-            }
             (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
                 if is_so && (may_pass(&error) || !group && by_call(entry.lever)) =>
             {
@@ -288,6 +282,10 @@ impl Keeper {
                     restored.put.push(Back { setting, what, why });
                 }
                 Then::Done
+            }
+            (Err(error @ MachineError::Untried(_)), _) => {
+                restored.pend(format!("{place}: {error}"), true);
+                Then::Left
             }
             (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
                 let was = &entry.original;
