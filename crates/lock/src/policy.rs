@@ -34,7 +34,7 @@ pub enum Wake {
 
 impl Policy {
     /// A settled middle: short waits for everybody, and about the throughput of unfair locks. Fewer bypasses are slower,
-    /// more make waits longer and nothing faster (docs/model.md has the figures).
+    /// more make waits longer and nothing faster (docs/locks.md has the figures).
     pub const DEFAULT: Policy = Policy { bypasses: 192, spin: Spin::Measured, wake: Wake::Measured(4) };
 
     /// Strict first come, first served.

@@ -5,7 +5,7 @@
 //! load, exchange, futex call and kick is a step of its own, and threads interleave in every way.
 //! Memory here is sequentially consistent: orderings and fences are the matter of the loom tests.
 //!
-//! What is shown: mutual exclusion; the order of the line and the bound of `docs/model.md` on what may
+//! What is shown: mutual exclusion; the order of the line and the bound of `docs/locks.md` on what may
 //! pass a waiter; no state without a next step but the end (so no wake-up is lost); everybody ends.
 //! Seeded bugs show that each of these is noticed.
 

@@ -1,7 +1,7 @@
 //! A simulated host: what happens to parallel programs in VMs that share pCPUs.
 //!
 //! Pure as `corefit-core` is: no clock, no files, no maps without order (`clippy.toml`). A run is a
-//! function of its [`Spec`], seed included, to the last byte. `docs/model.md`, "The simulated host", has the
+//! function of its [`Spec`], seed included, to the last byte. `docs/simulator.md` has the
 //! sources and the known gaps of each part.
 //!
 //! # Wiring

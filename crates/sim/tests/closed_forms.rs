@@ -94,7 +94,7 @@ fn linux(pcpus: u32, vms: &[(u32, u32, &str)]) -> Vec<f64> {
 
 #[test]
 fn even_loads_do_not_keep_a_pcpu_idle_for_ever() {
-    // Measured on Linux 6.1 with 4 pCPUs (docs/model.md): vm0 moves to the idle pCPU 2, vm1 gets two.
+    // Measured on Linux 6.1 with 4 pCPUs (docs/simulator.md): vm0 moves to the idle pCPU 2, vm1 gets two.
     let got = linux(4, &[(512, 1, "1-3"), (512, 3, "0-1"), (1024, 1, "3")]);
     for (got, expected) in got.iter().zip([1.0, 2.0, 1.0]) {
         near(*got, expected, 0.1);
@@ -103,7 +103,7 @@ fn even_loads_do_not_keep_a_pcpu_idle_for_ever() {
 
 #[test]
 fn loops_that_may_move_share_what_pinned_ones_leave() {
-    // Measured on Linux 6.1 with 2 pCPUs (docs/model.md): 0.69, 0.33, 0.34, 0.70.
+    // Measured on Linux 6.1 with 2 pCPUs (docs/simulator.md): 0.69, 0.33, 0.34, 0.70.
     let got = linux(2, &[(2048, 1, "0-1"), (1024, 1, "1"), (1024, 3, "1"), (2048, 1, "0-1")]);
     for (got, expected) in got.iter().zip([2.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 2.0 / 3.0]) {
         near(*got, expected, 0.07);
@@ -371,7 +371,7 @@ fn a_flag_has_one_place_and_a_channel_many() {
 
 #[test]
 fn programs_of_the_library_have_the_work_that_is_stated() {
-    // docs/model.md, in seconds of one thread; lengths vary.
+    // docs/simulator.md, in seconds of one thread; lengths vary.
     let stated = [
         ("bt", 3.04),
         ("cg", 3.4),

@@ -209,7 +209,7 @@ fn busy_vcpus_get_what_they_are_entitled_to() {
     for deadlines in [false, true] {
         let Off { vms, mean, far, worst } =
             busy_vcpus(Policy::Cfs(CfsSpec { deadlines, ..CfsSpec::default() }), true);
-        // Where they differ, it evens out loads where the division fills sets of pCPUs; so does Linux (docs/model.md).
+        // Where they differ, it evens out loads where the division fills sets of pCPUs; so does Linux (docs/simulator.md).
         assert!(mean < 0.02 && far * 20 < vms && worst < 0.3, "{mean} {far} of {vms}, {worst}");
     }
 }

@@ -328,11 +328,13 @@ fn lock(dir: &Path) -> Result<File> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let who = fs::read_to_string(&path).unwrap_or_default();
-            let who = who.trim();
+            // One that has just begun has not said it yet.
+            let who = match who.trim() {
+                "" => String::new(),
+                who => format!(" (process {who})"),
+            };
             let dir = dir.display();
-            bail!(Passing(format!(
-                "{dir}: another corefit (process {who}) is at work with it; end that one first"
-            )));
+            bail!(Passing(format!("{dir}: another corefit{who} is at work with it; end that one first")));
         }
         Err(error) => bail!("{}: {error}", path.display()),
     }

@@ -3,7 +3,7 @@
 //! `theirs` is a number that a paper's text prints; where it prints none, only an order or a kind is compared.
 //! Everything runs on the simulated host, from scenarios that `corefit sim` can run, too. What is fitted is
 //! named with each number that depends on it; what is not named is a setting that the paper states, or a value
-//! of ours that was there before (docs/model.md).
+//! of ours that was there before (docs/simulator.md).
 
 mod p1;
 mod p2;

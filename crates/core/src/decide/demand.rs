@@ -6,7 +6,7 @@
 //!
 //! The paper does not print how U and P become a number of vCPUs. Here: while the vCPUs are busy (U from `BUSY` on) as
 //! many as there are threads to run (P x N); else those that are used; where run queues cannot be seen one more than are used. Nor does it
-//! print which of them takes U smoothed (formula 5): here [`Ewma`] alone unless the policy says `smooth` (docs/model.md, "Wanted").
+//! print which of them takes U smoothed (formula 5): here [`Ewma`] alone unless the policy says `smooth` (docs/arbitration.md, "Wanted").
 
 use std::collections::VecDeque;
 use std::fmt::Debug;

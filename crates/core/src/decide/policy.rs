@@ -171,7 +171,7 @@ pub enum Placer {
     Ulas,
     /// P4.3: one to each core or module first.
     OptimalAffinity,
-    /// `docs/model.md`, "Where vCPUs should run".
+    /// `docs/place.md`, "Where vCPUs should run".
     Corefit,
 }
 

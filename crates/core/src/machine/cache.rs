@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Of little traffic nothing follows: its data fits, or it has none. Nor do these counters tell who works on the same
-//! data, so no VM is ever measured as communicating. `docs/model.md` ("Classes") has the reasons.
+//! data, so no VM is ever measured as communicating. `docs/place.md` ("Classes") has the reasons.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@
 //! none of which is ever traded for a later one. What is written to the host follows from the homes: each may use its
 //! home only; but where some pCPU of a NUMA node is home to several, all vCPUs there share its pCPUs (a *pool*) if that
 //! has no lower [`throughput`], for a pCPU that idles while the vCPU pinned to its neighbour waits is lost.
-//! `docs/model.md` ("Where vCPUs should run") has the mathematics.
+//! `docs/place.md` has the mathematics.
 
 mod cost;
 mod ground;

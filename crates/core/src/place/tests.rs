@@ -145,7 +145,7 @@ fn corefit_is_the_optimum_on_nearly_all_small_hosts() {
     assert!(all >= many * 95 / 100, "{all} of {many}");
 }
 
-/// What the search adds up step by step is what the definitions of docs/model.md give.
+/// What the search adds up step by step is what the definitions of docs/place.md give.
 #[test]
 fn costs_are_what_their_definitions_say() {
     let mut random = Random(7);

@@ -19,7 +19,7 @@
 //! the period, against 6 on one vCPU: speedup 2. If the sequential units rotate, each vCPU has 6 units of work
 //! in four iterations: 24 units, speedup 4. Tests in `replay` do exactly this.
 //!
-//! Mathematics: docs/model.md, "What `corefit profile` computes".
+//! Mathematics: docs/profile.md.
 
 mod contention;
 mod features;

@@ -3,7 +3,7 @@
 //! The NPB-like ones have the *structure* of the OpenMP codes in NPB 3.3 (how many parallel loops an
 //! iteration has, which are pipelines that spin on flags, which use locks) and total work of the order
 //! of seconds on one CPU (fewer iterations than theirs), with the loops' lengths about those of P2's problem sizes on a
-//! 2.3 GHz Opteron. The lengths are ours: the papers print none; docs/model.md says where they come from. `hog` never ends, as the neighbours of P1 IV.
+//! 2.3 GHz Opteron. The lengths are ours: the papers print none; docs/simulator.md says where they come from. `hog` never ends, as the neighbours of P1 IV.
 
 /// All names.
 pub const NAMES: [&str; 16] = [

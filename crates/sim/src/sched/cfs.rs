@@ -20,7 +20,7 @@
 //! [`CfsSpec::balance_ns`] idle ones are filled. Loads of busy ones are evened out less often, so that with 3 loops
 //! on 2 pCPUs one moves at each look, and each gets 2/3. One that has no more load than another, and a vCPU that may
 //! go to an idle one, takes a vCPU of the other even if that makes it the fuller one: then it gives one to the idle one.
-//! Linux 6.1 gets there by the noise in its loads (`docs/model.md`).
+//! Linux 6.1 gets there by the noise in its loads (`docs/simulator.md`).
 //!
 //! Known gaps: loads are those of the moment, not decaying means (PELT); one balancing domain instead of
 //! one per level; under deadlines, one that sleeps with negative lag leaves at once (no `DELAY_DEQUEUE`).

@@ -1,7 +1,7 @@
 //! LU, UA, BT and SP for P2's Figure 2: sections and meetings as NPB 3.3.1 has them, and longer than the library's.
 //!
 //! Counted in its OpenMP codes of class A with a library in front of libgomp (`GOMP_parallel`, `GOMP_barrier`), and timed on
-//! one thread of this machine: docs/model.md, "P2's slowdowns". Lengths are four times that, as the library's.
+//! one thread of this machine: docs/simulator.md, "P2's slowdowns". Lengths are four times that, as the library's.
 
 use std::borrow::Cow;
 

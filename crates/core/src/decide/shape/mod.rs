@@ -12,7 +12,7 @@
 //!
 //! Timeslices are per vCPU and period (P1.7); what a vCPU leaves of its own in a period is lost to it, and so is what its
 //! sibling leaves. None of the tools changes what a VM may use in the long run: quota over period stays, and the sum over
-//! vCPUs never grows. `docs/model.md`, "Lost timeslices", has the formulas.
+//! vCPUs never grows. `docs/shape.md` has the formulas.
 //!
 //! Slices of the fair scheduler are another thing (`slice.rs`): they change no share, only how soon who wakes up runs.
 

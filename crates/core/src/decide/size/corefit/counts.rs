@@ -27,7 +27,7 @@ pub(super) fn loses(count: u32, than: u32, part: f64, entitled: &dyn Fn(u32) -> 
 /// Counts that may be best: what there is, VCPU-Bal's and all vCPUs; all but one, three quarters and half of all (programs
 /// start as many threads as they see vCPUs, or a part of them); what is available, and, if that turns out to be too many
 /// ([`race`]), one less and three quarters of it. `None`: not for this VM. `few`: only the first three. A cap that is all that limits a VM
-/// stops its vCPUs, but none for another: VCPU-Bal's number or all were best then, or within 2 % of it, in 60 of 60 cases (docs/model.md).
+/// stops its vCPUs, but none for another: VCPU-Bal's number or all were best then, or within 2 % of it, in 60 of 60 cases (docs/sizing.md).
 pub(super) fn candidates(
     subject: &Subject<'_>,
     available: u32,

@@ -121,7 +121,7 @@ impl Stat {
     }
 
     /// Which part of what is used brings no work, by the best that a pCPU second brought in one of these: spinning and what
-    /// else waiting costs (docs/model.md, "Spin share").
+    /// else waiting costs (docs/sizing.md, "Spin share").
     pub(super) fn spins<'a>(&self, others: impl Iterator<Item = &'a Stat>) -> Option<f64> {
         let own = self.per_used()?;
         let each = others.filter_map(|other| Some((other.per_used()?, other)));

@@ -1,4 +1,4 @@
-//! Where only a cap of its own limits a VM, VCPU-Bal's counts or all vCPUs are best (docs/model.md, "With a cap"). With all of them threads that
+//! Where only a cap of its own limits a VM, VCPU-Bal's counts or all vCPUs are best (docs/sizing.md, "With a cap"). With all of them threads that
 //! spin do next to nothing until the turns in which the cap stops them are the same, and then more than with any other number; that takes
 //! seconds, and each change undoes it. So all vCPUs are *held* once, in a piece, for as long as it may cost, and judged by all that was seen.
 
