@@ -234,3 +234,37 @@ fn who_cannot_end_a_race_rests_longer_and_longer() {
     }
     assert!(tried[5..].iter().sum::<usize>() <= 2, "each minute: {tried:?}");
 }
+
+/// Beside a VM that is busy by turns other pCPUs are available each time, and what a race finds goes by what that one did meanwhile.
+#[test]
+fn beside_who_is_busy_by_turns_races_become_rare() {
+    thread_local!(static TURN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    fn is_busy() -> bool {
+        TURN.get() % 2 == 1
+    }
+    fn used(n: u32) -> f64 {
+        f64::from(n.min(if is_busy() { 4 } else { 8 }))
+    }
+    fn rate(n: u32) -> f64 {
+        100.0 * used(n) / (1.0 + 0.1 * f64::from(n))
+    }
+    let vms = vec![
+        vm("a", 8, Some(rate), used),
+        vm("b", 8, None, |_| if is_busy() { 4.0 } else { 0.0 }),
+    ];
+    let mut toy = Toy::new(8, vms);
+    let mut controller = with(Sizer::Corefit);
+    let mut tried = [0; 6];
+    for part in &mut tried {
+        let end = toy.at + 600_000_000_000;
+        while toy.at < end {
+            TURN.set(u32::try_from(toy.at / 8_000_000_000).unwrap());
+            let step = controller.step(&toy.observe()).unwrap();
+            let tries = |why: &Why| matches!(why, Why::Trying { .. });
+            *part += step.plan.actions.iter().filter(|action| tries(&action.why)).count();
+            toy.obey(&mut controller, &step);
+            toy.pass(step.next);
+        }
+    }
+    assert!(tried[3..].iter().sum::<usize>() < tried[0], "each ten minutes: {tried:?}");
+}

@@ -60,7 +60,7 @@ const STEP: Duration = Duration::from_secs(10);
 const STEPS: u32 = 5;
 /// Who does so many times what it did with VCPU-Bal's number does enough, with a cap.
 const ENOUGH: f64 = 1.25;
-/// What a search found holds for so long, or it told nothing.
+/// What a search found holds for so long, and for twice the rest after it, or it told nothing: beside who is busy by turns each finds another number.
 const HOLDS: Duration = Duration::from_secs(60);
 /// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
@@ -101,6 +101,8 @@ pub(crate) struct Corefit {
     checks: u32,
     checking: bool,
     not_before: Time,
+    /// The rest after the last search.
+    rested: Duration,
     /// When the last race began, and when the last search was over.
     began: Time,
     settled: Time,
@@ -141,6 +143,7 @@ impl Corefit {
             checks: 0,
             checking: false,
             not_before: Time(0),
+            rested: Duration::ZERO,
             began: Time(0),
             settled: Time(0),
             again: Time(0),
@@ -489,7 +492,8 @@ impl Corefit {
     fn settle(&mut self, subject: &Subject<'_>, found: Found, again: Option<Duration>) {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         // What it found before did not hold for long: that is no change, but a search that tells nothing.
-        let hasty = self.found.is_some() && !self.checking && subject.at.since(self.settled) < HOLDS;
+        let held = subject.at.since(self.settled);
+        let hasty = self.found.is_some() && !self.checking && held < HOLDS.max(2 * self.rested);
         (self.settled, self.stale) = (subject.at, false);
         if changed && !hasty {
             (self.searches, self.checks) = (0, 0);
@@ -499,9 +503,16 @@ impl Corefit {
             self.searches += 1;
         }
         // Looking without a change says nothing of whether changes are worth a search.
-        let wait =
-            if changed && !hasty || self.checking { self.dwell } else { rest(REST, self.searches - 1) };
-        self.not_before = subject.at + wait;
+        let wait = if changed && !hasty || self.checking {
+            self.dwell
+        } else {
+            // What held for a while may do so again.
+            rest(REST, self.searches - 1).min(if changed && held >= HOLDS { AGAIN } else { LONGEST })
+        };
+        if !self.checking {
+            self.rested = wait;
+        }
+        self.not_before = self.not_before.max(subject.at + wait);
         self.again = subject.at + again.unwrap_or(rest(AGAIN, self.checks));
         self.found = Some(found);
     }
