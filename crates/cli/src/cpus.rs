@@ -9,8 +9,8 @@ use corefit_core::{Cpus, Limit, LimitKind, Report, estimate};
 use corefit_linux::{ReadError, Root, read};
 
 use crate::lines::{self, LEAST};
-use crate::printable;
 use crate::versioned::json;
+use crate::{named, printable};
 
 /// How long a process is watched for one report.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -159,7 +159,7 @@ fn table(report: &Report, tried: bool, width: usize) -> String {
         let cpus = limit.cpus.map_or("none".into(), |Cpus(cpus)| format!("{cpus:.2}"));
         let more = if more > 0 { format!(" (and {more} more alike)") } else { String::new() };
         let mark = if limit.binding { " <- binding" } else { "" };
-        let (kind, source, detail) = (limit.kind.name(), &limit.source, &limit.detail);
+        let (kind, source, detail) = (named::name(limit.kind), &limit.source, &limit.detail);
         let text = format!("{source}: {detail}{more}{mark}");
         wrap(&mut out, &format!("{kind:<9} {cpus:>6}  "), &text, width);
     }
@@ -189,7 +189,7 @@ fn table(report: &Report, tried: bool, width: usize) -> String {
         let _ = writeln!(out, "\nnot visible");
         for unread in &report.unread {
             let text = format!("{}: {}", unread.path, unread.why);
-            wrap(&mut out, &format!("  {:<9} ", unread.what.name()), &text, width);
+            wrap(&mut out, &format!("  {:<9} ", named::name(unread.what)), &text, width);
         }
     }
     out

@@ -1,4 +1,4 @@
-//! Policies by their names in configurations.
+//! Policies, and other kinds of things, by their names in configurations and documents.
 
 use anyhow::{Result, anyhow};
 use serde::Serialize;
@@ -13,9 +13,9 @@ pub(crate) fn named<T: DeserializeOwned>(name: &str) -> Result<T> {
         .map_err(|e| anyhow!("{}", e.to_string().replace("unknown variant", "there is no policy")))
 }
 
-/// The name of a policy.
-pub(crate) fn name(policy: impl Serialize) -> String {
-    let name = serde_json::to_value(policy).ok();
+/// The name of a policy, or of another kind.
+pub(crate) fn name(kind: impl Serialize) -> String {
+    let name = serde_json::to_value(kind).ok();
     name.as_ref().and_then(serde_json::Value::as_str).unwrap_or("?").into()
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
-use corefit_core::decide::{Action, Controller, Outcome, Policy};
-use corefit_core::machine::{Act, Lever, Machine, MachineError, Value};
+use corefit_core::decide::{Controller, Policy, apply};
+use corefit_core::machine::Machine;
 use corefit_sim::{Sim, SimMachine};
 
 /// Guests are not told what they get, so teams of their programs keep their sizes.
@@ -47,16 +47,4 @@ impl Ruled {
         self.controller.told(&outcomes);
         Ok(Done { changed: !outcomes.is_empty(), notes: step.notes, next: step.next })
     }
-}
-
-/// Applies actions as who manages a host does, but for the journal: write, read back.
-fn apply(machine: &mut SimMachine, actions: &[Action]) -> Vec<Outcome> {
-    let one = |action: &Action| {
-        let mut write = |lever: Lever, value: &Value| -> Result<Value, MachineError> {
-            machine.set(&action.vm, lever, value)?;
-            machine.current(&action.vm, lever)
-        };
-        Outcome { action: action.clone(), result: write(action.lever, &action.to) }
-    };
-    actions.iter().map(one).collect()
 }

@@ -90,7 +90,6 @@ const T: [f64; 30] = [
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-#[expect(clippy::cast_precision_loss, reason = "counts of runs")]
 impl Mean {
     /// `None` of nothing.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Mean> {
@@ -121,51 +120,13 @@ pub(crate) fn ratio_interval(over: &[f64], under: &[f64]) -> Option<[f64; 2]> {
 }
 
 /// A number of things as an amount; exact below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "see above")]
 pub(crate) fn count(n: usize) -> f64 {
     n as f64
 }
 
 /// The same of one that may be large.
-#[expect(clippy::cast_precision_loss, reason = "see above")]
 pub(crate) fn number(n: u64) -> f64 {
     n as f64
-}
-
-/// Seeded pseudo-random numbers: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// A number from 0 to n - 1; 0 if n is 0. The bias of the remainder is below n / 2^64.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.next().checked_rem(n as u64).and_then(|r| usize::try_from(r).ok()).unwrap_or(0)
-    }
-
-    /// From 0 to below 1.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits")]
-    pub(crate) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Puts the items in a random order.
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            let other = self.below(last + 1);
-            items.swap(last, other);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -205,32 +166,6 @@ mod tests {
         assert_eq!(cut.over(cut), None);
         assert_eq!(geomean([ratio, run]).unwrap().bound, Bound::AtLeast);
         assert_eq!(geomean([ratio, run.over(cut).unwrap()]), None);
-    }
-
-    #[test]
-    fn a_shuffle_keeps_all_items_and_is_decided_by_its_seed() {
-        let shuffled = |seed| {
-            let mut items: Vec<u32> = (0..50).collect();
-            Random::new(seed).shuffle(&mut items);
-            items
-        };
-        assert_eq!(shuffled(7), shuffled(7));
-        assert_ne!(shuffled(7), shuffled(8));
-        let mut sorted = shuffled(7);
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_shuffle_puts_every_item_first_about_equally_often() {
-        let mut first = [0_u32; 4];
-        let mut random = Random::new(1);
-        for _ in 0..4000 {
-            let mut items = [0, 1, 2, 3];
-            random.shuffle(&mut items);
-            first[items[0]] += 1;
-        }
-        assert!(first.iter().all(|n| (900..1100).contains(n)), "{first:?}");
     }
 
     #[test]

@@ -88,6 +88,39 @@ fn the_environment_cannot_keep_sizes_from_being_tried() {
     }
 }
 
+/// Prints a time that is 1 in each odd run from the third on, and with an argument its team's size.
+const COARSE: &str = r#"
+#include <stdio.h>
+int main(int argc, char **argv) {
+    int run = 0, n = 0;
+    FILE *file = fopen("runs", "a+");
+    fputc('x', file);
+    fflush(file);
+    run = ftell(file);
+    #pragma omp parallel reduction(+ : n)
+    n++;
+    printf("elapsed 0.0%d s\n", run > 2 && run % 2);
+    if (argc > 1) printf("size %d\n", n);
+}
+"#;
+
+#[test]
+fn a_time_that_is_the_same_now_and_then_is_no_dependence_on_sizes() {
+    let place = Place::new();
+    let program = place.compile("coarse", &["-fopenmp"], COARSE);
+    let certify = |arguments: &[&str]| {
+        let _ = fs::remove_file(place.path().join("runs"));
+        let output = place.corefit(&["certify", "--"]).arg(&program).args(arguments).output().unwrap();
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let (code, _, said) = certify(&[]);
+    assert!(code == Some(2) && said.contains("elapsed") && said.contains("--ignore"), "{said}");
+    assert!(!place.path().join("state/corefit/certified").read_dir().unwrap().any(|_| true), "remembered");
+    let (code, said, _) = certify(&["sizes"]);
+    assert!(code == Some(1) && said.contains("size 1") && !said.contains("elapsed"), "{said}");
+    assert!(said.contains("--ignore"), "{said}");
+}
+
 #[test]
 fn nothing_compared_is_nothing_learned() {
     let place = Place::new();

@@ -648,3 +648,15 @@ fn machines_without_configuration_are_checked() {
     assert_eq!(document["vms"][0], "test");
     assert_eq!(document["host"]["from"], "virsh -c test:///default capabilities");
 }
+
+/// A host that is written down has amounts, and nobody who set a period.
+#[test]
+fn a_period_that_nobody_set_is_neither_judged_nor_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = "pcpus = \"0-3\"\n[[vm]]\nname = \"a\"\ncap = 0.5\nvcpus = [{}, {}]\n";
+    std::fs::write(dir.path().join("h.toml"), host).unwrap();
+    let told = |verb: &[&str]| out(&corefit(dir.path(), &[verb, &["--machine", "scenario:h.toml"]].concat()));
+    let (checked, explained) = (told(&["check"]), told(&["explain", "a"]));
+    assert!(checked.contains("[cap-below-vcpus]") && !checked.contains("[period-extreme]"), "{checked}");
+    assert!(explained.contains("a: 0.50 pCPUs for all in it\n"), "{explained}");
+}

@@ -202,7 +202,16 @@ fn a_second_daemon_with_another_directory_is_refused_until_the_first_is_killed()
     let second = [&args[..], &["b", "--for", "1s"]].concat();
     let error = place.corefit(&second);
     assert_eq!(error.status.code(), Some(1), "{}", said(&error));
-    assert!(said(&error).contains("another corefit is at work there"), "{}", said(&error));
+    let who = format!("another corefit (process {}) is at work there, with --state '", first.0.id());
+    assert!(
+        said(&error).contains(&who) && said(&error).contains("/a'; end that one first"),
+        "{}",
+        said(&error)
+    );
+    let elsewhere = place.corefit(&["status", "--state", "b"]);
+    assert_eq!(elsewhere.status.code(), Some(1), "{}", said(&elsewhere));
+    let named = format!("corefit status --state '{}'", place.path("a").display());
+    assert!(said(&elsewhere).contains(&named), "{}", said(&elsewhere));
     // Who may be gone the next time is told as that, too, where the configuration names the directory.
     let named = format!("metrics = \"off\"\nmachine = {machine:?}\napply = true\nstate = \"a\"\n");
     place.file("named.toml", &named);
@@ -410,7 +419,7 @@ fn names_of_one_libvirt_are_one_machine_and_its_lock_is_of_both() {
     let second = ["manage", "--apply", "--machine", "libvirt", "--state", "b", "--for", "1s"];
     let output = place.command(&second).env("LIBVIRT_DEFAULT_URI", uri).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("another corefit is at work there"), "{}", said(&output));
+    assert!(said(&output).contains(") is at work there, with --state '"), "{}", said(&output));
 }
 
 /// A journal of this boot with a setting of a VM.

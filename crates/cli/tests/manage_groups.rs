@@ -393,7 +393,7 @@ fn two_daemons_are_not_let_to_control_groups_of_one_host_however_they_name_them(
     let mut second = Daemon::on(&second, b.path(), config, &["--apply", "--for", "1s"], None);
     assert_eq!(second.wait().code(), Some(1), "{}", second.log());
     assert!(
-        second.log().contains("control groups of this host: another corefit is at work"),
+        second.log().contains("control groups of this host: another corefit (process "),
         "{}",
         second.log()
     );

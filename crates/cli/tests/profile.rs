@@ -436,6 +436,10 @@ fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_we
     assert!(number(one, "/windows") >= 1.0, "{}", seen["profile"]["question"]);
     assert!(number(&seen, "/windows_s") > 0.0);
     assert!(number(one, "/part") > 0.0 && number(one, "/covered") > 0.5, "{one}");
+    for key in one.as_object().unwrap().keys() {
+        let documented = include_str!("../../../docs/json.md").contains(&format!("machine.one_cpu.{key}`"));
+        assert!(documented, "{key} is not in docs/json.md");
+    }
     // No windows in which threads spin for each other.
     let mut active = place.corefit(&profile);
     let (_, seen) = json(&place, active.env("OMP_WAIT_POLICY", "active").arg(&program).arg("300"));

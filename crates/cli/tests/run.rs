@@ -195,6 +195,67 @@ fn programs_that_no_library_can_enter_run_and_are_told_why() {
     assert!(stderr(&output).contains("statically linked"), "{}", stderr(&output));
 }
 
+#[test]
+fn who_cannot_be_resized_has_as_many_threads_as_is_said_whoever_starts_it() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp", "-static"], REGIONS);
+    let program = program.to_str().unwrap();
+    let options = ["run", "--resize", "always", "--threads", "2", "--report", "report.json", "--"];
+    for how in [&[program, "300"][..], &["sh", "-c", &format!("{program} 300; true")]] {
+        let output = on_one_cpu(&place.corefit(&[&options[..], how].concat())).output().unwrap();
+        let launched = place.report()["threads_launched"].clone();
+        assert!(stdout(&output).ends_with(&format!("teams {launched}\n")), "{}{launched}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_process_whose_environment_was_emptied_is_named() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let mut command =
+        place.corefit(&["run", "--report", "report.json", "--", "env", "-i", "OMP_NUM_THREADS=2"]);
+    let output = command.arg(&program).arg("700").output().unwrap();
+    let said = told(&output);
+    assert!(said.contains("(regions, 2 threads) ran without corefit's library"), "{said}");
+    assert_eq!(place.report()["notes"].as_array().unwrap().len(), 1, "{}", place.report());
+}
+
+#[test]
+fn a_process_that_outlives_the_program_is_named() {
+    let place = Place::new();
+    place.compile("regions", &["-fopenmp"], REGIONS);
+    // A thread of our library shows that the process is known.
+    let script = "./regions 20000 >/dev/null 2>&1 & \
+                  while kill -0 $! && ! grep -qs corefit /proc/$!/task/*/comm; do :; done; echo $!";
+    let mut command = place.corefit(&["run", "--resize", "always", "--", "sh", "-c", script]);
+    let output = command.env("OMP_NUM_THREADS", "4").output().unwrap();
+    let pid = stdout(&output).trim().to_owned();
+    Command::new("kill").arg(&pid).status().unwrap();
+    let said = told(&output);
+    assert!(said.contains(&format!("process {pid} goes on, and is no longer followed")), "{said}");
+}
+
+#[test]
+fn a_process_of_one_thread_is_not_counted_as_one_that_was_not_resized() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let mut command = place.corefit(&["run", "--resize", "always", "--threads", "1", "--"]);
+    let said = told(&command.arg(&program).arg("300").output().unwrap());
+    assert!(said.contains("asks for 1 thread) --resize always: nothing to resize"), "{said}");
+}
+
+#[test]
+fn a_number_of_threads_that_is_none_is_named() {
+    let place = Place::new();
+    let program = place.compile("regions", &["-fopenmp"], REGIONS);
+    let options = ["run", "--resize", "never", "--threads", "2", "--report", "report.json", "--"];
+    let mut command = place.corefit(&options);
+    let output = command.arg(&program).arg("100").env("OMP_NUM_THREADS", "abc").output().unwrap();
+    let launched = place.report()["threads_launched"].clone();
+    assert!(stdout(&output).ends_with(&format!("teams {launched}\n")), "{}{launched}", stdout(&output));
+    assert!(told(&output).contains("OMP_NUM_THREADS=abc is no number of threads"), "{}", stderr(&output));
+}
+
 /// Built by another compiler, or `None` where that is not installed.
 fn foreign_child(place: &Place, compiler: &[&str]) -> Option<std::path::PathBuf> {
     let (source, program) = (place.path().join("child.c"), place.path().join("child"));
@@ -291,6 +352,7 @@ fn a_vouched_program_is_resized_to_the_cpus_that_it_gets() {
     let process = &report["processes"][0];
     assert_eq!(process["grant"], "vouched");
     assert!(process["resized"].as_u64().unwrap() > 0);
+    assert_eq!(report["threads_launched"], 1, "the first region had one, whatever the user set");
     assert_eq!(report["exit_code"], 0);
     for key in ["wall_s", "mean_available", "efficiency", "waiting_s", "changes", "samples", "own_cpu_s"] {
         assert!(!report[key].is_null(), "{key}");

@@ -80,8 +80,8 @@ fn policies_are_compared_in_pairs_with_the_same_random_numbers() {
     let mean = |point: usize| document["points"][point]["vms"][0]["marks_per_s"]["mean"].as_f64().unwrap();
     let difference = one["difference"]["mean"].as_f64().unwrap();
     assert!((difference - (mean(1) - mean(0))).abs() < 1e-6 && difference != 0.0, "{one}");
-    // The same policy twice: with common random numbers nothing is left to differ.
-    let document = compared(&["--set", "scheduler=[cfs,cfs]"]);
+    // The same host twice: with common random numbers nothing is left to differ.
+    let document = compared(&["--set", "about=[one,another]"]);
     let one = &document["comparisons"][0]["difference"];
     assert_eq!((&one["mean"], &one["ci95"], &one["n"]), (&0.0.into(), &0.0.into(), &4.into()));
 }
@@ -323,4 +323,94 @@ fn the_scenarios_that_are_shipped_are_valid() {
         }
     }
     assert!(seen >= 5);
+}
+
+const LATE: &str = "until = \"10s\"\nruns = 2\nhardware = { cores = 1 }\n[[vm]]\nname = \"h\"\nprogram = \"hog\"\nstart = \"5s\"\n";
+
+fn printed(text: &str, more: &[&str]) -> serde_json::Value {
+    let output = sim("s.toml", text, &[&["--json"], more].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn mean(document: &serde_json::Value, metric: &str) -> Option<f64> {
+    document["points"][0]["vms"][0][metric]["mean"].as_f64()
+}
+
+#[test]
+fn marks_are_per_second_since_a_program_began_and_all_else_over_the_whole_run() {
+    let document = printed(LATE, &[]);
+    assert!((mean(&document, "marks_per_s").unwrap() - 100.0).abs() < 0.5, "{document}");
+    assert!((mean(&document, "utilised").unwrap() - 0.5).abs() < 0.01, "{document}");
+}
+
+#[test]
+fn what_happens_before_the_warm_up_is_over_is_not_counted() {
+    let document = printed(LATE, &["--set", "warmup=7s"]);
+    let means = ["marks_per_s", "utilised"].map(|metric| mean(&document, metric).unwrap());
+    assert_eq!(means, [100.0, 1.0]);
+    let point = &document["points"][0];
+    assert_eq!([&point["simulated_s"]["mean"], &point["counted_s"]["mean"]], [10.0, 3.0]);
+    assert_eq!(point["idle_pcpus"]["mean"], 0.0);
+    let output = sim("s.toml", LATE, &["--set", "warmup=10s"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("--set warmup: nothing would be counted after it"), "{told}");
+    let ends =
+        LATE.replace("hog", "compute 5us").replace("5s", "0s").replace("until", "warmup = \"1s\"\nuntil");
+    let document = printed(&ends, &["--runs", "1"]);
+    assert!(mean(&document, "took_s").is_some() && mean(&document, "utilised").is_none(), "{document}");
+    assert!(document["points"][0]["notes"].to_string().contains("nothing was counted"), "{document}");
+}
+
+#[test]
+fn a_program_that_never_starts_is_told_and_has_no_rate() {
+    let document = printed(LATE, &["--set", "vm.h.start=20s"]);
+    assert!(mean(&document, "marks_per_s").is_none(), "{document}");
+    assert!(document["points"][0]["notes"].to_string().contains("h/hog had not started"), "{document}");
+}
+
+#[test]
+fn results_of_microseconds_have_three_digits() {
+    let short = LATE.replace("hog", "compute 12us").replace("start = \"5s\"", "");
+    let told = String::from_utf8(sim("s.toml", &short, &[]).stdout).unwrap();
+    assert!(told.contains(" 0.00001"), "{told}");
+}
+
+#[test]
+fn values_that_stand_twice_in_a_list_and_keys_that_are_wrong_are_named() {
+    let told = |set: &[&str]| String::from_utf8(sim("s.toml", LATE, set).stderr).unwrap();
+    let twice = told(&["--set", "scheduler=[cfs,cfs]"]);
+    assert!(twice.contains("--set scheduler: the list has cfs twice"), "{twice}");
+    let period = told(&["--set", "vm.h.cap=0.5", "--set", "vm.h.cap_period=1us"]);
+    assert!(period.contains("--set vm.h.cap_period: give 100us to 10s"), "{period}");
+}
+
+#[test]
+fn a_picture_has_a_line_for_each_program_and_names_its_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plot.svg");
+    let mixed = SCENARIO.to_owned() + "[[vm]]\nname = \"b\"\nprogram = \"hog\"\n[[vm]]\nname = \"idle\"\n";
+    let output = sim(
+        "s.toml",
+        &mixed,
+        &["--runs", "1", "--plot", file.to_str().unwrap(), "--x", "vm.a.vcpus", "--set", "seed=[1,2]"],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let picture = std::fs::read_to_string(&file).unwrap();
+    let names: Vec<&str> = picture.lines().map(str::trim).filter(|line| line.ends_with("seed=1")).collect();
+    assert_eq!(names, ["a, seed=1", "b, seed=1"], "the idle VM does nothing that could be drawn");
+    assert!(picture.contains("marks per second, mean over 1 to 2 VMs with the same program"), "{picture}");
+}
+
+#[test]
+fn that_of_lists_the_first_values_make_the_simulated_host_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s.toml");
+    std::fs::write(&path, SCENARIO).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_corefit"))
+        .args(["explain", "--machine", &format!("sim:{}", path.display())])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("the first of each counts (vm.a.vcpus = 1)"), "{told}");
 }

@@ -13,6 +13,7 @@ mod limits;
 pub mod machine;
 pub mod place;
 pub mod profile;
+mod random;
 mod reading;
 mod report;
 mod team;
@@ -23,6 +24,7 @@ mod window;
 
 pub use cpuset::{CpuSet, ParseCpuSetError};
 pub use limits::{BUSY, estimate};
+pub use random::Random;
 pub use reading::{
     CpuTimes, Group, Other, ProcessTimes, Quota, Reading, Sourced, TaskTimes, Throttled, Unread, Usage, What,
 };

@@ -113,7 +113,7 @@ pub struct Group {
 pub struct Quota {
     /// `None`: unlimited.
     pub quota_us: Option<u64>,
-    /// Length of a period, at least 1.
+    /// Length of a period, at least 1; [`Quota::NO_PERIOD_US`] where there is none.
     pub period_us: u64,
     /// Unused quota that may be saved up.
     pub burst_us: u64,
@@ -122,9 +122,18 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// What stands for a period where nobody has set one, as on a host that is written down: a thousand times the longest that a
+    /// kernel takes, so that the amount keeps nine digits.
+    pub const NO_PERIOD_US: u64 = 1_000_000_000;
+
+    /// The length of a period, us; `None` where nobody has set one.
+    #[must_use]
+    pub fn period_us(&self) -> Option<u64> {
+        (self.period_us != Quota::NO_PERIOD_US).then_some(self.period_us)
+    }
+
     /// The quota in CPUs; `None` if unlimited.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "exact to 2^53 us, 285 years")]
     pub fn cpus(&self) -> Option<Cpus> {
         self.quota_us.map(|quota_us| Cpus(quota_us as f64 / self.period_us as f64))
     }
@@ -205,23 +214,4 @@ pub enum What {
     Guest,
     /// What a VM's host tells it.
     Told,
-}
-
-impl What {
-    /// The word for it in texts.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            What::Online => "online",
-            What::Cpuset => "cpuset",
-            What::Quota => "quota",
-            What::Weight => "weight",
-            What::Ancestors => "ancestors",
-            What::Siblings => "siblings",
-            What::Idle => "idle",
-            What::Threads => "threads",
-            What::Guest => "guest",
-            What::Told => "told",
-        }
-    }
 }

@@ -73,23 +73,6 @@ pub enum LimitKind {
     Measured,
 }
 
-impl LimitKind {
-    /// The word for it in texts.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            LimitKind::Online => "online",
-            LimitKind::Affinity => "affinity",
-            LimitKind::Cpuset => "cpuset",
-            LimitKind::Quota => "quota",
-            LimitKind::Steal => "steal",
-            LimitKind::Told => "told",
-            LimitKind::Weight => "weight",
-            LimitKind::Measured => "measured",
-        }
-    }
-}
-
 /// Somebody busy who divides CPU time with the process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contender {

@@ -363,7 +363,6 @@ fn worth(n: u32, available: Cpus) -> f64 {
 }
 
 fn region_rate(seen: &Interval) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "regions in one interval")]
     let regions = seen.regions? as f64;
     (regions >= ENOUGH_REGIONS).then(|| regions / seen.length.as_secs_f64().max(1e-3))
 }

@@ -84,7 +84,6 @@ pub struct Weight(pub f64);
 pub struct CpuId(pub u32);
 
 /// A number of things as an amount; exact below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of CPUs and threads are small")]
 pub(crate) fn count(n: usize) -> f64 {
     n as f64
 }

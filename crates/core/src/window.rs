@@ -167,7 +167,6 @@ pub(crate) fn throttled(earlier: Option<Throttled>, later: Throttled) -> Throttl
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "differences below 104 days are exact")]
 fn ns(ns: u64) -> f64 {
     ns as f64
 }

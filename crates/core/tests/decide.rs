@@ -263,6 +263,76 @@ fn who_was_made_smaller_gets_back_what_it_had_within_its_rule_once_nobody_wants_
     }
 }
 
+/// A VM of eight vCPUs of which its guest has every second one offline, and was made to have two.
+fn every_second(policy: Policy) -> (Toy, Controller) {
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, f64::from)]);
+    toy.vms[0].state.vcpus.iter_mut().skip(1).step_by(2).for_each(|vcpu| vcpu.online = false);
+    let vm = vec![Rule { name: "a".into(), max: Some(2), ..Rule::default() }];
+    let mut controller = Controller::new(Policy { vm, ..policy.clone() });
+    toy.rule(&mut controller, 10);
+    assert_eq!(toy.vms[0].state.online().to_string(), "0,2");
+    controller.reconfigure(policy);
+    (toy, controller)
+}
+
+/// As the journal has it.
+fn had_every_second(toy: &Toy, controller: &mut Controller) {
+    let sizes = ("0,2,4,6".parse().unwrap(), toy.vms[0].state.online());
+    controller.sized_before([(VmId("a".into()), sizes)].into());
+}
+
+#[test]
+fn vcpus_that_were_taken_come_again_before_those_that_were_offline_and_these_go_first() {
+    let (mut toy, mut controller) = every_second(Policy { size: Sizer::None, ..Policy::default() });
+    let bounds = [(Some(3), Some(3), 3), (Some(6), None, 6), (Some(5), Some(5), 5), (None, Some(3), 3)];
+    for halves in [false, true] {
+        for (min, max, count) in bounds {
+            let vm = vec![Rule { name: "a".into(), min, max, ..Rule::default() }];
+            controller.reconfigure(Policy { size: Sizer::None, vm, ..Policy::default() });
+            for (number, vcpu) in toy.vms[0].state.vcpus.iter_mut().enumerate().filter(|_| halves) {
+                vcpu.affinity = if number < 4 { "0-3" } else { "4-7" }.parse().ok();
+            }
+            had_every_second(&toy, &mut controller);
+            toy.rule(&mut controller, 70);
+            let (online, had) = (toy.vms[0].state.online(), "0,2,4,6".parse().unwrap());
+            let own = online.intersection(&had).len();
+            assert_eq!((online.len(), own), (count, count.min(4)), "{online} {halves}");
+        }
+    }
+}
+
+#[test]
+fn who_cannot_have_vcpus_that_were_offline_gets_its_own_and_is_asked_for_these_ever_more_rarely() {
+    let (mut toy, mut controller) = every_second(Policy { size: Sizer::VcpuBal, ..Policy::default() });
+    let mut refused = vec![];
+    let mut pass = |toy: &mut Toy, seconds: u64, has_them: bool| {
+        for _ in 0..seconds {
+            had_every_second(toy, &mut controller);
+            let mut step = controller.step(&toy.observe()).unwrap();
+            // nosmt
+            let more = |action: &Action| action.to != Value::Vcpus("0,2,4,6".parse().unwrap());
+            let others: Vec<Action> =
+                step.plan.actions.extract_if(.., |action| !has_them && more(action)).collect();
+            toy.obey(&mut controller, &step);
+            let error = MachineError::Gone("write(\"cpu1/online\"): Operation not permitted".into());
+            let asked = others.iter().filter(|action| action.why != Why::AskedAgain);
+            refused.extend(asked.map(|_| toy.at / 1_000_000_000));
+            let answer = |action: Action| {
+                let result =
+                    if action.why == Why::AskedAgain { Ok(action.to.clone()) } else { Err(error.clone()) };
+                Outcome { action, result }
+            };
+            controller.told(&others.into_iter().map(answer).collect::<Vec<_>>());
+            toy.pass(Duration::from_secs(1));
+        }
+        toy.vms[0].state.online().to_string()
+    };
+    assert_eq!(pass(&mut toy, 30, false), "0,2,4,6");
+    assert_eq!(pass(&mut toy, 570, false), "0,2,4,6");
+    assert_eq!(pass(&mut toy, 600, true), "0-7", "it may be able to by now");
+    assert!((4..=6).contains(&refused.len()), "{refused:?}");
+}
+
 #[test]
 fn arbitration_comes_before_size_and_preempts() {
     fn busy(n: u32) -> f64 {

@@ -248,10 +248,7 @@ fn beside_who_is_busy_by_turns_races_become_rare() {
     fn rate(n: u32) -> f64 {
         100.0 * used(n) / (1.0 + 0.1 * f64::from(n))
     }
-    let vms = vec![
-        vm("a", 8, Some(rate), used),
-        vm("b", 8, None, |_| if is_busy() { 4.0 } else { 0.0 }),
-    ];
+    let vms = vec![vm("a", 8, Some(rate), used), vm("b", 8, None, |_| if is_busy() { 4.0 } else { 0.0 })];
     let mut toy = Toy::new(8, vms);
     let mut controller = with(Sizer::Corefit);
     let mut tried = [0; 6];

@@ -112,12 +112,7 @@ fn run(program: &Path, threads: u16, case: &Case, library: &Path) -> f64 {
 /// The value below which this part of the values lies.
 fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "small"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
     let at = ((values.len() - 1) as f64 * part).round() as usize;
     values[at]
 }

@@ -37,7 +37,6 @@ fn between(part: &str) {
 }
 
 /// A number to reckon with: exact below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "weights, pCPUs and counted work are far below 2^53")]
 fn float(number: u64) -> f64 {
     number as f64
 }

@@ -16,7 +16,7 @@ use crate::root::{ReadError, Root, optional, value};
 /// three to four files, a thread of the kernel one. Here, 2.2 ms of CPU time with 96 processes in the
 /// root, of which half are threads of the kernel, and 4.0 ms with 136 on a crowded machine;
 /// [`corefit_core::estimate`] takes 10 us.
-/// Measured by `cargo test --release -p corefit-linux --test cpus_cost -- --ignored --nocapture`.
+/// Measured by `cargo test --release -p corefit-linux --test captures -- --ignored --nocapture`.
 ///
 /// # Errors
 /// [`ReadError::Gone`] if there is no such process, [`ReadError::Io`] if `/proc` is not mounted; the

@@ -112,13 +112,23 @@ fn status(text: &str) -> Option<Status> {
     })
 }
 
-/// What children of this process used that it has waited for, so far (getrusage(2)).
+/// What this process used so far (getrusage(2)).
+#[must_use]
+pub fn own() -> Usage {
+    used_by(libc::RUSAGE_SELF)
+}
+
+/// What children of this process used that it has waited for, so far.
 #[must_use]
 pub fn ended_children() -> Usage {
+    used_by(libc::RUSAGE_CHILDREN)
+}
+
+fn used_by(who: libc::c_int) -> Usage {
     // SAFETY: rusage is plain data for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer leads to a writable value of the right type.
-    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    unsafe { libc::getrusage(who, &raw mut usage) };
     Usage::from(&usage)
 }
 

@@ -7,8 +7,12 @@
 //! ```
 //!
 //! The text has always the same length, so that a reader never sees half of a new one. It counts for
-//! `valid_s` seconds since it was written, by the guest's own clock: a host whose daemon is gone says
+//! `valid_s` seconds since it was written, 20 at the most, by the guest's own clock: a host whose daemon is gone says
 //! nothing any more. The writer writes again in a quarter of that time.
+//!
+//! The agent makes files that all may write (as [`crate::progress`] says), so whoever runs in the guest can write another text, and has the
+//! programs that follow it run with fewer threads, or more; but only as long as he goes on: what is told never counts for longer than
+//! the host's own text does.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,9 +20,9 @@ use corefit_core::{Cpus, Sourced, Unread, What};
 
 use crate::root::{ReadError, Root, optional};
 
-/// Where the file is in the guest. `/run` belongs to root, so nobody else can write it there.
+/// Where the file is in the guest. `/run` belongs to root, so nobody else can make it there, or put another in its place.
 pub const PATH: &str = "/run/corefit-available";
-/// How long what is told counts.
+/// How long what is told counts, whatever the text says.
 pub const VALID: Duration = Duration::from_secs(20);
 /// pCPUs that can be told at the most.
 const MOST: f64 = 99_999.0;
@@ -64,7 +68,7 @@ pub fn parse(text: &str) -> Result<Told, usize> {
         }
     };
     let valid_s: u64 = value(3, "valid_s")?.parse().map_err(|_| 3usize)?;
-    Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s.min(86_400)) })
+    Ok(Told { cpus: cpus.map(Cpus), valid: Duration::from_secs(valid_s).min(VALID) })
 }
 
 /// Whether a host wrote what it tells this guest within the time that this counts, be it that it tells nothing any more.
@@ -116,6 +120,14 @@ mod tests {
     fn what_a_guest_had_there_is_what_can_be_written_there_again() {
         let theirs = parse("corefit-available 1\ncpus 1.23456\nvalid_s 1").unwrap();
         assert_eq!(parse(&text(theirs.cpus)).unwrap().cpus, theirs.cpus);
+    }
+
+    #[test]
+    fn what_anybody_in_the_guest_may_have_written_counts_no_longer_than_a_hosts_text() {
+        for (says, counts) in [(1, 1), (20, 20), (86_400, 20), (u64::MAX, 20)] {
+            let text = format!("corefit-available 1\ncpus 0.001\nvalid_s {says}");
+            assert_eq!(parse(&text).map(|told| told.valid), Ok(Duration::from_secs(counts)));
+        }
     }
 
     #[test]

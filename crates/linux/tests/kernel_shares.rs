@@ -164,14 +164,8 @@ fn throttled() -> Vec<Case> {
 
 /// A small random host on two pCPUs.
 fn random(seed: u64) -> Case {
-    let mut state = seed;
-    let mut below = |n: u64| {
-        // splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    };
+    let mut random = corefit_core::Random(seed);
+    let mut below = |n: u64| random.below(n);
     let mut host = Host { pcpus: CpuSet::first(2), ..Host::default() };
     let mut slices = vec![slice("s0", vec![]), slice("s1", vec![])];
     for i in 0..2 + below(3) {

@@ -180,7 +180,6 @@ impl Window {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a handful")]
     fn mean(windows: &[Self]) -> Self {
         let mean = |pick: &dyn Fn(&Self) -> f64| windows.iter().map(pick).sum::<f64>() / windows.len() as f64;
         Self {

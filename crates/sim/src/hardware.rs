@@ -142,7 +142,6 @@ impl Topology {
     /// What of their footprints those that run on a node have in its cache, 0 to 1.
     fn kept(&self, node: u32) -> f64 {
         let filled = self.footprints[node as usize];
-        #[expect(clippy::cast_precision_loss, reason = "KiB")]
         let kept = f64::from(self.cache_kib) / filled as f64;
         if filled > u64::from(self.cache_kib) { kept } else { 1.0 }
     }

@@ -139,7 +139,6 @@ impl SimMachine {
     }
 
     /// What a program's runtime counts: marks, and what its teams did together.
-    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
     fn progress(&self, number: usize) -> f64 {
         let apps = self.sim.apps.iter().filter(|app| app.vm as usize == number);
         apps.map(|app| (app.marks + app.steps) as f64).sum()

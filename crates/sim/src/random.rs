@@ -53,7 +53,6 @@ impl Stream {
 
     /// Above 0, at most 1.
     #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are what a f64 holds")]
     pub(crate) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
@@ -66,7 +65,6 @@ impl Stream {
     /// Exponentially distributed, mean 1: the inverse of the distribution, linear between 1,024 steps
     /// (the mean is 1e-4 too high), exact in the last one.
     #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "53 bits; an index below 1024")]
     pub(crate) fn exponential(&mut self) -> f64 {
         let bits = self.next();
         let step = (bits >> 54) as usize;

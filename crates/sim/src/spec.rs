@@ -32,6 +32,9 @@ pub struct Spec {
     pub period_ns: u64,
     /// The end, if programs do not end before.
     pub until_ns: u64,
+    /// What happens before is not in [`Truth`](crate::Truth), but for when programs end and how many events there were:
+    /// a steady state has no beginning.
+    pub warmup_ns: u64,
     /// Each application starts up to so much later, and so does each thread of one that never ends: real
     /// hosts' slices do not begin in step.
     pub jitter_ns: u64,
@@ -226,7 +229,6 @@ pub struct Limit {
 impl Limit {
     /// In pCPUs.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "exact to 2^53 ns")]
     pub fn cpus(&self) -> f64 {
         self.quota_ns as f64 / self.period_ns as f64
     }

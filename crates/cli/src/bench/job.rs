@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use corefit_linux::launch;
 use corefit_linux::threads::ended_children;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -57,6 +58,22 @@ impl Script for Quiet {
     fn act(&mut self, _: Instant, _: u32) -> Result<()> {
         Ok(())
     }
+}
+
+/// Takes from a command what the user set that would change how many threads something starts, or how.
+pub(crate) fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_setting) {
+            command.env_remove(name);
+        }
+    }
+}
+
+fn is_setting(name: &str) -> bool {
+    const PREFIXES: [&str; 4] = ["OMP_", "GOMP_", "KMP_", "COREFIT_"];
+    const NAMES: [&str; 3] = ["LD_PRELOAD", "LD_AUDIT", "JAVA_TOOL_OPTIONS"];
+    let known = PREFIXES.iter().any(|p| name.starts_with(p)) || NAMES.contains(&name);
+    known || name.ends_with("_NUM_THREADS") || launch::is_knob(name)
 }
 
 /// Runs a command to its end, or for at most `limit`; `end` kills everything that it started.
@@ -138,6 +155,23 @@ fn wait(
         }
         if script.next().is_some_and(|at| now >= at) {
             script.act(start, pid)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_thread_settings_do_not_reach_the_runs() {
+        for name in
+            ["OMP_NUM_THREADS", "KMP_BLOCKTIME", "LD_PRELOAD", "MKL_NUM_THREADS", "MC_CORES", "BLIS_IC_NT"]
+        {
+            assert!(is_setting(name), "{name}");
+        }
+        for name in ["PATH", "HOME", "OMPI_X", "NUM_THREADS_X"] {
+            assert!(!is_setting(name), "{name}");
         }
     }
 }

@@ -9,12 +9,12 @@ use corefit_core::decide::{Controller, Policy};
 use corefit_core::machine::{
     Act, Counters, Lever, Machine, MachineError, Pcpu, Snapshot, Value, VcpuState, VmId, VmState,
 };
-use corefit_core::{CpuId, CpuSet, Time, Weight};
+use corefit_core::{CpuId, CpuSet, Random, Time, Weight};
 use corefit_linux::threads::cpu_of;
 use serde::Serialize;
 
 use crate::manage::{Boot, Journal, Keeper, step};
-use crate::stats::{Random, median};
+use crate::stats::median;
 use crate::table::Table;
 
 /// The promises: a step, ms; the daemon's part of a core, and its memory, MiB.
@@ -225,7 +225,7 @@ impl Paper {
             vms: (0..vms).map(vm).collect(),
             ..Snapshot::default()
         };
-        Paper { at: Time(0), random: Random::new(1), snapshot, set: BTreeMap::new() }
+        Paper { at: Time(0), random: Random(1), snapshot, set: BTreeMap::new() }
     }
 }
 
@@ -243,7 +243,7 @@ impl Machine for Paper {
         self.at = self.at + time;
         let ns = u64::try_from(time.as_nanos()).unwrap_or(0);
         for vm in &mut self.snapshot.vms {
-            let busy = self.random.below(100) as u64;
+            let busy = self.random.below(100_u64);
             for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.online) {
                 for counter in [&mut vcpu.counters.run_ns, &mut vcpu.counters.wait_ns] {
                     *counter = counter.map(|before| before + ns * busy / 200);

@@ -292,7 +292,6 @@ fn compare(recorded: &Recorded, facts: &Facts, runs: u32) -> Result<Document> {
 }
 
 /// Seconds of each run, with successive seeds.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn simulate(text: &str, runs: u32) -> Result<Vec<f64>> {
     let mut spec = Scenario::parse(text, &[]).map_err(|e| anyhow!("{e} in\n{text}"))?.spec;
     let one = |run: u32| {

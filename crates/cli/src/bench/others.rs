@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use super::job::Used;
+use corefit_core::{CpuId, CpuSet};
+use corefit_linux::threads::own;
 
 /// How long to look whether others are busy.
 const LOOK: Duration = Duration::from_millis(300);
@@ -19,7 +20,15 @@ pub(crate) fn busy() -> Option<f64> {
 
 /// CPU time of all but this process since the start, s.
 pub(crate) fn spent_s() -> Option<f64> {
-    Some(used_s()? - corefit_lock::peers::usage().cpu_s)
+    let own = own();
+    Some(used_s()? - (own.user + own.system).as_secs_f64())
+}
+
+/// The same on these CPUs only; None if `/proc/stat` does not show them.
+pub(crate) fn spent_on_s(cpus: &CpuSet) -> Option<f64> {
+    let own = own();
+    let used = seconds(busy_ticks_on(&fs::read_to_string("/proc/stat").ok()?, cpus)?);
+    Some(used - (own.user + own.system).as_secs_f64())
 }
 
 /// CPU time of others in several runs of something.
@@ -31,9 +40,9 @@ pub(crate) struct Others {
 
 impl Others {
     /// A run, what it used itself, and [`spent_s`] before and after it.
-    pub(crate) fn add(&mut self, before: Option<f64>, after: Option<f64>, own: &Used, wall: Duration) {
+    pub(crate) fn add(&mut self, before: Option<f64>, after: Option<f64>, own: Duration, wall: Duration) {
         let (Some(before), Some(after)) = (before, after) else { return };
-        self.used_s += after - before - (own.user + own.system).as_secs_f64();
+        self.used_s += after - before - own.as_secs_f64();
         self.wall_s += wall.as_secs_f64();
     }
 
@@ -45,9 +54,11 @@ impl Others {
 
 /// CPU time that was used on all CPUs since the start, s.
 fn used_s() -> Option<f64> {
-    let ticks = busy_ticks(&fs::read_to_string("/proc/stat").ok()?)?;
-    #[expect(clippy::cast_precision_loss, reason = "ticks of a machine's life")]
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    Some(seconds(busy_ticks(fs::read_to_string("/proc/stat").ok()?.lines().next()?)?))
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// So many CPUs, if they spoil what is measured.
@@ -62,12 +73,21 @@ pub(crate) fn warning(cpus: Option<f64>) -> String {
     })
 }
 
-/// User, nice, system, interrupts and stolen time of all CPUs, in ticks (proc(5)).
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let fields: Vec<u64> =
-        stat.lines().next()?.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
+/// User, nice, system, interrupts and stolen time of a line of `/proc/stat`, in ticks (proc(5)).
+fn busy_ticks(line: &str) -> Option<u64> {
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
     let used = [0, 1, 2, 5, 6, 7].map(|i| fields.get(i).copied().unwrap_or(0));
     (fields.len() >= 4).then(|| used.iter().sum())
+}
+
+/// The same of all lines of these CPUs.
+fn busy_ticks_on(stat: &str, cpus: &CpuSet) -> Option<u64> {
+    let is_one = |line: &&str| {
+        let number = line.split_whitespace().next().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+        number.is_some_and(|n| cpus.contains(CpuId(n)))
+    };
+    let each = stat.lines().filter(is_one).map(busy_ticks);
+    each.reduce(|sum, ticks| Some(sum? + ticks?)).flatten()
 }
 
 #[cfg(test)]
@@ -76,10 +96,16 @@ mod tests {
 
     #[test]
     fn idle_and_waiting_for_disks_is_not_busy() {
-        let stat = "cpu  10 1 5 1000 77 2 3 4 0 0\ncpu0 1 1 1 1\n";
-        assert_eq!(busy_ticks(stat), Some(25));
+        assert_eq!(busy_ticks("cpu  10 1 5 1000 77 2 3 4 0 0"), Some(25));
         assert_eq!(busy_ticks("cpu  1 2\n"), None);
         assert_eq!(busy_ticks(""), None);
+    }
+
+    #[test]
+    fn what_others_do_on_other_cpus_does_not_count() {
+        let stat = "cpu  9 9 9 9\ncpu0 10 1 5 1000\ncpu1 500 0 0 0\ncpu12 3 0 0 0\nintr 7\n";
+        let of = |cpus: &[u32]| busy_ticks_on(stat, &cpus.iter().copied().map(CpuId).collect());
+        assert_eq!((of(&[0]), of(&[0, 12]), of(&[7])), (Some(16), Some(19), None));
     }
 
     #[test]
@@ -92,11 +118,11 @@ mod tests {
     fn what_neither_the_program_nor_this_process_used_others_did() {
         let mut others = Others::default();
         assert_eq!(others.cpus(), None);
-        let own = Used { user: Duration::from_secs(3), system: Duration::from_secs(1) };
-        others.add(None, Some(9.0), &own, Duration::from_secs(9));
-        others.add(Some(100.0), Some(106.0), &own, Duration::from_secs(2));
+        let own = Duration::from_secs(4);
+        others.add(None, Some(9.0), own, Duration::from_secs(9));
+        others.add(Some(100.0), Some(106.0), own, Duration::from_secs(2));
         assert_eq!(others.cpus(), Some(1.0));
-        others.add(Some(100.0), Some(100.0), &own, Duration::from_secs(2));
+        others.add(Some(100.0), Some(100.0), own, Duration::from_secs(2));
         assert_eq!(others.cpus(), Some(0.0), "ticks are coarse");
     }
 }

@@ -75,7 +75,6 @@ fn text(document: &Document) -> String {
     format!("{}\nPromised: {:.0} million events/s up to 64 pCPUs.", table.render(), TARGET / 1e6)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts and ns of runs")]
 fn time((name, text, simulated_s): (&'static str, &str, u64), quick: bool) -> Result<Case> {
     let no_sets: [Set; 0] = [];
     let scenario = Scenario::parse(text, &no_sets).map_err(|e| anyhow!("{name}: {e}"))?;

@@ -49,10 +49,31 @@ impl Seen {
     /// regions of 13 ms: one thread 0.31 to 0.36 s, two 0.29 to 0.31 s). Threads that spin on flags
     /// of their own within such a region are not seen; they fare as without corefit.
     pub(super) fn independent(&self, threads: u32) -> bool {
-        #[expect(clippy::cast_precision_loss, reason = "counts of one run")]
         let (regions, sleeps) = (self.regions as f64, self.sleeps as f64);
         let expected = 4.0 * (regions + 1.0) + 20.0 * self.wall_s;
         self.wall_s >= 0.05 * regions && sleeps <= f64::from(threads) * expected
+    }
+}
+
+/// A line of the output, ignored ones not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    stream: Stream,
+    at: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn of(self, seen: &Seen) -> &[u8] {
+        match self {
+            Stream::Stdout => &seen.output.stdout,
+            Stream::Stderr => &seen.output.stderr,
+        }
     }
 }
 
@@ -204,12 +225,13 @@ impl<'a> Trial<'a> {
         if first.output.status.signal().is_some() {
             return Ok(Some(format!("it died: {}", a.status)));
         }
-        for (name, a, b) in [("stdout", &a.stdout, &b.stdout), ("stderr", &a.stderr, &b.stderr)] {
-            if let Some(line) = self.difference(a, b) {
-                return Ok(Some(format!("{name} differs: {line}")));
-            }
-        }
-        Ok(None)
+        Ok(self.unequal(first, seen).first().map(|line| self.shown(first, seen, *line)))
+    }
+
+    /// The lines of the output that make a run wrong; none if it is wrong for another reason.
+    pub(super) fn differing(&self, first: &Seen, seen: &Seen) -> Vec<Line> {
+        let by_output = self.args.check.is_none() && !seen.hung && first.output.status == seen.output.status;
+        if by_output { self.unequal(first, seen) } else { vec![] }
     }
 
     /// Lines of an output that count.
@@ -218,15 +240,27 @@ impl<'a> Trial<'a> {
         counted(&output.stdout) + counted(&output.stderr)
     }
 
-    /// The first difference between two outputs, ignored lines left out.
-    fn difference(&self, a: &[u8], b: &[u8]) -> Option<String> {
-        let a: Vec<&[u8]> = lines(a, &self.args.ignore);
-        let b: Vec<&[u8]> = lines(b, &self.args.ignore);
-        let at = (0..a.len().max(b.len())).find(|&i| a.get(i) != b.get(i))?;
-        let show = |l: Option<&&[u8]>| {
-            l.map_or("no more lines".into(), |l| format!("{:?}", String::from_utf8_lossy(l)))
+    /// Lines in which two outputs differ, ignored ones left out.
+    fn unequal(&self, first: &Seen, seen: &Seen) -> Vec<Line> {
+        let of = |stream: Stream| {
+            let [a, b] = [first, seen].map(|seen| lines(stream.of(seen), &self.args.ignore));
+            let all = 0..a.len().max(b.len());
+            all.filter(move |&at| a.get(at) != b.get(at)).map(move |at| Line { stream, at })
         };
-        Some(format!("{} instead of {}", show(b.get(at)), show(a.get(at))))
+        [Stream::Stdout, Stream::Stderr].into_iter().flat_map(of).collect()
+    }
+
+    /// Such a line, in words.
+    pub(super) fn shown(&self, first: &Seen, seen: &Seen, line: Line) -> String {
+        let show = |seen: &Seen| {
+            let lines = lines(line.stream.of(seen), &self.args.ignore);
+            lines.get(line.at).map_or("no more lines".into(), |l| format!("{:?}", String::from_utf8_lossy(l)))
+        };
+        let name = match line.stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        format!("{name} differs: {} instead of {}", show(seen), show(first))
     }
 
     fn check(&self, check: &str, output: &Output) -> Result<Option<String>> {

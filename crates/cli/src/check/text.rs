@@ -1,6 +1,6 @@
 //! Findings for people.
 
-use corefit_core::check::{Finding, RULES, Rule, Severity};
+use corefit_core::check::{Finding, RULES, Rule, Severity, count};
 
 use crate::inputs::Inputs;
 use crate::lines::wrap;
@@ -39,15 +39,14 @@ pub(super) fn report(inputs: &Inputs, findings: &[Finding], width: usize) -> Str
         }
     }
     out.push('\n');
-    let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let vms = number(subject.vms.len(), "VM");
+    let vms = count(subject.vms.len(), "VM");
     if findings.is_empty() {
         out.push_str(&format!("{vms} checked, nothing found\n"));
         return out;
     }
     let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| {
         let n = findings.iter().filter(|finding| finding.severity == severity).count();
-        (n > 0).then(|| number(n, &severity.to_string()))
+        (n > 0).then(|| count(n, &severity.to_string()))
     });
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     out.push_str(&format!("{vms} checked: {}\n", counts.join(", ")));

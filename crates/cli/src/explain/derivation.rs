@@ -6,7 +6,7 @@ use corefit_core::entitle::{Binding, Division, Wants};
 use corefit_core::machine::{Role, VmEstimate};
 use corefit_core::{CpuSet, Cpus, Weight};
 
-use super::text::{amount, limit, numbered, short, shorten, wrap};
+use super::text::{amount, limit, short, shorten, wrap};
 use super::{View, online, tables, wants};
 
 /// What was used and is available is the same up to so many pCPUs.
@@ -100,7 +100,7 @@ fn shared(view: &View, division: &Division, vm: usize, binding: &Binding, width:
     if more > 0 {
         list.push(format!("{more} more {rest:.2}"));
     }
-    let text = format!("{} divided: {}", numbered("pCPU", &full.pcpus), list.join("; "));
+    let text = format!("{} divided: {}", full.pcpus.named("pCPU"), list.join("; "));
     wrap(out, "  ", &text, width);
 }
 
@@ -217,7 +217,7 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
         let activity = vm.vcpus.get(index).copied().unwrap_or_default();
         let one = |cpus: Option<Cpus>| if vm.seen.is_group() { String::new() } else { amount(cpus) };
         let cells = vec![
-            vcpu.affinity.as_ref().map_or("?".into(), |set| numbered("pCPU", set)),
+            vcpu.affinity.as_ref().map_or("?".into(), |set| set.named("pCPU")),
             if vcpu.online { amount(share) } else { "offline".into() },
             one(activity.used),
             one(activity.waiting),
@@ -236,7 +236,7 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
         let activity = vm.helpers.get(index).copied().unwrap_or_default();
         rows.push(vec![
             format!("  {}", helper.name),
-            helper.affinity.as_ref().map_or("?".into(), |set| numbered("pCPU", set)),
+            helper.affinity.as_ref().map_or("?".into(), |set| set.named("pCPU")),
             amount(share),
             amount(activity.used),
             amount(activity.waiting),
@@ -249,7 +249,7 @@ fn vcpus(view: &View, number: usize, width: usize, out: &mut String) {
 fn memory(vm: &VmEstimate, width: usize, out: &mut String) {
     let Some(nodes) = &vm.seen.memory_nodes else { return };
     out.push_str("\nMemory\n");
-    wrap(out, "  ", &format!("from {} only (numatune)", numbered("NUMA node", nodes)), width);
+    wrap(out, "  ", &format!("from {} only (numatune)", nodes.named("NUMA node")), width);
 }
 
 /// What its work is like, for who places it; that of a rule in `corefit.toml` counts more.

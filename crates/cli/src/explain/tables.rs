@@ -7,6 +7,7 @@ use corefit_core::machine::{PcpuEstimate, Role, State};
 
 use super::text::{amount, short, shorten, wrap};
 use super::{View, online};
+use crate::named;
 use crate::table::Table;
 
 /// pCPUs that are listed one by one; of more, the rest is summed up.
@@ -179,7 +180,7 @@ pub(super) fn remarks(view: &View, width: usize, out: &mut String) {
         out.push_str("\nnot visible\n");
         for unread in &view.host.unread {
             let text = format!("{}: {}", unread.path, unread.why);
-            wrap(out, &format!("  {:<9} ", unread.what.name()), &text, width);
+            wrap(out, &format!("  {:<9} ", named::name(unread.what)), &text, width);
         }
     }
     for note in view.host.notes.iter().map(String::as_str).chain(view.partial) {

@@ -1,7 +1,7 @@
 //! Lines that fit, and numbers.
 
 use corefit_core::entitle::quoted;
-use corefit_core::{CpuSet, Cpus, Quota};
+use corefit_core::{Cpus, Quota};
 
 use crate::lines;
 
@@ -46,13 +46,9 @@ pub(super) fn limit(quota: Option<&Quota>) -> Option<String> {
         let text = format!("{}.{:03}", us / 1000, us % 1000);
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     };
-    let (runs, period) = (ms(quota.quota_us?), ms(quota.period_us));
-    Some(format!("{} pCPUs ({runs} ms of every {period} ms)", quota.cpus()?))
-}
-
-/// `vCPU 0`, `vCPUs 0-3`.
-pub(super) fn numbered(what: &str, numbers: &CpuSet) -> String {
-    format!("{what}{} {numbers}", if numbers.len() == 1 { "" } else { "s" })
+    let (quota_us, cpus) = (quota.quota_us?, quota.cpus()?);
+    let of = |period| format!(" ({} ms of every {} ms)", ms(quota_us), ms(period));
+    Some(format!("{cpus} pCPUs{}", quota.period_us().map(of).unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 
 mod scenario;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use corefit_core::decide::Policy;
-use corefit_core::machine::{Act, Lever, Machine, MachineError, Role, Snapshot, Value, VmId, VmState};
+use corefit_core::machine::{Act, Machine, MachineError, Role, VmState};
 use corefit_linux::bytes::path;
 use corefit_linux::host::{Cgroups, Choice};
 use corefit_linux::{Root, libvirt};
@@ -187,9 +186,7 @@ fn host(groups: impl Fn(Cgroups) -> Cgroups) -> Result<Box<dyn Act>> {
     let mut machine = libvirt::open("", libvirt::Options::default());
     let is_vm = |vm: &VmState| vm.role == Role::Vm;
     match machine.observe() {
-        Ok(first) if first.vms.iter().any(is_vm) => {
-            return Ok(Box::new(Observed { machine, first: Some(first) }));
-        }
+        Ok(first) if first.vms.iter().any(is_vm) => return Ok(machine),
         // An idle one: most machines are no hosts of VMs.
         Ok(_) => {}
         Err(why) => without_libvirt(&why.into(), "control groups are taken instead"),
@@ -225,60 +222,6 @@ fn runs_qemu(root: &Root) -> bool {
     root.dirs("/proc").unwrap_or_default().iter().filter(|name| is_pid(name)).any(is_qemu)
 }
 
-/// A machine that was looked at once, to see whether it is the right one.
-struct Observed {
-    machine: Box<dyn Act>,
-    first: Option<Snapshot>,
-}
-
-impl Machine for Observed {
-    fn name(&self) -> String {
-        self.machine.name()
-    }
-
-    fn observe(&mut self) -> Result<Snapshot, MachineError> {
-        self.first.take().map_or_else(|| self.machine.observe(), Ok)
-    }
-
-    fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
-        self.machine.pass(time)
-    }
-}
-
-impl Act for Observed {
-    fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
-        self.machine.current(vm, lever)
-    }
-
-    fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
-        self.machine.set(vm, lever, value)
-    }
-
-    fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
-        self.machine.keep(vm, text)
-    }
-
-    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
-        self.machine.fitting(vm, lever, value)
-    }
-
-    fn lost(&mut self, vm: &VmId, lever: Lever) -> bool {
-        self.machine.lost(vm, lever)
-    }
-
-    fn realm(&self) -> String {
-        self.machine.realm()
-    }
-
-    fn ask_again(&mut self) {
-        self.machine.ask_again();
-    }
-
-    fn awaits(&mut self, guests: &BTreeSet<VmId>) {
-        self.machine.awaits(guests);
-    }
-}
-
 /// The text of a scenario.
 ///
 /// # Errors
@@ -310,7 +253,16 @@ fn first_point(file: &Path) -> Result<(corefit_sim::Scenario, Vec<corefit_sim::S
 
 /// A simulated host.
 fn simulated(file: &Path) -> Result<Box<dyn Act>> {
-    let (name, (scenario, _)) = (file.display().to_string(), first_point(file)?);
+    let (name, (scenario, lists)) = (file.display().to_string(), first_point(file)?);
+    // Whoever goes by its policy says this of that.
+    let lists = lists.iter().filter(|(key, _)| !key.starts_with("policy."));
+    let lists: Vec<String> = lists.map(|(key, value)| format!("{key} = {value}")).collect();
+    if !lists.is_empty() {
+        tell!(
+            "corefit: {name} has lists, which are no single host: the first of each counts ({})",
+            lists.join(", ")
+        );
+    }
     let sim = corefit_sim::Sim::new(&scenario.spec).map_err(|error| anyhow!("{name}: {error}"))?;
     Ok(Box::new(
         corefit_sim::SimMachine::new(sim, &name, scenario.agent).counting_caches(scenario.cache_counters),

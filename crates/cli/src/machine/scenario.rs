@@ -8,9 +8,6 @@ use corefit_core::machine::{
 };
 use corefit_core::{CpuSet, Cpus, Quota, Time};
 
-/// Caps and quotas become quotas over this period, which keeps nine digits.
-const PERIOD_US: u64 = 1_000_000_000;
-
 /// A host on which everybody uses what the model gives for the demands in the file, and waits for the
 /// rest of its demand. No demand means all that there is.
 pub(crate) struct Scenario {
@@ -107,16 +104,12 @@ impl Scenario {
         Counters { run_ns: ns(used), wait_ns: ns(waiting), runs: None }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "positive; saturates"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; saturates")]
     fn quota(&self, cap: Option<Cpus>) -> Option<Quota> {
         let Cpus(cap) = cap?;
-        let quota_us = ((cap * PERIOD_US as f64).round() as u64).max(1);
-        Some(Quota { quota_us: Some(quota_us), period_us: PERIOD_US, burst_us: 0, source: self.file.clone() })
+        let period_us = Quota::NO_PERIOD_US;
+        let quota_us = ((cap * period_us as f64).round() as u64).max(1);
+        Some(Quota { quota_us: Some(quota_us), period_us, burst_us: 0, source: self.file.clone() })
     }
 }
 

@@ -46,8 +46,11 @@ impl Alone {
         }
         let roots = file(Path::new(ROOTS), machine);
         let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-        if roots.symlink_metadata().is_ok_and(|seen| is_held(&locks, seen.dev(), seen.ino())) {
-            bail!(taken(machine));
+        if let Ok(seen) = roots.symlink_metadata()
+            && let Some(process) = holder(&locks, seen.dev(), seen.ino())
+        {
+            // Which directory that is only root may read.
+            bail!(taken(machine, process, None));
         }
         runtime_dir(user).map_or(Ok(Alone { _lock: None }), |dir| Alone::within(&dir, machine, user, &state))
     }
@@ -76,7 +79,12 @@ impl Alone {
         let mut lock = how.open(&path).map_err(unusable)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => bail!(taken(machine)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+                let seen = lock.metadata().map_err(unusable)?;
+                let process = holder(&locks, seen.dev(), seen.ino()).flatten();
+                bail!(taken(machine, process, last(&lock).ok().flatten()))
+            }
             Err(error) => return Err(unusable(error.into())),
         }
         let last = last(&lock).map_err(unusable)?;
@@ -141,10 +149,35 @@ fn left_nothing(dir: &Path, machine: &str) -> Result<()> {
     )
 }
 
-fn taken(machine: &str) -> Passing {
-    Passing(format!(
-        "{machine}: another corefit is at work there, with another directory; end that one first"
-    ))
+/// Who is at work there: its process, if that is seen from here, and the directory of who was the last to have one.
+fn taken(machine: &str, process: Option<u32>, last: Option<PathBuf>) -> Passing {
+    let who = process.map_or(String::new(), |process| format!(" (process {process})"));
+    // One that only puts back, and has no journal, does not name its own.
+    let own = |dir: &PathBuf| {
+        let holds = std::fs::read_to_string(dir.join("lock"));
+        holds.is_ok_and(|holds| process.is_none() || holds.trim().parse().ok() == process)
+    };
+    let dir =
+        last.filter(own).map_or("another directory".into(), |dir| format!("--state '{}'", dir.display()));
+    Passing(format!("{machine}: another corefit{who} is at work there, with {dir}; end that one first"))
+}
+
+/// Directories of who had hold of a machine of this host last, but for this one: as far as this user may read that.
+pub(super) fn others(state: &Path) -> Vec<PathBuf> {
+    let own = runtime_dir(rustix::process::geteuid().as_raw());
+    let mut found: Vec<PathBuf> =
+        [PathBuf::from(ROOTS)].into_iter().chain(own).flat_map(|dir| named(&dir)).collect();
+    found.sort();
+    found.dedup();
+    found.retain(|other| !is_same(other, state));
+    found
+}
+
+/// Those that the files in a directory name.
+fn named(dir: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|file| file.path());
+    let locks = files.filter(|file| file.extension().is_some_and(|ending| ending == "lock"));
+    locks.filter_map(|file| last(&File::open(file).ok()?).ok()?).collect()
 }
 
 fn file(dir: &Path, machine: &str) -> PathBuf {
@@ -159,12 +192,14 @@ fn runtime_dir(user: u32) -> Option<PathBuf> {
     given.into_iter().chain([usual]).find(own).map(|dir| dir.join("corefit"))
 }
 
-/// Whether somebody holds a file, by `/proc/locks` (proc(5)): `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
-fn is_held(locks: &str, device: u64, inode: u64) -> bool {
+/// Who holds a file, if somebody does, by `/proc/locks` (proc(5)): `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`; a process
+/// that is not seen from here has no number.
+fn holder(locks: &str, device: u64, inode: u64) -> Option<Option<u32>> {
     let which = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
-    locks.lines().any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        words.next() == Some("FLOCK") && words.nth(3) == Some(&which)
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let held = words.first() == Some(&"FLOCK") && words.get(4) == Some(&which.as_str());
+        held.then(|| words[3].parse().ok().filter(|process| *process > 0))
     })
 }
 
@@ -189,8 +224,10 @@ mod tests {
         assert!(why.contains("another corefit") && why.contains("host"), "{why}");
         within(&dir, "another").unwrap();
         let seen = file(&dir, "host").metadata().unwrap();
-        let shown =
-            || is_held(&std::fs::read_to_string("/proc/locks").unwrap_or_default(), seen.dev(), seen.ino());
+        let shown = || {
+            holder(&std::fs::read_to_string("/proc/locks").unwrap_or_default(), seen.dev(), seen.ino())
+                .is_some()
+        };
         assert!(shown(), "who may not open it sees that it is held");
         drop(held);
         assert!(!shown());
@@ -285,7 +322,27 @@ mod tests {
         let locks = "1: FLOCK  ADVISORY  WRITE 700 00:17:26 0 EOF\n2: POSIX  ADVISORY  WRITE 8 00:17:27 0 EOF\n\
             2: -> FLOCK  ADVISORY  WRITE 9 00:17:28 0 EOF\n";
         let device = rustix::fs::makedev(0, 0x17);
-        assert!(is_held(locks, device, 26));
-        assert!(!is_held(locks, device, 27) && !is_held(locks, device, 28) && !is_held(locks, device, 2));
+        assert_eq!(holder(locks, device, 26), Some(Some(700)));
+        assert_eq!([27, 28, 2].map(|inode| holder(locks, device, inode)), [None; 3]);
+        let hidden = "1: FLOCK  ADVISORY  WRITE 0 00:17:26 0 EOF\n";
+        assert_eq!(holder(hidden, device, 26), Some(None), "of another container, perhaps");
+    }
+
+    #[test]
+    fn who_is_refused_is_told_the_process_and_the_directory_of_the_one_at_work() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, state, other) =
+            (dir.path().join("run"), dir.path().join("state"), dir.path().join("other"));
+        let _journal = Journal::open(&state, "host", &Boot::now(true).unwrap()).unwrap();
+        let _held = Alone::within(&run, "host", user(), &state).unwrap();
+        let why = Alone::within(&run, "host", user(), &other).err().unwrap().to_string();
+        let named =
+            format!("(process {}) is at work there, with --state '{}'", std::process::id(), state.display());
+        assert!(why.contains(&named), "{why}");
+        assert_eq!((super::named(&run), super::named(&other)), (vec![state.clone()], Vec::new()));
+        // Of one that has no journal nothing is named that was another's.
+        std::fs::write(state.join("lock"), "1").unwrap();
+        let why = Alone::within(&run, "host", user(), &other).err().unwrap().to_string();
+        assert!(why.contains("with another directory"), "{why}");
     }
 }

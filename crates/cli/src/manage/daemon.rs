@@ -3,6 +3,7 @@
 mod owners;
 mod report;
 mod said;
+mod went;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +21,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use report::failure;
 use said::Said;
+use went::{say_ended, say_late, under_way, unseen};
 
 use super::config::Config;
-use super::keeper::heed;
+use super::keeper::{Restored, heed};
 use super::log::{self, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
@@ -85,9 +87,15 @@ pub(super) struct Daemon<'a> {
     sized: BTreeSet<VmId>,
     /// What would be changed, as it was said last.
     planned: Said,
-    /// Actions and failures of each VM so far.
-    counts: BTreeMap<VmId, (u64, u64)>,
+    /// VMs that the last look could not read.
+    unread: BTreeSet<String>,
+    /// The name of each VM, and its actions and failures so far.
+    counts: BTreeMap<VmId, (String, u64, u64)>,
     steps: u64,
+    /// There was a look by which something could be decided.
+    looked: bool,
+    /// Guests that do not answer, and the lever by which that was seen.
+    silent: BTreeMap<VmId, Lever>,
 }
 
 impl<'a> Daemon<'a> {
@@ -122,8 +130,11 @@ impl<'a> Daemon<'a> {
             owned,
             notes: note.into_iter().collect(),
             planned,
+            unread: BTreeSet::new(),
             counts: BTreeMap::new(),
             steps: 0,
+            looked: false,
+            silent: BTreeMap::new(),
         };
         daemon.say(&daemon.notes.clone());
         daemon
@@ -179,6 +190,11 @@ impl<'a> Daemon<'a> {
         let enough = |time| signals.within(time).is_some_and(|signal| signal != SIGHUP);
         let clean = self.put_back(restore::PATIENCE, enough);
         match result {
+            // Whoever calls it for a while is to know that nothing came of it.
+            Ok(Ok(())) if !self.looked => {
+                log(Level::Error, "ended", &[("why", "the machine could not be looked at, not once".into())]);
+                Ok(ExitCode::FAILURE)
+            }
             Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
             Ok(Ok(())) => Ok(ExitCode::FAILURE),
             // Not as what cannot be from the start: another try may help (the unit's RestartPreventExitStatus).
@@ -269,6 +285,7 @@ impl<'a> Daemon<'a> {
                 return self.config.policy.interval();
             }
         };
+        self.looked = true;
         if self.board.lock().trouble.take().is_some() {
             log(Level::Info, "the machine is there again", &[]);
         }
@@ -279,7 +296,10 @@ impl<'a> Daemon<'a> {
         if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
             step.notes.extend(snapshot.notes.iter().cloned());
         }
+        self.unread(&snapshot, &mut step.notes);
+        self.silences(&mut step, &snapshot);
         self.say(&step.notes);
+        let mut heard = Vec::new();
         let outcomes = match &mut self.keeper {
             Some(keeper) => {
                 let mut outcomes = keeper.apply(&mut *self.machine, &step.plan.actions, snapshot.at);
@@ -299,6 +319,7 @@ impl<'a> Daemon<'a> {
                 for outcome in outcomes.iter().filter(came) {
                     self.told.forget_of(&failure(&outcome.action, ""));
                 }
+                heard.extend(outcomes.iter().filter(|outcome| outcome.result.is_ok()).cloned());
                 // A look may be of before it was written: that is nobody's news. What there was no time for comes next time.
                 outcomes.retain(|outcome| !keeper.had(&outcome.action) && !keeper.put_off(&outcome.action));
                 outcomes
@@ -308,6 +329,7 @@ impl<'a> Daemon<'a> {
                 Vec::new()
             }
         };
+        heard.iter().for_each(|outcome| self.answered(&snapshot, outcome));
         for outcome in &outcomes {
             self.tell(&snapshot, outcome);
         }
@@ -323,15 +345,19 @@ impl<'a> Daemon<'a> {
         }
         self.owners(snapshot);
         if let Some(keeper) = &mut self.keeper {
+            let (before, unseen) = (under_way(keeper), unseen(keeper, snapshot));
             for note in keeper.adopt(&mut *self.machine, snapshot) {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
             }
+            say_late(&before, keeper, snapshot);
+            say_ended(unseen, keeper);
         }
     }
 
     /// What the kernel manages itself has no levers.
     fn yields(&mut self, snapshot: &mut Snapshot) {
-        let found = if self.live { yields::detect(&Root::live()) } else { Vec::new() };
+        let name = self.machine.name();
+        let found = if self.live { yields::detect(&Root::live(), &name) } else { Vec::new() };
         if found != self.left {
             for what in found.iter().filter(|what| !self.left.contains(what)) {
                 log(Level::Warning, "left to the kernel", &[("what", what.reason.clone())]);
@@ -366,7 +392,11 @@ impl<'a> Daemon<'a> {
                 None
             }
         };
+        let unseen = unseen(keeper, snapshot);
         let restored = keeper.release(&mut *self.machine, snapshot, free);
+        if restored.ended > 0 {
+            say_ended(unseen, keeper);
+        }
         self.machine.awaits(&keeper.awaits());
         let sized = snapshot.vms.iter().filter(|vm| policy.sized_by(vm) == LeverKind::Affinity);
         let mut sized: BTreeSet<VmId> = sized.map(|vm| vm.id.clone()).collect();
@@ -447,17 +477,25 @@ impl<'a> Daemon<'a> {
         };
         let asks = |missing| missing == 0 || (begun.elapsed() < patience && !ends(Duration::ZERO));
         let (mut pending, mut trouble) = (Vec::new(), None);
+        // Of all tries, and what was said of it.
+        let (mut all, mut sum) = (Restored::default(), String::new());
         for attempt in 1.. {
             systemd::goes_on();
             let waits = match self.machine.observe() {
                 Ok(snapshot) => {
                     let restored = keeper.restore_while(&mut *self.machine, &snapshot, &asks);
-                    log(Level::Info, "restored", &[("result", restore::sum(&restored))]);
-                    for text in restored.stand {
+                    let stand = restored.stand.clone();
+                    all.and(restored);
+                    let now = restore::sum(&all);
+                    if now != sum {
+                        log(Level::Info, "restored", &[("result", now.clone())]);
+                        sum = now;
+                    }
+                    for text in stand {
                         log(Level::Warning, "not put back", &[("what", text)]);
                     }
-                    (pending, trouble) = (restored.pending, None);
-                    restored.waits_for.is_some()
+                    (pending, trouble) = (all.pending.clone(), None);
+                    all.waits_for.is_some()
                 }
                 Err(error) => {
                     let text = error.to_string();
@@ -487,6 +525,15 @@ impl<'a> Daemon<'a> {
             log(Level::Error, "pending", &[("what", text), ("remedy", remedy.into())]);
         }
         clean
+    }
+}
+
+#[cfg(test)]
+impl Signals {
+    /// Nobody sends some, as long as the sender is there.
+    pub(super) fn none() -> (std::sync::mpsc::Sender<i32>, Signals) {
+        let (sender, signals) = channel();
+        (sender, Signals(signals))
     }
 }
 
@@ -573,8 +620,8 @@ mod tests {
     fn who_is_to_end_after_a_time_goes_on_until_then_and_no_longer() {
         let args = ManageArgs { time: Some(Duration::from_millis(500)), ..arguments() };
         let mut daemon = looking(&args);
-        let (_sender, signals) = channel();
-        daemon.turn(&Signals(signals)).unwrap();
+        let (_sender, signals) = Signals::none();
+        daemon.turn(&signals).unwrap();
         assert_eq!((daemon.machine.observe().unwrap().at.0, daemon.steps), (500_000_000, 2));
     }
 

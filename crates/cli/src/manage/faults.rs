@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use corefit_core::decide::{Action, Outcome, Why};
 use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, SLICE_MARK_NS, Value, VmId};
-use corefit_core::{CpuSet, Cpus, Time, Weight};
+use corefit_core::{CpuSet, Cpus, Random, Time, Weight};
 use corefit_sim::{Scenario, Sim, SimMachine};
 
 use self::faulty::Faulty;
@@ -37,23 +37,6 @@ const HOST: &str = "scheduler = \"eevdf\"\nuntil = \"3600s\"\nhardware = { socke
 fn simulated(text: &str) -> SimMachine {
     let scenario = Scenario::parse(text, &[]).unwrap();
     SimMachine::new(Sim::new(&scenario.spec).unwrap(), "faults", true)
-}
-
-/// Numbers that look random (SplitMix64), the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        u32::try_from((z ^ (z >> 31)) % u64::from(n)).unwrap()
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(u32::try_from(all.len()).unwrap()) as usize]
-    }
 }
 
 fn levers(vm: u32) -> Vec<Lever> {
@@ -77,7 +60,7 @@ fn limit(quota_us: u32) -> Value {
 
 /// Quota, period and burst, as shaping changes them.
 fn shaped(random: &mut Random) -> Value {
-    let (quota_us, longer) = (10_000 + random.below(5) * 10_000, 1 + random.below(3));
+    let (quota_us, longer) = (10_000 + random.below(5_u32) * 10_000, 1 + random.below(3_u32));
     let burst_us = quota_us / (1 + random.below(3));
     Value::Limit(Limit {
         quota_us: Some((quota_us * longer).into()),
@@ -92,7 +75,7 @@ fn wanted(random: &mut Random, lever: Lever) -> Value {
         Lever::Online => Value::Vcpus(CpuSet::first(2 + random.below(VCPUS - 1))),
         Lever::Weight | Lever::HelperWeight => Value::Weight(Weight(f64::from(100 + random.below(5) * 100))),
         Lever::Quota | Lever::VcpuQuota(_) => shaped(random),
-        Lever::Slice(_) => Value::Slice(Some(u64::from(1 + random.below(5)) * 100_000 + SLICE_MARK_NS)),
+        Lever::Slice(_) => Value::Slice(Some((1 + random.below(5_u64)) * 100_000 + SLICE_MARK_NS)),
         Lever::Affinity(_) => Value::Pcpus(random.below(2).to_string().parse().unwrap()),
         Lever::Nodes => Value::Nodes(random.below(2).to_string().parse().ok()),
         _ => Value::Told(Some(Cpus(f64::from(1 + random.below(3))))),
@@ -202,7 +185,7 @@ impl Story {
         let vm = random.below(MANAGED);
         match random.below(16) {
             0 => self.keeper = None,
-            1 => self.now = Time(u64::from(random.below(1 << 30)) << 12),
+            1 => self.now = Time(random.below(1_u64 << 30) << 12),
             2 => drop(self.released.insert(vm)),
             3 => drop(self.released.remove(&vm)),
             4 => administrator(&mut self.machine, &mut self.expected, random, count),

@@ -28,13 +28,16 @@ pub(crate) use before::{changed, heed};
 use note::travels;
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
-use ours::{by_call, grown, in_parts, is_guests, is_ours, rest_of_ours, same, somebody_put_back};
+use ours::{by_call, grown, in_parts, is_guests, is_ours, rest_of_ours, same, shrunk, somebody_put_back};
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
 const READING: u32 = 4;
+
+/// When vCPUs are sized again that somebody else set.
+pub(super) const LEFT_UNTIL: &str = "until the configuration is read again (SIGHUP) or corefit starts again";
 
 /// Applies plans to one machine.
 pub(crate) struct Keeper {
@@ -174,9 +177,26 @@ impl Keeper {
         }
     }
 
-    /// What somebody put back may be changed again.
+    /// What somebody put back may be changed again, and so may vCPUs that he set: what he made them is what they were, then.
     pub(crate) fn try_again(&mut self) {
         self.put_back.clear();
+        self.theirs.retain(|(_, lever)| *lever != Lever::Online);
+    }
+
+    /// As if this one had written all.
+    #[cfg(test)]
+    pub(crate) fn forget_earlier(&mut self) {
+        self.earlier.clear();
+    }
+
+    /// Whether a setting is somebody else's by now, or he put it back.
+    pub(crate) fn leaves(&self, action: &Action) -> bool {
+        self.theirs.contains(&key(action)) || self.put_back.contains(&key(action))
+    }
+
+    /// Whether the last batch came so far with an action that it wrote something, or tried to.
+    pub(crate) fn tried(&self, action: &Action) -> bool {
+        self.just_written.contains(&key(action))
     }
 
     /// Does what a plan says, as far as it can be done in the time of a batch: a part at least, and the next time first what there was
@@ -348,7 +368,7 @@ impl Keeper {
             *found = grown;
         }
         let entry = found.clone();
-        let ours = is_ours(&entry, current) && !self.with_all(machine, &entry, current);
+        let ours = self.has_ours(machine, &entry, current);
         if ours || same(&entry.original, current) || machine.lost(vm, lever) {
             return None;
         }
@@ -358,6 +378,19 @@ impl Keeper {
         // With the next change of it, if not now.
         let _ = self.note(machine, vm);
         Some(MachineError::Denied(format!("{}: it was {now} then", self.stands(vm, lever))))
+    }
+
+    /// Whether a setting still has a value that we gave it, but for what somebody else took from it.
+    fn has_ours(&self, machine: &mut dyn Act, entry: &Entry, current: &Value) -> bool {
+        if is_ours(entry, current) {
+            return !self.with_all(machine, entry, current);
+        }
+        if entry.lever != Lever::Online || same(&entry.original, current) {
+            return false;
+        }
+        let left = machine.fitting(&entry.vm, entry.lever, &entry.original);
+        let shrunk = left.and_then(|left| shrunk(entry, &left));
+        shrunk.is_some_and(|shrunk| is_ours(&shrunk, current) || same(&shrunk.original, current))
     }
 
     /// Whether somebody gave all vCPUs this quota, as libvirt does, which happens to be what we gave one of them: another one, to which we
@@ -443,8 +476,9 @@ impl Keeper {
     }
 
     fn stands(&self, vm: &VmId, lever: Lever) -> String {
+        let until = if lever == Lever::Online { format!(" {LEFT_UNTIL}") } else { String::new() };
         let lever = self.called(vm, lever);
-        format!("somebody else changed the {lever} after corefit; that stands, and it is left alone")
+        format!("somebody else changed the {lever} after corefit; that stands, and it is left alone{until}")
     }
 
     fn is_back(&self, vm: &VmId, lever: Lever) -> String {

@@ -188,10 +188,15 @@ fn held(state: &Path, machine: &MachineArg, boot: &Boot) -> Result<Keeper> {
     Ok(Keeper::new(Journal::held(state, machine.name(), boot)?, PATIENCE))
 }
 
+/// VMs that could not be read.
+pub(super) fn unread_vms(snapshot: &Snapshot) -> impl Iterator<Item = &Unread> {
+    let is_vm = |unread: &&Unread| unread.what == What::Siblings && unread.path.starts_with("VM ");
+    snapshot.unread.iter().filter(is_vm)
+}
+
 /// That VMs could not be read, if so: they may carry what is to be put back.
 pub(super) fn unread(snapshot: &Snapshot) -> Option<String> {
-    let is_vm = |unread: &&Unread| unread.what == What::Siblings && unread.path.starts_with("VM ");
-    let mut vms = snapshot.unread.iter().filter(is_vm);
+    let mut vms = unread_vms(snapshot);
     let Unread { path, why, .. } = vms.next()?;
     let others = match vms.count() {
         0 => String::new(),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::StateArg;
 use super::journal::{Entry, settings as named};
-use super::{Boot, Journal, Keeper, metrics, present};
+use super::{Boot, Journal, Keeper, alone, metrics, present};
 use crate::lines;
 use crate::printable;
 use crate::table::Table;
@@ -38,6 +38,12 @@ pub(crate) struct Status {
     pub(crate) steps: u64,
     /// How long the last step took, seconds.
     pub(crate) step_s: f64,
+    /// How long ago it was when this was asked for, seconds; `None`: there was none.
+    #[serde(default)]
+    pub(crate) age_s: Option<f64>,
+    /// When it was.
+    #[serde(skip)]
+    pub(crate) stepped: Option<Instant>,
     /// Why the machine cannot be looked at now.
     pub(crate) trouble: Option<String>,
     /// Why the configuration was refused when it was read again last; `None`: it was not, or not read again.
@@ -130,6 +136,13 @@ impl Setting {
     }
 }
 
+/// Whether a setting is as it was, as far as a look tells, and is not to become anything else: it is in the journal, as a guest may
+/// yet do what was asked of it before.
+fn is_back(entry: &Entry, vm: &VmState, keeper: &Keeper) -> bool {
+    let last = entry.wrote.last() == Some(&entry.original);
+    last && !keeper.owes(entry) && present::of(vm, entry.lever).is_none_or(|now| now == entry.original)
+}
+
 impl VmStatus {
     /// A VM, with what is known of it and what of it is changed. Nothing was done yet. `seen`: what it did, and what it was granted, of the
     /// same step; `offline`: pCPUs of the host.
@@ -143,7 +156,8 @@ impl VmStatus {
     ) -> VmStatus {
         let pcpus = |number: u32| Cpus(f64::from(number));
         let of_keeper = |keeper: &Keeper| -> Vec<(Setting, String)> {
-            keeper.entries_of(&vm.id).map(|entry| Setting::of(entry, vm, keeper, offline)).collect()
+            let changed = keeper.entries_of(&vm.id).filter(|entry| !is_back(entry, vm, keeper));
+            changed.map(|entry| Setting::of(entry, vm, keeper, offline)).collect()
         };
         let (settings, changed) = keeper.map(of_keeper).unwrap_or_default().into_iter().unzip();
         let excluded = policy.of(&vm.name).exclude == Some(true);
@@ -249,7 +263,11 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
     let own = Socket { inode: inode(&path)?, path };
     let board = board.clone();
     let reply = move |stream: UnixStream| {
-        let text = serde_json::to_string(&*board.lock()).unwrap_or_default();
+        let text = {
+            let mut status = board.lock();
+            status.age_s = status.stepped.map(|at| at.elapsed().as_secs_f64());
+            serde_json::to_string(&*status).unwrap_or_default()
+        };
         let limit = |left| stream.set_write_timeout(Some(left));
         let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE, limit);
     };
@@ -278,6 +296,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
         Ok(text) => text,
         Err(error) => {
             tell!("corefit: {}: {}", path.display(), silent(&error));
+            for other in alone::others(&state).into_iter().filter(|other| answers(other)) {
+                tell!(
+                    "corefit: one is at work with another directory: corefit status --state '{}'",
+                    other.display()
+                );
+            }
             if let Ok(Some([left, remedy])) = left(&state) {
                 tell!("corefit: an earlier run left {left} changed; {remedy} puts that back");
             }
@@ -295,6 +319,10 @@ fn ask(path: &Path, patience: Duration) -> std::io::Result<String> {
     stream.set_read_timeout(Some(patience))?;
     let mut text = String::new();
     stream.take(MOST).read_to_string(&mut text)?;
+    if text.is_empty() {
+        // Many ask at once, and who comes then is hung up on.
+        return Err(std::io::ErrorKind::TimedOut.into());
+    }
     Ok(text)
 }
 
@@ -342,7 +370,8 @@ fn table(status: &Status) -> String {
         table.row(cells);
     }
     let does = if status.applies { "changes settings" } else { "only looks (without --apply)" };
-    let mut text = format!("{}: {does}, {} steps\n\n{}", status.machine, status.steps, table.render());
+    let age = status.age_s.map_or(String::new(), |age| format!(", the last {age:.0} s ago"));
+    let mut text = format!("{}: {does}, {} steps{age}\n\n{}", status.machine, status.steps, table.render());
     for vm in &status.vms {
         for changed in &vm.changed {
             text += &format!("{}: {changed}\n", printable::text(&vm.name));
@@ -367,7 +396,11 @@ fn table(status: &Status) -> String {
             let rest = note.strip_prefix(&format!("{}: keeps its {what}: ", vm.name));
             rest.is_some_and(|rest| whys(vm).any(|why| why == rest))
         };
-        status.vms.iter().any(|vm| keeps(vm, "vCPUs") || keeps(vm, "cpuset"))
+        let may = |vm: &VmStatus| {
+            let rest = note.strip_prefix(&format!("{}: ", vm.name));
+            rest.is_some_and(|rest| whys(vm).any(|why| why == rest))
+        };
+        status.vms.iter().any(|vm| keeps(vm, "vCPUs") || keeps(vm, "cpuset") || may(vm))
     };
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
     let refused = "the configuration was refused when it was read again, the old one stays";
@@ -421,9 +454,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ask = || ask(&socket(dir.path()), Duration::from_millis(1));
         assert!(silent(&ask().unwrap_err()).starts_with("no corefit manage answers there"));
-        let _busy = UnixListener::bind(socket(dir.path())).unwrap();
+        let busy = UnixListener::bind(socket(dir.path())).unwrap();
+        let did_not = "the corefit manage there did not answer in 5 s";
         let said = silent(&ask().unwrap_err());
-        assert!(said.starts_with("the corefit manage there did not answer in 5 s"), "{said}");
+        assert!(said.starts_with(did_not), "{said}");
+        // As one of very many.
+        let hangs_up = std::thread::spawn(move || busy.incoming().take(2).for_each(drop));
+        let said = silent(&super::ask(&socket(dir.path()), PATIENCE).unwrap_err());
+        assert!(said.starts_with(did_not), "{said}");
+        hangs_up.join().unwrap();
         let said = silent(&std::io::ErrorKind::PermissionDenied.into());
         assert!(!said.contains("running") && said.contains("root"), "{said}");
     }
@@ -451,6 +490,52 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("left alone: hands off"), "{text}");
+    }
+
+    #[test]
+    fn how_old_it_is_is_said_as_of_when_it_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let board = Board::default();
+        let _socket = serve(dir.path(), &board, true).unwrap();
+        let shown = || serde_json::from_str::<Status>(&ask(&socket(dir.path()), PATIENCE).unwrap()).unwrap();
+        assert_eq!(shown().age_s, None);
+        board.lock().stepped = Instant::now().checked_sub(Duration::from_secs(4));
+        board.lock().steps = 11;
+        assert!(shown().age_s.is_some_and(|age| age >= 4.0));
+        let text = table(&Status { age_s: Some(4.2), ..shown() });
+        assert!(text.contains("11 steps, the last 4 s ago\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_as_before_is_not_called_changed() {
+        use corefit_core::machine::{GuestView, Lever, Value, VmId};
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "host", &Boot::now(true).unwrap()).unwrap();
+        let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
+        for (vm, made) in [("same", "0-3"), ("less", "0-1")] {
+            let (vm, name, wrote) = (VmId(vm.into()), vm.into(), vec![vcpus(made)]);
+            journal.add(Entry {
+                vm,
+                name,
+                lever: Lever::Online,
+                original: vcpus("0-3"),
+                wrote,
+                pending: true,
+            });
+        }
+        let mut keeper = Keeper::new(journal, PATIENCE);
+        let changed = |keeper: &Keeper, name: &str, online: bool| {
+            let vcpus = vec![VcpuState { online, ..VcpuState::default() }; 4];
+            let (id, guest) = (VmId(name.into()), Some(GuestView::default()));
+            let vm = VmState { id, name: name.into(), vcpus, guest, ..VmState::default() };
+            let (step, policy) = (Step::default(), Policy::default());
+            let status = VmStatus::of(&vm, &step, (None, None), Some(keeper), &policy, &CpuSet::default());
+            (status.changed.len(), status.settings.len())
+        };
+        assert_eq!(changed(&keeper, "same", true), (1, 1), "an earlier run left it: it is pending");
+        keeper.forget_earlier();
+        assert_eq!((changed(&keeper, "same", true), changed(&keeper, "less", true)), ((0, 0), (1, 1)));
+        assert_eq!(changed(&keeper, "same", false), (1, 1), "it is not as before");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use corefit_core::machine::{Fixed, LeverKind, Role, Snapshot};
 use corefit_linux::Root;
+use corefit_linux::libvirt::is_here;
 
 /// Something that does a part of corefit's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +25,12 @@ pub(crate) fn leave_alone(snapshot: &mut Snapshot, yields: &[Yield]) {
     }
 }
 
-/// What this host's kernel does itself now.
-pub(crate) fn detect(root: &Root) -> Vec<Yield> {
+/// What the kernel does itself now of the host whose VMs a live machine of this name has: another host's cannot be seen from here, and
+/// this one's says nothing of it.
+pub(crate) fn detect(root: &Root, machine: &str) -> Vec<Yield> {
+    if machine.strip_prefix("libvirt").is_some_and(|uri| !is_here(uri.trim_start())) {
+        return Vec::new();
+    }
     let read = |path: &str| root.read(path).ok().map(|text| text.trim().to_owned());
     let mut found = Vec::new();
     // kernel Documentation/scheduler/sched-ext.rst: "enabled" while a BPF scheduler runs, whose name is in ops.
@@ -72,13 +77,17 @@ mod tests {
     use super::*;
 
     fn with(files: &[(&str, &str)]) -> Vec<Yield> {
+        of(files, "cgroups")
+    }
+
+    fn of(files: &[(&str, &str)], machine: &str) -> Vec<Yield> {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        detect(&Root::at(dir.path()))
+        detect(&Root::at(dir.path()), machine)
     }
 
     #[test]
@@ -102,5 +111,14 @@ mod tests {
             assert_eq!(with(files)[0].levers, [LeverKind::Affinity, LeverKind::Nodes]);
         }
         assert_eq!(with(&[("proc/sys/s390/hiperdispatch", "0\n")]), []);
+    }
+    #[test]
+    fn the_kernel_of_another_host_is_not_taken_for_this_one() {
+        let enabled = [("sys/kernel/sched_ext/state", "enabled\n")];
+        for (machine, seen) in
+            [("cgroups", 1), ("libvirt qemu:///system", 1), ("libvirt qemu+ssh://h2/system", 0)]
+        {
+            assert_eq!(of(&enabled, machine).len(), seen, "{machine}");
+        }
     }
 }

@@ -109,7 +109,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let sensitive =
         policy.shape == Shaper::LongPeriod && policy.vm.iter().all(|rule| rule.latency_ms.is_none());
     let mut controller = Controller::new(policy.clone());
-    let yields = if arg.clock().is_some() { yields::detect(&Root::live()) } else { Vec::new() };
+    let live = arg.clock().is_some();
+    let yields = if live { yields::detect(&Root::live(), &machine.name()) } else { Vec::new() };
     let look = |mut seen: Snapshot| {
         yields::leave_alone(&mut seen, &yields);
         seen

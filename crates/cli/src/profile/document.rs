@@ -73,13 +73,16 @@ impl Document {
                 100.0 * self.seen_s / self.cpu_s
             ));
         }
-        let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
-        if profile.question.machine.cpus >= profile.features.threads
-            && wait > CROWDED * run
-            && run > IDLE * profile.took_ns
-        {
+        if profile.crowded {
+            let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
+            let machine = &profile.question.machine;
+            let with = match machine.others {
+                _ if machine.cpus >= profile.features.threads => ", with a CPU for each".into(),
+                Some(others) => format!(", and others used {others:.1} CPUs meanwhile"),
+                None => String::new(),
+            };
             notes.push(format!(
-                "its threads waited {:.0} % of the time that they ran, with a CPU for each: others kept the CPUs busy, and who \
+                "its threads waited {:.0} % of the time that they ran{with}: others kept the CPUs busy, and who \
                  blocks meanwhile looks like sequential work; profile it again on an idle machine",
                 100.0 * wait / run
             ));
@@ -156,9 +159,5 @@ impl Document {
 
 /// A run of more CPU time than this, s, is seen if times can be read.
 const LITTLE_S: f64 = 0.1;
-/// Run for a smaller part of the time, nothing is told of who waited.
-const IDLE: f64 = 0.02;
-/// More waiting than this with a CPU for each thread, over what ran, is worth a note.
-const CROWDED: f64 = 0.1;
 /// Less of the CPU time seen is worth a note.
 const SEEN: f64 = 0.9;

@@ -106,7 +106,7 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
             }
             let before = others::spent_s();
             let done = job::run(command(launch), LIMIT, &scratch.0, script, &interrupt, &kill_tree)?;
-            apart.add(before, others::spent_s(), &done.used, done.wall);
+            apart.add(before, others::spent_s(), done.used.user + done.used.system, done.wall);
             if let Some(held) = &mut held {
                 held.put_back()?;
             }

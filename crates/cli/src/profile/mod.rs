@@ -33,6 +33,7 @@ use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 
+use crate::bench::others::{self, Others};
 use crate::durations::period;
 use crate::output::{Output, distinct};
 use crate::versioned::json;
@@ -146,6 +147,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut reporter = Reporter::new();
     let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
+    let all = sample::affinity(std::process::id()).unwrap_or_default();
+    let before = others::spent_on_s(&all);
     let start = Instant::now();
     let began = sample::now();
     let mut child = match Supervised::spawn(&launch) {
@@ -153,12 +156,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Err(LaunchError::Interrupted(signal)) => end_like(ExitStatus::from_raw(signal)),
         Err(why) => return Err(why.into()),
     };
-    let all = sample::affinity(std::process::id()).unwrap_or_default();
     let cpus = all.len().max(1);
-    let windows = page.map(|page| Windows::new(page, began, all));
+    let windows = page.map(|page| Windows::new(page, began, all.clone()));
     let Watched { status, mut series, probes, looks, interval, own_cpu, windows } =
         watch::until_end(&mut child, began, args.period, &mut reporter, windows)?;
     let wall = start.elapsed();
+    let after = others::spent_on_s(&all);
     alone.extend((0..ALONE).map(|_| reporter.probe()));
     let usage = child.usage().unwrap_or_default();
     let cpu = usage.user + usage.system;
@@ -170,8 +173,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let why = if cpus < 2 { "there is one CPU only" } else { NO_WINDOWS };
         one_cpu_not.get_or_insert_with(|| why.to_owned());
     }
+    let mut others = Others::default();
+    others.add(before, after, cpu.max(seen), wall);
     let question = Question {
-        machine: Machine { cpus, contention: Contention::of(&alone, &probes, cpus), one_cpu },
+        machine: Machine {
+            cpus,
+            contention: Contention::of(&alone, &probes, cpus),
+            one_cpu,
+            others: others.cpus(),
+        },
         spin: if waiting.sleeps { Spin::Passive } else { Spin::Unknown },
         period_ns: args.period.as_secs_f64() * 1e9,
         share: args.share,
@@ -252,12 +262,7 @@ impl Outputs<'_> {
 
 /// What threads did between the last look at them and their end: the kernel counted it with the rest of the run. Of what was
 /// never seen to run, as short processes are, nothing counts. Returns the CPU time that was seen.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a part of a count"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
 fn complete(series: &mut Series, usage: &Usage) -> Duration {
     let run: f64 = series.slots.iter().flat_map(|slot| &slot.lanes).map(|lane| lane.run).sum();
     let seen = Duration::from_secs_f64(run / 1e9);

@@ -163,7 +163,7 @@ mod tests {
     fn profile(runs: &[&[f64]], voluntary: u64) -> Profile {
         let slots: Vec<(f64, &[f64])> = runs.iter().cycle().take(300).map(|runs| (4.0 * MS, *runs)).collect();
         let series = Series { voluntary, ..Series::of_runs(&slots) };
-        let machine = Machine { cpus: 8, contention: None, one_cpu: None };
+        let machine = Machine { cpus: 8, contention: None, one_cpu: None, others: None };
         let question = Question { machine, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 };
         analyse(&series, &question).unwrap()
     }

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 
+use corefit_core::check::count;
 use corefit_core::profile::{Division, Features, OnVm, PARALLEL, Profile, Range};
 
 use super::document::Document;
@@ -75,7 +76,7 @@ pub(super) fn features(profile: &Profile) -> Vec<String> {
         format!(
             "parallelism {} of {} (high from {}); one active {:.0} % of the time, none {:.0} %",
             beside(&|x| format!("{x:.1}"), *parallelism, high),
-            many(*threads, "thread"),
+            count(*threads, "thread"),
             trimmed(high),
             percent(f.sequential),
             percent(f.idle),
@@ -156,9 +157,9 @@ fn terms(on: &OnVm) -> [(&'static str, String); 5] {
 /// As it ran, on machines of its own, and on VMs.
 fn rows(profile: &Profile) -> Vec<(String, &OnVm)> {
     let here = &profile.here;
-    let mut rows = vec![(format!("here, as it ran, {}", many(here.vm.vcpus, "core")), here)];
+    let mut rows = vec![(format!("here, as it ran, {}", count(here.vm.vcpus, "core")), here)];
     rows.extend(
-        profile.machines.iter().map(|on| (format!("own machine, {}", many(on.vm.vcpus, "core")), on)),
+        profile.machines.iter().map(|on| (format!("own machine, {}", count(on.vm.vcpus, "core")), on)),
     );
     rows.extend(vms(profile).into_iter().map(|on| (name(on), on)));
     rows
@@ -182,11 +183,7 @@ fn name(on: &OnVm) -> String {
     let vm = &on.vm;
     let pooled = if vm.division == Division::Pooled { ", one quota" } else { "" };
     let (share, period) = (trimmed(100.0 * vm.share), trimmed(vm.period_ns / 1e6));
-    format!("VM, {} of {share} %, {period} ms{pooled}", many(vm.vcpus, "vCPU"))
-}
-
-fn many(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+    format!("VM, {} of {share} %, {period} ms{pooled}", count(vm.vcpus, "vCPU"))
 }
 
 /// To a thousandth, without zeros at the end: what was asked stays what was asked.
@@ -221,7 +218,7 @@ mod tests {
 
     fn document(slots: &[&[f64]], period_ms: f64, share: f64) -> Document {
         let slots: Vec<(f64, &[f64])> = slots.iter().cycle().take(60).map(|r| (4.0 * MS, *r)).collect();
-        let machine = Machine { cpus: 2, contention: None, one_cpu: None };
+        let machine = Machine { cpus: 2, contention: None, one_cpu: None, others: None };
         let question = Question { machine, spin: Spin::Passive, period_ns: period_ms * MS, share };
         let mut document = Document {
             command: vec!["prog".into()],
@@ -246,7 +243,7 @@ mod tests {
             let slots = vec![(4.0 * MS, [4.0 * MS; 2].as_slice()); 60];
             let mut series = Series::of_runs(&slots);
             series.voluntary = voluntary;
-            let machine = Machine { cpus: 2, contention: None, one_cpu: None };
+            let machine = Machine { cpus: 2, contention: None, one_cpu: None, others: None };
             let question = Question { machine, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 };
             let profile = analyse(&series, &question);
             let document = Document { device_clock, profile, ..Document::default() };

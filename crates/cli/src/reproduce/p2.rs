@@ -253,7 +253,6 @@ struct Gain {
     took: f64,
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ten runs")]
 fn gain(program: &str, shortage: Shortage) -> Result<Gain> {
     let bal = shortage.available();
     let with = |vcpus, most: f64| -> Result<f64> {
@@ -310,7 +309,6 @@ fn degradations() -> Result<[Vec<Vec<f64>>; 3]> {
     Ok(results)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn took(specs: &[Spec], what: &str) -> Result<Vec<f64>> {
     let all: Vec<Spec> = specs.iter().flat_map(runs).collect();
     let truths = run(&all, what)?;

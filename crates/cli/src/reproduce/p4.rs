@@ -78,7 +78,6 @@ fn series(spec: &Spec) -> Result<Series> {
 }
 
 /// Seconds until now, and those with modules competing, times their number.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn beside(sim: &Sim) -> (f64, f64) {
     let truth = sim.truth();
     let ran = truth.ran_ns as f64 / 1e9;

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use corefit_core::Random;
 use corefit_core::decide::{Arbiter, Forecast, Policy, Rule as VmRule, Sizer};
 use corefit_core::machine::Machine;
 use corefit_sim::{Program, Sim, SimMachine, Spec};
@@ -19,7 +20,6 @@ use super::{Effort, Item, Paper, Rule};
 use crate::named::{name, named};
 use crate::parallel;
 use crate::ruled::Ruled;
-use crate::stats::Random;
 
 const HOST: &str = r#"
 scheduler = "credit"
@@ -111,12 +111,7 @@ fn of_sets(sets: u64, policies: &Policies) -> Result<Vec<Item>> {
 }
 
 /// The published ratio among those of the sets.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "1,000 sets"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1,000 sets")]
 fn place(figure: &'static str, what: &str, theirs: f64, mut values: Vec<f64>) -> [Item; 2] {
     values.sort_by(f64::total_cmp);
     let part = |p: f64| values[((values.len() - 1) as f64 * p).round() as usize];
@@ -133,7 +128,7 @@ fn place(figure: &'static str, what: &str, theirs: f64, mut values: Vec<f64>) ->
 
 /// Mean turnover of a set: overlapping over apart, and as `arbitrate` serves over first come first served.
 fn of_set(seed: u64, demand: Forecast, arbitrate: Arbiter) -> Result<(f64, f64)> {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let mut jobs: Jobs = [[(0.0, 0.0); JOBS]; VMS];
     for job in jobs.as_flattened_mut() {
         *job = (16.0 + 40.0 * random.unit(), 20.0 * random.unit());
@@ -149,7 +144,6 @@ fn of_set(seed: u64, demand: Forecast, arbitrate: Arbiter) -> Result<(f64, f64)>
 }
 
 /// Time from the beginnings to the ends of all jobs of some VMs, the others having none, s in all.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn turnover(jobs: &Jobs, busy: &[usize], (demand, arbitrate): (Forecast, Arbiter), seed: u64) -> Result<f64> {
     let machine = SimMachine::new(Sim::new(&host(jobs, busy, seed)?)?, "P5", true);
     let important = VmRule { name: "vm-0".into(), priority: Some(1), ..VmRule::default() };

@@ -26,14 +26,12 @@ pub(super) fn run(specs: &[Spec], what: &str) -> Result<Vec<Truth>> {
 }
 
 /// Seconds until the last VM's program came to its end; `None` if one did not.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 pub(super) fn seconds(truth: &Truth) -> Option<f64> {
     let took: Option<Vec<u64>> = truth.vms.iter().flat_map(|vm| &vm.apps).map(|app| app.took_ns).collect();
     Some(took?.into_iter().max()? as f64 / 1e9)
 }
 
 /// Marks of all VMs in a second.
-#[expect(clippy::cast_precision_loss, reason = "counts and ns of a run")]
 pub(super) fn marks_per_s(truth: &Truth) -> f64 {
     let marks: u64 = truth.vms.iter().flat_map(|vm| &vm.apps).map(|app| app.marks).sum();
     marks as f64 * 1e9 / truth.ran_ns as f64

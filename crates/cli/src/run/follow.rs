@@ -10,6 +10,7 @@ use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 use super::grants::Grants;
 use super::history::{History, Point};
 use super::launch::Plan;
+use super::outside::Outside;
 use super::placer::Placer;
 use super::report::{OpenMp, Report};
 use super::work::Teller;
@@ -50,6 +51,7 @@ pub(crate) struct Follower<'a> {
     more_than_known: bool,
     /// Tells the host of this VM how much is done.
     teller: Teller,
+    outside: Outside,
     pub(crate) history: History,
 }
 
@@ -74,6 +76,7 @@ impl<'a> Follower<'a> {
             ordered: true,
             more_than_known: false,
             teller: Teller::default(),
+            outside: Outside::default(),
         };
         // A program that is started again did before what it did.
         follower.tell(&follower.registered());
@@ -86,6 +89,9 @@ impl<'a> Follower<'a> {
         let processes = self.registered();
         self.tell(&processes);
         let processes = self.live(processes, &sample);
+        if self.page.is_some() {
+            self.outside.look(&sample.processes);
+        }
         let active = self.active(&processes, &sample);
         let seen = self.interval(&sample, &active, limits);
         let decision = self.control.step(&seen);
@@ -283,7 +289,22 @@ impl<'a> Follower<'a> {
             let known = self.seen.remove(&p.pid);
             self.seen.insert(p.pid, OpenMp::update(known, &p, self.grants.of(&p)));
         }
-        Report::new(&self.history, self.seen.values().cloned().collect(), plan)
+        Report {
+            notes_at_end: self.outside.remarks(),
+            ..Report::new(&self.history, self.seen.values().cloned().collect(), plan)
+        }
+    }
+
+    /// Processes that outlive the program: nobody gives them orders any more.
+    pub(crate) fn left_behind(&self) -> Vec<String> {
+        let alive = self.registered().into_iter().filter(|p| !has_ended(p.pid));
+        let told = |p: Process| {
+            format!(
+                "process {} goes on, and is no longer followed: its teams are as it asks for again",
+                p.pid
+            )
+        };
+        alive.map(told).collect()
     }
 }
 

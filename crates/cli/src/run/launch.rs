@@ -15,8 +15,9 @@ use super::Args;
 use super::grants::{Grants, Resize};
 use super::locks::Locks;
 use super::notes::Notes;
+use super::report::OpenMp;
 use super::size::{self, Look, Pending, Room, Threads};
-use crate::preload;
+use crate::{preload, printable};
 
 /// What to launch, and at which sizes.
 pub(crate) struct Plan {
@@ -41,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) set: Vec<String>,
     pub(crate) kept: Vec<String>,
     /// The number of OpenMP threads that the user set.
-    users: Option<u32>,
+    users: Users,
     threads: Threads,
     /// Whether the program's teams will probably be resized, and up to how many threads.
     resizable: Option<u32>,
@@ -58,16 +59,25 @@ pub(crate) struct Plan {
 impl Plan {
     /// Looks at the machine and plans the first launch.
     pub(crate) fn make(args: &Args, program: &Program, grants: &Grants, notes: &mut Notes) -> Plan {
+        let preloadable = program.preloadable().map_err(|why| format!("{}: {why}", program.path.display()));
+        let teams = preloadable.clone().and_then(|()| preload::find(&preload::OPENMP));
         let (resizable, independent) = expected(args, program, grants);
+        // Whom no library enters keeps the threads that it is launched with.
+        let resizable = resizable.filter(|_| teams.is_ok());
         // Only a size that cannot be corrected later is worth waiting for.
         let Look { room, quotas, pending, unread } =
             size::look(args.threads == Threads::Auto && resizable.is_none());
         if let Some(unread) = unread {
             notes.keep(unread);
         }
-        let preloadable = program.preloadable().map_err(|why| format!("{}: {why}", program.path.display()));
         let mut libraries = vec![];
-        let teams = preloadable.clone().and_then(|()| preload::find(&preload::OPENMP));
+        let users = Users::of(std::env::var_os("OMP_NUM_THREADS"));
+        if let Users::Invalid(text) = &users {
+            notes.keep(format!(
+                "OMP_NUM_THREADS={} is no number of threads: OpenMP goes by the number of CPUs",
+                printable::text(text)
+            ));
+        }
         // With --lock, the reason that is the same for both libraries is told there.
         let not_entered = teams.as_ref().err().filter(|_| !args.lock || preloadable.is_ok()).cloned();
         let locks = Locks::make(args, preloadable, &mut libraries, notes);
@@ -90,7 +100,7 @@ impl Plan {
             cores: None,
             set: vec![],
             kept: vec![],
-            users: users_threads(),
+            users,
             threads: args.threads,
             resizable,
             independent,
@@ -115,6 +125,8 @@ impl Plan {
                     libraries.insert(0, library);
                 }
                 Err(why) => {
+                    plan.resizable = None;
+                    plan.sizes();
                     plan.not_entered = Some(format!(
                         "cannot make the shared page ({why}): teams cannot be resized while the program runs"
                     ));
@@ -149,9 +161,22 @@ impl Plan {
         }
     }
 
-    /// Threads that OpenMP began with: the user's number, where he set one.
-    pub(crate) fn launched(&self) -> u32 {
-        self.users.unwrap_or(self.team)
+    /// Threads that OpenMP began with: as it was told, but for `processes` that were resized from their first region on.
+    pub(crate) fn launched(&self, processes: &[OpenMp]) -> u32 {
+        let told = match (&self.users, self.threads) {
+            (Users::Threads(n), _) => *n,
+            (Users::Invalid(_), _) => {
+                self.nprocs().filter(|_| self.page.is_some()).unwrap_or(self.room.allowed)
+            }
+            (Users::Unset, Threads::Max) => self.room.allowed,
+            (Users::Unset, _) => self.openmp(),
+        };
+        if processes.iter().any(OpenMp::may_be_resized) { told.min(self.team) } else { told }
+    }
+
+    /// What OpenMP is told: teams that are resized may grow.
+    fn openmp(&self) -> u32 {
+        if self.resizable.is_some() { self.most } else { self.team }
     }
 
     fn sizes(&mut self) {
@@ -191,14 +216,13 @@ impl Plan {
             self.launch.args = self.arguments.clone();
             return;
         }
-        let openmp = if self.resizable.is_some() { self.most } else { self.team };
         let (teams, pools) = match self.threads {
             Threads::AtMost(n) => (n, n),
             _ => (self.room.workers().max(self.team), self.room.pool().max(self.team)),
         };
         let size = |n: u32| usize::try_from(n).unwrap_or(1);
         let plan = knobs(
-            Counts { openmp: size(openmp), teams: size(teams), pools: size(pools) },
+            Counts { openmp: size(self.openmp()), teams: size(teams), pools: size(pools) },
             &Environment {
                 get: &|name| std::env::var_os(name).filter(|value| !value.is_empty()),
                 program: &self.launch.program,
@@ -258,12 +282,47 @@ fn expected(args: &Args, program: &Program, grants: &Grants) -> (Option<u32>, bo
     }
 }
 
-/// The first number of `OMP_NUM_THREADS`, which the outermost regions get.
-fn users_threads() -> Option<u32> {
-    std::env::var("OMP_NUM_THREADS").ok()?.split(',').next()?.trim().parse().ok()
+/// What the user's `OMP_NUM_THREADS` says.
+#[derive(Debug, PartialEq, Eq)]
+enum Users {
+    /// Nothing.
+    Unset,
+    /// What the outermost regions get: the first number.
+    Threads(u32),
+    /// Something that OpenMP does not take.
+    Invalid(String),
+}
+
+impl Users {
+    fn of(value: Option<OsString>) -> Users {
+        let Some(value) = value.filter(|value| !value.is_empty()) else { return Users::Unset };
+        let text = value.to_string_lossy();
+        let numbers: Option<Vec<u64>> = text.split(',').map(|n| n.trim().parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([first, ..]) if numbers.iter().flatten().all(|n| *n > 0) => {
+                Users::Threads(u32::try_from(*first).unwrap_or(u32::MAX))
+            }
+            _ => Users::Invalid(text.into_owned()),
+        }
+    }
 }
 
 /// `OMP_DYNAMIC` as OpenMP reads it.
 fn dynamic_adjustment() -> bool {
     std::env::var("OMP_DYNAMIC").is_ok_and(|v| v.trim().eq_ignore_ascii_case("true") || v.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_number_of_threads_is_read_as_openmp_reads_it() {
+        let of = |text: &str| Users::of(Some(text.into()));
+        assert_eq!((Users::of(None), of("")), (Users::Unset, Users::Unset));
+        assert_eq!((of(" 6 "), of("4,2")), (Users::Threads(6), Users::Threads(4)));
+        for bad in ["abc", "0", "-1", "2,x", "2,", " "] {
+            assert_eq!(of(bad), Users::Invalid(bad.into()));
+        }
+    }
 }

@@ -89,7 +89,6 @@ impl Locks {
     /// What has been counted until now.
     pub(crate) fn report(&self) -> LockReport {
         let stats = self.counters.sum();
-        #[allow(clippy::cast_precision_loss, reason = "nanoseconds below 2^52 are 52 days")]
         let s = |ns: u64| ns as f64 / 1e9;
         let counts = self.counting.then(|| Counts {
             acquisitions: stats.acquired,

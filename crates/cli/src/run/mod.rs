@@ -15,6 +15,7 @@ mod history;
 mod launch;
 mod locks;
 mod notes;
+mod outside;
 mod pace;
 mod placer;
 mod report;
@@ -150,6 +151,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     report.lock = plan.locks.as_ref().map(Locks::report);
     report.exit_code = status.code();
     report.exit_signal = status.signal();
+    for note in std::mem::take(&mut report.notes_at_end) {
+        notes.keep(note);
+    }
     (report.notes, report.notes_at_end) = notes.done();
     if !args.quiet {
         // Nobody may be left to read it, which is no reason to fail.
@@ -269,6 +273,9 @@ fn watch(
     };
     status_line.clear();
     let mut report = follower.report(plan);
+    if ended.is_some() {
+        report.notes_at_end.extend(follower.left_behind());
+    }
     report.command = args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect();
     report.restarts = restarts.done();
     Ok((ended, report))

@@ -88,7 +88,7 @@ pub(crate) struct OpenMp {
     pub(crate) grant: Grant,
     /// Whether dynamic adjustment was enabled in its last region.
     pub(crate) dynamic: bool,
-    /// Outermost regions counted (only while fewer CPUs were available than asked for).
+    /// Outermost regions of more than one thread counted (only while fewer CPUs were available than asked for).
     pub(crate) regions: u64,
     /// Of those, regions run with fewer threads than asked for.
     pub(crate) resized: u64,
@@ -169,13 +169,14 @@ impl Report {
     /// What the history tells; the caller adds how it ended.
     pub(crate) fn new(history: &History, processes: Vec<OpenMp>, plan: &Plan) -> Report {
         let (changes, samples) = timeline(history);
+        let launched = plan.launched(&processes);
         Report {
             command: vec![],
             exit_code: None,
             exit_signal: None,
             wall_s: 0.0,
-            threads_launched: plan.launched(),
-            threads_most: plan.most.max(plan.launched()),
+            threads_launched: launched,
+            threads_most: plan.most.max(launched),
             mean_available: history.mean_available().map(|c| round(c.0)),
             mean_used: history.mean_used().map(|c| round(c.0)),
             efficiency: history.efficiency().map(round),
@@ -306,6 +307,8 @@ impl OpenMp {
                 "; its spinning was stopped while CPUs were too few".into()
             }
             (Grant::Nothing | Grant::Refused, _) | (Grant::IfDynamic, false) => String::new(),
+            // Regions of one thread are not counted.
+            _ if self.requested <= 1 => ": nothing to resize".into(),
             _ => format!(": {} of {} regions resized", self.resized, self.regions),
         };
         format!(

@@ -99,11 +99,18 @@ mod tests {
     fn run(took: Option<f64>) -> Run {
         let mut values = [Some(0.0); METRICS.len()];
         values[TOOK] = took;
-        let vm = VmRun { name: "a".into(), program: "lu".into(), finished: Some(took.is_some()), values };
+        let vm = VmRun {
+            name: "a".into(),
+            program: "lu".into(),
+            kind: "a".into(),
+            finished: Some(took.is_some()),
+            values,
+        };
         Run {
             seed: 1,
             events: 1,
             ran_s: 1.0,
+            counted_s: 1.0,
             competing_cores: 0.0,
             idle_pcpus: 0.0,
             unfinished: vec![],

@@ -14,11 +14,15 @@ pub(super) struct Metric {
 }
 
 impl Metric {
-    /// `None`: it did not come to that, such as the end of a program that did not end.
-    #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
+    /// `None`: it did not come to that, such as the end of a program that did not end, or of the warm-up.
     pub(super) fn of(&self, vm: &VmTruth, truth: &Truth) -> Option<f64> {
-        (self.of)(vm, truth.ran_ns.max(1) as f64)
+        // Over no time at all there is no mean.
+        (self.of)(vm, truth.ran_ns as f64).filter(|number| number.is_finite())
     }
+}
+
+const fn metric(name: &'static str, meaning: &'static str, of: fn(&VmTruth, f64) -> Option<f64>) -> Metric {
+    Metric { name, meaning, of }
 }
 
 /// The end of the VM's first program.
@@ -26,93 +30,50 @@ pub(super) const TOOK: usize = 0;
 /// Its progress, if it has no end.
 pub(super) const MARKS: usize = 1;
 
-/// All of them; pCPUs and rates are means over the whole run.
-#[expect(clippy::cast_precision_loss, reason = "counts and ns of runs")]
+/// All of them; pCPUs and rates are means over the run after its warm-up, of marks since the program's start.
 pub(super) const METRICS: [Metric; 20] = [
-    Metric {
-        name: "took_s",
-        meaning: "seconds from start to end",
-        of: |vm, _| vm.apps.first().and_then(|app| app.took_ns).map(|ns| ns as f64 / 1e9),
-    },
-    Metric {
-        name: "marks_per_s",
-        meaning: "marks per second",
-        of: |vm, ran| Some(vm.apps.iter().map(|app| app.marks).sum::<u64>() as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "utilised",
-        meaning: "pCPUs that worked",
-        of: |vm, ran| Some(vm.time.utilised as f64 / ran),
-    },
-    Metric {
-        name: "spinning",
-        meaning: "pCPUs that spun",
-        of: |vm, ran| Some(vm.time.spinning as f64 / ran),
-    },
-    Metric {
-        name: "switching",
-        meaning: "pCPUs that switched",
-        of: |vm, ran| Some(vm.time.switching as f64 / ran),
-    },
-    Metric {
-        name: "allocated",
-        meaning: "pCPUs entitled to",
-        of: |vm, ran| Some(vm.time.allocated as f64 / ran),
-    },
-    Metric {
-        name: "surplus",
-        meaning: "pCPUs used beyond that",
-        of: |vm, ran| Some(vm.time.surplus as f64 / ran),
-    },
-    Metric { name: "waiting", meaning: "vCPUs that waited", of: |vm, ran| Some(vm.waited_ns as f64 / ran) },
-    Metric {
-        name: "unused",
-        meaning: "pCPUs that vCPUs were entitled to and left in a period",
-        of: |vm, ran| Some(vm.time.unused as f64 / ran),
-    },
-    Metric { name: "efficiency", meaning: "worked, of the time on pCPUs", of: |vm, _| vm.efficiency() },
-    Metric { name: "speedup", meaning: "vCPUs times efficiency (P1)", of: |vm, _| vm.speedup() },
-    Metric {
-        name: "holder_preemptions_per_s",
-        meaning: "preemptions of vCPUs that held a spin lock, per second",
-        of: |vm, ran| Some(vm.counts.holder_preemptions as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "waiter_preemptions_per_s",
-        meaning: "preemptions of vCPUs that waited for a spin lock, per second",
-        of: |vm, ran| Some(vm.counts.waiter_preemptions as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "halts_per_s",
-        meaning: "halts per second",
-        of: |vm, ran| Some(vm.counts.halts as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "kicks_per_s",
-        meaning: "wake-ups of halted vCPUs per second",
-        of: |vm, ran| Some(vm.counts.kicks as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "ple_exits_per_s",
-        meaning: "exits because of spinning, per second",
-        of: |vm, ran| Some(vm.counts.ple_exits as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "migrations_per_s",
-        meaning: "vCPUs put on another pCPU than before, per second",
-        of: |vm, ran| Some(vm.counts.migrations as f64 * 1e9 / ran),
-    },
-    Metric {
-        name: "stacked",
-        meaning: "vCPUs that waited for one of their own VM",
-        of: |vm, ran| Some(vm.counts.stacked_ns as f64 / ran),
-    },
-    Metric { name: ONLINE, meaning: "vCPUs online", of: |vm, ran| Some(vm.online_ns as f64 / ran) },
-    Metric {
-        name: CHANGES,
-        meaning: "changes of the number of vCPUs online, in a run",
-        of: |vm, _| Some(vm.online_changes as f64),
-    },
+    metric("took_s", "seconds from start to end", |vm, _| {
+        vm.apps.first().and_then(|app| app.took_ns).map(|ns| ns as f64 / 1e9)
+    }),
+    metric("marks_per_s", "marks per second", |vm, _| vm.marks_per_s()),
+    metric("utilised", "pCPUs that worked", |vm, ran| Some(vm.time.utilised as f64 / ran)),
+    metric("spinning", "pCPUs that spun", |vm, ran| Some(vm.time.spinning as f64 / ran)),
+    metric("switching", "pCPUs that switched", |vm, ran| Some(vm.time.switching as f64 / ran)),
+    metric("allocated", "pCPUs entitled to", |vm, ran| Some(vm.time.allocated as f64 / ran)),
+    metric("surplus", "pCPUs used beyond that", |vm, ran| Some(vm.time.surplus as f64 / ran)),
+    metric("waiting", "vCPUs that waited", |vm, ran| Some(vm.waited_ns as f64 / ran)),
+    metric("unused", "pCPUs that vCPUs were entitled to and left in a period", |vm, ran| {
+        Some(vm.time.unused as f64 / ran)
+    }),
+    metric("efficiency", "worked, of the time on pCPUs", |vm, _| vm.efficiency()),
+    metric("speedup", "vCPUs times efficiency (P1)", |vm, _| vm.speedup()),
+    metric(
+        "holder_preemptions_per_s",
+        "preemptions of vCPUs that held a spin lock, per second",
+        |vm, ran| Some(vm.counts.holder_preemptions as f64 * 1e9 / ran),
+    ),
+    metric(
+        "waiter_preemptions_per_s",
+        "preemptions of vCPUs that waited for a spin lock, per second",
+        |vm, ran| Some(vm.counts.waiter_preemptions as f64 * 1e9 / ran),
+    ),
+    metric("halts_per_s", "halts per second", |vm, ran| Some(vm.counts.halts as f64 * 1e9 / ran)),
+    metric("kicks_per_s", "wake-ups of halted vCPUs per second", |vm, ran| {
+        Some(vm.counts.kicks as f64 * 1e9 / ran)
+    }),
+    metric("ple_exits_per_s", "exits because of spinning, per second", |vm, ran| {
+        Some(vm.counts.ple_exits as f64 * 1e9 / ran)
+    }),
+    metric("migrations_per_s", "vCPUs put on another pCPU than before, per second", |vm, ran| {
+        Some(vm.counts.migrations as f64 * 1e9 / ran)
+    }),
+    metric("stacked", "vCPUs that waited for one of their own VM", |vm, ran| {
+        Some(vm.counts.stacked_ns as f64 / ran)
+    }),
+    metric(ONLINE, "vCPUs online", |vm, ran| Some(vm.online_ns as f64 / ran)),
+    metric(CHANGES, "changes of the number of vCPUs online, in a run", |vm, _| {
+        Some(vm.online_changes as f64)
+    }),
 ];
 
 /// The last two: what a policy decides.

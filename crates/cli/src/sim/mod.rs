@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use corefit_core::check::count;
 use corefit_sim::{Scenario, ScenarioError, Set, Sim};
 
 use crate::bench::print;
@@ -195,9 +196,10 @@ fn loudly(document: &summary::Document) {
     let stuck: Vec<_> = document.points.iter().filter(|p| !p.stuck.is_empty()).collect();
     let hopeless = concerned.iter().all(|p| p.unfinished.iter().all(|(name, runs)| p.hopeless(name, *runs)));
     let remedy = if hopeless { "" } else { "; raise `until`" };
+    let times = if programs == 1 { "once".into() } else { format!("{programs} times") };
     if programs > 0 {
         tell!(
-            "corefit: UNFINISHED: {programs} times a program did not come to its end, at {} of {} points; their \
+            "corefit: UNFINISHED: {times} a program did not come to its end, at {} of {} points; their \
              times are missing from means{remedy}",
             concerned.len(),
             document.points.len()
@@ -242,12 +244,7 @@ fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String
     let place = |e| placed(e, name, source.text);
     let all = Scenario::points(source.text, source.sets).map_err(place)?;
     let (from, to) = args.points.unwrap_or((0, all.len()));
-    ensure!(
-        to <= all.len(),
-        "--points {from}..{to}: {name} has {} point{}",
-        all.len(),
-        if all.len() == 1 { "" } else { "s" }
-    );
+    ensure!(to <= all.len(), "--points {from}..{to}: {name} has {}", count(all.len(), "point"));
     let mut about = String::new();
     let mut points = vec![];
     let mut endless = None;

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
+use corefit_sim::{Program, Spec, VmSpec};
 
 use super::metric::{self, MARKS, METRICS, TOOK};
-use super::replicate::Run;
+use super::replicate::{Run, VmRun};
 use super::{Axis, Point};
 use crate::chart::{self, Chart, MOST, Series};
 use crate::stats::Mean;
@@ -26,7 +27,11 @@ impl Wanted<'_> {
     /// If there is none, or no such axis or number, or there are too many lines.
     pub(super) fn check(&self, axes: &[Axis], points: &[Point<'_>]) -> Result<()> {
         let x = &self.axis(axes)?.0;
-        let names: BTreeSet<Vec<&str>> = points.iter().map(|point| line_of(point, x)).collect();
+        let mut names: BTreeSet<(String, String)> = BTreeSet::new();
+        for point in points {
+            let kinds = self.kinds(&point.scenario()?.spec);
+            names.extend(kinds.into_iter().map(|kind| (line_of(point, x), kind)));
+        }
         ensure!(
             names.len() <= MOST,
             "--plot: {} lines cannot be told apart, {MOST} can; take some values out of the lists",
@@ -41,6 +46,19 @@ impl Wanted<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Kinds of programs that have a line each, as far as is known before they run.
+    fn kinds(&self, spec: &Spec) -> BTreeSet<String> {
+        if self.y.is_some_and(|y| metric::of_host(y).is_some()) {
+            return [String::new()].into();
+        }
+        let ends = |vm: &VmSpec| vm.apps.iter().any(|app| !app.program.is_endless());
+        let by_end = self.y.is_none_or(|y| y == METRICS[TOOK].name) && spec.vms.iter().any(ends);
+        let chosen = spec.vms.iter().zip(kinds(spec)).filter(|(vm, _)| {
+            self.vm.is_none_or(|prefix| vm.name.starts_with(prefix)) && (!by_end || ends(vm))
+        });
+        chosen.map(|(_, kind)| kind).collect()
     }
 
     fn axis<'a>(&self, axes: &'a [Axis]) -> Result<&'a Axis> {
@@ -61,9 +79,28 @@ impl Wanted<'_> {
     }
 }
 
+/// Of each VM the first one with the same program, which stands for all of these. The first of several (`lu-0`) is called as in the
+/// scenario (`lu`), so that a line goes on however many there are.
+pub(super) fn kinds(spec: &Spec) -> Vec<String> {
+    let programs = |vm: &VmSpec| vm.apps.iter().map(|app| app.program.clone()).collect::<Vec<_>>();
+    let mut firsts: Vec<(Vec<Program>, String)> = vec![];
+    let kind = |vm: &VmSpec| {
+        let own = programs(vm);
+        if let Some((_, name)) = firsts.iter().find(|(known, _)| *known == own) {
+            return name.clone();
+        }
+        let several = vm.name.strip_suffix("-0").filter(|name| spec.vms.iter().all(|vm| vm.name != *name));
+        let name = several.unwrap_or(&vm.name).to_owned();
+        firsts.push((own, name.clone()));
+        name
+    };
+    spec.vms.iter().map(kind).collect()
+}
+
 /// The values that a line stands for: all but x.
-fn line_of<'p>(point: &'p Point<'_>, x: &str) -> Vec<&'p str> {
-    point.sets.iter().filter(|(key, _)| key != x).map(|(_, value)| value.as_str()).collect()
+fn line_of(point: &Point<'_>, x: &str) -> String {
+    let values = point.sets.iter().filter(|(key, _)| key != x).map(|(key, value)| format!("{key}={value}"));
+    values.collect::<Vec<_>>().join(", ")
 }
 
 /// Of times, as in scenarios and as people write them, in ns.
@@ -110,7 +147,12 @@ pub(super) fn draw(
     };
     let (amounts, unit) = amounts(values).unzip();
     let mut series: Vec<Series> = vec![];
-    let mut left_out = 0;
+    let (mut left_out, mut all) = (0, 0);
+    let kinds_of = |runs: &[Run]| -> BTreeSet<String> {
+        let vms = runs.iter().flat_map(|run| chosen(run, metric, wanted.vm));
+        if host.is_some() { [String::new()].into() } else { vms.map(|vm| vm.kind.clone()).collect() }
+    };
+    let kinds: BTreeSet<String> = runs.iter().flat_map(|runs| kinds_of(runs)).collect();
     // The fewest and the most that a number is the mean of.
     let mut vms = (usize::MAX, 0);
     for (point, runs) in points.iter().zip(runs) {
@@ -124,37 +166,52 @@ pub(super) fn draw(
                 x = amounts.as_ref().map_or(place, |amounts| amounts[number]);
             }
         }
-        let name = line_of(point, key).join(", ");
-        let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
-            series.push(Series { name, points: vec![] });
-            series.len() - 1
-        });
-        let number = |run| match host {
-            Some(host) => Some((host.of)(run)),
-            None => {
-                let of = of_run(run, metric, wanted.vm)?;
-                if !of.is_empty() {
-                    vms = (vms.0.min(of.len()), vms.1.max(of.len()));
+        let here = kinds_of(runs);
+        if here.is_empty() {
+            (left_out, all) = (left_out + 1, all + 1);
+        }
+        for kind in here {
+            let values = line_of(point, key);
+            let named =
+                [(kinds.len() > 1).then_some(&kind), Some(&values).filter(|values| !values.is_empty())];
+            let name = named.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
+                series.push(Series { name, points: vec![] });
+                series.len() - 1
+            });
+            let number = |run| match host {
+                Some(host) => Some((host.of)(run)),
+                None => {
+                    let vms_of = chosen(run, metric, wanted.vm).filter(|vm| vm.kind == kind);
+                    let of = vms_of.map(|vm| vm.values[metric]).collect::<Option<Vec<f64>>>()?;
+                    if !of.is_empty() {
+                        vms = (vms.0.min(of.len()), vms.1.max(of.len()));
+                    }
+                    Mean::of(of).map(|mean| mean.mean)
                 }
-                Mean::of(of).map(|mean| mean.mean)
+            };
+            let each: Option<Vec<f64>> = runs.iter().map(number).collect();
+            all += 1;
+            match each.and_then(Mean::of) {
+                Some(mean) => series[at].points.push((x, mean.mean, mean.ci95)),
+                None => left_out += 1,
             }
-        };
-        let each: Option<Vec<f64>> = runs.iter().map(number).collect();
-        match each.and_then(Mean::of) {
-            Some(mean) => series[at].points.push((x, mean.mean, mean.ci95)),
-            None => left_out += 1,
         }
     }
+    let programs = if kinds.len() > 1 { " with the same program" } else { "" };
     let mut note = String::from("bars: 95 % confidence intervals over replications");
     if left_out > 0 {
         let why = if wanted.vm.is_some() { ", or there is no such VM" } else { "" };
-        note += &format!("; {left_out} of {} points left out: not all runs ended{why}", points.len());
+        note += &format!("; {left_out} of {all} points left out: not all runs ended{why}");
     }
     chart::svg(&Chart {
         title: title.into(),
         note,
         x: unit.flatten().map_or(key.clone(), |unit| format!("{key}, {unit}")),
-        y: host.map_or_else(|| METRICS[metric].meaning.to_owned() + &over(vms), |host| host.meaning.into()),
+        y: host.map_or_else(
+            || METRICS[metric].meaning.to_owned() + &over(vms, programs),
+            |host| host.meaning.into(),
+        ),
         categories: amounts.is_none().then(|| values.clone()),
         logarithmic_x: false,
         linear_y: false,
@@ -163,20 +220,23 @@ pub(super) fn draw(
 }
 
 /// Of how many VMs a number is the mean, in words.
-fn over(vms: (usize, usize)) -> String {
+fn over(vms: (usize, usize), which: &str) -> String {
     match vms {
         (_, 0 | 1) => String::new(),
-        (least, most) if least == most => format!(", mean over {most} VMs"),
-        (least, most) => format!(", mean over {least} to {most} VMs"),
+        (least, most) if least == most => format!(", mean over {most} VMs{which}"),
+        (least, most) => format!(", mean over {least} to {most} VMs{which}"),
     }
 }
 
-/// Of the VMs that have the number at all; `None` if one of them did not come to it.
-fn of_run(run: &Run, metric: usize, vm: Option<&str>) -> Option<Vec<f64>> {
-    let chosen = run.vms.iter().filter(|v| vm.is_none_or(|prefix| v.name.starts_with(prefix)));
-    // Programs without an end have no time that they take.
-    let chosen = chosen.filter(|v| metric != TOOK || v.finished == Some(false) || v.values[TOOK].is_some());
-    chosen.map(|v| v.values[metric]).collect()
+/// The VMs that have the number at all.
+fn chosen<'r>(run: &'r Run, metric: usize, vm: Option<&str>) -> impl Iterator<Item = &'r VmRun> {
+    let chosen = run.vms.iter().filter(move |v| vm.is_none_or(|prefix| v.name.starts_with(prefix)));
+    // Programs without an end have no time that they take, and who has no program does nothing that could be marked.
+    chosen.filter(move |v| match metric {
+        TOOK => v.finished == Some(false) || v.values[TOOK].is_some(),
+        MARKS => !v.program.is_empty(),
+        _ => true,
+    })
 }
 
 #[cfg(test)]
@@ -220,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_mean_names_how_many_vms_it_is_of() {
-        let texts = [(usize::MAX, 0), (1, 1), (4, 4), (1, 8)].map(over);
+        let texts = [(usize::MAX, 0), (1, 1), (4, 4), (1, 8)].map(|vms| over(vms, ""));
         assert_eq!(texts, ["", "", ", mean over 4 VMs", ", mean over 1 to 8 VMs"]);
     }
 }

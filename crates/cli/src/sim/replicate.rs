@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use corefit_core::decide::Policy;
 use corefit_core::machine::Machine;
-use corefit_sim::{Scenario, ScenarioError, Sim, SimMachine, Stuck, VmTruth};
+use corefit_sim::{Scenario, ScenarioError, Sim, SimMachine, Spec, Stuck, VmTruth};
 
-use super::Point;
 use super::metric::METRICS;
+use super::{Point, plot};
 use crate::parallel;
 use crate::ruled::{Done, Ruled};
 
@@ -21,13 +21,15 @@ pub(super) struct Run {
     pub(super) seed: u64,
     pub(super) events: u64,
     pub(super) ran_s: f64,
+    /// Of these, after the warm-up: what all means are over.
+    pub(super) counted_s: f64,
     pub(super) competing_cores: f64,
     pub(super) idle_pcpus: f64,
     /// `vm/program` that did not come to an end.
     pub(super) unfinished: Vec<String>,
     /// Programs with threads that wait for each other.
     pub(super) stuck: Vec<Stuck>,
-    /// What a policy had to say.
+    /// What is to be said of it, and what a policy had to say.
     pub(super) notes: Vec<String>,
     pub(super) vms: Vec<VmRun>,
 }
@@ -37,6 +39,8 @@ pub(super) struct Run {
 pub(super) struct VmRun {
     pub(super) name: String,
     pub(super) program: String,
+    /// Of [`plot::kinds`].
+    pub(super) kind: String,
     /// Everything in it that has an end came to it; `None` if nothing has one.
     pub(super) finished: Option<bool>,
     /// Of [`METRICS`].
@@ -72,20 +76,21 @@ pub(super) fn host(point: &Point<'_>, run: u32) -> Result<(Scenario, Sim, Option
 
 fn once(point: &Point<'_>, run: u32) -> Result<Run, ScenarioError> {
     let (scenario, mut sim, length) = host(point, run)?;
-    let seed = scenario.spec.seed;
     if let Some(policy) = &scenario.policy {
         let machine = SimMachine::new(sim, "this scenario", scenario.agent);
         let machine = machine.counting_caches(scenario.cache_counters);
         let failed = |e: anyhow::Error| ScenarioError { place: "policy: ".into(), what: format!("{e:#}") };
         let mut notes = vec![];
         let host = under(policy, machine, length, &mut notes).map_err(failed)?;
-        return Ok(Run { notes, ..seen(host.sim(), seed) });
+        let mut run = seen(host.sim(), &scenario.spec);
+        run.notes.extend(notes);
+        return Ok(run);
     }
     match length {
         Some(ns) => sim.run_for(ns),
         None => sim.run(),
     }
-    Ok(seen(&sim, seed))
+    Ok(seen(&sim, &scenario.spec))
 }
 
 /// Runs a host under a policy for as long as without. What it has to say goes to `notes`.
@@ -120,25 +125,42 @@ fn finished(vm: &VmTruth) -> Option<bool> {
 }
 
 /// What is reported of a run that is over.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
-fn seen(sim: &Sim, seed: u64) -> Run {
+fn seen(sim: &Sim, spec: &Spec) -> Run {
     let truth = sim.truth();
+    let mut notes = vec![];
+    if truth.ran_ns == 0 {
+        notes.push(format!(
+            "over after {:.3} s, before `warmup`: nothing was counted",
+            sim.now_ns() as f64 / 1e9
+        ));
+    } else {
+        let late = truth.vms.iter().flat_map(|vm| vm.apps.iter().map(move |app| (vm, app)));
+        let late = late.filter(|(_, app)| app.counted_ns == 0);
+        notes.extend(late.map(|(vm, app)| {
+            format!(
+                "{}/{} had not started when the run was over (`start`, `jitter`, `until`)",
+                vm.name, app.name
+            )
+        }));
+    }
     let unfinished = sim.unfinished();
-    let vms = truth.vms.iter().map(|vm| VmRun {
+    let vms = truth.vms.iter().zip(plot::kinds(spec)).map(|(vm, kind)| VmRun {
+        kind,
         name: vm.name.clone(),
         program: vm.apps.first().map(|app| app.name.clone()).unwrap_or_default(),
         finished: finished(vm),
         values: std::array::from_fn(|index| METRICS[index].of(vm, &truth)),
     });
     Run {
-        seed,
+        seed: spec.seed,
         events: truth.events,
-        ran_s: truth.ran_ns as f64 / 1e9,
+        ran_s: sim.now_ns() as f64 / 1e9,
+        counted_s: truth.ran_ns as f64 / 1e9,
         competing_cores: truth.competing_cores,
         idle_pcpus: truth.idle_ns as f64 / truth.ran_ns.max(1) as f64,
         vms: vms.collect(),
         unfinished,
         stuck: sim.stuck(),
-        notes: vec![],
+        notes,
     }
 }

@@ -34,11 +34,13 @@ pub(super) struct PointResult {
     pub(super) unfinished: BTreeMap<String, usize>,
     /// `vm/program` with threads that waited for each other at the end of some run.
     pub(super) stuck: BTreeMap<String, StuckRuns>,
-    /// What the policy had to say, as `corefit manage` says it, and in how many runs.
+    /// What is to be said of a run, or the policy had to say, as `corefit manage` says it; and in how many runs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) notes: BTreeMap<String, usize>,
     pub(super) events: u64,
     pub(super) simulated_s: Mean,
+    /// Of these, after the warm-up: what all means are over.
+    pub(super) counted_s: Mean,
     pub(super) competing_cores: Mean,
     pub(super) idle_pcpus: Mean,
     pub(super) vms: Vec<VmResult>,
@@ -106,6 +108,7 @@ impl PointResult {
             notes,
             events: runs.iter().map(|run| run.events).sum(),
             simulated_s: over(|run| run.ran_s),
+            counted_s: over(|run| run.counted_s),
             competing_cores: over(|run| run.competing_cores),
             idle_pcpus: over(|run| run.idle_pcpus),
             vms: vms.collect(),

@@ -1,8 +1,11 @@
 //! The tables for people.
 
+use corefit_core::check::count;
+
 use super::compare::Comparison;
 use super::metric::{CHANGES, ONLINE};
 use super::summary::{Document, PointResult, StuckRuns, VmResult};
+use crate::stats;
 use crate::table::{NONE, Table};
 
 const HEADINGS: [&str; 13] = [
@@ -29,13 +32,21 @@ pub(super) fn render(document: &Document) -> String {
     }
     text += &compared(&document.comparisons);
     let ruled = document.points.iter().any(ruled);
-    text += "\nutilised, spinning, switching, waiting: mean pCPUs (vCPUs for waiting) over the whole run; unused: what single vCPUs\n\
+    text += "\nutilised, spinning, switching, waiting: mean pCPUs (vCPUs for waiting) over the counted time; unused: what single vCPUs\n\
         left in a period of what they were entitled to, and others may have got (surplus, in --json and --out); LHP: vCPUs\n\
         preempted while holding a spin lock; +-: 95 % confidence.\n";
     if ruled {
-        text += "online: mean vCPUs online over the whole run; changes: of that number, in a run.\n";
+        text += "online: mean vCPUs online over the counted time; changes: of that number, in a run.\n";
     }
     text
+}
+
+/// Three; where that leaves less than three digits of a number, so many more.
+fn decimals(of: Option<f64>) -> usize {
+    let digits = |decimals: &usize| {
+        of.is_none_or(|x| x == 0.0 || x.abs() * 10_f64.powf(stats::count(*decimals)) >= 99.95)
+    };
+    (3..12).find(digits).unwrap_or(12)
 }
 
 /// Somebody decides about the host.
@@ -45,11 +56,15 @@ fn ruled(point: &PointResult) -> bool {
 
 fn one(point: &PointResult) -> String {
     let set: Vec<String> = point.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let counted = if point.counted_s.mean < point.simulated_s.mean {
+        format!(" ({:.3} s of it counted, after the warm-up)", point.counted_s.mean)
+    } else {
+        String::new()
+    };
     let mut text = format!(
-        "\n{}{} run{}, {:.3} s simulated on average, {} events, {:.2} pCPUs idle, {:.2} cores competing\n",
+        "\n{}{}, {:.3} s simulated on average{counted}, {} events, {:.2} pCPUs idle, {:.2} cores competing\n",
         if set.is_empty() { String::new() } else { format!("{}: ", set.join(", ")) },
-        point.runs,
-        if point.runs == 1 { "" } else { "s" },
+        count(point.runs, "run"),
         point.simulated_s.mean,
         point.events,
         point.idle_pcpus.mean,
@@ -65,12 +80,13 @@ fn one(point: &PointResult) -> String {
         // What has no end is judged by its marks.
         let ends = mean("took_s").is_some() || vm.unfinished_in(point);
         let progress = mean(if ends { "took_s" } else { "marks_per_s" });
+        let decimals = decimals(progress.map(|m| m.mean));
         let mut row = vec![
             vm.name.clone(),
             vm.program.clone(),
             if ends { "s".into() } else { "marks/s".into() },
-            progress.map_or(NONE.into(), |m| format!("{:.3}", m.mean)),
-            progress.and_then(|m| m.ci95).map_or(NONE.into(), |ci| format!("{ci:.3}")),
+            progress.map_or(NONE.into(), |m| format!("{:.decimals$}", m.mean)),
+            progress.and_then(|m| m.ci95).map_or(NONE.into(), |ci| format!("{ci:.decimals$}")),
             pcpus("utilised"),
             pcpus("spinning"),
             pcpus("switching"),
@@ -120,7 +136,8 @@ fn compared(comparisons: &[Comparison]) -> String {
         let mut table = Table::new(4, &headings);
         for one in of_key {
             let at: Vec<String> = one.at.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            let show = |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{x:.3}"));
+            let decimals = decimals(one.base_mean);
+            let show = |x: Option<f64>| x.map_or(NONE.into(), |x| format!("{x:.decimals$}"));
             let relative = one.difference.zip(one.base_mean).filter(|(_, base)| *base != 0.0);
             table.row(vec![
                 one.value.clone(),
@@ -128,7 +145,7 @@ fn compared(comparisons: &[Comparison]) -> String {
                 one.vm.clone(),
                 one.metric.into(),
                 show(one.base_mean),
-                one.difference.map_or("not all runs ended".into(), |d| format!("{:+.3}", d.mean)),
+                one.difference.map_or("not all runs ended".into(), |d| format!("{:+.decimals$}", d.mean)),
                 show(one.difference.and_then(|d| d.ci95)),
                 relative.map_or(NONE.into(), |(d, base)| format!("{:+.1}", d.mean / base * 100.0)),
             ]);

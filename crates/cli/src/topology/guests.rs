@@ -86,7 +86,6 @@ fn tag(mut number: usize) -> String {
 
 /// `vCPUs 0-3 on 8-11 one to one`, `vCPUs 0-3 anywhere in 0-7`.
 fn place(sets: &[(CpuSet, CpuSet)], loose: &CpuSet) -> String {
-    let named = |vcpus: &CpuSet| format!("vCPU{} {vcpus}", if vcpus.len() == 1 { "" } else { "s" });
     let union =
         |sets: &mut dyn Iterator<Item = &CpuSet>| sets.fold(CpuSet::default(), |all, set| all.union(set));
     let mut parts = Vec::new();
@@ -95,15 +94,15 @@ fn place(sets: &[(CpuSet, CpuSet)], loose: &CpuSet) -> String {
     let pcpus = union(&mut single().map(|(_, set)| set));
     if !vcpus.is_empty() {
         let how = if vcpus.len() == pcpus.len() && vcpus.len() > 1 { ", one each" } else { "" };
-        parts.push(format!("{} on {pcpus}{how}", named(&vcpus)));
+        parts.push(format!("{} on {pcpus}{how}", vcpus.named("vCPU")));
     }
     parts.extend(
         sets.iter()
             .filter(|(_, set)| set.len() > 1)
-            .map(|(vcpus, set)| format!("{} anywhere in {set}", named(vcpus))),
+            .map(|(vcpus, set)| format!("{} anywhere in {set}", vcpus.named("vCPU"))),
     );
     if !loose.is_empty() {
-        parts.push(format!("{} anywhere", named(loose)));
+        parts.push(format!("{} anywhere", loose.named("vCPU")));
     }
     parts.join("; ")
 }

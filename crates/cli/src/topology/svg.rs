@@ -44,7 +44,6 @@ pub(super) fn draw(topology: &Topology, guests: &Guests) -> String {
     let title = topology.summary();
     let longest =
         rows.iter().chain([&title, &topology.about]).map(|text| text.chars().count()).max().unwrap_or(0);
-    #[expect(clippy::cast_precision_loss, reason = "lengths of lines")]
     let (width, lines) =
         ((longest.min(200) as f64 * 7.2).max(body.size.0) + 2.0 * GAP, (rows.len() + words.len()) as f64);
     let top = if topology.about.is_empty() { 28.0 } else { 46.0 };
@@ -89,7 +88,6 @@ fn branch(topology: &Topology, tree: &Branch, guests: &Guests, depth: usize) -> 
     let (pad, head) = if frame { (GAP, TITLE) } else { (0.0, 0.0) };
     let between = if units.size.1 > 0.0 && inner.size.1 > 0.0 { GAP } else { 0.0 };
     let title = tree.labels.join(", ");
-    #[expect(clippy::cast_precision_loss, reason = "length of a title")]
     let words = if frame { title.chars().count() as f64 * 6.6 } else { 0.0 };
     let width = units.size.0.max(inner.size.0).max(words) + 2.0 * pad;
     let height = head + units.size.1 + between + inner.size.1 + pad;
@@ -118,7 +116,6 @@ fn grid(boxes: Vec<Laid>, shape: f64) -> Laid {
     if boxes.is_empty() {
         return Laid { size: (0.0, 0.0), svg: String::new() };
     }
-    #[expect(clippy::cast_precision_loss, reason = "thousands at the most")]
     let area = boxes.len() as f64 * (widest + GAP) * (highest + GAP);
     #[expect(
         clippy::cast_possible_truncation,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::change::{Change, Cure, Filled, Limit};
-use super::{GuestTopology, HelperKind, Manager, Memory, Vm};
+use super::{Fewer, GuestTopology, HelperKind, Manager, Memory, Vm};
 use crate::CpuSet;
 
 /// What puts a VM's vCPUs (by number) on these sets, and its node affinity on these nodes; nothing for what is so
@@ -95,7 +95,15 @@ fn one(vm: &Vm, change: &Change) -> String {
             format!("<numatune><memnode cellid='{cell}' mode='strict' nodeset='{nodes}'/></numatune>")
         }
         Change::Vcpus(number) => match vm.manager {
-            Manager::Libvirt => format!("{} setvcpus {} {number} {}", virsh(vm), domain(vm), affects(vm)),
+            Manager::Libvirt => {
+                let how = match vm.fewer {
+                    _ if !vm.running => affects(vm),
+                    Fewer::Unplugged => affects(vm),
+                    Fewer::ByGuest => "--guest",
+                    Fewer::AtStart => "--config, from its next start",
+                };
+                format!("{} setvcpus {} {number} {how}", virsh(vm), domain(vm))
+            }
             Manager::Xen if vm.running => format!("xl vcpu-set {} {number}", quoted(&vm.name)),
             Manager::Xen => format!("vcpus = {number}"),
             Manager::Cgroup | Manager::Kubernetes => "start fewer threads there (corefit run)".into(),
@@ -312,6 +320,21 @@ mod tests {
         vm.running = false;
         assert_eq!(commands(&vm, &sets, &set("0")), ["cpus = [\"0\", \"2\"]"]);
         assert!(commands(&vm, &[(0, set("0")), (1, set("0"))], &set("0")).is_empty());
+    }
+
+    #[test]
+    fn a_running_vm_gets_fewer_vcpus_in_the_way_that_it_can() {
+        let mut vm = Vm { name: "a".into(), running: true, ..Vm::default() };
+        for (fewer, how) in [
+            (Fewer::Unplugged, "--live"),
+            (Fewer::ByGuest, "--guest"),
+            (Fewer::AtStart, "--config, from its next start"),
+        ] {
+            vm.fewer = fewer;
+            assert_eq!(one(&vm, &Change::Vcpus(2)), format!("virsh setvcpus a 2 {how}"));
+        }
+        vm.running = false;
+        assert_eq!(one(&vm, &Change::Vcpus(2)), "virsh setvcpus a 2 --config");
     }
 
     #[test]

@@ -40,7 +40,9 @@ use change::Cure;
 pub use change::{Change, Filled, Limit};
 pub use cure::{commands, placing};
 pub use rule::{RULES, Rule, Severity};
-pub use subject::{Cell, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
+pub use subject::{
+    Cell, Fewer, GuestTopology, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm,
+};
 
 /// Below this demand, a vCPU that was measured counts as idle: it disturbs nobody.
 pub const IDLE: f64 = 0.1;
@@ -215,6 +217,7 @@ fn set_of(numbers: impl IntoIterator<Item = u32>) -> CpuSet {
 }
 
 /// A count with its word: `1 core`, `2 cores`.
-fn count(n: usize, what: &str) -> String {
+#[must_use]
+pub fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

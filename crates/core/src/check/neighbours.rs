@@ -140,6 +140,13 @@ fn helpers(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
 }
 
 impl Context<'_> {
+    /// Whether no other VM may run on these, but for those to which they are dedicated, too.
+    pub(super) fn is_alone(&self, number: usize, own: &CpuSet) -> bool {
+        let others = (0..).zip(&self.subject.vms).filter(|(other, _)| *other != number);
+        let mut sharing = others.filter(|(other, _)| self.dedicated[*other].is_none());
+        sharing.all(|(_, vm)| vm.pcpus().is_some_and(|set| !set.meets(own)))
+    }
+
     /// Gives a helper what it can use of its set; if that is nothing, pCPUs of the host, else some beside its vCPUs
     /// that no VM names, else some that are dedicated to nobody.
     pub(super) fn beside(&self, number: usize, kind: HelperKind, set: &CpuSet) -> Cure {

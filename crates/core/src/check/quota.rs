@@ -21,13 +21,15 @@ const SLACK: f64 = 0.005;
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let vm = report.vm;
     let vcpus = vm.width();
-    let wanted = vm.dedicated().map_or(vcpus, |pcpus| pcpus.len().min(vcpus));
+    // What is dedicated to it and used by others rests for nobody.
+    let own = vm.dedicated().filter(|own| vm.exclusive || context.is_alone(number, own));
+    let wanted = own.as_ref().map_or(vcpus, |pcpus| pcpus.len().min(vcpus));
     if let Some((cap, pcpus)) = limited(vm.cap.as_ref()) {
-        below(context, number, (cap, pcpus), wanted, report);
+        below(context, number, (cap, pcpus), (wanted, own.is_some()), report);
         period(vm, cap, pcpus.0 < float(vcpus), Limit::Cap, report);
     }
     if let Some((quota, each)) = limited(vm.vcpu_quota.as_ref()) {
-        if let Some(own) = vm.dedicated().map(|pcpus| pcpus.len()).filter(|_| each.0 < 1.0 - SLACK) {
+        if let Some(own) = own.map(|pcpus| pcpus.len()).filter(|_| each.0 < 1.0 - SLACK) {
             let (all, of) = (each.0 * float(vcpus), count(own, "pCPU"));
             // Those that share a pCPU use it together.
             let text = if all < float(own) - SLACK {
@@ -75,7 +77,7 @@ fn below(
     context: &Context<'_>,
     number: usize,
     (cap, Cpus(pcpus)): (&Set<Quota>, Cpus),
-    wanted: usize,
+    (wanted, own): (usize, bool),
     report: &mut Report<'_, '_>,
 ) {
     let vm = report.vm;
@@ -83,7 +85,7 @@ fn below(
         return;
     }
     let vcpus = count(vm.width(), "vCPU");
-    if vm.dedicated().is_some() {
+    if own {
         let text = format!(
             "{} are set aside for it, but its vCPUs may use {pcpus:.2} of them together: {:.2} go to nobody",
             count(wanted, "pCPU"),
@@ -96,7 +98,7 @@ fn below(
             text,
             Change::Unlimited(Limit::Cap),
         );
-    } else if vm.is_guest() && vm.width() > 1 {
+    } else if vm.is_guest() && vm.width() > 1 && vm.dedicated().is_none() {
         // Of a single vCPU nobody waits for it while it is stopped.
         let text = format!(
             "{vcpus} may use {pcpus:.2} pCPUs together: when all are busy they run for {:.0} % of each period and then all \
@@ -122,11 +124,10 @@ fn below(
 }
 
 fn period(vm: &Vm, set: &Set<Quota>, binds: bool, limit: Limit, report: &mut Report<'_, '_>) {
-    let Quota { period_us, quota_us: Some(quota_us), .. } = set.value else { return };
+    let (Some(period_us), Some(quota_us)) = (set.value.period_us(), set.value.quota_us) else { return };
     if !binds || vm.manager == Manager::Xen {
         return; // Xen accounts every 30 ms, whatever the cap
     }
-    #[expect(clippy::cast_precision_loss, reason = "at most seconds")]
     let ms = |us: u64| us as f64 / 1000.0;
     let text = if period_us < SHORT_US {
         format!(

@@ -1,7 +1,7 @@
 //! A host as some machine shows it, for who has no configuration to read.
 
-use super::{Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
-use crate::machine::{HostEstimate, Role, Snapshot, VmEstimate, VmState};
+use super::{Fewer, Helper, HelperKind, Manager, Memory, Place, Set, Subject, Vcpu, Vm};
+use crate::machine::{HostEstimate, LeverKind, Role, Snapshot, VmEstimate, VmState};
 use crate::topology::{Part, Topology};
 use crate::{CpuId, CpuSet};
 
@@ -95,6 +95,11 @@ impl Vm {
         self.timeslices = seen.timeslices.clone();
         self.class = seen.class.clone();
         self.starved = seen.starved();
+        self.fewer = match seen.seen.fixed(LeverKind::Online) {
+            Some(_) => Fewer::AtStart,
+            None if seen.seen.guest.is_some() => Fewer::ByGuest,
+            None => Fewer::Unplugged,
+        };
     }
 }
 

@@ -40,6 +40,18 @@ pub enum Manager {
     Kubernetes,
 }
 
+/// How a running VM gets fewer vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fewer {
+    /// They are plugged out.
+    #[default]
+    Unplugged,
+    /// Its guest's agent takes them offline.
+    ByGuest,
+    /// Not before it is started anew.
+    AtStart,
+}
+
 /// A host and its VMs.
 #[derive(Clone, Debug, Default)]
 pub struct Subject {
@@ -66,6 +78,8 @@ pub struct Vm {
     pub connect: Option<String>,
     /// Seen running, so that a change has to reach the running VM; of Xen: without its configuration.
     pub running: bool,
+    /// How it gets fewer vCPUs while it runs (libvirt).
+    pub fewer: Fewer,
     /// Where its definition begins.
     pub place: Place,
     /// By number; with those that could be plugged in.

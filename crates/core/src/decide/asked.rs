@@ -18,8 +18,8 @@ pub(super) struct Asked {
     pub(super) sizable: bool,
     /// vCPUs that are online; of a control group its pCPUs.
     pub(super) online: CpuSet,
-    /// vCPUs that were online before it was sized.
-    pub(super) had: u32,
+    /// vCPUs (of a control group pCPUs) that were online before it was sized.
+    pub(super) had: CpuSet,
     /// Of a control group that is sized.
     pub(super) width: Option<Width>,
     /// Of a VM whose vCPUs may not all use the same pCPUs: those that stay longest first.
@@ -100,16 +100,22 @@ impl Asked {
     }
 }
 
+/// Which vCPUs stay longer, the smaller first: nobody is changed for another, and those that were offline before corefit come last and
+/// go first, for a guest's administrator or its kernel (`nosmt`) may want them so. (Number 0 always stays.)
+pub(super) fn rank(vcpu: CpuId, online: &CpuSet, had: &CpuSet) -> (bool, bool) {
+    (!online.contains(vcpu), vcpu.0 != 0 && !had.contains(vcpu))
+}
+
 /// The change of the set of vCPUs: those that stay longest come first and go last.
 pub(super) fn action(asked: &Asked, vm: &VmEstimate, choice: Choice) -> Option<Action> {
     let all = u32::try_from(vm.seen.vcpus.len()).unwrap_or(u32::MAX);
     let count = choice.count.max(1) as usize;
-    // Nobody is changed for another.
     let to: CpuSet = match &asked.order {
         Some(order) => order.iter().copied().map(CpuId).take(count).collect(),
         None => {
-            let offline = CpuSet::first(all).difference(&asked.online);
-            asked.online.iter().chain(offline.iter()).take(count).collect()
+            let mut order: Vec<CpuId> = CpuSet::first(all).iter().collect();
+            order.sort_by_key(|vcpu| rank(*vcpu, &asked.online, &asked.had));
+            order.into_iter().take(count).collect()
         }
     };
     let now = Value::Vcpus(asked.online.clone());

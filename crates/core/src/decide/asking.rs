@@ -85,11 +85,12 @@ impl Controller {
             }
             let online = width.as_ref().map_or_else(|| vm.seen.online(), |width| width.now.clone());
             let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
-            let all = u32::try_from(all).unwrap_or(u32::MAX);
             // Where nobody says how many, whoever keeps the journal puts them back.
             let before = self.sizes.get(&vm.seen.id).filter(|_| bounds);
-            let had = before.map_or(online.len(), |(before, _)| before.len());
-            let had = u32::try_from(had).unwrap_or(all);
+            let had = before.map_or_else(|| online.clone(), |(before, _)| before.clone());
+            let rest = seen.at < known.others.1;
+            let all = if rest { all.min(online.union(&had).len()) } else { all };
+            let all = u32::try_from(all).unwrap_or(u32::MAX);
             let most = rule.max.unwrap_or(all).min(all).max(1);
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let count = u32::try_from(online.len()).unwrap_or(all);
@@ -101,9 +102,9 @@ impl Controller {
                 known.wants_now((count, most), arbitrated, seen.at);
             }
             let (monitored, wants) = (known.monitored, known.wants);
-            let order = differing
-                .filter(|_| sizable)
-                .map(|sets| stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), &online));
+            let order = differing.filter(|_| sizable).map(|sets| {
+                stays::order(sets, vm, lying.get_or_insert_with(|| stays::lying(seen)), (&online, &had))
+            });
             let mut one = Asked {
                 number,
                 rule,

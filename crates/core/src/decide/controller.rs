@@ -13,7 +13,7 @@ use super::place::{Placing, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Races, sizer};
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, vain};
+use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, longer, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     Fixed, HostEstimate, LeverKind, MachineError, Snapshot, Value, VmId, VmState, estimate, estimate_briefly,
@@ -156,6 +156,7 @@ impl Controller {
         }
         for known in self.known.values_mut() {
             (known.refused, known.starved, known.not_before) = (None, (0, None), Time(0));
+            known.others = (Duration::ZERO, Time(0));
         }
         self.weighing.try_again();
         self.lightening.try_again();
@@ -275,13 +276,17 @@ impl Controller {
                 continue;
             }
             self.lightening.told(outcome, at);
+            let others = self.brings_others(&outcome.action);
             let Some(known) = self.known.get_mut(&outcome.action.vm) else { continue };
             if !known.sized_by(outcome.action.lever) {
                 continue;
             }
             match &outcome.result {
-                Ok(_) => {
+                Ok(now) => {
                     (known.changed, known.away) = (Some(at), None);
+                    if others && *now == outcome.action.to {
+                        known.others = (Duration::ZERO, Time(0));
+                    }
                     if let Some(fewer) = known.wish {
                         known.calm.changes(fewer, &self.policy, at);
                     }
@@ -290,6 +295,11 @@ impl Controller {
                     (known.not_before, known.wish) = (at + AFTER_FAILURE, None);
                     // A control group that is gone does not come back.
                     known.away = (!known.by_cpuset).then(|| why.clone());
+                    // It may be these alone: the rest can come meanwhile.
+                    if others {
+                        let rest = longer(known.others.0);
+                        known.others = (rest, at + rest);
+                    }
                 }
                 Err(error) => {
                     let lacks = matches!(error, MachineError::Unsupported(_));
@@ -298,6 +308,13 @@ impl Controller {
                 }
             }
         }
+    }
+
+    /// Whether vCPUs are to come online that were offline before corefit.
+    fn brings_others(&self, action: &Action) -> bool {
+        let (Some(Value::Vcpus(from)), Value::Vcpus(to)) = (&action.from, &action.to) else { return false };
+        let had = self.sizes.get(&action.vm).map_or(from, |(had, _)| had);
+        !to.difference(&from.union(had)).is_empty()
     }
 
     /// What VMs weighed before this daemon, or an earlier one, changed it: all of them, each time before a step.

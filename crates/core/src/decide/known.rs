@@ -51,6 +51,9 @@ pub(super) struct Known {
     pub(super) away: Option<String>,
     /// Until when it is not asked, as a lever turned out not to be there, or not to be ours, and what was said to that.
     pub(super) refused: Option<(Time, String)>,
+    /// vCPUs that were offline before corefit, and that its guest could not take online: how long it is not asked for such, and until
+    /// when.
+    pub(super) others: (Duration, Time),
     /// It is a control group that is sized.
     pub(super) by_cpuset: bool,
     /// What it could use then, before it was sized.
@@ -84,6 +87,7 @@ impl Known {
             not_before: Time(0),
             away: None,
             refused: None,
+            others: (Duration::ZERO, Time(0)),
             by_cpuset,
             wide: CpuSet::default(),
             apart: Apart::default(),

@@ -7,6 +7,7 @@
 //! ```
 
 mod apart;
+mod apply;
 mod arbitrate;
 mod asked;
 mod asking;
@@ -36,6 +37,7 @@ mod weigh;
 
 use std::time::Duration;
 
+pub use apply::apply;
 pub use controller::{Controller, Step, Usual};
 pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};

@@ -185,7 +185,7 @@ impl<'a> Ground<'a> {
             at: self.seen.at,
             over: self.seen.over,
             online: u32::try_from(asked.online.len()).unwrap_or(u32::MAX),
-            had: asked.had,
+            had: u32::try_from(asked.had.len()).unwrap_or(u32::MAX),
             least: asked.least,
             most: asked.most,
             each: *each,

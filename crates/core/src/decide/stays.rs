@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Policy;
+use super::asked::rank;
 use super::part::placed;
 use crate::machine::{HostEstimate, VmEstimate};
 use crate::units::count;
@@ -20,13 +21,13 @@ pub(super) fn pinned(sets: &BTreeSet<&CpuSet>, vm: &VmEstimate) -> Option<&'stat
     )
 }
 
-/// The numbers of a VM's vCPUs, those that stay longest first, which are all that are `online`: nobody is changed for another. `sets`: of
-/// [`differing`], `lying`: of [`lying`].
+/// The numbers of a VM's vCPUs, those that stay longest first: by [`rank`] of those that are `online` and that it `had` before. `sets`:
+/// of [`differing`], `lying`: of [`lying`].
 pub(super) fn order(
     sets: BTreeSet<&CpuSet>,
     vm: &VmEstimate,
     lying: &BTreeMap<&CpuSet, usize>,
-    online: &CpuSet,
+    (online, had): (&CpuSet, &CpuSet),
 ) -> Vec<u32> {
     let mut load = crowd(lying, vm);
     // Of each affinity its vCPUs.
@@ -42,7 +43,7 @@ pub(super) fn order(
         order.push(vcpu);
         add(&mut load, set, 1);
     }
-    order.sort_by_key(|vcpu| !online.contains(CpuId(*vcpu)));
+    order.sort_by_key(|vcpu| rank(CpuId(*vcpu), online, had));
     order
 }
 

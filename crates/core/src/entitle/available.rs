@@ -84,7 +84,6 @@ impl Raise {
         let raised: Vec<(usize, f64)> =
             raised.filter(|&(leaf, limit)| limit > tree.leaves[leaf].limit).collect();
         let awake = compiled.awake[vm];
-        #[expect(clippy::float_cmp, reason = "made of the same numbers unless other vCPUs count")]
         let awake = (awake != tree.groups[group].weight).then_some(awake);
         let at_demand = raised.iter().any(|&(leaf, _)| ends[leaf] >= tree.leaves[leaf].limit - TIE);
         let mut below = |time: f64| {

@@ -178,14 +178,8 @@ mod tests {
 
     #[test]
     fn all_fits_if_and_only_if_no_range_is_overfull() {
-        // splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
-        let mut state = 1_u64;
-        let mut below = |n: u64| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)) % n
-        };
+        let mut random = crate::Random(1);
+        let mut below = |n: u64| random.below(n);
         let mut seen = [0; 2];
         for _ in 0..20_000 {
             let masks: Vec<[u64; 1]> = (0..1 + below(12))

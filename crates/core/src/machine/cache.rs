@@ -146,7 +146,6 @@ fn even_part(snapshot: &Snapshot) -> Option<f64> {
     (pcpus > 0).then(|| bytes / crate::units::count(pcpus))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "exact to 8 PiB")]
 fn bytes_of(bytes: u64) -> f64 {
     bytes as f64
 }

@@ -118,7 +118,6 @@ fn slices(
         return None;
     }
     let quota_us = limit.quota_us?;
-    #[expect(clippy::cast_precision_loss, reason = "periods of microseconds, counts of a window")]
     let float = |n: u64| n as f64;
     let periods = over * 1e6 / float(limit.period_us);
     let throttled = later.throttled_periods.checked_sub(earlier.throttled_periods)?;
@@ -157,12 +156,10 @@ fn seconds(ns: u64) -> f64 {
     std::time::Duration::from_nanos(ns).as_secs_f64()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "microseconds of a period")]
 fn quota(slices: &Slices) -> f64 {
     slices.quota_us as f64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "microseconds of a period")]
 fn period(slices: &Slices) -> f64 {
     slices.limit.period_us as f64
 }

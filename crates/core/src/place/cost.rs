@@ -75,7 +75,6 @@ impl Cost {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "shown to people")]
 fn float(n: i64) -> f64 {
     n as f64
 }

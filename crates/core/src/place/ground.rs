@@ -418,7 +418,6 @@ fn spots(topology: &Topology) -> Vec<Spot> {
 }
 
 /// Whether all demands together exceed the pCPUs, so that weights say what each counts with.
-#[expect(clippy::cast_precision_loss, reason = "at most 8192")]
 pub(super) fn is_short(problem: &Problem) -> bool {
     let all: f64 = problem.vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.demand.clamp(0.0, 1.0)).sum();
     all > problem.topology.online().difference(&problem.reserved).len() as f64

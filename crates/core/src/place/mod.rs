@@ -27,6 +27,7 @@ mod throughput;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::count;
 use crate::machine::Classed;
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
@@ -187,7 +188,9 @@ pub enum Reason {
     },
     /// It shares pCPUs with others.
     #[error(
-        "{vcpus} vCPUs share these {pcpus} pCPUs: pinned one by one, some would idle while others have a queue"
+        "{} share {}: pinned one by one, some would idle while others have a queue",
+        count(*vcpus, "vCPU"),
+        if *pcpus == 1 { "this pCPU".into() } else { format!("these {pcpus} pCPUs") }
     )]
     Pool {
         /// How many may use them.

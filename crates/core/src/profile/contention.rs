@@ -178,7 +178,7 @@ mod tests {
         let steps = steps(&Series::of_runs(&[(10.0, &[10.0, 0.0]), (10.0, &[10.0, 10.0])]), &[0, 1], 1.0);
         let slowing = Slowing::fitted(&steps, 2, 22.5);
         assert!((slowing.all - 1.6).abs() < 1e-6 && (slowing.alone(&steps) - 22.5).abs() < 1e-6);
-        let crowded = Vm { division: Division::Weighted { rivals: 1.0 }, ..Vm::dedicated(2) };
+        let crowded = Vm::beside(2, 1.0);
         let total: f64 = slowing.on(&steps, &crowded).iter().map(Step::total).sum();
         assert!((total - 30.0).abs() < 1e-9, "as it ran");
         assert!((Slowing::fitted(&steps, 2, 40.0).all - 1.0).abs() < 1e-9, "never faster together");
@@ -193,8 +193,7 @@ mod tests {
         let total = |vm: &Vm| slowing.on(&steps, vm).iter().map(Step::total).sum::<f64>();
         assert!((total(&Vm::dedicated(2)) - 30.0).abs() < 1e-9);
         assert!((total(&Vm::dedicated(1)) - slowing.alone(&steps)).abs() < 1e-9);
-        let division = Division::Weighted { rivals: 1.0 };
-        let crowded = Vm { division, ..Vm::dedicated(2) };
+        let crowded = Vm::beside(2, 1.0);
         assert!((total(&crowded) - 35.0).abs() < 1e-9, "a neighbour beside the one thread, too");
         let [is, low, high] = Contention::slowing(None);
         for none in [is, low, high] {

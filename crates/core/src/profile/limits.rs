@@ -7,21 +7,23 @@ use super::replay::Vm;
 /// The least loss worth a sentence.
 const WORTH: f64 = 0.05;
 
-/// `seen_by`: what saw how threads slow each other.
+/// `crowded`: others kept the CPUs busy; `seen_by`: what saw how threads slow each other.
 pub(super) fn limits(
     steps: &Steps,
     features: &Features,
     own: &OnVm,
     asked: &OnVm,
+    crowded: bool,
     seen_by: &str,
 ) -> Vec<String> {
     let mut told = vec![];
     let percent = |x: f64| format!("{:.0} %", 100.0 * x);
+    let idle_for = if crowded { "others kept the CPUs busy" } else { "input, output, sleep" };
     if features.threads == 1 {
         told.push("It has one working thread: no machine makes it faster by more CPUs.".to_owned());
         if features.idle > WORTH {
             told.push(format!(
-                "It is not active {} of the time (input, output, sleep). Speedups count cores that work, so they are below 1.",
+                "It is not active {} of the time ({idle_for}). Speedups count cores that work, so they are below 1.",
                 percent(features.idle)
             ));
         }
@@ -29,7 +31,7 @@ pub(super) fn limits(
     }
     if own.unused > WORTH {
         let why = if features.idle > features.sequential && features.idle > WORTH {
-            format!("nobody is active {} of the time (input, output, sleep)", percent(features.idle))
+            format!("nobody is active {} of the time ({idle_for})", percent(features.idle))
         } else if features.sequential > WORTH {
             format!("one thread works alone {} of the time", percent(features.sequential))
         } else {
@@ -108,7 +110,7 @@ mod tests {
     fn profile(slots: &[&[f64]], change: impl Fn(&mut Machine)) -> Profile {
         let slots: Vec<(f64, &[f64])> =
             slots.iter().cycle().take(20 * slots.len()).map(|runs| (4.0 * MS, *runs)).collect();
-        let mut machine = Machine { cpus: 2, contention: None, one_cpu: None };
+        let mut machine = Machine { cpus: 2, contention: None, one_cpu: None, others: None };
         change(&mut machine);
         let question = Question { machine, spin: Spin::Passive, period_ns: 24.0 * MS, share: 0.25 };
         analyse(&Series::of_runs(&slots), &question).unwrap()
@@ -129,8 +131,11 @@ mod tests {
         let reporter = Contention { cpus: 2, is: 1.5, low: 1.5, high: 1.5 };
         let windows = OneCpu { part: 0.6, low: 0.6, high: 0.6, windows: 9, covered: 1.0 };
         for (change, word) in [
-            (Machine { cpus: 2, contention: Some(reporter), one_cpu: None }, "(as a reporter"),
-            (Machine { cpus: 2, contention: Some(reporter), one_cpu: Some(windows) }, "(as windows"),
+            (Machine { cpus: 2, contention: Some(reporter), one_cpu: None, others: None }, "(as a reporter"),
+            (
+                Machine { cpus: 2, contention: Some(reporter), one_cpu: Some(windows), others: None },
+                "(as windows",
+            ),
         ] {
             let told = profile(&[BUSY], |machine| *machine = change).limits.join(" ");
             assert!(told.contains("Threads slow each other") && told.contains(word), "{told}");

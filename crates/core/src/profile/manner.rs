@@ -79,13 +79,12 @@ const FEW: f64 = 0.1;
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay::Division;
     use super::super::series::Series;
     use super::super::steps::steps;
     use super::*;
 
     fn beside(rivals: f64, cpus: usize) -> Vm {
-        Vm { division: Division::Weighted { rivals }, ..Vm::dedicated(cpus) }
+        Vm::beside(cpus, rivals)
     }
 
     fn both(threads: usize) -> Vec<Step> {

@@ -93,7 +93,7 @@ impl Steps {
         if let Division::Weighted { .. } = vm.division {
             let manners = manner.extremes();
             all.extend(manners.map(|manner| self.speedup(&self.is, &vm, 0.0, estimate, manner)));
-            most_cores /= vm.part();
+            most_cores /= vm.share;
         }
         let blocks: Vec<f64> = self.blocks().map(|(steps, part)| speedup(steps, part)).collect();
         let spread = 2.0 * standard_error(&blocks);
@@ -106,7 +106,7 @@ impl Steps {
             low = low.min(self.speedup(&self.is, &Vm::dedicated(vm.vcpus), 0.0, estimate, manner) * ratio);
         }
         // One core is what speedups are against.
-        let left_out = if vm.vcpus == 1 && vm.part() == 1.0 { 0.0 } else { LEFT_OUT };
+        let left_out = if vm.vcpus == 1 && vm.share == 1.0 { 0.0 } else { LEFT_OUT };
         let high = ((most + spread) * (1.0 + left_out)).min(most_cores.max(is));
         let speedup = Range { is, low: low * (1.0 - left_out), high };
         let efficiency = is / cores;
@@ -120,7 +120,7 @@ impl Steps {
         let unused = 1.0 - efficiency - switching - slowed;
         OnVm {
             speedup,
-            dedicated_cores: speedup.times(vm.part()),
+            dedicated_cores: speedup.times(vm.share),
             efficiency,
             switching,
             slowed,
@@ -137,12 +137,12 @@ impl Steps {
         if let Division::Weighted { rivals } = vm.division {
             outcome.took = manner.took(&slowed, vm, rivals);
         }
-        let cores = vm.vcpus as f64 * vm.part();
+        let cores = vm.vcpus as f64 * vm.share;
         // A run may end before the last period does, with all of its timeslices: over many runs that is no gain.
         let weighted = matches!(vm.division, Division::Weighted { .. });
         let least = if weighted { 0.0 } else { outcome.work / cores };
         let took = outcome.took.max(least) + overhead / cores;
-        if took > 0.0 { slowing.alone(steps) * (1.0 - self.lost) / vm.part() / took } else { 0.0 }
+        if took > 0.0 { slowing.alone(steps) * (1.0 - self.lost) / vm.share / took } else { 0.0 }
     }
 
     /// How its threads get on beside neighbours.
@@ -164,12 +164,12 @@ impl Steps {
 /// The potential of a VM with as many vCPUs as threads is P1's; with fewer, the threads cannot use more.
 pub(super) fn potential_on(steps: &[Step], vm: &Vm) -> f64 {
     let threads = steps.first().map_or(1, |step| step.work.len()).max(1);
-    let portion = vm.part() * vm.vcpus as f64 / threads as f64;
+    let portion = vm.share * vm.vcpus as f64 / threads as f64;
     potential(steps, portion.min(1.0), vm.period_ns)
 }
 
 fn overhead(vm: &Vm, switches: f64) -> f64 {
-    let virtual_cpus = vm.division != Division::Pooled && vm.share < 1.0;
+    let virtual_cpus = vm.division == Division::PerVcpu && vm.share < 1.0;
     if virtual_cpus { switches * SWITCH_OUT_NS } else { 0.0 }
 }
 

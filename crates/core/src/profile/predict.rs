@@ -25,6 +25,8 @@ pub struct Machine {
     pub contention: Option<Contention>,
     /// What the work takes on one CPU, where that was seen; it tells more.
     pub one_cpu: Option<OneCpu>,
+    /// CPUs of these that others used meanwhile, on average, where that is known.
+    pub others: Option<f64>,
 }
 
 /// How spinning was told from work.
@@ -97,6 +99,8 @@ pub struct Profile {
     /// Active threads are the runnable ones, because there were fewer cores than threads, or threads waited for cores
     /// for other reasons.
     pub by_runnable: bool,
+    /// Others kept the CPUs busy, and threads waited for them.
+    pub crowded: bool,
     /// How much of the spread within slots is fork-join (1) rather than even (0); null if it could not be seen.
     pub mixing: Option<f64>,
     /// P1's features.
@@ -162,6 +166,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
     };
     let times = times(series, &lanes);
     let (run, wait) = times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
+    let crowded = crowded(question.machine, threads, run, wait, series.ns());
     features.doubt(question.machine.cpus, wait > BY_RUNNABLE * (run + wait));
     let beside_one: f64 = prepared.is.iter().map(beside_one).sum();
     let vm = |vcpus, share, period_ns, division| Vm { vcpus, share, period_ns, division };
@@ -176,7 +181,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         }
     }
     let rivals =
-        |rivals: f64| move |n: &usize| vm(*n, 1.0, question.period_ns, Division::Weighted { rivals });
+        |rivals: f64| move |n: &usize| Vm { period_ns: question.period_ns, ..Vm::beside(*n, rivals) };
     let beside =
         [1.0, 3.0].into_iter().flat_map(|r| counts.iter().map(rivals(r))).map(|vm| prepared.on(vm)).collect();
     let asked = prepared.on(vm(threads, question.share, question.period_ns, Division::PerVcpu));
@@ -188,6 +193,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
         involuntary: series.involuntary,
         voluntary: series.voluntary,
         by_runnable: question.machine.cpus < threads || wait > BY_RUNNABLE * (run + wait),
+        crowded,
         mixing: mixed,
         spinning_at_most: (question.spin == Spin::Unknown && run > 0.0).then(|| beside_one / run),
         here: here(&prepared, question.machine.cpus.min(threads), run),
@@ -197,6 +203,7 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
             &features,
             &own,
             &asked,
+            crowded,
             match question.machine.one_cpu {
                 Some(_) => "as windows in which all threads were kept on one CPU showed",
                 None => "as a reporter beside them saw it",
@@ -218,6 +225,18 @@ pub fn analyse(series: &Series, question: &Question) -> Option<Profile> {
 
 /// Waiting above this part of the runnable time counts as having too few cores.
 const BY_RUNNABLE: f64 = 0.05;
+
+/// Run for a smaller part of the time, nothing is told of who waited.
+const SELDOM: f64 = 0.02;
+/// More waiting than this over what ran, and more used by others than this over what the program used, is worth a word.
+const CROWDED: f64 = 0.1;
+
+/// Whether threads waited for CPUs that others used. More threads than CPUs wait for each other as well: then only what others
+/// used can tell.
+fn crowded(machine: Machine, threads: usize, run: f64, wait: f64, took_ns: f64) -> bool {
+    let by_others = machine.others.is_some_and(|cpus| cpus * took_ns > CROWDED * run);
+    wait > CROWDED * run && run > SELDOM * took_ns && (machine.cpus >= threads || by_others)
+}
 
 /// Work done beside one thread, ns: at most this is spinning, for at any time somebody works.
 fn beside_one(step: &Step) -> f64 {
@@ -292,13 +311,14 @@ fn periods(asked: f64) -> [f64; 4] {
 #[cfg(test)]
 mod tests {
     use super::super::features::Type;
+    use super::super::series::Lane;
     use super::*;
 
     const MS: f64 = 1e6;
 
     fn question(cpus: usize) -> Question {
         Question {
-            machine: Machine { cpus, contention: None, one_cpu: None },
+            machine: Machine { cpus, contention: None, one_cpu: None, others: None },
             spin: Spin::Passive,
             period_ns: 24.0 * MS,
             share: 0.25,
@@ -356,12 +376,14 @@ mod tests {
         let all = [&slowed.vms, &slowed.beside, &slowed.machines].into_iter().flatten();
         for on in profile.vms.iter().chain([&profile.asked]).chain(all) {
             assert!((on.efficiency + on.switching + on.slowed + on.unused - 1.0).abs() < 1e-9, "{on:?}");
-            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.part()).abs() < 1e-9);
+            assert!((on.dedicated_cores.is - on.speedup.is * on.vm.share).abs() < 1e-9);
             let by_terms = on.vm.vcpus as f64 * (1.0 - on.switching - on.slowed - on.unused);
             assert!((on.speedup.is - by_terms).abs() < 1e-9);
             assert!(on.speedup.low <= on.speedup.is && on.speedup.is <= on.speedup.high, "{on:?}");
         }
         assert!(profile.asked.switching > 0.0);
+        let shares: Vec<f64> = profile.beside.iter().map(|on| on.vm.share).collect();
+        assert_eq!(shares, [0.5, 0.5, 0.5, 0.25, 0.25, 0.25], "beside neighbours, too");
     }
 
     #[test]
@@ -420,6 +442,27 @@ mod tests {
             after.asked.speedup.low <= 4.0 * 5.0 / 8.7 + 1e-9
                 && after.asked.speedup.low < before.asked.speedup.low
         );
+    }
+
+    #[test]
+    fn others_are_named_for_waiting_whatever_the_number_of_threads() {
+        // Three threads on two CPUs: each runs a third of the time, waits a third, and seems to sleep a third.
+        let mut series = Series::of_runs(&[(4.0 * MS, &[4.0 * MS / 3.0; 3][..]); 60]);
+        for slot in series.slots.iter_mut().step_by(2) {
+            slot.lanes.iter_mut().for_each(|lane| *lane = Lane { run: 0.0, wait: 0.0, ..*lane });
+        }
+        for slot in series.slots.iter_mut().skip(1).step_by(2) {
+            slot.lanes.iter_mut().for_each(|lane| *lane = Lane { run: 2.0 * MS, wait: 2.0 * MS, ..*lane });
+        }
+        let told = |cpus, others| {
+            let machine = Machine { others, ..question(cpus).machine };
+            let profile = analyse(&series, &Question { machine, ..question(cpus) }).unwrap();
+            (profile.crowded, profile.limits.join(" ").contains("input, output"))
+        };
+        assert_eq!(told(2, Some(0.9)), (true, false));
+        assert_eq!(told(2, Some(0.05)), (false, true), "threads of its own kept them waiting");
+        assert_eq!(told(2, None), (false, true));
+        assert_eq!(told(3, None), (true, false), "with a CPU for each, waiting tells");
     }
 
     #[test]

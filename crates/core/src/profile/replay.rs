@@ -31,7 +31,7 @@ pub enum Division {
 pub struct Vm {
     /// vCPUs, or cores; 1 or more.
     pub vcpus: usize,
-    /// Part of a pCPU for each vCPU, above 0, at most 1.
+    /// Part of a pCPU for each vCPU, above 0, at most 1; beside neighbours of one that is busy with them.
     pub share: f64,
     /// Allocation period, ns.
     pub period_ns: f64,
@@ -46,13 +46,10 @@ impl Vm {
         Vm { vcpus: cores, share: 1.0, period_ns: 1e9, division: Division::PerVcpu }
     }
 
-    /// Part of a pCPU that a VM with one vCPU gets.
+    /// So many cores beside busy neighbours with `rivals` times the weight.
     #[must_use]
-    pub fn part(&self) -> f64 {
-        match self.division {
-            Division::Weighted { rivals } => 1.0 / (1.0 + rivals),
-            _ => self.share,
-        }
+    pub fn beside(cores: usize, rivals: f64) -> Vm {
+        Vm { share: 1.0 / (1.0 + rivals), division: Division::Weighted { rivals }, ..Vm::dedicated(cores) }
     }
 }
 
@@ -208,7 +205,7 @@ mod tests {
     /// Against one vCPU with the same share, always busy (P1 II-B).
     fn on(steps: &[Step], vm: &Vm) -> f64 {
         let Outcome { took, work } = replay(steps, vm);
-        work / vm.part() / took
+        work / vm.share / took
     }
 
     fn half(division: Division) -> Vm {
@@ -315,7 +312,7 @@ mod tests {
     fn beside_busy_neighbours_fewer_active_vcpus_get_more_each() {
         let alone = steps(&Series::of_runs(&[(10.0, &[10.0, 0.0])]), &[0, 1], 1.0);
         let both = steps(&Series::of_runs(&[(10.0, &[10.0, 10.0])]), &[0, 1], 1.0);
-        let vm = Vm { vcpus: 2, share: 1.0, period_ns: 24.0, division: Division::Weighted { rivals: 1.0 } };
+        let vm = Vm { period_ns: 24.0, ..Vm::beside(2, 1.0) };
         assert!((replay(&alone, &vm).took - 15.0).abs() < 1e-9, "two thirds of a CPU");
         assert!((replay(&both, &vm).took - 20.0).abs() < 1e-9, "half of each");
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Topology;
+use crate::check::count;
 use crate::{CpuId, CpuSet};
 
 impl Topology {
@@ -11,23 +12,19 @@ impl Topology {
     #[must_use]
     pub fn summary(&self) -> String {
         let mut parts = Vec::new();
-        let mut count = |n: usize, what: &str| {
-            if n > 0 {
-                parts.push(format!("{n} {what}{}", if n == 1 { "" } else { "s" }));
-            }
-        };
-        count(self.sockets.len(), "socket");
+        let mut some = |n: usize, what: &str| parts.extend((n > 0).then(|| count(n, what)));
+        some(self.sockets.len(), "socket");
         let (near, bare): (Vec<_>, Vec<_>) = self.nodes.iter().partition(|node| !node.pcpus.is_empty());
-        count(near.len(), "NUMA node");
-        count(bare.len(), "memory-only node");
+        some(near.len(), "NUMA node");
+        some(bare.len(), "memory-only node");
         for level in [5, 4, 3, 2] {
             let shared = self.caches.iter().filter(|c| c.level == level && !self.is_of_one_unit(&c.pcpus));
-            count(shared.count(), &format!("L{level} cache"));
+            some(shared.count(), &format!("L{level} cache"));
         }
         let cores_of = |set: &CpuSet| self.cores.iter().filter(|core| core.is_within(set)).count();
         parts.extend(grouped(self.modules.iter().map(cores_of), "module", "core"));
         parts.extend(grouped(self.cores.iter().map(CpuSet::len), "core", "thread"));
-        parts.push(format!("{} pCPU{}", self.pcpus.len(), if self.pcpus.len() == 1 { "" } else { "s" }));
+        parts.push(count(self.pcpus.len(), "pCPU"));
         let mut text = parts.join(", ");
         let mut marks = Vec::new();
         for (set, what) in [(&self.offline, "offline"), (&self.isolated, "isolated")] {
@@ -69,13 +66,12 @@ fn grouped(sizes: impl Iterator<Item = usize>, what: &str, of: &str) -> Option<S
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     sizes.for_each(|size| *counts.entry(size).or_default() += 1);
     let all: usize = counts.values().sum();
-    let plural = |n: usize| if n == 1 { "" } else { "s" };
     let groups: Vec<_> = counts.into_iter().rev().collect();
     match groups[..] {
         [] => None,
-        [(1, _)] => Some(format!("{all} {what}{}", plural(all))),
+        [(1, _)] => Some(count(all, what)),
         [(first, number), ref rest @ ..] => {
-            let mut text = format!("{number} {what}{} of {first} {of}{}", plural(number), plural(first));
+            let mut text = format!("{} of {}", count(number, what), count(first, of));
             for (size, number) in rest {
                 text += &format!(" and {number} of {size}");
             }

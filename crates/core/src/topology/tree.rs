@@ -115,7 +115,6 @@ fn cache_label(cache: &Cache) -> String {
 /// `512 KiB`, `1.5 MiB`, `16 GiB`.
 #[must_use]
 pub fn size(kib: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
     let text = |unit: u64, name: &str| format!("{:.1} {name}", kib as f64 / unit as f64).replace(".0 ", " ");
     match kib {
         0..1024 => format!("{kib} KiB"),

@@ -1,7 +1,7 @@
 //! Small random hosts in whole numbers and fractions, from a seed.
 
 use corefit_core::entitle::{Host, Slice, Vcpu, Vm, WeightRule};
-use corefit_core::{CpuId, CpuSet, Cpus, Weight};
+use corefit_core::{CpuId, CpuSet, Cpus, Random, Weight};
 
 /// A fraction.
 pub(crate) type Part = (i64, i64);
@@ -49,39 +49,17 @@ pub(crate) struct Kind {
 pub(crate) const EVERYTHING: Kind =
     Kind { slices: true, caps: true, quotas: true, weights_of_vcpus: true, fixed_demands: true };
 
-/// splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub(crate) struct Random(pub(crate) u64);
+fn number(r: &mut Random, from: i64, to: i64) -> i64 {
+    from + r.below(to - from + 1)
+}
 
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
+fn part(r: &mut Random, most: i64) -> Part {
+    let below = r.of(&[2, 3, 4, 5, 10]);
+    (number(r, 1, below * most), below)
+}
 
-    /// 0 to n - 1.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        usize::try_from(self.next() % n as u64).unwrap()
-    }
-
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn number(&mut self, from: i64, to: i64) -> i64 {
-        from + i64::try_from(self.below(usize::try_from(to - from + 1).unwrap())).unwrap()
-    }
-
-    fn part(&mut self, most: i64) -> Part {
-        let below = [2, 3, 4, 5, 10][self.below(5)];
-        (self.number(1, below * most), below)
-    }
-
-    fn chance(&mut self, allowed: bool, n: usize, most: i64) -> Option<Part> {
-        (allowed && self.one_in(n)).then(|| self.part(most))
-    }
+fn chance(r: &mut Random, allowed: bool, n: usize, most: i64) -> Option<Part> {
+    (allowed && r.below(n) == 0).then(|| part(r, most))
 }
 
 impl Instance {
@@ -89,7 +67,7 @@ impl Instance {
         let r = &mut Random(seed);
         let pcpus = 1 + r.below(4);
         let all = (1 << pcpus) - 1;
-        let offline = if r.one_in(8) { u32::try_from(r.below(1 << pcpus)).unwrap() } else { 0 };
+        let offline = if r.below(8) == 0 { r.below(1 << pcpus) } else { 0 };
         let rule = match r.below(6) {
             0 => WeightRule::XenCredit,
             1 => WeightRule::EqualPerVcpu,
@@ -97,27 +75,27 @@ impl Instance {
         };
         let slices = (0..if kind.slices { r.below(4) } else { 0 })
             .map(|i| {
-                let around = if i > 0 && r.one_in(2) { Some(r.below(i)) } else { None };
-                (around, r.number(1, 4), r.chance(kind.caps, 3, 2))
+                let around = if i > 0 && r.below(2) == 0 { Some(r.below(i)) } else { None };
+                (around, number(r, 1, 4), chance(r, kind.caps, 3, 2))
             })
             .collect::<Vec<_>>();
         let vms = (0..1 + r.below(4)).map(|_| {
-            let slice = if slices.is_empty() || r.one_in(3) { None } else { Some(r.below(slices.len())) };
-            let pinned = r.one_in(3);
+            let slice = if slices.is_empty() || r.below(3) == 0 { None } else { Some(r.below(slices.len())) };
+            let pinned = r.below(3) == 0;
             let vcpus = (0..1 + r.below(3)).map(|_| Virtual {
-                weight: if kind.weights_of_vcpus && r.one_in(4) { r.number(1, 3) } else { 1 },
+                weight: if kind.weights_of_vcpus && r.below(4) == 0 { number(r, 1, 3) } else { 1 },
                 mask: match r.below(4) {
                     0 if !pinned => all,
                     1 | 2 if pinned => 1 << r.below(pcpus),
                     _ => 1 + u32::try_from(r.below((1 << pcpus) - 1)).unwrap(),
                 },
-                quota: r.chance(kind.quotas, 4, 1),
-                demand: if r.one_in(2) { (1, 1) } else { (r.number(0, 4), 4) },
-                fixed: kind.fixed_demands && r.one_in(8),
-                online: !r.one_in(12),
+                quota: chance(r, kind.quotas, 4, 1),
+                demand: if r.below(2) == 0 { (1, 1) } else { (number(r, 0, 4), 4) },
+                fixed: kind.fixed_demands && r.below(8) == 0,
+                online: r.below(12) != 0,
             });
             let vcpus = vcpus.collect();
-            Machine { slice, weight: r.number(1, 4), cap: r.chance(kind.caps, 4, 2), vcpus }
+            Machine { slice, weight: number(r, 1, 4), cap: chance(r, kind.caps, 4, 2), vcpus }
         });
         let vms = vms.collect();
         Instance { pcpus, offline, rule, slices, vms }

@@ -7,9 +7,9 @@ use corefit_core::entitle::{
     Crowds, Division, Host, Slice, TOLERANCE, Vcpu, Vm, Wants, WeightRule, available_to_all, entitled_of,
     group,
 };
-use corefit_core::{CpuId, CpuSet, Cpus, Weight};
+use corefit_core::{CpuId, CpuSet, Cpus, Random, Weight};
 
-use crate::instances::{EVERYTHING, Instance, Kind, Random};
+use crate::instances::{EVERYTHING, Instance, Kind};
 use crate::{leximin, reference};
 
 /// Hosts that once showed a mistake.
@@ -172,7 +172,7 @@ fn a_host_of_many_vms_has_the_same_available_as_each_alone() {
 fn middling(seed: u64) -> Host {
     let r = &mut Random(seed);
     let pcpus = 66 + r.below(20);
-    let ranges = r.one_in(2);
+    let ranges = r.below(2) == 0;
     let vms = (0..24).map(|i| {
         let demand = [0.01, 0.1, 0.4, 1.0][r.below(4)];
         let vcpu = |r: &mut Random| {
@@ -182,13 +182,13 @@ fn middling(seed: u64) -> Host {
             let set: Vec<usize> = if ranges { range.collect() } else { random };
             Vcpu {
                 affinity: Some(set.into_iter().map(|cpu| CpuId(u32::try_from(cpu / 4).unwrap())).collect()),
-                quota: r.one_in(6).then_some(Cpus(0.25)),
+                quota: (r.below(6) == 0).then_some(Cpus(0.25)),
                 demand: Some(Cpus(demand)),
                 ..Vcpu::default()
             }
         };
         let vcpus = (0..4).map(|_| vcpu(r)).collect();
-        let cap = r.one_in(6).then_some(Cpus(1.5));
+        let cap = (r.below(6) == 0).then_some(Cpus(1.5));
         Vm { name: format!("vm{i}"), weight: Weight((1 + r.below(3)) as f64), cap, vcpus }
     });
     let mut vms: Vec<Vm> = vms.collect();
@@ -282,7 +282,7 @@ fn one_more_pcpu(seed: u64, instance: &Instance) -> Instance {
     let mut larger = instance.clone();
     larger.pcpus += 1;
     for vcpu in larger.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
-        if r.one_in(2) {
+        if r.below(2) == 0 {
             vcpu.mask |= 1 << instance.pcpus;
         }
     }

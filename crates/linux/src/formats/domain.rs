@@ -23,7 +23,39 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
     let domain = document.root_element();
     let name = child(domain, "name").and_then(|name| name.text()).map(|name| name.trim().to_owned());
     let name = name.ok_or_else(|| xml::at(domain, "<domain>: no <name>"))?;
+    taken(child(domain, "cputune"))?;
     Ok(Vms { vms: vec![Vm { name, ..settings(domain, file)? }], shared: None })
+}
+
+const PERIOD_US: std::ops::RangeInclusive<i128> = 1000..=1_000_000;
+/// 2^64 - 1 is how libvirt writes that there is none.
+const QUOTA_US: std::ops::RangeInclusive<i128> = 1000..=u64::MAX as i128;
+
+/// What libvirt takes (`CPUTUNE_VALIDATE_PERIOD` and `_QUOTA` of `conf/domain_validate.c`; `virCgroupSetCpuShares`, whose
+/// range for version 1 of control groups holds that for version 2). 0 is not set, and below 0 no limit.
+const TAKEN: [(&str, std::ops::RangeInclusive<i128>); 9] = [
+    ("shares", 1..=262_144),
+    ("period", PERIOD_US),
+    ("global_period", PERIOD_US),
+    ("emulator_period", PERIOD_US),
+    ("iothread_period", PERIOD_US),
+    ("quota", QUOTA_US),
+    ("global_quota", QUOTA_US),
+    ("emulator_quota", QUOTA_US),
+    ("iothread_quota", QUOTA_US),
+];
+/// Of a file that libvirt has not read yet.
+fn taken(tune: Option<Node<'_, '_>>) -> Result<(), FormatError> {
+    for (name, range) in TAKEN {
+        let Some(node) = tune.and_then(|tune| child(tune, name)) else { continue };
+        let number: i128 = xml::number(node)?;
+        if number > 0 && !range.contains(&number) {
+            let low = range.start();
+            let upto = if range == QUOTA_US { "or more".into() } else { format!("to {}", range.end()) };
+            return Err(xml::at(node, &format!("<{name}>: libvirt refuses {number}; give {low} {upto}")));
+        }
+    }
+    Ok(())
 }
 
 /// What is set for a domain, whatever its name.
@@ -306,6 +338,18 @@ mod tests {
             (
                 "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<vcpupin vcpu='0'/></cputune></domain>",
                 "line 2: <vcpupin>: no cpuset",
+            ),
+            (
+                "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<shares>262145</shares></cputune></domain>",
+                "line 2: <shares>: libvirt refuses 262145; give 1 to 262144",
+            ),
+            (
+                "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<global_period>999</global_period></cputune></domain>",
+                "line 2: <global_period>: libvirt refuses 999; give 1000 to 1000000",
+            ),
+            (
+                "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<quota>999</quota></cputune></domain>",
+                "line 2: <quota>: libvirt refuses 999; give 1000 or more",
             ),
         ] {
             let got = read(text, "a.xml").unwrap_err().to_string();

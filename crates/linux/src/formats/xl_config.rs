@@ -102,7 +102,9 @@ impl Config<'_> {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        let number = number.map_err(|_| fail(line, &format!("{key}: {:?} is no number", short(&text))))?;
+        let below = text.strip_prefix('-').is_some_and(|rest| rest.parse::<u64>().is_ok());
+        let what = if below { "is below 0" } else { "is no number" };
+        let number = number.map_err(|_| fail(line, &format!("{key}: {:?} {what}", short(&text))))?;
         Ok(Some((number, line)))
     }
 
@@ -395,6 +397,7 @@ mod tests {
             ("vcpus = 1", "line 1: no name"),
             ("name = 'a'\nvcpus = many", "line 2: vcpus: \"many\" is no number"),
             ("name = 'a'\nvcpus = 0", "line 2: 0 is no number of vCPUs"),
+            ("name = 'a'\ncap = -5", "line 2: cap: \"-5\" is below 0"),
             ("name = 'a", "line 1: a text without its closing quote"),
             ("name = 'a'\n= 3", "line 2: \"= 3\" is no key = value"),
             ("name 'a'", "line 1: name: no = after it"),

@@ -187,6 +187,12 @@ const KNOBS: &[Knob] = &[
     Knob { name: "MC_CORES", runtime: "R", own_default: Some(2), ..POOL },
 ];
 
+/// Whether a variable would change how many threads some runtime starts: all that are set here, and those that they yield to.
+#[must_use]
+pub fn is_knob(name: &str) -> bool {
+    KNOBS.iter().any(|knob| knob.name == name || knob.yields_to.contains(&name))
+}
+
 /// NumExpr's maximum: `NUMEXPR_MAX_THREADS`, 64 by default.
 fn numexpr_max(environment: &Environment<'_>) -> usize {
     let users = (environment.get)("NUMEXPR_MAX_THREADS");

@@ -22,7 +22,7 @@ use corefit_core::{CpuSet, Weight};
 use super::agent_calls as agent;
 use super::api::Domain;
 use super::command::Parameter;
-use super::definition::{Definition, KEPT, UNPLUGGED};
+use super::definition::{Definition, KEPT, PLUGGED, UNPLUGGED};
 use super::effect::{in_effect, known_as};
 use super::hand::{PATIENCE, Until, Whom, ask, define, plain};
 use super::machine::LibvirtMachine;
@@ -148,10 +148,16 @@ impl Act for LibvirtMachine {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
         let result = self.hand.with(Whom::Libvirtd, vm, move |domain, until| {
             domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))?;
-            // Whose settings are as they were has nothing that we plugged out.
-            if element.is_none() && !define(domain)?.unplugged.is_empty() {
-                until.check()?;
-                domain.set_metadata(UNPLUGGED, None).map_err(|error| plain(&error))?;
+            if element.is_some() {
+                return Ok(());
+            }
+            // Whose settings are as they were has nothing that we plugged out or in.
+            let Definition { unplugged, added, .. } = define(domain)?;
+            for (vcpus, namespace) in [(unplugged, UNPLUGGED), (added, PLUGGED)] {
+                if !vcpus.is_empty() {
+                    until.check()?;
+                    domain.set_metadata(namespace, None).map_err(|error| plain(&error))?;
+                }
             }
             Ok(())
         });

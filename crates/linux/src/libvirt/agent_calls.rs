@@ -37,6 +37,8 @@ pub(super) fn in_time<'a>(
 /// vCPUs as a guest has them, by its own numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GuestVcpus {
+    /// Those that it has.
+    pub(super) all: CpuSet,
     pub(super) online: CpuSet,
     /// Those that it may take offline, now or when they are online.
     pub(super) offlinable: CpuSet,
@@ -50,7 +52,8 @@ pub(super) fn vcpus(ask: &mut Ask<'_>) -> Result<GuestVcpus, MachineError> {
     let those = |field: &str| -> CpuSet {
         list.iter().filter(|vcpu| vcpu[field].as_bool() == Some(true)).filter_map(number).collect()
     };
-    let found = GuestVcpus { online: those("online"), offlinable: those("can-offline") };
+    let (online, offlinable) = (those("online"), those("can-offline"));
+    let found = GuestVcpus { all: list.iter().filter_map(number).collect(), online, offlinable };
     if found.online.is_empty() {
         return Err(malformed("guest-get-vcpus says that no vCPU is online"));
     }
@@ -102,7 +105,8 @@ pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>,
 pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bool, MachineError> {
     let (handle, new) = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r+" })) {
         Err(error) if error.to_string().contains("No such file") => {
-            (call(ask, "guest-file-open", json!({ "path": path, "mode": "w" }))?, true)
+            let made = call(ask, "guest-file-open", json!({ "path": path, "mode": "w" }));
+            (made.map_err(|error| no_directory(path, error))?, true)
         }
         other => (other?, false),
     };
@@ -120,6 +124,16 @@ pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bo
 pub(super) fn make_file(ask: &mut Ask<'_>, path: &str) -> Result<(), MachineError> {
     let handle = call(ask, "guest-file-open", json!({ "path": path, "mode": "a" }))?;
     call(ask, "guest-file-close", json!({ "handle": handle })).map(drop)
+}
+
+/// A file that comes may come later; where nobody can make it there is no directory for it.
+fn no_directory(path: &str, error: MachineError) -> MachineError {
+    match error {
+        MachineError::Gone(text) if text.contains("No such file") => MachineError::Unsupported(format!(
+            "{text}: its guest has no directory for {path}; make one there, which can be written (a tmpfs)"
+        )),
+        error => error,
+    }
 }
 
 fn call(ask: &mut Ask<'_>, command: &str, arguments: Value) -> Result<Value, MachineError> {
@@ -229,6 +243,26 @@ mod tests {
         assert_eq!(read_file(&mut ask, "/run/x").unwrap(), None);
         write_file(&mut ask, "/run/x", "cpus 2\n").unwrap();
         assert_eq!(read_file(&mut ask, "/run/x").unwrap().as_deref(), Some("cpus 2\n"));
+    }
+
+    #[test]
+    fn a_guest_in_which_no_file_can_be_made_lacks_that_and_is_not_waited_for() {
+        let mut asked = 0;
+        let mut refuses = |reason: &str| {
+            let mut ask = |_: &str| {
+                asked += 1;
+                Err(MachineError::Gone(format!("failed to open file '/run/x' (mode: 'w'): {reason}")))
+            };
+            write_file(&mut ask, "/run/x", "cpus 2\n").unwrap_err()
+        };
+        let none = refuses("No such file or directory");
+        assert!(
+            matches!(&none, MachineError::Unsupported(why) if why.contains("no directory for /run/x")),
+            "{none:?}"
+        );
+        let read_only = refuses("Read-only file system");
+        assert!(matches!(&read_only, MachineError::Unsupported(_)), "{read_only:?}");
+        assert!(asked >= 4);
     }
 
     #[test]

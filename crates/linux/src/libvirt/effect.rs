@@ -29,6 +29,12 @@ pub(super) fn chosen() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|uri| !uri.is_empty())
 }
 
+/// Whether the VMs of a URI run on this machine.
+#[must_use]
+pub fn is_here(uri: &str) -> bool {
+    is_local(&in_effect(uri))
+}
+
 /// The same for every URI by which the same libvirtd of this machine is reached; of another machine, the URI.
 #[must_use]
 pub fn known_as(uri: &str) -> String {

@@ -67,8 +67,15 @@ pub(super) fn view<E: ToString>(
 /// Whether the agent says that it does not do this. One that froze file systems for a backup lets them go. (Older than QEMU 6.0
 /// it says nothing of that.) Why a file cannot be opened Windows says in its own language.
 pub(super) fn refuses(error: &str) -> bool {
-    let texts =
-        ["disabled", "not been found", "not found", "not allowed", "ermission denied", "No such file"];
+    let texts = [
+        "disabled",
+        "not been found",
+        "not found",
+        "not allowed",
+        "ermission denied",
+        "No such file",
+        "Read-only file system",
+    ];
     // Windows has no such files, and says so in its language; Linux names the mode, and its reason in English.
     let windows = error.contains("failed to open file") && !error.contains("(mode:");
     !error.contains("frozen") && (windows || texts.iter().any(|text| error.contains(text)))

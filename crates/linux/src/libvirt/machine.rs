@@ -42,7 +42,7 @@ pub(super) struct LibvirtMachine {
     /// A look that libvirtd has not answered yet, and since when.
     pending: Option<(Instant, Receiver<Result<Look, MachineError>>)>,
     /// What the latest look found, where the host is this machine.
-    last: Option<(Instant, Vec<Seen>)>,
+    last: Option<Vec<Seen>>,
     /// Another connection, to ask whether anybody is there.
     bell: Option<Worker<Connection>>,
     bell_crew: Crew,
@@ -204,7 +204,7 @@ impl LibvirtMachine {
         let Ok(answer) = worker.ask(job) else { return Err(Some(self.ended())) };
         match worker::wait(&answer, until) {
             Ok(Ok(look)) => {
-                self.last = look.local.then(|| (Instant::now(), look.vms.clone()));
+                self.last = look.local.then(|| look.vms.clone());
                 Ok(look)
             }
             Ok(Err(error)) => Err(Some(error)),
@@ -221,13 +221,13 @@ impl LibvirtMachine {
     /// something else that runs here, and what has ended is seen to have.
     fn fall_back(&mut self, deadline: Instant) -> Result<Look, Option<MachineError>> {
         let patient = self.pending.as_ref().is_some_and(|(since, _)| since.elapsed() < BLAME);
-        if let Some((at, vms)) = self.last.clone()
+        if let Some(vms) = self.last.clone()
             && patient
             && self.answers(deadline)
         {
-            let age = at.elapsed().as_secs();
-            let note = format!("libvirtd is busy with a VM: which VMs there are is what it said {age} s ago");
-            return Ok(Look { local: true, vms, notes: vec![note], ..Look::default() });
+            // Without how long ago: it is said once while it is so.
+            let note = "libvirtd is busy with a VM: which VMs there are is what it said before that";
+            return Ok(Look { local: true, vms, notes: vec![note.into()], ..Look::default() });
         }
         let subject = self.subject.lock().ok().and_then(|mut subject| subject.take());
         self.blamed.extend(subject.map(|uuid| (uuid, Instant::now() + BLAME)));
@@ -410,17 +410,19 @@ fn malformed(error: ReadError) -> MachineError {
 }
 
 /// vCPUs that the guest does not use are not online. Its numbers are the machine's where none was
-/// left out on the way.
+/// left out on the way, and where it uses none that the machine does not have.
 fn offline(vm: &mut VmState) {
     let Some(guest) = &mut vm.guest else { return };
     if !guest.vcpus.iter().any(|vcpu| vcpu.online) {
         return; // A guest that answers has one.
     }
-    let plugged = vm.vcpus.iter().take_while(|vcpu| vcpu.online).count();
-    if vm.vcpus.iter().skip(plugged).any(|vcpu| vcpu.online) {
+    let first = vm.vcpus.iter().take_while(|vcpu| vcpu.online).count();
+    let between = vm.vcpus.iter().skip(first).any(|vcpu| vcpu.online);
+    let is_there = |id: u32| vm.vcpus.get(id as usize).is_some_and(|vcpu| vcpu.online);
+    if between && guest.vcpus.iter().any(|vcpu| vcpu.online && !is_there(vcpu.id)) {
         return;
     }
-    for (id, vcpu) in (0..).zip(&mut vm.vcpus[..plugged]) {
+    for (id, vcpu) in (0..).zip(&mut vm.vcpus).filter(|(_, vcpu)| vcpu.online) {
         match guest.vcpus.iter().find(|known| known.id == id) {
             Some(known) => vcpu.online = known.online,
             None => {
@@ -551,5 +553,9 @@ mod tests {
         let mut vm = VmState { vcpus: vcpus.clone(), guest: Some(guest), ..VmState::default() };
         offline(&mut vm);
         assert_eq!(vm.vcpus, vcpus);
+        // It uses one that is there, by both numbers: the last one was taken offline.
+        vm.guest = Some(GuestView { vcpus: vec![says(0)], ..GuestView::default() });
+        offline(&mut vm);
+        assert_eq!(vm.online(), "0".parse().unwrap());
     }
 }

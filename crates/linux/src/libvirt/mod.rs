@@ -40,7 +40,7 @@ use std::time::Duration;
 use corefit_core::machine::Act;
 
 pub use documents::{Documents, documents};
-pub use effect::{in_effect, known_as};
+pub use effect::{in_effect, is_here, known_as};
 pub use sys::end;
 
 /// How a libvirt host is observed.

@@ -4,7 +4,8 @@
 //! given back all the same.
 //!
 //! For a guest that takes vCPUs offline and online itself none is plugged in but those that were plugged out here, while it could not,
-//! as the domain's metadata say: what somebody else plugs out stands.
+//! as the domain's metadata say: what somebody else plugs out stands. And none is plugged out but those that were plugged in here,
+//! while it could not.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use corefit_core::{CpuId, CpuSet};
 
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
-use super::definition::{Definition, UNPLUGGED, VcpuDefinition};
+use super::definition::{Definition, PLUGGED, UNPLUGGED, VcpuDefinition};
 use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
@@ -47,12 +48,14 @@ fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, Definition), M
     let pluggable = definition.vcpus.iter().skip(1).any(|vcpu| vcpu.hotpluggable);
     let (why, by) = match definition.agent {
         Some(true) => {
-            let guest = agent::vcpus(&mut connected(domain, until));
-            let heard = guest.is_ok();
-            match guest.and_then(|guest| by_agent(&guest, &plugged)) {
-                Ok(online) => return Ok((online, By::Agent, definition)),
-                Err(MachineError::Unsupported(why)) => (why, if heard { By::Plugging } else { By::Unheard }),
+            let by = match agent::vcpus(&mut connected(domain, until)) {
+                Ok(guest) => by_agent(&guest, &plugged),
+                Err(MachineError::Unsupported(why)) => Err((why, By::Unheard)),
                 Err(error) => return Err(error),
+            };
+            match by {
+                Ok(online) => return Ok((online, By::Agent, definition)),
+                Err(why) => why,
             }
         }
         Some(false) => return Err(MachineError::Gone("its guest agent is not connected".into())),
@@ -77,35 +80,39 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
         if by != By::Agent {
             return Ok((by, false));
         }
-        let lacks = !lacking(&all, &definition)?.is_empty();
-        if !lacks {
+        lacking(&all, &definition)?;
+        let plugs = to_plug(by, &all, &definition) != plugged(&definition.vcpus);
+        if !plugs {
             set_by_agent(&mut connected(domain, until), &online, &all)?;
         }
-        Ok((by, lacks))
+        Ok((by, plugs))
     });
     if matches!(result, Err(MachineError::Untried(_))) {
         hand.forget(vm);
     }
-    let (by, lacks) = result?;
+    let (by, plugs) = result?;
     hand.goes(vm, by)?;
-    if by != By::Agent || lacks {
+    if by != By::Agent || plugs {
         let all = want.clone();
         let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
-            let Definition { vcpus, unplugged, .. } = define(domain)?;
-            // A guest takes those that are to go offline itself, if it can.
-            let want = if by == By::Agent { all.union(&plugged(&vcpus)) } else { all };
-            let note = |before: &CpuSet, now: &CpuSet| {
+            let definition = define(domain)?;
+            let want = to_plug(by, &all, &definition);
+            let Definition { vcpus, unplugged, added, .. } = definition;
+            let note = |namespace: &str, name: &str, before: &CpuSet, now: &CpuSet| {
                 if before == now {
                     return Ok(());
                 }
                 until.check()?;
-                let element = (!now.is_empty()).then(|| format!("<unplugged>{now}</unplugged>"));
-                domain.set_metadata(UNPLUGGED, element.as_deref()).map_err(|error| plain(&error))
+                let element = (!now.is_empty()).then(|| format!("<{name}>{now}</{name}>"));
+                domain.set_metadata(namespace, element.as_deref()).map_err(|error| plain(&error))
             };
-            let out = surplus(&vcpus, &reachable(&vcpus, &want));
+            let reached = reachable(&vcpus, &want);
+            some_go(&vcpus, &want, &reached)?;
             // (One that is there may be about to go.)
-            let ours = unplugged.union(&out);
-            note(&unplugged, &ours)?;
+            let ours = unplugged.union(&surplus(&vcpus, &reached));
+            note(UNPLUGGED, "unplugged", &unplugged, &ours)?;
+            let new = reached.difference(&plugged(&vcpus)).difference(&unplugged);
+            note(PLUGGED, "plugged", &added, &added.union(&new))?;
             // libvirt takes one at a time.
             let one = |vcpu, state| {
                 let done = domain.plug(&std::iter::once(vcpu).collect(), state);
@@ -114,13 +121,13 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             };
             plug(&vcpus, &want, until, one)?;
             let back = want.difference(&plugged(&vcpus));
-            note(&ours, &ours.difference(&back))?;
+            note(UNPLUGGED, "unplugged", &ours, &ours.difference(&back))?;
             Ok(!surplus(&vcpus, &want).is_empty())
         });
         hand.plugged(vm, done)?;
     }
-    // They were plugged out while there was no agent that answered.
-    if by == By::Agent && lacks {
+    // They were plugged out or in while there was no agent that answered.
+    if by == By::Agent && plugs {
         hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
             set_by_agent(&mut ask(domain, until)?, &online, &want)
@@ -151,17 +158,33 @@ pub(super) fn fitting(
     Ok((by == By::Agent && part != *want).then_some(part))
 }
 
+/// What is to be plugged in. A guest takes those that are to go offline itself, if it can; but those that were not there before us go.
+fn to_plug(by: By, want: &CpuSet, definition: &Definition) -> CpuSet {
+    if by != By::Agent {
+        return want.clone();
+    }
+    let ours = definition.added.intersection(&hotpluggable(&definition.vcpus));
+    want.union(&plugged(&definition.vcpus).difference(&ours))
+}
+
 /// Those of these that have to be plugged in before a guest can take them online.
 ///
 /// # Errors
-/// If somebody else plugged one out.
+/// If somebody else plugged one out; it is unsupported if that is one in between, for those that come after it are there.
 fn lacking(want: &CpuSet, definition: &Definition) -> Result<CpuSet, MachineError> {
     let lacking = want.difference(&plugged(&definition.vcpus));
     let theirs = lacking.difference(&definition.unplugged);
     if theirs.is_empty() {
         return Ok(lacking);
     }
-    Err(MachineError::Gone(format!("of its vCPUs somebody else plugged out {theirs}")))
+    let text = format!("of its vCPUs somebody else plugged out {theirs}");
+    let between = lacks_some_between(&plugged(&definition.vcpus));
+    Err(if between { MachineError::Unsupported(text) } else { MachineError::Gone(text) })
+}
+
+/// Whether vCPUs are plugged in whose numbers come after one that is not.
+fn lacks_some_between(plugged: &CpuSet) -> bool {
+    plugged.iter().last().is_some_and(|last| last.0 as usize >= plugged.len())
 }
 
 fn plugged(vcpus: &[VcpuDefinition]) -> CpuSet {
@@ -185,16 +208,31 @@ fn reachable(vcpus: &[VcpuDefinition], want: &CpuSet) -> CpuSet {
     cold.iter().chain(rest.iter()).take(want.len().max(cold.len())).collect()
 }
 
-/// What its guest uses of the vCPUs that are plugged in; unsupported if the guest cannot change that.
-fn by_agent(guest: &GuestVcpus, plugged: &CpuSet) -> Result<CpuSet, MachineError> {
-    let count = u32::try_from(plugged.len()).unwrap_or(u32::MAX);
-    if *plugged != CpuSet::first(count) {
+/// Nothing would come of it if all that are to go were there at its start.
+fn some_go(vcpus: &[VcpuDefinition], want: &CpuSet, reached: &CpuSet) -> Result<(), MachineError> {
+    let there = plugged(vcpus);
+    if want.len() < there.len() && *reached == there {
+        return Err(stays("no guest agent takes them offline"));
+    }
+    Ok(())
+}
+
+/// What its guest uses of the vCPUs that are plugged in. If it cannot change that, why, and what can.
+fn by_agent(guest: &GuestVcpus, plugged: &CpuSet) -> Result<CpuSet, (String, By)> {
+    if lacks_some_between(plugged) {
         let text = "the guest's numbers of its vCPUs are not known, as one in between is not plugged in";
-        return Err(MachineError::Unsupported(text.into()));
+        // It uses all of them: so many are right whatever their numbers are.
+        if guest.online.len() >= plugged.len() {
+            return Err((text.into(), By::Plugging));
+        }
+        // Where it has just those, it took the others offline by these numbers, and can take them online.
+        if guest.all != *plugged {
+            return Err((text.into(), By::Unheard));
+        }
     }
     let others = plugged.difference(&CpuSet::first(1));
     if !others.is_empty() && !guest.offlinable.meets(&others) {
-        return Err(MachineError::Unsupported("its guest cannot take vCPUs offline".into()));
+        return Err(("its guest cannot take vCPUs offline".into(), By::Plugging));
     }
     Ok(guest.online.intersection(plugged))
 }
@@ -326,10 +364,62 @@ mod tests {
         let mut windows = Guest { online: set("0-3"), offlines: false, preferred: None };
         let guest = agent::vcpus(&mut |command: &str| windows.answer(command)).unwrap();
         let refused = by_agent(&guest, &CpuSet::first(4));
-        assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("cannot take")));
+        assert!(matches!(&refused, Err((why, By::Plugging)) if why.contains("cannot take")));
         assert_eq!(by_agent(&guest, &CpuSet::first(1)), Ok(set("0")), "it has no other");
         let refused = by_agent(&guest, &set("0,2"));
-        assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("in between")));
+        assert!(matches!(&refused, Err((why, By::Plugging)) if why.contains("in between")));
+    }
+
+    #[test]
+    fn a_guest_of_which_one_vcpu_in_between_was_plugged_out_gives_back_the_others() {
+        let guest = |all: &str, online: &str| GuestVcpus {
+            all: set(all),
+            online: set(online),
+            offlinable: set(all).difference(&set("0")),
+        };
+        // It had used 0-1 of four.
+        let plugged_in = set("0,2-3");
+        assert_eq!(by_agent(&guest("0,2-3", "0"), &plugged_in), Ok(set("0")));
+        // They are online again, or it has other numbers for all of them.
+        for all in ["0,2-3", "0-2"] {
+            assert!(matches!(by_agent(&guest(all, all), &plugged_in), Err((_, By::Plugging))), "{all}");
+        }
+        let unknown = by_agent(&guest("0-2", "0"), &plugged_in);
+        assert!(matches!(&unknown, Err((why, By::Unheard)) if why.contains("in between")), "{unknown:?}");
+        // Nor does the one that is not there come back; that is known at once, so that the others are not waited for.
+        let mut vcpus = pluggable(4);
+        vcpus[1].plugged = false;
+        let definition = Definition { vcpus, ..Definition::default() };
+        assert!(matches!(lacking(&set("0-1"), &definition), Err(MachineError::Unsupported(_))));
+        assert_eq!(lacking(&plugged_in, &definition), Ok(CpuSet::default()));
+    }
+
+    #[test]
+    fn where_nothing_can_be_plugged_out_that_is_said_and_not_tried_again_and_again() {
+        // Two were there at its start, two more may come.
+        let mut vcpus = pluggable(2);
+        vcpus[1].hotpluggable = false;
+        let goes = |vcpus: &[VcpuDefinition], want: &str| {
+            let want = set(want);
+            some_go(vcpus, &want, &reachable(vcpus, &want))
+        };
+        let refused = goes(&vcpus, "0");
+        assert!(matches!(&refused, Err(MachineError::Unsupported(why)) if why.contains("at its start")));
+        assert_eq!((goes(&vcpus, "0-1"), goes(&vcpus, "0-2")), (Ok(()), Ok(())));
+        vcpus[2].plugged = true;
+        assert_eq!(goes(&vcpus, "0"), Ok(()), "one of three goes");
+    }
+
+    #[test]
+    fn what_was_plugged_in_here_is_plugged_out_though_the_guest_could_take_it_offline_by_now() {
+        let definition =
+            |added: &str| Definition { vcpus: pluggable(4), added: set(added), ..Definition::default() };
+        let to_plug = |by, want: &str, added: &str| to_plug(by, &set(want), &definition(added)).to_string();
+        assert_eq!(to_plug(By::Agent, "0-1", ""), "0-3", "they were there before us");
+        assert_eq!(to_plug(By::Agent, "0-1", "2-3"), "0-1");
+        assert_eq!(to_plug(By::Agent, "0-2", "2-3"), "0-2");
+        assert_eq!(to_plug(By::Agent, "0", "3"), "0-2");
+        assert_eq!(to_plug(By::Plugging, "0-1", ""), "0-1");
     }
 
     /// Four vCPUs that can come and go, of which so many are there.

@@ -1,8 +1,30 @@
-//! What tests need that is built: `cargo test --test` does not build examples and libraries.
+//! What tests need that is built, for `cargo test --test` does not build examples and libraries; and how they wait and skip.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that takes milliseconds on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Says on the real stderr that something was not tested, and why.
+pub(crate) fn skipped(what: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {what}: {why}");
+}
+
+/// Looks again until `condition` holds; fails after [`PATIENCE`].
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// `cargo build WHAT`, in the profile of this test; the directory where it is then.
 pub(crate) fn build(what: &[&str]) -> PathBuf {

@@ -1,6 +1,6 @@
 //! What the tests of the launch module share: the example programs and waiting for
 //! conditions.
-#![allow(dead_code, reason = "every test file uses a part of this")]
+#![allow(dead_code, unused_imports, reason = "every test file uses a part of this")]
 
 #[path = "../build_support/mod.rs"]
 mod build_support;
@@ -9,12 +9,9 @@ pub(crate) mod running;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use build_support::build;
-
-/// Longest wait for something that takes milliseconds on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use build_support::{PATIENCE, eventually, skipped};
 
 /// The supervising example, built on first use: `cargo test --test` does not build it.
 pub(crate) fn supervise() -> &'static Path {
@@ -37,24 +34,6 @@ fn example(name: &str) -> PathBuf {
     }
     // Of the workspace: for this crate alone dependencies are built with other features, which takes two minutes.
     build(&["--workspace", "--example", name]).join("examples").join(name)
-}
-
-/// Says on the real stderr that something was not tested, and why.
-pub(crate) fn skipped(what: &str, why: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "skipped: {what}: {why}");
-}
-
-/// Looks again until `condition` holds; fails after [`PATIENCE`].
-pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The state letter of a process; None when it is gone.

@@ -25,31 +25,5 @@ pub fn ticks_per_us() -> f64 {
     while n1 - n0 < 5_000_000 {
         n1 = crate::sys::now();
     }
-    #[allow(clippy::cast_precision_loss, reason = "5 ms of ticks are far below 2^52")]
-    return (ticks() - t0) as f64 * 1e3 / (n1 - n0) as f64;
-}
-
-/// What this process has used.
-#[derive(Clone, Copy, Debug)]
-pub struct Usage {
-    /// CPU time, seconds.
-    pub cpu_s: f64,
-    /// Context switches of all its threads.
-    pub switches: f64,
-}
-
-/// What this process has used until now.
-#[allow(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-pub fn usage() -> Usage {
-    // SAFETY: an all-zero value is a valid one, and it is valid for writing.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
-        usage
-    };
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
-    Usage {
-        cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-        switches: (usage.ru_nvcsw + usage.ru_nivcsw) as f64,
-    }
+    (ticks() - t0) as f64 * 1e3 / (n1 - n0) as f64
 }

@@ -54,6 +54,18 @@ impl Account {
         }
     }
 
+    /// What came after another one, in whole periods.
+    pub(crate) fn since(&self, before: &Account) -> Account {
+        Account {
+            allocated: self.allocated - before.allocated,
+            surplus: self.surplus - before.surplus,
+            utilised: self.utilised - before.utilised,
+            spinning: self.spinning - before.spinning,
+            switching: self.switching - before.switching,
+            unused: self.unused - before.unused,
+        }
+    }
+
     /// Whether the terms add up.
     #[must_use]
     pub fn adds_up(&self) -> bool {

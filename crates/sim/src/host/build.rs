@@ -83,6 +83,7 @@ impl Sim {
             limits,
             vm_limits,
             events: 0,
+            cold: None,
             orders: vec![],
             competing_since: vec![0; cores],
             competing_ns: 0,
@@ -96,6 +97,9 @@ impl Sim {
     /// The first events.
     fn schedule(&mut self) {
         self.queue.add(self.period_ns, Event::Period);
+        if self.spec.warmup_ns > 0 {
+            self.queue.add(self.spec.warmup_ns, Event::Warm);
+        }
         self.timers = self.sched.timers();
         for (number, period) in (0..).zip(self.timers.clone()) {
             self.queue.add(self.sched.first(number, period), Event::Timer(number));
@@ -119,10 +123,11 @@ impl Sim {
                 self.queue.add(change.at_ns, Event::Change(number, i));
             }
         }
-        for (a, app) in (0..).zip(&self.apps) {
+        for (a, app) in (0..).zip(&mut self.apps) {
             let later =
                 Stream::new(self.spec.seed, u64::from(a), Purpose::Start).below(self.spec.jitter_ns + 1);
-            self.queue.add(app.started + later, Event::Start(a));
+            app.started += later;
+            self.queue.add(app.started, Event::Start(a));
         }
     }
 }

@@ -52,6 +52,9 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
     if spec.until_ns == 0 {
         return refuse("until", "0 is no time to simulate; give more");
     }
+    if spec.warmup_ns >= spec.until_ns {
+        return refuse("warmup", "nothing would be counted after it; give less than `until`");
+    }
     if spec.period_ns != 0 && spec.period_ns < MIN_PERIOD_NS {
         return refuse(
             "period",
@@ -212,8 +215,11 @@ fn check_vm(vm: &VmSpec, pcpus: &CpuSet, spec: &Spec) -> Result<(), SpecError> {
 
 fn check_limit(path: &str, limit: Option<Limit>, xen: bool) -> Result<(), SpecError> {
     let Some(Limit { quota_ns, period_ns, burst_ns }) = limit else { return Ok(()) };
-    if quota_ns == 0 || !(100_000..=10_000_000_000).contains(&period_ns) {
-        return refuse(path, "give a quota above 0 and a period of 100us to 10s");
+    if !(100_000..=10_000_000_000).contains(&period_ns) {
+        return refuse(format!("{path}_period"), "give 100us to 10s");
+    }
+    if quota_ns == 0 {
+        return refuse(path, "that is less than 1 ns of a period; give more");
     }
     if burst_ns > quota_ns {
         return refuse(format!("{path}_burst"), "no more than the quota of a period can be saved");

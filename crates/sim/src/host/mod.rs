@@ -60,6 +60,8 @@ pub(crate) enum Event {
     Sample,
     /// A vCPU that went offline still has threads that could not be moved.
     Drain(u32),
+    /// From now on it counts.
+    Warm,
 }
 
 /// The guest's part of a VM, and what happened in it.
@@ -123,6 +125,27 @@ pub struct Counts {
     pub contended: u64,
 }
 
+impl Counts {
+    /// What came after others.
+    pub(crate) fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            switches: self.switches - before.switches,
+            migrations: self.migrations - before.migrations,
+            halts: self.halts - before.halts,
+            lock_halts: self.lock_halts - before.lock_halts,
+            kicks: self.kicks - before.kicks,
+            ple_exits: self.ple_exits - before.ple_exits,
+            holder_preemptions: self.holder_preemptions - before.holder_preemptions,
+            waiter_preemptions: self.waiter_preemptions - before.waiter_preemptions,
+            stacked_ns: self.stacked_ns - before.stacked_ns,
+            thread_switches: self.thread_switches - before.thread_switches,
+            thread_moves: self.thread_moves - before.thread_moves,
+            acquired: self.acquired - before.acquired,
+            contended: self.contended - before.contended,
+        }
+    }
+}
+
 /// A simulated host.
 #[derive(Debug)]
 pub struct Sim {
@@ -153,6 +176,8 @@ pub struct Sim {
     /// Applications that have to end.
     pub(crate) open: usize,
     pub(crate) events: u64,
+    /// What happened before it counts, once it does.
+    pub(crate) cold: Option<Box<crate::Truth>>,
     orders: Vec<Order>,
     /// By core: since when its busy pCPUs are as many as they are, and how long at least two were.
     pub(crate) competing_since: Vec<Ns>,
@@ -326,6 +351,12 @@ impl Sim {
             Event::Change(vm, number) => self.change(vm, number),
             Event::Drain(v) => self.drain(v),
             Event::Sample => self.sample(),
+            Event::Warm => {
+                // What is left of a period is known at its end only.
+                self.end_period();
+                self.cold = Some(Box::new(self.all()));
+                self.events -= 1; // accounts only
+            }
         }
     }
 

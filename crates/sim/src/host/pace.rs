@@ -18,7 +18,6 @@ const DOWN: f64 = 0.7;
 
 impl Sim {
     /// The time between two looks is over.
-    #[expect(clippy::cast_precision_loss, reason = "ns between two looks")]
     pub(super) fn sample(&mut self) {
         let Some(governor) = self.spec.governor else { return };
         self.queue.add(self.now + governor.sample_ns, Event::Sample);

@@ -55,6 +55,7 @@ pub(crate) struct App {
     pub(crate) channels: Vec<Channel>,
     /// Members that have not ended.
     pub(crate) alive: u32,
+    /// When it starts.
     pub(crate) started: Ns,
     /// When this round began.
     pub(crate) began: Ns,
@@ -102,14 +103,8 @@ impl App {
 }
 
 impl Sim {
-    /// An application starts, from its beginning.
+    /// An application starts, from its beginning; or does so again.
     pub(super) fn start(&mut self, a: u32) {
-        let app = &mut self.apps[a as usize];
-        app.started = self.now;
-        self.rewind(a);
-    }
-
-    fn rewind(&mut self, a: u32) {
         let app = &mut self.apps[a as usize];
         // Rounds that take no time take some all the same, as operations do.
         let pause = if app.rounds > 0 && app.began == self.now { A_WHILE } else { 0 };
@@ -366,13 +361,13 @@ impl Sim {
         }
         let again = over && app.again && self.open > 0;
         if again && forks {
-            return self.rewind(a);
+            return self.start(a);
         }
         let (first, threads) = (app.first, app.threads);
         self.threads[t as usize].state = TState::Out;
         self.leave_vcpu(t);
         if again {
-            self.rewind(a);
+            self.start(a);
         } else if over && forks {
             for worker in first + 1..first + threads {
                 self.kill(worker);

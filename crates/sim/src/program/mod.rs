@@ -201,6 +201,10 @@ mod tests {
         for (text, said) in [
             ("compute 1us\nfrob", "line 2: \"frob\" is no operation; give compute, sleep, repeat"),
             ("compute 1", "line 1: \"1\" is no time; give a number with ns, us, ms or s"),
+            (
+                "compute 1s split exp uniform 5%",
+                "line 1: a length varies in one way; leave out the other of exp,",
+            ),
             ("repeat 3 {\ncompute 1us", "line 2: a { is not closed"),
             ("repeat 0 { compute 1us }", "line 1: \"0\" is no count; give 1 to 4294967294"),
             ("repeat 4294967295 { compute 1us }", "line 1: \"4294967295\" is no count; give 1 to"),

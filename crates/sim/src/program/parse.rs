@@ -335,6 +335,10 @@ impl Parser {
         loop {
             match self.peek() {
                 Some("split") => length.split = true,
+                Some("exp" | "uniform" | "normal") if length.spread != Spread::Constant => {
+                    return self
+                        .error("a length varies in one way; leave out the other of exp, uniform and normal");
+                }
                 Some("exp") => length.spread = Spread::Exponential,
                 Some(kind @ ("uniform" | "normal")) => {
                     let uniform = kind == "uniform";

@@ -96,18 +96,18 @@ impl Scenario {
     /// If the text is no TOML, or a value cannot be set.
     pub fn axes(text: &str, sets: &[Set]) -> Result<Vec<(String, Vec<String>)>, ScenarioError> {
         let mut axes = Vec::new();
-        let mut empty = None;
-        find_lists(&root(text, sets)?, "", &mut axes, &mut empty);
-        match empty {
+        let mut wrong = None;
+        find_lists(&root(text, sets)?, "", &mut axes, &mut wrong);
+        match wrong {
             None => Ok(axes),
-            Some((path, at)) => {
+            Some((path, at, what)) => {
                 let set = sets.iter().any(|(key, _)| *key == path);
                 let place = if set {
                     format!("--set {path}: ")
                 } else {
                     format!("line {}, {path}: ", table::line(text, at))
                 };
-                Err(ScenarioError { place, what: "the list is empty; give at least one value".into() })
+                Err(ScenarioError { place, what })
             }
         }
     }
@@ -154,24 +154,37 @@ fn put<'a>(root: &mut DeTable<'a>, sets: &'a [Set]) -> Result<(), ScenarioError>
     Ok(())
 }
 
-/// Lists of plain values, with their paths; and where one is that has no value at all.
-fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, empty: &mut Option<(String, usize)>) {
+/// A list that is no sweep: where it stands, and what is wrong with it.
+type Wrong = Option<(String, usize, String)>;
+
+/// Lists of plain values, with their paths; and one that has no value at all, or one twice.
+fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, wrong: &mut Wrong) {
     for (key, value) in table {
         let path =
             if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
         match value.get_ref() {
-            DeValue::Table(inner) => find_lists(inner, &path, axes, empty),
-            DeValue::Array(items) if items.is_empty() => *empty = Some((path, value.span().start)),
+            DeValue::Table(inner) => find_lists(inner, &path, axes, wrong),
+            DeValue::Array(items) if items.is_empty() => {
+                let what = "the list is empty; give at least one value".into();
+                *wrong = Some((path, value.span().start, what));
+            }
             DeValue::Array(items) => {
                 let plain: Vec<String> =
                     items.iter().filter_map(|item| table::plain(item.get_ref())).collect();
                 if plain.len() == items.len() && !plain.is_empty() {
+                    // The same point twice would be two of one name in tables, files and pictures.
+                    let twice = plain.iter().enumerate().find(|(at, value)| plain[..*at].contains(value));
+                    if let Some((_, twice)) = twice {
+                        let what = format!("the list has {twice} twice; give each value once");
+                        *wrong = Some((path, value.span().start, what));
+                        continue;
+                    }
                     axes.push((path, plain));
                     continue;
                 }
                 for (item, label) in items.iter().zip(table::labels(items)) {
                     if let DeValue::Table(inner) = item.get_ref() {
-                        find_lists(inner, &format!("{path}.{label}"), axes, empty);
+                        find_lists(inner, &format!("{path}.{label}"), axes, wrong);
                     }
                 }
             }
@@ -445,10 +458,10 @@ mod tests {
 
     #[test]
     fn numbers_of_other_radices_mean_the_same_in_a_list_and_alone() {
-        let text = SMALL.replace("vcpus = 2", "vcpus = 2\ncap = 0x1\nweight = [0x3, 0o10, 0b11, 1_0]");
+        let text = SMALL.replace("vcpus = 2", "vcpus = 2\ncap = 0x1\nweight = [0x3, 0o10, 0b10, 1_0]");
         let points = Scenario::points(&text, &[]).unwrap();
         let weight = |point: &Vec<Set>| Scenario::at(&text, &[], point).unwrap().spec.vms[0].weight;
-        assert_eq!(points.iter().map(weight).collect::<Vec<_>>(), [3, 8, 3, 10]);
+        assert_eq!(points.iter().map(weight).collect::<Vec<_>>(), [3, 8, 2, 10]);
         assert_eq!(points[1][0].1, "8");
         let set = [("vm.a.cap".to_owned(), "0x10".to_owned())];
         let cap = Scenario::at(&text, &set, &points[0]).unwrap().spec.vms[0].cap.unwrap();

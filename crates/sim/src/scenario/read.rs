@@ -54,6 +54,7 @@ pub(super) fn scenario<'a>(
         governor: governor(&root)?,
         period_ns: root.time("period", 0)?,
         until_ns: root.time("until", 60_000 * MS)?,
+        warmup_ns: root.time("warmup", 0)?,
         jitter_ns: root.time("jitter", 30 * MS)?,
         classes,
         vms,
@@ -257,12 +258,7 @@ fn limit(table: &Table<'_>, [key, period, burst]: [&'static str; 3]) -> Result<O
         return table
             .error(key, format!("{cpus} is out of range; give pCPUs above 0, at most 4096, or {none}"));
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "bounded"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
     let quota_ns = (cpus * period_ns as f64).round() as u64;
     Ok(Some(Limit { quota_ns, period_ns, burst_ns }))
 }

@@ -2,9 +2,9 @@
 //! tenth vCPU with a quota, demands as on a host that is overcommitted but mostly idle.
 
 use corefit_core::entitle::{Host, Slice, Vcpu, Vm};
-use corefit_core::{CpuId, CpuSet, Cpus, Weight};
+use corefit_core::{CpuId, CpuSet, Cpus, Random, Weight};
 
-use crate::stats::{Random, count};
+use crate::stats::count;
 
 /// vCPUs of a VM.
 const VCPUS: usize = 10;
@@ -55,7 +55,7 @@ const LEVELS: usize = 24;
 
 /// A host with about ten vCPUs for each pCPU.
 pub(super) fn host(shape: Shape, vcpus: usize, seed: u64) -> Host {
-    let random = &mut Random::new(seed);
+    let random = &mut Random(seed);
     let vms = vcpus.div_ceil(VCPUS);
     let pcpus = (vcpus * 1024).div_ceil(10_000);
     let mut all: Vec<Vm> = (0..vms).map(|i| vm(shape, i, pcpus, random)).collect();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use corefit_linux::threads::own;
 use corefit_lock::peers::{Face, Guarded, ticks, ticks_per_us};
 
 use super::order::Order;
@@ -248,8 +249,9 @@ pub(super) fn jain(each: &[f64]) -> f64 {
 
 /// CPU seconds and context switches of this process so far.
 fn usage() -> (f64, f64) {
-    let usage = corefit_lock::peers::usage();
-    (usage.cpu_s, usage.switches)
+    let own = own();
+    let switches = number(own.voluntary_switches + own.involuntary_switches);
+    ((own.user + own.system).as_secs_f64(), switches)
 }
 
 #[cfg(test)]

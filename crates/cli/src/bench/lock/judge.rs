@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use corefit_core::check::count;
 use serde::Serialize;
 
 use super::Cell;
@@ -53,7 +54,7 @@ pub(super) fn judge(cells: &[Cell], cpus: usize) -> Vec<Verdict> {
         let at = |lock: &str| {
             cells.iter().find(|c| c.lock == lock && c.threads == threads && c.section == section)
         };
-        let load = format!("{section}, {threads} thread{}", if threads == 1 { "" } else { "s" });
+        let load = format!("{section}, {}", count(threads, "thread"));
         let mut aim = |what: &str, measured: f64, target: f64, at_least: bool| {
             verdicts.push(Verdict::new(format!("{load}: {what}"), measured, target, at_least));
         };

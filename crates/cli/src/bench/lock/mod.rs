@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use corefit_core::Random;
 use corefit_lock::peers::{self, Face, Window};
 use corefit_lock::{Default, Fifo, Paper, RawMutex};
 use serde::Serialize;
@@ -19,7 +20,7 @@ use serde::Serialize;
 use super::others;
 use super::print;
 use crate::progress::Progress;
-use crate::stats::{Random, median};
+use crate::stats::median;
 use crate::table::{NONE, Table};
 use crate::{parallel, picture, preload};
 use harness::{Outcome, SECTIONS, Section};
@@ -142,7 +143,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let locks = locks(args)?;
     let busy_at_start_cpus = others::busy();
     let mut progress = Progress::new(sections.len() * threads.len() * rounds * locks.len(), false);
-    let mut random = Random::new(1);
+    let mut random = Random(1);
     let mut cells = Vec::new();
     for section in &sections {
         for n in &threads {

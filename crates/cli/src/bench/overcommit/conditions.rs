@@ -5,49 +5,34 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::bench::arena::{Arena, Neighbour, Quota};
+use crate::named;
 
 /// CPUs that a runtime believes in under [`Condition::Sees16`].
 pub(super) const SEEN: u32 = 16;
 
 /// One condition; the order is that of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Condition {
     /// The runtime believes in 16 CPUs (build/workloads/libseecpus.so)
     #[value(name = "sees_16")]
     #[serde(rename = "sees_16")]
     Sees16,
     /// A group of equal weight beside the program has one busy loop per CPU
-    #[value(name = "neighbour")]
-    #[serde(rename = "neighbour")]
     Neighbour,
     /// The group of the program has a quota of half the CPUs
-    #[value(name = "quota")]
-    #[serde(rename = "quota")]
     Quota,
     /// All CPUs, then one, then all again, each for about a third of the work
-    #[value(name = "step")]
-    #[serde(rename = "step")]
     Step,
     /// An idle machine: what corefit costs
-    #[value(name = "nothing_short")]
-    #[serde(rename = "nothing_short")]
     NothingShort,
 }
 
 impl Condition {
-    /// Every condition.
-    pub(super) const ALL: [Condition; 5] =
-        [Condition::Sees16, Condition::Neighbour, Condition::Quota, Condition::Step, Condition::NothingShort];
-
     /// Its name in options and in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Condition::Sees16 => "sees_16",
-            Condition::Neighbour => "neighbour",
-            Condition::Quota => "quota",
-            Condition::Step => "step",
-            Condition::NothingShort => "nothing_short",
-        }
+    pub(super) fn name(self) -> String {
+        named::name(self)
     }
 
     /// Makes it so on these CPUs until what comes back is dropped.
@@ -90,11 +75,9 @@ mod tests {
 
     #[test]
     fn names_are_the_same_in_options_and_json() {
-        for condition in Condition::ALL {
+        for condition in Condition::value_variants() {
             let value = condition.to_possible_value().unwrap();
             assert_eq!(value.get_name(), condition.name());
-            let json = serde_json::to_value(condition).unwrap();
-            assert_eq!(json, condition.name());
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) fn describe(arena: &Arena, settings: &Settings) -> Machine {
         root: rustix::process::geteuid().is_root(),
         busy_at_start_cpus: others::busy(),
         corefit: env!("CARGO_PKG_VERSION"),
-        size: settings.size.name().into(),
+        size: settings.size.name(),
         repetitions: settings.repeat,
         seed: settings.seed,
         limit_s: settings.limit.as_secs_f64(),

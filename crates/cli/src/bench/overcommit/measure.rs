@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use corefit_core::CpuSet;
+use corefit_core::{CpuSet, Random};
 
 use super::Settings;
 use super::certify::Verdict;
@@ -19,7 +19,7 @@ use crate::bench::arena::Arena;
 use crate::bench::job::{self, Finished, Quiet, Script};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::stats::{Random, Value};
+use crate::stats::Value;
 use crate::table::bounded;
 
 /// What a bench needs for its runs, and what it has learned.
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
             settings,
             interrupt,
             progress: Progress::new(steps, settings.verbose),
-            random: Random::new(settings.seed),
+            random: Random(settings.seed),
             wrong: vec![],
             checksums: BTreeMap::new(),
             verdicts: BTreeMap::new(),
@@ -82,11 +82,7 @@ impl<'a> Bench<'a> {
     /// Runs something in the arena, and kills what it leaves behind.
     pub(super) fn execute(&self, order: Order<'_>, script: &mut dyn Script) -> Result<Finished> {
         let mut command = self.arena.command(&order.argv, order.cpus)?;
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(is_knob) {
-                command.env_remove(name);
-            }
-        }
+        job::without_settings(&mut command);
         command.envs(order.env).env("XDG_STATE_HOME", self.state()).current_dir(&self.settings.root);
         let end = |pid| self.arena.end(pid);
         let scratch = self.arena.scratch();
@@ -161,7 +157,7 @@ impl<'a> Bench<'a> {
             self.wrong.push(Wrong {
                 condition: Some(condition),
                 program: name.into(),
-                runtime: runtime.into(),
+                runtime,
                 config: config.to_string(),
                 what: wrong,
             });
@@ -272,35 +268,9 @@ fn environment(config: Config) -> Vec<(&'static str, OsString)> {
     env
 }
 
-/// Whether a variable of the user would change how many threads something starts, or how.
-fn is_knob(name: &str) -> bool {
-    const PREFIXES: [&str; 4] = ["OMP_", "GOMP_", "KMP_", "COREFIT_"];
-    const NAMES: [&str; 8] = [
-        "LD_PRELOAD",
-        "LD_AUDIT",
-        "GOMAXPROCS",
-        "JAVA_TOOL_OPTIONS",
-        "PYTHON_CPU_COUNT",
-        "DOTNET_PROCESSOR_COUNT",
-        "UV_THREADPOOL_SIZE",
-        "JULIA_NUM_THREADS",
-    ];
-    PREFIXES.iter().any(|p| name.starts_with(p)) || NAMES.contains(&name) || name.ends_with("_NUM_THREADS")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_users_thread_settings_do_not_reach_the_runs() {
-        for name in ["OMP_NUM_THREADS", "KMP_BLOCKTIME", "LD_PRELOAD", "MKL_NUM_THREADS"] {
-            assert!(is_knob(name), "{name}");
-        }
-        for name in ["PATH", "HOME", "OMPI_X", "NUM_THREADS_X"] {
-            assert!(!is_knob(name), "{name}");
-        }
-    }
 
     #[test]
     fn a_fixed_count_is_set_with_its_policy() {

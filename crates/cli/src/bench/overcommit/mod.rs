@@ -34,10 +34,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::arena::Arena;
 use crate::interrupt::Interrupt;
-use crate::{lines, picture};
+use crate::{lines, named, picture};
 use conditions::Condition;
 use document::Document;
 use measure::Bench;
@@ -106,7 +107,7 @@ pub(super) struct Args {
 }
 
 /// The sizes of the programs.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
 #[value(rename_all = "UPPER")]
 enum Size {
     T,
@@ -116,13 +117,8 @@ enum Size {
 }
 
 impl Size {
-    fn name(self) -> &'static str {
-        match self {
-            Size::T => "T",
-            Size::S => "S",
-            Size::W => "W",
-            Size::A => "A",
-        }
+    fn name(self) -> String {
+        named::name(self)
     }
 }
 
@@ -198,7 +194,7 @@ fn measured(settings: &Settings, interrupt: &Interrupt) -> Result<Document> {
     let threads = u32::try_from(arena.cpus().len())?;
     let config = Config::Fixed { threads, passive: threads > 1 };
     for case in &cases {
-        bench.warm_up(case, settings.size.name(), config, arena.cpus())?;
+        bench.warm_up(case, &settings.size.name(), config, arena.cpus())?;
     }
     let mut parts = vec![];
     for &condition in &settings.conditions {
@@ -228,13 +224,13 @@ fn steps(settings: &Settings, cases: &[Case], apps: &[apps::App], arena: &Arena)
 impl Args {
     fn settings(&self) -> Result<Settings> {
         let mut conditions = match self.conditions.as_slice() {
-            [] => Condition::ALL.to_vec(),
+            [] => Condition::value_variants().to_vec(),
             some => some.to_vec(),
         };
         conditions.sort_unstable();
         conditions.dedup();
         let mut runtimes = match self.runtimes.as_slice() {
-            [] => Runtime::ALL.to_vec(),
+            [] => Runtime::value_variants().to_vec(),
             some => some.to_vec(),
         };
         runtimes.sort_unstable();
@@ -316,12 +312,12 @@ mod tests {
     #[test]
     fn quick_changes_defaults_but_not_what_was_given() {
         let quick = settings("--quick");
-        assert_eq!((quick.repeat, quick.size.name()), (1, "S"));
+        assert_eq!((quick.repeat, quick.size.name().as_str()), (1, "S"));
         assert_eq!(quick.programs, QUICK);
-        assert_eq!(quick.conditions, Condition::ALL);
+        assert_eq!(quick.conditions, Condition::value_variants());
         assert!(quick.apps_skipped.is_some());
         let given = settings("--quick --repeat 2 --size w --programs mg --limit 9");
-        assert_eq!((given.repeat, given.size.name()), (2, "W"));
+        assert_eq!((given.repeat, given.size.name().as_str()), (2, "W"));
         assert_eq!(given.programs, ["mg"]);
         assert_eq!(given.limit, Duration::from_secs(9));
     }
@@ -330,7 +326,7 @@ mod tests {
     fn lists_are_in_the_order_of_the_tables_without_repetition() {
         let s = settings("--conditions step,sees_16,step --runtimes libomp,gcc,clang");
         assert_eq!(s.conditions, [Condition::Sees16, Condition::Step]);
-        assert_eq!(s.runtimes, Runtime::ALL);
+        assert_eq!(s.runtimes, Runtime::value_variants());
     }
 
     #[test]

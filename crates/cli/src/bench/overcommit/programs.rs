@@ -6,6 +6,8 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::named;
+
 /// What a program may have done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -62,8 +64,6 @@ pub(super) enum Runtime {
 }
 
 impl Runtime {
-    pub(super) const ALL: [Runtime; 2] = [Runtime::Gcc, Runtime::Clang];
-
     /// Those that occur, each once.
     pub(super) fn in_order(all: impl Iterator<Item = Runtime>) -> Vec<Runtime> {
         let mut found: Vec<Runtime> = all.collect();
@@ -72,11 +72,8 @@ impl Runtime {
         found
     }
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Runtime::Gcc => "gcc",
-            Runtime::Clang => "clang",
-        }
+    pub(super) fn name(self) -> String {
+        named::name(self)
     }
 }
 
@@ -173,9 +170,9 @@ mod tests {
     #[test]
     fn missing_builds_and_unknown_names_say_what_to_do() {
         let root = tempfile::tempdir().unwrap();
-        let missing = find(root.path(), &["cg".into()], &Runtime::ALL).unwrap_err();
+        let missing = find(root.path(), &["cg".into()], Runtime::value_variants()).unwrap_err();
         assert!(missing.to_string().contains("make -C"), "{missing}");
-        let unknown = find(root.path(), &["gg".into()], &Runtime::ALL).unwrap_err();
+        let unknown = find(root.path(), &["gg".into()], Runtime::value_variants()).unwrap_err();
         assert!(unknown.to_string().contains("unsafe_map"), "{unknown}");
     }
 

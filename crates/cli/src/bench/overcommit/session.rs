@@ -142,14 +142,14 @@ fn prepare<'c>(
 ) -> Result<Prepared<'c>> {
     let arena = bench.arena;
     let class = bench.settings.size.name();
-    let mut size = class.to_owned();
+    let mut size = class.clone();
     let mut phases_s = None;
     if condition == Condition::Step {
         // By the default policy: where passive waiting costs much, the program would have ended before
         // a step that was planned by it.
         let all = Config::Fixed { threads: u32::try_from(arena.cpus().len())?, passive: false };
-        let each_s = bench.warm_up(case, class, all, arena.cpus())?;
-        size = repeated(class, bench.settings.step_s, each_s);
+        let each_s = bench.warm_up(case, &class, all, arena.cpus())?;
+        size = repeated(&class, bench.settings.step_s, each_s);
         let all_s = bench.warm_up(case, &size, all, arena.cpus())?;
         let one_s = bench.warm_up(case, &size, Config::Fixed { threads: 1, passive: false }, one)?;
         phases_s = Some([all_s / 3.0, one_s / 3.0]);

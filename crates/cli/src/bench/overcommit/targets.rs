@@ -183,6 +183,8 @@ fn at_most(name: String, limit: f64, value: Result<Value, String>, note: String)
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::super::document::tests::row;
     use super::super::document::{DelayStats, Delays, Row};
     use super::*;
@@ -210,7 +212,7 @@ mod tests {
             row("ep", Runtime::Clang, [1.0, 1.0, 1.0, 1.2]),
         ];
         let parts = [part(Condition::Quota, rows)];
-        let all = targets(&parts, &Runtime::ALL, 0);
+        let all = targets(&parts, Runtime::value_variants(), 0);
         assert_eq!(find(&all, "quota, gcc").pass, Some(true));
         let clang = find(&all, "quota, clang");
         assert_eq!((clang.pass, clang.measured.as_deref()), (Some(false), Some("1.20")));

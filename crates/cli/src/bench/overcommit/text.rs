@@ -1,5 +1,7 @@
 //! The tables for people.
 
+use corefit_core::check::count;
+
 use super::document::{AppRow, ConditionPart, Document, Machine, Row, Runs, Target, Values, mean};
 use super::programs::Runtime;
 use crate::bench::others;
@@ -23,7 +25,7 @@ pub(super) fn render(document: &Document) -> String {
     for wrong in &document.wrong_results {
         text += &format!(
             "WRONG RESULT: {} {} {} {}: {}\n",
-            wrong.condition.map_or("warm-up", |c| c.name()),
+            wrong.condition.map_or("warm-up".into(), |c| c.name()),
             wrong.program,
             wrong.runtime,
             wrong.config,
@@ -44,9 +46,9 @@ fn machine(machine: &Machine) -> String {
         machine.corefit,
     );
     text += &format!(
-        "size {}, {} repetitions, medians in seconds of wall clock, limit {} s, seed {}; took {} min {:02} s\n",
+        "size {}, {}, medians in seconds of wall clock, limit {} s, seed {}; took {} min {:02} s\n",
         machine.size,
-        machine.repetitions,
+        count(machine.repetitions as usize, "repetition"),
         machine.limit_s,
         machine.seed,
         whole(machine.took_s) / 60,
@@ -104,7 +106,7 @@ fn cells(row: &Row, size: &str) -> Vec<String> {
             same if same == size => row.name.to_owned(),
             other => format!("{} {other}", row.name),
         },
-        row.runtime.name().to_owned(),
+        row.runtime.name(),
         time(v.default),
         time(v.passive),
         time(v.oracle),
@@ -129,7 +131,7 @@ fn cells(row: &Row, size: &str) -> Vec<String> {
 
 fn mean_cells(runtime: Runtime, of: impl Fn(fn(&Values) -> Option<Value>) -> Option<Value>) -> Vec<String> {
     let ratio = |ratio| bounded(of(ratio), factor);
-    let mut cells = vec!["geomean".to_owned(), runtime.name().to_owned()];
+    let mut cells = vec!["geomean".to_owned(), runtime.name()];
     cells.extend(vec![String::new(); 4]);
     cells.push(ratio(Values::corefit_vs_oracle));
     cells.push(ratio(Values::default_vs_corefit));
@@ -173,7 +175,7 @@ fn app_cells(row: &AppRow) -> Vec<String> {
     let mut cells = vec![
         row.name.clone(),
         row.runtime.clone(),
-        row.condition.name().to_owned(),
+        row.condition.name(),
         bounded(row.values.default, seconds),
         bounded(row.values.corefit, seconds),
         bounded(row.values.default_vs_corefit(), factor),

@@ -142,10 +142,8 @@ impl Host<'_> {
     fn run(&mut self, argv: &[OsString], cpus: &CpuSet, threads: usize, what: &str) -> Result<Option<Took>> {
         self.progress.begin(what);
         let mut command = self.arena.command(argv, cpus)?;
+        job::without_settings(&mut command);
         command.env("OMP_NUM_THREADS", threads.to_string()).env("OMP_WAIT_POLICY", "passive");
-        for name in ["GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_DYNAMIC", "OMP_THREAD_LIMIT", "LD_PRELOAD"] {
-            command.env_remove(name);
-        }
         let end = |pid| self.arena.end(pid);
         let done = job::run(command, self.limit, self.arena.scratch(), &mut Quiet, self.interrupt, &end)?;
         self.arena.sweep();

@@ -1,5 +1,6 @@
 //! Errors of predictions, for people and programs.
 
+use corefit_core::check::count;
 use corefit_core::profile::OnVm;
 use serde::Serialize;
 
@@ -141,11 +142,10 @@ impl Document {
             ]);
         }
         let mut text = format!(
-            "Dedicated cores (speedup at equal share x share), {} CPUs, size {}, medians of {} round{}:\n{}",
+            "Dedicated cores (speedup at equal share x share), {} CPUs, size {}, medians of {}:\n{}",
             self.cpus,
             self.size,
-            self.repeat,
-            if self.repeat == 1 { "" } else { "s" },
+            count(self.repeat as usize, "round"),
             table.render()
         );
         let mut table = Table::new(

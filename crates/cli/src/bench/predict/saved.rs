@@ -217,7 +217,7 @@ mod tests {
     /// Two threads that always run, and three rounds on the machine and beside a neighbour.
     fn saved(cpus: usize) -> Saved {
         let question = Question {
-            machine: Machine { cpus, contention: None, one_cpu: None },
+            machine: Machine { cpus, contention: None, one_cpu: None, others: None },
             spin: Spin::Passive,
             period_ns: 24e6,
             share: 0.25,

@@ -45,7 +45,6 @@ pub(super) fn cells(name: &str, args: &Args) -> Result<Vec<Cell>> {
     cells.into_iter().collect()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn once(spec: &corefit_sim::Spec) -> Result<Seconds> {
     let mut sim = Sim::new(spec)?;
     sim.run();

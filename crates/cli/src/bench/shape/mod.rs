@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer};
+use corefit_core::decide::{Controller, Policy, Rule, Shaper, Sizer, apply};
 use corefit_core::machine::{Act, Limit, Value};
 use serde::Serialize;
 
@@ -181,7 +181,6 @@ fn case(groups: &mut Groups, kind: Kind, shaper: Shaper, interrupt: &Interrupt) 
     let (before, begun) = (program.turns(), Instant::now());
     std::thread::sleep(COUNT);
     let turns = program.turns() - before;
-    #[expect(clippy::cast_precision_loss, reason = "turns of a few seconds")]
     let rate = turns as f64 / begun.elapsed().as_secs_f64();
     Ok((rate, groups.limits()?))
 }
@@ -209,13 +208,7 @@ fn shape(
     while !over()? {
         interrupt.check()?;
         let step = controller.step(&machine.observe()?)?;
-        let mut apply = |action: &Action| {
-            let set = machine.set(&action.vm, action.lever, &action.to);
-            let result = set.and_then(|()| machine.current(&action.vm, action.lever));
-            Outcome { action: action.clone(), result }
-        };
-        let outcomes: Vec<Outcome> = step.plan.actions.iter().map(&mut apply).collect();
-        controller.told(&outcomes);
+        controller.told(&apply(machine, &step.plan.actions));
         std::thread::sleep(LOOK);
     }
     Ok(())

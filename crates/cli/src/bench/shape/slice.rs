@@ -112,7 +112,6 @@ pub(super) fn case(
     let after = read();
     let slice = machine.current(&id, Lever::Slice(0)).map_err(|error| anyhow!("{error}"))?;
     drop((running, busy));
-    #[expect(clippy::cast_precision_loss, reason = "turns of a few seconds")]
     let (done, late) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64 / 1e3);
     let late_us = (kind == Kind::Sleeps && done > 0.0).then(|| late / done);
     Ok(Some(Outcome { turns_per_s: done / after.2.duration_since(before.2).as_secs_f64(), late_us, slice }))

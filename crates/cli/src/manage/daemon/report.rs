@@ -1,13 +1,18 @@
 //! What the daemon says: in its log, and to those who ask for the status or the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
+use corefit_core::Unread;
 use corefit_core::decide::{Action, Given, Outcome, Step};
 use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmEstimate, VmId, VmState};
 
 use super::Daemon;
+use super::went::changed;
+use crate::manage::keeper::LEFT_UNTIL;
 use crate::manage::log::{Level, log};
 use crate::manage::present;
+use crate::manage::restore;
 use crate::manage::status::VmStatus;
 
 /// Notes that the status shows at most.
@@ -34,6 +39,16 @@ impl Daemon<'_> {
         }
     }
 
+    /// VMs that cannot be read, which nothing else shows: each that was not at the last look either, for one that begins takes a moment.
+    pub(super) fn unread(&mut self, snapshot: &Snapshot, notes: &mut Vec<String>) {
+        let unread: Vec<&Unread> = restore::unread_vms(snapshot).collect();
+        let lasting = unread.iter().filter(|unread| self.unread.contains(&unread.path));
+        notes.extend(lasting.map(|Unread { path, why, .. }| {
+            format!("{path} cannot be read, so nothing of it is changed or put back: {why}")
+        }));
+        self.unread = unread.into_iter().map(|unread| unread.path.clone()).collect();
+    }
+
     /// Without --apply: what would be changed, once each time that it is something else.
     pub(super) fn would(&mut self, snapshot: &Snapshot, actions: &[Action]) {
         for action in actions {
@@ -54,12 +69,7 @@ impl Daemon<'_> {
                 let came = [("became", present::text(value))];
                 log(Level::Warning, "set in part", &[&fields[..], &came].concat());
             }
-            Err(error) => {
-                if self.told.is_new(&failure(action, &error.to_string()), "") {
-                    let why = [("error", error.to_string())];
-                    log(Level::Warning, "not set", &[&fields[..], &why].concat());
-                }
-            }
+            Err(error) => self.failed(snapshot, action, error),
         }
     }
 
@@ -67,17 +77,23 @@ impl Daemon<'_> {
     pub(super) fn post(&mut self, snapshot: &Snapshot, step: &Step, outcomes: &[Outcome]) {
         let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
         // Who may only have been missed is counted on.
-        self.counts.retain(|id, _| snapshot.may_lack_vms() || here.contains(id));
-        for Outcome { action, result } in outcomes {
-            let (actions, failures) = self.counts.entry(action.vm.clone()).or_default();
-            *if result.is_ok() { actions } else { failures } += 1;
+        self.counts.retain(|id, (name, ..)| here.contains(id) || snapshot.may_lack(name));
+        self.silent.retain(|id, _| here.contains(id) || self.counts.contains_key(id));
+        for outcome in outcomes {
+            let (action, came) = (&outcome.action, self.came_of(outcome));
+            let (name, actions, failures) = self.counts.entry(action.vm.clone()).or_default();
+            name.clone_from(&action.name);
+            if let Some(made) = came {
+                *if made { actions } else { failures } += 1;
+            }
         }
         let (_, offline) = snapshot.pcpu_sets();
         let estimates: BTreeMap<&VmId, &VmEstimate> =
             step.estimate.iter().flat_map(|host| &host.vms).map(|vm| (&vm.seen.id, vm)).collect();
         let given: BTreeMap<&VmId, &Given> = step.given.iter().map(|given| (&given.vm, given)).collect();
         let vm = |vm: &VmState| {
-            let (actions, failures) = self.counts.get(&vm.id).copied().unwrap_or_default();
+            let (actions, failures) =
+                self.counts.get(&vm.id).map_or((0, 0), |(_, actions, failures)| (*actions, *failures));
             let seen = (estimates.get(&vm.id).copied(), given.get(&vm.id).copied());
             let seen = VmStatus::of(vm, step, seen, self.keeper.as_ref(), self.controller.policy(), &offline);
             VmStatus { actions, failures, ..seen }
@@ -86,6 +102,7 @@ impl Daemon<'_> {
         self.changed(&vms);
         let mut status = self.board.lock();
         status.steps = self.steps;
+        status.stepped = Some(Instant::now());
         status.vms = vms;
         let left = self.left.iter().map(|what| format!("left to the kernel: {}", what.reason));
         status.notes = left.chain(self.notes.iter().chain(&step.notes).cloned()).take(NOTES).collect();
@@ -95,13 +112,15 @@ impl Daemon<'_> {
     fn changed(&mut self, vms: &[VmStatus]) {
         for (vm, setting) in vms.iter().flat_map(|vm| vm.settings.iter().map(move |setting| (vm, setting))) {
             let Some(now) = &setting.changed_to else { continue };
-            if self.told.is_new(&format!("{} {} changed", vm.id, setting.lever), now) {
+            if self.told.is_new(&changed(&VmId(vm.id.clone()), &setting.lever), now) {
+                let vcpus = setting.lever == Lever::Online.name(false);
+                let until = if vcpus { format!(" {LEFT_UNTIL}") } else { String::new() };
                 let fields = [
                     ("vm", vm.name.clone()),
                     ("lever", setting.lever.clone()),
                     ("from", setting.made.clone()),
                     ("to", now.clone()),
-                    ("so", "it stands, and is left alone".into()),
+                    ("so", format!("it stands, and is left alone{until}")),
                 ];
                 log(Level::Info, "changed by somebody else", &fields);
             }
@@ -126,4 +145,38 @@ pub(super) fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, St
         ("to", present::text(&action.to)),
         ("why", action.why.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use corefit_core::decide::Why;
+    use corefit_core::machine::Value;
+    use corefit_core::{Weight, What};
+
+    use super::super::tests::{arguments, looking};
+    use super::*;
+
+    #[test]
+    fn what_was_done_to_a_vm_that_ended_is_forgotten_though_another_one_cannot_be_read() {
+        let args = arguments();
+        let mut daemon = looking(&args);
+        let vms = ["ended", "missed"].map(|name| VmState {
+            id: VmId(name.into()),
+            name: name.into(),
+            ..VmState::default()
+        });
+        let done = vms.clone().map(|VmState { id: vm, name, .. }| {
+            let to = Value::Weight(Weight(1.0));
+            let action =
+                Action { vm, name, lever: Lever::Weight, from: None, to: to.clone(), why: Why::Unweighed };
+            Outcome { action, result: Ok(to) }
+        });
+        daemon.post(&Snapshot { vms: vms.to_vec(), ..Snapshot::default() }, &Step::default(), &done);
+        assert_eq!(daemon.counts.len(), 2);
+        let unread =
+            Unread { what: What::Siblings, path: "VM \"missed\"".into(), why: "not asked for yet".into() };
+        let later = Snapshot { unread: vec![unread], ..Snapshot::default() };
+        daemon.post(&later, &Step::default(), &[]);
+        assert_eq!(daemon.counts.keys().collect::<Vec<_>>(), [&vms[1].id]);
+    }
 }

@@ -36,9 +36,8 @@ impl Said {
     }
 
     /// Whether something that begins so was said.
-    #[cfg(test)]
     pub(super) fn knows(&self, start: &str) -> bool {
-        self.known.keys().any(|of| of.starts_with(start))
+        self.known.range(start.to_owned()..).next().is_some_and(|(of, _)| of.starts_with(start))
     }
 
     /// What begins so may be said again.

@@ -141,8 +141,8 @@ fn what_cannot_travel_is_not_taken_over_where_there_is_no_such_setting() {
     story.machine.plugging.insert(1);
     story.machine.write(1, Lever::Online, &first(1)).unwrap();
     story.expected.insert((1, Lever::Online), first(1));
-    let wrote = vec![Value::Slice(Some(100_000 + SLICE_MARK_NS))];
-    takes_nothing_over(story, Setting { lever: Lever::Slice(1), original: Value::Slice(None), wrote });
+    let (lever, original) = (Lever::VcpuQuota(1), limit(60_000));
+    takes_nothing_over(story, Setting { lever, original, wrote: vec![limit(50_000)] });
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(super) struct Faulty {
     pub(super) lying: BTreeSet<u32>,
     /// Guests that take one vCPU offline and then fail.
     pub(super) halfway: BTreeSet<u32>,
+    /// Guests that do not answer from the next write on, which is not done yet.
+    pub(super) tardy: BTreeSet<u32>,
     /// VMs that libvirtd could not be asked about in time for a look.
     pub(super) missed: BTreeSet<u32>,
     /// Groups that play no VM any more, as one in which a container has begun.
@@ -40,12 +42,14 @@ pub(super) struct Faulty {
     pub(super) denied: BTreeSet<u32>,
     /// Guests that turned out not to take vCPUs offline.
     pub(super) lacking: BTreeSet<u32>,
+    /// Guests in which nothing can be written.
+    pub(super) untold: BTreeSet<u32>,
     /// VMs whose owner wants them to be left alone.
     pub(super) owned: BTreeSet<u32>,
     /// VMs whose vCPUs that are not online are not there.
     pub(super) plugging: BTreeSet<u32>,
-    /// VMs of which somebody plugged out all vCPUs but two.
-    pub(super) unplugged: BTreeSet<u32>,
+    /// What is left of the vCPUs of VMs of which somebody plugged out some.
+    pub(super) unplugged: BTreeMap<u32, CpuSet>,
     /// libvirtd does not answer.
     pub(super) deaf: bool,
     /// VMs of which somebody makes a backup: nobody waits for what is written meanwhile, and it is done after that.
@@ -98,6 +102,7 @@ impl Faulty {
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
+        let (untold, tardy) = Default::default();
         let (busy, queued, slow, writes, own, unplugged, read) = Default::default();
         let mut faulty = Faulty {
             sim,
@@ -107,12 +112,14 @@ impl Faulty {
             hung,
             lying,
             halfway,
+            tardy,
             missed,
             clinging,
             unkeeping,
             denied,
             holding,
             lacking,
+            untold,
             owned,
             plugging,
             unplugged,
@@ -193,12 +200,12 @@ impl Faulty {
 
     /// A lever that is kept here, else the simulation's.
     fn read(&mut self, vm: u32, lever: Lever) -> Result<Value, MachineError> {
-        let usual = match lever {
-            Lever::HelperWeight => Value::Weight(Weight(1024.0)),
-            Lever::Nodes => Value::Nodes(Some(CpuSet::first(1))),
-            _ => return self.sim.current(&VmId(format!("sim-{vm}")), lever),
-        };
-        Ok(self.own.get(&(vm, lever)).cloned().unwrap_or(usual))
+        match (self.own.get(&(vm, lever)), lever) {
+            (Some(own), _) => Ok(own.clone()),
+            (None, Lever::HelperWeight) => Ok(Value::Weight(Weight(1024.0))),
+            (None, Lever::Nodes) => Ok(Value::Nodes(Some(CpuSet::first(1)))),
+            _ => self.sim.current(&VmId(format!("sim-{vm}")), lever),
+        }
     }
 
     /// Backups are done, and what waited behind them.
@@ -223,10 +230,13 @@ impl Faulty {
 
     /// Writes it, whoever does.
     pub(super) fn write(&mut self, vm: u32, lever: Lever, value: &Value) -> Result<(), MachineError> {
-        if matches!(lever, Lever::HelperWeight | Lever::Nodes) {
+        // (A simulated guest keeps its first vCPUs.)
+        let sparse = matches!(value, Value::Vcpus(set) if (0..).zip(set.iter()).any(|(n, vcpu)| vcpu.0 != n));
+        if sparse || matches!(lever, Lever::HelperWeight | Lever::Nodes) {
             self.own.insert((vm, lever), value.clone());
             return Ok(());
         }
+        self.own.remove(&(vm, lever));
         self.sim.set(&VmId(format!("sim-{vm}")), lever, value)
     }
 
@@ -362,7 +372,10 @@ impl Act for Faulty {
             && self.plugging.contains(&number)
             && matches!(self.read(number, Lever::Online)?, Value::Vcpus(online) if !online.contains(CpuId(vcpu)))
         {
-            return Err(MachineError::Unsupported("it has no such control group".into()));
+            return Err(match lever {
+                Lever::Slice(_) => MachineError::Gone("it has no such thread".into()),
+                _ => MachineError::Unsupported("it has no such control group".into()),
+            });
         }
         let value = self.read(number, lever)?;
         if lever == Lever::Online {
@@ -371,9 +384,10 @@ impl Act for Faulty {
         Ok(value)
     }
 
-    fn fitting(&mut self, vm: &VmId, lever: Lever, _value: &Value) -> Option<Value> {
-        let unplugged = self.number(vm).is_ok_and(|number| self.unplugged.contains(&number));
-        (lever == Lever::Online && unplugged).then(|| Value::Vcpus(CpuSet::first(2)))
+    fn fitting(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Option<Value> {
+        let (Lever::Online, Value::Vcpus(want)) = (lever, value) else { return None };
+        let part = want.intersection(self.unplugged.get(&self.number(vm).ok()?)?);
+        (part != *want).then_some(Value::Vcpus(part))
     }
 
     fn ask_again(&mut self) {
@@ -393,15 +407,22 @@ impl Act for Faulty {
             self.queued.push((number, lever, value.clone()));
             return Err(MachineError::Gone("no answer within 4 s".into()));
         }
+        if lever == Lever::Online && self.tardy.remove(&number) {
+            self.hung.insert(number);
+            return Err(MachineError::Gone("no answer within 4 s".into()));
+        }
         let now = self.read(number, lever)?;
         if lever == Lever::Online && self.read.get(&number) != Some(&now) {
             return Err(MachineError::Untried("others are online than just before".into()));
         }
+        if lever == Lever::Told && self.untold.contains(&number) {
+            return Err(MachineError::Gone("the write was not answered".into()));
+        }
         if self.lying.contains(&number) && lever == Lever::Online {
             return Ok(());
         }
-        let more = matches!(value, Value::Vcpus(want) if !want.is_within(&CpuSet::first(2)));
-        if more && self.unplugged.contains(&number) {
+        let left = self.unplugged.get(&number);
+        if matches!((value, left), (Value::Vcpus(want), Some(left)) if !want.is_within(left)) {
             return Err(MachineError::Gone("of its vCPUs somebody else plugged out some".into()));
         }
         if self.halfway.contains(&number) && lever == Lever::Online {

@@ -263,6 +263,17 @@ fn vms_that_ended_are_forgotten_though_another_one_cannot_be_seen() {
 }
 
 #[test]
+fn the_note_of_a_vm_that_ended_is_not_asked_for_any_more_though_another_one_cannot_be_seen() {
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(0, Lever::Weight, weighing(200))], None);
+    assert!(!story.keeper.as_mut().unwrap().holds_nothing());
+    story.machine.missed.insert(1);
+    story.machine.gone.insert(0);
+    story.step(&[], None);
+    assert!(story.keeper.as_mut().unwrap().holds_nothing());
+}
+
+#[test]
 fn a_group_that_plays_no_vm_any_more_gets_its_settings_back() {
     let (_dir, mut story) = changed();
     story.machine.holding.insert(0);

@@ -268,7 +268,7 @@ fn what_an_administrator_makes_of_a_guests_vcpus_between_a_look_and_a_write_stan
 fn what_somebody_plugged_out_stands_and_is_not_waited_for() {
     let (_dir, mut story) = begun();
     story.step(&[story.action(1, Lever::Online, first(1))], None);
-    story.machine.unplugged.insert(1);
+    story.machine.unplugged.insert(1, CpuSet::first(2));
     story.expected.insert((1, Lever::Online), first(2));
     let snapshot = story.machine.observe().unwrap();
     let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
@@ -276,6 +276,67 @@ fn what_somebody_plugged_out_stands_and_is_not_waited_for() {
         restored.pending.is_empty() && restored.stand[0].contains("plugged out the others"),
         "{restored:?}"
     );
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn of_a_vm_of_which_somebody_plugged_out_one_vcpu_in_between_the_others_are_given_back() {
+    for seen_before_the_end in [false, true] {
+        let (_dir, mut story) = begun();
+        let smaller = [story.action(1, Lever::Online, first(2))];
+        story.step(&smaller, None);
+        let left = |list: &str| -> CpuSet { list.parse().unwrap() };
+        story.machine.unplugged.insert(1, left("0,2-3"));
+        story.machine.write(1, Lever::Online, &Value::Vcpus(left("0"))).unwrap();
+        if seen_before_the_end {
+            story.apply(&smaller);
+            assert_eq!(story.machine.truth(1, Lever::Online), Value::Vcpus(left("0")));
+        }
+        story.expected.insert((1, Lever::Online), Value::Vcpus(left("0,2-3")));
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn what_went_with_a_vcpu_that_somebody_plugged_out_is_not_waited_for() {
+    for ours in [false, true] {
+        let (_dir, mut story) = begun();
+        let slice = Value::Slice(Some(100_000 + SLICE_MARK_NS));
+        let plan =
+            [story.action(1, Lever::VcpuQuota(3), limit(50_000)), story.action(1, Lever::Slice(3), slice)];
+        story.machine.plugging.insert(1);
+        story.step(&plan, None);
+        if ours {
+            // We plugged out more before.
+            story.step(&[story.action(1, Lever::Online, first(2))], None);
+            story.machine.unplugged.insert(1, CpuSet::first(3));
+        } else {
+            story.machine.write(1, Lever::Online, &first(3)).unwrap();
+        }
+        story.expected.insert((1, Lever::Online), first(3));
+        let restored = {
+            let snapshot = story.machine.observe().unwrap();
+            story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot)
+        };
+        assert_eq!(restored.pending, Vec::<String>::new());
+        let went = restored.stand.iter().filter(|text| text.contains("went with its vCPU")).count();
+        assert_eq!(went, 2, "{:?}", restored.stand);
+        story.end();
+        story.check().unwrap();
+    }
+}
+
+#[test]
+fn a_guest_that_cannot_be_told_anything_is_not_waited_for() {
+    let (_dir, mut story) = begun();
+    story.machine.untold.insert(0);
+    story.step(&[story.action(0, Lever::Told, Value::Told(Some(Cpus(2.0))))], None);
+    assert!(story.keeper.as_ref().unwrap().entries().iter().all(|entry| entry.pending));
+    let snapshot = story.machine.observe().unwrap();
+    let restored = story.keeper.as_mut().unwrap().restore(&mut story.machine, &snapshot);
+    assert_eq!((restored.back, restored.pending), (1, Vec::new()));
     story.end();
     story.check().unwrap();
 }

@@ -8,7 +8,7 @@ use corefit_core::machine::{LeverKind, Snapshot};
 use super::faulty::Fault;
 use super::*;
 use crate::manage::ManageArgs;
-use crate::manage::daemon::Daemon;
+use crate::manage::daemon::{Daemon, Signals};
 use crate::manage::keeper::{Note, Setting};
 use crate::manage::log::Level;
 use crate::manage::log::testing::said;
@@ -177,7 +177,7 @@ impl<'a> Whole<'a> {
             3 => drop(self.machine.0.borrow_mut().owned.insert(vm)),
             4 => drop(self.machine.0.borrow_mut().owned.remove(&vm)),
             5 => disk(self.dir, random.below(2) == 0),
-            6 => self.machine.0.borrow_mut().ahead = u64::from(random.below(1 << 20)) << 20,
+            6 => self.machine.0.borrow_mut().ahead = random.below(1_u64 << 20) << 20,
             7 | 8 => {
                 administrator(&mut self.machine.0.borrow_mut(), &mut self.expected, random, count);
             }
@@ -363,6 +363,143 @@ fn a_guest_that_failed_on_the_way_is_not_made_what_nobody_wants_any_more() {
         );
     }
     assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(4)));
+}
+
+/// Lines of a VM's, without those of what programs there are told.
+fn of_vm3(lines: &[(Level, String)]) -> Vec<String> {
+    let of_it = |line: &&(Level, String)| line.1.contains("vm=vm3 ") || line.1.contains("vm3: ");
+    lines.iter().filter(of_it).map(|line| line.1.clone()).collect()
+}
+
+#[test]
+fn a_guest_that_is_late_has_a_line_and_another_when_what_was_asked_of_it_has_come() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(2).replace("tell = false", "tell = true"));
+    whole.machine.0.borrow_mut().tardy.insert(3);
+    whole.start(None);
+    let vm = |whole: &Whole<'_>| {
+        whole.daemon.as_ref().unwrap().shown().vms.into_iter().find(|vm| vm.name == "vm3").unwrap()
+    };
+    // It is asked again some times meanwhile.
+    let lines = of_vm3(&said(|| (0..800).for_each(|_| whole.step(None))));
+    let not: Vec<&String> = lines.iter().filter(|line| !line.starts_with("set ")).collect();
+    assert!(not.len() == 1 && not[0].starts_with("not set vm=vm3 lever=\"online vCPUs\""), "{lines:?}");
+    assert!(not[0].contains("no answer within 4 s"), "{lines:?}");
+    let seen = vm(&whole);
+    assert!(
+        seen.not_sized.as_ref().is_some_and(|why| why.starts_with("its vCPUs may still change: ")),
+        "{seen:?}"
+    );
+    assert_eq!(seen.failures, 0, "it may be done yet, and questions are no changes");
+    let mut machine = whole.machine.0.borrow_mut();
+    machine.heal();
+    machine.write(3, Lever::Online, &Value::Vcpus(CpuSet::first(2))).unwrap();
+    drop(machine);
+    let lines = of_vm3(&said(|| (0..400).for_each(|_| whole.step(None))));
+    let late = "set vm=vm3 lever=\"online vCPUs\" to=\"vCPUs 0-1\" late=true";
+    assert_eq!(lines.iter().filter(|line| *line == late).count(), 1, "{lines:?}");
+    assert_eq!((vm(&whole).not_sized, vm(&whole).failures), (None, 0));
+}
+
+#[test]
+fn what_was_asked_of_a_late_guest_and_did_not_come_is_a_failure() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(2));
+    whole.machine.0.borrow_mut().tardy.insert(3);
+    whole.start(None);
+    (0..20).for_each(|_| whole.step(None));
+    whole.machine.0.borrow_mut().heal();
+    let lines = of_vm3(&said(|| (0..400).for_each(|_| whole.step(None))));
+    assert!(lines[0].starts_with("asked again vm=vm3 lever=\"online vCPUs\" is=\"vCPUs 0-3\""), "{lines:?}");
+    let seen = whole.daemon.as_ref().unwrap().shown().vms.into_iter().find(|vm| vm.name == "vm3").unwrap();
+    assert_eq!((seen.actions, seen.failures), (1, 1), "{lines:?}");
+}
+
+#[test]
+fn vcpus_that_somebody_else_set_are_no_failure_and_sized_again_once_the_configuration_is_read_again() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(2));
+    whole.start(None);
+    (0..20).for_each(|_| whole.step(None));
+    whole.machine.0.borrow_mut().write(3, Lever::Online, &Value::Vcpus(CpuSet::first(3))).unwrap();
+    let lines = said(|| (0..100).for_each(|_| whole.step(None)));
+    assert!(lines.iter().all(|(level, _)| *level == Level::Info), "{lines:?}");
+    let seen = whole.daemon.as_ref().unwrap().shown().vms.into_iter().find(|vm| vm.name == "vm3").unwrap();
+    assert_eq!(seen.failures, 0);
+    let why = seen.not_sized.unwrap();
+    assert!(why.contains("until the configuration is read again (SIGHUP)"), "{why}");
+    let online = |whole: &Whole<'_>| whole.machine.0.borrow_mut().truth(3, Lever::Online);
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(3)));
+    let lines = said(|| {
+        whole.configure(&at_most(2));
+        (0..20).for_each(|_| whole.step(None));
+    });
+    assert!(lines.iter().all(|(level, _)| *level == Level::Info), "{lines:?}");
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(2)));
+    assert_eq!(whole.end(None), Some(true));
+    assert_eq!(online(&whole), Value::Vcpus(CpuSet::first(3)), "as he made it");
+}
+
+#[test]
+fn settings_that_end_with_their_vm_have_a_line() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(2));
+    whole.start(None);
+    (0..10).for_each(|_| whole.step(None));
+    whole.machine.0.borrow_mut().gone.insert(3);
+    let lines = said(|| (0..3).for_each(|_| whole.step(None)));
+    let ended: Vec<&String> =
+        lines.iter().map(|line| &line.1).filter(|line| line.starts_with("ended ")).collect();
+    assert_eq!(ended, ["ended vm=vm3 settings=1"]);
+}
+
+#[test]
+fn what_is_tried_again_at_the_end_is_said_once() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(2));
+    whole.start(None);
+    (0..10).for_each(|_| whole.step(None));
+    whole.machine.0.borrow_mut().hung.insert(3);
+    let lines = said(|| assert_eq!(whole.end(None), Some(false)));
+    let restored = lines.iter().filter(|line| line.1.starts_with("restored ")).count();
+    assert_eq!(restored, 1, "{lines:?}");
+}
+
+#[test]
+fn who_never_could_look_does_not_end_as_if_all_were_well() {
+    let dir = directory();
+    let args = ManageArgs { time: Some(Duration::from_millis(200)), ..configured(dir.path()) };
+    for (deaf, code) in [(true, std::process::ExitCode::FAILURE), (false, std::process::ExitCode::SUCCESS)] {
+        let mut whole = ruled(&args, dir.path(), &at_most(2));
+        whole.machine.0.borrow_mut().deaf = deaf;
+        whole.start(None);
+        let (_sender, signals) = Signals::none();
+        let ended = whole.daemon.take().unwrap().run(&signals).unwrap();
+        assert_eq!(format!("{ended:?}"), format!("{code:?}"));
+    }
+}
+
+#[test]
+fn a_vm_that_cannot_be_read_is_named_as_long_as_that_lasts() {
+    let dir = directory();
+    let args = configured(dir.path());
+    let mut whole = ruled(&args, dir.path(), &at_most(4));
+    whole.start(None);
+    let mut said = |missed: bool| {
+        whole.machine.0.borrow_mut().missed = missed.then_some(1).into_iter().collect();
+        whole.step(None);
+        let notes = whole.daemon.as_ref().unwrap().shown().notes;
+        notes.into_iter().filter(|note| note.contains("cannot be read")).collect::<Vec<_>>()
+    };
+    assert_eq!(said(true), Vec::<String>::new(), "one that begins takes a moment");
+    let note = "VM \"vm1\" cannot be read, so nothing of it is changed or put back: not asked for yet";
+    assert_eq!([said(true), said(true)], [[note], [note]]);
+    assert_eq!(said(false), Vec::<String>::new());
 }
 
 #[test]

@@ -154,21 +154,24 @@ impl Keeper {
                 && machine.current(&entry.vm, entry.lever).is_err_and(|e| undo::is_over(&e))
         };
         let before = self.journal.entries().len();
-        self.journal.retain(|entry| !ended(entry, machine));
-        let forgotten = before - self.journal.entries().len();
-        // The rest is known by ids alone.
-        if snapshot.may_lack_vms() {
-            return forgotten;
-        }
-        self.kept.retain(|vm, _| here.contains(vm));
-        self.foreign.retain(|vm, _| here.contains(vm));
-        self.untried.retain(|(vm, _), _| here.contains(vm));
-        self.theirs.retain(|(vm, _)| here.contains(vm));
-        self.put_back.retain(|(vm, _)| here.contains(vm));
-        self.told_at.retain(|vm, _| here.contains(vm));
-        self.mute.retain(|vm| here.contains(vm));
-        self.late.retain(|vm| here.contains(vm));
-        forgotten
+        let mut over = BTreeSet::new();
+        self.journal.retain(|entry| {
+            let is_over = ended(entry, machine);
+            over.extend(is_over.then(|| entry.vm.clone()));
+            !is_over
+        });
+        // The rest is known by ids alone: who of them is only missed is not known.
+        let lacks = snapshot.may_lack_vms();
+        let stays = |vm: &VmId| here.contains(vm) || lacks && !over.contains(vm);
+        self.kept.retain(|vm, _| stays(vm));
+        self.foreign.retain(|vm, _| stays(vm));
+        self.untried.retain(|(vm, _), _| stays(vm));
+        self.theirs.retain(|(vm, _)| stays(vm));
+        self.put_back.retain(|(vm, _)| stays(vm));
+        self.told_at.retain(|vm, _| stays(vm));
+        self.mute.retain(|vm| stays(vm));
+        self.late.retain(|vm| stays(vm));
+        before - self.journal.entries().len()
     }
 
     /// Notes of VMs of which nothing is changed any more; whether some could not be taken back that may yet.

@@ -70,6 +70,19 @@ pub(super) fn grown(entry: &Entry, current: &Value) -> Option<Entry> {
     Some(Entry { original: with(&entry.original), wrote, ..entry.clone() })
 }
 
+/// The same setting without vCPUs that somebody plugged out, whatever is made of the others; `left`: what of those that there were can be
+/// had. `None` if it is about no vCPUs.
+pub(super) fn shrunk(entry: &Entry, left: &Value) -> Option<Entry> {
+    let (Value::Vcpus(original), Value::Vcpus(left)) = (&entry.original, left) else { return None };
+    let out = original.difference(left);
+    let without = |value: &Value| match value {
+        Value::Vcpus(set) => Value::Vcpus(set.difference(&out)),
+        value => value.clone(),
+    };
+    let wrote = entry.wrote.iter().map(without).collect();
+    Some(Entry { original: without(&entry.original), wrote, ..entry.clone() })
+}
+
 /// What a limit that somebody else changed would be with the burst that it had before us, if its burst is still ours: libvirt shows no
 /// burst, so who sets a quota by it neither means that nor can undo it, and the kernel refuses a quota below it.
 pub(super) fn rest_of_ours(entry: &Entry, current: &Value) -> Option<Value> {
@@ -120,7 +133,12 @@ mod tests {
         assert_eq!((&grown.original, &grown.wrote), (&set("0-5"), &vec![set("0-1"), set("0-1,4-5")]));
         assert!(is_ours(&grown, &set("0-1,4-5")) && is_ours(&grown, &set("0-1")));
         assert!(!is_ours(&grown, &set("0,4-5")), "that is more than plugging in");
-        let weight = Value::Weight(Weight(1.0));
+        // Of those that he plugs out the others are still ours.
+        let (left, weight) = (set("0,2-3"), Value::Weight(Weight(1.0)));
+        let shrunk = shrunk(&entry, &left).unwrap();
+        assert_eq!((&shrunk.original, &shrunk.wrote), (&left, &vec![set("0")]));
+        assert!(is_ours(&shrunk, &set("0")) && !is_ours(&shrunk, &set("0,3")));
+        assert_eq!(super::shrunk(&entry, &weight), None);
         assert_eq!(
             super::grown(&Entry { original: weight.clone(), wrote: Vec::new(), ..entry }, &weight),
             None

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use corefit_core::Time;
-use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, VmId, VmState};
+use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, Value, VmId, VmState};
 
-use super::{Keeper, by_call, grown, in_parts, is_guests, is_ours, same, without_ours};
+use super::{Keeper, by_call, grown, in_parts, is_guests, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
 use crate::manage::{present, systemd};
@@ -183,7 +183,7 @@ impl Keeper {
         let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
             systemd::goes_on();
-            match self.undo_one(machine, &mut undo, &mut entry, &entries, restored) {
+            match self.undo_one(machine, &mut undo, &mut entry, (&entries, &left), restored) {
                 Then::Done => {}
                 Then::Later => entries.push_back(entry),
                 Then::Left => left.push(entry),
@@ -198,13 +198,13 @@ impl Keeper {
         undo.names
     }
 
-    /// Puts one back that is still as we wrote it; `later`: those that come after it.
+    /// Puts one back that is still as we wrote it; `later`: those that come after it; `left`: those that stay in the journal.
     fn undo_one(
         &mut self,
         machine: &mut dyn Act,
         undo: &mut Undo<'_>,
         entry: &mut Entry,
-        later: &VecDeque<Entry>,
+        (later, left): (&VecDeque<Entry>, &[Entry]),
         restored: &mut Restored,
     ) -> Then {
         let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
@@ -226,6 +226,10 @@ impl Keeper {
         let current = match current {
             Ok(current) => current,
             Err(_) if may_come(entry, later) => return Then::Later,
+            Err(error) if seen.is_some_and(|vm| went_with_vcpu(machine, entry, &error, vm, left)) => {
+                restored.stand.push(format!("{place}: it went with its vCPU, which somebody plugged out"));
+                return Then::Done;
+            }
             Err(error) => {
                 // Nothing is known of whom the look missed.
                 let may_yet = may_pass(&error) || undo.snapshot.may_lack(&entry.name);
@@ -240,11 +244,12 @@ impl Keeper {
         // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
         // mostly comes after it.
         let is_so = same(&current, &entry.original);
-        if is_so && !entry.pending {
+        // (What a guest is told counts for some seconds only, and it may never hear that it is told nothing.)
+        if is_so && (!entry.pending || current == Value::Told(None)) {
             restored.back += 1;
             return Then::Done;
         }
-        let ours = is_so || is_ours(entry, &current) && !self.with_all(machine, entry, &current);
+        let ours = is_so || self.has_ours(machine, entry, &current);
         if !ours && !machine.lost(&entry.vm, entry.lever) {
             let now = without_ours(machine, entry, &current);
             restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
@@ -350,6 +355,25 @@ enum Then {
 fn may_come(entry: &Entry, later: &VecDeque<Entry>) -> bool {
     let of_vcpu = matches!(entry.lever, Lever::VcpuQuota(_) | Lever::Affinity(_) | Lever::Slice(_));
     of_vcpu && later.iter().any(|later| later.vm == entry.vm && later.lever == Lever::Online)
+}
+
+/// Whether a setting that cannot be read is that of a thread or a control group which somebody took away with its vCPU: it is not online,
+/// not plugged out by us, which would bring it back, and the same of vCPU 0, which always stays, can be read.
+fn went_with_vcpu(
+    machine: &mut dyn Act,
+    entry: &Entry,
+    error: &MachineError,
+    vm: &VmState,
+    left: &[Entry],
+) -> bool {
+    let (vcpu, first) = match (entry.lever, error) {
+        (Lever::VcpuQuota(vcpu), MachineError::Unsupported(_)) => (vcpu, Lever::VcpuQuota(0)),
+        (Lever::Slice(vcpu), MachineError::Gone(_)) => (vcpu, Lever::Slice(0)),
+        _ => return false,
+    };
+    let is_online = vm.vcpus.get(vcpu as usize).is_some_and(|vcpu| vcpu.online);
+    let ours = left.iter().any(|left| left.vm == entry.vm && left.lever == Lever::Online);
+    !is_online && !ours && !vm.is_group() && machine.current(&entry.vm, first).is_ok()
 }
 
 /// Whether it may be another answer if asked again.

@@ -34,7 +34,6 @@ pub(super) fn items() -> Result<Vec<Item>> {
         specs.push(with_program(spec(FIGURE_7, &[("cfs.latency", format!("{period}ms"))])?, TURNS_MS[0])?);
     }
     let truths = run(&specs, "P1, Figure 5")?;
-    #[expect(clippy::cast_precision_loss, reason = "ns of a run")]
     let speedup = |program: usize, period: usize| {
         let truth = &truths[2 * program + period];
         Some(truth.vms[0].time.utilised as f64 / truth.ran_ns as f64 / SHARE)

@@ -31,7 +31,6 @@ pub(super) fn items() -> Result<Vec<Item>> {
         quotas(spec(FIGURE_7, &[])?, 3, 1),
     ];
     let truths = run(&specs, "P1, Figure 7")?;
-    #[expect(clippy::cast_precision_loss, reason = "counts and ns of a run")]
     let marks = |index: usize| {
         let truth = &truths[index];
         truth.vms[0].apps[0].marks as f64 * 1e9 / truth.ran_ns as f64

@@ -176,7 +176,6 @@ impl Like {
 }
 
 /// What each vCPU worked in each allocation period, ns.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn periods(sim: &mut Sim, until_ns: u64) -> Result<Vec<Vec<f64>>> {
     let vcpus = sim.truth().vms.first().context("there is a VM")?.vcpus;
     let mut before = vec![0; vcpus as usize];
@@ -191,7 +190,6 @@ fn periods(sim: &mut Sim, until_ns: u64) -> Result<Vec<Vec<f64>>> {
     Ok(windows)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ns of a period")]
 fn potential_of(windows: &[Vec<f64>]) -> f64 {
     let runs: Vec<(f64, &[f64])> = windows.iter().map(|runs| (PERIOD_NS as f64, runs.as_slice())).collect();
     let lanes: Vec<usize> = (0..windows.first().map_or(0, Vec::len)).collect();
@@ -199,7 +197,6 @@ fn potential_of(windows: &[Vec<f64>]) -> f64 {
 }
 
 /// Speedup and efficiency of the first VM.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn result(sim: &Sim, share: f64) -> Result<[f64; 2]> {
     let truth = sim.truth();
     let vm = truth.vms.first().context("there is a VM")?;

@@ -6,11 +6,10 @@
 //! `paper` P3's), 8 writers of locktorture on 8 vCPUs of 2 pCPUs, whose sections are taken to last 1 us, with 1 us between.
 
 use anyhow::Result;
-use corefit_sim::{Sim, Spec};
+use corefit_sim::Spec;
 
-use super::super::testbed::{marks_per_s, spec};
+use super::super::testbed::{marks_per_s, run, spec};
 use super::super::{Item, Paper, Rule};
-use crate::parallel;
 
 const LOCKS: &str = include_str!("../../../../../scenarios/measured-locks.toml");
 const KERNEL: &str = "forever { compute 1us exp kernel l { compute 1us } mark }";
@@ -53,9 +52,7 @@ pub(super) fn items() -> Result<Vec<Item>> {
             [("vm.threads.program", KERNEL), ("vm.threads.vcpus", "8"), ("vm.threads.corefit_cpus", "0")];
         specs.push(host(lock, &sets)?);
     }
-    let speeds: Vec<f64> = parallel::map(&specs, parallel::cpus(), "P3, measured locks", speed)
-        .into_iter()
-        .collect::<Result<_>>()?;
+    let speeds: Vec<f64> = run(&specs, "P3, measured locks")?.iter().map(marks_per_s).collect();
     let (program, kernel) = speeds.split_at(PROGRAMS.len());
     let item = |figure, of: &[f64], (what, a, b, measured): Pair| {
         let what = format!("{what} (measured here: {measured})");
@@ -83,13 +80,4 @@ fn host(lock: &str, sets: &[(&str, &str)]) -> Result<Spec> {
     let mut all: Vec<(&str, String)> = vec![("vm.threads.lock", lock.to_owned())];
     all.extend(sets.iter().map(|(key, value)| (*key, (*value).to_owned())));
     spec(LOCKS, &all)
-}
-
-/// Sections per second in the second half: before, fewer compete.
-fn speed(spec: &Spec) -> Result<f64> {
-    let mut sim = Sim::new(spec)?;
-    sim.run_for(spec.until_ns / 2);
-    let before = marks_per_s(&sim.truth());
-    sim.run_for(spec.until_ns / 2);
-    Ok(2.0 * marks_per_s(&sim.truth()) - before)
 }

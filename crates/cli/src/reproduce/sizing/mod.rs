@@ -113,7 +113,6 @@ pub(super) struct Row {
     size: Sizer,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's")]
 fn is_ours(size: &Sizer) -> bool {
     *size == Sizer::Corefit
 }

@@ -1,9 +1,8 @@
 //! Programs that run for long: the ten of the library without their end, and random ones.
 
 use anyhow::{Result, anyhow};
+use corefit_core::Random;
 use corefit_sim::library;
-
-use crate::stats::Random;
 
 /// A program that goes on, and how its teams wait.
 #[derive(Clone, Debug)]
@@ -33,7 +32,7 @@ pub(super) fn ten(name: &str) -> Result<Long> {
 
 /// A random one, by number: loops of random length and kind, random waiting, 4 to 16 threads.
 pub(super) fn random(seed: u64) -> Long {
-    let mut random = Random::new(seed ^ 0x5DEE_CE66);
+    let mut random = Random(seed ^ 0x5DEE_CE66);
     let threads = [4, 8, 12, 16, 16, 16][random.below(6)];
     let wait = ["block", "100us", "2ms", "2ms", "spin"][random.below(5)];
     let mut parts = String::new();

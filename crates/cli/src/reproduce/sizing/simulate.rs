@@ -84,12 +84,10 @@ pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
 }
 
 /// Useful work of all VMs, in seconds of a pCPU.
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 fn work(sim: &Sim) -> f64 {
     sim.truth().vms.iter().map(|vm| vm.time.utilised as f64 / 1e9).sum()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ns of a run")]
 pub(in crate::reproduce) fn seconds(sim: &Sim) -> f64 {
     sim.now_ns() as f64 / 1e9
 }

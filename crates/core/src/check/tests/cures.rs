@@ -55,6 +55,14 @@ fn a_period_is_cured_by_a_quota_that_the_kernel_takes() {
 }
 
 #[test]
+fn a_quota_wastes_no_pcpus_that_others_may_use() {
+    let mut pinned = vm("a", &["0", "1"]);
+    pinned.vcpu_quota = Some(quota(20_000, 100_000));
+    assert_eq!(names(&host("2 cores", vec![pinned.clone()])), ["quota-below-pinned a 5"]);
+    assert_eq!(names(&host("2 cores", vec![pinned, vm("b", &["", ""])])), Vec::<String>::new());
+}
+
+#[test]
 fn pools_and_helpers_of_others_on_dedicated_pcpus() {
     let dedicated = vm("a", &["0", "2"]);
     let (name, text, cure) = only(&host(SMT, vec![dedicated.clone(), vm("b", &["0-7", "0-7"])]));

@@ -37,6 +37,8 @@ struct Known {
     late: BTreeMap<Lever, Limit>,
     /// Its vCPUs that were online then.
     online: CpuSet,
+    /// By what it was shaped last.
+    by: Option<By>,
     /// Begin of the window.
     mark: Option<(Time, VmState)>,
     trying: Option<Trial>,
@@ -47,6 +49,9 @@ struct Known {
     failed: bool,
     refused: bool,
 }
+
+/// A shaper, and how long it may have vCPUs stand still, ms, where it uses that.
+type By = (Shaper, Option<u64>);
 
 /// A tool in use.
 #[derive(Clone, Debug)]
@@ -160,6 +165,9 @@ impl Known {
     ) -> (Vec<Wish>, Why) {
         let nothing = (Vec::new(), Why::Unknown);
         self.asked = None;
+        let by = (shaper, rule.latency_ms.filter(|_| tools(shaper).contains(&Tool::Period)));
+        // What another one set none of its tools would ever change.
+        self.failed |= self.by.replace(by).is_some_and(|last| last != by);
         if at < self.not_before {
             return nothing;
         }
@@ -351,6 +359,32 @@ mod tests {
         let back = shaping.step(&now, &policy);
         let to: Vec<_> = back.iter().map(|action| (action.lever, action.to.clone())).collect();
         assert_eq!(to, [(lever, Value::Limit(limit(50_000)))]);
+    }
+
+    #[test]
+    fn what_another_shaper_set_or_for_another_latency_is_put_back_once() {
+        let (before, ours) = (vm([50_000; 4]), vm([100_000, 33_000, 33_000, 33_000]));
+        let policy = Policy::default();
+        let tolerates = |latency_ms| Rule { latency_ms, ..Rule::default() };
+        for (from, to, all_back) in [
+            ((Shaper::Proportional, None), (Shaper::Slice, None), true),
+            ((Shaper::Proportional, None), (Shaper::Burst, None), true),
+            ((Shaper::LongPeriod, Some(500)), (Shaper::LongPeriod, Some(20)), true),
+            ((Shaper::LongPeriod, Some(500)), (Shaper::LongPeriod, None), true),
+            ((Shaper::Proportional, Some(500)), (Shaper::Proportional, None), false),
+        ] {
+            let mut known = Known { base: limits(&before), online: before.online(), ..Known::default() };
+            let step = |at, seen: &VmState, (shaper, latency), known: &mut Known| {
+                known.step(Time(at), seen, shaper, &tolerates(latency), &policy).0.len()
+            };
+            assert_eq!(step(1, &before, from, &mut known), 0);
+            known.wrote = limits(&ours);
+            assert_eq!(step(2, &ours, from, &mut known), 0);
+            assert_eq!(step(3, &ours, to, &mut known) > 0, all_back, "{from:?} {to:?}");
+            let seen = if all_back { &before } else { &ours };
+            known.wrote = limits(seen);
+            assert_eq!(step(4, seen, to, &mut known), 0, "{from:?} {to:?}");
+        }
     }
 
     #[test]

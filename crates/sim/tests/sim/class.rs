@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use corefit_core::decide::{Controller, Outcome, Placer, Policy, Rule, Sizer};
-use corefit_core::machine::{Act, Machine, Origin, contract, estimate};
+use corefit_core::decide::{Controller, Placer, Policy, Rule, Sizer};
+use corefit_core::machine::{Machine, Origin, contract, estimate};
 use corefit_core::place::Class;
 use corefit_sim::{Scenario, Sim, SimMachine};
 
-const HOST: &str = include_str!("../../../scenarios/cache-hungry.toml");
+use crate::support::applied;
+
+const HOST: &str = include_str!("../../../../scenarios/cache-hungry.toml");
 const SECOND: Duration = Duration::from_secs(1);
 
 fn machine(counters: bool) -> SimMachine {
@@ -36,12 +38,7 @@ fn managed(machine: &mut SimMachine, policy: Policy, secs: u64) -> (usize, Vec<f
         let step = controller.step(&machine.observe().unwrap()).unwrap();
         moved += usize::from(!step.plan.actions.is_empty());
         notes.extend(step.notes);
-        let outcomes = step.plan.actions.into_iter().map(|action| {
-            machine.set(&action.vm, action.lever, &action.to).unwrap();
-            Outcome { result: machine.current(&action.vm, action.lever), action }
-        });
-        let outcomes: Vec<Outcome> = outcomes.collect();
-        controller.told(&outcomes);
+        controller.told(&applied(machine, &step.plan.actions));
         machine.pass(SECOND).unwrap();
     }
     machine.sim().check().unwrap();

@@ -1,14 +1,12 @@
 //! Cases whose results are known in closed form, on pCPUs on which switching costs nothing.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{MS, app, host, limit, pinned, seconds, shares, sim, vcpu, vm};
 use corefit_core::machine::Machine;
 use corefit_sim::{
     AppSpec, CfsSpec, Credit2Spec, CreditSpec, Limit, Policy, Runtime, SimMachine, StrictSpec,
 };
-use support::{MS, app, host, limit, pinned, seconds, shares, sim, vcpu, vm};
 
 fn cfs() -> Policy {
     Policy::Cfs(CfsSpec::default())

@@ -1,16 +1,14 @@
 //! What the papers say, in kind: nothing here was fitted to their numbers.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{self, MS, app, host, sim, vcpu, vm};
 use corefit_core::machine::{Act as _, Lever, Machine as _, Value, VmId};
 use corefit_core::{CpuId, CpuSet};
 use corefit_sim::{
     AppSpec, Class, Costs, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, Sim, SimMachine, Spec, Truth,
     VmSpec,
 };
-use support::{MS, app, host, sim, vcpu, vm};
 
 fn real(mut spec: Spec) -> Spec {
     spec.costs = Costs::default();

@@ -1,30 +1,12 @@
 //! What holds on every host: time is conserved, accounts add up, runs repeat to the last byte.
 
-mod support;
-
+use crate::support::{self, MS, app, host, vcpu, vm};
+use corefit_core::Random;
 use corefit_core::entitle::entitled;
 use corefit_sim::{
     CfsSpec, Change, Class, Costs, Credit2Spec, CreditSpec, Hardware, Limit, LockKind, Ple, Policy, QueueOf,
     RelaxedSpec, Runtime, Sim, Spec, StrictSpec, VcpuSpec,
 };
-use support::{MS, app, host, vcpu, vm};
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
-        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
-    }
-}
 
 const PROGRAMS: [&str; 7] = [
     "forever { compute 300us exp barrier }",
@@ -38,7 +20,7 @@ const PROGRAMS: [&str; 7] = [
 
 fn random_limit(r: &mut Random, most_ms: u64, period_ns: u64, linux: bool) -> Limit {
     let quota_ns = (1 + r.below(most_ms)) * MS;
-    let burst_ns = if linux { r.pick(&[0, quota_ns / 3, quota_ns]) } else { 0 };
+    let burst_ns = if linux { r.of(&[0, quota_ns / 3, quota_ns]) } else { 0 };
     Limit { quota_ns, period_ns, burst_ns }
 }
 
@@ -62,12 +44,12 @@ fn random_host(seed: u64) -> Spec {
     let n = u64::from(hardware.pcpus());
     let policy = match r.below(4) {
         0 => {
-            let (tick_ns, deadlines) = (r.pick(&[0, 4 * MS]), r.below(2) == 0);
+            let (tick_ns, deadlines) = (r.of(&[0, 4 * MS]), r.below(2) == 0);
             Policy::Cfs(CfsSpec { tick_ns, deadlines, ..CfsSpec::default() })
         }
         1 => Policy::Credit(CreditSpec { boost: r.below(2) == 0, ..CreditSpec::default() }),
         2 => Policy::Credit2(Credit2Spec {
-            queue: r.pick(&[QueueOf::Core, QueueOf::Socket, QueueOf::All]),
+            queue: r.of(&[QueueOf::Core, QueueOf::Socket, QueueOf::All]),
             ..Credit2Spec::default()
         }),
         _ => Policy::Strict(StrictSpec::default()),
@@ -81,14 +63,14 @@ fn random_host(seed: u64) -> Spec {
                 let low = if strict { 0 } else { r.below(n) };
                 let high = if strict { n - 1 } else { low + r.below(n - low) };
                 let mut vcpu = vcpu(&format!("{low}-{high}"));
-                vcpu.weight = r.pick(&[512, 1024]);
+                vcpu.weight = r.of(&[512, 1024]);
                 vcpu.limit = (r.below(4) == 0).then(|| random_limit(r, 20, 20 * MS, linux));
                 vcpu
             })
             .collect();
         let threads = 1 + u32::try_from(r.below(8)).unwrap();
-        let mut one = app(r.pick(&PROGRAMS), threads);
-        one.spin_ns = r.pick(&[0, 100_000, u64::MAX]);
+        let mut one = app(r.of(&PROGRAMS), threads);
+        one.spin_ns = r.of(&[0, 100_000, u64::MAX]);
         one.runtime = if seed.is_multiple_of(2) { Runtime::Libomp } else { Runtime::Libgomp };
         one.class = usize::try_from(r.below(2)).unwrap();
         one.pinned = r.below(4) == 0;
@@ -105,9 +87,9 @@ fn random_host(seed: u64) -> Spec {
                     .then(|| 1 + u32::try_from(r.below(u64::from(threads))).unwrap()),
             })
             .collect();
-        vm.weight = r.pick(&[256, 1024, 2048]);
+        vm.weight = r.of(&[256, 1024, 2048]);
         vm.cap = (r.below(4) == 0).then(|| random_limit(r, 40, 30 * MS, linux));
-        vm.guest.lock = r.pick(&[
+        vm.guest.lock = r.of(&[
             LockKind::TestAndSet,
             LockKind::Ticket,
             LockKind::PvTicket,
@@ -249,7 +231,7 @@ fn busy_vcpus(policy: Policy, pinned: bool) -> Off {
             let vcpus: Vec<VcpuSpec> = (0..1 + r.below(3)).map(|_| vcpu(&mask)).collect();
             let threads = u32::try_from(vcpus.len()).unwrap();
             let mut vm = vm(&format!("vm{i}"), vcpus, vec![support::pinned("hog", threads)]);
-            vm.weight = r.pick(&[512, 1024, 2048]);
+            vm.weight = r.of(&[512, 1024, 2048]);
             vm
         });
         let spec = host(u32::try_from(n).unwrap(), policy, vms.collect());

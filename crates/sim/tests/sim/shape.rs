@@ -1,15 +1,13 @@
 //! Timeslices shaped by the controllers of a real daemon, on simulated hosts: what is lost is saved, and nobody gets
 //! more in the long run than before.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{app, applied, host, limit, pinned, vcpu, vm};
 use corefit_core::decide::{Action, Controller, Outcome, Policy, Rule, Shaper, Sizer, Why};
 use corefit_core::machine::{Act, Lever, Limit, Machine, MachineError, Snapshot, Value};
 use corefit_core::{Unread, What};
 use corefit_sim::{CfsSpec, Policy as Hypervisor, Sim, SimMachine};
-use support::{app, host, limit, pinned, vcpu, vm};
 
 /// Controllers that look once a second for so long; what they did, and marks per second in the last third.
 fn managed(machine: &mut SimMachine, policy: Policy, secs: u64) -> (Vec<Action>, f64) {
@@ -31,13 +29,7 @@ fn managed(machine: &mut SimMachine, policy: Policy, secs: u64) -> (Vec<Action>,
 /// A look, and a second in which its actions are in force.
 fn look(controller: &mut Controller, machine: &mut SimMachine, seen: &Snapshot) -> Vec<Action> {
     let step = controller.step(seen).unwrap();
-    let apply = |action: &Action| {
-        machine.set(&action.vm, action.lever, &action.to).unwrap();
-        let read = machine.current(&action.vm, action.lever);
-        Outcome { action: action.clone(), result: read }
-    };
-    let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
-    controller.told(&outcomes);
+    controller.told(&applied(machine, &step.plan.actions));
     machine.pass(Duration::from_secs(1)).unwrap();
     step.plan.actions
 }

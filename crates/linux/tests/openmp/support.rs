@@ -1,6 +1,5 @@
 //! What the tests of the preload library share: building it and small programs, playing corefit's
 //! part, and talking to a program.
-#![allow(dead_code, reason = "every test file uses a part of this")]
 
 #[path = "../build_support/mod.rs"]
 mod build_support;
@@ -10,12 +9,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
+pub(crate) use build_support::{PATIENCE, eventually, skipped};
 use corefit_linux::page::{Orders, Process, TeamPage};
-
-/// Longest wait for something that takes milliseconds on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Every region may be resized, to this size.
 pub(crate) fn team(n: u16) -> Orders {
@@ -150,23 +146,6 @@ pub(crate) fn scratch() -> &'static Path {
 pub(crate) fn library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build_support::libraries().join("libcorefit_omp.so"))
-}
-
-/// Says on the real stderr that something was not tested, and why.
-pub(crate) fn skipped(what: &str, why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {what}: {why}");
-}
-
-/// Looks again until `condition` holds; fails after [`PATIENCE`].
-pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A program, told to load the library and, maybe, where the page is.

@@ -1,9 +1,7 @@
 //! What programs do that no length tells: who waits for whom, and for ever.
 
-mod support;
-
+use crate::support::{MS, app, host, vcpu, vm};
 use corefit_sim::{CfsSpec, Policy, Runtime, Sim};
-use support::{MS, app, host, vcpu, vm};
 
 /// A VM of two vCPUs with a program, after a second.
 fn after_a_second(program: &str, threads: u32) -> Sim {

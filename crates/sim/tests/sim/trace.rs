@@ -1,11 +1,9 @@
 //! A trace tells the same as the accounts, and a traced run is the same run.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{MS, app, host, limit, sim, vcpu, vm};
 use corefit_sim::{CfsSpec, Costs, CreditSpec, LockKind, Ple, Policy, Spec};
-use support::{MS, app, host, limit, sim, vcpu, vm};
 
 enum Value<'a> {
     Number(u64),

@@ -1,10 +1,10 @@
 //! Small hosts for tests.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use corefit_core::CpuSet;
+use corefit_core::decide::{Action, Outcome, apply};
 use corefit_sim::{
-    AppSpec, Class, Costs, GuestSpec, Hardware, Limit, Ple, Policy, Program, Runtime, Sim, Spec, VcpuSpec,
-    VmSpec, library,
+    AppSpec, Class, Costs, GuestSpec, Hardware, Limit, Ple, Policy, Program, Runtime, Sim, SimMachine, Spec,
+    VcpuSpec, VmSpec, library,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -71,6 +71,7 @@ pub(crate) fn host(pcpus: u32, policy: Policy, vms: Vec<VmSpec>) -> Spec {
         governor: None,
         period_ns: 0,
         until_ns: 3_600_000 * MS,
+        warmup_ns: 0,
         jitter_ns: 0,
         classes: vec![Class::plain("plain")],
         vms,
@@ -100,4 +101,11 @@ pub(crate) fn shares(spec: &Spec, secs: u64) -> Vec<f64> {
     let truth = sim.truth();
     let used = |t: &corefit_sim::Account| t.utilised + t.spinning + t.switching;
     truth.vms.iter().map(|vm| used(&vm.time) as f64 / (secs * 1000 * MS) as f64).collect()
+}
+
+/// Does what controllers say, all of which can be done.
+pub(crate) fn applied(machine: &mut SimMachine, actions: &[Action]) -> Vec<Outcome> {
+    let outcomes = apply(machine, actions);
+    assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()), "{outcomes:?}");
+    outcomes
 }

@@ -1,12 +1,10 @@
 //! The preload library: where regions begin, sequential work is moved over the CPUs, and no thread of the program ever sees
 //! another affinity than its own.
 
-mod openmp_support;
-
 use std::time::Duration;
 
+use crate::support::{Omp, Talk, command, count, eventually, only, order, page, skipped, team};
 use corefit_linux::page::{Orders, TeamPage};
-use openmp_support::{Omp, Talk, command, count, eventually, only, order, page, skipped, team};
 
 /// A turn that two of three times 3 ms of work make.
 const TURN: Duration = Duration::from_millis(5);

@@ -1,5 +1,5 @@
 //! What a reading costs here; a measurement, run by
-//! `cargo test --release -p corefit-linux --test cpus_cost -- --ignored --nocapture`.
+//! `cargo test --release -p corefit-linux --test captures -- --ignored --nocapture`.
 
 use std::time::Duration;
 

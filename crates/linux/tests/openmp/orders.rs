@@ -1,9 +1,7 @@
 //! The preload library: team sizes are what was ordered, from the very next region on.
 
-mod openmp_support;
-
+use crate::support::{self, Omp, Talk, command, count, only, order, page, team};
 use corefit_linux::page::{Orders, TeamPage};
-use openmp_support::{Omp, Talk, command, count, only, order, page, team};
 
 #[test]
 fn an_order_is_in_force_at_the_very_next_region() {
@@ -287,8 +285,8 @@ fn a_serial_first_region_hides_nothing_of_what_the_others_ask_for() {
 #[test]
 fn dynamic_adjustment_is_not_clamped_by_the_load_of_the_machine() {
     // libgomp takes the 15-minute load average off; the shim claims one of 50.
-    let shim = openmp_support::build("gcc", "loadavg.c", &["-shared", "-fPIC"]);
-    let preload = format!("{}:{}", openmp_support::library().display(), shim.display());
+    let shim = support::build("gcc", "loadavg.c", &["-shared", "-fPIC"]);
+    let preload = format!("{}:{}", support::library().display(), shim.display());
     let two = corefit_linux::sample::affinity(std::process::id()).map_or(1, |a| a.len()).min(2);
     for policy in [Orders::default(), count(), Orders { team: Some(2), dynamic: true, ..count() }] {
         let page = page(policy);
@@ -307,17 +305,17 @@ fn dynamic_adjustment_is_not_clamped_by_the_load_of_the_machine() {
     assert_eq!(Talk::start(&mut without).number("region 0"), 1);
     let page = page(count());
     let mut asks = command(Omp::Gnu.build("asks_load.c", &[]), Some(&page));
-    assert_eq!(openmp_support::output(asks.env("LD_PRELOAD", &preload)), "50 50\n");
+    assert_eq!(support::output(asks.env("LD_PRELOAD", &preload)), "50 50\n");
 }
 
 #[test]
 fn libgomp_asks_for_its_mask_now_and_then_only_and_knows_at_once_what_the_program_changed() {
     if corefit_linux::sample::affinity(std::process::id()).is_none_or(|cpus| cpus.len() < 2) {
-        return openmp_support::skipped("masks that change", "this machine has one CPU for us");
+        return support::skipped("masks that change", "this machine has one CPU for us");
     }
     let dir = tempfile::tempdir().unwrap();
-    let shim = openmp_support::build("gcc", "count_masks.c", &["-shared", "-fPIC"]);
-    let preload = format!("{}:{}", openmp_support::library().display(), shim.display());
+    let shim = support::build("gcc", "count_masks.c", &["-shared", "-fPIC"]);
+    let preload = format!("{}:{}", support::library().display(), shim.display());
     let start = |page: Option<&TeamPage>| {
         let mut command = command(Omp::Gnu.build("driver.c", &[]), page);
         command

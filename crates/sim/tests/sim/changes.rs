@@ -1,11 +1,9 @@
 //! vCPUs that go online and offline, and teams that change, while programs run.
 
-mod support;
-
+use crate::support::{MS, app, host, pinned, vcpu, vm};
 use corefit_core::CpuSet;
 use corefit_core::machine::{Act, Lever, Machine, MachineError, Value, VmId};
 use corefit_sim::{CfsSpec, Change, Costs, Policy, Sim, SimMachine, VmSpec};
-use support::{MS, app, host, pinned, vcpu, vm};
 
 fn cfs() -> Policy {
     Policy::Cfs(CfsSpec::default())

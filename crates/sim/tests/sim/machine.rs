@@ -1,12 +1,10 @@
 //! Controllers see a simulated host as they see any other.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{app, host, limit, vcpu, vm};
 use corefit_core::machine::{Machine, contract, estimate};
 use corefit_sim::{CfsSpec, CreditSpec, Policy, Sim, SimMachine};
-use support::{app, host, limit, vcpu, vm};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,15 +1,13 @@
 //! The preload library: processes that come, go, and do unusual things.
 
-mod openmp_support;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use corefit_linux::page::{Orders, TeamPage};
-use openmp_support::{
+use crate::support::{
     Omp, Talk, build, command, count, eventually, library, only, order, output, page, scratch, skipped, team,
 };
+use corefit_linux::page::{Orders, TeamPage};
 
 fn odd(omp: Omp, page: &TeamPage, arguments: &[&str]) -> Command {
     let mut command = command(omp.build("odd.c", &[]), Some(page));
@@ -161,7 +159,7 @@ fn owner_of_a_page() {
 fn when_corefit_is_killed_its_last_order_is_dropped_within_a_second_or_two() {
     for &omp in Omp::all() {
         let mut owner = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "owner_of_a_page", "--nocapture"])
+            .args(["--exact", "processes::owner_of_a_page", "--nocapture"])
             .env("OWN_A_PAGE", "1")
             .stdout(Stdio::piped())
             .spawn()
@@ -207,7 +205,7 @@ fn a_first_region_goes_on_when_nobody_answers_and_at_once_when_somebody_does() {
         page.release(&only(&page));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let seen = page.wait_registration(1, openmp_support::PATIENCE);
+                let seen = page.wait_registration(1, crate::support::PATIENCE);
                 assert_eq!(seen, 2);
                 order(&page, team(3));
                 page.answer(only(&page).slot);

@@ -1,14 +1,12 @@
 //! The preload library: several runtimes in one process, libraries that come and go, other tools.
 
-mod openmp_support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use corefit_linux::page::{Orders, TeamPage};
-use openmp_support::{
+use crate::support::{
     Omp, Talk, build, command, count, library, only, order, output, page, scratch, skipped, team,
 };
+use corefit_linux::page::{Orders, TeamPage};
 
 /// A copy of libgomp under another soname of the same length, as wheels bring one.
 fn copied_libgomp(letter: char) -> PathBuf {

@@ -4,12 +4,10 @@
 //! What spinning costs is told by the CPU time that barriers take when 8 threads run on at most
 //! 2 CPUs. Sides are compared within one run, by large factors.
 
-mod openmp_support;
-
 use std::process::Command;
 
+use crate::support::{Omp, Talk, build, command, count, eventually, library, order, page};
 use corefit_linux::page::{Orders, TeamPage};
-use openmp_support::{Omp, Talk, build, command, count, eventually, library, order, page};
 
 fn quiet() -> Orders {
     Orders { quiet: true, ..count() }

@@ -1,13 +1,11 @@
 //! The preload library: every entry point keeps its arguments, its result and its meaning.
 
-mod openmp_support;
-
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Omp, build, command, count, only, output, page, scratch, skipped, team};
 use corefit_linux::page::Orders;
-use openmp_support::{Omp, build, command, count, only, output, page, scratch, skipped, team};
 
 /// Every entry point of libgomp that begins a region.
 const GOMP: [&str; 17] = [

@@ -1,12 +1,10 @@
 //! Co-scheduling, balance scheduling, soft affinity: what each promises, and what it costs.
 
-mod support;
-
+use crate::support::{self, MS, app, host, pinned, shares, vcpu, vm};
 use corefit_sim::{
     CfsSpec, Credit2Spec, CreditSpec, LockKind, Ple, Policy, QueueOf, RelaxedSpec, Sim, Spec, StrictSpec,
     Truth, VmSpec,
 };
-use support::{MS, app, host, pinned, shares, vcpu, vm};
 
 fn schedulers() -> [Policy; 4] {
     let eevdf = CfsSpec { deadlines: true, ..CfsSpec::default() };

@@ -1,13 +1,11 @@
 //! Settings that are changed while a host runs, by the words that a manager of real hosts uses.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{app, host, limit, vcpu, vm};
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Value, VmId};
 use corefit_core::{CpuSet, Cpus, Weight};
 use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy, Sim, SimMachine};
-use support::{app, host, limit, vcpu, vm};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,14 +1,12 @@
 //! Priorities where numbers of vCPUs alone cannot give them, on simulated hosts: weights follow what was granted.
 
-mod support;
-
 use std::time::Duration;
 
-use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Policy, Rule, Sizer, Weigher};
+use crate::support::{app, applied, host, vcpu, vm};
+use corefit_core::decide::{Action, Arbiter, Controller, Policy, Rule, Sizer, Weigher};
 use corefit_core::machine::{Act, Lever, Machine, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy as Hypervisor, Sim, SimMachine};
-use support::{app, host, vcpu, vm};
 
 /// Seconds for which the important one sleeps, works, and sleeps again.
 const TURNS: [u64; 3] = [20, 30, 40];
@@ -46,13 +44,8 @@ fn managed(hypervisor: Hypervisor, policy: Policy) -> (SimMachine, Vec<[f64; 2]>
                 before = ran(&machine);
             }
             let step = controller.step(&machine.observe().unwrap()).unwrap();
-            let apply = |action: &Action| {
-                machine.set(&action.vm, action.lever, &action.to).unwrap();
-                Outcome { action: action.clone(), result: machine.current(&action.vm, action.lever) }
-            };
-            let outcomes: Vec<Outcome> = step.plan.actions.iter().map(apply).collect();
+            controller.told(&applied(&mut machine, &step.plan.actions));
             done.extend(step.plan.actions);
-            controller.told(&outcomes);
             machine.pass(Duration::from_secs(1)).unwrap();
         }
         machine.sim().check().unwrap();

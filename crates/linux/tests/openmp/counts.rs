@@ -1,13 +1,11 @@
 //! The preload library: what programs hear that ask for the number of CPUs.
 
-mod openmp_support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::support::{build, command, library, output, skipped};
 use corefit_linux::page::{Orders, TeamPage};
-use openmp_support::{build, command, library, output, skipped};
 
 /// A page that answers so many CPUs.
 fn answer(cpus: Option<u32>) -> TeamPage {

@@ -1,0 +1,168 @@
+//! What changes came to: those that failed, each as what it is and once; guests that do not answer; what came late; and VMs that
+//! ended with settings changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corefit_core::decide::{Action, Outcome, Step, Why};
+use corefit_core::machine::{Lever, MachineError, Snapshot, Value, VmId};
+
+use super::Daemon;
+use super::report::{failure, fields};
+use crate::manage::Keeper;
+use crate::manage::journal::Entry;
+use crate::manage::log::{Level, log};
+use crate::manage::present;
+
+/// Settings of VMs that a look does not show: the name of each, and how many.
+pub(super) type Unseen = BTreeMap<VmId, (String, usize)>;
+
+pub(super) fn unseen(keeper: &Keeper, snapshot: &Snapshot) -> Unseen {
+    let here: BTreeSet<&VmId> = snapshot.vms.iter().map(|vm| &vm.id).collect();
+    let mut unseen = Unseen::new();
+    for entry in keeper.entries().iter().filter(|entry| !here.contains(&entry.vm)) {
+        unseen.entry(entry.vm.clone()).or_insert_with(|| (entry.name.clone(), 0)).1 += 1;
+    }
+    unseen
+}
+
+/// Says of which of these nothing is left.
+pub(super) fn say_ended(unseen: Unseen, keeper: &Keeper) {
+    for (vm, (name, settings)) in unseen {
+        if keeper.entries_of(&vm).next().is_none() {
+            log(Level::Info, "ended", &[("vm", name), ("settings", settings.to_string())]);
+        }
+    }
+}
+
+/// Settings of which it is not known yet what came of the last write.
+pub(super) fn under_way(keeper: &Keeper) -> Vec<Entry> {
+    keeper.entries().iter().filter(|entry| entry.pending).cloned().collect()
+}
+
+/// Says which of these have come by now: the log said of them that they did not.
+pub(super) fn say_late(under_way: &[Entry], keeper: &Keeper, snapshot: &Snapshot) {
+    for was in under_way {
+        let mut now = keeper.entries_of(&was.vm).filter(|now| now.lever == was.lever && !now.pending);
+        let Some(to) = now.next().and_then(|now| now.wrote.last()) else { continue };
+        let group = snapshot.vms.iter().any(|vm| vm.id == was.vm && vm.is_group());
+        let fields = [
+            ("vm", was.name.clone()),
+            ("lever", was.lever.name(group)),
+            ("to", present::text(to)),
+            ("late", "true".into()),
+        ];
+        log(Level::Info, "set", &fields);
+    }
+}
+
+/// Whether a guest has to answer for it.
+fn is_guests(lever: Lever) -> bool {
+    matches!(lever, Lever::Online | Lever::Told)
+}
+
+/// That a guest does not answer, which is said once, whatever was asked of it.
+fn silence(vm: &VmId) -> String {
+    format!("{} does not answer", vm.0)
+}
+
+impl Daemon<'_> {
+    /// Says that a change failed, or that nobody answered a question.
+    pub(super) fn failed(&mut self, snapshot: &Snapshot, action: &Action, error: &MachineError) {
+        let [vm, lever, ..] = fields(snapshot, action);
+        if self.leaves(action) {
+            // Mostly a look has shown it, and that was said.
+            let shown = self.told.knows(&changed(&action.vm, &lever.1));
+            if self.told.is_new(&failure(action, "left alone"), "") && !shown {
+                log(Level::Info, "left alone", &[vm, lever, ("why", error.to_string())]);
+            }
+            return;
+        }
+        let mut new = self.told.is_new(&failure(action, &error.to_string()), "");
+        if is_guests(action.lever) && matches!(error, MachineError::Gone(_)) {
+            // As long as its vCPUs cannot be asked for, what it is told says nothing new.
+            if action.lever == Lever::Online || !self.silent.contains_key(&action.vm) {
+                self.silent.insert(action.vm.clone(), action.lever);
+            }
+            new = self.told.is_new(&silence(&action.vm), "");
+        }
+        if !new {
+            return;
+        }
+        let why = ("error", error.to_string());
+        if action.why == Why::AskedAgain {
+            log(Level::Warning, "asked again", &[vm, lever, why]);
+        } else {
+            log(Level::Warning, "not set", &[&fields(snapshot, action)[..], &[why]].concat());
+        }
+    }
+
+    /// A guest has answered: its silence is said again when there is one. What was asked of it before may not have been done.
+    pub(super) fn answered(&mut self, snapshot: &Snapshot, outcome: &Outcome) {
+        let Outcome { action, result } = outcome;
+        let Ok(now) = result else { return };
+        if !is_guests(action.lever) {
+            return;
+        }
+        let silent = self.silent.get(&action.vm);
+        if silent.is_some_and(|silent| *silent == action.lever || action.lever == Lever::Online) {
+            self.silent.remove(&action.vm);
+            self.told.forget_of(&silence(&action.vm));
+        }
+        if action.why == Why::AskedAgain {
+            if self.out(&action.vm).is_some_and(|wanted| wanted != now) {
+                self.counts.entry(action.vm.clone()).or_default().2 += 1;
+            }
+            let [vm, lever, ..] = fields(snapshot, action);
+            log(Level::Info, "asked again", &[vm, lever, ("is", present::text(now))]);
+        }
+    }
+
+    /// What is said of who does not answer was in the log when that began; and what was asked of it may be done yet.
+    pub(super) fn silences(&mut self, step: &mut Step, snapshot: &Snapshot) {
+        for vm in snapshot.vms.iter().filter(|vm| self.silent.contains_key(&vm.id)) {
+            let Some(why) = step.kept.get_mut(&vm.id) else { continue };
+            let mut note = format!("{}: keeps its vCPUs: {why}", vm.name);
+            if self.out(&vm.id).is_some() {
+                let was =
+                    std::mem::replace(&mut note, format!("{}: its vCPUs may still change: {why}", vm.name));
+                *why = format!("its vCPUs may still change: {why}");
+                step.notes.iter_mut().filter(|note| **note == was).for_each(|said| said.clone_from(&note));
+            }
+            if !self.told.is_new(&silence(&vm.id), "") {
+                let _ = self.told.is_new(&note, "");
+            }
+        }
+    }
+
+    /// Whether an outcome is a change that was made, or one that failed; `None`: nothing was tried, or it is not over yet.
+    pub(super) fn came_of(&self, Outcome { action, result }: &Outcome) -> Option<bool> {
+        match result {
+            _ if action.why == Why::AskedAgain || self.leaves(action) => None,
+            // It did not take.
+            Ok(now) if *now != action.to && action.from.as_ref() == Some(now) => Some(false),
+            Ok(_) => Some(true),
+            // Nothing could be written down, which somebody has to see to.
+            Err(MachineError::Untried(_)) => Some(false),
+            Err(MachineError::Gone(_)) if action.lever == Lever::Online && self.out(&action.vm).is_some() => {
+                None
+            }
+            Err(_) => self.keeper.as_ref().is_some_and(|keeper| keeper.tried(action)).then_some(false),
+        }
+    }
+
+    /// Whether it is somebody else's by now.
+    fn leaves(&self, action: &Action) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.leaves(action))
+    }
+
+    /// What a guest was asked to have online, if it is not known yet what came of that.
+    fn out(&self, vm: &VmId) -> Option<&Value> {
+        let mut of = self.keeper.as_ref()?.entries_of(vm);
+        of.find(|entry| entry.lever == Lever::Online && entry.pending)?.wrote.last()
+    }
+}
+
+/// What somebody made of a setting.
+pub(super) fn changed(vm: &VmId, lever: &str) -> String {
+    format!("{} {lever} changed", vm.0)
+}
