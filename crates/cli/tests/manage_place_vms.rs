@@ -133,7 +133,7 @@ fn stacked_vcpus_of_a_libvirt_vm_are_moved_apart_and_put_back_whatever_ends_the_
             of(&status["vms"], name)["changed"].to_string().contains("\"changed_to\":\"0-1\"")
         })
     };
-    until("it notices", || says() || daemon.log().contains("somebody else changed"));
+    until("it notices", || says() || daemon.log().contains("changed by somebody else"));
     assert!(daemon.end().success(), "{}", daemon.log());
     let pins = vms.pins(name);
     assert_eq!((pins[moved].as_str(), pins[1 - moved].as_str()), ("0-1", "0"), "{}", daemon.log());

@@ -214,10 +214,11 @@ fn a_process_whose_environment_was_emptied_is_named() {
     let program = place.compile("regions", &["-fopenmp"], REGIONS);
     let mut command =
         place.corefit(&["run", "--report", "report.json", "--", "env", "-i", "OMP_NUM_THREADS=2"]);
-    let output = command.arg(&program).arg("700").output().unwrap();
+    let output = command.arg(&program).arg("3000").output().unwrap();
     let said = told(&output);
     assert!(said.contains("(regions, 2 threads) ran without corefit's library"), "{said}");
-    assert_eq!(place.report()["notes"].as_array().unwrap().len(), 1, "{}", place.report());
+    let notes = place.report()["notes"].to_string();
+    assert!(notes.contains("ran without corefit's library"), "{notes}");
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl<'a> Daemon<'a> {
         match result {
             // Whoever calls it for a while is to know that nothing came of it.
             Ok(Ok(())) if !self.looked => {
-                log(Level::Error, "ended", &[("why", "the machine could not be looked at, not once".into())]);
+                log(Level::Error, "ended", &[("why", "nothing could be decided, not once".into())]);
                 Ok(ExitCode::FAILURE)
             }
             Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),

@@ -390,7 +390,7 @@ impl Keeper {
         }
         let left = machine.fitting(&entry.vm, entry.lever, &entry.original);
         let shrunk = left.and_then(|left| shrunk(entry, &left));
-        shrunk.is_some_and(|shrunk| is_ours(&shrunk, current) || same(&shrunk.original, current))
+        shrunk.is_some_and(|shrunk| is_ours(&shrunk, current))
     }
 
     /// Whether somebody gave all vCPUs this quota, as libvirt does, which happens to be what we gave one of them: another one, to which we

@@ -1,6 +1,7 @@
 //! The loop of `corefit run`: sample the program, decide, publish.
 
 use std::collections::BTreeMap;
+use std::thread;
 use std::time::Duration;
 
 use corefit_core::{Cpus, Decision, Interval, TeamController, team_for};
@@ -10,7 +11,7 @@ use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 use super::grants::Grants;
 use super::history::{History, Point};
 use super::launch::Plan;
-use super::outside::Outside;
+use super::outside::{NAMED, Outside};
 use super::placer::Placer;
 use super::report::{OpenMp, Report};
 use super::work::Teller;
@@ -20,6 +21,9 @@ const ACTIVE: f64 = 0.05;
 /// Threads that wait for a CPU, and threads beyond the known teams, from which on there is more in the
 /// program than is known.
 const UNKNOWN: f64 = 0.5;
+
+/// Who ends with the program has ended after so long.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// Limits that are read less often than samples are taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -297,14 +301,20 @@ impl<'a> Follower<'a> {
 
     /// Processes that outlive the program: nobody gives them orders any more.
     pub(crate) fn left_behind(&self) -> Vec<String> {
-        let alive = self.registered().into_iter().filter(|p| !has_ended(p.pid));
+        let alive = || self.registered().into_iter().filter(|p| !has_ended(p.pid));
+        // Who ends with the program may do so a moment later.
+        if alive().next().is_some() {
+            thread::sleep(MOMENT);
+        }
         let told = |p: Process| {
             format!(
                 "process {} goes on, and is no longer followed: its teams are as it asks for again",
                 p.pid
             )
         };
-        alive.map(told).collect()
+        let count = alive().count();
+        let more = (count > NAMED).then(|| format!("and {} processes more go on", count - NAMED));
+        alive().map(told).take(NAMED).chain(more).collect()
     }
 }
 

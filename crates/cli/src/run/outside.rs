@@ -1,4 +1,4 @@
-//! Processes of the run that corefit's library is not in, and those that outlive it.
+//! Processes of the run that corefit's library is not in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::{preload, printable};
 /// Who used so much CPU time has become the program that it was to be: `env` and `sudo` use less.
 const SETTLED: Duration = Duration::from_millis(20);
 /// Processes that are named.
-const NAMED: usize = 3;
+pub(super) const NAMED: usize = 3;
 
 /// Processes of several threads without the library: nobody sizes their teams.
 #[derive(Default)]

@@ -71,8 +71,8 @@ pub(super) const METRICS: [Metric; 20] = [
         Some(vm.counts.stacked_ns as f64 / ran)
     }),
     metric(ONLINE, "vCPUs online", |vm, ran| Some(vm.online_ns as f64 / ran)),
-    metric(CHANGES, "changes of the number of vCPUs online, in a run", |vm, _| {
-        Some(vm.online_changes as f64)
+    metric(CHANGES, "changes of the number of vCPUs online, in a run", |vm, ran| {
+        (ran > 0.0).then_some(vm.online_changes as f64)
     }),
 ];
 
@@ -90,12 +90,13 @@ pub(super) fn reported(ruled: bool) -> &'static [Metric] {
 pub(super) struct HostMetric {
     pub(super) name: &'static str,
     pub(super) meaning: &'static str,
-    pub(super) of: fn(&Run) -> f64,
+    /// `None` where nothing was counted.
+    pub(super) of: fn(&Run) -> Option<f64>,
 }
 
 /// All of them.
 pub(super) const HOST: [HostMetric; 3] = [
-    HostMetric { name: "host_simulated_s", meaning: "seconds simulated", of: |run| run.ran_s },
+    HostMetric { name: "host_simulated_s", meaning: "seconds simulated", of: |run| Some(run.ran_s) },
     HostMetric {
         name: "host_competing_cores",
         meaning: "cores with two pCPUs or more busy",

@@ -34,7 +34,7 @@ impl Wanted<'_> {
         }
         ensure!(
             names.len() <= MOST,
-            "--plot: {} lines cannot be told apart, {MOST} can; take some values out of the lists",
+            "--plot: {} lines cannot be told apart, {MOST} can; take some values out of the lists, or choose VMs by --vm",
             names.len()
         );
         match self.y {
@@ -180,7 +180,7 @@ pub(super) fn draw(
                 series.len() - 1
             });
             let number = |run| match host {
-                Some(host) => Some((host.of)(run)),
+                Some(host) => (host.of)(run),
                 None => {
                     let vms_of = chosen(run, metric, wanted.vm).filter(|vm| vm.kind == kind);
                     let of = vms_of.map(|vm| vm.values[metric]).collect::<Option<Vec<f64>>>()?;
@@ -202,7 +202,7 @@ pub(super) fn draw(
     let mut note = String::from("bars: 95 % confidence intervals over replications");
     if left_out > 0 {
         let why = if wanted.vm.is_some() { ", or there is no such VM" } else { "" };
-        note += &format!("; {left_out} of {all} points left out: not all runs ended{why}");
+        note += &format!("; {left_out} of {all} points left out: not all runs have that number{why}");
     }
     chart::svg(&Chart {
         title: title.into(),

@@ -23,8 +23,8 @@ pub(super) struct Run {
     pub(super) ran_s: f64,
     /// Of these, after the warm-up: what all means are over.
     pub(super) counted_s: f64,
-    pub(super) competing_cores: f64,
-    pub(super) idle_pcpus: f64,
+    pub(super) competing_cores: Option<f64>,
+    pub(super) idle_pcpus: Option<f64>,
     /// `vm/program` that did not come to an end.
     pub(super) unfinished: Vec<String>,
     /// Programs with threads that wait for each other.
@@ -156,8 +156,8 @@ fn seen(sim: &Sim, spec: &Spec) -> Run {
         events: truth.events,
         ran_s: sim.now_ns() as f64 / 1e9,
         counted_s: truth.ran_ns as f64 / 1e9,
-        competing_cores: truth.competing_cores,
-        idle_pcpus: truth.idle_ns as f64 / truth.ran_ns.max(1) as f64,
+        competing_cores: (truth.ran_ns > 0).then_some(truth.competing_cores),
+        idle_pcpus: (truth.ran_ns > 0).then(|| truth.idle_ns as f64 / truth.ran_ns as f64),
         vms: vms.collect(),
         unfinished,
         stuck: sim.stuck(),

@@ -53,7 +53,7 @@ pub(super) fn table(axes: &[(String, Vec<String>)], points: &[Point<'_>], runs: 
         add(metric.name, Values::Real(rows.iter().map(|r| r.3.values[index]).collect()));
     }
     for host in &HOST {
-        add(host.name, Values::Real(rows.iter().map(|r| Some((host.of)(r.2))).collect()));
+        add(host.name, Values::Real(rows.iter().map(|r| (host.of)(r.2)).collect()));
     }
     columns
 }

@@ -84,7 +84,7 @@ impl PointResult {
                 *notes.entry(note.clone()).or_insert(0) += 1;
             }
         }
-        let over = |of: fn(&Run) -> f64| Mean::of(runs.iter().map(of)).unwrap_or(NOTHING);
+        let over = |of: fn(&Run) -> Option<f64>| Mean::of(runs.iter().filter_map(of)).unwrap_or(NOTHING);
         let vms = runs.first().map_or(&[][..], |run| &run.vms).iter().enumerate();
         let vms = vms.map(|(number, vm)| {
             let mean = |metric| Mean::of(runs.iter().filter_map(|run| run.vms[number].values[metric]));
@@ -107,8 +107,8 @@ impl PointResult {
             stuck,
             notes,
             events: runs.iter().map(|run| run.events).sum(),
-            simulated_s: over(|run| run.ran_s),
-            counted_s: over(|run| run.counted_s),
+            simulated_s: over(|run| Some(run.ran_s)),
+            counted_s: over(|run| Some(run.counted_s)),
             competing_cores: over(|run| run.competing_cores),
             idle_pcpus: over(|run| run.idle_pcpus),
             vms: vms.collect(),

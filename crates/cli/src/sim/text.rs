@@ -145,7 +145,7 @@ fn compared(comparisons: &[Comparison]) -> String {
                 one.vm.clone(),
                 one.metric.into(),
                 show(one.base_mean),
-                one.difference.map_or("not all runs ended".into(), |d| format!("{:+.decimals$}", d.mean)),
+                one.difference.map_or("not in all runs".into(), |d| format!("{:+.decimals$}", d.mean)),
                 show(one.difference.and_then(|d| d.ci95)),
                 relative.map_or(NONE.into(), |(d, base)| format!("{:+.1}", d.mean / base * 100.0)),
             ]);

@@ -100,7 +100,7 @@ fn one(vm: &Vm, change: &Change) -> String {
                     _ if !vm.running => affects(vm),
                     Fewer::Unplugged => affects(vm),
                     Fewer::ByGuest => "--guest",
-                    Fewer::AtStart => "--config, from its next start",
+                    Fewer::AtStart => "--config",
                 };
                 format!("{} setvcpus {} {number} {how}", virsh(vm), domain(vm))
             }
@@ -325,11 +325,9 @@ mod tests {
     #[test]
     fn a_running_vm_gets_fewer_vcpus_in_the_way_that_it_can() {
         let mut vm = Vm { name: "a".into(), running: true, ..Vm::default() };
-        for (fewer, how) in [
-            (Fewer::Unplugged, "--live"),
-            (Fewer::ByGuest, "--guest"),
-            (Fewer::AtStart, "--config, from its next start"),
-        ] {
+        for (fewer, how) in
+            [(Fewer::Unplugged, "--live"), (Fewer::ByGuest, "--guest"), (Fewer::AtStart, "--config")]
+        {
             vm.fewer = fewer;
             assert_eq!(one(&vm, &Change::Vcpus(2)), format!("virsh setvcpus a 2 {how}"));
         }

@@ -95,9 +95,11 @@ impl Vm {
         self.timeslices = seen.timeslices.clone();
         self.class = seen.class.clone();
         self.starved = seen.starved();
-        self.fewer = match seen.seen.fixed(LeverKind::Online) {
-            Some(_) => Fewer::AtStart,
-            None if seen.seen.guest.is_some() => Fewer::ByGuest,
+        // (That its owner wants it to be left alone is no reason.)
+        let stays = seen.seen.fixed.iter().any(|fixed| fixed.lever == LeverKind::Online);
+        self.fewer = match seen.seen.guest {
+            _ if stays => Fewer::AtStart,
+            Some(_) => Fewer::ByGuest,
             None => Fewer::Unplugged,
         };
     }

@@ -88,6 +88,10 @@ impl Controller {
             // Where nobody says how many, whoever keeps the journal puts them back.
             let before = self.sizes.get(&vm.seen.id).filter(|_| bounds);
             let had = before.map_or_else(|| online.clone(), |(before, _)| before.clone());
+            // Some came after all.
+            if !online.is_within(&had) {
+                known.others = Default::default();
+            }
             let rest = seen.at < known.others.1;
             let all = if rest { all.min(online.union(&had).len()) } else { all };
             let all = u32::try_from(all).unwrap_or(u32::MAX);

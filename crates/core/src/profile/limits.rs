@@ -18,7 +18,11 @@ pub(super) fn limits(
 ) -> Vec<String> {
     let mut told = vec![];
     let percent = |x: f64| format!("{:.0} %", 100.0 * x);
-    let idle_for = if crowded { "others kept the CPUs busy" } else { "input, output, sleep" };
+    let idle_for = if crowded {
+        "input, output, sleep, and waiting: others kept the CPUs busy"
+    } else {
+        "input, output, sleep"
+    };
     if features.threads == 1 {
         told.push("It has one working thread: no machine makes it faster by more CPUs.".to_owned());
         if features.idle > WORTH {

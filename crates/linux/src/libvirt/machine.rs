@@ -410,7 +410,7 @@ fn malformed(error: ReadError) -> MachineError {
 }
 
 /// vCPUs that the guest does not use are not online. Its numbers are the machine's where none was
-/// left out on the way, and where it uses none that the machine does not have.
+/// left out on the way, and where it has none that the machine does not have.
 fn offline(vm: &mut VmState) {
     let Some(guest) = &mut vm.guest else { return };
     if !guest.vcpus.iter().any(|vcpu| vcpu.online) {
@@ -419,7 +419,7 @@ fn offline(vm: &mut VmState) {
     let first = vm.vcpus.iter().take_while(|vcpu| vcpu.online).count();
     let between = vm.vcpus.iter().skip(first).any(|vcpu| vcpu.online);
     let is_there = |id: u32| vm.vcpus.get(id as usize).is_some_and(|vcpu| vcpu.online);
-    if between && guest.vcpus.iter().any(|vcpu| vcpu.online && !is_there(vcpu.id)) {
+    if between && guest.vcpus.iter().any(|vcpu| !is_there(vcpu.id)) {
         return;
     }
     for (id, vcpu) in (0..).zip(&mut vm.vcpus).filter(|(_, vcpu)| vcpu.online) {

@@ -92,6 +92,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     }
     let (by, plugs) = result?;
     hand.goes(vm, by)?;
+    let mut late = Ok(());
     if by != By::Agent || plugs {
         let all = want.clone();
         let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
@@ -112,7 +113,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             let ours = unplugged.union(&surplus(&vcpus, &reached));
             note(UNPLUGGED, "unplugged", &unplugged, &ours)?;
             let new = reached.difference(&plugged(&vcpus)).difference(&unplugged);
-            note(PLUGGED, "plugged", &added, &added.union(&new))?;
+            note(PLUGGED, "plugged", &added, &added.intersection(&plugged(&vcpus)).union(&new))?;
             // libvirt takes one at a time.
             let one = |vcpu, state| {
                 let done = domain.plug(&std::iter::once(vcpu).collect(), state);
@@ -124,14 +125,19 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
             note(UNPLUGGED, "unplugged", &ours, &ours.difference(&back))?;
             Ok(!surplus(&vcpus, &want).is_empty())
         });
-        hand.plugged(vm, done)?;
+        match hand.plugged(vm, done) {
+            // Those that do not go now are taken offline meanwhile.
+            Err(MachineError::Gone(why)) if by == By::Agent => late = Err(MachineError::Gone(why)),
+            done => done?,
+        }
     }
     // They were plugged out or in while there was no agent that answered.
     if by == By::Agent && plugs {
-        hand.with(Whom::Guest, vm, move |domain, until| {
+        let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
             set_by_agent(&mut ask(domain, until)?, &online, &want)
-        })?;
+        });
+        return late.and(done);
     }
     Ok(())
 }

@@ -300,6 +300,20 @@ fn of_a_vm_of_which_somebody_plugged_out_one_vcpu_in_between_the_others_are_give
 }
 
 #[test]
+fn vcpus_that_somebody_takes_online_stand_though_he_plugged_out_one_before() {
+    let (_dir, mut story) = begun();
+    let smaller = [story.action(1, Lever::Online, first(2))];
+    story.step(&smaller, None);
+    story.machine.unplugged.insert(1, CpuSet::first(3));
+    story.machine.write(1, Lever::Online, &first(3)).unwrap();
+    story.expected.insert((1, Lever::Online), first(3));
+    story.apply(&smaller);
+    assert_eq!(story.machine.truth(1, Lever::Online), first(3));
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn what_went_with_a_vcpu_that_somebody_plugged_out_is_not_waited_for() {
     for ours in [false, true] {
         let (_dir, mut story) = begun();

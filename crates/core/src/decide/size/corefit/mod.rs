@@ -493,8 +493,11 @@ impl Corefit {
         let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
         // What it found before did not hold for long: that is no change, but a search that tells nothing.
         let held = subject.at.since(self.settled);
-        let hasty = self.found.is_some() && !self.checking && held < HOLDS.max(2 * self.rested);
-        (self.settled, self.stale) = (subject.at, false);
+        let hasty = self.found.is_some() && !self.checking && held < HOLDS.max(2 * self.rested.min(AGAIN));
+        if changed || !self.checking {
+            self.settled = subject.at;
+        }
+        self.stale = false;
         if changed && !hasty {
             (self.searches, self.checks) = (0, 0);
         } else if self.checking {
