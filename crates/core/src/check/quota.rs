@@ -98,7 +98,7 @@ fn below(
             text,
             Change::Unlimited(Limit::Cap),
         );
-    } else if vm.is_guest() && vm.width() > 1 {
+    } else if vm.is_guest() && vm.width() > 1 && vm.dedicated().is_none() {
         // Of a single vCPU nobody waits for it while it is stopped.
         let text = format!(
             "{vcpus} may use {pcpus:.2} pCPUs together: when all are busy they run for {:.0} % of each period and then all \
@@ -118,10 +118,6 @@ fn below(
                 Cure::advice("raise its cap: there are no pCPUs that fewer vCPUs could have alone")
             }
             None => Change::Vcpus(enough).into(),
-        };
-        let cure = match vm.dedicated() {
-            Some(_) => Cure::advice("raise its cap, or pin fewer vCPUs to as many pCPUs"),
-            None => cure,
         };
         report.add(Rule::CapBelowVcpus, Severity::Warning, &cap.place, text, cure);
     }
