@@ -7,7 +7,7 @@
 //! another directory finds there what settings were.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -45,9 +45,8 @@ impl Alone {
             return Alone::within(Path::new(ROOTS), machine, user, &state);
         }
         let roots = file(Path::new(ROOTS), machine);
-        let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
         if let Ok(seen) = roots.symlink_metadata()
-            && let Some(process) = holder(&locks, seen.dev(), seen.ino())
+            && let Some(process) = holder(&seen)
         {
             // Which directory that is only root may read.
             bail!(taken(machine, process, None));
@@ -80,9 +79,7 @@ impl Alone {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-                let seen = lock.metadata().map_err(unusable)?;
-                let process = holder(&locks, seen.dev(), seen.ino()).flatten();
+                let process = holder(&lock.metadata().map_err(unusable)?).flatten();
                 bail!(taken(machine, process, last(&lock).ok().flatten()))
             }
             Err(error) => return Err(unusable(error.into())),
@@ -192,9 +189,13 @@ fn runtime_dir(user: u32) -> Option<PathBuf> {
     given.into_iter().chain([usual]).find(own).map(|dir| dir.join("corefit"))
 }
 
-/// Who holds a file, if somebody does, by `/proc/locks` (proc(5)): `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`; a process
-/// that is not seen from here has no number.
-fn holder(locks: &str, device: u64, inode: u64) -> Option<Option<u32>> {
+/// Who holds a file, if somebody does; a process that is not seen from here has no number.
+fn holder(seen: &Metadata) -> Option<Option<u32>> {
+    listed(&std::fs::read_to_string("/proc/locks").unwrap_or_default(), seen.dev(), seen.ino())
+}
+
+/// The same by `/proc/locks` (proc(5)): `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+fn listed(locks: &str, device: u64, inode: u64) -> Option<Option<u32>> {
     let which = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().skip(1).collect();
@@ -224,10 +225,7 @@ mod tests {
         assert!(why.contains("another corefit") && why.contains("host"), "{why}");
         within(&dir, "another").unwrap();
         let seen = file(&dir, "host").metadata().unwrap();
-        let shown = || {
-            holder(&std::fs::read_to_string("/proc/locks").unwrap_or_default(), seen.dev(), seen.ino())
-                .is_some()
-        };
+        let shown = || holder(&seen).is_some();
         assert!(shown(), "who may not open it sees that it is held");
         drop(held);
         assert!(!shown());
@@ -322,10 +320,10 @@ mod tests {
         let locks = "1: FLOCK  ADVISORY  WRITE 700 00:17:26 0 EOF\n2: POSIX  ADVISORY  WRITE 8 00:17:27 0 EOF\n\
             2: -> FLOCK  ADVISORY  WRITE 9 00:17:28 0 EOF\n";
         let device = rustix::fs::makedev(0, 0x17);
-        assert_eq!(holder(locks, device, 26), Some(Some(700)));
-        assert_eq!([27, 28, 2].map(|inode| holder(locks, device, inode)), [None; 3]);
+        assert_eq!(listed(locks, device, 26), Some(Some(700)));
+        assert_eq!([27, 28, 2].map(|inode| listed(locks, device, inode)), [None; 3]);
         let hidden = "1: FLOCK  ADVISORY  WRITE 0 00:17:26 0 EOF\n";
-        assert_eq!(holder(hidden, device, 26), Some(None), "of another container, perhaps");
+        assert_eq!(listed(hidden, device, 26), Some(None), "of another container, perhaps");
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub(crate) use before::{changed, heed};
 use note::travels;
 #[cfg(test)]
 pub(super) use note::{Note, Setting};
-use ours::{by_call, grown, in_parts, is_guests, is_ours, rest_of_ours, same, shrunk, somebody_put_back};
+pub(super) use ours::is_guests;
+use ours::{by_call, grown, in_parts, is_ours, rest_of_ours, same, shrunk, somebody_put_back};
 pub(crate) use undo::Restored;
 
 /// What guests are told is written again after so long, for it counts 20 s there.

@@ -392,15 +392,12 @@ fn table(status: &Status) -> String {
     // Said above.
     let said = |note: &&String| {
         let whys = |vm: &VmStatus| [vm.not_sized.clone(), vm.left_alone.clone()].into_iter().flatten();
-        let keeps = |vm: &VmStatus, what: &str| {
-            let rest = note.strip_prefix(&format!("{}: keeps its {what}: ", vm.name));
+        let says = |vm: &VmStatus, head: &str| {
+            let rest = note.strip_prefix(&format!("{}: {head}", vm.name));
             rest.is_some_and(|rest| whys(vm).any(|why| why == rest))
         };
-        let may = |vm: &VmStatus| {
-            let rest = note.strip_prefix(&format!("{}: ", vm.name));
-            rest.is_some_and(|rest| whys(vm).any(|why| why == rest))
-        };
-        status.vms.iter().any(|vm| keeps(vm, "vCPUs") || keeps(vm, "cpuset") || may(vm))
+        let heads = ["keeps its vCPUs: ", "keeps its cpuset: ", ""];
+        status.vms.iter().any(|vm| heads.iter().any(|head| says(vm, head)))
     };
     let trouble = status.trouble.iter().map(|why| format!("cannot look: {why}"));
     let refused = "the configuration was refused when it was read again, the old one stays";

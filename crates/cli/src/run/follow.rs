@@ -301,10 +301,12 @@ impl<'a> Follower<'a> {
 
     /// Processes that outlive the program: nobody gives them orders any more.
     pub(crate) fn left_behind(&self) -> Vec<String> {
-        let alive = || self.registered().into_iter().filter(|p| !has_ended(p.pid));
+        let mut left = self.registered();
+        left.retain(|p| !has_ended(p.pid));
         // Who ends with the program may do so a moment later.
-        if alive().next().is_some() {
+        if !left.is_empty() {
             thread::sleep(MOMENT);
+            left.retain(|p| !has_ended(p.pid));
         }
         let told = |p: Process| {
             format!(
@@ -312,9 +314,9 @@ impl<'a> Follower<'a> {
                 p.pid
             )
         };
-        let count = alive().count();
-        let more = (count > NAMED).then(|| format!("and {} processes more go on", count - NAMED));
-        alive().map(told).take(NAMED).chain(more).collect()
+        let more = left.len().saturating_sub(NAMED);
+        let more = (more > 0).then(|| format!("and {more} processes more go on"));
+        left.into_iter().take(NAMED).map(told).chain(more).collect()
     }
 }
 

@@ -97,10 +97,9 @@ fn one(vm: &Vm, change: &Change) -> String {
         Change::Vcpus(number) => match vm.manager {
             Manager::Libvirt => {
                 let how = match vm.fewer {
-                    _ if !vm.running => affects(vm),
-                    Fewer::Unplugged => affects(vm),
-                    Fewer::ByGuest => "--guest",
+                    Fewer::ByGuest if vm.running => "--guest",
                     Fewer::AtStart => "--config",
+                    Fewer::ByGuest | Fewer::Unplugged => affects(vm),
                 };
                 format!("{} setvcpus {} {number} {how}", virsh(vm), domain(vm))
             }

@@ -10,6 +10,7 @@ use super::Daemon;
 use super::report::{failure, fields};
 use crate::manage::Keeper;
 use crate::manage::journal::Entry;
+use crate::manage::keeper::is_guests;
 use crate::manage::log::{Level, log};
 use crate::manage::present;
 
@@ -53,11 +54,6 @@ pub(super) fn say_late(under_way: &[Entry], keeper: &Keeper, snapshot: &Snapshot
         ];
         log(Level::Info, "set", &fields);
     }
-}
-
-/// Whether a guest has to answer for it.
-fn is_guests(lever: Lever) -> bool {
-    matches!(lever, Lever::Online | Lever::Told)
 }
 
 /// That a guest does not answer, which is said once, whatever was asked of it.

@@ -9,7 +9,7 @@ use crate::manage::journal::Entry;
 const ROUNDING: f64 = 0.002;
 
 /// Whether the guest has to answer for a setting, which it may never do.
-pub(super) fn is_guests(lever: Lever) -> bool {
+pub(in crate::manage) fn is_guests(lever: Lever) -> bool {
     matches!(lever, Lever::Online | Lever::Told)
 }
 
