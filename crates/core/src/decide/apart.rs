@@ -22,6 +22,11 @@ pub(super) struct Apart {
 }
 
 impl Apart {
+    /// It was not looked at: what was wanted for a while by now is not known.
+    pub(super) fn pause(&mut self) {
+        self.since = None;
+    }
+
     /// Where it is to be, if that is to be changed now.
     pub(super) fn look(
         &mut self,

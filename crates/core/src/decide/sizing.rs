@@ -71,7 +71,10 @@ impl Controller {
         // Whoever was not looked at may want something else since.
         let looked: BTreeSet<&VmId> = subjects.iter().map(|(_, subject)| &subject.vm.seen.id).collect();
         let others = self.known.iter_mut().filter(|(id, _)| !looked.contains(id));
-        others.for_each(|(_, known)| known.fewer = None);
+        others.for_each(|(_, known)| {
+            known.fewer = None;
+            known.apart.pause();
+        });
         for (number, vm) in &ground.running {
             let rate = asked.binary_search_by_key(number, |asked| asked.number).ok().and_then(|at| rates[at]);
             let Activity { used, waiting } = vm.activity;
@@ -118,6 +121,9 @@ impl Controller {
         let Some((width, crowd)) = asked.width.as_ref().zip(crowd.as_mut()) else {
             return if due { action(asked, vm, choice) } else { None };
         };
+        if due || free || choice.count != subject.online {
+            known.apart.pause();
+        }
         let change = if due {
             let to = crowd.pick(asked.number, width, choice.count as usize);
             cpuset(width, vm, to, choice.why)

@@ -194,8 +194,8 @@ impl Weighing {
 
     /// Whose the weights are: what is not as we made it is somebody else's, and what we begin with.
     fn settle(&mut self, seen: &HostEstimate) {
-        let here: BTreeSet<&VmId> = seen.vms.iter().map(|vm| &vm.seen.id).collect();
-        self.vms.retain(|id, _| seen.may_lack_vms() || here.contains(id));
+        let may_have = seen.may_have();
+        self.vms.retain(|id, _| may_have(id));
         for vm in seen.vms.iter().filter(|vm| vm.seen.role == Role::Vm) {
             let Some(Weight(now)) = vm.seen.weight else { continue };
             let before = self.before.get(&vm.seen.id);
@@ -247,8 +247,13 @@ impl Weighing {
                 times,
             });
         }
+        siblings.retain(|_, vms| vms.len() > 1);
+        // Of who was not among them for a moment it is not known that he was to weigh less all the time.
+        let here: BTreeSet<&VmId> = siblings.values().flatten().map(|vm| vm.id).collect();
+        let others = self.vms.iter_mut().filter(|(id, _)| !here.contains(id));
+        others.for_each(|(_, known)| known.less = None);
         let mut targets = BTreeMap::new();
-        for mut vms in siblings.into_values().filter(|vms| vms.len() > 1) {
+        for mut vms in siblings.into_values() {
             let weight: f64 = vms.iter().map(|vm| vm.base).sum();
             let whole: f64 = vms.iter().map(|vm| vm.part).sum();
             self.hold(&mut vms, weight / whole, seen.at, policy);

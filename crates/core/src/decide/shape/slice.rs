@@ -50,7 +50,9 @@ struct Known {
     /// What was before: of what is asked for, and of what is tried.
     before: Option<Runs>,
     trying: Option<Runs>,
+    /// No shorter one is tried before that, and how long it was.
     rest: Duration,
+    rests: Time,
     not_before: Time,
     failed: bool,
     refused: bool,
@@ -183,6 +185,9 @@ impl Known {
             let why = if wanted { Why::Anew } else { Why::Unshaped };
             return self.ours.is_some().then_some((None, why));
         }
+        if at < self.rests {
+            return None;
+        }
         let Some((then, before)) = self.mark.clone().filter(|_| !self.refused) else {
             self.mark = Some((at, vm.clone()));
             return None;
@@ -197,7 +202,7 @@ impl Known {
                 return None;
             }
             self.rest = longer(self.rest);
-            self.not_before = at + self.rest;
+            self.rests = at + self.rest;
             (self.mark, self.before) = (None, None);
             return Some((None, Why::NoGain));
         }
@@ -303,6 +308,8 @@ mod tests {
         slicing: Slicing,
         now: Snapshot,
         notes: Vec<String>,
+        /// Nothing that is asked for is tried.
+        fails: bool,
     }
 
     impl Toy {
@@ -318,7 +325,7 @@ mod tests {
                 ..VmState::default()
             };
             let now = Snapshot { vms: vec![vm], ..Snapshot::default() };
-            Toy { slicing: Slicing::default(), now, notes: Vec::new() }
+            Toy { slicing: Slicing::default(), now, notes: Vec::new(), fails: false }
         }
 
         fn vm(&mut self) -> &mut VmState {
@@ -338,6 +345,11 @@ mod tests {
             for action in actions {
                 let Value::Slice(slice) = action.to else { panic!("{action:?}") };
                 to.push(slice);
+                if self.fails {
+                    let result = Err(MachineError::Untried("the step took too long".into()));
+                    self.slicing.told(&Outcome { result, action }, self.now.at);
+                    continue;
+                }
                 let is = slice.unwrap_or(BASE);
                 self.vm().slices = Some(FairSlices { base_ns: BASE, least_ns: is, most_ns: is, without: 0 });
                 self.slicing.told(&Outcome { result: Ok(action.to.clone()), action }, self.now.at);
@@ -377,6 +389,20 @@ mod tests {
             }
         }
         assert_eq!(set, [1, 33, 95], "30 s, then 60");
+    }
+
+    #[test]
+    fn what_brought_nothing_is_put_back_with_the_next_step_if_it_could_not_be_before() {
+        let (mut toy, policy) = (Toy::new(1), policy());
+        toy.second(BLOCKS, &policy);
+        assert_eq!(toy.second(BLOCKS, &policy), [Some(200_037)]);
+        toy.fails = true;
+        assert_eq!((toy.second(BLOCKS, &policy), toy.second(BLOCKS, &policy)), (vec![None], vec![None]));
+        toy.fails = false;
+        assert_eq!(toy.second(BLOCKS, &policy), [None]);
+        for _ in 0..27 {
+            assert_eq!(toy.second(BLOCKS, &policy), [], "it rests");
+        }
     }
 
     #[test]

@@ -103,11 +103,14 @@ pub(crate) struct Corefit {
     not_before: Time,
     /// The rest after the last search.
     rested: Duration,
-    /// When the last race began, and when the last search was over.
+    /// When the last race began, when it was in it last, and when the last search was over.
     began: Time,
+    raced: Time,
     settled: Time,
     /// When to look again though nothing changed.
     again: Time,
+    /// When it was looked at last.
+    looked: Time,
     /// It has to search, and may not yet.
     waits: bool,
     /// What was found is of other pCPUs, for a dwell.
@@ -145,8 +148,10 @@ impl Corefit {
             not_before: Time(0),
             rested: Duration::ZERO,
             began: Time(0),
+            raced: Time(0),
             settled: Time(0),
             again: Time(0),
+            looked: Time(0),
             waits: false,
             stale: false,
             unfit: None,
@@ -330,7 +335,7 @@ impl Corefit {
             window,
             allowed,
         });
-        (self.mode, self.began) = (Mode::Race, subject.at);
+        (self.mode, self.began, self.raced) = (Mode::Race, subject.at, subject.at);
     }
 
     /// It is not to be searched now, whatever it does. `less`: it is no longer known to be better there than with VCPU-Bal's number,
@@ -374,7 +379,8 @@ impl Corefit {
             if self.found.is_none() {
                 self.settle_at_bal(subject);
             }
-            self.budget.lose(subject.at.since(self.began).as_secs_f64());
+            // But not the time that it was away.
+            self.budget.lose(self.raced.since(self.began).as_secs_f64());
             self.not_before = subject.at + rest(REST, self.searches);
             self.again = self.again.max(self.not_before);
             self.searches += 1;
@@ -533,6 +539,12 @@ impl Size for Corefit {
             self.budget.works(subject.over);
         }
         self.waits = false;
+        if subject.at.since(std::mem::replace(&mut self.looked, subject.at)) > 2 * subject.over {
+            // It was paused, or its guest silent: what it did before does not go on.
+            let stale = self.stale;
+            self.otherwise =
+                self.otherwise.map(|(since, _)| (if stale { since } else { subject.at }, Stat::default()));
+        }
         if let Some(rate) = subject.rate {
             self.heard = subject.at;
             self.counted |= rate > 0.0;
@@ -549,7 +561,9 @@ impl Size for Corefit {
             Mode::Watch => self.watch(subject, entitled, races),
             Mode::Race => {
                 let id = &subject.vm.seen.id;
-                let may = races.of(id).is_none_or(|(race, _)| race.fits(id, |n| subject.clamp(n) == n));
+                let race = races.of(id);
+                self.raced = if race.is_some() { subject.at } else { self.raced };
+                let may = race.is_none_or(|(race, _)| race.fits(id, |n| subject.clamp(n) == n));
                 // Nothing counted is not nothing done: who does not report leaves the race, as does who may not have what is tried.
                 if let Some(look) = look(subject).filter(|_| may) {
                     races.report(id, look);

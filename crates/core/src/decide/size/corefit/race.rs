@@ -84,7 +84,9 @@ pub(super) struct Entrant {
 #[derive(Clone, Debug)]
 struct Member {
     id: VmId,
+    /// VCPU-Bal's count, or the best one of a phase that is known.
     bal: u32,
+    of_phase: bool,
     counts: Vec<u32>,
     stats: Vec<Stat>,
     /// While a level was proven.
@@ -171,7 +173,7 @@ pub(super) struct Race {
     /// On the way to more vCPUs: all are online for a moment. A vCPU that comes takes one thread of another, so threads
     /// would be spread unevenly; those of vCPUs that go are spread evenly.
     via: bool,
-    /// Of the last look at what there is: its worth.
+    /// What there is, or is held, was worth after the last look.
     lately: Option<f64>,
     /// vCPUs that the change was of, of the VM with most of them.
     step: u32,
@@ -212,6 +214,7 @@ impl Race {
             Member {
                 id: entrant.id.clone(),
                 bal: entrant.bal,
+                of_phase: entrant.of_phase,
                 counts: rows.iter().map(|(_, row)| row[i]).collect(),
                 stats,
                 proofs: vec![Stat::default(); rows.len()],
@@ -258,6 +261,9 @@ impl Race {
         if !self.patient || self.stage == Stage::Back {
             return false;
         }
+        if self.holds() {
+            self.lost += self.cost_of_hold();
+        }
         let from = std::mem::replace(&mut self.turn, 0);
         self.go_from(from);
         (self.stage, self.settling, self.broken_off) = (Stage::Back, true, true);
@@ -293,16 +299,15 @@ impl Race {
     /// work.
     pub(super) fn found(&self, id: &VmId) -> Option<(Stat, Option<f64>)> {
         let member = self.member(id).filter(|member| member.counted())?;
-        let best = &member.stats[self.turn];
-        let whole = if self.holds() { member.whole(self.turn) } else { member.proofs[self.turn] };
-        let bal = self.bal_of(member).and_then(|bal| member.stats[bal].value()).filter(|value| *value > 0.0);
+        let best = if self.holds() { member.whole(self.turn) } else { member.seen_of(self.turn) };
+        let bal = self.of_bal(id).and_then(|bal| bal.value()).filter(|value| *value > 0.0);
         let gain = bal.zip(best.value()).map(|(bal, best)| best / bal);
-        Some((if whole.seconds > 0.0 { whole } else { *best }, gain))
+        Some((best, gain))
     }
 
     /// What a VM did with VCPU-Bal's count, as it was seen last; `None` if it was not.
     pub(super) fn of_bal(&self, id: &VmId) -> Option<Stat> {
-        let member = self.member(id)?;
+        let member = self.member(id).filter(|member| !member.of_phase)?;
         Some(member.seen_of(self.bal_of(member)?))
     }
 

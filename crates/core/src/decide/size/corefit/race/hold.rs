@@ -1,23 +1,31 @@
 //! Where only a cap of its own limits a VM, VCPU-Bal's counts or all vCPUs are best (docs/sizing.md, "With a cap"). With all of them threads that
 //! spin do next to nothing until the turns in which the cap stops them are the same, and then more than with any other number; that takes
-//! seconds, and each change undoes it. So all vCPUs are *held* once, in a piece, for as long as it may cost, and judged by all that was seen.
+//! seconds, and each change undoes it. So all vCPUs are *held* once, in a piece. As long as threads may fall into step that goes on for
+//! [`STEPS_IN`], though it costs more than other searches may. They are judged by all that was seen, of which half is forgotten again and again.
 
 use std::time::Duration;
 
-use super::proof::{UNSURE, VARIES};
-use super::{CLEAR, Member, PROOF, Race, Stage};
+use super::proof::UNSURE;
+use super::{CLEAR, MORE, Member, PROOF, Race, Stage};
 
 /// Held on for so long at a time.
 const HOLD: Duration = Duration::from_secs(1);
+/// Held for so long, whatever that costs, while threads may fall into step (docs/sizing.md, "Threads fall into step late").
+const STEPS_IN: Duration = Duration::from_secs(24);
+/// Half of what was seen of them is forgotten when it is of more than so many seconds: what they do in step is not what they did before.
+const FADES: f64 = 8.0;
 
 impl Race {
     /// Begins to hold all vCPUs; `false` if they are out, or VCPU-Bal's counts.
     pub(super) fn hold(&mut self) -> bool {
-        let open = |all: &usize| !self.levels[*all].out && !self.is_bal(*all) && !self.harms(*all);
+        let seen = |all: usize| self.together(all).seconds > 0.0;
+        let out = |all: usize| self.levels[all].out && !(seen(all) && self.may_step(all));
+        let open = |all: &usize| !out(*all) && !self.is_bal(*all) && !self.harms(*all);
         let all = self.all_vcpus().filter(open);
         let Some(all) = all else { return false };
+        self.levels[all].out = false;
         (self.stage, self.turn, self.settling) = (Stage::Proof, all, true);
-        (self.looked, self.watch) = (Duration::ZERO, HOLD);
+        (self.looked, self.watch, self.lately) = (Duration::ZERO, HOLD, None);
         true
     }
 
@@ -34,26 +42,36 @@ impl Race {
             && !self.is_bal(self.turn)
     }
 
-    /// Whether they do less than VCPU-Bal's counts so far, but may fall into step yet, and trying that may cost more.
+    /// Whether they do less than VCPU-Bal's counts so far, but may do more yet.
     pub(super) fn hold_on(&mut self) -> bool {
+        let turn = self.turn;
+        for member in self.members.iter_mut().filter(|member| member.whole(turn).seconds > FADES) {
+            member.stats[turn].fade();
+            member.proofs[turn].fade();
+        }
         let (value, other) = self.held();
-        let less = 1.0 - value / other.max(1e-9);
-        if less <= 0.0 && self.looked >= PROOF {
-            return false;
+        let rises = self.lately.replace(value).is_some_and(|before| value > MORE * before);
+        let watched = self.levels[turn].watched;
+        if value >= other && self.looked >= PROOF {
+            // What it comes to is to be known, too, and costs nothing.
+            let on = rises && watched < 2 * STEPS_IN;
+            self.watch += if on { HOLD } else { Duration::ZERO };
+            return on;
         }
-        let watched = self.levels[self.turn].watched;
-        let cost = |time: Duration| less.max(0.0) * time.as_secs_f64();
+        let cost = self.cost_of_hold();
         if self.harms(self.turn) && self.looked >= PROOF {
-            self.lost += cost(watched);
+            self.lost += cost;
             return false;
         }
-        let may = watched < PROOF || !self.is_spent_with(cost(watched + HOLD));
-        let on =
-            watched < VARIES && may && (self.may_step(self.turn) || watched < PROOF && value > CLEAR * other);
+        let on = if self.may_step(self.turn) {
+            watched < STEPS_IN
+        } else {
+            watched < PROOF && value > CLEAR * other
+        };
         if on {
             self.watch += HOLD;
         } else {
-            self.lost += cost(watched);
+            self.lost += cost;
         }
         on
     }
@@ -90,6 +108,12 @@ impl Race {
             self.begin_watch();
         }
         false
+    }
+
+    /// What holding costs so far, s.
+    pub(super) fn cost_of_hold(&self) -> f64 {
+        let (value, other) = self.held();
+        (1.0 - value / other.max(1e-9)).max(0.0) * self.levels[self.turn].watched.as_secs_f64()
     }
 
     /// What all vCPUs were worth while they were held, in all looks if that varies, and the best of the others.

@@ -26,7 +26,7 @@ const SLICE: Duration = Duration::from_secs(8);
 /// From so many turns on it is told how a level varies from turn to turn.
 const TURNS: usize = 4;
 /// What varies is watched for so long before it is believed to do less than in the race.
-pub(super) const VARIES: Duration = Duration::from_secs(8);
+const VARIES: Duration = Duration::from_secs(8);
 /// It varies if the standard error of its mean is more than this part of it, or it does all but nothing of what it did.
 pub(super) const UNSURE: f64 = 0.25;
 const NOTHING: f64 = 0.1;
