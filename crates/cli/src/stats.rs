@@ -1,4 +1,4 @@
-//! Medians, means with confidence intervals, geometric means, ratios of lower bounds, and a seeded shuffle.
+//! Medians, means with confidence intervals, geometric means, ratios of lower bounds.
 
 use serde::Serialize;
 

@@ -12,9 +12,9 @@ mod manage_support;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 
-use cgroup_support::{Group, Hierarchy, alone, or_skip, shell};
+use cgroup_support::{Ended, Group, Hierarchy, alone, or_skip, shell};
 use corefit_core::machine::{Act, Lever, LeverKind, Machine, Value};
 use corefit_linux::Root;
 use corefit_linux::host::Cgroups;
@@ -22,7 +22,7 @@ use manage_support::{Daemon, corefit, until};
 
 /// A container with two busy processes, its cpuset that of the machine.
 struct Container {
-    busy: Children,
+    busy: Vec<Ended>,
     name: String,
     cpu: Group,
     /// On v1 the cpuset hierarchy has a group of the same path.
@@ -39,10 +39,10 @@ impl Container {
                 set.set(file, std::fs::read_to_string(cpuset.point.join(file)).unwrap().trim());
             }
         }
-        let mut made = Container { name, cpu: group, set, busy: Children(vec![]) };
+        let mut made = Container { name, cpu: group, set, busy: vec![] };
         for _ in 0..2 {
-            made.busy.0.push(shell("while :; do :; done").spawn().unwrap());
-            let pid = made.busy.0.last().unwrap().id().to_string();
+            made.busy.push(Ended(shell("while :; do :; done").spawn().unwrap()));
+            let pid = made.busy.last().unwrap().0.id().to_string();
             [Some(&made.cpu), made.set.as_ref()]
                 .into_iter()
                 .flatten()
@@ -54,18 +54,6 @@ impl Container {
     fn cpus(&self) -> String {
         let dir = &self.set.as_ref().unwrap_or(&self.cpu).dir;
         std::fs::read_to_string(dir.join("cpuset.cpus")).unwrap().trim().to_owned()
-    }
-}
-
-/// Processes that are ended with this.
-struct Children(Vec<Child>);
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -336,10 +324,10 @@ fn a_group_that_blocks_often_gets_a_shorter_slice_which_is_put_back_after_any_en
     std::fs::write(&source, BLOCKS).unwrap();
     let status = Command::new("gcc").args(["-O1", "-o"]).args([&program, &source]).status();
     assert!(status.unwrap().success(), "gcc is needed: scripts/install-deps");
-    let mut children = Children(vec![]);
+    let mut children = vec![];
     let mut join = |group: &Group, command: &mut Command| {
-        children.0.push(command.spawn().unwrap());
-        group.set("cgroup.procs", &children.0.last().unwrap().id().to_string());
+        children.push(Ended(command.spawn().unwrap()));
+        group.set("cgroup.procs", &children.last().unwrap().0.id().to_string());
     };
     let group = or_skip!(cpu.group());
     join(&group, &mut Command::new(&program));
@@ -419,12 +407,8 @@ fn a_cpuset_that_no_longer_fits_the_group_above_gets_back_what_is_left() {
     }
     let child = shell("while :; do :; done").spawn().unwrap();
     [&inner, &inner_set].iter().for_each(|group| group.set("cgroup.procs", &child.id().to_string()));
-    let group = Container {
-        busy: Children(vec![child]),
-        name: format!("{name}/c"),
-        cpu: inner,
-        set: Some(inner_set),
-    };
+    let group =
+        Container { busy: vec![Ended(child)], name: format!("{name}/c"), cpu: inner, set: Some(inner_set) };
     let dir = tempfile::tempdir().unwrap();
     let Some((daemon, _)) = sized_to_one(&group, dir.path()) else { return };
     drop(daemon);

@@ -3,7 +3,7 @@
 //!
 //! Our machines have one node, where no such conflict can be; so this libvirtd shows the host of libvirt's test driver
 //! (two nodes of eight pCPUs). The daemon, its protocol and what is set are real; the VM runs nothing, so who waits is
-//! not measured here (`place_vms.rs`, `manage_place_vms.rs` do).
+//! not measured here (`place_vms/` does).
 
 #[path = "../../linux/tests/vm_support/mod.rs"]
 mod vm_support;
@@ -121,7 +121,7 @@ fn vcpus_that_libvirtd_has_away_from_their_memory_are_found_and_brought_to_it() 
     assert_eq!(to.len(), BEFORE.len(), "{planned}");
     assert_eq!(host.pins(), BEFORE, "a plan changes nothing");
 
-    // So does what `topology --place` prints. (`place_vms.rs` runs such a command; virsh refuses pCPUs from 8 on here.)
+    // So does what `topology --place` prints. (`place_vms/printed.rs` runs such a command; virsh refuses pCPUs from 8 on here.)
     let placed = host.json(&["topology", "--place", "corefit"]);
     let commands = placed["placement"]["vms"][0]["commands"].as_array().unwrap();
     let [command] = commands.as_slice() else { panic!("{placed}") };

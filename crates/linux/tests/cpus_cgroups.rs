@@ -7,34 +7,16 @@ mod cgroup_support;
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
-use cgroup_support::{Group, Hierarchy, TWO_LOOPS, alone, heavy, members, or_skip, shell, until};
-use corefit_core::{LimitKind, Report, estimate};
+use cgroup_support::{Ended, Group, Hierarchy, alone, heavy, loops, members, or_skip, until};
+use corefit_core::{CpuSet, LimitKind, Report, estimate};
+use corefit_linux::sample::set_affinity;
 use corefit_linux::{Root, read};
 
-/// A process that is ended when the test ends in whatever way.
-struct Busy(Child);
-
-/// Starts a process with two threads of execution that never rest, in a group.
-fn start(group: &Group) -> Busy {
-    let script = format!("echo $$ >'{}/cgroup.procs' || exit; {TWO_LOOPS}", group.dir.display());
-    let child = shell(&script).spawn().unwrap();
-    let busy = Busy(child);
-    until("both halves of the busy process are in their group", || members(&group.dir).len() >= 2);
-    busy
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Watches a process for a second: a measurement, no wait for something to happen.
-fn watch(busy: &Busy) -> Report {
+fn watch(busy: &Ended) -> Report {
     let root = Root::live();
     let earlier = read(&root, busy.0.id()).unwrap();
     std::thread::sleep(Duration::from_secs(1));
@@ -73,7 +55,7 @@ fn the_lowest_quota_of_all_ancestors_binds() {
     if above.v2 {
         below.quota(80_000); // v1 forbids more than the parent has
     }
-    let busy = start(&below);
+    let busy = loops(&below);
     let report = watch(&busy);
     assert_eq!(binding(&report), [(LimitKind::Quota, above.quota_file().as_str())], "{report:#?}");
     assert_eq!(report.available.0, 0.3);
@@ -94,7 +76,7 @@ fn weights_against_a_busy_sibling_divide_as_the_kernel_does() {
     let (mine, theirs) = (above.child("mine"), above.child("theirs"));
     // All on one CPU, so that the amount is known whatever else runs.
     let sets = or_skip!(one_cpu(&[&above, &mine, &theirs]));
-    let (busy, _neighbour) = (start(&mine), start(&theirs));
+    let (busy, _neighbour) = (loops(&mine), loops(&theirs));
     for (group, set) in [&mine, &theirs].iter().zip(sets.iter().skip(1)) {
         group.also_in(set);
     }
@@ -115,12 +97,11 @@ fn a_sibling_that_rests_does_not_count() {
     let above = or_skip!(heavy());
     let (mine, theirs) = (above.child("mine"), above.child("theirs"));
     above.quota(80_000);
-    let mut sleeper = Command::new("sleep").arg("60").spawn().map(Busy).unwrap();
+    let sleeper = Command::new("sleep").arg("60").spawn().map(Ended).unwrap();
     theirs.set("cgroup.procs", &sleeper.0.id().to_string());
-    let report = watch(&start(&mine));
+    let report = watch(&loops(&mine));
     assert!(!report.contenders.iter().any(|c| Path::new(&c.path) == theirs.dir), "{report:#?}");
     assert_eq!(report.entitled.map(|c| c.0), Some(0.8), "{report:#?}");
-    let _ = sleeper.0.kill();
 }
 
 /// A busy thread in each group whose file `tasks` is named.
@@ -158,9 +139,9 @@ fn a_process_whose_threads_are_spread_over_groups_counts_once() {
     let built = Command::new("gcc").arg("-pthread").arg("-o").arg(&program).arg(&source).status().unwrap();
     assert!(built.success());
     let spread = Command::new(program).args(groups.iter().map(|group| group.dir.join("tasks"))).spawn();
-    let _spread = Busy(spread.unwrap());
+    let _spread = Ended(spread.unwrap());
     until("each thread is in its group", || groups.iter().all(|group| !members(&group.dir).is_empty()));
-    let report = watch(&start(&mine));
+    let report = watch(&loops(&mine));
     let used = report.contenders.iter().find(|c| Path::new(&c.path) == theirs.dir).map(|c| c.used.0);
     assert!(used.is_some_and(|used| (0.3..0.8).contains(&used)), "{used:?} of 0.5: {report:#?}");
 }
@@ -171,7 +152,7 @@ fn a_cpuset_binds_and_names_its_group() {
     let group = or_skip!(heavy());
     let sets = or_skip!(one_cpu(&[&group]));
     let set = sets.first().unwrap_or(&group);
-    let busy = start(&group);
+    let busy = loops(&group);
     group.also_in(set);
     let report = watch(&busy);
     let marked = binding(&report);
@@ -184,11 +165,8 @@ fn a_cpuset_binds_and_names_its_group() {
 fn a_narrow_affinity_mask_binds() {
     let _alone = alone();
     let group = or_skip!(heavy());
-    let busy = start(&group);
-    let pid = rustix::process::Pid::from_raw(busy.0.id().try_into().unwrap());
-    let mut mask = rustix::thread::CpuSet::new();
-    mask.set(0);
-    rustix::thread::sched_setaffinity(pid, &mask).unwrap();
+    let busy = loops(&group);
+    set_affinity(busy.0.id(), &CpuSet::first(1));
     let report = watch(&busy);
     if report.limits[0].cpus.is_none_or(|c| c.0 < 2.0) {
         let _ = writeln!(std::io::stderr(), "skipped: this machine has one CPU");

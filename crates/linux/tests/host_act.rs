@@ -4,7 +4,7 @@ mod cgroup_support;
 
 use std::io::Write as _;
 
-use cgroup_support::{Hierarchy, alone, or_skip};
+use cgroup_support::{Ended, Hierarchy, alone, or_skip};
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Role, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 use corefit_linux::Root;
@@ -190,10 +190,10 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     let group = or_skip!(cpu.group());
     let name = format!("/{}", group.dir.file_name().unwrap().to_str().unwrap());
     let mut machine = Cgroups::open(Root::live(), name.parse().unwrap()).unwrap();
-    let mut sleepers = Sleepers(vec![]);
+    let mut sleepers = vec![];
     let mut join = |command: &str, args: &[&str]| {
-        sleepers.0.push(std::process::Command::new(command).args(args).spawn().unwrap());
-        let pid = sleepers.0.last().unwrap().id();
+        sleepers.push(Ended(std::process::Command::new(command).args(args).spawn().unwrap()));
+        let pid = sleepers.last().unwrap().0.id();
         group.set("cgroup.procs", &pid.to_string());
         pid
     };
@@ -235,18 +235,6 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
     assert_eq!(machine.current(&first.id, Lever::Slice(0)), Ok(Value::Slice(None)), "nothing of ours");
     let none = machine.set(&first.id, Lever::Slice(1), &Value::Slice(None));
     assert!(matches!(none, Err(MachineError::Unsupported(_))), "{none:?}");
-}
-
-/// Processes that are ended with the test.
-struct Sleepers(Vec<std::process::Child>);
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 /// A slice for a thread, with `sched_setattr`, as anybody may: `struct sched_attr`, include/uapi/linux/sched/types.h.

@@ -4,10 +4,10 @@
 mod cgroup_support;
 
 use std::io::Write as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cgroup_support::{Group, TWO_LOOPS, alone, heavy, members, or_skip, shell, until};
+use cgroup_support::{Ended, Group, alone, heavy, loops, members, or_skip, shell, until};
 use corefit_core::machine::{HostEstimate, Machine, Role, Snapshot, VmEstimate, contract, estimate};
 use corefit_linux::Root;
 use corefit_linux::host::{Cgroups, Choice};
@@ -15,25 +15,6 @@ use corefit_linux::host::{Cgroups, Choice};
 /// By how much a demand measured over a second may be off, in CPUs: a reader that has to wait for a CPU
 /// reads some counters a tenth of a second after the others.
 const SKEW: f64 = 0.4;
-
-/// A process that is ended when the test ends in whatever way.
-struct Busy(Child);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Two loops that never rest, in a group.
-fn loops(group: &Group) -> Busy {
-    let script = format!("echo $$ >'{}/cgroup.procs' || exit; {TWO_LOOPS}", group.dir.display());
-    let child = shell(&script).spawn().unwrap();
-    let busy = Busy(child);
-    until("both loops are in their group", || members(&group.dir).len() >= 2);
-    busy
-}
 
 fn machine(above: &Group, which: &str) -> Cgroups {
     // By its directory, as a shell completes it.
@@ -55,7 +36,7 @@ fn vms(host: &HostEstimate) -> Vec<&VmEstimate> {
 
 /// A real-time thread that never rests, on pCPU 1, and what it may use of that: the group's part where the kernel
 /// divides it among groups (v1 with `CONFIG_RT_GROUP_SCHED`), else the machine's.
-fn realtime(above: &Group, group: &Group) -> Result<(Busy, f64), String> {
+fn realtime(above: &Group, group: &Group) -> Result<(Ended, f64), String> {
     let divided = group.dir.join("cpu.rt_runtime_us").exists();
     let number = |file: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{file}")).map_err(|e| e.to_string())?;
@@ -76,8 +57,7 @@ fn realtime(above: &Group, group: &Group) -> Result<(Busy, f64), String> {
         "echo $$ >'{}/cgroup.procs' && exec taskset -c 1 chrt -f 1 sh -c 'while :; do :; done'",
         group.dir.display()
     );
-    let child = shell(&script).spawn().unwrap();
-    let mut busy = Busy(child);
+    let mut busy = Ended(shell(&script).spawn().unwrap());
     // The policy is field 41 of its status, 38 behind the name and the state.
     let status = format!("/proc/{}/stat", busy.0.id());
     let is_first = || {
@@ -107,7 +87,7 @@ fn real_time_threads_run_before_what_has_weights_and_no_quota_holds_them() {
     let script = format!("echo $$ >'{}/cgroup.procs' && while :; do :; done", b.dir.display());
     let mut command = Command::new("taskset");
     let command = command.args(["-c", "1", "sh", "-c", &script]).stdin(Stdio::null());
-    let _busy = Busy(command.spawn().unwrap());
+    let _busy = Ended(command.spawn().unwrap());
     until("the loop is in its group", || !members(&b.dir).is_empty());
     b.weight(200);
     a.quota(10_000); // of what has weights

@@ -16,10 +16,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cgroup_support::{Group, alone, heavy, members, or_skip, until};
+use cgroup_support::{Ended, Group, alone, heavy, members, or_skip, shell, until};
 use corefit_core::entitle::{Host, Slice, Vcpu, Vm, entitled};
 use corefit_core::{CpuSet, Cpus, Weight};
 use parts::{limited, on, vm};
+use rustix::process::Pid;
 
 /// The most that a vCPU may differ in the short form, in CPUs: of one second, the kernel's
 /// balancing of unpinned loops and its quota periods of 0.1 s.
@@ -249,20 +250,10 @@ impl Case {
 
 /// The loops and groups of a host. Dropped, they end and are removed.
 struct Running {
-    loops: Vec<(String, Loop)>,
+    loops: Vec<(String, Ended)>,
     _groups: Vec<Group>,
     base: Group,
     _cleaner: Cleaner,
-}
-
-/// A busy loop that ends with the thread that started it.
-struct Loop(Child);
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Running {
@@ -292,7 +283,7 @@ fn members_of(
     slices: &[Slice],
     vms: &[Vm],
     groups: &mut Vec<Group>,
-    loops: &mut Vec<(String, Loop)>,
+    loops: &mut Vec<(String, Ended)>,
 ) -> Result<(), String> {
     let make = |parent: &Group, name: &str, weight: Weight, cap: Option<Cpus>| {
         let group = parent.child(name);
@@ -319,20 +310,16 @@ fn members_of(
     Ok(())
 }
 
-fn busy(group: &Group, pcpus: Option<&CpuSet>) -> Result<Loop, String> {
+/// A busy loop that ends with the thread that started it.
+fn busy(group: &Group, pcpus: Option<&CpuSet>) -> Result<Ended, String> {
     let script = format!("echo $$ >'{}/cgroup.procs' && while :; do :; done", group.dir.display());
-    let child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "sh", "-c", &script])
-        .stdin(Stdio::null())
-        .spawn()
-        .map_err(|e| format!("setpriv: {e}"))?;
-    let child = Loop(child);
+    let child = shell(&script).spawn().map(Ended).map_err(|e| format!("setpriv: {e}"))?;
     until("a loop is in its group", || !members(&group.dir).is_empty());
-    let pid = rustix::process::Pid::from_raw(child.0.id().try_into().unwrap());
     let mut mask = rustix::thread::CpuSet::new();
     let two = CpuSet::first(2);
     pcpus.unwrap_or(&two).iter().for_each(|cpu| mask.set(cpu.0 as usize));
-    rustix::thread::sched_setaffinity(pid, &mask).map_err(|e| format!("sched_setaffinity: {e}"))?;
+    rustix::thread::sched_setaffinity(Some(Pid::from_child(&child.0)), &mask)
+        .map_err(|e| format!("sched_setaffinity: {e}"))?;
     Ok(child)
 }
 

@@ -88,6 +88,37 @@ pub fn bad(table: &DeTable<'_>, above: &str, keys: &[(&'static str, Kind)]) -> O
     in_table(table, above, above, keys)
 }
 
+/// Where a key such as `vm[2].min` below a table stands in the text, or else the nearest table above it: a byte.
+#[must_use]
+pub fn place(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    let mut table = table;
+    let mut found = None;
+    for part in key.split('.') {
+        let (name, index) = match part.split_once('[') {
+            Some((name, rest)) => (name, rest.trim_end_matches(']').parse::<usize>().ok()),
+            None => (part, None),
+        };
+        let Some((at, value)) = table.iter().find(|(known, _)| known.get_ref() == name) else { break };
+        found = Some(at.span().start);
+        let mut value = value;
+        if let (Some(index), DeValue::Array(list)) = (index, value.get_ref()) {
+            value = list.get(index)?;
+            found = Some(value.span().start);
+        }
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    found
+}
+
+/// The line of a place in a text, from 1.
+#[must_use]
+pub fn line(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
 /// `place` is as people write it, `path` without numbers of rules.
 fn in_table(table: &DeTable<'_>, place: &str, path: &str, keys: &[(&'static str, Kind)]) -> Option<Bad> {
     let mut entries: Vec<_> = table.iter().collect();

@@ -146,10 +146,8 @@ fn daemon_in(dir: &std::path::Path, time: Duration) -> Result<DaemonCost> {
     std::thread::sleep(time);
     let (seconds, after) = (begun.elapsed().as_secs_f64(), cpu_of(child.id()));
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    if let Some(pid) = pid {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
+    let pid = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     let end = child.wait()?;
     let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
     let (Some(before), Some(after)) = (before, after) else {

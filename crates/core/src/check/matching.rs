@@ -131,6 +131,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Random;
 
     #[test]
     fn two_on_one_seat_are_a_crowd_and_nobody_else() {
@@ -157,18 +158,12 @@ mod tests {
     /// fewer seats than members, and every crowd reported is such a subset.
     #[test]
     fn agrees_with_counting_out_all_subsets() {
-        let mut state = 1u64;
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = Random(1);
         for _ in 0..2000 {
-            let (guests, seats) = (1 + random(6), 1 + random(5));
+            let (guests, seats) = (1 + random.below(6), 1 + random.below(5));
             let may: Vec<Vec<usize>> = (0..guests)
                 .map(|_| {
-                    let mask = 1 + random((1 << seats) - 1);
+                    let mask = 1 + random.below((1 << seats) - 1);
                     (0..5).filter(|s| mask >> s & 1 == 1).collect()
                 })
                 .collect();

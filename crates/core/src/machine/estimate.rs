@@ -14,11 +14,11 @@
 //! counts as wanting everything. So `available` is a lower bound wherever threads sleep as
 //! long as they did.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cache::{CacheRate, Classed, classify, rate};
-use super::snapshot::{Counters, Group, Role, Snapshot, State, VmId, VmState, lack_vms};
+use super::snapshot::{Counters, Group, Role, Snapshot, State, VmId, VmState, may_have};
 use super::timeslices::Timeslices;
 use super::unsure::unsure;
 use crate::entitle::{
@@ -109,17 +109,9 @@ pub struct VmEstimate {
 }
 
 impl HostEstimate {
-    /// Whether the later snapshot may lack VMs: [`Snapshot::may_lack_vms`].
-    #[must_use]
-    pub fn may_lack_vms(&self) -> bool {
-        lack_vms(&self.unread)
-    }
-
     /// As [`Snapshot::may_have`], of the later one.
     pub fn may_have(&self) -> impl Fn(&VmId) -> bool {
-        let ids: BTreeSet<&VmId> = self.vms.iter().map(|vm| &vm.seen.id).collect();
-        let lacks = self.may_lack_vms();
-        move |id| lacks || ids.contains(id)
+        may_have(self.vms.iter().map(|vm| &vm.seen.id), &self.unread)
     }
 }
 

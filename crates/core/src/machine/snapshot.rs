@@ -317,8 +317,18 @@ pub struct GuestVcpu {
 }
 
 /// Whether what could not be read are VMs: each is named as the path.
-pub(super) fn lack_vms(unread: &[Unread]) -> bool {
+fn lack_vms(unread: &[Unread]) -> bool {
     unread.iter().any(|unread| unread.what == What::Siblings && unread.path.starts_with("VM "))
+}
+
+/// Whether a VM is one of those that were read, or may only be missing.
+pub(super) fn may_have<'s>(
+    read: impl Iterator<Item = &'s VmId>,
+    unread: &[Unread],
+) -> impl Fn(&VmId) -> bool {
+    let read: BTreeSet<&VmId> = read.collect();
+    let lacks = lack_vms(unread);
+    move |id| lacks || read.contains(id)
 }
 
 impl Snapshot {
@@ -344,8 +354,6 @@ impl Snapshot {
 
     /// Whether a VM is in it, or may only be missing: to be asked of many.
     pub fn may_have(&self) -> impl Fn(&VmId) -> bool {
-        let ids: BTreeSet<&VmId> = self.vms.iter().map(|vm| &vm.id).collect();
-        let lacks = self.may_lack_vms();
-        move |id| lacks || ids.contains(id)
+        may_have(self.vms.iter().map(|vm| &vm.id), &self.unread)
     }
 }

@@ -3,25 +3,7 @@
 use super::cost::WHOLE;
 use super::ground::{Seats, counted};
 use super::*;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % below
-    }
-
-    fn of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[usize::try_from(self.below(list.len() as u64)).unwrap()]
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
+use crate::Random;
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -65,21 +47,20 @@ fn small(random: &mut Random) -> Problem {
     ]);
     let topology: Topology = shape.parse().unwrap();
     let many = u32::try_from(topology.pcpus.len()).unwrap();
-    let reserved = if random.chance(15) { set("0") } else { CpuSet::default() };
+    let reserved = if random.below(100) < 15 { set("0") } else { CpuSet::default() };
     let mut left = 1 + random.below(7);
     let mut vms = Vec::new();
-    let even = random.chance(30);
-    let with_present = random.chance(40);
+    let even = random.below(100) < 30;
+    let with_present = random.below(100) < 40;
     while left > 0 {
         let width = 1 + random.below(left.min(4));
         left -= width;
         let vcpu = |random: &mut Random, id: u32| {
-            let cpu = CpuId(u32::try_from(random.below(u64::from(many))).unwrap());
-            let other = CpuId(u32::try_from(random.below(u64::from(many))).unwrap());
+            let (cpu, other) = (CpuId(random.below(many)), CpuId(random.below(many)));
             Vcpu {
                 id,
-                demand: if even { 1.0 } else { f64::from(u32::try_from(random.below(101)).unwrap()) / 100.0 },
-                now: (with_present && random.chance(70)).then(|| CpuSet::from_iter([cpu, other])),
+                demand: if even { 1.0 } else { f64::from(random.below(101)) / 100.0 },
+                now: (with_present && random.below(100) < 70).then(|| CpuSet::from_iter([cpu, other])),
                 on: None,
                 // Some are of a guest node with memory of its own, which may be on a node that is not there.
                 memory: (with_present && id == 1).then(|| set("1")),
@@ -89,9 +70,9 @@ fn small(random: &mut Random) -> Problem {
             name: format!("vm{}", vms.len()),
             weight: random.of(&[1.0, 1.0, 2.0]),
             class: Classed::given(random.of(&[Class::Unknown, Class::CacheHungry, Class::Communicating])),
-            memory: random.chance(20).then(|| set("0")),
-            stays: vms.len() > 1 && random.chance(10),
-            vcpus: (0..u32::try_from(width).unwrap()).map(|id| vcpu(random, id)).collect(),
+            memory: (random.below(100) < 20).then(|| set("0")),
+            stays: vms.len() > 1 && random.below(100) < 10,
+            vcpus: (0..width).map(|id| vcpu(random, id)).collect(),
             ..Vm::default()
         });
     }

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -188,14 +188,31 @@ fn sweep() {
 }
 
 /// Never rest, the first as long as the second's shell lives.
-pub(crate) const TWO_LOOPS: &str =
-    "setpriv --pdeathsig KILL sh -c 'while :; do :; done' & while :; do :; done";
+const TWO_LOOPS: &str = "setpriv --pdeathsig KILL sh -c 'while :; do :; done' & while :; do :; done";
 
 /// A shell that ends with the test, whatever ends that.
 pub(crate) fn shell(script: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "sh", "-c", script]).stdin(Stdio::null());
     command
+}
+
+/// A process that is ended when the test ends in whatever way.
+pub(crate) struct Ended(pub(crate) Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two loops that never rest, in a group.
+pub(crate) fn loops(group: &Group) -> Ended {
+    let script = format!("echo $$ >'{}/cgroup.procs' || exit; {TWO_LOOPS}", group.dir.display());
+    let loops = Ended(shell(&script).spawn().unwrap());
+    until("both loops are in their group", || members(&group.dir).len() >= 2);
+    loops
 }
 
 /// A heavy group, or the reason why there is none.

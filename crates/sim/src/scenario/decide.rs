@@ -20,9 +20,8 @@ pub(super) fn policy(root: &Table<'_>, hardware: &Hardware) -> Result<Option<Pol
         return Err(ScenarioError { place: root.place_of(&path(table, &bad.key), bad.at), what: bad.what });
     }
     let misfit = |key: &str, what: String| {
-        let key = format!("policy.{key}");
-        let at = found(table, &key).unwrap_or(value.span().start);
-        ScenarioError { place: root.place_of(&path(table, &key), at), what }
+        let at = keys::place(table, key).unwrap_or(value.span().start);
+        ScenarioError { place: root.place_of(&path(table, &format!("policy.{key}")), at), what }
     };
     let policy = Policy::deserialize(ValueDeserializer::from(value.clone()));
     let policy = policy.or_else(|e| root.error("policy", e.message()))?;
@@ -49,18 +48,4 @@ fn path(table: &DeTable<'_>, key: &str) -> String {
     let name = rules(table).and_then(|rules| labels(rules).into_iter().nth(number));
     let name = name.unwrap_or_else(|| number.to_string());
     if rest.is_empty() { format!("policy.vm.{name}") } else { format!("policy.vm.{name}.{rest}") }
-}
-
-/// Where a key's value stands in the text; else its rule's first one.
-fn found(table: &DeTable<'_>, key: &str) -> Option<usize> {
-    let at = |table: &DeTable<'_>, key: &str| {
-        table.iter().find(|(known, _)| known.get_ref() == key).map(|(_, value)| value.span().start)
-    };
-    match rule(key) {
-        Some((number, own)) => {
-            let rule = rules(table)?.get(number)?.get_ref().as_table()?;
-            at(rule, own).or_else(|| rule.iter().map(|(key, _)| key.span().start).min())
-        }
-        None => at(table, key.strip_prefix("policy.")?),
-    }
 }

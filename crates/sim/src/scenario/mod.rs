@@ -30,6 +30,7 @@ mod table;
 
 use toml::de::{DeTable, DeValue};
 
+use crate::keys::line;
 use crate::spec::Spec;
 
 /// A scenario, read.
@@ -105,7 +106,7 @@ impl Scenario {
                 let place = if set {
                     format!("--set {path}: ")
                 } else {
-                    format!("line {}, {path}: ", table::line(text, at))
+                    format!("line {}, {path}: ", line(text, at))
                 };
                 Err(ScenarioError { place, what })
             }
@@ -138,7 +139,7 @@ const MAX_POINTS: usize = 100_000;
 
 fn root<'a>(text: &'a str, sets: &'a [Set]) -> Result<DeTable<'a>, ScenarioError> {
     let root = DeTable::parse(text).map_err(|e| {
-        let line = e.span().map_or(1, |span| table::line(text, span.start));
+        let line = e.span().map_or(1, |span| line(text, span.start));
         ScenarioError { place: format!("line {line}: "), what: e.message().to_owned() }
     })?;
     let mut root = root.into_inner();
@@ -362,7 +363,7 @@ mod tests {
                 ("[[vm]]", "[[policy.vm]]\nname = \"a*\"\nmin = 3\nmax = 2\n[[vm]]"),
                 "line 4, policy.vm.a*.min: is larger than max",
             ),
-            (("[[vm]]", "[[policy.vm]]\nmin = 3\n[[vm]]"), "line 3, policy.vm.0.name: is missing"),
+            (("[[vm]]", "[[policy.vm]]\nmin = 3\n[[vm]]"), "line 2, policy.vm.0.name: is missing"),
             (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
             (("name = \"a\"", "name = \"a"), "line 3: "),
         ] {

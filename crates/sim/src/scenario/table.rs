@@ -9,11 +9,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::{ScenarioError, Set};
-
-/// The line of a place in a text, from 1.
-pub(super) fn line(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
+use crate::keys::line;
 
 /// A value that is not made of others, as text that [`set`] understands.
 pub(super) fn plain(value: &DeValue<'_>) -> Option<String> {

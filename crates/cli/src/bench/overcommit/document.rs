@@ -315,6 +315,18 @@ pub(super) mod tests {
         }
     }
 
+    pub(in crate::bench::overcommit) fn part(name: Condition, programs: Vec<Row>) -> ConditionPart {
+        ConditionPart {
+            name,
+            what: "<2 & 3> loops".into(),
+            skipped: None,
+            programs,
+            geomean_vs_oracle: None,
+            geomeans: vec![],
+            delays: None,
+        }
+    }
+
     #[test]
     fn a_cut_off_run_makes_the_limit_the_value_of_its_configuration() {
         let runs = Runs::of(&[Value::exact(2.0), Value::at_least(60.0)], 1);

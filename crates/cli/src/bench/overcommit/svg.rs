@@ -223,30 +223,18 @@ fn label(value: Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::conditions::Condition;
-    use super::super::document::tests::row;
+    use super::super::document::tests::{part, row};
     use super::*;
-
-    fn part(rows: Vec<Row>) -> ConditionPart {
-        ConditionPart {
-            name: Condition::Neighbour,
-            what: "<2 & 3> loops".into(),
-            skipped: None,
-            programs: rows,
-            geomean_vs_oracle: None,
-            geomeans: vec![],
-            delays: None,
-        }
-    }
 
     #[test]
     fn the_picture_is_well_formed_and_has_a_bar_for_every_time() {
-        let part = part(vec![
+        let rows = vec![
             row("ep", Runtime::Gcc, [2.0, 1.0, 1.0, 1.1]),
             row("lu", Runtime::Gcc, [-60.0, 30.0, 1.0, 1.21]),
             row("ep", Runtime::Clang, [2.0, 1.0, 1.0, 1.1]),
             row("unsafe_tp", Runtime::Gcc, [2.0, 1.0, 0.0, 1.1]),
-        ]);
-        let svg = render(&part, &Machine::default()).unwrap();
+        ];
+        let svg = render(&part(Condition::Neighbour, rows), &Machine::default()).unwrap();
         let document = corefit_linux::formats::well_formed(&svg);
         assert!(document.is_ok(), "{document:?}");
         let bars = svg.matches("<rect ").count();
@@ -258,7 +246,7 @@ mod tests {
 
     #[test]
     fn without_an_oracle_there_is_no_picture() {
-        let part = part(vec![row("ep", Runtime::Gcc, [2.0, 1.0, 0.0, 1.1])]);
+        let part = part(Condition::Neighbour, vec![row("ep", Runtime::Gcc, [2.0, 1.0, 0.0, 1.1])]);
         assert!(render(&part, &Machine::default()).is_none());
     }
 

@@ -185,21 +185,9 @@ fn at_most(name: String, limit: f64, value: Result<Value, String>, note: String)
 mod tests {
     use clap::ValueEnum as _;
 
-    use super::super::document::tests::row;
-    use super::super::document::{DelayStats, Delays, Row};
+    use super::super::document::tests::{part, row};
+    use super::super::document::{DelayStats, Delays};
     use super::*;
-
-    fn part(name: Condition, programs: Vec<Row>) -> ConditionPart {
-        ConditionPart {
-            name,
-            what: String::new(),
-            skipped: None,
-            programs,
-            geomean_vs_oracle: None,
-            geomeans: vec![],
-            delays: None,
-        }
-    }
 
     fn find<'t>(targets: &'t [Target], name: &str) -> &'t Target {
         targets.iter().find(|t| t.name.contains(name)).unwrap()

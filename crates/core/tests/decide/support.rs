@@ -1,5 +1,4 @@
 //! Hosts made of numbers, for the tests of the corridor.
-#![allow(dead_code, reason = "every test file uses a part of this")]
 
 use std::time::Duration;
 

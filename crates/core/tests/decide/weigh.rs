@@ -1,7 +1,5 @@
 //! When weights follow what was granted, and when they wait, on hosts made of numbers.
 
-mod decide_support;
-
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use corefit_core::decide::{
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, Value, VmId};
 use corefit_core::{Quota, Weight};
 
-use decide_support::{ByCount, Toy, ToyVm, contest, vm};
+use crate::support::{ByCount, Toy, ToyVm, contest, vm};
 
 thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
 

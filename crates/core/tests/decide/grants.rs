@@ -1,7 +1,5 @@
 //! What VMs are granted, and how their sizes follow, on hosts made of numbers.
 
-mod decide_support;
-
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +8,7 @@ use corefit_core::Quota;
 use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher};
 use corefit_core::machine::{GuestVcpu, GuestView, Lever, VmState};
 
-use decide_support::{ByCount, Toy, four, vm, with};
+use crate::support::{ByCount, Toy, four, vm, with};
 
 thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
 

@@ -1,14 +1,12 @@
 //! Where vCPUs run, and how many there are: the two in one corridor, on hosts made of numbers.
 
-mod decide_support;
-
 use std::time::Duration;
 
 use corefit_core::decide::{Controller, Placer, Policy, Sizer, Why};
 use corefit_core::machine::{Lever, Value};
 use corefit_core::{CpuId, CpuSet};
 
-use decide_support::{Toy, four, vm};
+use crate::support::{Toy, four, vm};
 
 /// Sizes and places of one plan fit each other: who goes offline needs no pCPU.
 #[test]

@@ -1,13 +1,12 @@
 //! How many vCPUs VMs get, by the whole corridor, on hosts made of numbers.
 
-mod decide_support;
-
 use std::time::Duration;
 
 use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Why};
+use corefit_core::machine::State;
 use corefit_core::{CpuId, CpuSet, Cpus, Quota, Weight};
 
-use decide_support::{ByCount, Toy, four, of_four, vm, with};
+use crate::support::{ByCount, Toy, four, of_four, vm, with};
 
 #[test]
 fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
@@ -34,6 +33,21 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
     let mut toy = Toy::new(4, vec![vm("a", 16, Some(little), four)]);
     toy.rule(&mut with(Sizer::Corefit), 30);
     assert_eq!(toy.online(0), 3);
+}
+
+#[test]
+fn the_time_in_which_a_vm_was_paused_is_not_what_its_race_cost() {
+    fn little(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
+    }
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(little), four)]);
+    let mut controller = with(Sizer::Corefit);
+    assert!(toy.rule(&mut controller, 1) > 1, "it races");
+    toy.vms[0].state.state = State::Paused;
+    toy.rule(&mut controller, 3600);
+    toy.vms[0].state.state = State::Running;
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 3, "it races again");
 }
 
 /// A pCPU second brings less with sixteen vCPUs than with eight, which do less all the same.
@@ -103,9 +117,6 @@ fn whatever_the_landscape_it_ends_no_worse_than_vcpu_bal_and_rests() {
 
 #[test]
 fn vscale_passes_on_what_others_leave_and_vcpu_bal_does_not() {
-    fn busy(n: u32) -> f64 {
-        f64::from(n)
-    }
     fn little(_: u32) -> f64 {
         0.4
     }
@@ -117,7 +128,7 @@ fn vscale_passes_on_what_others_leave_and_vcpu_bal_does_not() {
     };
     assert_eq!(sizes(Sizer::VcpuBal, little), [4, 4]);
     assert_eq!(sizes(Sizer::Vscale, little), [8, 1], "of b's four it uses half a one");
-    assert_eq!(sizes(Sizer::Vscale, busy), [4, 4], "nothing is left over");
+    assert_eq!(sizes(Sizer::Vscale, f64::from), [4, 4], "nothing is left over");
 }
 
 #[test]

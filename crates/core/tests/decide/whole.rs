@@ -1,14 +1,12 @@
 //! The corridor as a whole, on hosts made of numbers: what comes out of snapshots.
 
-mod decide_support;
-
 use std::time::Duration;
 
 use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Placer, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
-use decide_support::{Toy, ToyVm, contest, four, vm, with};
+use crate::support::{Toy, ToyVm, contest, four, vm, with};
 
 #[test]
 fn a_first_look_has_no_plan_and_a_host_without_change_none_later() {
@@ -335,10 +333,7 @@ fn who_cannot_have_vcpus_that_were_offline_gets_its_own_and_is_asked_for_these_e
 
 #[test]
 fn arbitration_comes_before_size_and_preempts() {
-    fn busy(n: u32) -> f64 {
-        f64::from(n)
-    }
-    let mut vms = vec![vm("low", 4, None, busy), vm("high", 4, None, busy)];
+    let mut vms = vec![vm("low", 4, None, f64::from), vm("high", 4, None, f64::from)];
     for one in &mut vms {
         one.state.vcpus.iter_mut().skip(1).for_each(|vcpu| vcpu.online = false);
     }
@@ -353,7 +348,7 @@ fn arbitration_comes_before_size_and_preempts() {
     let mut controller = Controller::new(policy);
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1)), (4, 1));
-    toy.vms[1].used = busy;
+    toy.vms[1].used = f64::from;
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1)), (1, 4));
 }
@@ -461,9 +456,6 @@ fn what_was_granted_to_one_that_a_look_missed_is_nobody_elses() {
 
 #[test]
 fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short() {
-    fn busy(n: u32) -> f64 {
-        f64::from(n)
-    }
     let (mut toy, policy) = contest();
     let mut controller = Controller::new(policy.clone());
     toy.rule(&mut controller, 20);
@@ -473,7 +465,7 @@ fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short(
         "who wants no more than it is guaranteed asks for nothing"
     );
     assert_eq!(toy.weights(), [1000.0, 2000.0], "nobody is short");
-    toy.vms[1].used = busy;
+    toy.vms[1].used = f64::from;
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1)), (1, 2));
     assert_eq!(toy.weights(), [375.0, 2625.0], "a quarter of a pCPU of two; the sum stays");
@@ -485,22 +477,19 @@ fn where_vcpus_alone_cannot_weights_give_what_was_granted_until_nobody_is_short(
 
     // Not asked for: whole pCPUs are guaranteed, and weights stay.
     let mut controller = Controller::new(Policy { weigh: Weigher::None, ..policy });
-    toy.vms[1].used = busy;
+    toy.vms[1].used = f64::from;
     toy.rule(&mut controller, 20);
     assert_eq!((toy.online(0), toy.online(1), toy.weights()), (1, 1, vec![1000.0, 2000.0]));
 }
 
 #[test]
 fn one_that_cannot_shrink_is_preempted_by_weight_and_its_owners_weight_stands() {
-    fn busy(n: u32) -> f64 {
-        f64::from(n)
-    }
     let (mut toy, policy) = contest();
     let fixed = |lever, reason: &str| Fixed { lever, reason: reason.into() };
     toy.vms[0].state.fixed = vec![fixed(LeverKind::Online, "no agent answers")];
-    toy.vms[1].used = busy;
+    toy.vms[1].used = f64::from;
     // Of these only the weight of the one that is left alone is no matter.
-    toy.vms.push(vm("apart", 2, None, busy));
+    toy.vms.push(vm("apart", 2, None, f64::from));
     toy.vms[2].state.fixed =
         vec![fixed(LeverKind::Online, "hands off"), fixed(LeverKind::Weight, "hands off")];
     let mut controller = Controller::new(policy.clone());

@@ -1,10 +1,8 @@
 //! When a size is looked for again, and when not, on hosts made of numbers.
 
-mod decide_support;
-
 use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Why};
 
-use decide_support::{ByCount, Toy, four, of_four, vm, with};
+use crate::support::{ByCount, Toy, four, of_four, vm, with};
 
 /// Threads that spin fall into step, and do three times as much with all vCPUs, until something happens. That is no other phase: to look for
 /// a better number would bring them out of step.

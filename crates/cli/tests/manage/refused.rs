@@ -1,0 +1,222 @@
+//! What cannot be is said with its place and remedy, and nothing is changed or made then.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use super::{LIVE, Place, groups, journal, node, said, until};
+
+#[test]
+fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is_made() {
+    let place = Place::new();
+    for (text, parts) in [
+        ("apply = true\nstate = \"\"\n", "corefit.toml, line 2, key state: "),
+        ("tell = true\nmachine = \"mars\"\n", "corefit.toml, line 2, key machine: "),
+        ("\nmachine = \"libvirt:\"\n", "corefit.toml, line 2, key machine: "),
+        ("\nmachine = \"cgroups:\"\n", "corefit.toml, line 2, key machine: cgroups: lacks its paths"),
+        (
+            "machine = \"sim:host.toml\"\n[policy]\n\nreserved = \"0-9\"\n",
+            "corefit.toml, line 4, key policy.reserved: the host has no pCPU 4-9",
+        ),
+        (
+            "apply = true\nmachine = \"sim:host.toml\"\nstate = \"host.toml/state\"\n",
+            "host.toml/state: cannot be written, so nothing is changed",
+        ),
+        (
+            "[policy]\nvm = [{ name = \"a\", min = -1 }]\n",
+            "corefit.toml, line 2, key policy.vm[0].min: -1 cannot be; give ",
+        ),
+    ] {
+        place.file("corefit.toml", text);
+        let error = place.error(&["manage", "--config", "corefit.toml", "--for", "1s"]);
+        assert!(error.contains(parts), "{text:?}: {error}");
+        assert_eq!(place.names(), ["corefit.toml", "host.toml"], "{text:?}");
+    }
+    // What the command line names is not in the file.
+    place.file("corefit.toml", "machine = \"host\"\n");
+    let error = place.error(&["manage", "--config", "corefit.toml", "--machine", "mars"]);
+    assert!(error.contains("--machine mars") && !error.contains("line"), "{error}");
+}
+
+#[test]
+fn a_second_daemon_with_another_directory_is_refused_until_the_first_is_killed() {
+    let place = Place::new();
+    let machine = node(&place);
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--state"];
+    let first = place.daemon(&[&args[..], &["a"]].concat(), Stdio::null());
+    until("it holds the machine", || {
+        let status = place.corefit(&["status", "--state", "a"]);
+        status.status.success() && !String::from_utf8_lossy(&status.stdout).contains(" 0 steps")
+    });
+    let second = [&args[..], &["b", "--for", "1s"]].concat();
+    let error = place.corefit(&second);
+    assert_eq!(error.status.code(), Some(1), "{}", said(&error));
+    let who = format!("another corefit (process {}) is at work there, with --state '", first.0.id());
+    assert!(
+        said(&error).contains(&who) && said(&error).contains("/a'; end that one first"),
+        "{}",
+        said(&error)
+    );
+    let elsewhere = place.corefit(&["status", "--state", "b"]);
+    assert_eq!(elsewhere.status.code(), Some(1), "{}", said(&elsewhere));
+    let named = format!("corefit status --state '{}'", place.path("a").display());
+    assert!(said(&elsewhere).contains(&named), "{}", said(&elsewhere));
+    // Who may be gone the next time is told as that, too, where the configuration names the directory.
+    let named = format!("metrics = \"off\"\nmachine = {machine:?}\napply = true\nstate = \"a\"\n");
+    place.file("named.toml", &named);
+    let error = place.corefit(&["manage", "--config", "named.toml", "--for", "1s"]);
+    assert!(said(&error).contains("named.toml, line 4, key state: "), "{}", said(&error));
+    assert_eq!(error.status.code(), Some(1), "{}", said(&error));
+    drop(first); // kill -9
+    let next = place.corefit(&second);
+    assert!(next.status.success(), "{}", said(&next));
+}
+
+#[test]
+fn where_the_journal_cannot_be_it_says_that_nothing_is_changed_and_what_to_do() {
+    let place = Place::new();
+    place.file("taken", "");
+    let sim = ["manage", "--apply", "--machine", "sim:host.toml", "--for", "1s", "--state"];
+    for state in ["taken", "taken/below"] {
+        let error = place.error(&[&sim[..], &[state]].concat());
+        assert!(error.contains("nothing is changed") && error.contains("--state"), "{error}");
+    }
+    std::fs::create_dir_all(place.path("locked/lock")).unwrap();
+    let error = place.error(&[&sim[..], &["locked"]].concat());
+    assert!(error.contains("nothing is changed") && error.contains("--state"), "{error}");
+}
+
+/// A file system of a few pages, gone with this value.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None` where this user may not make one, which is said.
+    fn at(path: PathBuf) -> Option<Small> {
+        std::fs::create_dir(&path).unwrap();
+        let mounted = mount(&["-t", "tmpfs", "-o", "size=16k", "none", path.to_str().unwrap()]);
+        if !mounted {
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: a full and a read-only file system: only root may mount one"
+            );
+        }
+        mounted.then_some(Small(path))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", self.0.to_str().unwrap()]).status();
+    }
+}
+
+fn mount(args: &[&str]) -> bool {
+    Command::new("mount").args(args).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
+    let place = Place::new();
+    let _groups = groups();
+    let Some(small) = Small::at(place.path("small")) else { return };
+    let sim = ["manage", "--apply", "--machine", "sim:host.toml", "--for", "1s", "--state", "small/state"];
+    std::fs::create_dir(place.path("small/state")).unwrap();
+    journal(&place, "small/left", "cgroups:/corefit-none", "");
+    std::fs::write(place.path("small/left/lock"), "").unwrap();
+    assert!(std::fs::write(place.path("small/filler"), vec![0; 1 << 20]).is_err(), "it is full");
+    let error = place.error_of(&sim, 1);
+    assert!(error.contains("No space left") && error.contains("nothing is changed"), "{error}");
+    assert!(mount(&["-o", "remount,ro", small.0.to_str().unwrap()]));
+    let error = place.error_of(&sim, 1);
+    assert!(error.contains("Read-only") && error.contains("nothing is changed"), "{error}");
+    // What an earlier run left there is known there alone.
+    let output = place.corefit(&["restore", "--tries", "1", "--state", "small/left"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("the journal cannot be written: Read-only"), "{}", said(&output));
+}
+
+#[test]
+fn a_daemon_whose_status_socket_cannot_be_works_without_it() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("state/status.sock")).unwrap();
+    let long = "x".repeat(120);
+    for state in ["state", &long] {
+        let config = "metrics = \"off\"\nmachine = \"sim:host.toml\"\n[policy]\nsize = \"vcpu-bal\"\n";
+        let log = place.log(config, &["--apply", "--state", state, "--for", "10s"]);
+        assert!(log.contains("warning: no status") && log.contains("restored"), "{log}");
+    }
+}
+
+#[test]
+fn an_address_of_metrics_that_is_taken_is_said_with_place_and_remedy_and_who_changes_no_host_takes_none() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!("machine = \"sim:host.toml\"\nmetrics = \"{}\"\n", taken.local_addr().unwrap());
+    let log = place.log(&config, &["--for", "1s"]);
+    for part in
+        ["no metrics at=", " why=", "corefit.toml, line 2, key metrics: ", r#"127.0.0.1:PORT\" or \"off\""#]
+    {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+    for args in [&["--for", "1s"][..], &["--apply", "--state", "state", "--for", "1s"]] {
+        let log = place.log("machine = \"sim:host.toml\"\n", args);
+        assert!(!log.contains("metrics"), "{log}");
+    }
+    let log = place.log(&format!("machine = \"{LIVE}\"\n"), &["--state", "state", "--for", "1s"]);
+    assert!(!log.contains("metrics"), "{log}");
+}
+
+#[test]
+fn names_of_one_libvirt_are_one_machine_and_its_lock_is_of_both() {
+    let place = Place::new();
+    let machine = node(&place);
+    let uri = machine.strip_prefix("libvirt:").unwrap();
+    place.file("corefit.toml", "metrics = \"off\"\n");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", &machine, "--state", "a"];
+    let _first = place.daemon(&args, Stdio::null());
+    until("it works", || place.corefit(&["status", "--state", "a"]).status.success());
+    let second = ["manage", "--apply", "--machine", "libvirt", "--state", "b", "--for", "1s"];
+    let output = place.command(&second).env("LIBVIRT_DEFAULT_URI", uri).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains(") is at work there, with --state '"), "{}", said(&output));
+}
+
+#[test]
+fn a_name_that_no_machine_has_is_refused_by_a_running_daemon_too() {
+    let place = Place::new();
+    let args = ["manage", "--config", "corefit.toml", "--state", "state"];
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    place.file("corefit.toml", &format!("machine = \"{LIVE}\"\nmetrics = \"off\"\n"));
+    let mut daemon = place.daemon(&args, log);
+    let log = || std::fs::read_to_string(place.path("log")).unwrap();
+    until("it works", || log().contains("begun"));
+    place.file("corefit.toml", "metrics = \"off\"\nmachine = \"nonsense\"\n");
+    daemon.signal(Signal::HUP);
+    until("that is refused", || log().contains("configuration refused"));
+    assert!(
+        log().contains("corefit.toml, line 2, key machine: nonsense: nothing can be changed there"),
+        "{}",
+        log()
+    );
+    daemon.end();
+}
+
+#[test]
+fn guarantees_and_limits_that_cannot_all_hold_are_said() {
+    let place = Place::new();
+    let config = "machine = \"sim:host.toml\"\nmetrics = \"off\"\ntell = false\n\
+        [policy]\nsize = \"none\"\narbitrate = \"priority\"\n\
+        [[policy.vm]]\nname = \"[bc]\"\nmin = 4\n\
+        [[policy.vm]]\nname = \"*\"\nmax = 3\n[[policy.vm]]\nname = \"c\"\nmin = 3\n\
+        [[policy.vm]]\nname = \"b\"\nmin = 3\n[[policy.vm]]\nname = \"b\"\nmax = 2\n";
+    let log = place.log(config, &["--for", "40s"]);
+    assert!(log.contains("b: its rules say min 3 and max 2: max counts"), "{log}");
+    assert!(!log.contains("c: its rules"), "{log}");
+    assert!(
+        log.contains("5.00 pCPUs are guaranteed, more than the 4 that there are: not all VMs can get theirs"),
+        "{log}"
+    );
+}

@@ -1,0 +1,9 @@
+//! The corridor on hosts made of numbers: what comes out of snapshots.
+
+mod again;
+mod grants;
+mod place;
+mod size;
+mod support;
+mod weigh;
+mod whole;
