@@ -95,6 +95,45 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Starts so many processes, each with one region, and ends them once all have had theirs.
+const CROWD: &str = r#"
+#include <omp.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int begun[2], end[2];
+    char byte = 0;
+    if (pipe(begun) != 0 || pipe(end) != 0) return 2;
+    for (int n = atoi(argv[1]); n > 0; n--) {
+        if (fork() != 0) continue;
+        close(end[1]);
+        #pragma omp parallel
+        for (volatile int i = 0; i < 100; i++) ;
+        return write(begun[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 0;
+    }
+    for (int n = atoi(argv[1]); n > 0; n--)
+        if (read(begun[0], &byte, 1) != 1) return 3;
+    return 0;
+}
+"#;
+
+/// Runs regions of so many threads for a second, then executes the command that follows, if any.
+const BECOMES: &str = r#"
+#include <omp.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+int main(int argc, char **argv) {
+    omp_set_num_threads(atoi(argv[1]));
+    for (double end = now() + 1; now() < end;) {
+        #pragma omp parallel
+        for (volatile int i = 0; i < 20000; i++) ;
+    }
+    return argc > 2 ? execv(argv[2], argv + 2) : 0;
+}
+"#;
+
 #[test]
 fn a_program_passes_through_unchanged() {
     let place = Place::new();
@@ -379,6 +418,34 @@ fn processes_that_nobody_waits_for_leave_their_place_to_others() {
     let options = ["run", "--quiet", "--resize", "always", "--", program.to_str().unwrap(), "150"];
     let output = { on_one_cpu(&place.corefit(&options)) }.env("OMP_NUM_THREADS", "3").output().unwrap();
     assert_eq!(stdout(&output), "150 of 1, 0 of more\n", "{}", stderr(&output));
+}
+
+#[test]
+fn processes_that_find_no_place_are_counted() {
+    let place = Place::new();
+    let program = place.compile("crowd", &["-fopenmp"], CROWD);
+    for (processes, said) in [("63", false), ("65", true)] {
+        let options = ["run", "--", program.to_str().unwrap(), processes];
+        let output = place.corefit(&options).env("OMP_NUM_THREADS", "2").output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let note = "2 OpenMP processes more were not followed, as 63 are at most at a time";
+        assert_eq!(told(&output).contains(note), said, "{processes}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn openmp_programs_that_one_process_executes_one_after_the_other_are_told_apart() {
+    let place = Place::new();
+    let program = place.compile("becomes", &["-fopenmp"], BECOMES);
+    let program = program.to_str().unwrap();
+    let options = ["run", "--report", "report.json", "--", program, "5", program, "3"];
+    let output = place.corefit(&options).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report = place.report();
+    let met = report["processes"].as_array().unwrap();
+    let [first, second] = &met[..] else { panic!("{met:?}") };
+    assert_eq!(first["pid"], second["pid"]);
+    assert_eq!((first["requested"].as_u64(), second["requested"].as_u64()), (Some(5), Some(3)));
 }
 
 #[test]

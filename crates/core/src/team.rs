@@ -12,7 +12,8 @@
 //! **What is available.** In an interval, n threads ran `run` CPUs and waited `wait` (with
 //! `steal`, the time the hypervisor took from their CPUs). A runnable thread so got the share
 //! s = run / (run + wait + steal) of a CPU, and n threads that never block get n s. What was
-//! idle beside them could be had, too:  A = max(run + idle, n s), at most the CPUs allowed.
+//! idle beside them could be had, too:  A = max(run + idle, n s), at most the CPUs allowed. (What is
+//! told of it counts no more threads than wanted to run: of those that slept, nobody knows.)
 //!
 //! **From CPUs to threads.** A team that waits for its slowest member runs at n times the
 //! share of that member. With A CPUs for n = ⌈A⌉ threads the last one gets A - (n-1), so
@@ -196,7 +197,7 @@ impl TeamController {
 
     /// Decides after one interval.
     pub fn step(&mut self, seen: &Interval) -> Decision {
-        let contended = available(seen);
+        let contended = available(seen, seen.team);
         let limit = limit(seen, self.most);
         let rose = seen.allowed > self.allowed && self.allowed > 0;
         self.allowed = seen.allowed;
@@ -205,7 +206,8 @@ impl TeamController {
             why = Why::Measured;
         }
         self.remember_rate(seen);
-        Decision { team: self.team, available: seen.quota.map_or(contended, |q| q.min(contended)), why }
+        let told = available(seen, seen.team.min(wanted(seen)));
+        Decision { team: self.team, available: seen.quota.map_or(told, |q| q.min(told)), why }
     }
 
     fn decide(&mut self, seen: &Interval, contended: Cpus, limit: u32, rose: bool) -> Why {
@@ -329,13 +331,23 @@ impl TeamController {
     }
 }
 
-/// CPUs that were to be had in an interval without regard to quotas; see the module.
-fn available(seen: &Interval) -> Cpus {
-    let demand = seen.run.0 + seen.wait.0 + seen.steal.0;
+/// CPUs that threads ran on, waited for or lost.
+fn demand(seen: &Interval) -> f64 {
+    seen.run.0 + seen.wait.0 + seen.steal.0
+}
+
+/// Threads that this takes, a tenth forgiven.
+fn wanted(seen: &Interval) -> u32 {
+    whole((demand(seen) - 0.1).ceil()).max(1)
+}
+
+/// CPUs that `team` threads would have got in an interval without regard to quotas; see the module.
+fn available(seen: &Interval, team: u32) -> Cpus {
+    let demand = demand(seen);
     let share = if demand > 0.0 { seen.run.0 / demand } else { 1.0 };
     let free = (seen.run + seen.idle).0;
     // Threads that sleep most of the time waited for nothing: their share says little.
-    let shared = f64::from(seen.team.min(seen.allowed.max(1) * 64)) * share;
+    let shared = f64::from(team.min(seen.allowed.max(1) * 64)) * share;
     let shared = if demand < 0.2 { 0.0 } else { shared };
     let entitled = seen.entitled.map_or(0.0, |e| e.0);
     Cpus(free.max(shared).max(entitled.min(1.0)).min(f64::from(seen.allowed)))

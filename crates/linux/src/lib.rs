@@ -17,6 +17,7 @@ pub mod threads;
 pub mod told;
 pub mod topology;
 
+mod affinity;
 mod cgroup;
 mod notes;
 mod proc;

@@ -21,6 +21,9 @@ use crate::sample::has_ended;
 /// Slots in use from which on those of ended processes are looked for at once.
 const CROWDED: usize = SLOTS / 2;
 
+/// Processes that have a place at a time.
+pub const PLACES: usize = SLOTS;
+
 /// What corefit tells one process about its parallel regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
@@ -176,6 +179,12 @@ impl TeamPage {
     pub fn processes(&self) -> Vec<Process> {
         let slots = self.page().slots.iter().enumerate();
         slots.filter_map(|(slot, s)| view(slot, s)).collect()
+    }
+
+    /// How many processes found no place: they run as they ask.
+    #[must_use]
+    pub fn refused(&self) -> u32 {
+        self.page().refused.load(Ordering::Relaxed)
     }
 
     /// Whether the program that `process` describes still has its slot.

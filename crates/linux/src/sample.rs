@@ -14,13 +14,19 @@ use std::time::Duration;
 use corefit_core::{CpuId, CpuSet, Time};
 use rustix::time::ClockId;
 
+use crate::affinity::Mask;
+use crate::cgroup::mounts::mounts;
 use crate::proc::Fields;
+use crate::root::Root;
+use crate::self_view::shows_the_machine;
 use crate::threads::clock;
 
 /// Threads whose files are kept open; beyond, files are opened for each sample.
 const KEPT_OPEN: usize = 512;
 /// A tree is searched for new processes every so many samples.
 const SEARCH_EVERY: u32 = 4;
+/// More room than any `/proc/stat` takes.
+const LONGEST_STAT: usize = 1 << 24;
 
 /// One sample: counters since the sampler began (threads that ended stay counted).
 #[derive(Clone, Debug, Default)]
@@ -62,7 +68,7 @@ pub struct TreeSampler {
     round: u32,
     tick: Duration,
     stat: Option<File>,
-    /// Room for the `cpu` lines of `/proc/stat`.
+    /// Room for `/proc/stat`: it has a line for each CPU online, also for those that are not allowed.
     text: Vec<u8>,
 }
 
@@ -81,7 +87,7 @@ impl TreeSampler {
             ended_wait_ns: 0,
             round: 0,
             tick: Duration::from_nanos(1_000_000_000 / hertz),
-            stat: File::open("/proc/stat").ok(),
+            stat: machine_stat(&Root::live()),
             text: vec![0; 4096 + 256 * std::thread::available_parallelism().map_or(64, usize::from)],
         }
     }
@@ -165,9 +171,16 @@ impl TreeSampler {
     }
 
     fn read_stat(&mut self, sample: &mut TreeSample) {
-        let read = self.stat.as_ref().map(|f| f.read_at(&mut self.text, 0));
-        let length = read.and_then(Result::ok).unwrap_or(0);
-        for line in String::from_utf8_lossy(&self.text[..length]).lines().skip(1) {
+        let Some(file) = &self.stat else { return };
+        let length = loop {
+            match file.read_at(&mut self.text, 0).unwrap_or(0) {
+                full if full == self.text.len() && full < LONGEST_STAT => self.text.resize(2 * full, 0),
+                length => break length,
+            }
+        };
+        // What has no end is cut off.
+        let whole = self.text[..length].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        for line in String::from_utf8_lossy(&self.text[..whole]).lines().skip(1) {
             let Some(line) = line.strip_prefix("cpu") else {
                 break;
             };
@@ -181,6 +194,13 @@ impl TreeSampler {
             sample.steal.insert(CpuId(cpu), time(7));
         }
     }
+}
+
+/// The machine's idle and stolen time; none where another file is mounted over it (lxcfs shows a container's own).
+fn machine_stat(root: &Root) -> Option<File> {
+    let path = "/proc/stat";
+    let own = mounts(root).map_or(true, |mounts| shows_the_machine(path, &mounts));
+    own.then(|| root.open(path).ok())?
 }
 
 /// Ticks fit 32 bits for 497 days at 100 Hz; only differences are used.
@@ -197,11 +217,8 @@ pub fn now() -> Time {
 /// CPUs that a process may run on, as the scheduler enforces it now.
 #[must_use]
 pub fn affinity(pid: u32) -> Option<CpuSet> {
-    let pid = rustix::process::Pid::from_raw(pid.try_into().ok()?)?;
-    let set = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
-    let size = rustix::thread::CpuSet::MAX_CPU;
-    let cpus = (0..size).filter(|cpu| set.is_set(*cpu));
-    Some(cpus.filter_map(|c| u32::try_from(c).ok()).map(CpuId).collect())
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid != 0)?;
+    Some(Mask::of(pid).ok()?.cpus())
 }
 
 /// Whether a thread runs before all that have weights, by the kernel; not if it has ended.
@@ -214,15 +231,8 @@ pub(crate) fn is_realtime(tid: u32) -> bool {
 /// Lets a thread run on these CPUs only. A thread that has ended, or is not ours to place,
 /// stays as it is.
 pub fn set_affinity(tid: u32, cpus: &CpuSet) {
-    let mut set = rustix::thread::CpuSet::new();
-    for cpu in cpus.iter().filter_map(|c| usize::try_from(c.0).ok()) {
-        if cpu < rustix::thread::CpuSet::MAX_CPU {
-            set.set(cpu);
-        }
-    }
-    let tid = i32::try_from(tid).ok().and_then(rustix::process::Pid::from_raw);
-    if tid.is_some() {
-        let _ = rustix::thread::sched_setaffinity(tid, &set);
+    if let Some(tid) = libc::pid_t::try_from(tid).ok().filter(|tid| *tid != 0) {
+        let _ = Mask::from(cpus).set(tid);
     }
 }
 
@@ -278,6 +288,7 @@ pub(crate) fn schedstat(file: &File) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::root::testing::tree;
     use std::process::{Command, Stdio};
 
     #[test]
@@ -323,6 +334,48 @@ mod tests {
         assert!(!after.processes.contains_key(&pid));
         assert!(!after.allowed.is_empty());
         assert!(after.idle.len() >= after.allowed.len());
+    }
+
+    /// What a sampler with room for so little reads of a `/proc/stat`.
+    fn read(stat: &str, room: usize) -> TreeSample {
+        let (dir, root) = tree(&[("proc/stat", stat)]);
+        let mut sampler = TreeSampler::new(std::process::id(), std::process::id());
+        (sampler.stat, sampler.text) = (machine_stat(&root), vec![0; room]);
+        drop(dir);
+        let mut sample = TreeSample::default();
+        sampler.read_stat(&mut sample);
+        sample
+    }
+
+    #[test]
+    fn a_stat_with_lines_of_many_cpus_that_are_not_allowed_is_read_to_its_end() {
+        let cpus = (0..128).map(|cpu| format!("cpu{cpu} 99 1 1 40 2 1 1 5 0 0\n"));
+        let stat: String =
+            ["cpu  9 9\n".into()].into_iter().chain(cpus).chain(["intr 1 2\n".into()]).collect();
+        for room in [16, 1000, stat.len(), 1 << 20] {
+            let sample = read(&stat, room);
+            let last = CpuId(127);
+            assert_eq!((sample.idle.len(), sample.steal.len()), (128, 128), "{room}");
+            let times = (sample.idle[&last], sample.steal[&last]);
+            assert_eq!(times, (Duration::from_millis(420), Duration::from_millis(50)), "{room}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_stat_that_is_cut_off_says_nothing() {
+        let sample = read("cpu  9 9\ncpu0 99 1 1 40 2 1 1 5 0 0\ncpu1 99 1 1 4", 4096);
+        assert_eq!(sample.idle.keys().collect::<Vec<_>>(), [&CpuId(0)]);
+    }
+
+    #[test]
+    fn a_stat_that_another_file_is_mounted_over_is_not_believed() {
+        let stat = ("proc/stat", "cpu  9 9\ncpu0 99 1 1 40 2 1 1 5 0 0\n");
+        let proc = "20 1 0:4 / /proc rw - proc proc rw\n";
+        let over = "21 20 0:40 /proc/stat /proc/stat rw - fuse.lxcfs lxcfs rw\n";
+        for (mounts, own) in [(proc.into(), true), (format!("{proc}{over}"), false)] {
+            let (_dir, root) = tree(&[stat, ("proc/self/mountinfo", &mounts)]);
+            assert_eq!(machine_stat(&root).is_some(), own, "{mounts}");
+        }
     }
 
     /// Only root may make one real-time.

@@ -107,10 +107,15 @@ pub(crate) fn online(
     })
 }
 
+/// Whether a file of `/proc` is the machine's own: not if another one is mounted over it.
+pub(crate) fn shows_the_machine(path: &str, mounts: &[Mount]) -> bool {
+    mounts.iter().all(|mount| mount.point != path)
+}
+
 /// Idle and stolen time, unless `/proc/stat` is not the machine's own.
 pub(crate) fn cpu_times(root: &Root, mounts: &[Mount], notes: &mut Notes) -> Vec<CpuTimes> {
     let path = "/proc/stat";
-    if mounts.iter().any(|mount| mount.point == path) {
+    if !shows_the_machine(path, mounts) {
         let why = "another file is mounted over it (lxcfs, for one): it does not show the machine";
         notes.add(What::Idle, path.into(), why.into());
         return Vec::new();

@@ -28,6 +28,8 @@ use crate::{lately, session};
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// CPUs in the mask when the process began, as answered.
 static AT_START: AtomicU32 = AtomicU32::new(0);
+/// Whether the process was answered a mask: only then can it put one back.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
 /// The process places its threads itself.
 static OWN_AFFINITY: AtomicBool = AtomicBool::new(false);
 
@@ -86,7 +88,7 @@ pub(crate) fn start(count: u32) {
     COUNT.store(count, Relaxed);
     let mut mask = [0u8; LARGEST_MASK];
     if let Some(real) = real::get_affinity()
-        && get(real, 0, mask.len(), mask.as_mut_ptr()) == 0
+        && answer(real, 0, mask.len(), mask.as_mut_ptr()) == 0
     {
         AT_START.store(mask.iter().map(|byte| byte.count_ones()).sum(), Relaxed);
     }
@@ -185,6 +187,14 @@ fn limit() -> Option<u32> {
 }
 
 fn get(real: Get, who: usize, size: usize, mask: *mut u8) -> c_int {
+    let result = answer(real, who, size, mask);
+    if result == 0 {
+        ANSWERED.store(true, Relaxed);
+    }
+    result
+}
+
+fn answer(real: Get, who: usize, size: usize, mask: *mut u8) -> c_int {
     let result = real(who, size, mask);
     if result == 0
         && let Some(count) = limit()
@@ -209,8 +219,8 @@ fn set(
 }
 
 /// Sets a mask by `set`. One that equals our answer about `who` is put back as the truth
-/// (programs save and restore it, in another length, too); any other shows that the program
-/// places its threads itself.
+/// (programs save and restore it, in another length, too), if there was one: `taskset`, which sets a mask
+/// and executes a program, asks for none. Any other shows that the program places its threads itself.
 fn set_mask(
     truth: Option<Get>,
     who: usize,
@@ -222,7 +232,10 @@ fn set_mask(
         return set(size, mask);
     };
     let mut all = [0u8; LARGEST_MASK];
-    if !mask.is_null() && truth.is_some_and(|get| get(who, all.len(), all.as_mut_ptr()) == 0) {
+    if ANSWERED.load(Relaxed)
+        && !mask.is_null()
+        && truth.is_some_and(|get| get(who, all.len(), all.as_mut_ptr()) == 0)
+    {
         let mut answer = all;
         narrow(&mut answer, count);
         // SAFETY: the caller passes a mask of `size` bytes; it is only read.

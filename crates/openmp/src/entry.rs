@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::binding::{self, Binding, CACHE, NAMES};
 use crate::runtime::Runtime;
-use crate::{quiet, region, session};
+use crate::{page, quiet, region, session};
 
 /// The caller's registers, as the trampolines save them and put them back.
 #[repr(C)]
@@ -238,6 +238,11 @@ extern "C" fn enter(
     } else {
         region::size(runtime, threads, word, body.addr(), &mut saved.rdi).unwrap_or(threads)
     };
+    // libomp serves these calls, too, where it stands in for libgomp.
+    if runtime.kind == page::runtime::KMP && word | MORE.load(Relaxed) != 0 {
+        quiet::at_region(runtime, session::current_word());
+        update_more();
+    }
     Jump { target, threads: threads.into() }
 }
 

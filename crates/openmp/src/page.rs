@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// First word of a page that is ours.
 pub(crate) const MAGIC: u64 = 0x636f_7265_6669_7401;
 /// Layout version; a library that meets another version stays inert.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// Programs (processes) that can follow the page at once; more run at their launch size.
 pub(crate) const SLOTS: usize = 63;
 /// Environment variable that names the page: `PATH:NONCE`, the nonce in hexadecimal.
@@ -96,6 +96,8 @@ pub(crate) struct Page {
     pub(crate) slots: [Slot; SLOTS],
     /// The last [`BEGUN`] regions noted: number n stands at n modulo that. Untouched memory costs nothing.
     pub(crate) begun: [Begun; BEGUN],
+    /// Processes that found all slots taken.
+    pub(crate) refused: AtomicU32,
 }
 
 /// Regions that are kept for corefit to read.

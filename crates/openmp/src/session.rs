@@ -245,7 +245,11 @@ fn claim(page: &'static Page, rt: &Runtime, requested: u32) -> Option<&'static S
     let slot = again.or_else(|| {
         let free = |s: &&Slot| s.pid.compare_exchange(0, me, AcqRel, Relaxed).is_ok();
         page.slots.iter().find(free)
-    })?;
+    });
+    let Some(slot) = slot else {
+        page.refused.fetch_add(1, Relaxed);
+        return None;
+    };
     let policy = page.policy.load(Relaxed);
     slot.serial.fetch_add(1, AcqRel);
     slot.answered.store(0, Relaxed);

@@ -1,11 +1,12 @@
 //! The loop of `corefit run`: sample the program, decide, publish.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
 use corefit_core::{Cpus, Decision, Interval, TeamController, team_for};
-use corefit_linux::page::{Orders, Process, TeamPage};
+use corefit_linux::page::{Orders, PLACES, Process, TeamPage};
 use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 
 use super::grants::Grants;
@@ -36,6 +37,13 @@ pub(crate) struct Limits {
     pub(crate) told: Option<Cpus>,
 }
 
+/// Process id, slot and serial: by exec one process becomes several programs, of which each counts anew.
+type Key = (u32, usize, u32);
+
+fn key(p: &Process) -> Key {
+    (p.pid, p.slot, p.serial)
+}
+
 /// Follows one run of a program.
 pub(crate) struct Follower<'a> {
     page: Option<&'a TeamPage>,
@@ -44,8 +52,8 @@ pub(crate) struct Follower<'a> {
     control: TeamController,
     before: TreeSample,
     placed: Option<Placer<'a>>,
-    /// OpenMP processes met, by process id.
-    seen: BTreeMap<u32, OpenMp>,
+    /// OpenMP programs met.
+    seen: BTreeMap<Key, OpenMp>,
     /// Threads in the teams that ran last.
     in_force: u32,
     /// Whether the last orders had regions counted.
@@ -62,7 +70,8 @@ pub(crate) struct Follower<'a> {
 impl<'a> Follower<'a> {
     /// Follows the tree below `pid`, launched as planned.
     pub(crate) fn new(pid: u32, plan: &'a Plan, grants: &'a Grants) -> Follower<'a> {
-        let placed = plan.cores.as_ref().map(|(cores, allowed)| Placer::new(cores, allowed));
+        let launched = plan.launch.cpus.as_ref();
+        let placed = plan.cores.as_ref().map(|(cores, allowed)| Placer::new(cores, allowed, launched));
         // A placed program's own affinity is ours to set: what is allowed shows in corefit's.
         let allowed_of = if placed.is_some() { std::process::id() } else { pid };
         let mut sampler = TreeSampler::new(pid, allowed_of);
@@ -101,7 +110,7 @@ impl<'a> Follower<'a> {
         let decision = self.control.step(&seen);
         self.publish(&processes, &active, decision.team);
         if let Some(placed) = &mut self.placed {
-            placed.follow(decision.team, &self.sampler);
+            placed.follow(decision.team, self.sampler.tids());
         }
         self.history.add(Point {
             at: sample.at,
@@ -159,8 +168,8 @@ impl<'a> Follower<'a> {
     /// Processes that ran in the interval, or all if none did.
     fn active(&mut self, processes: &[Process], sample: &TreeSample) -> Vec<Process> {
         for p in processes {
-            let known = self.seen.remove(&p.pid);
-            self.seen.insert(p.pid, OpenMp::update(known, p, self.grants.of(p)));
+            let known = self.seen.remove(&key(p));
+            self.seen.insert(key(p), OpenMp::update(known, p, self.grants.of(p)));
         }
         let length = sample.at.since(self.before.at).as_secs_f64().max(1e-6);
         let used = |p: &&Process| {
@@ -207,7 +216,7 @@ impl<'a> Follower<'a> {
     fn count_regions(&mut self, active: &[Process]) -> Option<u64> {
         let complete = self.ordered && !active.is_empty();
         let begun = active.iter().map(|p| {
-            let known = self.seen.get_mut(&p.pid)?;
+            let known = self.seen.get_mut(&key(p))?;
             let before = std::mem::replace(&mut known.counted, p.regions);
             Some(p.regions.saturating_sub(before))
         });
@@ -215,26 +224,25 @@ impl<'a> Follower<'a> {
         complete.then_some(begun)
     }
 
-    /// Divides the team among the active processes and tells them. The others are told the
-    /// part of one of them, for when they wake up.
+    /// Divides the team among the active processes and tells them. The others are told an even
+    /// part, for when they wake up.
     fn publish(&mut self, processes: &[Process], active: &[Process], team: u32) {
         let Some(page) = self.page else {
             return;
         };
         // Whoever registers now starts within this; the next interval knows what it asked for.
         self.grants.set_team(team);
-        let parts = u32::try_from(active.len()).unwrap_or(1).max(1);
-        let part = (team / parts).max(1);
-        let mut rest = if team > parts { team % parts } else { 0 };
+        let wants = |p: &Process| self.seen.get(&key(p)).map_or(p.requested, |seen| seen.requested);
+        let parts = divide(team, &active.iter().map(wants).collect::<Vec<_>>());
+        let even = (team / u32::try_from(active.len()).unwrap_or(1).max(1)).max(1);
         let mut short = false;
         for p in processes {
-            let is_active = active.iter().any(|a| a.slot == p.slot);
-            let mine = part + u32::from(is_active && rest > 0);
-            rest = rest.saturating_sub(u32::from(is_active));
-            let limited = mine < self.seen.get(&p.pid).map_or(p.requested, |seen| seen.requested);
+            let at = active.iter().position(|a| a.slot == p.slot);
+            let mine = at.map_or(even, |at| parts[at]);
+            let limited = mine < self.seen.get(&key(p)).map_or(p.requested, |seen| seen.requested);
             short |= limited;
             let mut quiet = p.team > mine;
-            if let Some(seen) = self.seen.get_mut(&p.pid) {
+            if let Some(seen) = self.seen.get_mut(&key(p)) {
                 // Who may be resized has a fitting team with its next region, and then is to spin in it:
                 // only one that did not come to that in an interval is stopped from spinning.
                 quiet &= !seen.may_be_resized() || seen.told.is_some_and(|told| told <= mine);
@@ -282,7 +290,9 @@ impl<'a> Follower<'a> {
 
     /// Whether orders about team sizes have an effect.
     pub(crate) fn is_resizable(&self) -> bool {
-        self.seen.values().any(|p| p.may_be_resized())
+        // Of several programs of one process, one after the other, the last.
+        let seen = self.seen.iter().map(|((pid, slot, _), program)| ((pid, slot), program));
+        seen.collect::<BTreeMap<_, _>>().values().any(|program| program.may_be_resized())
     }
 
     /// What is known at the end of a run.
@@ -290,13 +300,24 @@ impl<'a> Follower<'a> {
         let processes = self.registered();
         self.tell(&processes);
         for p in processes {
-            let known = self.seen.remove(&p.pid);
-            self.seen.insert(p.pid, OpenMp::update(known, &p, self.grants.of(&p)));
+            let known = self.seen.remove(&key(&p));
+            self.seen.insert(key(&p), OpenMp::update(known, &p, self.grants.of(&p)));
         }
         Report {
-            notes_at_end: self.outside.remarks(),
+            notes_at_end: self.outside.remarks().into_iter().chain(self.refused()).collect(),
             ..Report::new(&self.history, self.seen.values().cloned().collect(), plan)
         }
+    }
+
+    /// OpenMP processes that nobody follows for want of room.
+    fn refused(&self) -> Option<String> {
+        let count = self.page.map_or(0, TeamPage::refused);
+        let them = if count == 1 { "process more was" } else { "processes more were" };
+        (count > 0).then(|| {
+            format!(
+                "{count} OpenMP {them} not followed, as {PLACES} are at most at a time: teams there were as asked for"
+            )
+        })
     }
 
     /// Processes that outlive the program: nobody gives them orders any more.
@@ -320,9 +341,45 @@ impl<'a> Follower<'a> {
     }
 }
 
+/// Divides a team among processes that ask for so many threads each: nobody gets more than it asks for, nor less than
+/// another one if it asks for that, but for one thread where they cannot be equal. Everybody gets one.
+fn divide(team: u32, wants: &[u32]) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..wants.len()).collect();
+    order.sort_by_key(|at| (wants[*at], Reverse(*at)));
+    let mut parts = vec![1; wants.len()];
+    let mut left = team;
+    for (served, at) in order.into_iter().enumerate() {
+        let others = u32::try_from(wants.len() - served).unwrap_or(u32::MAX);
+        parts[at] = wants[at].min(left / others).max(1);
+        left = left.saturating_sub(parts[at]);
+    }
+    parts
+}
+
 /// Threads that wanted to run, for a program without OpenMP.
 fn runnable(run: Cpus, wait: Cpus) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
     let n = (run.0 + wait.0).round().max(1.0) as u32;
     n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_little_leaves_the_rest_of_the_team_to_others() {
+        for (team, wants, parts) in [
+            (8, vec![1, 7], vec![1, 7]),
+            (8, vec![8, 1], vec![7, 1]),
+            (8, vec![8, 8, 2], vec![3, 3, 2]),
+            (8, vec![8, 8, 8], vec![3, 3, 2]),
+            (8, vec![2, 3], vec![2, 3]),
+            (2, vec![4, 4, 4], vec![1, 1, 1]),
+            (4, vec![4, 0], vec![3, 1]),
+            (4, vec![], vec![]),
+        ] {
+            assert_eq!(divide(team, &wants), parts, "{team} among {wants:?}");
+        }
+    }
 }

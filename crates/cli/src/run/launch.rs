@@ -148,6 +148,7 @@ impl Plan {
     /// Plans another launch of the same program at `team` threads.
     pub(crate) fn again(&mut self, team: u32, grants: &Grants) {
         self.team = team;
+        self.launch.cpus = self.placed();
         grants.set_team(team);
         let keep = |(name, _): &(OsString, Option<OsString>)| {
             name == "LD_PRELOAD" || name.as_bytes().starts_with(b"COREFIT_")
@@ -224,7 +225,7 @@ impl Plan {
         let plan = knobs(
             Counts { openmp: size(self.openmp()), teams: size(teams), pools: size(pools) },
             &Environment {
-                get: &|name| std::env::var_os(name).filter(|value| !value.is_empty()),
+                get: &|name| std::env::var_os(name),
                 program: &self.launch.program,
                 args: &self.arguments,
                 raise: matches!(self.threads, Threads::AtMost(_)),
@@ -264,8 +265,14 @@ impl Plan {
             notes.keep("--place: no CPU here shares a core with another: nothing to do".into());
             return;
         }
-        self.launch.cpus = Some(spread(&cores, &allowed, self.team, |_| Cpus(0.0)));
         self.cores = Some((cores, allowed));
+        self.launch.cpus = self.placed();
+    }
+
+    /// The CPUs that a team of the present size is launched on; `None` without `--place`.
+    fn placed(&self) -> Option<CpuSet> {
+        let (cores, allowed) = self.cores.as_ref()?;
+        Some(spread(cores, allowed, self.team, |_| Cpus(0.0)))
     }
 }
 

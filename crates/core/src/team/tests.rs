@@ -235,3 +235,28 @@ fn a_serial_phase_does_not_shrink_the_team() {
     };
     assert_eq!(control.step(&seen).team, 2);
 }
+
+#[test]
+fn what_threads_that_sleep_would_have_got_is_not_told_as_available() {
+    let available = |run: f64, wait: f64, idle: f64| {
+        let mut control = TeamController::new(8, 8, false);
+        let seen = Interval {
+            at: Time(50_000_000),
+            length: STEP,
+            run: Cpus(run),
+            wait: Cpus(wait),
+            idle: Cpus(idle),
+            allowed: 8,
+            team: 8,
+            ..Interval::default()
+        };
+        let decision = control.step(&seen);
+        (decision.team, (decision.available.0 * 100.0).round() / 100.0)
+    };
+    // One thread goes on alone while others use seven CPUs: those could not be had, and the team stays.
+    assert_eq!(available(1.0, 0.0, 0.0), (8, 1.0));
+    assert_eq!(available(1.0, 0.05, 0.0), (8, 1.0));
+    assert_eq!(available(1.0, 0.0, 2.0), (8, 3.0));
+    // All eight wanted to run, now and then less than all the time.
+    assert_eq!(available(3.6, 3.6, 0.0), (4, 4.0));
+}

@@ -40,7 +40,7 @@ pub(super) fn java(count: usize, environment: &Environment<'_>) -> Option<Settin
         }
         return Some(Setting::Argument { value: option, runtime });
     }
-    let mut value = (environment.get)(TOOL_OPTIONS).filter(|value| !value.is_empty())?;
+    let mut value = (environment.get)(TOOL_OPTIONS)?;
     value.push(" ");
     value.push(option);
     Some(Setting::Set { name: TOOL_OPTIONS, value, runtime })

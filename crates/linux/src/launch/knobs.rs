@@ -1,8 +1,8 @@
 //! The environment that makes each runtime start with N threads.
 //!
 //! Three rules hold for every variable of [`KNOBS`]:
-//! - **What the user set stays**, also an empty value, and so does what he set in a
-//!   weaker variable that ours would override: with his `OMP_NUM_THREADS` in place,
+//! - **What the user set stays** (an empty value is none, for runtimes take it as not
+//!   set), and so does what he set in a weaker variable that ours would override: with his `OMP_NUM_THREADS` in place,
 //!   `OPENBLAS_NUM_THREADS` is not set, because OpenBLAS would prefer it. The column
 //!   `yields_to` lists these.
 //! - **Nothing is raised unasked.** Julia starts 1 thread, Node.js 4 pool threads and R's
@@ -113,6 +113,8 @@ impl Knobs {
 /// What each runtime is told, and what stays because the user set it.
 #[must_use]
 pub fn plan(counts: Counts, environment: &Environment<'_>) -> Knobs {
+    let get = |name: &str| (environment.get)(name).filter(|value| !value.is_empty());
+    let environment = &Environment { get: &get, ..*environment };
     let mut settings: Vec<Setting> =
         KNOBS.iter().filter_map(|knob| knob.decide(counts, environment)).collect();
     settings.extend(java(counts.pools.max(1), environment));
@@ -305,12 +307,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_user_set_stays_even_when_it_is_empty() {
-        for users in ["7", ""] {
-            let knobs = simple(2, &[("GOMAXPROCS", users)]);
-            assert_eq!(value(&knobs, "GOMAXPROCS"), None);
-            let kept = Setting::Kept { name: "GOMAXPROCS", value: users.into(), runtime: "Go" };
-            assert_eq!(setting(&knobs, "GOMAXPROCS"), Some(&kept));
+    fn what_the_user_set_stays_and_an_empty_value_counts_as_not_set() {
+        let knobs = simple(2, &[("GOMAXPROCS", "7")]);
+        assert_eq!(value(&knobs, "GOMAXPROCS"), None);
+        let kept = Setting::Kept { name: "GOMAXPROCS", value: "7".into(), runtime: "Go" };
+        assert_eq!(setting(&knobs, "GOMAXPROCS"), Some(&kept));
+        // Neither is its own variable kept then, nor does a stronger one yield to it.
+        let knobs = simple(2, &[("GOMAXPROCS", ""), ("OMP_NUM_THREADS", "")]);
+        for name in ["GOMAXPROCS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"] {
+            assert_eq!(value(&knobs, name), Some("2"), "{name}");
         }
     }
 

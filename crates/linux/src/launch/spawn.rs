@@ -11,6 +11,7 @@ use corefit_core::CpuSet;
 use super::format::Kind;
 use super::inherited::Inherited;
 use super::program::Program;
+use crate::affinity::Mask;
 
 /// The shell that runs a text without `#!`, as in execvp(3).
 const SHELL: &std::ffi::CStr = c"/bin/sh";
@@ -98,46 +99,11 @@ pub(super) fn spawn(launch: &Launch) -> Result<libc::pid_t, LaunchError> {
 fn with_affinity<T>(cpus: Option<&CpuSet>, fork: impl FnOnce() -> T) -> Result<T, LaunchError> {
     let Some(cpus) = cpus else { return Ok(fork()) };
     let failed = |why: io::Error| LaunchError::Affinity { cpus: cpus.clone(), why };
-    let before = Affinity::of_this_thread().map_err(failed)?;
-    Affinity::from(cpus).set().map_err(failed)?;
+    let before = Mask::of(0).map_err(failed)?;
+    Mask::from(cpus).set(0).map_err(failed)?;
     let result = fork();
-    before.set().map_err(failed)?;
+    before.set(0).map_err(failed)?;
     Ok(result)
-}
-
-/// A CPU mask as the kernel takes it, of any length.
-struct Affinity(Vec<usize>);
-
-impl Affinity {
-    /// Large enough for every kernel: `NR_CPUS` is at most 8192.
-    const WORDS: usize = 65_536 / usize::BITS as usize;
-
-    fn of_this_thread() -> io::Result<Affinity> {
-        let mut words = vec![0usize; Affinity::WORDS];
-        // SAFETY: the kernel writes at most the size it is given.
-        let result =
-            unsafe { libc::sched_getaffinity(0, size_of_val(&words[..]), words.as_mut_ptr().cast()) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(Affinity(words)) }
-    }
-
-    fn set(&self) -> io::Result<()> {
-        // SAFETY: the kernel reads at most the size it is given.
-        let result = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0[..]), self.0.as_ptr().cast()) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-}
-
-impl From<&CpuSet> for Affinity {
-    fn from(cpus: &CpuSet) -> Affinity {
-        let mut words = vec![0usize; Affinity::WORDS];
-        for cpu in cpus.iter() {
-            let cpu = cpu.0 as usize;
-            if let Some(word) = words.get_mut(cpu / usize::BITS as usize) {
-                *word |= 1 << (cpu % usize::BITS as usize);
-            }
-        }
-        Affinity(words)
-    }
 }
 
 /// Everything that exec needs, prepared before the fork, as the child must not allocate.
@@ -259,16 +225,7 @@ fn exec_error(launch: &Launch, why: io::Error) -> LaunchError {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::CpuId;
-
     use super::*;
-
-    #[test]
-    fn affinity_puts_each_cpu_into_its_word() {
-        let cpus: CpuSet = [0, 3, 64, 65_535].map(CpuId).into_iter().collect();
-        let Affinity(words) = Affinity::from(&cpus);
-        assert_eq!((words[0], words[1], words[1023]), (0b1001, 1, 1 << 63));
-    }
 
     #[test]
     fn the_last_change_of_a_variable_counts_and_none_removes() {

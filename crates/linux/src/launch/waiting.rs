@@ -20,8 +20,10 @@ pub struct Waiting {
 /// Makes waiting sleep, unless the user's environment (`get`) says how to wait.
 #[must_use]
 pub fn passive(get: &dyn Fn(&str) -> Option<OsString>) -> Waiting {
-    let users =
-        PASSIVE.iter().filter_map(|(name, _)| Some((*name, get(name)?.to_string_lossy().into_owned())));
+    let users = PASSIVE.iter().filter_map(|(name, _)| {
+        let value = get(name).filter(|value| !value.is_empty())?;
+        Some((*name, value.to_string_lossy().into_owned()))
+    });
     let users: Vec<(&str, String)> = users.collect();
     if users.is_empty() {
         return Waiting { set: PASSIVE.to_vec(), kept: vec![], sleeps: true };
@@ -56,6 +58,7 @@ mod tests {
             assert_eq!(waiting.kept, [format!("{}={}", users.0, users.1)]);
         }
         assert!(with(&[("OMP_WAIT_POLICY", " PASSIVE")]).sleeps);
+        assert_eq!(with(&[("OMP_WAIT_POLICY", "")]), with(&[]), "an empty value counts as not set");
         assert!(!with(&[("OMP_WAIT_POLICY", "passive"), ("GOMP_SPINCOUNT", "1000000")]).sleeps);
     }
 }

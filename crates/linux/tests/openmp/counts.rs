@@ -105,6 +105,22 @@ fn a_mask_that_is_saved_and_set_again_takes_no_cpu_away() {
 }
 
 #[test]
+fn a_mask_that_nobody_was_answered_is_set_as_it_is_though_it_is_what_we_would_answer() {
+    if cpus().is_none() {
+        return;
+    }
+    let page = answer(Some(1));
+    assert_eq!(says(Some(&page), &["unasked"]), "1\n");
+    // The first CPU of ours, as a user binds a program to it.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let first: String = list.trim().chars().take_while(char::is_ascii_digit).collect();
+    let mut bound = command("taskset", Some(&page));
+    let said = output(bound.args(["-c", &first]).arg(counts()).args(["restore", "1024"]));
+    assert_eq!(said, "0 1 1\n");
+}
+
+#[test]
 fn a_program_that_places_its_threads_hears_the_truth_from_then_on() {
     let Some(cpus) = cpus() else {
         return;

@@ -4,9 +4,10 @@
 //! What spinning costs is told by the CPU time that barriers take when 8 threads run on at most
 //! 2 CPUs. Sides are compared within one run, by large factors.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{Omp, Talk, build, command, count, eventually, library, order, page};
+use crate::support::{Omp, Talk, build, command, count, eventually, library, only, order, page};
 use corefit_linux::page::{Orders, TeamPage};
 
 fn quiet() -> Orders {
@@ -131,6 +132,41 @@ fn libomp_gets_block_time_0_while_ordered_and_its_own_again() {
         assert_eq!(program.ask("blocktime"), "33");
         program.end();
     }
+}
+
+#[test]
+fn libomp_that_serves_a_gcc_program_gets_block_time_0_while_ordered_and_its_own_again() {
+    if Omp::all().len() < 2 {
+        return;
+    }
+    // Linked for libgomp; libomp, loaded before, answers to its names.
+    let preload = format!("{}:{}", library().display(), libomp().display());
+    let page = page(count());
+    let mut command = command(Omp::Gnu.build("driver.c", &[]), Some(&page));
+    let mut program = Talk::start(command.env("LD_PRELOAD", preload).env("KMP_BLOCKTIME", "77"));
+    program.ask("region 0");
+    let served = only(&page);
+    assert!(served.kmp && !served.gomp, "{served:?}");
+    assert_eq!(program.ask("blocktime"), "77", "at first");
+    for lifted in [count(), Orders::default()] {
+        order(&page, quiet());
+        program.ask("region 0");
+        assert_eq!(program.ask("blocktime"), "0");
+        program.ask("sizes 3");
+        assert_eq!(program.ask("blocktime"), "0");
+        order(&page, lifted);
+        program.ask("region 0");
+        assert_eq!(program.ask("blocktime"), "77", "lifted by {lifted:?}");
+    }
+    program.end();
+}
+
+/// The libomp that clang's programs load.
+fn libomp() -> PathBuf {
+    let loads = Command::new("ldd").arg(Omp::Llvm.build("driver.c", &[])).output().unwrap();
+    let loads = String::from_utf8(loads.stdout).unwrap();
+    let line = loads.lines().find(|line| line.contains("libomp")).unwrap();
+    line.split_whitespace().nth(2).unwrap().into()
 }
 
 #[test]

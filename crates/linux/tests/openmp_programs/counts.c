@@ -9,6 +9,7 @@
  *   errno              is errno as it was after each question?
  *   restore BYTES      sets the answer again in so many bytes: CPUs in the true mask before, after
  *   attribute          a thread made with the answer as its mask: CPUs in the true mask of both
+ *   unasked            sets a mask of the first CPU without a question: CPUs in the true mask
  *   place              sets another mask: CPUs answered before and after
  */
 #define _GNU_SOURCE
@@ -171,6 +172,13 @@ int main(int argc, char **argv)
         pthread_join(thread, NULL);
         pthread_attr_setaffinity_np(&attr, 0, NULL);
         printf("%d %d\n", before, of_thread);
+    } else if (!strcmp(what, "unasked")) {
+        unsigned char first[ROOM] = {0};
+        truth();
+        for (int i = 0; i < ROOM && !bits(first); i++)
+            first[i] = (unsigned char)(mask[i] & -mask[i]);
+        sched_setaffinity(0, ROOM, (cpu_set_t *)first);
+        printf("%d\n", truth());
     } else if (!strcmp(what, "place")) {
         int before = answered(0);
         truth();
