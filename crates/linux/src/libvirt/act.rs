@@ -25,6 +25,7 @@ use super::command::Parameter;
 use super::definition::{Definition, KEPT, PLUGGED, UNPLUGGED};
 use super::effect::{in_effect, known_as};
 use super::hand::{PATIENCE, Until, Whom, ask, define, plain};
+use super::limit;
 use super::machine::LibvirtMachine;
 use super::online;
 use super::pins::{Pcpus, affinity, pin};
@@ -60,6 +61,9 @@ impl Act for LibvirtMachine {
             self.hand.saw(vm, &online, by);
             return Ok(Value::Vcpus(online));
         }
+        if lever == Lever::Told {
+            self.hand.may_open(vm)?;
+        }
         let pcpus = self.pcpus.clone();
         // libvirt does not know of bursts.
         let saved = match lever {
@@ -79,8 +83,7 @@ impl Act for LibvirtMachine {
             }
             Lever::Quota => {
                 let numbers = domain.scheduler().map_err(|e| plain(&e))?;
-                let period_us = number(&numbers, "global_period")?;
-                Ok(Value::Limit(Limit { quota_us: quota_of(&numbers), period_us, burst_us: saved }))
+                limit_of(&numbers, saved).map(Value::Limit)
             }
             Lever::Affinity(vcpu) => affinity(domain, vcpu, &pcpus).map(Value::Pcpus),
             Lever::Nodes => nodes(domain).map(|nodes| Value::Nodes(Some(nodes))),
@@ -89,6 +92,9 @@ impl Act for LibvirtMachine {
             }
         });
         self.hand.learn(vm, lever, &result);
+        if lever == Lever::Told {
+            self.hand.opened(vm, &result);
+        }
         result
     }
 
@@ -119,6 +125,9 @@ impl Act for LibvirtMachine {
         if let Some(burst_us) = burst_us {
             self.save(vm, burst_us, |burst, limit| burst < limit.burst_us)?;
         }
+        if lever == Lever::Told {
+            self.hand.may_open(vm)?;
+        }
         let value = value.clone();
         let result = match value {
             Value::Vcpus(want) if lever == Lever::Online => online::set(&mut self.hand, vm, want),
@@ -134,6 +143,9 @@ impl Act for LibvirtMachine {
             self.resized(vm);
         }
         self.hand.learn(vm, lever, &result);
+        if lever == Lever::Told {
+            self.hand.opened(vm, &result);
+        }
         let result = match burst_us {
             Some(burst_us) => result.and_then(|()| self.save(vm, burst_us, |b, limit| b != limit.burst_us)),
             None => result,
@@ -205,13 +217,9 @@ fn set(
         }
         (Lever::Quota, Value::Limit(limit)) => {
             write::check(&limit)?;
-            let quota = limit.quota_us.map_or(-1, |quota| i64::try_from(quota).unwrap_or(i64::MAX));
-            domain
-                .set_scheduler(&[
-                    Parameter::Unsigned("global_period", limit.period_us),
-                    Parameter::Signed("global_quota", quota),
-                ])
-                .map_err(|e| plain(&e))
+            let from = limit_of(&domain.scheduler().map_err(|e| plain(&e))?, 0)?;
+            let call = |parameters: &[Parameter]| domain.set_scheduler(parameters).map_err(|e| plain(&e));
+            limit::set(&from, &limit, || until.check(), call)
         }
         (Lever::Affinity(vcpu), Value::Pcpus(to)) if !to.is_empty() => pin(domain, until, vcpu, to, pcpus),
         (Lever::Nodes, Value::Nodes(Some(to))) if !to.is_empty() => {
@@ -253,6 +261,10 @@ fn nodes(domain: &Domain<'_>) -> Result<CpuSet, MachineError> {
 fn number(numbers: &[(String, u64)], name: &str) -> Result<u64, MachineError> {
     let found = numbers.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
     found.ok_or_else(|| MachineError::Unsupported(format!("libvirt does not say its {name}")))
+}
+
+fn limit_of(numbers: &[(String, u64)], burst_us: u64) -> Result<Limit, MachineError> {
+    Ok(Limit { quota_us: quota_of(numbers), period_us: number(numbers, "global_period")?, burst_us })
 }
 
 /// libvirt says "none" as a negative number, which is not among those here, or as the kernel's largest.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use corefit_core::Time;
 use corefit_core::machine::GuestView;
 
+use super::agent_calls::Opening;
 use super::api::{Access, Connection, Failure, Kind};
 use super::guest;
 use super::session::Key;
@@ -18,6 +19,9 @@ use super::worker::{Crew, Worker};
 
 /// How long an agent may take to answer a command, s.
 const ANSWER: i32 = 2;
+/// How long a guest may take for all commands of a round: others wait for their turn meanwhile. It is asked for no more after that, and
+/// counts as one that does not answer.
+const TURN: Duration = Duration::from_secs(3);
 /// Connecting, or asking one agent, takes no longer unless it hangs: libvirt's own wait before a command,
 /// when it synchronises with the agent, comes on top.
 const STUCK: Duration = Duration::from_secs(30);
@@ -78,11 +82,22 @@ struct Guest {
     took: Duration,
     /// When the agent said that it reads no files.
     no_files: Option<Instant>,
+    /// Whether it did not open a file in time.
+    opening: Opening,
     /// Its programs' count as it was last, and when that came.
     work: Option<(Instant, (u64, Time))>,
     /// When its vCPUs were changed, and of when the first count is that was asked for then: it may be from before, which says
     /// nothing of what comes of the change.
     changed: Option<(Instant, Option<Option<Time>>)>,
+}
+
+/// What came of asking a guest.
+struct Turn {
+    answer: Result<Answer, String>,
+    /// Its agent reads files.
+    files: bool,
+    /// It did not open one in time.
+    late: bool,
 }
 
 enum Answer {
@@ -209,6 +224,7 @@ impl Guest {
             asked: None,
             took,
             no_files: None,
+            opening: Opening::default(),
             work: None,
             changed: None,
         }
@@ -216,7 +232,25 @@ impl Guest {
 
     /// Whether its agent may read files, as far as is known: while file systems are frozen, one that is old says that of all commands.
     fn files(&self) -> bool {
-        self.no_files.is_none_or(|since| since.elapsed() >= FILES_AGAIN)
+        self.no_files.is_none_or(|since| since.elapsed() >= FILES_AGAIN) && self.opening.may(Instant::now())
+    }
+
+    /// Takes what came of its turn, in which it was asked for files or not.
+    fn takes(&mut self, asked: Instant, asks_files: bool, turn: Turn, every: Duration) {
+        (self.asked, self.took) = (Some(asked), asked.elapsed());
+        if asks_files {
+            self.no_files = (!turn.files).then_some(asked);
+        }
+        if turn.late {
+            self.opening.late(Instant::now());
+        } else if asks_files && turn.files && turn.answer.is_ok() {
+            self.opening = Opening::default();
+        }
+        match turn.answer {
+            Ok(Answer::View(view)) => self.answered(asked, view, every),
+            Ok(Answer::Count(work)) => self.counted(asked, work, every),
+            Err(why) => self.fail(why, every),
+        }
     }
 
     /// Whether it is to be asked now: who is awaited as often as if it had answered.
@@ -263,7 +297,10 @@ impl Guest {
         let since = |at: Instant| self.changed.is_none_or(|(changed, _)| at > changed);
         let known =
             self.view.as_ref().is_some_and(|(at, _)| since(*at) && at.elapsed() + COUNTING / 2 < every);
-        known && self.error.is_none() && self.work.is_some_and(|(came, _)| came.elapsed() <= COUNTED)
+        known
+            && self.files()
+            && self.error.is_none()
+            && self.work.is_some_and(|(came, _)| came.elapsed() <= COUNTED)
     }
 
     fn fail(&mut self, why: String, every: Duration) {
@@ -300,31 +337,19 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
     for key in due {
         let known = lock(board).guests.get(key).map(|guest| (guest.files(), guest.counts_only(every)));
         let Some((asks_files, counts_only)) = known else { continue };
-        let mut files = asks_files;
         begin(board, Some(key.clone()));
         let asked = Instant::now();
-        let answer = connection.domain(&key.0).and_then(|domain| {
+        let turn = connection.domain(&key.0).and_then(|domain| {
             if domain.id() != Some(key.1) {
                 return Err(Failure { kind: Kind::NoDomain, text: "it ended".into() });
             }
-            let mut ask = |command: &str| domain.agent(command, ANSWER);
-            Ok(if counts_only {
-                guest::count(&mut ask).map(Answer::Count)
-            } else {
-                guest::view(&mut files, &mut ask).map(Answer::View)
-            })
+            Ok(turn(asks_files, counts_only, || asked.elapsed(), |command| domain.agent(command, ANSWER)))
         });
         begin(board, None);
         let mut board = lock(board);
         let Some(guest) = board.guests.get_mut(key) else { continue };
-        (guest.asked, guest.took) = (Some(asked), asked.elapsed());
-        if asks_files {
-            guest.no_files = (!files).then_some(asked);
-        }
-        match answer {
-            Ok(Ok(Answer::View(view))) => guest.answered(asked, view, every),
-            Ok(Ok(Answer::Count(work))) => guest.counted(asked, work, every),
-            Ok(Err(why)) => guest.fail(why, every),
+        match turn {
+            Ok(turn) => guest.takes(asked, asks_files, turn, every),
             Err(error) if error.kind == Kind::NoDomain => {}
             Err(error) => {
                 // The connection is of no use any more; the next round opens another.
@@ -334,6 +359,36 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
         }
     }
     lock(board).busy = None;
+}
+
+/// Asks a guest for what is due, with or without files; how long that `took` so far.
+fn turn<E: ToString>(
+    mut files: bool,
+    counts_only: bool,
+    took: impl Fn() -> Duration,
+    mut agent: impl FnMut(&str) -> Result<String, E>,
+) -> Turn {
+    let (mut late, mut cut) = (false, false);
+    let mut ask = |command: &str| {
+        // What is open is closed.
+        if took() > TURN && !command.contains("guest-file-close") {
+            cut = true;
+            return Err(String::new());
+        }
+        let answer = agent(command).map_err(|error| error.to_string());
+        late |=
+            answer.as_ref().is_err_and(|error| guest::is_late(error)) && command.contains("guest-file-open");
+        answer
+    };
+    let answer = if counts_only {
+        guest::count(&mut ask).map(Answer::Count)
+    } else {
+        guest::view(&mut files, &mut ask).map(Answer::View)
+    };
+    // Without how long it took: it is said once while it is so.
+    let slow = format!("its agent takes longer than {TURN:?} to answer");
+    let answer = answer.map_err(|why| if cut { slow } else { why });
+    Turn { answer, files, late }
 }
 
 /// Notes that a round goes on to a guest, or to nothing that can hang.
@@ -355,6 +410,8 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
 
     #[test]
     fn an_agent_that_never_answered_is_named_and_one_just_asked_is_not() {
@@ -442,6 +499,56 @@ mod tests {
         guest.changed = None;
         guest.fail("no answer".into(), every);
         assert!(!guest.counts_only(every));
+    }
+
+    /// What a guest is asked in a turn whose time is over once it answered the command, and what comes of it.
+    fn until(over: &str, counts_only: bool) -> (Vec<String>, Turn) {
+        let (is_over, mut asked) = (std::cell::Cell::new(false), Vec::new());
+        let stat = BASE64_STANDARD.encode("cpu0 1 1 1 1 1 1 1 1\n");
+        let agent = |command: &str| {
+            is_over.set(is_over.get() || command.contains(over));
+            asked.push(command.split('"').find(|word| word.starts_with("guest-")).unwrap().to_owned());
+            Ok::<_, String>(format!(r#"{{"return":{{"buf-b64":"{stat}"}}}}"#))
+        };
+        let took = || if is_over.get() { TURN + Duration::from_millis(1) } else { Duration::ZERO };
+        let turn = turn(true, counts_only, took, agent);
+        (asked, turn)
+    }
+
+    #[test]
+    fn a_guest_that_takes_its_time_is_asked_for_no_more_after_a_while_and_closes_what_is_open() {
+        for counts_only in [false, true] {
+            let (asked, turn) = until("guest-file-open", counts_only);
+            assert_eq!(asked, ["guest-file-open", "guest-file-close"]);
+            let why = turn.answer.err().unwrap();
+            assert!(why.contains("longer than 3s") && !turn.late, "{why}");
+        }
+        let (asked, turn) = until("guest-file-close", false);
+        assert_eq!(asked, ["guest-file-open", "guest-file-read", "guest-file-close"]);
+        assert!(turn.answer.is_err(), "its vCPUs are missing");
+        let (asked, turn) = until("nothing", false);
+        assert!(asked.len() == 6 && turn.answer.is_ok(), "{asked:?}");
+    }
+
+    #[test]
+    fn a_guest_that_did_not_open_a_file_in_time_is_asked_without_for_a_while() {
+        let every = Duration::from_secs(5);
+        let mut guest = Guest::new(Instant::now());
+        for (error, files) in [
+            ("Guest agent didn't respond to synchronization within '5' seconds", true),
+            ("guest-file-open has been disabled", true),
+            ("Guest agent didn't respond to command within '2' seconds", false),
+        ] {
+            let turn = turn(true, false, || Duration::ZERO, |_| Err::<String, _>(error));
+            guest.takes(Instant::now(), true, Turn { files: true, ..turn }, every);
+            assert_eq!(guest.files(), files, "{error}");
+        }
+        // Without files it answers; that says nothing of how it opens them.
+        let view = || Turn { answer: Ok(Answer::View(GuestView::default())), files: false, late: false };
+        guest.takes(Instant::now(), false, view(), every);
+        assert!(!guest.files() && guest.error.is_none());
+        guest.takes(Instant::now(), true, Turn { files: true, ..view() }, every);
+        assert!(guest.files());
     }
 
     #[test]

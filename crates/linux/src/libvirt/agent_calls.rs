@@ -4,6 +4,8 @@
 //! goes through the list of `guest-set-vcpus` in order, stops at the first failure and tells only how many it
 //! did; so it is asked again for the rest, and what is so is read afterwards.
 
+use std::time::{Duration, Instant};
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use corefit_core::machine::MachineError;
@@ -17,6 +19,30 @@ use super::hand::Until;
 const TRIES: u32 = 4;
 /// Longest file of ours in a guest, bytes.
 pub(super) const SMALL: u32 = 4096;
+
+/// An agent that was asked to open a file and did not answer in time may have it open for good, for nobody knows the handle (libvirt drops
+/// what comes late). Such a guest is asked to open none for so long, then twice as long each time, up to the second.
+const NO_FILES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3600)];
+
+/// Whether a guest is asked to open files.
+#[derive(Debug, Default)]
+pub(super) struct Opening {
+    not_before: Option<Instant>,
+    pause: Duration,
+}
+
+impl Opening {
+    /// It did not answer in time.
+    pub(super) fn late(&mut self, now: Instant) {
+        let [least, most] = NO_FILES;
+        self.pause = (2 * self.pause).clamp(least, most);
+        self.not_before = Some(now + self.pause);
+    }
+
+    pub(super) fn may(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|not_before| not_before <= now)
+    }
+}
 
 /// Takes a command to a guest agent, and brings the answer or the reason why there is none.
 pub(super) type Ask<'a> = dyn FnMut(&str) -> Result<String, MachineError> + 'a;
@@ -169,7 +195,6 @@ fn malformed(text: &str) -> MachineError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     /// A guest of four vCPUs whose agent does `each` of a list, and refuses to touch vCPU 3.
     struct Guest {
@@ -284,6 +309,20 @@ mod tests {
         let guest = late(r#""mode":"w""#, &|ask| write_file(ask, "/run/x", "cpus 2\n").map(drop));
         assert_eq!(guest.file, None);
         assert!(guest.asked.last().unwrap().contains("guest-file-close"), "{:?}", guest.asked);
+    }
+
+    #[test]
+    fn a_guest_that_opens_files_too_late_is_asked_for_none_for_ever_longer() {
+        let (mut opening, mut now) = (Opening::default(), Instant::now());
+        assert!(opening.may(now));
+        for s in [10, 20, 40] {
+            opening.late(now);
+            assert!(!opening.may(now + Duration::from_millis(s * 1000 - 1)));
+            now += Duration::from_secs(s);
+            assert!(opening.may(now));
+        }
+        (0..20).for_each(|_| opening.late(now));
+        assert!(opening.may(now + NO_FILES[1]));
     }
 
     #[test]

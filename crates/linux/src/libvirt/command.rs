@@ -18,7 +18,7 @@ pub(super) enum Parameter {
 }
 
 impl Domain<'_> {
-    /// Sets parameters of its scheduler, all or none.
+    /// Sets parameters of its scheduler, one after the other: where one fails, those before it are set.
     pub(super) fn set_scheduler(&self, parameters: &[Parameter]) -> Result<(), Failure> {
         let mut raw: Vec<sys::virTypedParameter> = parameters.iter().map(Parameter::raw).collect();
         let count = c_int::try_from(raw.len()).unwrap_or(0);

@@ -64,6 +64,12 @@ pub(super) fn view<E: ToString>(
     Ok(stats(&times, &vcpus))
 }
 
+/// Whether libvirt says that an agent took a command and did not answer in time. (Before a command they are synchronised: whoever
+/// does not answer then has not got it.)
+pub(super) fn is_late(error: &str) -> bool {
+    error.contains("respond to command")
+}
+
 /// Whether the agent says that it does not do this. One that froze file systems for a backup lets them go. (Older than QEMU 6.0
 /// it says nothing of that.) Why a file cannot be opened Windows says in its own language.
 pub(super) fn refuses(error: &str) -> bool {

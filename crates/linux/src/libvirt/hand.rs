@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 use corefit_core::CpuSet;
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, VmId};
 
-use super::agent_calls::{self as agent, Ask};
+use super::agent_calls::{self as agent, Ask, Opening};
 use super::api::{Access, Connection, Domain, Failure, Kind};
 use super::definition::Definition;
+use super::guest;
 use super::online::By;
 use super::session::{self, Key};
 use super::worker::{Crew, NoAnswer, Worker};
@@ -74,6 +75,8 @@ pub(super) struct Hand {
     asked: BTreeSet<VmId>,
     /// VMs whose guests did not let go of vCPUs in time, and since when.
     letting_go: BTreeMap<VmId, Instant>,
+    /// Guests that did not open a file in time.
+    opening: BTreeMap<VmId, Opening>,
 }
 
 /// A connection with its thread, and those threads before that still hang.
@@ -123,8 +126,9 @@ impl Hand {
     pub(super) fn new(uri: &str) -> Hand {
         let (libvirtd, guests) = (Line::new(), Line::new());
         let (silent, out, lacks, online) = Default::default();
-        let (ways, asked, letting_go) = Default::default();
-        Hand { uri: uri.into(), libvirtd, guests, silent, out, lacks, online, ways, asked, letting_go }
+        let (ways, asked, letting_go, opening) = Default::default();
+        let uri = uri.into();
+        Hand { uri, libvirtd, guests, silent, out, lacks, online, ways, asked, letting_go, opening }
     }
 
     /// What a VM cannot have changed, as far as is known.
@@ -152,6 +156,7 @@ impl Hand {
         self.ways.retain(|vm, _| is(vm));
         self.asked.retain(|vm| is(vm));
         self.letting_go.retain(|vm, _| is(vm));
+        self.opening.retain(|vm, _| is(vm));
         self.online.retain(|vm, (read, _)| is(vm) && read.elapsed() < NEWS);
     }
 
@@ -238,6 +243,30 @@ impl Hand {
     pub(super) fn ask_again(&mut self) {
         self.silent.clear();
         self.lacks.clear();
+        self.opening.clear();
+    }
+
+    /// Whether its guest may be asked to open a file.
+    ///
+    /// # Errors
+    /// If it did not answer in time before.
+    pub(super) fn may_open(&self, vm: &VmId) -> Result<(), MachineError> {
+        if self.opening.get(vm).is_none_or(|opening| opening.may(Instant::now())) {
+            return Ok(());
+        }
+        let text = "its agent did not open a file in time; it is asked for none for a while";
+        Err(MachineError::Gone(text.into()))
+    }
+
+    /// What came of asking its guest for a file.
+    pub(super) fn opened<T>(&mut self, vm: &VmId, result: &Result<T, MachineError>) {
+        match result {
+            Ok(_) => drop(self.opening.remove(vm)),
+            Err(MachineError::Gone(why)) if guest::is_late(why) => {
+                self.opening.entry(vm.clone()).or_default().late(Instant::now());
+            }
+            Err(_) => {}
+        }
     }
 
     /// What is unsupported stays so for a while.
@@ -520,6 +549,20 @@ mod tests {
         hand.learn(&vm, Lever::Online, &refused);
         hand.ask_again();
         assert_eq!(fixed(&hand), []);
+    }
+
+    #[test]
+    fn a_guest_that_did_not_open_a_file_in_time_is_asked_for_none_until_somebody_says_so() {
+        let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
+        let gone = |to: &str| {
+            Err::<(), _>(MachineError::Gone(format!("Guest agent didn't respond to {to} within '2' seconds")))
+        };
+        hand.opened(&vm, &gone("synchronization"));
+        assert_eq!(hand.may_open(&vm), Ok(()), "it is away, and was not asked");
+        hand.opened(&vm, &gone("command"));
+        assert!(matches!(hand.may_open(&vm), Err(MachineError::Gone(_))));
+        hand.ask_again();
+        assert_eq!(hand.may_open(&vm), Ok(()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use corefit_core::machine::{CacheUse, Counters, Helper, VcpuState, VmId, VmState};
-use corefit_core::{CpuSet, Time, Unread, What};
+use corefit_core::{CpuSet, Quota, Time, Unread, What};
 
 use super::process;
 use super::session::{self, Key, Seen};
@@ -62,6 +62,8 @@ struct Qemu {
     /// What the others did since the first look, ended ones included.
     emulator: Counters,
     settings: BTreeMap<Part, Held>,
+    /// The limit of that group, if it is not the VM's.
+    quota: Option<Quota>,
     /// What everything in its group used.
     usage: Option<Usage>,
     /// The same when all threads were read last.
@@ -80,7 +82,7 @@ struct Usage {
 #[derive(Clone, Debug, Default)]
 struct Held {
     weight: Option<corefit_core::Weight>,
-    quota: Option<corefit_core::Quota>,
+    quota: Option<Quota>,
     affinity: Option<CpuSet>,
     realtime: bool,
 }
@@ -222,6 +224,12 @@ impl Local {
         Some([qemu.group.clone()?, qemu.base.clone()?])
     }
 
+    /// What libvirt made in a VM's control group, if that is another one, and its limit, if it is known.
+    pub(super) fn inner(&self, key: &Key) -> Option<(&str, Option<&Quota>)> {
+        let qemu = self.qemus.get(key)?;
+        Some((qemu.inner()?, qemu.quota.as_ref()))
+    }
+
     /// What holds a VM's threads was changed: it is read anew at the next look. Hands back its control group.
     pub(super) fn changed(&mut self, vm: &VmId) -> Option<String> {
         let qemu = self.qemus.get_mut(&session::key(vm)?)?;
@@ -250,6 +258,11 @@ impl Qemu {
         self.usage_then = None;
     }
 
+    /// The group that libvirt made in the VM's, if it did.
+    fn inner(&self) -> Option<&str> {
+        self.base.as_deref().filter(|base| Some(*base) != self.group.as_deref())
+    }
+
     /// Reads what holds its threads.
     fn settle(&mut self, host: &HostReader) {
         self.settings.clear();
@@ -262,6 +275,18 @@ impl Qemu {
         self.usage =
             usage.and_then(|(version, path)| Some(Usage { version, file: File::open(&path).ok()?, path }));
         self.usage_then = None;
+        let unread = |(what, error): (What, crate::ReadError)| Unread {
+            what,
+            path: error.path().into(),
+            why: error.why(),
+        };
+        self.quota = None;
+        if let Some(inner) = self.inner() {
+            let (settings, errors) = host.settings(inner);
+            self.quota = settings.quota;
+            let errors = errors.into_iter().filter(|(what, _)| *what == What::Quota);
+            self.unread.extend(errors.map(unread));
+        }
         let vcpus = self.vcpus.iter().map(|(number, t)| (Part::Vcpu(*number), t.tid));
         let iothreads = self.iothreads.iter().map(|(number, t)| (Part::Iothread(*number), t.tid));
         for (part, tid) in vcpus.chain(iothreads).chain([(Part::Emulator, self.pid)]) {
@@ -273,11 +298,6 @@ impl Qemu {
             if let Some(base) = base {
                 let (settings, errors) = host.settings(&format!("{base}/{}", part.group()));
                 (held.weight, held.quota) = (settings.weight, settings.quota);
-                let unread = |(what, error): (What, crate::ReadError)| Unread {
-                    what,
-                    path: error.path().into(),
-                    why: error.why(),
-                };
                 self.unread.extend(errors.into_iter().map(unread));
             }
             self.settings.insert(part, held);
@@ -352,6 +372,56 @@ fn hold_helper(held: Option<&Held>, pcpus: &CpuSet, helper: &mut Helper) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::VmCounters;
+    use crate::libvirt::limit;
+    use crate::root::testing;
+
+    /// As on a host of v2 with systemd, where libvirt writes `global_quota` into the group that it made.
+    #[test]
+    fn the_limit_of_a_vm_is_that_of_the_group_in_its_own_where_that_has_one() {
+        let stat = "usage_usec 9\nnr_periods 8\nnr_throttled 2\nthrottled_usec 3\n";
+        let source = "definition".into();
+        let definition = Quota { quota_us: Some(100_000), period_us: 100_000, burst_us: 0, source };
+        let seen = |outer: &str, inner: Option<&str>, definition: Option<&Quota>| {
+            let dir = tempfile::tempdir().unwrap();
+            let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
+            put("proc/self/mountinfo", "25 22 0:22 / /cg rw - cgroup2 cgroup2 rw\n");
+            put("proc/uptime", "5.00 5.00\n");
+            put("proc/stat", "cpu0 1 1 1 1 1 1 1 1\n");
+            put("proc/7/cgroup", "0::/x.scope/libvirt/emulator\n");
+            for group in ["", "/x.scope", "/x.scope/libvirt", "/x.scope/libvirt/emulator"] {
+                put(&format!("cg{group}/cgroup.controllers"), "cpu\n");
+                put(&format!("cg{group}/cpu.stat"), "usage_usec 9\n");
+                put(&format!("cg{group}/cgroup.threads"), "");
+            }
+            for group in ["x.scope", "x.scope/libvirt", "x.scope/libvirt/emulator"] {
+                put(&format!("cg/{group}/cpu.weight"), "100\n");
+            }
+            put("cg/x.scope/cpu.max", outer);
+            inner.into_iter().for_each(|text| put("cg/x.scope/libvirt/cpu.max", text));
+            put("cg/x.scope/libvirt/cpu.max.burst", "5000\n");
+            put("cg/x.scope/libvirt/cpu.stat", stat);
+            let mut host = HostReader::open(Root::at(dir.path())).unwrap();
+            let mut qemu = Qemu { pid: 7, ..Qemu::default() };
+            qemu.settle(&host);
+            assert_eq!(qemu.group.as_deref(), Some("/x.scope"));
+            let key = ("a".to_owned(), 1);
+            let local = Local { qemus: [(key.clone(), qemu)].into(), ..Local::default() };
+            let view = host.look(&["/x.scope".into()], VmCounters::Skip).unwrap();
+            let mut vm = VmState { quota: definition.cloned(), ..VmState::default() };
+            limit::fill(&mut vm, &view.vms[0], local.inner(&key), |group| host.throttled(group));
+            let quota = vm.quota.map(|quota| (quota.quota_us, quota.burst_us));
+            (quota, vm.throttled.map(|throttled| throttled.periods))
+        };
+        let (none, some) = ("max 100000\n", "100000 100000\n");
+        assert_eq!(seen(none, Some(some), None), (Some((Some(100_000), 5000)), Some(8)));
+        assert_eq!(seen(none, Some(none), Some(&definition)).0, Some((None, 0)), "it was taken away");
+        assert_eq!(seen("70000 100000\n", Some(some), None), (Some((Some(70_000), 0)), None));
+        for unread in [None, Some("half")] {
+            assert_eq!(seen(none, unread, Some(&definition)).0, Some((Some(100_000), 0)));
+            assert_eq!(seen(none, unread, None).0, Some((None, 0)));
+        }
+    }
 
     /// A "QEMU" of which one thread runs and one rests, in a group with a counter that the test writes.
     #[test]

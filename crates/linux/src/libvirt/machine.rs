@@ -17,6 +17,7 @@ use super::asked::{Asked, defined};
 use super::definition::Definition;
 use super::events::Changed;
 use super::hand::Hand;
+use super::limit;
 use super::local::Local;
 use super::pins::Pcpus;
 use super::session::{self, Key, Look, Seen, Session, Subject};
@@ -125,9 +126,7 @@ impl LibvirtMachine {
         let host = self.host()?;
         let [outer, inner] = groups.map(|group| host.limit(&group).map(|limit| (group, limit)));
         match (outer, inner) {
-            (Ok((_, limit)), Ok(inner)) if limit.quota_us.is_none() && inner.1.quota_us.is_some() => {
-                Ok(inner)
-            }
+            (Ok((_, limit)), Ok(inner)) if limit::is_inside(limit.quota_us, inner.1.quota_us) => Ok(inner),
             (outer, _) => outer,
         }
     }
@@ -296,8 +295,8 @@ impl LibvirtMachine {
                 Some(group) => {
                     vm.parent = group.parent.clone();
                     vm.weight = group.weight.or(vm.weight);
-                    vm.quota = group.quota.clone().or(vm.quota);
-                    vm.throttled = group.throttled;
+                    let inner = self.local.inner(&seen.key);
+                    limit::fill(&mut vm, group, inner, |path| host.throttled(path));
                     vm.unread.extend(&group.unread);
                 }
                 None if seen.pid.is_some() => snapshot.unread.push(Unread {
@@ -465,7 +464,9 @@ impl Machine for LibvirtMachine {
         };
         self.guests(&mut vms, &look.vms, &mut snapshot);
         let here: BTreeSet<&VmId> = vms.iter().map(|(_, vm)| &vm.id).collect();
-        self.hand.retain(|id| here.contains(id));
+        // Who is only missed is as he was.
+        let lacks = snapshot.may_lack_vms();
+        self.hand.retain(|id| lacks || here.contains(id));
         let seen: BTreeMap<&Key, &Seen> = look.vms.iter().map(|seen| (&seen.key, seen)).collect();
         for (key, vm) in &mut vms {
             let Some(seen) = seen.get(key) else { continue };
@@ -542,6 +543,30 @@ mod tests {
         assert_eq!(seen(Some(By::Agent)), (4, "0-3".into()));
         let without = Definition { agent: None, ..definition.clone() };
         assert!(!hand.by_agent(&id, &without));
+    }
+
+    #[test]
+    fn how_a_vm_that_a_look_misses_was_changed_is_not_forgotten() {
+        let options = Options { timeout: Duration::from_secs(60), ..Options::default() };
+        let mut machine = LibvirtMachine::new("test:///default", options.clone());
+        let id = machine.observe().unwrap().vms.remove(0).id;
+        let (uuid, _) = session::key(&id).unwrap();
+        let ended = VmId(format!("{uuid}#99"));
+        // Of a new connection, by which it was never asked for.
+        let mut machine = LibvirtMachine::new("test:///default", options);
+        for id in [&id, &ended] {
+            machine.hand.saw(id, &CpuSet::first(2), By::Agent);
+            machine.hand.changes(id);
+        }
+        machine.blamed.insert(uuid, Instant::now() + Duration::from_secs(600));
+        let mut forgotten = |lacks| {
+            let snapshot = machine.observe().unwrap();
+            assert_eq!((snapshot.may_lack_vms(), snapshot.vms.is_empty()), (lacks, lacks));
+            machine.blamed.clear();
+            [&id, &ended].map(|id| machine.hand.goes(id, By::Unheard).is_ok())
+        };
+        assert_eq!(forgotten(true), [false, false]);
+        assert_eq!(forgotten(false), [false, true]);
     }
 
     #[test]

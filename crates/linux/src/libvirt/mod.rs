@@ -24,6 +24,7 @@ mod effect;
 mod events;
 mod guest;
 mod hand;
+mod limit;
 mod local;
 mod machine;
 mod online;
