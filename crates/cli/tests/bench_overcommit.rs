@@ -89,8 +89,8 @@ struct Endless(Child);
 
 impl Drop for Endless {
     fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_raw(self.0.id().cast_signed());
-        if let (Ok(None), Some(pid)) = (self.0.try_wait(), pid) {
+        if let Ok(None) = self.0.try_wait() {
+            let pid = rustix::process::Pid::from_child(&self.0);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let _ = self.0.wait();
         }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
-use corefit_sim::keys::Bad;
+use corefit_sim::keys::{Bad, line, place};
 use serde::Deserialize;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::keys;
 use crate::machine::MachineArg;
@@ -102,14 +102,14 @@ impl Config {
 
     fn parse(text: &str) -> Result<Config> {
         let unreadable = |error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            let line = error.span().map_or(1, |span| line(text, span.start));
             let key = error.span().and_then(|span| key_at(text, span.start));
             let key = key.map_or(String::new(), |key| format!(", key {key}"));
             anyhow!("line {line}{key}: this is no TOML: {}", error.message().replace('\n', " "))
         };
         let document = DeTable::parse(text).map_err(unreadable)?;
         if let Some(Bad { at, key, what }) = keys::bad(document.get_ref()) {
-            bail!("line {}, key {}: {what}", line_of(text, at), crate::printable::text(&key));
+            bail!("line {}, key {}: {what}", line(text, at), crate::printable::text(&key));
         }
         let mut config: Config = toml::from_str(text).map_err(unreadable)?;
         if let Err(error) = config.policy.check() {
@@ -220,13 +220,9 @@ pub(super) fn absolute(dir: PathBuf) -> Result<PathBuf> {
     std::path::absolute(&dir).map_err(|error| anyhow!("{}: {error}", dir.display()))
 }
 
-fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
-}
-
 /// What stands before the equals sign in the line of this place, below the name of its table.
 fn key_at(text: &str, at: usize) -> Option<String> {
-    let lines: Vec<&str> = text.lines().take(line_of(text, at)).collect();
+    let lines: Vec<&str> = text.lines().take(line(text, at)).collect();
     let (line, above) = lines.split_last()?;
     let (key, _) = line.split_once('=')?;
     let headers: Vec<_> = above.iter().filter_map(|line| header(line)).collect();
@@ -251,26 +247,7 @@ fn header(line: &str) -> Option<(&str, bool)> {
 /// The line of a key such as `policy.vm[2].min`, or of the nearest table above it.
 fn line_of_key(text: &str, key: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
-    let mut table = document.get_ref();
-    let mut found = None;
-    for part in key.split('.') {
-        let (name, index) = match part.split_once('[') {
-            Some((name, rest)) => (name, rest.trim_end_matches(']').parse::<usize>().ok()),
-            None => (part, None),
-        };
-        let Some((at, value)) = table.iter().find(|(known, _)| known.get_ref() == name) else { break };
-        found = Some(at.span().start);
-        let mut value = value;
-        if let (Some(index), DeValue::Array(list)) = (index, value.get_ref()) {
-            value = list.get(index)?;
-            found = Some(value.span().start);
-        }
-        match value.get_ref() {
-            DeValue::Table(inner) => table = inner,
-            _ => break,
-        }
-    }
-    found.map(|at| line_of(text, at))
+    place(document.get_ref(), key).map(|at| line(text, at))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The loop: look, decide, apply, tell; until a signal.
 
+mod back;
 mod owners;
 mod report;
 mod said;
 mod went;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,24 +15,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Why};
-use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Role, Snapshot, VmId, VmState};
+use corefit_core::machine::{Act, Lever, MachineError, Snapshot, VmId};
 use corefit_linux::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+pub(super) use back::recover;
 use report::failure;
 use said::Said;
-use went::{say_ended, say_late, under_way, unseen};
+use went::{Late, say_ended, say_late, under_way, unseen};
 
 use super::config::Config;
-use super::keeper::{Restored, heed};
+use super::keeper::heed;
 use super::log::{self, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
 use super::{Keeper, ManageArgs, metrics, restore, systemd, yields};
 use crate::machine::MachineArg;
 
-/// Who does not answer may come back while everything is put back: so often it is tried where no time passes by itself.
-const LAST_TRIES: u32 = 3;
 /// An address for metrics that somebody else has is asked for again after so long.
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
 
@@ -96,6 +95,8 @@ pub(super) struct Daemon<'a> {
     looked: bool,
     /// Guests that do not answer, and the lever by which that was seen.
     silent: BTreeMap<VmId, Lever>,
+    /// What did not come in time, and may yet.
+    late: Late,
 }
 
 impl<'a> Daemon<'a> {
@@ -135,6 +136,7 @@ impl<'a> Daemon<'a> {
             steps: 0,
             looked: false,
             silent: BTreeMap::new(),
+            late: Late::new(),
         };
         daemon.say(&daemon.notes.clone());
         daemon
@@ -240,13 +242,6 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Puts back what an earlier run could not, before anything else.
-    pub(super) fn recover(&mut self) {
-        if let Some(keeper) = &mut self.keeper {
-            recover(&mut *self.machine, keeper);
-        }
-    }
-
     /// One look, and what follows from it; how long to wait then.
     pub(super) fn step(&mut self) -> Duration {
         self.steps += 1;
@@ -258,7 +253,7 @@ impl<'a> Daemon<'a> {
         let mut snapshot = match self.machine.observe() {
             Ok(snapshot) => snapshot,
             Err(error) => {
-                self.trouble(&error);
+                self.trouble(self.unseen(error));
                 return self.config.policy.interval();
             }
         };
@@ -281,7 +276,7 @@ impl<'a> Daemon<'a> {
             Ok(step) => step,
             // What is changed stays so: the next look may show other numbers, and whoever starts again would see the same ones.
             Err(error) => {
-                self.trouble(&MachineError::Malformed(format!("it shows what no host has: {error}")));
+                self.trouble(format!("it shows what no host has: {error}"));
                 return self.config.policy.interval();
             }
         };
@@ -293,9 +288,7 @@ impl<'a> Daemon<'a> {
         let tries = |vm: &VmId| self.controller.tries(vm);
         let told = told.map(|host| self.telling.step(host, self.controller.policy(), tries));
         step.plan.actions.extend(told.unwrap_or_default());
-        if snapshot.vms.iter().all(|vm| vm.role != Role::Vm) {
-            step.notes.extend(snapshot.notes.iter().cloned());
-        }
+        step.notes.extend(snapshot.notes.iter().cloned());
         self.unread(&snapshot, &mut step.notes);
         self.silences(&mut step, &snapshot);
         self.say(&step.notes);
@@ -349,7 +342,7 @@ impl<'a> Daemon<'a> {
             for note in keeper.adopt(&mut *self.machine, snapshot) {
                 log(Level::Warning, "came from elsewhere", &[("what", note)]);
             }
-            say_late(&before, keeper, snapshot);
+            say_late(&before, keeper, snapshot, &mut self.late, &mut self.told);
             say_ended(unseen, keeper);
         }
     }
@@ -368,52 +361,6 @@ impl<'a> Daemon<'a> {
             self.left = found;
         }
         yields::leave_alone(snapshot, &self.left);
-    }
-
-    /// What is not to be changed any more (by another configuration, or by the owner of a VM) is put back.
-    /// Whether something was.
-    fn release(&mut self, snapshot: &Snapshot) -> bool {
-        let Some(keeper) = &mut self.keeper else { return false };
-        let (policy, tell) = (self.controller.policy(), self.config.tell);
-        let free = |vm: &VmState, lever: Lever| {
-            // Who cannot be changed any more would stay as it is now.
-            if let Some(why) = vm.fixed(lever.kind()) {
-                return Some(why.to_owned());
-            }
-            // A cpuset that was sized and is no more is as it was, whoever places.
-            let sized = lever.kind() == LeverKind::Affinity && self.sized.contains(&vm.id);
-            let sized_no_more = sized && policy.sized_by(vm) != LeverKind::Affinity;
-            let tells = lever != Lever::Told || tell;
-            if policy.of(&vm.name).exclude == Some(true) {
-                Some("it is excluded".into())
-            } else if sized_no_more || !tells || !policy.manages(vm, lever.kind()) {
-                Some("the configuration does not change it any more".into())
-            } else {
-                None
-            }
-        };
-        let unseen = unseen(keeper, snapshot);
-        let restored = keeper.release(&mut *self.machine, snapshot, free);
-        if restored.ended > 0 {
-            say_ended(unseen, keeper);
-        }
-        self.machine.awaits(&keeper.awaits());
-        let sized = snapshot.vms.iter().filter(|vm| policy.sized_by(vm) == LeverKind::Affinity);
-        let mut sized: BTreeSet<VmId> = sized.map(|vm| vm.id.clone()).collect();
-        if !restored.pending.is_empty() {
-            sized.append(&mut self.sized);
-        }
-        self.sized = sized;
-        let is_some = !restored.put.is_empty();
-        for back in restored.put {
-            log(Level::Info, "put back", &[("what", back.what), ("why", back.why)]);
-        }
-        for text in restored.stand.into_iter().chain(restored.pending) {
-            if self.told.is_new(&text, "") {
-                log(Level::Warning, "not put back", &[("what", text)]);
-            }
-        }
-        is_some
     }
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
@@ -461,71 +408,6 @@ impl<'a> Daemon<'a> {
             }
         }
     }
-
-    /// Puts back everything; `false` if something could not be. On a real machine who does not answer is asked again as long as there is
-    /// `patience`, and nobody says within a time that it is `enough`. As long as all answer, all are asked, which the service manager
-    /// is told.
-    pub(super) fn put_back(&mut self, patience: Duration, enough: impl Fn(Duration) -> bool) -> bool {
-        let Some(keeper) = &mut self.keeper else { return true };
-        if keeper.holds_nothing() {
-            return true;
-        }
-        let (begun, ended) = (Instant::now(), Cell::new(false));
-        let ends = |time| {
-            ended.set(ended.get() || enough(time));
-            ended.get()
-        };
-        let asks = |missing| missing == 0 || (begun.elapsed() < patience && !ends(Duration::ZERO));
-        let (mut pending, mut trouble) = (Vec::new(), None);
-        // Of all tries, and what was said of it.
-        let (mut all, mut sum) = (Restored::default(), String::new());
-        for attempt in 1.. {
-            systemd::goes_on();
-            let waits = match self.machine.observe() {
-                Ok(snapshot) => {
-                    let restored = keeper.restore_while(&mut *self.machine, &snapshot, &asks);
-                    let stand = restored.stand.clone();
-                    all.and(restored);
-                    let now = restore::sum(&all);
-                    if now != sum {
-                        log(Level::Info, "restored", &[("result", now.clone())]);
-                        sum = now;
-                    }
-                    for text in stand {
-                        log(Level::Warning, "not put back", &[("what", text)]);
-                    }
-                    (pending, trouble) = (all.pending.clone(), None);
-                    all.waits_for.is_some()
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    if trouble.as_ref() != Some(&text) {
-                        log(Level::Error, "cannot look", &[("why", text.clone())]);
-                    }
-                    trouble = Some(text);
-                    true
-                }
-            };
-            if !waits {
-                break;
-            }
-            let last = match self.live {
-                true => begun.elapsed() + restore::BETWEEN_TRIES > patience || ends(restore::BETWEEN_TRIES),
-                false => attempt >= LAST_TRIES,
-            };
-            if last {
-                break;
-            }
-            self.machine.ask_again();
-        }
-        pending.extend(trouble.iter().flat_map(|why| keeper.owed(why)));
-        let clean = pending.is_empty() && trouble.is_none();
-        for text in pending {
-            let remedy = "the next start, or corefit restore";
-            log(Level::Error, "pending", &[("what", text), ("remedy", remedy.into())]);
-        }
-        clean
-    }
 }
 
 #[cfg(test)]
@@ -547,26 +429,6 @@ impl Daemon<'_> {
     /// Whether it has said that a change of a setting failed, and would not say it again.
     pub(super) fn said_failure(&self, setting: &str) -> bool {
         self.told.knows(setting)
-    }
-}
-
-/// Puts back what an earlier run could not, as far as that can be done now.
-pub(super) fn recover(machine: &mut dyn Act, keeper: &mut Keeper) {
-    let snapshot = match machine.observe() {
-        Ok(snapshot) => snapshot,
-        Err(error) => return log(Level::Error, "cannot look", &[("why", error.to_string())]),
-    };
-    let killed = !keeper.entries().is_empty();
-    let restored = keeper.restore(machine, &snapshot);
-    if killed {
-        // Killed, or it could not put back all.
-        log(Level::Warning, "an earlier run left settings", &[("result", restore::sum(&restored))]);
-    }
-    for text in restored.came {
-        log(Level::Warning, "came from elsewhere", &[("what", text)]);
-    }
-    for text in restored.stand.into_iter().chain(restored.pending) {
-        log(Level::Warning, "not put back", &[("what", text)]);
     }
 }
 
@@ -623,6 +485,22 @@ mod tests {
         let (_sender, signals) = Signals::none();
         daemon.turn(&signals).unwrap();
         assert_eq!((daemon.machine.observe().unwrap().at.0, daemon.steps), (500_000_000, 2));
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_is_named_with_its_place_in_the_configuration() {
+        let args = ManageArgs { config: Some("corefit.toml".into()), ..arguments() };
+        let mut daemon = looking(&args);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "apply = false\nmachine = \"libvirt:foo:///\"\n").unwrap();
+        daemon.config = Config::read(Some(file.path())).unwrap();
+        let why = |daemon: &Daemon<'_>, error: fn(String) -> MachineError| daemon.unseen(error("no".into()));
+        let placed = "corefit.toml, line 2, key machine: no";
+        assert_eq!(why(&daemon, MachineError::Unsupported), placed);
+        assert_eq!(why(&daemon, MachineError::Malformed), placed);
+        assert_eq!(why(&daemon, MachineError::Gone), "no", "another time it may answer");
+        daemon.looked = true;
+        assert_eq!(why(&daemon, MachineError::Malformed), "no", "it is there");
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! A kill is a panic that the machine survives, at a place drawn at random: between any two writes.
 
 mod carried;
+mod daemons;
 mod ends;
 mod faulty;
+mod lines;
 mod stories;
 mod theirs;
 mod unread;

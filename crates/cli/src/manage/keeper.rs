@@ -9,6 +9,7 @@
 //! more is never written again, and not put back. A batch costs the journal one write before its changes and one
 //! after them.
 
+mod again;
 mod before;
 mod note;
 mod ours;
@@ -24,6 +25,7 @@ use corefit_core::{CpuSet, Time};
 use super::failpoint::reach;
 use super::journal::{Entry, Journal};
 use super::present;
+use again::TELL_AGAIN;
 pub(crate) use before::{changed, heed};
 use note::travels;
 #[cfg(test)]
@@ -32,8 +34,6 @@ pub(super) use ours::is_guests;
 use ours::{by_call, grown, in_parts, is_ours, rest_of_ours, same, shrunk, somebody_put_back};
 pub(crate) use undo::Restored;
 
-/// What guests are told is written again after so long, for it counts 20 s there.
-const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
 const READING: u32 = 4;
 
@@ -51,7 +51,8 @@ pub(crate) struct Keeper {
     kept: BTreeMap<VmId, String>,
     /// Notes that VMs carry which make no sense here, as those of another version: they are left alone.
     foreign: BTreeMap<VmId, String>,
-    told_at: BTreeMap<VmId, Time>,
+    /// When guests were told last, and after how long they are told again.
+    told_at: BTreeMap<VmId, (Time, Duration)>,
     /// VMs that cannot carry what they were, and what is to be said of that.
     mute: BTreeSet<VmId>,
     unsaid: Vec<String>,
@@ -159,6 +160,11 @@ impl Keeper {
         let is = |value: &Value| seen(value).is_none_or(|value| same(&value, &found));
         let grown = grown(entry, &now);
         let entry = grown.as_ref().unwrap_or(entry);
+        let shrunk = match &entry.original {
+            Value::Vcpus(set) => shrunk(entry, &Value::Vcpus(set.difference(&present::left_out(vm)))),
+            _ => None,
+        };
+        let entry = shrunk.as_ref().unwrap_or(entry);
         let ours = is_ours(entry, &now) || entry.wrote.iter().chain([&entry.original]).any(is);
         (!ours).then_some(now)
     }
@@ -222,6 +228,9 @@ impl Keeper {
         }
         if let Err(error) = written {
             self.journal.replace(before.clone());
+            // What was found to be somebody else's just now is so all the same.
+            self.journal
+                .retain(|entry| ![&self.theirs, &self.put_back].iter().any(|of| of.contains(&entry.key())));
             // Not for good: a disk is full until somebody makes room.
             let why = MachineError::Untried(format!(
                 "nothing is changed: {} cannot be written: {error}; make room there, or its directory again",
@@ -373,7 +382,7 @@ impl Keeper {
         if ours || same(&entry.original, current) || machine.lost(vm, lever) {
             return None;
         }
-        let now = without_ours(machine, &entry, current);
+        let now = present::text(&without_ours(machine, &entry, current));
         self.theirs.insert((vm.clone(), lever));
         self.journal.retain(|entry| entry.vm != *vm || entry.lever != lever);
         // With the next change of it, if not now.
@@ -466,7 +475,7 @@ impl Keeper {
             self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
         }
         if *lever == Lever::Told {
-            self.told_at.insert(vm.clone(), now);
+            self.told_at.insert(vm.clone(), (now, TELL_AGAIN));
         }
         // What came out in part is told as what it is; what did not come at all, as the error.
         match (done, read) {
@@ -508,22 +517,6 @@ impl Keeper {
     /// What people should know of what was just done, once.
     pub(crate) fn unsaid(&mut self) -> Vec<String> {
         std::mem::take(&mut self.unsaid)
-    }
-
-    /// What guests are told counts for a while only: says it again in time to those of whom it `stands`.
-    pub(crate) fn tell_again(&mut self, machine: &mut dyn Act, now: Time, stands: impl Fn(&VmId) -> bool) {
-        let begun = Instant::now();
-        for entry in self.journal.entries() {
-            let due = self.told_at.get(&entry.vm).is_none_or(|at| now < *at || now.since(*at) >= TELL_AGAIN);
-            let managed = stands(&entry.vm) && !self.released.contains_key(&entry.key());
-            if entry.lever == Lever::Told && managed && due && begun.elapsed() < self.budget {
-                if let Some(value) = entry.wrote.last() {
-                    // Whoever does not hear it falls back on what it sees itself.
-                    let _ = machine.set(&entry.vm, entry.lever, value);
-                }
-                self.told_at.insert(entry.vm.clone(), now);
-            }
-        }
     }
 
     /// What was on its way and has come: guests to what was asked of them, and what libvirt did later than anybody waited for. From now on

@@ -1,7 +1,7 @@
 //! What a changed setting is now, by a look: somebody may have changed it since corefit did.
 
 use corefit_core::machine::{Lever, LeverKind, Limit, Value, VmState};
-use corefit_core::{CpuSet, Quota};
+use corefit_core::{CpuId, CpuSet, Quota};
 
 /// What a setting of a VM is, if a look tells. Of guests only what they say counts; of a limit only one that is there, for without one
 /// it may be elsewhere.
@@ -33,12 +33,25 @@ pub(super) fn online(vm: &VmState) -> Option<usize> {
     (vm.guest.is_some() || vm.is_group() || no_agent).then(|| vm.online().len())
 }
 
-/// A value for people, who would take the number of a vCPU for how many there are.
+/// vCPUs that are not there for a guest, and others after them are: somebody plugged them out. (Those after all others may never have
+/// been there.)
+pub(super) fn left_out(vm: &VmState) -> CpuSet {
+    // A guest may say any number.
+    let known = |id: &u32| usize::try_from(*id).is_ok_and(|id| id < vm.vcpus.len());
+    let ids = vm.guest.iter().flat_map(|guest| &guest.vcpus).map(|vcpu| vcpu.id);
+    let there: CpuSet = ids.filter(known).map(CpuId).collect();
+    let last = there.iter().last().map_or(0, |last| last.0);
+    CpuSet::first(last).difference(&there)
+}
+
+/// A value for people, who would take the number of a vCPU for how many there are, and an empty cpuset for a missing one.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Vcpus(set) if set.is_empty() => "no vCPU".into(),
         Value::Vcpus(set) if set.len() == 1 => format!("vCPU {set}"),
         Value::Vcpus(set) => format!("vCPUs {set}"),
+        // (cgroups v2; v1 has none that is empty where anything runs.)
+        Value::Pcpus(set) if set.is_empty() => "that of the group above".into(),
         value => value.to_string(),
     }
 }
@@ -50,7 +63,7 @@ fn limit(quota: &Quota) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use corefit_core::machine::{Fixed, GuestView, VcpuState, VmId};
+    use corefit_core::machine::{Fixed, GuestVcpu, GuestView, VcpuState, VmId};
 
     use super::super::{Keeper, journal::Entry};
     use super::*;
@@ -75,6 +88,11 @@ mod tests {
     }
 
     #[test]
+    fn a_cpuset_that_says_nothing_is_said_to_be_that_of_the_group_above() {
+        assert_eq!(text(&Value::Pcpus(CpuSet::default())), "that of the group above");
+    }
+
+    #[test]
     fn threads_that_keep_to_fewer_pcpus_do_not_change_the_cpuset_of_their_group() {
         let set = |list: &str| list.parse::<CpuSet>().unwrap();
         let vcpu = VcpuState { online: true, affinity: Some(set("0-1")), ..VcpuState::default() };
@@ -95,6 +113,23 @@ mod tests {
         };
         assert_eq!(now([true, true, false, false, true, true]), None);
         assert_eq!(now([true, false, false, false, true, true]), Some(vcpus("0,4-5")));
+    }
+
+    #[test]
+    fn a_vcpu_that_was_plugged_out_in_between_changes_nothing_of_the_others() {
+        let vcpus = |list: &str| Value::Vcpus(list.parse().unwrap());
+        let (vm, name, wrote) = (VmId("a".into()), "a".into(), vec![vcpus("0-1")]);
+        let entry = Entry { vm, name, lever: Lever::Online, original: vcpus("0-3"), wrote, pending: false };
+        let now = |there: &[u32], online: &[u32]| {
+            let is = |id| VcpuState { online: online.contains(&id), ..VcpuState::default() };
+            let says = |id: &u32| GuestVcpu { id: *id, online: online.contains(id), ..GuestVcpu::default() };
+            let guest = GuestView { vcpus: there.iter().map(says).collect(), ..GuestView::default() };
+            let vm = VmState { vcpus: (0..4).map(is).collect(), guest: Some(guest), ..VmState::default() };
+            Keeper::changed_since(&entry, &vm, &CpuSet::default())
+        };
+        assert_eq!(now(&[0, 2, 3], &[0]), None);
+        assert_eq!(now(&[0, 1, 2, 3], &[0]), Some(vcpus("0")), "its guest took it offline");
+        assert_eq!(now(&[0, 2, 3], &[0, 2]), Some(vcpus("0,2")), "that is more than plugging out");
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::keeper::Restored;
 use super::{Boot, Journal, Keeper, Passing};
 use crate::machine::MachineArg;
 
-/// Guests are asked for so long in one try of `corefit restore`, and in all at the end of a daemon, but for one call that hangs (a
-/// guest's agent takes some seconds to be there again after libvirtd was restarted).
+/// Guests are asked for so long in one try of `corefit restore`, and who does not answer in all at the end of a daemon, but for one call
+/// that hangs (a guest's agent takes some seconds to be there again after libvirtd was restarted).
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// A libvirtd that is being restarted refuses at once, and a guest whose daemon was killed on the way is silent for some seconds.
 pub(super) const BETWEEN_TRIES: Duration = Duration::from_secs(2);

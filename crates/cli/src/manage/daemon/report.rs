@@ -8,7 +8,7 @@ use corefit_core::decide::{Action, Given, Outcome, Step};
 use corefit_core::machine::{Lever, MachineError, Role, Snapshot, VmEstimate, VmId, VmState};
 
 use super::Daemon;
-use super::went::changed;
+use super::went::{changed, of};
 use crate::manage::keeper::LEFT_UNTIL;
 use crate::manage::log::{Level, log};
 use crate::manage::present;
@@ -19,8 +19,18 @@ use crate::manage::status::VmStatus;
 const NOTES: usize = 100;
 
 impl Daemon<'_> {
-    pub(super) fn trouble(&mut self, error: &MachineError) {
-        let text = error.to_string();
+    /// Why the machine cannot be looked at; where it never could be, for it is none, with the place that names it.
+    pub(super) fn unseen(&self, error: MachineError) -> String {
+        let is_none = matches!(error, MachineError::Unsupported(_) | MachineError::Malformed(_));
+        if self.looked || !is_none || self.args.machine.is_some() {
+            return error.to_string();
+        }
+        let file = self.args.config.as_deref();
+        format!("{:#}", self.config.of_key(file, "machine", error.into()))
+    }
+
+    /// The machine cannot be looked at now.
+    pub(super) fn trouble(&mut self, text: String) {
         let mut status = self.board.lock();
         if status.trouble.as_ref() != Some(&text) {
             log(Level::Error, "cannot look", &[("why", text.clone())]);
@@ -66,6 +76,7 @@ impl Daemon<'_> {
         match result {
             Ok(value) if *value == action.to => log(Level::Info, "set", &fields),
             Ok(value) => {
+                self.late.insert((action.vm.clone(), action.lever));
                 let came = [("became", present::text(value))];
                 log(Level::Warning, "set in part", &[&fields[..], &came].concat());
             }
@@ -130,7 +141,7 @@ impl Daemon<'_> {
 
 /// What is said once of a change that failed, until that setting could be changed.
 pub(super) fn failure(action: &Action, error: &str) -> String {
-    format!("{} {}: {error}", action.vm.0, action.lever)
+    of(&action.vm, action.lever) + error
 }
 
 pub(super) fn fields(snapshot: &Snapshot, action: &Action) -> [(&'static str, String); 5] {

@@ -8,6 +8,7 @@ use corefit_core::machine::{Lever, MachineError, Snapshot, Value, VmId};
 
 use super::Daemon;
 use super::report::{failure, fields};
+use super::said::Said;
 use crate::manage::Keeper;
 use crate::manage::journal::Entry;
 use crate::manage::keeper::is_guests;
@@ -40,11 +41,25 @@ pub(super) fn under_way(keeper: &Keeper) -> Vec<Entry> {
     keeper.entries().iter().filter(|entry| entry.pending).cloned().collect()
 }
 
-/// Says which of these have come by now: the log said of them that they did not.
-pub(super) fn say_late(under_way: &[Entry], keeper: &Keeper, snapshot: &Snapshot) {
+/// Settings of which the log said that they did not come, though they may.
+pub(super) type Late = BTreeSet<(VmId, Lever)>;
+
+/// Says which of these have come by now, of those that the log said did not come.
+pub(super) fn say_late(
+    under_way: &[Entry],
+    keeper: &Keeper,
+    snapshot: &Snapshot,
+    late: &mut Late,
+    told: &mut Said,
+) {
+    late.retain(|(vm, lever)| under_way.iter().any(|entry| entry.vm == *vm && entry.lever == *lever));
     for was in under_way {
         let mut now = keeper.entries_of(&was.vm).filter(|now| now.lever == was.lever && !now.pending);
         let Some(to) = now.next().and_then(|now| now.wrote.last()) else { continue };
+        if !late.remove(&(was.vm.clone(), was.lever)) {
+            continue;
+        }
+        told.forget_of(&of(&was.vm, was.lever));
         let group = snapshot.vms.iter().any(|vm| vm.id == was.vm && vm.is_group());
         let fields = [
             ("vm", was.name.clone()),
@@ -54,6 +69,11 @@ pub(super) fn say_late(under_way: &[Entry], keeper: &Keeper, snapshot: &Snapshot
         ];
         log(Level::Info, "set", &fields);
     }
+}
+
+/// How everything begins that is said of changes of a setting that failed.
+pub(super) fn of(vm: &VmId, lever: Lever) -> String {
+    format!("{} {lever}: ", vm.0)
 }
 
 /// That a guest does not answer, which is said once, whatever was asked of it.
@@ -74,18 +94,27 @@ impl Daemon<'_> {
             return;
         }
         let mut new = self.told.is_new(&failure(action, &error.to_string()), "");
-        if is_guests(action.lever) && matches!(error, MachineError::Gone(_)) {
+        let (gone, asked) = (matches!(error, MachineError::Gone(_)), action.why == Why::AskedAgain);
+        if !asked {
+            self.late.insert((action.vm.clone(), action.lever));
+        }
+        if is_guests(action.lever) && gone {
             // As long as its vCPUs cannot be asked for, what it is told says nothing new.
             if action.lever == Lever::Online || !self.silent.contains_key(&action.vm) {
                 self.silent.insert(action.vm.clone(), action.lever);
             }
-            new = self.told.is_new(&silence(&action.vm), "");
+            // (Whoever answers, and refuses the same each time, says nothing new, and is not known to be silent.)
+            new = new && self.told.is_new(&silence(&action.vm), "");
+            if asked {
+                // It is silent: when it is once more, that is news.
+                self.told.forget_of(&of(&action.vm, action.lever));
+            }
         }
         if !new {
             return;
         }
         let why = ("error", error.to_string());
-        if action.why == Why::AskedAgain {
+        if asked {
             log(Level::Warning, "asked again", &[vm, lever, why]);
         } else {
             log(Level::Warning, "not set", &[&fields(snapshot, action)[..], &[why]].concat());
@@ -108,8 +137,10 @@ impl Daemon<'_> {
             if self.out(&action.vm).is_some_and(|wanted| wanted != now) {
                 self.counts.entry(action.vm.clone()).or_default().2 += 1;
             }
-            let [vm, lever, ..] = fields(snapshot, action);
-            log(Level::Info, "asked again", &[vm, lever, ("is", present::text(now))]);
+            let ([vm, lever, ..], is) = (fields(snapshot, action), present::text(now));
+            if self.told.is_new(&failure(action, "asked again"), &is) {
+                log(Level::Info, "asked again", &[vm, lever, ("is", is)]);
+            }
         }
     }
 
@@ -124,7 +155,7 @@ impl Daemon<'_> {
                 *why = format!("its vCPUs may still change: {why}");
                 step.notes.iter_mut().filter(|note| **note == was).for_each(|said| said.clone_from(&note));
             }
-            if !self.told.is_new(&silence(&vm.id), "") {
+            if self.told.knows(&silence(&vm.id)) {
                 let _ = self.told.is_new(&note, "");
             }
         }
@@ -161,4 +192,33 @@ impl Daemon<'_> {
 /// What somebody made of a setting.
 pub(super) fn changed(vm: &VmId, lever: &str) -> String {
     format!("{} {lever} changed", vm.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use corefit_core::Cpus;
+    use corefit_core::machine::VmState;
+
+    use super::super::tests::{arguments, looking};
+    use super::*;
+    use crate::manage::log::testing::said;
+
+    #[test]
+    fn who_changes_vcpus_and_refuses_to_be_told_has_a_line() {
+        let args = arguments();
+        let mut daemon = looking(&args);
+        let vm = VmState { name: "a".into(), ..VmState::default() };
+        let why = Why::Available { available: Cpus(1.0) };
+        let told = Action::of(&vm, Lever::Told, None, Value::Told(Some(Cpus(1.0))), why);
+        let sized = Action { lever: Lever::Online, to: Value::Vcpus("0".parse().unwrap()), ..told.clone() };
+        let (snapshot, refused) = (Snapshot::default(), MachineError::Gone("it cannot write".into()));
+        let lines = said(|| {
+            for _ in 0..3 {
+                daemon.failed(&snapshot, &told, &refused);
+                let result = Ok(sized.to.clone());
+                daemon.answered(&snapshot, &Outcome { action: sized.clone(), result });
+            }
+        });
+        assert_eq!(lines.len(), 1, "{lines:?}");
+    }
 }

@@ -25,6 +25,11 @@ struct End {
 /// The end of a daemon that has changed the vCPUs and weights of all its VMs, on a machine whose time passes by itself. `enough`
 /// is told how often it has waited.
 fn end(hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) -> End {
+    slow_end(Duration::ZERO, hung, patience, enough)
+}
+
+/// The same where each write takes so long.
+fn slow_end(slow: Duration, hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) -> End {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
@@ -34,6 +39,7 @@ fn end(hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) 
     story.step(&plan, None);
     story.machine.hung.extend(hung);
     story.machine.asked.clear();
+    story.machine.slow = slow;
     let machine = Shared(Rc::new(RefCell::new(story.machine)));
     let args =
         ManageArgs { config: None, apply: true, no_apply: false, state: None, time: None, machine: None };
@@ -79,6 +85,16 @@ fn a_second_signal_ends_the_waiting_and_what_is_left_is_said_once_as_errors() {
         );
         assert_eq!(end.machine.0.borrow().asked, asked, "signal after {signal} waits");
     }
+}
+
+#[test]
+fn who_answers_takes_nobodys_patience_though_all_of_them_take_longer_than_that() {
+    // The weights of all, and a guest, each more than a third of it; then one does not answer.
+    let (slow, patience) = (Duration::from_millis(700), Duration::from_secs(2));
+    let end = slow_end(slow, &[1], patience, |_, _| false);
+    assert_eq!(end.machine.0.borrow_mut().truth(0, Lever::Online), Value::Vcpus(CpuSet::first(4)));
+    assert_eq!(end.said.len(), 1, "{:?}", end.said);
+    assert!(end.said[0].1.contains("online vCPUs of vm1: no answer"), "{:?}", end.said);
 }
 
 #[test]

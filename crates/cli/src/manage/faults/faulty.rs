@@ -67,6 +67,8 @@ pub(super) struct Faulty {
     pub(super) starving: BTreeSet<u32>,
     /// Looks show VMs as no host has them.
     pub(super) absurd: bool,
+    /// What looks say besides.
+    pub(super) notes: Vec<String>,
     pub(super) touched: BTreeSet<u32>,
     /// Guests that were asked what a setting of theirs is.
     pub(super) asked: Vec<u32>,
@@ -132,6 +134,7 @@ impl Faulty {
             ahead,
             starving,
             absurd: false,
+            notes: Vec::new(),
             touched,
             asked,
             asked_again,
@@ -337,6 +340,7 @@ impl Machine for Faulty {
         }
         let mut snapshot = self.sim.observe()?;
         snapshot.at = Time(snapshot.at.0 + self.ahead);
+        snapshot.notes.extend(self.notes.iter().cloned());
         (0..).zip(&mut snapshot.vms).for_each(|(number, vm)| self.show(number, vm));
         snapshot.vms.retain(|vm| self.number(&vm.id).is_ok_and(|vm| !self.holding.contains(&vm)));
         for vm in self.missed.iter().filter(|vm| !self.gone.contains(vm)) {

@@ -390,7 +390,7 @@ fn guests_come_last_and_of_them_who_did_not_answer() {
     let restore = |story: &mut Story, keeper: &mut Keeper| {
         let snapshot = story.machine.observe().unwrap();
         // There is time for one that does not answer.
-        let restored = keeper.restore_while(&mut story.machine, &snapshot, &|missing| missing == 0);
+        let restored = keeper.restore_while(&mut story.machine, &snapshot, &|missing, _| missing == 0);
         (restored.back, restored.pending.len())
     };
     assert_eq!(restore(&mut story, &mut keeper), (2, 3));

@@ -28,6 +28,33 @@ fn what_an_administrator_changed_is_left_alone_and_said_once() {
 }
 
 #[test]
+fn what_was_found_to_be_somebody_elses_is_so_though_the_journal_cannot_be_written_then() {
+    let (_dir, mut story) = begun();
+    let plan = |story: &Story, to| [0, 1].map(|vm| story.action(vm, Lever::Weight, weighing(to)));
+    let first = plan(&story, 200);
+    story.step(&first, None);
+    // One he makes something else, one he puts back.
+    let made = [(0, weighing(4000)), (1, story.expected[&(1, Lever::Weight)].clone())];
+    for (vm, value) in &made {
+        story.machine.write(*vm, Lever::Weight, value).unwrap();
+        story.expected.insert((*vm, Lever::Weight), value.clone());
+    }
+    disk(&story.dir, true);
+    let mut plan = plan(&story, 300).to_vec();
+    plan.push(story.action(2, Lever::Weight, weighing(300)));
+    let outcomes = story.apply(&plan);
+    assert!(matches!(&outcomes[2].result, Err(MachineError::Untried(_))), "{outcomes:?}");
+    assert_eq!(story.keeper.as_ref().unwrap().entries(), []);
+    // He takes a value that corefit once wrote.
+    for vm in [0, 1] {
+        story.machine.write(vm, Lever::Weight, &weighing(200)).unwrap();
+        story.expected.insert((vm, Lever::Weight), weighing(200));
+    }
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
 fn what_an_administrator_makes_a_setting_again_that_it_was_once_stands() {
     for (lever, values) in [
         (Lever::Weight, [weighing(200), weighing(300), weighing(400)]),

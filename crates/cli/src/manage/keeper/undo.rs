@@ -35,6 +35,8 @@ pub(crate) struct Restored {
     pub(crate) ended: usize,
     /// Settings that VMs brought with them.
     pub(crate) came: Vec<String>,
+    /// The time that settings took of which nothing is left to do.
+    pub(crate) worked: Duration,
 }
 
 /// A setting that is as it was again.
@@ -56,6 +58,7 @@ impl Restored {
         (self.pending, self.waits_for) = (next.pending, next.waits_for);
         self.ended += next.ended;
         self.came.extend(next.came);
+        self.worked += next.worked;
     }
 
     fn pend(&mut self, what: String, may_yet: bool) {
@@ -71,15 +74,16 @@ impl Keeper {
     /// nothing is left to do. Guests are asked as long as a batch may take.
     pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
         let (begun, budget) = (Instant::now(), self.budget);
-        self.restore_while(machine, snapshot, &|_| begun.elapsed() < budget)
+        self.restore_while(machine, snapshot, &|_, _| begun.elapsed() < budget)
     }
 
-    /// The same; `asks` says whether guests are still asked when so many answers are missing.
+    /// The same; `asks` says whether guests are still asked when so many answers are missing, and so much time went to settings of which
+    /// nothing is left to do.
     pub(crate) fn restore_while(
         &mut self,
         machine: &mut dyn Act,
         snapshot: &Snapshot,
-        asks: &dyn Fn(usize) -> bool,
+        asks: &dyn Fn(usize, Duration) -> bool,
     ) -> Restored {
         // Before their notes are taken back.
         let (came, ended) = self.catch_up(machine, snapshot);
@@ -136,7 +140,7 @@ impl Keeper {
         due.retain(|key, _| self.released.get(key).is_none_or(is_due));
         if !due.is_empty() {
             let (begun, budget) = (Instant::now(), self.budget);
-            let asks = |_| begun.elapsed() < budget;
+            let asks = |_, _| begun.elapsed() < budget;
             self.undo(machine, snapshot, &|entry| due.contains_key(&entry.key()), true, &asks, &mut restored);
             for back in &mut restored.put {
                 back.why = due.get(&back.setting).cloned().unwrap_or_default();
@@ -159,14 +163,14 @@ impl Keeper {
     /// somebody else's after a kill.
     ///
     /// Last changed, first put back; but what may take its time last: memory, then guests, and of these last who did not answer before.
-    /// `asks` says whether guests are still asked when so many answers are missing. The names of VMs that could be asked.
+    /// `asks` says whether guests are still asked, as above. The names of VMs that could be asked.
     fn undo(
         &mut self,
         machine: &mut dyn Act,
         snapshot: &Snapshot,
         which: &dyn Fn(&Entry) -> bool,
         waits: bool,
-        asks: &dyn Fn(usize) -> bool,
+        asks: &dyn Fn(usize, Duration) -> bool,
         restored: &mut Restored,
     ) -> BTreeMap<VmId, String> {
         let all = self.journal.entries().iter().rev().cloned();
@@ -183,8 +187,9 @@ impl Keeper {
         let mut entries = VecDeque::from(entries);
         while let Some(mut entry) = entries.pop_front() {
             systemd::goes_on();
+            let begun = Instant::now();
             match self.undo_one(machine, &mut undo, &mut entry, (&entries, &left), restored) {
-                Then::Done => {}
+                Then::Done => restored.worked += begun.elapsed(),
                 Then::Later => entries.push_back(entry),
                 Then::Left => left.push(entry),
             }
@@ -212,7 +217,7 @@ impl Keeper {
         // Of groups that a look does not show the name, a path, is known.
         let group = seen.map_or_else(|| entry.name.starts_with('/'), VmState::is_group);
         let place = format!("{} of {}", entry.lever.name(group), entry.name);
-        if is_guests(entry.lever) && !(undo.asks)(undo.missing) {
+        if is_guests(entry.lever) && !(undo.asks)(undo.missing, restored.worked) {
             restored.pend(format!("{place}: not asked, as there was no time left"), true);
             restored.unasked.insert(entry.key());
             return Then::Left;
@@ -251,7 +256,7 @@ impl Keeper {
         }
         let ours = is_so || self.has_ours(machine, entry, &current);
         if !ours && !machine.lost(&entry.vm, entry.lever) {
-            let now = without_ours(machine, entry, &current);
+            let now = present::text(&without_ours(machine, entry, &current));
             restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
             return Then::Done;
         }
@@ -293,12 +298,12 @@ impl Keeper {
                 Then::Left
             }
             (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
-                let was = &entry.original;
+                let [is, was] = [&read, &entry.original].map(present::text);
                 let why = match entry.lever {
                     Lever::Online => "somebody plugged out the others",
                     _ => "the group above has no more of it by now",
                 };
-                restored.stand.push(format!("{place}: is {read}, was {was}: {why}"));
+                restored.stand.push(format!("{place}: is {is}, was {was}: {why}"));
                 Then::Done
             }
             (done, Ok(read)) => {
@@ -309,7 +314,8 @@ impl Keeper {
                 let late = (was_pending || gone) && done.is_err() && !group && by_call(entry.lever);
                 entry.pending = late || entry.pending && entry.lever == Lever::Online;
                 let why = done.err().map_or(String::new(), |error| format!(": {error}"));
-                restored.pend(format!("{place}: is {read}, was {}{why}", entry.original), may_yet);
+                let [is, was] = [&read, &entry.original].map(present::text);
+                restored.pend(format!("{place}: is {is}, was {was}{why}"), may_yet);
                 if late && !gone {
                     entry.found(read);
                 } else {
@@ -331,8 +337,8 @@ impl Keeper {
 /// Some settings are put back.
 struct Undo<'a> {
     snapshot: &'a Snapshot,
-    /// Whether guests are still asked when so many answers are missing.
-    asks: &'a dyn Fn(usize) -> bool,
+    /// Whether guests are still asked when so many answers are missing, and so much time went to what is done.
+    asks: &'a dyn Fn(usize, Duration) -> bool,
     /// Why the journal cannot be written, where that keeps what is written in parts.
     unwritten: Option<std::io::Error>,
     /// Answers of guests that are missing so far.

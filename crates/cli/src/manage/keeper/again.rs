@@ -1,0 +1,135 @@
+//! What guests were told is told again, for it counts for some seconds only.
+
+use std::time::{Duration, Instant};
+
+use corefit_core::Time;
+use corefit_core::machine::{Act, Lever, VmId};
+
+use super::Keeper;
+use crate::manage::journal::Entry;
+
+/// What guests are told is written again after so long, for it counts 20 s there.
+pub(super) const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// A guest that took longer than this to be told is left alone for so many times as long as it took.
+const SLOW: Duration = Duration::from_secs(1);
+const SLOW_RESTS: u32 = 10;
+
+impl Keeper {
+    /// What guests are told counts for a while only: says it again in time to those of whom it `stands`, first to who was told longest
+    /// ago, so that each has its turn where there is no time for all.
+    pub(crate) fn tell_again(&mut self, machine: &mut dyn Act, now: Time, stands: impl Fn(&VmId) -> bool) {
+        let begun = Instant::now();
+        let due = |entry: &&Entry| {
+            let known = self.told_at.get(&entry.vm);
+            let due = known.is_none_or(|(at, rest)| now < *at || now.since(*at) >= *rest);
+            let managed = stands(&entry.vm) && !self.released.contains_key(&entry.key());
+            entry.lever == Lever::Told && managed && due
+        };
+        let mut due: Vec<&Entry> = self.journal.entries().iter().filter(due).collect();
+        // Of a time that is to come the clock was set back.
+        due.sort_by_key(|entry| self.told_at.get(&entry.vm).map(|(at, _)| *at).filter(|at| *at <= now));
+        for (turn, entry) in due.into_iter().enumerate() {
+            // One at least.
+            if turn > 0 && begun.elapsed() >= self.budget {
+                break;
+            }
+            let asked = Instant::now();
+            if let Some(value) = entry.wrote.last() {
+                // Whoever does not hear it falls back on what it sees itself.
+                let _ = machine.set(&entry.vm, entry.lever, value);
+            }
+            self.told_at.insert(entry.vm.clone(), (now, rest(asked.elapsed())));
+        }
+    }
+}
+
+/// After how long a guest is told again that took so long: of those that take their time each uses up a tenth of it at most.
+fn rest(took: Duration) -> Duration {
+    if took > SLOW { SLOW_RESTS * took } else { TELL_AGAIN }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use corefit_core::Cpus;
+    use corefit_core::machine::{Machine, MachineError, Snapshot, Value};
+
+    use super::*;
+    use crate::manage::boot::Boot;
+    use crate::manage::journal::Journal;
+
+    /// Guests that hear what they are told, each after so long.
+    struct Guests {
+        heard: BTreeSet<VmId>,
+        slow: Duration,
+    }
+
+    impl Machine for Guests {
+        fn name(&self) -> String {
+            "guests".into()
+        }
+
+        fn observe(&mut self) -> Result<Snapshot, MachineError> {
+            Ok(Snapshot::default())
+        }
+
+        fn pass(&mut self, _: Duration) -> Result<bool, MachineError> {
+            Ok(true)
+        }
+    }
+
+    impl Act for Guests {
+        fn current(&mut self, _: &VmId, _: Lever) -> Result<Value, MachineError> {
+            Ok(Value::Told(None))
+        }
+
+        fn set(&mut self, vm: &VmId, _: Lever, _: &Value) -> Result<(), MachineError> {
+            std::thread::sleep(self.slow);
+            self.heard.insert(vm.clone());
+            Ok(())
+        }
+    }
+
+    /// Who of three hears it again at these seconds, in a budget, each of whom takes so long.
+    fn heard(keeper: &mut Keeper, s: u64, budget: Duration, slow: Duration) -> Vec<String> {
+        keeper.may_take(budget);
+        let mut guests = Guests { heard: BTreeSet::new(), slow };
+        keeper.tell_again(&mut guests, Time(s * 1_000_000_000), |_| true);
+        guests.heard.into_iter().map(|vm| vm.0).collect()
+    }
+
+    fn told() -> (tempfile::TempDir, Keeper) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "guests", &Boot::named("boot")).unwrap();
+        for vm in ["a", "b", "c"] {
+            let (original, wrote) = (Value::Told(None), vec![Value::Told(Some(Cpus(1.0)))]);
+            let (vm, name) = (VmId(vm.into()), vm.into());
+            journal.add(Entry { vm, name, lever: Lever::Told, original, wrote, pending: false });
+        }
+        (dir, Keeper::new(journal, Duration::from_secs(60)))
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn where_there_is_no_time_for_all_each_guest_has_its_turn() {
+        let (_dir, mut keeper) = told();
+        assert_eq!(heard(&mut keeper, 100, LONG, Duration::ZERO), ["a", "b", "c"]);
+        assert_eq!(heard(&mut keeper, 104, LONG, Duration::ZERO), [""; 0], "it still counts");
+        for (s, one) in [(105, "a"), (110, "b"), (115, "c"), (120, "a")] {
+            assert_eq!(heard(&mut keeper, s, Duration::ZERO, Duration::ZERO), [one]);
+        }
+        assert_eq!(heard(&mut keeper, 50, LONG, Duration::ZERO), ["a", "b", "c"], "the clock was set back");
+    }
+
+    #[test]
+    fn a_guest_that_takes_its_time_is_left_alone_for_ten_times_as_long() {
+        let (_dir, mut keeper) = told();
+        let slow = SLOW + Duration::from_millis(100);
+        assert_eq!(heard(&mut keeper, 100, Duration::ZERO, slow), ["a"]);
+        for (s, who) in [(105, &["b", "c"][..]), (110, &["b", "c"]), (200, &["a", "b", "c"])] {
+            assert_eq!(heard(&mut keeper, s, LONG, Duration::ZERO), who);
+        }
+    }
+}
