@@ -53,8 +53,8 @@ impl Race {
         let rises = self.lately.replace(value).is_some_and(|before| value > MORE * before);
         let watched = self.levels[turn].watched;
         if value >= other && self.looked >= PROOF {
-            // What it comes to is to be known, too, and costs nothing.
-            let on = rises && watched < 2 * STEPS_IN;
+            // What it comes to is to be known, too, and costs nothing, unless others lose by it.
+            let on = rises && watched < 2 * STEPS_IN && !self.harms(turn);
             self.watch += if on { HOLD } else { Duration::ZERO };
             return on;
         }
