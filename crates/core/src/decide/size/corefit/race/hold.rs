@@ -51,19 +51,13 @@ impl Race {
         }
         let (value, other) = self.held();
         let rises = self.lately.replace(value).is_some_and(|before| value > MORE * before);
-        let watched = self.levels[turn].watched;
-        if value >= other && self.looked >= PROOF {
-            // What it comes to is to be known, too, and costs nothing, unless others lose by it.
-            let on = rises && watched < 2 * STEPS_IN && !self.harms(turn);
-            self.watch += if on { HOLD } else { Duration::ZERO };
-            return on;
-        }
-        let cost = self.cost_of_hold();
-        if self.harms(self.turn) && self.looked >= PROOF {
-            self.lost += cost;
-            return false;
-        }
-        let on = if self.may_step(self.turn) {
+        let (watched, known) = (self.levels[turn].watched, self.looked >= PROOF);
+        let on = if known && self.harms(turn) {
+            false
+        } else if known && less(value, other) <= 0.0 {
+            // What it comes to is to be known, too, and costs nothing.
+            rises && watched < 2 * STEPS_IN
+        } else if self.may_step(turn) {
             watched < STEPS_IN
         } else {
             watched < PROOF && value > CLEAR * other
@@ -71,7 +65,7 @@ impl Race {
         if on {
             self.watch += HOLD;
         } else {
-            self.lost += cost;
+            self.lost += self.cost_of_hold();
         }
         on
     }
@@ -113,7 +107,7 @@ impl Race {
     /// What holding costs so far, s.
     pub(super) fn cost_of_hold(&self) -> f64 {
         let (value, other) = self.held();
-        (1.0 - value / other.max(1e-9)).max(0.0) * self.levels[self.turn].watched.as_secs_f64()
+        less(value, other).max(0.0) * self.levels[self.turn].watched.as_secs_f64()
     }
 
     /// What all vCPUs were worth while they were held, in all looks if that varies, and the best of the others.
@@ -129,4 +123,9 @@ impl Race {
         let others = (0..self.levels.len()).filter(|level| *level != self.turn);
         (worth(self.turn), others.map(worth).fold(0.0, f64::max))
     }
+}
+
+/// The part of what the other is worth that this one is not; below 0 it is worth more.
+fn less(value: f64, other: f64) -> f64 {
+    1.0 - value / other.max(1e-9)
 }
