@@ -99,6 +99,17 @@ fn libgomp_stops_spinning_within_one_long_region() {
     }
 }
 
+/// One that was ordered not to spin does not, from its next region on, and does again once that is lifted.
+fn waits_and_spins_again(program: &mut Talk, page: &TeamPage, own: &str, lifted: Orders) {
+    program.ask("region 0");
+    assert_eq!(program.ask("blocktime"), "0");
+    program.ask("sizes 3");
+    assert_eq!(program.ask("blocktime"), "0");
+    order(page, lifted);
+    program.ask("region 0");
+    assert_eq!(program.ask("blocktime"), own, "lifted by {lifted:?}");
+}
+
 #[test]
 fn libomp_gets_block_time_0_while_ordered_and_its_own_again() {
     if !Omp::Llvm.is_here() {
@@ -115,13 +126,7 @@ fn libomp_gets_block_time_0_while_ordered_and_its_own_again() {
         for lifted in [count(), Orders::default()] {
             order(&page, quiet());
             assert_eq!(program.ask("blocktime"), own, "not before the next region");
-            program.ask("region 0");
-            assert_eq!(program.ask("blocktime"), "0");
-            program.ask("sizes 3");
-            assert_eq!(program.ask("blocktime"), "0");
-            order(&page, lifted);
-            program.ask("region 0");
-            assert_eq!(program.ask("blocktime"), own, "lifted by {lifted:?}");
+            waits_and_spins_again(&mut program, &page, own, lifted);
         }
         // What the program sets meanwhile stands.
         order(&page, quiet());
@@ -150,13 +155,7 @@ fn libomp_that_serves_a_gcc_program_gets_block_time_0_while_ordered_and_its_own_
     assert_eq!(program.ask("blocktime"), "77", "at first");
     for lifted in [count(), Orders::default()] {
         order(&page, quiet());
-        program.ask("region 0");
-        assert_eq!(program.ask("blocktime"), "0");
-        program.ask("sizes 3");
-        assert_eq!(program.ask("blocktime"), "0");
-        order(&page, lifted);
-        program.ask("region 0");
-        assert_eq!(program.ask("blocktime"), "77", "lifted by {lifted:?}");
+        waits_and_spins_again(&mut program, &page, "77", lifted);
     }
     program.end();
 }
