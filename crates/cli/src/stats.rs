@@ -108,6 +108,26 @@ impl Mean {
         });
         Some(Mean { mean, ci95, n })
     }
+
+    /// Of runs with an `(over, under)` each: all of `over` over all of `under`. `None` of nothing.
+    pub(crate) fn of_ratio(runs: &[(f64, f64)]) -> Option<Mean> {
+        let (over, under) = runs.iter().fold((0.0, 0.0), |sum, run| (sum.0 + run.0, sum.1 + run.1));
+        let (ratio, usual) = (over / under, under / runs.len() as f64);
+        Mean::of(runs.iter().map(|(over, under)| ratio + (over - ratio * under) / usual))
+    }
+
+    /// This over the mean of other runs. The parts by which the two may be off are added as squares.
+    pub(crate) fn over(self, other: Mean) -> Mean {
+        let mean = self.mean / other.mean;
+        let part = |of: Mean| of.ci95.map(|half| half / of.mean);
+        let ci95 = part(self).zip(part(other)).map(|(a, b)| mean * a.hypot(b));
+        Mean { mean, ci95, n: self.n.min(other.n) }
+    }
+
+    /// This, `factor` times.
+    pub(crate) fn times(self, factor: f64) -> Mean {
+        Mean { mean: self.mean * factor, ci95: self.ci95.map(|half| half * factor), ..self }
+    }
 }
 
 /// A 95 % interval of the ratio of what two lots of runs take, from their logarithms; `None` with less than two runs of
@@ -175,6 +195,26 @@ mod tests {
         assert!((mean.ci95.unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
         assert!(Mean::of([1.0]).unwrap().ci95.is_none());
         assert!(Mean::of([]).is_none());
+    }
+
+    #[test]
+    fn runs_that_take_longer_count_for_more_in_a_ratio_of_sums() {
+        let mean = Mean::of_ratio(&[(1.0, 1.0), (9.0, 3.0)]).unwrap();
+        assert!((mean.mean - 2.5).abs() < 1e-12, "{mean:?}: 10 over 4");
+        // Residuals over the mean of what is divided by: -0.75 and 0.75.
+        assert!((mean.ci95.unwrap() - 12.706 * 0.75).abs() < 1e-9, "{mean:?}");
+        let same = Mean::of_ratio(&[(2.0, 1.0), (6.0, 3.0)]).unwrap();
+        assert!(same.ci95.unwrap() < 1e-12, "the ratio is the same each time: {same:?}");
+        assert!(Mean::of_ratio(&[]).is_none() && Mean::of_ratio(&[(1.0, 2.0)]).unwrap().ci95.is_none());
+    }
+
+    #[test]
+    fn a_mean_over_another_is_as_uncertain_as_both() {
+        let of = |mean, ci95| Mean { mean, ci95, n: 10 };
+        let over = of(8.0, Some(0.24)).over(of(2.0, Some(0.08)));
+        assert!((over.mean - 4.0).abs() < 1e-12 && (over.ci95.unwrap() - 0.2).abs() < 1e-12, "{over:?}");
+        assert!(of(8.0, None).over(of(2.0, Some(0.1))).ci95.is_none());
+        assert_eq!(of(8.0, Some(0.5)).times(0.5).ci95, Some(0.25));
     }
 
     #[test]

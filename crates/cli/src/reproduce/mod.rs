@@ -91,6 +91,8 @@ struct Item {
     said: Said,
     /// `None`: it did not come to an end.
     ours: Option<f64>,
+    /// Half the width of the 95 % interval of `ours`, where it is a mean of runs that differ by chance.
+    ci95: Option<f64>,
     /// Parameters that decide it, were fitted to numbers of this testbed or are unpublished settings of ours.
     fitted: Vec<&'static str>,
     /// What `ok` means.
@@ -118,6 +120,8 @@ enum Said {
 enum Rule {
     /// So many percent off at most.
     Within(f64),
+    /// The same of a ratio, which is an effect too: at least half as far from 1, on the same side.
+    Effect(f64),
     AtLeast(f64),
     AtMost(f64),
     Between(f64, f64),
@@ -141,6 +145,15 @@ impl Item {
                     Box::new(move |x| (x / to - 1.0).abs() * 100.0 <= percent),
                 )
             }
+            Rule::Effect(percent) => {
+                let to = theirs.unwrap_or(f64::NAN);
+                (
+                    format!("within {percent} % of theirs, half the effect at least"),
+                    Box::new(move |x| {
+                        (x / to - 1.0).abs() * 100.0 <= percent && (x - 1.0) / (to - 1.0) >= 0.5
+                    }),
+                )
+            }
             Rule::AtLeast(least) => (format!("at least {least}"), Box::new(move |x| x >= least)),
             Rule::AtMost(most) => (format!("at most {most}"), Box::new(move |x| x <= most)),
             Rule::Between(low, high) => {
@@ -160,6 +173,7 @@ impl Item {
             theirs,
             said: if theirs.is_some() { Said::Number } else { Said::Statement },
             ours,
+            ci95: None,
             fitted: vec![],
             rule: text,
             ok: Some(ok),
@@ -175,6 +189,11 @@ impl Item {
     /// Nothing of it was published.
     fn unpublished(self) -> Item {
         Item { said: Said::Ours, ..self }
+    }
+
+    /// So far off it may be by chance.
+    fn off_by(self, ci95: Option<f64>) -> Item {
+        Item { ci95, ..self }
     }
 
     /// It depends on this parameter.
@@ -263,7 +282,7 @@ fn rounded(x: f64, digits: usize) -> String {
 }
 
 fn text(papers: &[Paper], items: &[Item]) -> String {
-    let mut table = Table::new(3, &["", "figure", "what", "theirs", "ours", "ok", "means"]);
+    let mut table = Table::new(3, &["", "figure", "what", "theirs", "ours", "+-", "ok", "means"]);
     for item in items {
         table.row(vec![
             format!("{:?}", item.paper),
@@ -271,11 +290,15 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
             item.what.clone(),
             item.theirs.map_or(NONE.into(), |x| rounded(x, 2)),
             item.shown.clone(),
+            item.ci95.map_or(String::new(), |half| rounded(half, 2)),
             item.ok.map_or(NONE, |ok| if ok { "yes" } else { "NO" }).into(),
             item.rule.clone(),
         ]);
     }
     let mut text = table.render();
+    if items.iter().any(|item| item.ci95.is_some()) {
+        text += "+-: half the width of the 95 % interval, of runs that differ by their seeds.\n";
+    }
     for paper in papers.iter().filter(|paper| !items.iter().any(|item| item.paper == **paper)) {
         text += &format!("{paper:?}: nothing of it is reproduced yet.\n");
     }
@@ -341,6 +364,10 @@ mod tests {
         assert!(!ok(Some(100.0), Some(126.0), Rule::Within(25.0)));
         assert!(!ok(Some(100.0), None, Rule::Within(25.0)), "it did not end");
         assert!(!ok(None, Some(1.0), Rule::Within(25.0)), "nothing to be within of");
+        assert!(ok(Some(0.8), Some(0.9), Rule::Effect(25.0)) && ok(Some(1.6), Some(1.3), Rule::Effect(25.0)));
+        assert!(!ok(Some(0.8), Some(1.0), Rule::Effect(25.0)), "no effect is not within a quarter of one");
+        assert!(!ok(Some(1.2), Some(0.95), Rule::Effect(25.0)), "nor is the contrary");
+        assert!(!ok(Some(1.6), Some(2.1), Rule::Effect(25.0)), "nor much more of it");
         assert!(ok(None, Some(2.0), Rule::AtLeast(2.0)) && !ok(None, Some(f64::NAN), Rule::AtLeast(2.0)));
         assert!(ok(None, Some(2.0), Rule::AtMost(2.0)) && !ok(None, Some(2.1), Rule::AtMost(2.0)));
         assert!(

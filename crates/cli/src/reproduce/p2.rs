@@ -6,13 +6,13 @@
 
 mod npb;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use corefit_sim::{Sim, Spec};
 
 use super::testbed::{run, seconds, spec};
 use super::{Item, Paper, Rule};
 use crate::parallel;
-use crate::stats::count;
+use crate::stats::{Mean, count};
 
 pub(super) const SHORTAGE: &str = include_str!("../../../../scenarios/p2-shortage.toml");
 
@@ -101,25 +101,23 @@ fn with_threads(program: &str, shortage: Option<Shortage>, vcpus: u32, threads: 
 
 pub(super) fn items() -> Result<Vec<Item>> {
     let [sharing, limit, reduction] = degradations()?;
-    let most = |of: &[Vec<f64>], program: usize| of[program].iter().copied().fold(0.0, f64::max);
-    let worst: [Vec<f64>; 3] =
-        [&sharing, &limit, &reduction].map(|of| (0..PROGRAMS.len()).map(|p| most(of, p)).collect());
-    let least = |of: &[f64]| of.iter().copied().fold(f64::INFINITY, f64::min);
-    let over_next = |of: &[f64], program: usize| {
+    let worst: [Vec<Mean>; 3] = [&sharing, &limit, &reduction]
+        .map(|of| of.iter().filter_map(|each| greatest(each.iter().copied())).collect());
+    ensure!(worst.iter().all(|of| of.len() == PROGRAMS.len()), "a program has no D");
+    let least = |of: &[Mean]| of.iter().copied().min_by(|a, b| a.mean.total_cmp(&b.mean));
+    let over_next = |of: &[Mean], program: usize| {
         let others = of.iter().enumerate().filter(|(p, _)| *p != program).map(|(_, d)| *d);
-        of[program] / others.fold(0.0, f64::max)
+        greatest(others).map(|next| of[program].over(next))
     };
-    let worse: usize = (0..PROGRAMS.len()).filter(|&p| p != LU && worst[1][p] > worst[0][p]).count();
-    let number = |figure, what: &str, theirs: f64, ours: f64, rule| {
-        Item::new((Paper::P2, figure), what, Some(theirs), Some(ours), &rule).fitted(WAIT)
+    let worse = (0..PROGRAMS.len()).filter(|&p| p != LU && worst[1][p].mean > worst[0][p].mean).count();
+    let number = |figure, what: &str, theirs: f64, ours: Option<Mean>, rule| {
+        item(figure, what, Some(theirs), ours, &rule)
     };
-    let order = |figure, what: &str, ours: f64, rule| {
-        Item::new((Paper::P2, figure), what, None, Some(ours), &rule).fitted(WAIT)
-    };
+    let order = |figure, what: &str, ours: Option<Mean>, rule| item(figure, what, None, ours, &rule);
     let mut items = vec![
-        number("Figure 2(a)", "D of LU, 8 VMs", 426.0, sharing[LU][SHARING.len() - 1], Rule::Within(25.0)),
-        number("Figure 2(b)", "D of UA, cap 100 %", 1126.0, limit[UA][LIMIT.len() - 1], Rule::Within(25.0)),
-        number("Figure 2(c)", "D of LU, 4 pCPUs", 253.0, reduction[LU][3], Rule::Within(25.0)),
+        number("Figure 2(a)", "D of LU, 8 VMs", 426.0, sharing[LU].last().copied(), Rule::Within(25.0)),
+        number("Figure 2(b)", "D of UA, cap 100 %", 1126.0, limit[UA].last().copied(), Rule::Within(25.0)),
+        number("Figure 2(c)", "D of LU, 4 pCPUs", 253.0, Some(reduction[LU][3]), Rule::Within(25.0)),
         number(
             "Figure 2(b)",
             "greatest D of the program with the least, caps (\"degraded by 247 %\")",
@@ -145,17 +143,27 @@ pub(super) fn items() -> Result<Vec<Item>> {
             over_next(&worst[2], LU),
             Rule::AtLeast(1.0),
         ),
-        order(
-            "Figure 2",
-            "programs but LU that caps slow more than VMs do, of 9",
-            f64::from(u32::try_from(worse)?),
-            Rule::AtLeast(9.0),
-        ),
+        counted("Figure 2", "programs but LU that caps slow more than VMs do, of 9", None, worse, 9),
     ];
     items.extend(against_16()?);
     items.extend(best_vcpus()?);
     items.extend(threads()?);
     Ok(items)
+}
+
+fn item(figure: &'static str, what: &str, theirs: Option<f64>, ours: Option<Mean>, rule: &Rule) -> Item {
+    let item = Item::new((Paper::P2, figure), what, theirs, ours.map(|ours| ours.mean), rule);
+    item.off_by(ours.and_then(|ours| ours.ci95)).fitted(WAIT)
+}
+
+/// So many of so many, and all are meant.
+fn counted(figure: &'static str, what: &str, theirs: Option<f64>, ours: usize, of: usize) -> Item {
+    let rule = Rule::Exactly(count(of));
+    Item::new((Paper::P2, figure), what, theirs, Some(count(ours)), &rule).fitted(WAIT)
+}
+
+fn greatest(of: impl IntoIterator<Item = Mean>) -> Option<Mean> {
+    of.into_iter().max_by(|a, b| a.mean.total_cmp(&b.mean))
 }
 
 /// Figure 4: where VCPU-Bal's number does less than all vCPUs.
@@ -165,14 +173,13 @@ fn against_16() -> Result<[Item; 2]> {
         [shortage.available(), 16].map(|vcpus| host(&npb::text(program), Some(shortage), vcpus))
     });
     let took = took(&hosts.collect::<Result<Vec<_>>>()?, "P2, 16 vCPUs")?;
-    let item = |figure, what: &str, theirs, took: &[f64]| {
+    let over_16 = |figure, what: &str, theirs, took: &[Mean]| {
         let what = format!("{what}: time with VCPU-Bal's number over that with 16");
-        let ours = Some(took[0] / took[1]);
-        Item::new((Paper::P2, figure), what, Some(theirs), ours, &Rule::Within(25.0)).fitted(WAIT)
+        item(figure, &what, Some(theirs), Some(took[0].over(took[1])), &Rule::Effect(25.0))
     };
     Ok([
-        item("Figure 4(c)", "BT, 12 pCPUs (\"34% lower\", read as 1 / 0.66)", 1.0 / 0.66, &took[..2]),
-        item("Figure 4(b)", "LU, cap 1200 %", 11.0, &took[2..]),
+        over_16("Figure 4(c)", "BT, 12 pCPUs (\"34% lower\", read as 1 / 0.66)", 1.0 / 0.66, &took[..2]),
+        over_16("Figure 4(b)", "LU, cap 1200 %", 11.0, &took[2..]),
     ])
 }
 
@@ -188,21 +195,20 @@ fn threads() -> Result<[Item; 3]> {
         }
     }
     let took = took(&hosts, "P2, threads")?;
-    let most = |of: &[f64]| of.chunks(2).map(|pair| pair[0] / pair[1]).fold(f64::NAN, f64::max);
-    let gains: Vec<f64> = took.chunks(2 * REDUCTION.len()).map(most).collect();
-    let twice = ["bt", "sp", "ua"].iter().filter(|name| {
-        let found = PROGRAMS.iter().position(|program| program == *name);
-        found.is_some_and(|program| gains[program] > 2.0)
-    });
-    let better = gains.iter().filter(|gain| **gain > 1.0).count();
-    let item = |what: &str, theirs, ours, rule| {
-        let what = format!("threads as pCPUs over VCPU-Bal, pCPUs: {what}");
-        Item::new((Paper::P2, "Figure 16"), what, Some(theirs), Some(ours), &rule).fitted(WAIT)
+    let gains = |program: usize| {
+        let of = took.chunks(2 * REDUCTION.len()).nth(program).unwrap_or_default();
+        greatest(of.chunks(2).map(|pair| pair[0].over(pair[1])))
     };
+    let faster = |least: f64, programs: &[&str]| {
+        let gain = |name: &&str| gains(PROGRAMS.iter().position(|program| program == name)?);
+        programs.iter().filter_map(gain).filter(|gain| gain.mean > least).count()
+    };
+    let what = |what: &str| format!("threads as pCPUs over VCPU-Bal, pCPUs: {what}");
+    let twice = faster(2.0, &["bt", "sp", "ua"]);
     Ok([
-        item("LU, at most, times", 72.0, gains[LU], Rule::Within(25.0)),
-        item("of BT, SP and UA more than twice as fast", 3.0, count(twice.count()), Rule::Exactly(3.0)),
-        item("of ten programs faster", 10.0, count(better), Rule::Exactly(10.0)),
+        item("Figure 16", &what("LU, at most, times"), Some(72.0), gains(LU), &Rule::Within(25.0)),
+        counted("Figure 16", &what("of BT, SP and UA more than twice as fast"), Some(3.0), twice, 3),
+        counted("Figure 16", &what("of ten programs faster"), Some(10.0), faster(1.0, &PROGRAMS), 10),
     ])
 }
 
@@ -224,17 +230,15 @@ fn best_vcpus() -> Result<Vec<Item>> {
     let mut items = vec![];
     for (name, theirs, shortages) in &groups {
         let group: Vec<_> = rest.by_ref().take(PROGRAMS.len() * shortages.len()).collect();
-        let most = group.iter().map(|(gain, _)| gain.percent).fold(f64::NAN, f64::max);
+        let most = greatest(group.iter().map(|(gain, _)| gain.over_best()));
+        let percent = most.map(|most| Mean { mean: (most.mean - 1.0) * 100.0, ..most.times(100.0) });
         let what = format!("best over VCPU-Bal, {name}, %");
-        let item = Item::new((Paper::P2, "Figure 6"), what, Some(*theirs), Some(most), &Rule::Within(25.0));
-        items.push(item.fitted(WAIT));
+        items.push(item("Figure 6", &what, Some(*theirs), percent, &Rule::Within(25.0)));
         let lu = group.iter().filter(|(_, (program, _))| *program == PROGRAMS[LU]);
-        let slow = lu.map(|(gain, (_, shortage))| gain.took / alone / shortage.expected());
+        let slow = lu.map(|(gain, (_, shortage))| gain.best.over(alone).times(1.0 / shortage.expected()));
         // Of the library's LU, as in Figure 6: 10 steps, not 40.
         let what = format!("D of LU (10 steps) with its best number, {name} (\"approximately 60x\")");
-        let most = slow.fold(f64::NAN, f64::max);
-        let item = Item::new((Paper::P2, "Figure 7"), what, Some(60.0), Some(most), &Rule::Within(25.0));
-        items.push(item.fitted(WAIT));
+        items.push(item("Figure 7", &what, Some(60.0), greatest(slow), &Rule::Within(25.0)));
     }
     // The text prints no number, only that it is that of the pCPUs available.
     for (name, shortage) in [("2 VMs", Sharing(2)), ("cap 800 %", Limit(8)), ("8 pCPUs", Reduction(8))] {
@@ -246,39 +250,48 @@ fn best_vcpus() -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// By how much, %, a program's best number is better than VCPU-Bal's, that number, and what a run takes with it, s, in the mean.
+/// A program's best number of vCPUs, and what runs take with it and with VCPU-Bal's, s.
 struct Gain {
-    percent: f64,
     vcpus: u32,
-    took: f64,
+    best: Mean,
+    bal: Mean,
+}
+
+impl Gain {
+    /// What runs take with VCPU-Bal's number over what they take with the best.
+    fn over_best(&self) -> Mean {
+        self.bal.over(self.best)
+    }
 }
 
 fn gain(program: &str, shortage: Shortage) -> Result<Gain> {
     let bal = shortage.available();
-    let with = |vcpus, most: f64| -> Result<f64> {
-        let mut sum = 0.0;
+    // `None`: longer than `most` in all.
+    let with = |vcpus, most: f64| -> Result<Option<Mean>> {
+        let mut each = vec![];
         for one in &runs(&host(program, Some(shortage), vcpus)?) {
-            let until_ns = one.until_ns.min(ns(most - sum));
+            let left = most - each.iter().sum::<f64>();
+            let until_ns = one.until_ns.min(ns(left));
             let mut sim = Sim::new(&Spec { until_ns, ..one.clone() })?;
             sim.run();
-            sum += seconds(&sim.truth()).unwrap_or(f64::INFINITY);
-            if sum >= most {
-                break;
+            let took = seconds(&sim.truth()).unwrap_or(f64::INFINITY);
+            if took >= left {
+                return Ok(None);
             }
+            each.push(took);
         }
-        Ok(sum)
+        Ok(Mean::of(each))
     };
-    let first = with(bal, f64::INFINITY)?;
+    let first =
+        with(bal, f64::INFINITY)?.with_context(|| format!("{program} does not end with {bal} vCPUs"))?;
     let mut best = (first, bal);
     // What takes longer than the best one so far is not followed to its end.
     for vcpus in (1..=16).rev().filter(|&n| n != bal) {
-        let took = with(vcpus, best.0)?;
-        if took < best.0 {
+        if let Some(took) = with(vcpus, best.0.mean * RUNS as f64)? {
             best = (took, vcpus);
         }
     }
-    let (took, vcpus) = best;
-    Ok(Gain { percent: (first / took - 1.0) * 100.0, vcpus, took: took / RUNS as f64 })
+    Ok(Gain { vcpus: best.1, best: best.0, bal: first })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
@@ -287,7 +300,7 @@ fn ns(seconds: f64) -> u64 {
 }
 
 /// By configuration and program: D of each shortage.
-fn degradations() -> Result<[Vec<Vec<f64>>; 3]> {
+fn degradations() -> Result<[Vec<Vec<Mean>>; 3]> {
     let mut specs = vec![];
     let groups: [&[Shortage]; 3] = [&SHARING, &LIMIT, &REDUCTION];
     for program in PROGRAMS {
@@ -299,24 +312,25 @@ fn degradations() -> Result<[Vec<Vec<f64>>; 3]> {
     let mut took = took(&specs, "P2")?.into_iter();
     let mut results = [vec![], vec![], vec![]];
     for program in PROGRAMS {
-        let alone = took.next().unwrap_or(f64::NAN);
-        ensure!(alone > 0.0, "{program} takes no time on 16 pCPUs");
+        let alone = took.next().filter(|alone| alone.mean > 0.0);
+        let alone = alone.with_context(|| format!("{program} takes no time on 16 pCPUs"))?;
         for (group, result) in groups.iter().zip(&mut results) {
-            let each = group.iter().map(|s| took.next().unwrap_or(f64::NAN) / alone / s.expected());
-            result.push(each.collect());
+            let each = group.iter().zip(took.by_ref());
+            result.push(each.map(|(s, took)| took.over(alone).times(1.0 / s.expected())).collect());
         }
     }
     Ok(results)
 }
 
-fn took(specs: &[Spec], what: &str) -> Result<Vec<f64>> {
+/// What runs of each host take, s.
+fn took(specs: &[Spec], what: &str) -> Result<Vec<Mean>> {
     let all: Vec<Spec> = specs.iter().flat_map(runs).collect();
     let truths = run(&all, what)?;
     let took: Vec<f64> =
         truths.iter().map(|truth| seconds(truth).unwrap_or(truth.ran_ns as f64 / 1e9)).collect();
     Ok(took
         .chunks(all.len() / specs.len().max(1))
-        .map(|runs| runs.iter().sum::<f64>() / RUNS as f64)
+        .filter_map(|runs| Mean::of(runs.iter().copied()))
         .collect())
 }
 

@@ -121,7 +121,7 @@ fn place(figure: &'static str, what: &str, theirs: f64, mut values: Vec<f64>) ->
     let sets =
         format!("{what}: median of {n} sets (5 % below {:.2}, 95 % below {:.2})", part(0.05), part(0.95));
     [
-        Item::new(at, sets, Some(theirs), Some(part(0.5)), &Rule::Within(25.0)),
+        Item::new(at, sets, Some(theirs), Some(part(0.5)), &Rule::Effect(25.0)),
         Item::new(at, format!("{what}: sets below theirs, %"), None, Some(below), &Rule::Between(2.5, 97.5)),
     ]
 }

@@ -22,12 +22,10 @@ impl Runs<'_> {
         format!("{program}, {shortage}")
     }
 
-    /// The mean of times over the mean of others, and the interval of the ratios of single runs.
+    /// The mean of times over the mean of others.
     fn ratio(&self, of: Of) -> Mean {
-        let nothing = Mean { mean: f64::NAN, ci95: None, n: 0 };
-        let ratios = Mean::of(self.0.iter().map(|row| one(row, of))).unwrap_or(nothing);
-        let sum = self.0.iter().map(|row| of(row)).fold((0.0, 0.0), |sum, (a, b)| (sum.0 + a, sum.1 + b));
-        Mean { mean: sum.0 / sum.1, ..ratios }
+        let runs: Vec<(f64, f64)> = self.0.iter().map(|row| of(row)).collect();
+        Mean::of_ratio(&runs).unwrap_or(Mean { mean: f64::NAN, ci95: None, n: 0 })
     }
 }
 
