@@ -166,14 +166,17 @@ fn a_stopped_program_leaves_no_status_line_and_one_that_goes_on_has_it_again() {
 #[test]
 fn a_killed_corefit_leaves_the_whole_terminal_to_who_comes_next() {
     let Some(terminal) = Terminal::start() else { return };
-    terminal.enter("cf run -- sh -c 'echo $PPID > pid; exec sleep 3'");
+    terminal.enter("cf run -- sh -c 'echo $PPID $$ > pids; exec sleep 60'");
     terminal.until_shown();
-    let pid = std::fs::read_to_string(terminal.path().join("pid")).unwrap();
-    assert!(Command::new("kill").args(["-9", pid.trim()]).status().unwrap().success());
+    let pids = std::fs::read_to_string(terminal.path().join("pids")).unwrap();
+    let (corefit, program) = pids.trim().split_once(' ').unwrap();
+    let kill = |pid| assert!(Command::new("kill").args(["-9", pid]).status().unwrap().success());
+    kill(corefit);
     terminal.until("its death", |screen| screen.iter().any(|line| line.contains("Killed")));
     terminal.until("no status line", |screen| !screen.iter().any(|line| line.contains(STATUS)));
     terminal.enter("seq 40");
     terminal.until("the whole screen in use", |screen| screen[ROWS - 2] == "40");
+    kill(program);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod cgroup_support;
 
 use std::io::Write as _;
 
-use cgroup_support::{Ended, Hierarchy, alone, or_skip};
+use cgroup_support::{Ended, Hierarchy, alone, or_skip, until};
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Role, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 use corefit_linux::Root;
@@ -205,9 +205,7 @@ fn the_slices_of_a_groups_threads_are_set_inherited_and_put_back_but_for_what_so
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with(name))
     };
     let threads = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    while threads(python) < 4 || !is(others, "sleep") || !is(idle, "sleep") {
-        std::thread::yield_now();
-    }
+    until("all are what they are to be", || threads(python) >= 4 && is(others, "sleep") && is(idle, "sleep"));
     let seen = |machine: &mut Cgroups| {
         let vms = machine.observe().unwrap().vms;
         vms.into_iter().find(|vm| vm.name == name).unwrap()

@@ -87,6 +87,7 @@ fn a_killed_test_leaves_no_loops_and_no_groups() {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
+    drop(or_skip!(heavy()));
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_killed_test_leaves_no_loops_and_no_groups", "--nocapture"])
         .env("COREFIT_KILL_ME", "1")

@@ -11,8 +11,8 @@ use corefit_core::What;
 use corefit_core::machine::{Machine, MachineError, Role, Snapshot, State, VmState, contract};
 use vm_support::{TIMEOUT, Vms, or_skipped, testvm};
 
-/// What a look may take beyond its timeout on a busy machine.
-const SLACK: Duration = Duration::from_millis(500);
+/// What a look may take beyond its timeout on a busy machine: what must not be is that it waits for ever.
+const SLACK: Duration = Duration::from_secs(3);
 
 /// Two VMs for all tests, of which the first has an agent, and which end with this process; tests use
 /// them one after the other. `None` where there are none, and it says so.
@@ -121,7 +121,7 @@ fn what_is_tuned_or_paused_is_seen_at_the_next_looks() {
     let Some((_alone, vms)) = vms("what_is_tuned_or_paused") else { return };
     let mut machine = vms.machine();
     let name = &vms.names[1];
-    look(machine.as_mut()).unwrap();
+    vms.look(machine.as_mut());
     vms.virsh(&["suspend", name]);
     let paused = |s: &Snapshot| vm(s, name).is_some_and(|vm| vm.state == State::Paused);
     assert!(paused(&look(machine.as_mut()).unwrap()));
@@ -175,7 +175,7 @@ fn a_libvirtd_that_hangs_is_gone_within_the_timeout_and_comes_back() {
 fn a_libvirtd_that_is_restarted_is_found_again_with_the_same_vms() {
     let Some((_alone, vms)) = vms("a_libvirtd_that_is_restarted") else { return };
     let mut machine = vms.machine();
-    let before = look(machine.as_mut()).unwrap();
+    let before = vms.look(machine.as_mut());
     vms.testvm(&["daemon", "restart"]);
     let both = |s: &Snapshot| vms.names.iter().all(|name| vm(s, name).is_some());
     let after = until(machine.as_mut(), "all VMs are back", both);
@@ -192,7 +192,9 @@ fn a_vm_that_ends_while_it_is_observed_is_missing_and_nothing_else() {
     let victims = Vms::up(1, &["--name", "lv-victim", "--vcpus", "4", "--no-agent"]).unwrap();
     let victim = &victims.names[0];
     let mut machine = vms.machine();
-    assert!(vm(&look(machine.as_mut()).unwrap(), victim).is_some());
+    until(machine.as_mut(), "all are seen", |s| {
+        [victim, &vms.names[0]].iter().all(|name| vm(s, name).is_some())
+    });
     std::thread::scope(|scope| {
         let destroy = scope.spawn(|| vms.virsh(&["destroy", victim]));
         while !destroy.is_finished() {

@@ -35,7 +35,8 @@ fn a_c_program_locks_with_the_static_library() {
     let Some(library) = library.iter().find(|l| l.is_file()) else {
         panic!("libcorefit_lock.a is not in {}: cargo build -p corefit-lock first", profile.display());
     };
-    let dir = profile.join("c_face");
+    // Another run may be at work in the same directory.
+    let dir = profile.join(format!("c_face-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let (source, program) = (dir.join("main.c"), dir.join("main"));
     std::fs::write(&source, PROGRAM).unwrap();
@@ -48,5 +49,7 @@ fn a_c_program_locks_with_the_static_library() {
         .status()
         .unwrap();
     assert!(compiled.success());
-    assert_eq!(Command::new(&program).status().unwrap().code(), Some(0));
+    let ended = Command::new(&program).status().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(ended.code(), Some(0));
 }

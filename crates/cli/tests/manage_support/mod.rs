@@ -167,9 +167,13 @@ impl<'a> Guest<'a> {
 
     /// Runs a program with its result verified; seconds, or the limit if it was cut off.
     pub(crate) fn time(&self, program: &str, size: &str, limit: &str, run: &str) -> f64 {
-        let script = format!("timeout -s KILL {limit} {run} /workloads/{program} {size} 2>/tmp/err || true");
+        let script = format!(
+            "timeout -s KILL {limit} {run} /workloads/{program} {size} 2>/tmp/err || echo ended: $? $(cat /tmp/err)"
+        );
         let text = self.vms.guest(self.name, &script);
         let Some(time) = text.lines().find_map(|line| line.strip_prefix("time_s: ")) else {
+            // By signal 9.
+            assert!(text.contains("ended: 137"), "{program}: {text}");
             return limit.parse().unwrap();
         };
         assert!(text.contains("verified: yes"), "{program}: {text}");

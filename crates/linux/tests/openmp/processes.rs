@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::support::{
-    Omp, Talk, build, command, count, eventually, library, only, order, output, page, scratch, skipped, team,
+    Omp, Talk, build, command, count, eventually, killed, library, only, order, output, page, scratch,
+    skipped, team,
 };
 use corefit_linux::page::{Orders, TeamPage};
 
@@ -224,9 +226,14 @@ fn a_program_whose_main_thread_left_ends_with_its_last_thread() {
             let page = page(orders);
             let mut command = odd(omp, &page, &["leave"]);
             // Without us: does this runtime let such a program end at all?
-            let mut alone = Command::new("timeout");
-            alone.arg("5").arg(omp.build("odd.c", &[])).arg("leave").env("OMP_NUM_THREADS", "4");
-            if !alone.output().unwrap().status.success() {
+            let mut alone = Command::new(omp.build("odd.c", &[]));
+            alone.arg("leave").env("OMP_NUM_THREADS", "4").stdout(Stdio::null());
+            let mut alone = alone.spawn().unwrap();
+            let end = Instant::now() + Duration::from_secs(5);
+            while alone.try_wait().unwrap().is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if !killed(&mut alone).unwrap().success() {
                 skipped(&format!("{omp:?}: main thread leaves"), "the program does not end by itself");
                 continue;
             }
@@ -320,7 +327,6 @@ fn a_program_killed_by_a_signal_dies_of_that_signal() {
         let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         lines.next().unwrap().unwrap();
-        child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(9), "{omp:?}");
+        assert_eq!(killed(&mut child).unwrap().signal(), Some(9), "{omp:?}");
     }
 }

@@ -7,7 +7,7 @@ mod build_support;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 pub(crate) use build_support::{PATIENCE, eventually, skipped};
@@ -130,13 +130,18 @@ pub(crate) fn build(compiler: &str, source: &str, options: &[&str]) -> PathBuf {
         .clone()
 }
 
-/// A directory for what this test process builds.
+/// A directory for what this test process builds. Those of earlier ones are removed, but not of one that is at work.
 pub(crate) fn scratch() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test.file_stem().unwrap());
-        let _ = std::fs::remove_dir_all(&dir);
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test.file_stem().unwrap());
+        for earlier in std::fs::read_dir(&all).into_iter().flatten().flatten() {
+            if !Path::new("/proc").join(earlier.file_name()).exists() {
+                let _ = std::fs::remove_dir_all(earlier.path());
+            }
+        }
+        let dir = all.join(std::process::id().to_string());
         std::fs::create_dir_all(&dir).unwrap();
         dir
     })
@@ -231,9 +236,17 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = killed(&mut self.child);
     }
+}
+
+/// Kills a program, with what libomp would have removed at its end.
+pub(crate) fn killed(child: &mut Child) -> std::io::Result<ExitStatus> {
+    let _ = child.kill();
+    let ended = child.wait();
+    let user = rustix::process::getuid().as_raw();
+    let _ = std::fs::remove_file(format!("/dev/shm/__KMP_REGISTERED_LIB_{}_{user}", child.id()));
+    ended
 }
 
 /// The only process on the page.

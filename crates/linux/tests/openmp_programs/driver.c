@@ -287,7 +287,7 @@ static void in_child(void)
     if (child == 0) {
         char text[32];
         int length = snprintf(text, sizeof text, "%d", team(0));
-        _exit(write(pipes[1], text, (size_t)length) == length ? 0 : 4);
+        exit(write(pipes[1], text, (size_t)length) == length ? 0 : 4);
     }
     int status;
     waitpid(child, &status, 0);

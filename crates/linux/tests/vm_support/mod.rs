@@ -75,9 +75,9 @@ impl Vms {
         Ok(Vms { uri, names, state: state.map(Path::to_owned) })
     }
 
-    /// The libvirtd of a host of its own, without VMs.
+    /// The libvirtd of a host of its own, without VMs; after a minute without anybody connected it ends.
     pub(crate) fn daemon(state: &Path) -> Result<Vms, String> {
-        let output = testvm_of(Some(state), &["daemon", "up"]);
+        let output = testvm_of(Some(state), &["daemon", "up", "--timeout", "60"]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         match output.status.code() {
             Some(0) => {}
