@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The objects keep their size, their static initialisers (a word of ours that is 0 is free) and what the
-//! C library's `init` writes; only the bytes that waiting uses mean something else. Whatever may be shared
-//! with a process without this library stays the C library's.
+//! C library's `init` writes; only the bytes that waiting uses mean something else. What is made to be
+//! shared by processes stays the C library's.
 //!
 //! * `mutex.rs`, `spin.rs`, `cond.rs`: the functions, with the results of glibc's.
 //! * `queue.rs`: who waits for which condition variable. `sys.rs`: the switch to loom; `bug.rs`: the bugs that its
@@ -23,9 +23,10 @@
 //! C11's `mtx_t` and `cnd_t` stay the C library's, which calls its own functions for them: a program that casts one of them
 //! to a `pthread_mutex_t` and uses both kinds of functions on it has no lock.
 //!
-//! A library loaded with `RTLD_DEEPBIND` or `dlmopen` calls the C library past these. That is harmless as
-//! long as it shares no mutex of ours, nor a condition variable, with the rest of the program; if it does,
-//! they exclude each other no longer, or hang.
+//! A library loaded with `RTLD_DEEPBIND` or `dlmopen` calls the C library past these, and so does who asks `dlsym`
+//! for a function of libc's or libpthread's own handle. That is harmless as long as it shares no mutex of ours, nor a
+//! condition variable, with the rest of the program; if it does, they exclude each other no longer, or hang. Nor
+//! may processes share a spinlock that was made as private to one, and `__data.__owner` of a mutex stays 0.
 //!
 //! Nothing here allocates or uses thread-local storage: allocators lock, too.
 
@@ -61,6 +62,7 @@ static START: extern "C" fn() = start;
 /// Runs when the library is loaded; other libraries may have locked before.
 #[cfg(not(modelled))]
 extern "C" fn start() {
+    kind::find_flags();
     corefit_lock::prepare_for_fork();
     sys::prepare_for_fork();
     corefit_lock::shared::attach();

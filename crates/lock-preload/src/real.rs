@@ -33,16 +33,20 @@ impl Real {
             }
         };
         if at.is_null() {
-            const TEXT: &[u8] =
-                b"libcorefit_lock.so: the C library lacks a function that it stands in front of\n";
-            // SAFETY: a text of the stated length.
-            unsafe {
-                libc::write(2, TEXT.as_ptr().cast(), TEXT.len());
-                libc::abort();
-            }
+            say("the C library lacks a function that it stands in front of\n");
+            // SAFETY: always allowed.
+            unsafe { libc::abort() };
         }
         self.at.store(at, Ordering::Relaxed);
         at
+    }
+}
+
+/// Tells the user a line.
+pub(crate) fn say(line: &str) {
+    for text in ["libcorefit_lock.so: ", line] {
+        // SAFETY: a text of the stated length.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }
 }
 
