@@ -2,7 +2,8 @@
 //!
 //! Only the forking thread lives on in the child. Tickets of all the others would keep a lock's line
 //! waiting for ever, so the child empties those lines; a lock that was held stays held, as with any
-//! other mutex. Every thread enters, while it waits, its lock's address in a table that the child reads.
+//! other mutex, and one in memory that the child shares with its parent is left alone. Every thread enters,
+//! while it waits, its lock's address in a table that the child reads.
 //!
 //! The table is of fixed size and needs neither thread-local storage nor the allocator: both may take
 //! locks, the linker's among them, and the thread may be waiting for just those.
@@ -10,6 +11,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use crate::maps::{self, Mapping};
 use crate::place::Place;
 use crate::sys::AtomicU32;
 use crate::word::HELD;
@@ -77,21 +79,30 @@ pub(crate) fn prepare() {
 /// In the child, which has one thread: the others' tickets are void.
 extern "C" fn child() {
     let me = this_thread();
+    let mut near = None;
     for entry in &TABLE {
         // A handler that forks while its thread waits keeps the ticket.
         if entry.lock.load(Ordering::Relaxed) != 0 && entry.thread.load(Ordering::Relaxed) != me {
-            empty_line(entry.lock.swap(0, Ordering::Relaxed));
+            empty_line(entry.lock.swap(0, Ordering::Relaxed), &mut near);
         }
     }
-    Place::shared().given_up.drain(empty_line);
+    Place::shared().given_up.drain(|lock| empty_line(lock, &mut near));
 }
 
-fn empty_line(lock: usize) {
+/// `near` is the mapping of the lock before, where this one often is, too.
+fn empty_line(lock: usize, near: &mut Option<Mapping>) {
     let free = if lock & 1 != 0 { crate::face::SPIN } else { 0 };
-    let word = ptr::with_exposed_provenance_mut(lock & !1);
-    if lock != 0 {
-        // SAFETY: somebody waited for this lock when the process forked, so its memory was there, and
-        // the child has a copy of it.
-        unsafe { AtomicU32::from_ptr(word) }.fetch_and(HELD | free, Ordering::Relaxed);
+    let address = lock & !1;
+    if lock == 0 {
+        return;
+    }
+    if near.as_ref().is_none_or(|mapping| !mapping.range.contains(&address)) {
+        *near = maps::at(address);
+    }
+    // A line in memory that the parent sees, too, is the parent's; memory may be left out of a child (MADV_DONTFORK).
+    if near.as_ref().is_some_and(|mapping| mapping.private) {
+        // SAFETY: somebody waited for this lock when the process forked, and the child has a copy of its memory.
+        let word = unsafe { AtomicU32::from_ptr(ptr::with_exposed_provenance_mut(address)) };
+        word.fetch_and(HELD | free, Ordering::Relaxed);
     }
 }

@@ -19,7 +19,7 @@
 //! being woken, a running thread may take the lock, at most B times per waiter.
 //!
 //! * `word.rs`: the bits, and every step as a pure function. `raw.rs`: the algorithm.
-//! * `place.rs`: where waiters sleep. `given_up.rs`: timed waits that ran out. `fork.rs`: the child.
+//! * `place.rs`: where waiters sleep. `given_up.rs`: timed waits that ran out. `fork.rs`, `maps.rs`: the child.
 //! * `policy.rs`: presets. `tune.rs`: what is measured.
 //! * `mutex.rs`: the Rust face. `c.rs`: the C face, `include/corefit_lock.h`. `face.rs`: what the latter
 //!   and the pthread face (crate `corefit-lock-preload`) are made of. `stats.rs`, `shared.rs`: what is counted,
@@ -47,6 +47,8 @@ pub mod face;
 #[cfg(not(modelled))]
 mod fork;
 mod given_up;
+#[cfg(not(modelled))]
+mod maps;
 #[cfg(all(test, modelled))]
 mod model_tests;
 #[cfg(not(modelled))]

@@ -15,6 +15,8 @@ pub(crate) use shuttle as model;
 #[cfg(not(modelled))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+#[cfg(not(modelled))]
+pub(crate) use imp::keep_errno;
 pub(crate) use imp::{Futex, anything, pause, time};
 
 use crate::deadline::Clock;
@@ -84,7 +86,7 @@ mod imp {
     }
 
     /// A lock leaves `errno` as it was: programs read it across an unlock.
-    fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
+    pub(crate) fn keep_errno<R>(call: impl FnOnce() -> R) -> R {
         // SAFETY: this thread's errno, a pointer that is valid as long as the thread. No reference to it is kept,
         // for the call writes to it.
         let errno = unsafe { libc::__errno_location() };

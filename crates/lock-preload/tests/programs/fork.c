@@ -96,6 +96,46 @@ static void waiters_on_a_condition_variable(void) {
     SHOW(pthread_cond_destroy(&cond));
 }
 
+static void *waits_for(void *other) {
+    tids[asleep++] = gettid();
+    pthread_mutex_lock(other);
+    pthread_mutex_unlock(other);
+    return NULL;
+}
+static void *waits_in_time_for(void *other) {
+    struct timespec t = in_ns(CLOCK_REALTIME, SECOND / 2);
+    tids[asleep++] = gettid();
+    MUST(pthread_mutex_timedlock(other, &t) == ETIMEDOUT);
+    return NULL;
+}
+
+/* A mutex of one process in memory that a child shares or does not have: the child leaves it alone. */
+static void mutex_that_stays_the_parents(int flags, int advice) {
+    char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+    MUST(memory != MAP_FAILED && madvise(memory, 4096, advice) == 0);
+    pthread_mutex_t *other = (pthread_mutex_t *)memory;
+    pthread_t threads[4];
+    MUST(pthread_mutex_init(other, NULL) == 0);
+    alarm(60);
+    pthread_mutex_lock(other);
+    asleep = 0;
+    for (int i = 0; i < 4; i++) {
+        threads[i] = start(i == 1 ? waits_in_time_for : waits_for, other);
+        UNTIL(asleep == i + 1 && sleeps(tids[i]));
+    }
+    /* Gives up with others behind it: its ticket stays in line. */
+    end(threads[1]);
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    ends_well(pid);
+    pthread_mutex_unlock(other);
+    for (int i = 0; i < 4; i++)
+        if (i != 1) end(threads[i]);
+    alarm(0);
+    SHOW(pthread_mutex_destroy(other));
+    MUST(munmap(memory, 4096) == 0);
+}
+
 int main(int argc, char **argv) {
     (void)argv;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -133,6 +173,10 @@ int main(int argc, char **argv) {
     pthread_spin_unlock(&spin);
     for (int i = 0; i < 5; i++) end(threads[i]);
     SHOW(pthread_mutex_destroy(&mutex));
+
+    printf("-- in memory that the child shares, and that it does not have\n");
+    mutex_that_stays_the_parents(MAP_SHARED, MADV_NORMAL);
+    mutex_that_stays_the_parents(MAP_PRIVATE, MADV_DONTFORK);
 
     if (argc > 1) waiters_on_a_condition_variable();
 
