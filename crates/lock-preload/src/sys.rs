@@ -83,9 +83,9 @@ mod real {
     }
 
     impl Bucket {
-        /// Works on its lines with its lock.
+        /// Works on its lines with its lock, which is none of the program's: not counted.
         pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Lines) -> R) -> R {
-            let lock: Face = Face(&self.lock);
+            let lock: Face<'_, 0, false> = Face(&self.lock);
             lock.lock();
             // SAFETY: with the lock.
             let result = work(unsafe { &mut *self.lines.get() });

@@ -8,9 +8,10 @@ use crate::raw::{Raw, release_free, take_free};
 use crate::sys::AtomicU32;
 use crate::word::{GIVEN_UP, MOST_BYPASSES};
 
-/// A lock with [`Policy::DEFAULT`] in four bytes that hold `FREE` while nobody has it: 0, or [`SPIN`].
+/// A lock with [`Policy::DEFAULT`] in four bytes that hold `FREE` while nobody has it: 0, or [`SPIN`]. What its waiters do is
+/// counted (`stats.rs`) if it is `COUNTED`.
 #[derive(Clone, Copy, Debug)]
-pub struct Face<'a, const FREE: u32 = 0>(pub &'a AtomicU32);
+pub struct Face<'a, const FREE: u32 = 0, const COUNTED: bool = true>(pub &'a AtomicU32);
 
 /// The free value of a pthread spinlock of ours. The C library's are 1, 0 and, with n threads spinning,
 /// down to about -n; ours always have this bit, which no lock without timed waits needs, and are never
@@ -26,7 +27,7 @@ impl Face<'_, SPIN> {
     }
 }
 
-impl<'a, const FREE: u32> Face<'a, FREE> {
+impl<'a, const FREE: u32, const COUNTED: bool> Face<'a, FREE, COUNTED> {
     /// Takes the lock, waiting for it as long as it takes.
     #[inline(always)]
     pub fn lock(self) {
@@ -66,7 +67,7 @@ impl<'a, const FREE: u32> Face<'a, FREE> {
     }
 
     fn raw(self) -> Raw<'a> {
-        Raw { word: self.0, place: Place::shared(), policy: &Policy::DEFAULT, free: FREE }
+        Raw { word: self.0, place: Place::shared(), policy: &Policy::DEFAULT, free: FREE, counted: COUNTED }
     }
 
     #[cold]

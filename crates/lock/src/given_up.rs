@@ -64,6 +64,11 @@ impl GivenUp {
         removed
     }
 
+    /// Whether it may soon have no room: no further timed wait should draw a ticket.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > ROOM.div_ceil(2)
+    }
+
     /// Whether certainly none is there. A waiter raises the count before it enters its ticket, and
     /// enters it before it sets the flag that makes anybody look.
     pub(crate) fn is_empty(&self) -> bool {

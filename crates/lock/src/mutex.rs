@@ -53,7 +53,7 @@ pub type FifoMutex<T> = lock_api::Mutex<RawMutex<Fifo>, T>;
 
 impl<P: Preset> RawMutex<P> {
     fn raw(&self) -> Raw<'_> {
-        Raw { word: &self.word, place: Place::shared(), policy: &P::POLICY, free: 0 }
+        Raw { word: &self.word, place: Place::shared(), policy: &P::POLICY, free: 0, counted: true }
     }
 
     #[cold]
@@ -71,14 +71,14 @@ impl<P: Preset> RawMutex<P> {
 
 /// Locks, and counts if somebody wants to know.
 pub(crate) fn contended(raw: Raw<'_>, deadline: Option<Deadline>) -> bool {
-    if !stats::on() {
+    if !raw.counted || !stats::on() {
         return raw.lock(deadline).is_ok();
     }
     let start = sys::now();
     let got = raw.lock(deadline);
-    stats::waited(sys::now().saturating_sub(start), !matches!(got, Ok(false)));
-    if got.is_err() {
-        stats::count(Event::TimedOut);
+    match got {
+        Ok(slept) => stats::waited(sys::now().saturating_sub(start), slept),
+        Err(_) => stats::count(Event::TimedOut),
     }
     got.is_ok()
 }

@@ -38,6 +38,9 @@ use crate::word::{GIVEN_UP, PARKED, TICKET_BITS, Word};
 /// timed waits for a lock that nobody releases cannot fill the line.
 const TIMED_WAITERS: u32 = 256;
 
+/// How long one sleeps that finds nobody in line whom it could wait for, ns.
+const NAP_NS: u64 = 100_000;
+
 /// One lock, as its waiters and its holder see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<'a> {
@@ -46,6 +49,8 @@ pub(crate) struct Raw<'a> {
     pub(crate) policy: &'a Policy,
     /// What is in memory while the word is 0: memory and word differ by these bits, of which HELD and PARKED are none.
     pub(crate) free: u32,
+    /// Whether what its waiters do is counted (`stats.rs`).
+    pub(crate) counted: bool,
 }
 
 /// A wait ended without the lock: its deadline has come.
@@ -73,9 +78,10 @@ impl Raw<'_> {
         }
         #[cfg(not(modelled))]
         let _known = crate::fork::Waiting::begin(self.address(), self.free);
-        match self.draw(deadline)? {
-            Some(ticket) => self.wait(ticket, deadline),
-            None => Ok(false),
+        let mut slept = false;
+        match self.draw(deadline, &mut slept)? {
+            Some(ticket) => Ok(self.wait(ticket, deadline)? || slept),
+            None => Ok(slept),
         }
     }
 
@@ -101,7 +107,7 @@ impl Raw<'_> {
             }
             for ticket in (0..tune::wake_ups(self.policy)).map_while(|n| next.behind(n)) {
                 if self.place.slot(self.address(), ticket).kick() {
-                    stats::count(Event::Kick);
+                    self.count(Event::Kick);
                 }
             }
         }
@@ -122,8 +128,8 @@ impl Raw<'_> {
         }
     }
 
-    /// Draws a ticket; `None` if the lock was free meanwhile and is now taken.
-    fn draw(self, deadline: Option<Deadline>) -> Result<Option<u32>, TimedOut> {
+    /// Draws a ticket; `None` if the lock was free meanwhile and is now taken. `slept` becomes true if it had to sleep.
+    fn draw(self, deadline: Option<Deadline>, slept: &mut bool) -> Result<Option<u32>, TimedOut> {
         loop {
             let word = self.load();
             if let Some(next) = word.take(self.policy.bypasses) {
@@ -132,8 +138,12 @@ impl Raw<'_> {
                 }
                 continue;
             }
-            let room =
-                if deadline.is_some() { TIMED_WAITERS.min(self.place.room()) } else { self.place.room() };
+            let room = match deadline {
+                None => self.place.room(),
+                // In line it might find no room to give its ticket up, and would have to wait without its deadline.
+                Some(_) if self.place.given_up.is_crowded() => 0,
+                Some(_) => TIMED_WAITERS.min(self.place.room()),
+            };
             if let Some((next, ticket)) = word.enqueue().filter(|_| word.waiting() < room) {
                 if self.exchange(word, next, Ordering::Relaxed).is_ok() {
                     return Ok(Some(ticket));
@@ -143,29 +153,43 @@ impl Raw<'_> {
             if deadline.is_some_and(Deadline::over) {
                 return Err(TimedOut);
             }
-            self.stay_outside(deadline);
+            *slept |= self.stay_outside(deadline);
         }
     }
 
     /// There is no room in the line: sleeps where one of those in line would, until that one's turn has come or it has
-    /// left the line. Threads choose different ones, so that they come one by one as there is room.
-    fn stay_outside(self, deadline: Option<Deadline>) {
+    /// left the line. Threads choose different ones, so that they come one by one as there is room. Whether it slept.
+    fn stay_outside(self, deadline: Option<Deadline>) -> bool {
         let word = self.load();
         // The head may be about to take the lock.
         let steps = if word.waiting() > 1 { 1 + sys::anything() % (word.waiting() - 1) } else { 0 };
-        let Some(ticket) = word.behind(steps) else { return };
+        let Some(ticket) = word.behind(steps) else {
+            let Some(deadline) = deadline.filter(|_| word.held()) else { return false };
+            self.nap(word, deadline);
+            return true;
+        };
         let slot = self.place.slot(self.address(), ticket);
         self.place.outside.fetch_add(1, Ordering::Relaxed);
         let published = slot.publish();
         if !planted(Bug::OutsideNoFence) {
             fence(Ordering::SeqCst);
         }
-        if self.flag_outside(word, ticket) {
+        let sleeps = self.flag_outside(word, ticket);
+        if sleeps {
+            self.count(Event::Park);
             slot.sleep(published, deadline);
         } else {
             sys::pause();
         }
         self.place.outside.fetch_sub(1, Ordering::Relaxed);
+        sleeps
+    }
+
+    /// A timed wait sleeps without anybody who would wake it: an empty line has no room for it, and no flag.
+    fn nap(self, word: Word, deadline: Deadline) {
+        let slot = self.place.slot(self.address(), word.tail());
+        self.count(Event::Park);
+        slot.sleep(slot.publish(), Some(Deadline::monotonic(sys::now() + deadline.rest().min(NAP_NS))));
     }
 
     /// Sets the slow-path flag for one who waits for this ticket's turn. False if that may have come: the release that gives
@@ -207,7 +231,7 @@ impl Raw<'_> {
                 }
             }
             if woken {
-                stats::count(Event::Wasted);
+                self.count(Event::Wasted);
             }
             if may_leave && deadline.is_some_and(Deadline::over) {
                 match self.give_up(ticket) {
@@ -229,12 +253,16 @@ impl Raw<'_> {
                 woken = false;
                 continue;
             }
-            stats::count(Event::Park);
+            self.count(Event::Park);
             let fell_asleep = slot.sleep(published, deadline.filter(|_| may_leave));
             slept = true;
             woken = fell_asleep && slot.kicked(published);
             if woken {
-                tune::woken(slot, self.load().distance(ticket));
+                let distance = self.load().distance(ticket);
+                if distance > 0 {
+                    self.count(Event::Early);
+                }
+                tune::woken(slot);
             }
         }
     }
@@ -372,6 +400,12 @@ impl Raw<'_> {
         let (from, to) = (from.0 ^ self.free, to.0 ^ self.free);
         let value = |memory: u32| Word(memory ^ self.free);
         self.word.compare_exchange(from, to, order, Ordering::Relaxed).map(value).map_err(value)
+    }
+
+    fn count(self, event: Event) {
+        if self.counted {
+            stats::count(event);
+        }
     }
 
     /// Names the lock where its memory may not be touched any more.

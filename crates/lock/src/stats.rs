@@ -190,6 +190,10 @@ pub(crate) fn waited(ns: u64, slept: bool) {
     shard.longest_ns.fetch_max(ns, Ordering::Relaxed);
 }
 
+/// Held by tests that wait for locks, for one of them counts that.
+#[cfg(all(test, not(modelled)))]
+pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(all(test, not(modelled)))]
 mod tests {
     use super::*;
@@ -198,18 +202,30 @@ mod tests {
     #[test]
     fn waits_are_counted_where_somebody_asked_for_it() {
         static HERE: Counters = Counters::new();
+        let _alone = ALONE.lock();
         let lock = Mutex::new(());
         count_in(Some(&HERE));
         let guard = lock.lock();
         // Miri's clock runs so fast that spinning alone takes longer than 5 ms.
         let wait = std::time::Duration::from_millis(if cfg!(miri) { 1000 } else { 5 });
         assert!(lock.try_lock_for(wait).is_none());
-        drop(guard);
+        let late = HERE.sum();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(lock.lock()));
+            while HERE.sum().parks == late.parks {
+                std::thread::yield_now();
+            }
+            drop(guard);
+        });
         count_in(None);
-        // Other tests of this process may lock meanwhile.
         let stats = HERE.sum();
-        assert!(stats.contended >= 1 && stats.timed_out >= 1 && stats.parks >= 1, "{stats:?}");
-        assert!(stats.waited_ns >= 5_000_000 && stats.longest_ns >= 5_000_000, "{stats:?}");
+        assert_eq!(
+            (late.timed_out, late.parks >= 1, late.contended, late.waited_ns),
+            (1, true, 0, 0),
+            "{late:?}"
+        );
+        assert_eq!((stats.timed_out, stats.contended, stats.spun), (1, 1, 0), "{stats:?}");
+        assert!(stats.waited_ns > 0 && stats.longest_ns == stats.waited_ns, "{stats:?}");
         assert!(!on());
     }
 }

@@ -88,7 +88,6 @@ mod imp {
 
     use super::{Policy, Wake, sys};
     use crate::place::Slot;
-    use crate::stats::{self, Event};
 
     /// From a kick until the woken thread runs, smoothed, ns.
     static WAKE_NS: AtomicU64 = AtomicU64::new(FIRST_NS);
@@ -98,6 +97,11 @@ mod imp {
     static EARLY: AtomicU32 = AtomicU32::new(1);
     /// CPUs that this process may use; 0: not yet asked.
     static CPUS: AtomicU32 = AtomicU32::new(0);
+    /// Wake-ups since that was asked.
+    static WAKES: AtomicU32 = AtomicU32::new(0);
+
+    /// Wake-ups after which it is asked again.
+    const ASK_AGAIN: u32 = 1024;
 
     /// What is assumed before the first wake-up, and the least that going to sleep and being woken costs
     /// (3 to 5 us here), ns.
@@ -107,10 +111,7 @@ mod imp {
     const MOST_NS: u64 = 60_000;
 
     /// What a waiter learns when it runs again.
-    pub(crate) fn woken(slot: &Slot, distance: u32) {
-        if distance > 0 {
-            stats::count(Event::Early);
-        }
+    pub(crate) fn woken(slot: &Slot) {
         let took = sys::now().saturating_sub(slot.kicked_at());
         let old = WAKE_NS.load(Ordering::Relaxed);
         WAKE_NS.store(old - old / 8 + took.min(10_000_000) / 8, Ordering::Relaxed);
@@ -120,6 +121,11 @@ mod imp {
         let early = EARLY.load(Ordering::Relaxed);
         let next = if took <= 4 * fastest { (early + 1).min(4) } else { 1 };
         EARLY.store(next, Ordering::Relaxed);
+        let wakes = WAKES.load(Ordering::Relaxed) + 1;
+        WAKES.store(wakes % ASK_AGAIN, Ordering::Relaxed);
+        if wakes >= ASK_AGAIN && !is_main_thread() {
+            CPUS.store(ask(), Ordering::Relaxed);
+        }
     }
 
     /// How many of the next waiters to wake.
@@ -149,21 +155,62 @@ mod imp {
     fn cpus() -> u32 {
         match CPUS.load(Ordering::Relaxed) {
             0 => {
-                // SAFETY: an all-zero set is a valid one, and the kernel writes no more than its size.
-                let n = unsafe {
-                    let mut set: libc::cpu_set_t = std::mem::zeroed();
-                    let size = std::mem::size_of::<libc::cpu_set_t>();
-                    if libc::sched_getaffinity(0, size, &raw mut set) == 0 {
-                        libc::CPU_COUNT(&set)
-                    } else {
-                        1
-                    }
-                };
-                let n = u32::try_from(n).unwrap_or(1).max(1);
+                let n = ask();
                 CPUS.store(n, Ordering::Relaxed);
                 n
             }
             n => n,
+        }
+    }
+
+    /// How many CPUs the main thread and this one may use together: programs bind their threads one by one.
+    fn ask() -> u32 {
+        /// For 8,192 CPUs.
+        type Set = [u64; 128];
+        let of = |thread: libc::pid_t| {
+            let mut set: Set = [0; 128];
+            // SAFETY: the kernel writes no more than this size.
+            let known = sys::keep_errno(|| unsafe {
+                libc::sched_getaffinity(thread, size_of::<Set>(), set.as_mut_ptr().cast()) == 0
+            });
+            if known { set } else { [0; 128] }
+        };
+        // SAFETY: always succeeds.
+        let (main, this) = (of(unsafe { libc::getpid() }), of(0));
+        main.iter().zip(this).map(|(a, b)| (a | b).count_ones()).sum::<u32>().max(1)
+    }
+
+    /// Which may be bound to one CPU.
+    fn is_main_thread() -> bool {
+        // SAFETY: both always succeed.
+        unsafe { libc::syscall(libc::SYS_gettid) == libc::getpid().into() }
+    }
+
+    #[cfg(all(test, not(miri)))]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_bound_thread_does_not_stand_for_the_process() {
+            let all = ask();
+            if all < 2 {
+                println!("skipped: one CPU only");
+                return;
+            }
+            let bound = std::thread::spawn(|| {
+                // SAFETY: an all-zero set is a valid one; sets of the stated size.
+                unsafe {
+                    let mut set: libc::cpu_set_t = std::mem::zeroed();
+                    let size = size_of::<libc::cpu_set_t>();
+                    assert_eq!(libc::sched_getaffinity(0, size, &raw mut set), 0);
+                    let first = (0..1024).find(|cpu| libc::CPU_ISSET(*cpu, &set)).unwrap();
+                    libc::CPU_ZERO(&mut set);
+                    libc::CPU_SET(first, &mut set);
+                    assert_eq!(libc::sched_setaffinity(0, size, &raw const set), 0);
+                }
+                ask()
+            });
+            assert_eq!(bound.join().unwrap(), all);
         }
     }
 }
@@ -174,7 +221,7 @@ mod modelled {
     use super::{Policy, Wake};
     use crate::place::Slot;
 
-    pub(crate) fn woken(_: &Slot, _: u32) {}
+    pub(crate) fn woken(_: &Slot) {}
 
     pub(crate) fn wake_ups(policy: &Policy) -> u32 {
         match policy.wake {

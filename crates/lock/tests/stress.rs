@@ -89,6 +89,27 @@ fn a_timed_wait_ends_in_time_and_gets_a_lock_that_is_freed_in_time() {
     assert!(waiter.join().unwrap());
 }
 
+/// Each wait that runs out with somebody behind it leaves its ticket in line until the lock is released.
+#[cfg(not(miri))]
+#[test]
+fn timed_waits_for_locks_that_nobody_releases_end_in_time_however_many_there_were() {
+    let locks: Vec<_> = (0..24).map(|_| Arc::new(Mutex::<Default, ()>::new(()))).collect();
+    let guards: Vec<_> = locks.iter().map(|lock| lock.lock()).collect();
+    let (tell, told) = mpsc::channel();
+    for lock in locks.iter().chain(&locks) {
+        let (lock, tell) = (Arc::clone(lock), tell.clone());
+        thread::spawn(move || {
+            let got = (0..400).any(|_| lock.try_lock_for(Duration::from_micros(100)).is_some());
+            let _ = tell.send(got);
+        });
+    }
+    for _ in 0..2 * locks.len() {
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(false));
+    }
+    drop(guards);
+    assert!(locks.iter().all(|lock| lock.try_lock().is_some()));
+}
+
 #[test]
 fn the_line_is_served_in_the_order_of_its_tickets() {
     let lock: Arc<Mutex<Fifo, Vec<usize>>> = Arc::new(Mutex::new(vec![]));

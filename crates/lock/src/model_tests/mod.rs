@@ -40,7 +40,7 @@ impl Shared {
     }
 
     fn raw(&self) -> Raw<'_> {
-        Raw { word: &self.word, place: &self.place, policy: &self.policy, free: 0 }
+        Raw { word: &self.word, place: &self.place, policy: &self.policy, free: 0, counted: true }
     }
 
     fn critical(&self) {
