@@ -25,6 +25,8 @@ mod root;
 mod self_view;
 mod slice;
 
+use std::collections::BTreeSet;
+
 pub use root::{ReadError, Root};
 pub use self_view::{read, read_settings};
 
@@ -35,6 +37,13 @@ fn between(part: &str) {
     if let Some(call) = BETWEEN.get() {
         call(part);
     }
+}
+
+/// Whose turn it is to be read anew: of what is old, each with when it was read, the `most` that were read longest ago.
+fn oldest<T: Ord, K: Ord>(old: impl Iterator<Item = (T, K)>, most: usize) -> BTreeSet<K> {
+    let mut old: Vec<(T, K)> = old.collect();
+    old.sort_unstable();
+    old.into_iter().take(most).map(|(_, key)| key).collect()
 }
 
 /// A number to reckon with: exact below 2^53.

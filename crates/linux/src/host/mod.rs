@@ -106,8 +106,8 @@ struct Gathering<'a> {
     counters: VmCounters,
     /// Threads of each group whose place is looked up.
     places: usize,
-    /// Groups that may still be read anew because they are old.
-    old: usize,
+    /// Groups that are read anew because they are old.
+    old: BTreeSet<String>,
     now: Time,
     all: CpuSet,
     sessions: bool,
@@ -234,12 +234,19 @@ impl HostReader {
         let view = HostView { at: now, pcpus, caches, uncounted, monitors, ..HostView::default() };
         let (seen, walked) = (BTreeSet::new(), BTreeSet::new());
         let asks = counters == VmCounters::Read && self.root().is_live();
+        // (Of the top nothing is set.)
+        let old = self
+            .groups
+            .iter()
+            .filter(|(path, known)| !path.is_empty() && now.since(known.read_at) >= REFRESH);
+        let old = old.map(|(path, known)| (known.read_at, path.clone()));
+        let old = crate::oldest(old, self.groups.len().div_ceil(OLD_SHARE));
         let mut gathering = Gathering {
             vms: &chosen,
             ways: &ways,
             counters,
             places: (PLACES / chosen.len().max(1)).max(1),
-            old: self.groups.len().div_ceil(OLD_SHARE),
+            old,
             now,
             all,
             sessions,
@@ -388,15 +395,17 @@ impl HostReader {
             _ => root.inode(&self.tree.dir(path))?,
         };
         known = known.filter(|known| known.inode == inode);
-        let aged = known.as_ref().is_some_and(|known| g.now.since(known.read_at) >= REFRESH) && g.old > 0;
-        g.old -= usize::from(aged);
         // Nobody asks for what is in VMs that somebody else counts; what holds VMs is walked anyway.
         let walk = !g.ways.contains(path) && (g.counters == VmCounters::Read || !g.vms.contains(path));
-        let due = aged || known.as_ref().is_none_or(|known| known.inside.is_empty() == walk);
+        let due = g.old.contains(path) || known.as_ref().is_none_or(|known| known.inside.is_empty() == walk);
         let watched = path.rsplit_once('/').is_some_and(|(parent, _)| self.direct.contains_key(parent));
         let mut known = known.unwrap_or_else(|| Known::new(inode, self.last.filter(|_| watched)));
         if due {
+            let before = known.settings.cpuset.take();
             (known.settings, known.unread) = self.tree.settings(root, path);
+            if known.settings.cpuset != before {
+                known.tally.masks = CpuSet::default(); // the kernel moved its threads
+            }
             known.read_at = g.now;
             if text.is_none() {
                 known.usage_file = self.tree.usage_file(root, path);

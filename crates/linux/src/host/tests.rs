@@ -2,6 +2,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::*;
+use crate::root::testing;
 
 #[test]
 fn what_threads_wait_for_that_this_pid_namespace_does_not_list_is_not_known() {
@@ -29,4 +30,87 @@ fn what_threads_wait_for_that_this_pid_namespace_does_not_list_is_not_known() {
     };
     assert_eq!(counters(false), (None, true, true));
     assert_eq!(counters(true), (Some(0), true, false), "they have ended");
+}
+
+/// A host of v2 with these groups, of which each has so many threads; 8 pCPUs.
+struct Toy {
+    dir: tempfile::TempDir,
+    reader: HostReader,
+    second: u64,
+}
+
+impl Toy {
+    fn new(groups: &[(String, u32)]) -> Toy {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
+        put("proc/self/mountinfo", "25 22 0:22 / /cg rw - cgroup2 cgroup2 rw\n");
+        put("proc/stat", &(0..8).map(|cpu| format!("cpu{cpu} 1 1 1 1 1 1 1 1\n")).collect::<String>());
+        put("sys/devices/system/cpu/online", "0-7\n");
+        put("cg/cgroup.controllers", "cpu cpuset\n");
+        let mut tid = 100;
+        for (path, threads) in groups {
+            put(&format!("cg{path}/cgroup.controllers"), "cpu\n");
+            put(&format!("cg{path}/cpu.weight"), "100\n");
+            put(&format!("cg{path}/cpu.stat"), "usage_usec 0\n");
+            let tids: Vec<u32> = (tid..tid + threads).collect();
+            tid += threads;
+            let list = tids.iter().map(|tid| format!("{tid}\n")).collect::<String>();
+            put(&format!("cg{path}/cgroup.threads"), &list);
+            for tid in tids {
+                put(&format!("proc/{tid}/task/{tid}/schedstat"), "0 0 0\n");
+                put(&format!("proc/{tid}/status"), "Cpus_allowed_list:\t0-1\n");
+            }
+        }
+        let root = Root::at(dir.path());
+        testing::put(dir.path(), "proc/uptime", "1.00 1.00\n");
+        Toy { reader: HostReader::open(root).unwrap(), dir, second: 0 }
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        testing::put(self.dir.path(), path, text);
+    }
+
+    /// A look after so many seconds.
+    fn look(&mut self, vms: &[String], seconds: u64) -> HostView {
+        self.second += seconds;
+        self.put("proc/uptime", &format!("{}.00 1.00\n", self.second));
+        self.reader.look(vms, VmCounters::Read).unwrap()
+    }
+}
+
+#[test]
+fn what_is_set_for_groups_is_read_again_for_each_of_them_however_many_there_are() {
+    let vms: Vec<String> = (0..64).map(|number| format!("/g{number:02}")).collect();
+    let mut toy = Toy::new(&vms.iter().map(|path| (path.clone(), 0)).collect::<Vec<_>>());
+    toy.look(&vms, 1);
+    vms.iter().for_each(|path| toy.put(&format!("cg{path}/cpu.weight"), "300\n"));
+    // Eight at each look from the fifth second on.
+    (0..11).for_each(|_| drop(toy.look(&vms, 1)));
+    let view = toy.look(&vms, 1);
+    let old: Vec<&str> =
+        view.vms.iter().filter(|vm| vm.weight.unwrap().0 < 300.0).map(|vm| vm.path.as_str()).collect();
+    assert!(view.vms.len() == 64 && old.is_empty(), "{old:?}");
+}
+
+#[test]
+fn a_group_without_a_cpuset_of_its_own_has_that_of_the_group_above_it() {
+    let vms = ["/a/b".to_owned(), "/c".to_owned()];
+    let mut toy = Toy::new(&[("/a".into(), 0), ("/a/b".into(), 65), ("/c".into(), 65)]);
+    toy.put("cg/a/cpuset.cpus.effective", "2-3\n");
+    let view = toy.look(&vms, 1);
+    let cpus: Vec<String> = view.vms.iter().map(|vm| vm.cpus.to_string()).collect();
+    assert_eq!(cpus, ["2-3", "0-7"]);
+    assert!(view.vms.iter().all(|vm| vm.no_cpuset.is_some()));
+}
+
+#[test]
+fn a_group_that_rests_has_the_pcpus_of_its_new_cpuset() {
+    let vms = ["/a".to_owned()];
+    let mut toy = Toy::new(&[("/a".into(), 1)]);
+    toy.put("cg/a/cpuset.cpus.effective", "0-3\n");
+    let cpus = |view: HostView| view.vms[0].cpus.to_string();
+    assert_eq!(cpus(toy.look(&vms, 1)), "0-1", "those of its thread");
+    assert_eq!(cpus(toy.look(&vms, 6)), "0-1");
+    toy.put("cg/a/cpuset.cpus.effective", "0-5\n");
+    assert_eq!(cpus(toy.look(&vms, 6)), "0-5");
 }

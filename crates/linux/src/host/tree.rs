@@ -26,6 +26,7 @@ pub(crate) struct Tree {
 pub(crate) struct Settings {
     pub(crate) weight: Option<Weight>,
     pub(crate) quota: Option<Quota>,
+    /// Its own, or that of the nearest group above it that confines it.
     pub(crate) cpuset: Option<CpuSet>,
     /// Why that cannot be set, if it cannot.
     pub(crate) no_cpuset: Option<&'static str>,
@@ -102,10 +103,11 @@ impl Tree {
             files::weight(root, self.version, &dir).unwrap_or_else(|e| note(&mut errors, What::Weight, e));
         let quota =
             files::quota(root, self.version, &dir).unwrap_or_else(|e| note(&mut errors, What::Quota, e));
-        let cpuset = self
-            .cpuset
-            .as_ref()
-            .map_or(Ok(None), |found| files::cpuset(root, found.version, &format!("{}{path}", found.point)));
+        let cpuset_of = |path: &str| {
+            let dir = self.cpuset_dir(path);
+            dir.map_or(Ok(None), |(version, dir)| files::cpuset(root, version, &dir))
+        };
+        let cpuset = cpuset_of(path);
         // Of v1, until it is written first: no task can enter the group there, so it confines none.
         let empty = |error: &ReadError| matches!(error, ReadError::Malformed { text, .. } if text.is_empty());
         let shut = self.version == Version::V1 && cpuset.as_ref().is_err_and(empty);
@@ -115,8 +117,15 @@ impl Tree {
             Ok(None) => Some("it has no cpuset of its own: the controller does not know this group"),
             _ => None,
         };
+        // Without one of its own, the nearest above it holds a group of v2; of v1 its threads may be in any.
+        let unified = self.cpuset.as_ref().is_some_and(|found| found.version == Version::V2);
+        let mut above = path.rmatch_indices('/').map(|(end, _)| &path[..end]);
         let cpuset = match cpuset {
             Err(_) if shut => None,
+            Ok(None) if unified => above
+                .find_map(|path| cpuset_of(path).transpose())
+                .transpose()
+                .unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
             other => other.unwrap_or_else(|e| note(&mut errors, What::Cpuset, e)),
         };
         let mems = self.cpuset_dir(path).map_or(Ok(None), |(version, dir)| files::mems(root, version, &dir));

@@ -93,7 +93,11 @@ impl Local {
     pub(super) fn refresh(&mut self, host: &HostReader, seen: &[Seen], now: Time) -> Vec<Option<String>> {
         let present: BTreeSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         self.qemus.retain(|key, _| present.contains(key));
-        let mut old = seen.len().div_ceil(OLD_SHARE);
+        let old = seen.iter().filter(|seen| seen.pid.is_some()).filter_map(|seen| {
+            let read_at = self.qemus.get(&seen.key)?.read_at;
+            (now.0.saturating_sub(read_at.0) > REFRESH_NS).then_some((read_at, &seen.key))
+        });
+        let old = crate::oldest(old, seen.len().div_ceil(OLD_SHARE));
         let mut group = |seen: &Seen| {
             let pid = seen.pid?;
             let qemu = self.qemus.entry(seen.key.clone()).or_default();
@@ -101,9 +105,11 @@ impl Local {
                 qemu.dir = File::open(format!("/proc/{pid}/task")).ok();
             }
             let links = qemu.dir.as_ref().and_then(|dir| dir.metadata().ok()).map_or(0, |meta| meta.nlink());
-            let aged = now.0.saturating_sub(qemu.read_at.0) > REFRESH_NS && old > 0;
-            if qemu.pid != pid || qemu.version != seen.version || qemu.links != links || aged {
-                old -= usize::from(aged);
+            if qemu.pid != pid
+                || qemu.version != seen.version
+                || qemu.links != links
+                || old.contains(&seen.key)
+            {
                 qemu.pid = pid;
                 qemu.version = seen.version;
                 qemu.links = links;
@@ -421,6 +427,32 @@ mod tests {
             assert_eq!(seen(none, unread, Some(&definition)).0, Some((Some(100_000), 0)));
             assert_eq!(seen(none, unread, None).0, Some((None, 0)));
         }
+    }
+
+    /// "QEMUs" that are all the same process, and looks so rare that not all have their turn before the first are old again.
+    #[test]
+    fn what_holds_threads_is_read_again_for_each_vm_however_many_there_are() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mounts = "25 22 0:22 / /cg rw - cgroup2 cgroup2 rw\n";
+        let (_dir, root) =
+            testing::tree(&[("proc/self/mountinfo", mounts), ("cg/cgroup.controllers", "cpu\n")]);
+        let host = HostReader::open(root).unwrap();
+        let seen = |number: u32| Seen {
+            key: (String::new(), number),
+            name: number.to_string(),
+            runs: true,
+            definition: std::sync::Arc::default(),
+            version: 1,
+            pid: Some(child.id()),
+        };
+        let seen: Vec<Seen> = (0..64).map(seen).collect();
+        let mut local = Local::default();
+        let at = |look: u64| Time(look * 5_000_000_000);
+        (0..100).for_each(|look| drop(local.refresh(&host, &seen, at(look))));
+        let old = local.qemus.iter().filter(|(_, qemu)| qemu.read_at < at(60));
+        assert_eq!(old.map(|(key, _)| key.1).collect::<Vec<u32>>(), [0; 0]);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// A "QEMU" of which one thread runs and one rests, in a group with a counter that the test writes.

@@ -204,18 +204,15 @@ impl Session {
         skip: &BTreeSet<String>,
         changed: &BTreeSet<String>,
     ) -> BTreeSet<Key> {
-        let mut old = domains.len().div_ceil(OLD_SHARE);
-        let mut is_due = |key: &Key| match self.known.get(key) {
+        let asked = || domains.iter().map(|(key, _)| key).filter(|key| !skip.contains(&key.0));
+        let old = asked().filter_map(|key| Some((self.known.get(key)?.read, key)));
+        let old = old.filter(|(read, _)| read.elapsed() > self.old);
+        let old = crate::oldest(old, domains.len().div_ceil(OLD_SHARE));
+        let is_due = |key: &&Key| match self.known.get(*key) {
             None => true,
-            Some(known) if changed.contains(&key.0) || known.definition.is_err() => true,
-            Some(known) if known.read.elapsed() > self.old && old > 0 => {
-                old -= 1;
-                true
-            }
-            Some(_) => false,
+            Some(known) => changed.contains(&key.0) || known.definition.is_err() || old.contains(key),
         };
-        let due = domains.iter().map(|(key, _)| key).filter(|key| !skip.contains(&key.0) && is_due(key));
-        due.cloned().collect()
+        asked().filter(is_due).cloned().collect()
     }
 
     fn define(&self, domain: &Domain<'_>) -> Result<Arc<Definition>, Failure> {
