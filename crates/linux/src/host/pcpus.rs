@@ -19,9 +19,10 @@ struct Where {
     siblings: Option<CpuSet>,
 }
 
-/// Reads pCPUs; where they are in the machine is read once for each.
+/// Reads pCPUs; where they are in the machine only when others are online: the kernel tells it of those alone.
 #[derive(Default)]
 pub(crate) struct Pcpus {
+    online: CpuSet,
     known: BTreeMap<CpuId, Where>,
     /// Last-level caches.
     pub(crate) caches: Vec<Cache>,
@@ -43,10 +44,13 @@ impl Pcpus {
         let online = self_view::online(root, &times, notes)?.value;
         let present = self_view::cpu_list(root, "present").map_or_else(|_| online.clone(), |set| set.value);
         let all: CpuSet = present.iter().chain(online.iter()).collect();
-        if all.iter().any(|cpu| !self.known.contains_key(&cpu)) {
+        if online != self.online || all.iter().any(|cpu| !self.known.contains_key(&cpu)) {
             let nodes = nodes(root);
-            self.known = all.iter().map(|cpu| (cpu, locate(root, cpu, &nodes))).collect();
+            let mut before = std::mem::take(&mut self.known);
+            let known = all.iter().map(|cpu| (cpu, locate(root, cpu, &nodes, before.remove(&cpu))));
+            self.known = known.collect();
             self.caches = topology::last_level(root, &online);
+            self.online = online.clone();
         }
         let pcpus = all.iter().map(|id| {
             let times = times.iter().find(|t| t.cpu == id);
@@ -62,13 +66,15 @@ impl Pcpus {
     }
 }
 
-fn locate(root: &Root, cpu: CpuId, nodes: &[(u32, CpuSet)]) -> Where {
+/// Where a pCPU is; what is not told now is as it was `before`.
+fn locate(root: &Root, cpu: CpuId, nodes: &[(u32, CpuSet)], before: Option<Where>) -> Where {
+    let before = before.unwrap_or_default();
     let name = format!("cpu{}", cpu.0);
     let package = format!("/sys/devices/system/cpu/{name}/topology/physical_package_id");
     Where {
-        node: nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node),
-        package: value(root, &package, "number", |t| t.parse().ok()).ok(),
-        siblings: topology::siblings(root, &name).filter(|core| core.contains(cpu)),
+        node: nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node).or(before.node),
+        package: value(root, &package, "number", |t| t.parse().ok()).ok().or(before.package),
+        siblings: topology::siblings(root, &name).filter(|core| core.contains(cpu)).or(before.siblings),
     }
 }
 
@@ -82,4 +88,35 @@ fn nodes(root: &Root) -> Vec<(u32, CpuSet)> {
         Some((number, cpus))
     };
     names.iter().filter_map(node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::testing;
+
+    #[test]
+    fn where_a_pcpu_is_that_comes_online_later_is_known_then_and_stays_known() {
+        let (dir, root) = testing::tree(&[]);
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
+        let cpu = |file: &str| format!("sys/devices/system/cpu/{file}");
+        put(&cpu("present"), "0-1\n");
+        put("proc/stat", "cpu0 1 1 1 1 1 1 1 1\n");
+        let (socket, node) =
+            (cpu("cpu1/topology/physical_package_id"), "sys/devices/system/node/node0/cpulist");
+        let mut pcpus = Pcpus::default();
+        let mut look = |online: &str| {
+            put(&cpu("online"), online);
+            let pcpus = pcpus.read(&root, &[], &mut Notes::default()).unwrap();
+            (pcpus[1].online, pcpus[1].node, pcpus[1].package)
+        };
+        put(node, "0\n");
+        assert_eq!(look("0\n"), (false, None, None));
+        put(node, "0-1\n");
+        put(&socket, "0\n");
+        assert_eq!(look("0-1\n"), (true, Some(0), Some(0)));
+        put(node, "0\n");
+        std::fs::remove_file(dir.path().join(&socket)).unwrap();
+        assert_eq!(look("0\n"), (false, Some(0), Some(0)));
+    }
 }
