@@ -107,10 +107,17 @@ pub(super) fn with(
     Some(found.ok()?.0)
 }
 
-/// All vCPUs online, with what it wants spread over them.
+/// What the first `vcpus` of a VM want together, its helpers and real-time threads left out: these count beside it.
+fn own_demand(vm: &Vm, vcpus: usize) -> Option<Cpus> {
+    let mut online = vm.vcpus.iter().take(vcpus).filter(|vcpu| vcpu.online);
+    online.try_fold(Cpus(0.0), |sum, vcpu| Some(sum + vcpu.demand?))
+}
+
+/// All vCPUs online, with what they want spread over them.
 fn all_online(vm: &mut Vm, estimate: &VmEstimate) {
     let vcpus = estimate.seen.vcpus.len();
-    let each = estimate.demand.map(|demand| Cpus((demand.0 / crate::units::count(vcpus.max(1))).min(1.0)));
+    let each =
+        own_demand(vm, vcpus).map(|demand| Cpus((demand.0 / crate::units::count(vcpus.max(1))).min(1.0)));
     for vcpu in vm.vcpus.iter_mut().take(vcpus) {
         vcpu.online = estimate.seen.state == crate::machine::State::Running;
         vcpu.demand = each;
@@ -119,11 +126,11 @@ fn all_online(vm: &mut Vm, estimate: &VmEstimate) {
 
 /// A vCPU for each pCPU of the set, with what the group wants spread over them.
 fn regroup(vm: &mut Vm, estimate: &VmEstimate, set: &CpuSet) {
+    let now = estimate.seen.vcpus.len().min(vm.vcpus.len());
     let each =
-        estimate.demand.map(|demand| Cpus((demand.0 / crate::units::count(set.len().max(1))).min(1.0)));
+        own_demand(vm, now).map(|demand| Cpus((demand.0 / crate::units::count(set.len().max(1))).min(1.0)));
     let one = vm.vcpus.first().cloned().unwrap_or_default();
     let one = Vcpu { affinity: Some(set.clone()), demand: each, online: true, ..one };
-    let now = estimate.seen.vcpus.len().min(vm.vcpus.len());
     vm.vcpus.splice(..now, std::iter::repeat_n(one, set.len()));
 }
 
@@ -139,4 +146,53 @@ fn each(host: &mut Host, mut change: impl FnMut(usize, &mut Vm)) {
         }
     }
     walk(&mut host.slices, &mut host.vms, &mut 0, &mut change);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Counters, Helper, Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
+    use crate::{CpuId, Time, Weight};
+
+    /// A heavy VM whose vCPU, emulator and real-time thread use some of two pCPUs, beside one that wants both.
+    #[test]
+    fn helpers_and_real_time_threads_count_once() {
+        let look = |second: u64| {
+            let counters = |percent: u64| {
+                let ns = percent * 10_000_000 * second;
+                Counters { run_ns: Some(ns), wait_ns: Some(0), runs: None }
+            };
+            let vcpu =
+                |percent| VcpuState { online: true, counters: counters(percent), ..VcpuState::default() };
+            let vm = |name: &str, weight, vcpus| VmState {
+                id: VmId(name.into()),
+                name: name.into(),
+                weight: Some(weight),
+                vcpus,
+                ..VmState::default()
+            };
+            let heavy = VmState {
+                helpers: vec![Helper { counters: counters(40), ..Helper::default() }],
+                ..vm("a", Weight(100_000.0), vec![vcpu(20), vcpu(20)])
+            };
+            let group =
+                VmState { whole: Some(counters(20)), ..vm("g", Weight(100_000.0), vec![vcpu(0), vcpu(0)]) };
+            let thread = VmState {
+                role: Role::Other,
+                part_of: Some("g".into()),
+                whole: Some(counters(30)),
+                ..vm("t", VmState::REALTIME, vec![vcpu(0)])
+            };
+            let vms = vec![heavy, group, thread, vm("b", Weight(1.0), vec![vcpu(50), vcpu(50)])];
+            let pcpus = (0..2).map(|id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() }).collect();
+            Snapshot { at: Time(second * 1_000_000_000), pcpus, vms, ..Snapshot::default() }
+        };
+        let seen = estimate(&look(0), &look(1)).unwrap();
+        // All vCPUs are online, and the group has its cpuset: nothing is changed.
+        let with = available(&seen, &[(1, CpuSet::first(2))].into()).unwrap();
+        for (vm, with) in seen.vms.iter().zip(with).filter(|(vm, _)| vm.seen.role == Role::Vm) {
+            let now = vm.available.unwrap();
+            assert!((now.0 - with.0).abs() < 1e-9, "{}: {now}, not {with}", vm.seen.name);
+        }
+    }
 }
