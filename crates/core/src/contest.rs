@@ -56,7 +56,12 @@ pub(crate) fn levels(window: &Window, earlier: &Reading, later: &Reading) -> Vec
         let mut used = 0.0;
         let before = earlier.groups.iter().find(|g| g.path == group.path);
         let rival = |other: &Other| {
-            let then = before.and_then(|g| g.others.iter().find(|o| o.path == other.path));
+            let same = |then: &&Other| match (&then.usage, &other.usage) {
+                // Its path has its name, which changes when it executes another program.
+                (Usage::Process(then), Usage::Process(now)) => then.pid == now.pid,
+                _ => then.path == other.path,
+            };
+            let then = before.and_then(|g| g.others.iter().find(same));
             let doing = doing(window, then.map(|o| &o.usage), &other.usage, online);
             used += doing.used;
             if doing.used < BUSY || doing.contenders < 1.0 {

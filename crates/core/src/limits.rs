@@ -353,6 +353,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_executes_another_program_has_done_what_it_did_before() {
+        let at = |second, name: &str, run_ms: u64| {
+            let run_ns = run_ms * 1_000_000;
+            let tasks = vec![TaskTimes { tid: 9, run_ns, wait_ns: Some(0) }];
+            let times = ProcessTimes { pid: 9, parent: 1, tasks, ended_children_ns: 0, cpuset: None };
+            let path = format!("pid 9 ({name})");
+            let process = Other { usage: Usage::Process(times), ..other(&path, 1024.0, second, 0) };
+            reading(second, 500, 1000, vec![group("/", 1.0, None, vec![process])])
+        };
+        let report = estimate(&at(0, "sh", 5_000), &at(1, "make", 5_250));
+        assert_eq!(report.contenders.iter().map(|c| c.used.0).collect::<Vec<_>>(), [0.25]);
+    }
+
+    #[test]
     fn what_others_take_of_a_quota_that_is_shared_is_not_available() {
         // 0.9 of the quota's 1.5 are taken, so 0.6 are left, although 0.6 beside the own 0.5 are idle.
         let report = example(900, 0, 300);
