@@ -92,7 +92,7 @@ pub struct VmEstimate {
     pub activity: Activity,
     /// pCPUs that it would use if it never had to wait; `None` if it was not measured.
     pub demand: Option<Cpus>,
-    /// What each vCPU did; nothing where the machine counts only the whole.
+    /// What each vCPU did; no amounts where the machine counts only the whole.
     pub vcpus: Vec<Activity>,
     /// What became of the timeslices of its limits.
     pub timeslices: Timeslices,

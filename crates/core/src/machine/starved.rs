@@ -24,9 +24,13 @@ pub struct Starved {
 }
 
 impl VmEstimate {
-    /// What it got, if that is less than half of what is available to it, and its vCPUs waited for the rest.
+    /// What it got, if that is less than half of what is available to it, and its vCPUs waited for the rest. `None` of a control
+    /// group: its threads are counted together, and may wait for each other though they do not want more on average.
     #[must_use]
     pub fn starved(&self) -> Option<Starved> {
+        if self.seen.is_group() {
+            return None;
+        }
         let (available, used) = (self.available?, self.activity.used?);
         // Helpers wait for their own, and a vCPU that its own quota stops waits for that.
         let own =
@@ -34,11 +38,7 @@ impl VmEstimate {
         let waits = |(seen, did): (&VcpuState, &Activity)| {
             Some(did.waiting?.0.min((own(seen) - did.used.map_or(0.0, |used| used.0)).max(0.0)))
         };
-        let waiting = if self.vcpus.is_empty() {
-            self.activity.waiting?
-        } else {
-            Cpus(self.seen.vcpus.iter().zip(&self.vcpus).filter_map(waits).sum())
-        };
+        let waiting = Cpus(self.seen.vcpus.iter().zip(&self.vcpus).filter_map(waits).sum());
         let missing = available.0 - used.0;
         let starves = used.0 < PART * available.0 && missing >= LEAST && waiting.0 >= missing;
         starves.then_some(Starved { used, available })
@@ -98,6 +98,26 @@ mod tests {
         assert_eq!(host([0.6, 0.4], [0.4, 0.6]), None, "chance");
         assert_eq!(host([0.9, 0.1], [0.1, 0.0]), None, "it does not want more");
         assert_eq!(host([0.95, 0.02], [0.02, 0.05]), None, "a daemon that waits now and then");
+    }
+
+    /// 64 threads that wake up together once a second for 10 ms, on four pCPUs of which others have the rest.
+    #[test]
+    fn threads_of_a_group_that_wait_for_each_other_do_not_starve() {
+        let look = |s: u64| {
+            let counters =
+                |run: u64, wait: u64| Counters { run_ns: Some(run * s), wait_ns: Some(wait * s), runs: None };
+            let vm = |name: &str, run, wait| VmState {
+                name: name.into(),
+                id: VmId(name.into()),
+                vcpus: vec![VcpuState { online: true, ..VcpuState::default() }; 4],
+                whole: Some(counters(run, wait)),
+                ..VmState::default()
+            };
+            let vms = vec![vm("a", 640_000_000, 4_800_000_000), vm("b", 3_360_000_000, 0)];
+            let pcpus = (0..4).map(|id| Pcpu { id: CpuId(id), online: true, ..Pcpu::default() }).collect();
+            Snapshot { at: Time(s * SECOND), pcpus, vms, ..Snapshot::default() }
+        };
+        assert_eq!(estimate(&look(0), &look(1)).unwrap().starving(), None);
     }
 
     /// Four vCPUs with a quota of a quarter of a pCPU each, one of them busy: it waits for its quota, not for the kernel.
