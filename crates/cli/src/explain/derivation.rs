@@ -6,7 +6,7 @@ use corefit_core::entitle::{Binding, Division, Wants};
 use corefit_core::machine::{Role, VmEstimate};
 use corefit_core::{CpuSet, Cpus, Weight};
 
-use super::text::{amount, limit, short, shorten, wrap};
+use super::text::{amount, limit, short, wrap};
 use super::{View, online, tables, wants};
 
 /// What was used and is available is the same up to so many pCPUs.
@@ -54,10 +54,9 @@ fn because(view: &View, number: usize, width: usize, out: &mut String) {
         wrap(out, "  ", &vm.binding, width);
         return;
     };
-    let names = || view.snapshot.vms.iter().map(|vm| vm.name.as_str());
-    let names = || names().chain(view.snapshot.groups.iter().map(|group| group.name.as_str()));
+    let names = view.long_names();
     for reason in &vm.reasons {
-        wrap(out, "  ", &shorten(reason, names()), width);
+        wrap(out, "  ", &names.shorten(reason), width);
     }
     for binding in division.bindings(number) {
         shared(view, division, number, &binding, width, out);

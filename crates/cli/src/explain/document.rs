@@ -1,7 +1,9 @@
 //! The document for programs. Amounts are in pCPUs, what is not known is null.
 
+use std::sync::Arc;
+
 use anyhow::Result;
-use corefit_core::entitle::{Cause, Division};
+use corefit_core::entitle::{Cause, Crowds, Division, FullSet};
 use corefit_core::machine::{Activity, GuestView, Origin, PcpuEstimate, Role, State, VmEstimate};
 use corefit_core::place::Class;
 use corefit_core::{CpuId, CpuSet, Cpus, Unread, Weight};
@@ -22,6 +24,8 @@ struct Document<'a> {
     others: Vec<Other<'a>>,
     slices: Vec<Slice<'a>>,
     pcpus: Vec<Pcpu<'a>>,
+    /// The full pCPUs that hold vCPUs of `vms`, and who uses them.
+    full: Vec<Full<'a>>,
     unread: &'a [Unread],
     notes: &'a [String],
 }
@@ -69,8 +73,8 @@ struct Vcpu<'a> {
     online: bool,
     entitled: Option<f64>,
     cause: Option<Cause>,
-    /// The full pCPUs that hold it, and who else uses them.
-    full: Option<Full<'a>>,
+    /// Which of the document's `full` holds it, from 0.
+    full: Option<usize>,
     affinity: Option<&'a CpuSet>,
     /// Its own quota, in pCPUs; null if it has none.
     cap: Option<f64>,
@@ -81,8 +85,9 @@ struct Vcpu<'a> {
 
 #[derive(Serialize)]
 struct Full<'a> {
-    pcpus: CpuSet,
-    shared_with: Vec<&'a str>,
+    pcpus: &'a CpuSet,
+    /// VMs and competitors.
+    vms: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -119,11 +124,13 @@ struct Pcpu<'a> {
 pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<String> {
     let host = &view.host;
     let vms = view.vms().filter(|(number, _)| vm.is_none_or(|vm| vm == *number));
+    let mut full = FullSets::default();
+    let vms = vms.map(|(number, vm)| self::vm(view, number, vm, &mut full)).collect();
     let document = Document {
         machine: &view.machine,
         at_ns: host.at.0,
         over_ms: (host.over.as_secs_f64() * 1e9).round() / 1e6,
-        vms: vms.map(|(number, vm)| self::vm(view, number, vm)).collect(),
+        vms,
         others: view.others().into_iter().map(other).collect(),
         slices: view
             .snapshot
@@ -148,13 +155,18 @@ pub(super) fn json(view: &View, vm: Option<usize>, one_line: bool) -> Result<Str
                 others: names(view, on(view, pcpu, Role::Other)),
             })
             .collect(),
+        full: full
+            .found
+            .iter()
+            .map(|full| Full { pcpus: &full.pcpus, vms: names(view, full.vms.iter().map(|(vm, _)| *vm)) })
+            .collect(),
         unread: &host.unread,
         notes: &host.notes,
     };
     versioned::json(&document, one_line)
 }
 
-fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
+fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate, full: &mut FullSets) -> Vm<'a> {
     let seen = &vm.seen;
     let division = view.host.division.as_ref().filter(|_| vm.entitled.is_some());
     let helper = |(index, helper): (usize, &'a corefit_core::machine::Helper)| {
@@ -170,7 +182,7 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
             waiting: amount(waiting),
         }
     };
-    let vcpu = |index: usize| {
+    let mut vcpu = |index: usize| {
         let state = &seen.vcpus[index];
         let share = division.map(|division| &division.vcpus(number)[index]);
         let Activity { used, waiting } = vm.vcpus.get(index).copied().unwrap_or_default();
@@ -178,7 +190,7 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
             online: state.online,
             entitled: share.and_then(|share| amount(Some(share.cpus))),
             cause: share.map(|share| share.cause.clone()),
-            full: division.and_then(|division| full(view, division, number, index)),
+            full: division.and_then(|division| full.of(division, number, index)),
             affinity: state.affinity.as_ref(),
             cap: amount(state.quota.as_ref().and_then(corefit_core::Quota::cpus)),
             used: amount(used),
@@ -198,7 +210,7 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
         slice: seen.parent.as_deref(),
         weight: seen.weight,
         cap: amount(seen.quota.as_ref().and_then(corefit_core::Quota::cpus)),
-        vcpus: (0..seen.vcpus.len()).map(vcpu).collect(),
+        vcpus: (0..seen.vcpus.len()).map(&mut vcpu).collect(),
         helpers: seen.helpers.iter().enumerate().map(helper).collect(),
         memory_nodes: seen.memory_nodes.as_ref(),
         class: vm.class.class,
@@ -208,13 +220,26 @@ fn vm<'a>(view: &'a View, number: usize, vm: &'a VmEstimate) -> Vm<'a> {
     }
 }
 
-fn full<'a>(view: &'a View, division: &Division, vm: usize, vcpu: usize) -> Option<Full<'a>> {
-    if division.vcpus(vm)[vcpu].cause != Cause::Crowded {
-        return None;
+/// Full pCPUs, each set once.
+#[derive(Default)]
+struct FullSets {
+    crowds: Crowds,
+    found: Vec<Arc<FullSet>>,
+}
+
+impl FullSets {
+    /// The number of the set that holds a vCPU, if one does.
+    fn of(&mut self, division: &Division, vm: usize, vcpu: usize) -> Option<usize> {
+        if division.vcpus(vm)[vcpu].cause != Cause::Crowded {
+            return None;
+        }
+        let full = division.crowd_of(vm, vcpu, &mut self.crowds);
+        let known = self.found.iter().position(|known| Arc::ptr_eq(known, &full));
+        Some(known.unwrap_or_else(|| {
+            self.found.push(full);
+            self.found.len() - 1
+        }))
     }
-    let full = division.crowd(vm, vcpu);
-    let others = full.vms.iter().map(|(other, _)| *other).filter(|&other| other != vm);
-    Some(Full { shared_with: names(view, others), pcpus: full.pcpus })
 }
 
 /// Who of this role was seen on a pCPU.

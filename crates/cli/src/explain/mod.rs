@@ -187,6 +187,12 @@ impl View {
         bail!("no VM {name:?} in {}; there are: {known}{more}", self.machine)
     }
 
+    /// The names in reasons that are too long for a table.
+    fn long_names(&self) -> text::LongNames<'_> {
+        let vms = self.snapshot.vms.iter().map(|vm| vm.name.as_str());
+        text::LongNames::of(vms.chain(self.snapshot.groups.iter().map(|group| group.name.as_str())))
+    }
+
     /// The VMs, with their numbers in the division.
     fn vms(&self) -> impl Iterator<Item = (usize, &VmEstimate)> {
         self.host.vms.iter().enumerate().filter(|(_, vm)| vm.seen.role == Role::Vm)

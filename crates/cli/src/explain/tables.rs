@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use corefit_core::Cpus;
 use corefit_core::machine::{PcpuEstimate, Role, State};
 
-use super::text::{amount, short, shorten, wrap};
+use super::text::{amount, short, wrap};
 use super::{View, online};
 use crate::named;
 use crate::table::Table;
@@ -93,13 +93,12 @@ fn vms(view: &View, width: usize, out: &mut String) {
         let paused = if vm.seen.state == State::Paused && vm.binding != "paused" { "paused; " } else { "" };
         because.push(format!("{paused}{}", vm.binding));
     }
-    let names = || view.snapshot.vms.iter().map(|vm| vm.name.as_str());
-    let names = || names().chain(view.snapshot.groups.iter().map(|group| group.name.as_str()));
+    let names = view.long_names();
     let mut blocks = fitting(1, &headings, &rows, width).into_iter();
     out.push_str(&blocks.next().unwrap_or_default());
     for (block, because) in blocks.zip(because) {
         out.push_str(&block);
-        wrap(out, "  because ", &shorten(&because, names()), width);
+        wrap(out, "  because ", &names.shorten(&because), width);
     }
     if view.vms().next().is_none() {
         let _ = writeln!(out, "there are no VMs");

@@ -1,5 +1,8 @@
 //! Lines that fit, and numbers.
 
+use std::collections::BTreeMap;
+use std::ops::Bound::{Included, Unbounded};
+
 use corefit_core::entitle::quoted;
 use corefit_core::{Cpus, Quota};
 
@@ -21,11 +24,44 @@ pub(super) fn short(name: &str) -> String {
     format!("{begin}…{end}")
 }
 
-/// A text with long names cut short.
-pub(super) fn shorten<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let mut long: Vec<&str> = names.filter(|name| name.chars().count() > NAME).collect();
-    long.sort_by_key(|name| std::cmp::Reverse(name.len()));
-    long.iter().fold(text.into(), |text: String, name| text.replace(name, &short(name)))
+/// Names that are too long for a table, each with what stands there.
+#[derive(Default)]
+pub(super) struct LongNames<'a>(BTreeMap<&'a str, String>);
+
+impl<'a> LongNames<'a> {
+    pub(super) fn of(names: impl Iterator<Item = &'a str>) -> LongNames<'a> {
+        let long = names.filter(|name| name.chars().count() > NAME);
+        LongNames(long.map(|name| (name, short(name))).collect())
+    }
+
+    /// A text with these names cut short.
+    pub(super) fn shorten(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            if let Some((length, short)) = self.at_start(rest) {
+                out.push_str(short);
+                rest = &rest[length..];
+            } else {
+                out.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+        out
+    }
+
+    /// Of the longest of them that a text begins with: its length, and what stands for it.
+    fn at_start(&self, mut text: &str) -> Option<(usize, &str)> {
+        loop {
+            let (name, short) = self.0.range::<str, _>((Unbounded, Included(text))).next_back()?;
+            if text.starts_with(*name) {
+                return Some((name.len(), short));
+            }
+            // Any other that the text begins with comes before this one, which then begins with it, too.
+            let same = text.char_indices().zip(name.chars()).find(|((_, a), b)| a != b);
+            text = &text[..same.map_or(text.len(), |((at, _), _)| at)];
+        }
+    }
 }
 
 /// Adds a text, broken at blanks into lines of `width`, each but the first (which begins with `first`)
@@ -60,9 +96,12 @@ mod tests {
         let name = format!("/docker/{}", "0123456789".repeat(6));
         assert_eq!(short(&name).chars().count(), NAME);
         assert_eq!(short("/a"), "/a");
+        let (longer, other) = (format!("{name}-a"), format!("{name}-bb"));
+        let names = [&name, &longer, &other, "/a"];
+        let names = LongNames::of(names.into_iter().map(|name: &str| name));
         assert_eq!(
-            shorten(&format!("shared with {name}"), [name.as_str()].into_iter()),
-            format!("shared with {}", short(&name))
+            names.shorten(&format!("ä: {name}-b, {longer}, /a, {other}{name}")),
+            format!("ä: {}-b, {}, /a, {}{0}", short(&name), short(&longer), short(&other))
         );
         let mut out = String::new();
         wrap(&mut out, "  because ", "pCPUs 0-1 are full, shared with a, b and c", 30);

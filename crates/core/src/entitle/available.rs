@@ -30,7 +30,8 @@ pub fn available_to_all(host: &Host) -> Result<Vec<Cpus>, HostError> {
     let mut levels = Levels::default();
     for vm in 0..compiled.vms.len().saturating_sub(1) {
         let raise = Raise::of(&compiled, vm, &ends, &rounds, &mut levels);
-        result.push(Cpus(raise.leaves.clone().map(|leaf| ends[leaf]).sum()));
+        // A sum of nothing is -0.0.
+        result.push(Cpus(raise.leaves.clone().map(|leaf| ends[leaf]).sum::<f64>() + 0.0));
         if raise.matters {
             open.push(raise);
         }

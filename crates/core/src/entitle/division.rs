@@ -108,7 +108,8 @@ impl Division {
     /// What a VM gets.
     #[must_use]
     pub fn cpus(&self, vm: usize) -> Cpus {
-        Cpus(self.vcpus(vm).iter().map(|share| share.cpus.0).sum())
+        // A sum of nothing is -0.0.
+        Cpus(self.vcpus(vm).iter().map(|share| share.cpus.0).sum::<f64>() + 0.0)
     }
 
     /// What each vCPU of a VM gets.
@@ -134,8 +135,8 @@ impl Division {
         Arc::unwrap_or_clone(self.crowd_of(vm, vcpu, &mut Crowds::default()))
     }
 
-    /// The same, remembered among others.
-    pub(super) fn crowd_of(&self, vm: usize, vcpu: usize, crowds: &mut Crowds) -> Arc<FullSet> {
+    /// The same, remembered among others: of all vCPUs of one set it is the same object.
+    pub fn crowd_of(&self, vm: usize, vcpu: usize, crowds: &mut Crowds) -> Arc<FullSet> {
         let Some(leaf) = self.leaf(vm, vcpu) else {
             return Arc::new(FullSet { pcpus: CpuSet::default(), vms: Vec::new(), first: Vec::new() });
         };

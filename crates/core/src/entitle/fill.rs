@@ -137,7 +137,8 @@ impl Filling {
     pub(crate) fn sum_of(&mut self, group: usize) -> f64 {
         let Filling { tree, trajectory, levels, .. } = self;
         trajectory.walk_to(tree, group, self.now, levels);
-        tree.members(group).map(|leaf| trajectory.amount_at(tree, leaf, levels)).sum()
+        // A sum of nothing is -0.0.
+        tree.members(group).map(|leaf| trajectory.amount_at(tree, leaf, levels)).sum::<f64>() + 0.0
     }
 
     fn has_ended(&mut self, group: usize, full: &[Rc<Crowd>]) -> bool {
