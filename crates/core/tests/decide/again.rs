@@ -263,3 +263,67 @@ fn beside_who_is_busy_by_turns_races_become_rare() {
     }
     assert!(tried[3..].iter().sum::<usize>() < tried[0], "each ten minutes: {tried:?}");
 }
+
+/// The neighbour uses half of the host, or nothing; what was found beside it holds while it works.
+mod a_neighbour_that_pauses {
+    use super::*;
+
+    thread_local!(static BUSY: std::cell::Cell<bool> = const { std::cell::Cell::new(true) });
+    thread_local!(static WORKS: std::cell::Cell<bool> = const { std::cell::Cell::new(true) });
+
+    /// As many vCPUs as it has pCPUs are best.
+    fn rate(n: u32) -> f64 {
+        let pcpus = if BUSY.get() { 4 } else { 8 };
+        if WORKS.get() { 100.0 * f64::from(n.min(pcpus)) / (1.0 + f64::from(n.saturating_sub(pcpus))) } else { 0.0 }
+    }
+
+    fn used(n: u32) -> f64 {
+        if WORKS.get() { f64::from(n.min(if BUSY.get() { 4 } else { 8 })) } else { 0.0 }
+    }
+
+    fn host() -> (Toy, Controller) {
+        BUSY.set(true);
+        WORKS.set(true);
+        let neighbour = vm("b", 8, None, |_| if BUSY.get() { 4.0 } else { 0.0 });
+        let toy = Toy::new(8, vec![vm("a", 8, Some(rate), used), neighbour]);
+        (toy, with(Sizer::Corefit))
+    }
+
+    #[test]
+    fn once_is_not_taken_for_one_that_takes_what_is_left() {
+        let (mut toy, mut controller) = host();
+        toy.rule(&mut controller, 20);
+        assert_eq!(toy.online(0), 4);
+        for (busy, seconds) in [(false, 6), (true, 10), (false, 6), (true, 10), (false, 200)] {
+            BUSY.set(busy);
+            toy.rule(&mut controller, seconds);
+        }
+        assert_eq!(toy.online(0), 8, "it is gone for good");
+    }
+
+    #[test]
+    fn a_moment_of_idleness_brings_back_nothing_that_was_found_for_other_pcpus() {
+        let (mut toy, mut controller) = host();
+        BUSY.set(false);
+        toy.rule(&mut controller, 130);
+        assert_eq!(toy.online(0), 8);
+        // Two searches within a minute: the next one has to wait.
+        BUSY.set(true);
+        toy.rule(&mut controller, 30);
+        BUSY.set(false);
+        toy.rule(&mut controller, 30);
+        BUSY.set(true);
+        toy.rule(&mut controller, 15);
+        assert_eq!(toy.online(0), 4);
+        for _ in 0..3 {
+            WORKS.set(false);
+            toy.rule(&mut controller, 3);
+            WORKS.set(true);
+            let most = (0..10).map(|_| {
+                toy.rule(&mut controller, 1);
+                toy.online(0)
+            });
+            assert_eq!(most.max(), Some(4), "at {}", toy.at);
+        }
+    }
+}

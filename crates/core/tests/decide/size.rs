@@ -253,6 +253,23 @@ fn who_counts_no_more_is_sized_by_utilisation_again() {
     assert_eq!(toy.online(0), 7);
 }
 
+/// The first look after it was paused has no count of its work: its agent was not asked meanwhile.
+#[test]
+fn who_was_paused_for_long_keeps_what_its_work_found() {
+    fn rate(n: u32) -> f64 {
+        if n == 16 { 1000.0 } else { 100.0 + f64::from(n) }
+    }
+    let mut toy = Toy::new(16, vec![of_four(vm("a", 16, Some(rate), four))]);
+    let mut controller = with(Sizer::Corefit);
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 16);
+    toy.vms[0].state.state = State::Paused;
+    toy.rule(&mut controller, 65);
+    toy.vms[0].state.state = State::Running;
+    toy.vms[0].state.progress = None;
+    assert_eq!((toy.rule(&mut controller, 10), toy.online(0)), (0, 16), "nothing is looked for");
+}
+
 /// libvirtd is slow after a restart: the VM is there, and so is what it does.
 #[test]
 fn who_is_missed_by_a_look_keeps_what_its_work_found_and_who_ended_begins_anew() {
@@ -469,6 +486,24 @@ fn other_times_count_for_vms_that_are_known_too() {
     controller.reconfigure(policy(1000));
     toy.rule(&mut controller, 20);
     assert_eq!(toy.online(0), 1);
+}
+
+#[test]
+fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
+    let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let policy = Policy { size: Sizer::PcpuEst, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    let mut tried = [0; 2];
+    for half in &mut tried {
+        let end = toy.at + 30_000_000_000;
+        while toy.at < end {
+            let step = controller.step(&toy.observe()).unwrap();
+            let tries = |why: &Why| matches!(why, Why::Trying { .. });
+            *half += step.plan.actions.iter().filter(|action| tries(&action.why)).count();
+            toy.pass(step.next);
+        }
+    }
+    assert!(tried[0] > 1 && tried[1] == 0, "in each half: {tried:?}");
 }
 
 #[test]

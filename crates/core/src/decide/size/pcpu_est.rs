@@ -26,6 +26,8 @@ const RISE: f64 = 0.02;
 const LARGE: f64 = 0.10;
 /// After a turn so many counts more are looked at.
 const MORE: usize = 2;
+/// A guest that does not follow is waited for as long as so many measurements take.
+const WAITS: u32 = 8;
 /// A count is measured for so many probes' time.
 const WINDOW: u32 = 5;
 
@@ -42,6 +44,8 @@ pub(crate) struct PcpuEst {
     part: Measure,
     /// The first look after a change is of both counts.
     fresh: bool,
+    /// For how long the guest has not followed.
+    waited: Duration,
     found: Option<u32>,
 }
 
@@ -55,6 +59,7 @@ impl PcpuEst {
             seen: Vec::new(),
             part: Measure::default(),
             fresh: true,
+            waited: Duration::ZERO,
             found: None,
         }
     }
@@ -71,7 +76,7 @@ impl Size for PcpuEst {
         };
         let from = subject.clamp(subject.vcpus(available));
         if self.from.is_none_or(|(before, ..)| before != from) {
-            *self = PcpuEst { seen: Vec::new(), part: Measure::default(), fresh: true, found: None, ..*self };
+            *self = PcpuEst::new(self.window / WINDOW);
         }
         self.from = Some((from, available, share));
         let why = Why::Utilisation { available: Cpus(available) };
@@ -89,6 +94,12 @@ impl Size for PcpuEst {
         let count = subject.clamp(from + u32::try_from(self.seen.len()).unwrap_or(0));
         let window = self.window;
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(window) };
+        if subject.online != count && self.waited >= WAITS * window {
+            // It would be asked for ever.
+            self.found = Some(from);
+            return subject.bounded(from, why);
+        }
+        self.waited = if subject.online == count { Duration::ZERO } else { self.waited + subject.over };
         if subject.online != count || self.fresh {
             (self.fresh, self.part) = (subject.online != count, Measure::default());
             return trying(count);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::LONGEST;
+use super::settle::LONGEST;
 use super::race::Race;
 
 /// In the long run, as a part of the time in which the VM has something to do.

@@ -1,8 +1,11 @@
 //! What a search found, and whether a VM still does that.
 
+use std::time::Duration;
+
 use super::memory::{Mark, alike};
 use super::stat::Stat;
 use super::{Choice, LATELY, race};
+use crate::Time;
 use crate::decide::Why;
 
 /// What varies by itself goes on so for about so long, s: looks in it are as good as one.
@@ -20,8 +23,8 @@ pub(super) struct Found {
     /// It is VCPU-Bal's number, and follows that.
     pub(super) bal: bool,
     pub(super) available: u32,
-    /// As many are available when others have adapted to it.
-    pub(super) also: Option<u32>,
+    /// As many are available when others have adapted to it, and when that was so last, or was found.
+    pub(super) also: Option<(u32, Time)>,
     pub(super) mark: Mark,
     /// What it did there in looks of some length: how it varies by itself.
     pub(super) seen: Stat,
@@ -52,7 +55,17 @@ impl Found {
 
     /// Whether it was found for so many pCPUs.
     pub(super) fn is_of(&self, available: u32) -> bool {
-        self.available == available || self.also == Some(available)
+        self.available == available || self.also.is_some_and(|(also, _)| also == available)
+    }
+
+    /// It is at this number again, and so many are available: if others do not take what it left within this time, it was not for that
+    /// that they had more.
+    pub(super) fn is_back(&mut self, available: u32, at: Time, within: Duration) {
+        match &mut self.also {
+            Some((also, last)) if *also == available => *last = at,
+            Some((_, last)) if at.since(*last) > within => self.also = None,
+            _ => {}
+        }
     }
 
     /// It is VCPU-Bal's number from now on.

@@ -23,6 +23,7 @@ mod memory;
 mod race;
 mod races;
 mod seen;
+mod settle;
 mod shape;
 mod stat;
 
@@ -36,6 +37,7 @@ use self::memory::{Mark, Memory, alike};
 use self::race::{Entrant, Race};
 pub(crate) use self::races::Races;
 use self::seen::{climb, is_capped, look, mark, worth};
+use self::settle::rest;
 use self::shape::{Climb, Form, Seen};
 use self::stat::Stat;
 use super::published::keep;
@@ -47,10 +49,8 @@ use crate::{Cpus, Time};
 
 /// After a search that changed nothing, or that it left, the next one comes not before this time, twice as long each time.
 const REST: Duration = Duration::from_secs(40);
-/// The longest rest.
-const LONGEST: Duration = Duration::from_secs(3600);
 /// With a signal it is looked again whether another count is better after this time, and after twice as long each time
-/// that none was, up to [`LONGEST`]: a load may have changed so that it does what it did, but could do more elsewhere.
+/// that none was, up to [`settle::LONGEST`]: a load may have changed so that it does what it did, but could do more elsewhere.
 const AGAIN: Duration = Duration::from_secs(600);
 /// After a search that left numbers out, since things were clear or it had cost enough, these are looked at after this time, and twice as long each
 /// time that nothing else was found.
@@ -60,8 +60,6 @@ const STEP: Duration = Duration::from_secs(10);
 const STEPS: u32 = 5;
 /// Who does so many times what it did with VCPU-Bal's number does enough, with a cap.
 const ENOUGH: f64 = 1.25;
-/// What a search found holds for so long, and for twice the rest after it, or it told nothing: beside who is busy by turns each finds another number.
-const HOLDS: Duration = Duration::from_secs(60);
 /// Where nobody counted for so long, not even that nothing was done, nobody counts any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Nor where nothing was counted for so long, while it was not idle: what it does now is not what was counted.
@@ -70,6 +68,8 @@ const NOTHING: Duration = Duration::from_secs(600);
 const LATELY: f64 = 10.0;
 /// Who does less by this part than what was found does not what was found.
 const MUCH: f64 = 0.5;
+/// Who has so much more or less available than in the mean of a race, as a part of that, has what it had only by chance.
+const OTHER: f64 = 0.25;
 /// A smaller spin share is not worth a word.
 const SPINS: f64 = 0.05;
 /// A vCPU that is entitled to this part of a pCPU has it to itself.
@@ -172,7 +172,7 @@ impl Corefit {
     fn watch(&mut self, subject: &Subject<'_>, entitled: &dyn Fn(u32) -> Option<f64>, races: &mut Races) {
         let (Some(part), Some(used)) = (subject.available, subject.used) else { return };
         let available = subject.clamp(subject.vcpus(part));
-        // Who cannot run is not idle.
+        // Who cannot run is not idle. That it is says nothing of what it is to have when it works again.
         if used + subject.vm.activity.waiting.map_or(0.0, |waiting| waiting.0) < IDLE {
             self.otherwise = None;
             return;
@@ -189,7 +189,9 @@ impl Corefit {
             // One unit at each end of the look says nothing.
             let units = 2.0 / subject.over.as_secs_f64().max(1e-3);
             let as_before = found.is_of(available);
-            if !as_before && there {
+            // To follow VCPU-Bal's number is to go away.
+            let leaves = subject.vcpu_bal().is_some_and(|bal| bal.count != found.count);
+            if !as_before && there && leaves {
                 self.unfit = Some((available, subject.at));
             } else if was_stale
                 && as_before
@@ -197,7 +199,9 @@ impl Corefit {
                 && subject.at.since(last) <= self.dwell
             {
                 // That it went away made the difference: others had what it left. It would go to and fro for ever.
-                found.also = Some(unfit);
+                found.also = Some((unfit, subject.at));
+            } else if there {
+                found.is_back(available, subject.at, 2 * self.dwell);
             }
             let mut same = as_before && (!there || alike(found.mark, mark, units));
             let mut now = Stat::default();
@@ -231,7 +235,7 @@ impl Corefit {
                 let may = found.may_do(did)
                     || enough.zip(did.value()).is_some_and(|(enough, value)| value > enough);
                 // Until it can be searched VCPU-Bal's number is as good as any that was found for other pCPUs.
-                self.stale = !as_before && subject.at.since(*since) >= self.dwell;
+                self.stale = !as_before && (was_stale || subject.at.since(*since) >= self.dwell);
                 if soon || (may || enough.is_some() || nothing) && did.seconds < LATELY {
                     return;
                 }
@@ -392,7 +396,6 @@ impl Corefit {
             let why = if race.believes() { fastest(race, id, choice.count, part) } else { None };
             return Choice { why: why.map_or(choice.why, |(_, why)| why), ..choice };
         };
-        let available = subject.clamp(subject.vcpus(part));
         self.mode = Mode::Watch;
         self.budget.pay(race);
         if race.broken_off {
@@ -407,11 +410,15 @@ impl Corefit {
                 return self.stay(subject);
             }
             // Nobody counts: as without a signal.
+            let available = subject.clamp(subject.vcpus(part));
             let climb = climb(subject, available, self.probe.max(2 * subject.period), entitled);
             let choice = trying(climb.count(), climb.next());
             self.mode = Mode::Climb(climb);
             return choice;
         };
+        // Of who raced alone: as many as there were in all of the race, if others do something else by now.
+        let had = race.available(id).filter(|had| (had - part).abs() > OTHER * had);
+        let available = subject.clamp(subject.vcpus(had.unwrap_or(part)));
         let marked = |stat: &Stat| Some(mark(subject, stat.value()?, stat.used()?));
         let seen = race.seen(id);
         let marks: BTreeMap<u32, Mark> =
@@ -470,61 +477,6 @@ impl Corefit {
         let found = Found { bal: form == Form::First, ..Found::new(count, why, available, mark) };
         self.settle(subject, found, None);
     }
-
-    /// Nothing is known to be better than VCPU-Bal's number.
-    fn settle_at_bal(&mut self, subject: &Subject<'_>) {
-        self.settle_with(subject, mark(subject, 0.0, subject.used.unwrap_or(0.0)));
-    }
-
-    /// At VCPU-Bal's number, of a load that does this.
-    fn settle_with(&mut self, subject: &Subject<'_>, mark: Mark) {
-        let part = subject.available.unwrap_or(0.0);
-        let available = subject.clamp(subject.vcpus(part));
-        let found = Found::new(bal(subject, available), bal_why(subject, part), available, mark);
-        self.settle(subject, Found { bal: true, ..found }, None);
-    }
-
-    /// There is one number that it may have.
-    fn settle_where_it_is(&mut self, subject: &Subject<'_>, mark: Option<Mark>) {
-        let known = mark.or(self.found.as_ref().map(|found| found.mark));
-        let mark = known.unwrap_or_else(|| seen::mark(subject, 0.0, subject.used.unwrap_or(0.0)));
-        // That is no search that found nothing.
-        let (searches, checks) = (self.searches, self.checks);
-        self.settle_with(subject, mark);
-        (self.searches, self.checks, self.not_before) = (searches, checks, subject.at + self.dwell);
-    }
-
-    /// A search is over; `again`: it left something out, which is looked at after this time.
-    fn settle(&mut self, subject: &Subject<'_>, found: Found, again: Option<Duration>) {
-        let changed = self.found.as_ref().is_none_or(|old| old.count != found.count);
-        // What it found before did not hold for long: that is no change, but a search that tells nothing.
-        let held = subject.at.since(self.settled);
-        let hasty = self.found.is_some() && !self.checking && held < HOLDS.max(2 * self.rested.min(AGAIN));
-        if changed || !self.checking {
-            self.settled = subject.at;
-        }
-        self.stale = false;
-        if changed && !hasty {
-            (self.searches, self.checks) = (0, 0);
-        } else if self.checking {
-            self.checks += 1;
-        } else {
-            self.searches += 1;
-        }
-        // Looking without a change says nothing of whether changes are worth a search.
-        let wait = if changed && !hasty || self.checking {
-            self.dwell
-        } else {
-            // What held for a while may do so again.
-            rest(REST, self.searches - 1).min(if changed && held >= HOLDS { AGAIN } else { LONGEST })
-        };
-        if !self.checking {
-            self.rested = wait;
-        }
-        self.not_before = self.not_before.max(subject.at + wait);
-        self.again = subject.at + again.unwrap_or(rest(AGAIN, self.checks));
-        self.found = Some(found);
-    }
 }
 
 impl Size for Corefit {
@@ -539,11 +491,12 @@ impl Size for Corefit {
             self.budget.works(subject.over);
         }
         self.waits = false;
-        if subject.at.since(std::mem::replace(&mut self.looked, subject.at)) > 2 * subject.over {
-            // It was paused, or its guest silent: what it did before does not go on.
-            let stale = self.stale;
-            self.otherwise =
-                self.otherwise.map(|(since, _)| (if stale { since } else { subject.at }, Stat::default()));
+        let passed = subject.at.since(std::mem::replace(&mut self.looked, subject.at));
+        if passed > 2 * subject.over {
+            // It was paused, or its guest silent: what it did before does not go on, and what it did meanwhile nobody could count.
+            self.otherwise = self.otherwise.map(|_| (subject.at, Stat::default()));
+            let gap = passed.saturating_sub(subject.over);
+            (self.heard, self.worked) = (self.heard + gap, self.worked + gap);
         }
         if let Some(rate) = subject.rate {
             self.heard = subject.at;
@@ -599,9 +552,4 @@ fn fastest(race: &Race, id: &VmId, count: u32, part: f64) -> Option<(Stat, Why)>
     let spins = stat.spins(seen.iter().map(|(_, stat)| stat)).filter(|share| *share >= SPINS);
     let spins = spins.map(|share| (count, share));
     Some((stat, Why::Fastest { available: Cpus(part), over_share, spins }))
-}
-
-/// This time, and twice as long each time.
-fn rest(first: Duration, times: u32) -> Duration {
-    first.saturating_mul(1 << times.min(16)).min(LONGEST)
 }

@@ -1,6 +1,7 @@
 //! What a level is worth, by what its VMs did there.
 
 use super::{Member, Race, Stat};
+use crate::machine::VmId;
 
 /// Before looks told how units vary, their number is taken to vary as that of things that happen at any time; this counts as
 /// so many looks.
@@ -9,6 +10,13 @@ const PRIOR: f64 = 4.0;
 const STEADY: f64 = 0.5;
 
 impl Race {
+    /// pCPUs that were available to who races alone, in the mean over all numbers: what others did meanwhile may have changed.
+    pub(in super::super) fn available(&self, id: &VmId) -> Option<f64> {
+        let mut all = Stat::default();
+        self.seen(id).iter().for_each(|(_, stat)| all.add_stat(stat));
+        (self.members.len() == 1 && all.seconds > 0.0).then(|| all.part / all.seconds)
+    }
+
     /// The mean of what VMs did there over what each usually does, scaled down where all together used more than their part:
     /// what one takes from another is missing there.
     pub(super) fn value(&self, level: usize) -> Option<f64> {
