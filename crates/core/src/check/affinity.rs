@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::change::Change;
+use super::change::{Cure, to_fewer};
 use super::matching::Crowd;
 use super::propose::seat_crowds;
 use super::{Context, HelperKind, Manager, Place, Report, Rule, Set, Severity, busy, count, set_of};
@@ -211,7 +211,11 @@ fn crowded(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
         let fewer = report.vm.width() - (vcpus.len() - pcpus.len());
         // Where others of its vCPUs are pinned, they need pCPUs, too.
         let some_pinned = report.vm.online().any(|(_, state)| state.affinity.is_some());
-        let cure = if some_pinned { context.repinned_or_fewer(number) } else { Change::Vcpus(fewer).into() };
+        let cure = if some_pinned {
+            context.repinned_or_fewer(number)
+        } else {
+            Cure::Do(to_fewer(report.vm, fewer))
+        };
         if crowd.stacked {
             let where_ = match pcpus.len() {
                 1 => format!("can only run on pCPU {pcpus}"),

@@ -1,6 +1,7 @@
 //! Changes of a VM's settings, as data: [`super::cure`] writes them as commands, tests apply them.
 
 use super::{GuestTopology, HelperKind, Manager, Memory, Place, Set, Vm};
+use crate::units::count;
 use crate::{CpuId, CpuSet, Quota};
 
 /// A set that holds something: all that a command may name.
@@ -37,6 +38,9 @@ impl std::fmt::Display for Filled {
         self.0.fmt(f)
     }
 }
+
+/// Far less than what is written, and more than parts of a period are off by.
+const ROUNDING_US: f64 = 1e-6;
 
 /// Which limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,25 @@ pub(super) fn after(vm: &Vm, changes: &[Change]) -> Vm {
     vm
 }
 
+/// Fewer vCPUs, which may use together what all might before: a quota of each is raised, as far as that goes.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "microseconds of a period"
+)]
+pub(super) fn to_fewer(vm: &Vm, vcpus: usize) -> Vec<Change> {
+    let raised = || {
+        let now = &vm.vcpu_quota.as_ref()?.value;
+        let (each, period_us) = (now.cpus()?.0.min(1.0), now.period_us()?);
+        let cap = vm.cap.as_ref().and_then(|cap| cap.value.cpus()).map_or(f64::INFINITY, |cap| cap.0);
+        let all = (each * count(vm.width())).min(cap);
+        let quota_us = ((all / count(vcpus)).min(1.0) * period_us as f64 + ROUNDING_US) as u64;
+        (quota_us > now.quota_us?).then_some(Change::Limited(Limit::VcpuQuota, quota_us, period_us))
+    };
+    std::iter::once(Change::Vcpus(vcpus)).chain(raised()).collect()
+}
+
 impl Change {
     /// Whether another change is of the same setting.
     pub(super) fn sets_what(&self, other: &Change) -> bool {
@@ -141,9 +164,9 @@ impl Change {
             }
             Change::Memory(nodes) => {
                 let place = vm.memory.as_ref().map_or(&vm.place, |memory| &memory.place).clone();
-                // As virsh and the kernel do: other nodes, the same mode.
+                // As virsh and the kernel do: other nodes, the same mode, where it can be.
                 let mode = match vm.memory.take().map(|memory| memory.value) {
-                    Some(Memory::Nodes { mode, .. }) => mode,
+                    Some(Memory::Nodes { mode, .. }) if !not_several(&mode, nodes) => mode,
                     _ => "strict".into(),
                 };
                 let value = Memory::Nodes { nodes: nodes.0.clone(), mode };
@@ -172,6 +195,11 @@ impl Change {
     }
 }
 
+/// Whether libvirt refuses so many nodes in a mode when the VM starts (before 9.3 where `preferred` are several).
+pub(super) fn not_several(mode: &str, nodes: &CpuSet) -> bool {
+    mode == "preferred" && nodes.len() > 1
+}
+
 impl Limit {
     fn of(self, vm: &mut Vm) -> &mut Option<Set<Quota>> {
         match self {
@@ -195,6 +223,12 @@ mod tests {
         assert_eq!(vm.memory.as_ref().unwrap().value, set("1", "strict"));
         vm.memory.as_mut().unwrap().value = set("1", "restrictive");
         to("0").apply(&mut vm);
-        assert_eq!(vm.memory.unwrap().value, set("0", "restrictive"));
+        assert_eq!(vm.memory.as_ref().unwrap().value, set("0", "restrictive"));
+        // Before 9.3, libvirt takes one node in this mode.
+        for (list, mode) in [("1", "preferred"), ("0-1", "strict")] {
+            vm.memory.as_mut().unwrap().value = set("0", "preferred");
+            to(list).apply(&mut vm);
+            assert_eq!(vm.memory.as_ref().unwrap().value, set(list, mode));
+        }
     }
 }

@@ -95,6 +95,7 @@ fn vm(random: &mut Random, number: u32, topology: &Topology, manager: Manager) -
             id,
             vcpus: set_of(vcpus),
             memory: Some(at(node(random), 5 + id)),
+            mode: None,
         })
     };
     if manager == Manager::Xen {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::change::{Change, Cure, Filled, Limit};
+use super::change::{Change, Cure, Filled, Limit, not_several};
 use super::{Fewer, GuestTopology, HelperKind, Manager, Memory, Vm};
 use crate::CpuSet;
 
@@ -92,7 +92,10 @@ fn one(vm: &Vm, change: &Change) -> String {
             format!("\"pnode={node}\" in the list of node {cell} in vnuma")
         }
         Change::CellMemory(cell, nodes) => {
-            format!("<numatune><memnode cellid='{cell}' mode='strict' nodeset='{nodes}'/></numatune>")
+            let mode =
+                vm.cells.iter().find(|known| known.id == *cell).and_then(|known| known.mode.as_deref());
+            let mode = mode.filter(|mode| !not_several(mode, nodes)).unwrap_or("strict");
+            format!("<numatune><memnode cellid='{cell}' mode='{mode}' nodeset='{nodes}'/></numatune>")
         }
         Change::Vcpus(number) => match vm.manager {
             Manager::Libvirt => {
@@ -179,7 +182,12 @@ fn numbers(sets: &[&(u32, Filled)]) -> String {
 fn memory(vm: &Vm, nodes: &Filled) -> String {
     match vm.manager {
         // Memory of a VM that runs cannot be moved where it is bound.
-        Manager::Libvirt => format!("{} numatune {} --nodeset {nodes} --config", virsh(vm), domain(vm)),
+        Manager::Libvirt => {
+            let several = matches!(vm.memory.as_ref().map(|memory| &memory.value),
+                Some(Memory::Nodes { mode, .. }) if not_several(mode, nodes));
+            let mode = if several { "--mode strict " } else { "" };
+            format!("{} numatune {} {mode}--nodeset {nodes} --config", virsh(vm), domain(vm))
+        }
         Manager::Xen if vm.running => {
             "memory stays where the domain was built: build it anew with cpus_soft of these nodes".into()
         }

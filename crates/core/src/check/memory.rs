@@ -10,10 +10,6 @@ use crate::{CpuId, CpuSet};
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let Some(topology) = context.topology else { return };
     preferred(context, topology, report);
-    let with_cpus = topology.nodes.iter().filter(|node| !node.pcpus.is_empty()).count();
-    if with_cpus < 2 {
-        return;
-    }
     if report.vm.cells.iter().any(|cell| cell.memory.is_some()) {
         cells(context, number, topology, report);
     } else {
@@ -87,6 +83,11 @@ fn cost(context: &Context<'_>, topology: &Topology, first: &CpuSet, all: &CpuSet
     }
 }
 
+/// Whether memory may be far from a pCPU.
+fn several(topology: &Topology) -> bool {
+    topology.nodes.iter().filter(|node| !node.pcpus.is_empty()).count() > 1
+}
+
 /// A VM's memory nodes against its vCPUs' nodes.
 fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &mut Report<'_, '_>) {
     let vm = report.vm;
@@ -113,6 +114,9 @@ fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &
         let own = vm.pcpus().map(|pcpus| topology.nodes_of(&pcpus)).filter(|own| !own.is_empty());
         let cure = on(&own.unwrap_or_else(|| topology.node_ids()));
         report.add(Rule::FarMemory, Severity::Error, &memory.place, no_node(&absent, topology), cure);
+        return;
+    }
+    if !several(topology) {
         return;
     }
     let near = topology.pcpus_of_nodes(nodes).intersection(&topology.online());
@@ -197,7 +201,7 @@ fn cells(context: &Context<'_>, number: usize, topology: &Topology, report: &mut
             continue;
         }
         let far = far(vm, cell, topology);
-        if far.is_empty() {
+        if far.is_empty() || !several(topology) {
             continue;
         }
         let place = far.iter().find_map(|(_, state)| state.affinity.as_ref()).map(|set| &set.place);
@@ -220,7 +224,7 @@ fn cells(context: &Context<'_>, number: usize, topology: &Topology, report: &mut
 
 /// vCPUs of a node of the guest that may run away from where its memory is. Xen fills first what they prefer, which is
 /// where the memory is, if nothing is said (`set_vnuma_affinity` in tools/libxl/libxl_dom.c).
-fn far<'a>(vm: &'a Vm, cell: &Cell, topology: &Topology) -> Vec<(u32, &'a Vcpu)> {
+pub(super) fn far<'a>(vm: &'a Vm, cell: &Cell, topology: &Topology) -> Vec<(u32, &'a Vcpu)> {
     let Some(memory) = &cell.memory else { return Vec::new() };
     let near = topology.pcpus_of_nodes(&memory.value).intersection(&topology.online());
     let unsaid = vm.manager == Manager::Xen && vm.vcpus.iter().all(|vcpu| vcpu.prefers.is_none());

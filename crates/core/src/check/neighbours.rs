@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::change::{Change, Cure, Filled, after};
 use super::propose::{LATER, Taken};
-use super::{Context, Finding, HelperKind, Manager, Report, Rule, Severity, Vm, busy, cure};
+use super::{Context, Finding, HelperKind, Manager, Report, Rule, Severity, busy, cure};
 use crate::entitle::{self, Host, WeightRule};
 use crate::topology::Topology;
 use crate::{CpuSet, Cpus, Weight};
@@ -174,8 +174,10 @@ pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
     let Some(topology) = context.topology.filter(|_| subject.vms.iter().any(|vm| vm.weight.is_some())) else {
         return;
     };
-    let divided = |affinities| divide(topology, &subject.vms, affinities);
-    let (Some(bound), Some(free)) = (divided(true), divided(false)) else { return };
+    let (Some(bound), Some(free)) = (divide(context, topology, true), divide(context, topology, false))
+    else {
+        return;
+    };
     let others = findings.len();
     for (number, vm) in subject.vms.iter().enumerate() {
         let Some(weight) = &vm.weight else { continue };
@@ -194,9 +196,10 @@ pub(super) fn weights(context: &Context<'_>, findings: &mut Vec<Finding>) {
         let honoured = |changes: &Vec<Change>| {
             let mut subject = subject.clone();
             subject.vms[number] = after(vm, changes);
-            let bound = divide(topology, &subject.vms, true);
+            let context = Context::new(&subject);
+            let bound = divide(&context, topology, true);
             bound.is_some_and(|bound| bound.cpus(number).0 >= gets.0 + TOLERATED * promised.0)
-                && Context::new(&subject).findings().len() <= others
+                && context.findings().len() <= others
         };
         let cure = match widened(context, number, &context.taken(number, false)).filter(honoured) {
             // What was just proposed for others would be in the way.
@@ -228,8 +231,11 @@ fn widened(context: &Context<'_>, number: usize, taken: &Taken) -> Option<Vec<Ch
     sets.filter(|sets| cure::differ(vm, sets)).map(|sets| context.moved(vm, sets))
 }
 
-/// What each VM gets when everybody is busy, with their affinities or as if there were none.
-fn divide(topology: &Topology, vms: &[Vm], affinities: bool) -> Option<entitle::Division> {
+/// What each VM gets when everybody is busy, with their affinities or as if there were none: on all pCPUs that VMs can use
+/// together, and its own isolated ones, without those that are dedicated to others.
+fn divide(context: &Context<'_>, topology: &Topology, affinities: bool) -> Option<entitle::Division> {
+    let vms = &context.subject.vms;
+    let online = topology.online();
     // Weights of control groups v2 are about 100; those of v1, which libvirt's test VMs have, about 1024.
     let small = vms.iter().filter_map(|vm| vm.weight.as_ref()).all(|weight| weight.value.0 <= 1000.0);
     let xen = vms.iter().any(|vm| vm.manager == Manager::Xen);
@@ -242,9 +248,14 @@ fn divide(topology: &Topology, vms: &[Vm], affinities: bool) -> Option<entitle::
     };
     let mut seen = BTreeSet::new();
     let vms = vms.iter().enumerate().map(|(number, vm)| {
+        let isolated = context.sets[number].as_ref().map(|own| own.intersection(&topology.isolated));
+        let free = context.usable.as_ref().map(|usable| {
+            usable.union(&isolated.unwrap_or_default()).difference(&context.others_own(number))
+        });
         let vcpu = |state: &super::Vcpu| entitle::Vcpu {
             quota: vm.vcpu_quota.as_ref().and_then(|quota| quota.value.cpus()).filter(positive),
-            affinity: state.affinity.as_ref().filter(|_| affinities).map(|set| set.value.clone()),
+            affinity: if affinities { context.reach(state) } else { free.clone() }
+                .filter(|set| *set != online),
             demand: state.demand,
             fixed: !busy(state),
             online: state.online,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::change::{Change, Cure, Filled, after};
+use super::change::{Change, Cure, Filled, after, to_fewer};
 use super::matching::{Crowd, crowds_of};
 use super::{Context, Manager, Memory, Vcpu, Vm, busy, cure};
 use crate::{CpuId, CpuSet};
@@ -131,7 +131,7 @@ impl Context<'_> {
             let most = room.max(self.free(number, &taken).len()).min(most);
             (1..=most).rev().find_map(|vcpus| Some((vcpus, self.sets(number, vcpus, &taken)?)))?
         };
-        let mut changes: Vec<Change> = (vcpus > 0).then_some(Change::Vcpus(vcpus)).into_iter().collect();
+        let mut changes = if vcpus > 0 { to_fewer(vm, vcpus) } else { Vec::new() };
         if cure::differ(vm, &sets) {
             changes.extend(self.moved(vm, sets));
             self.give(number, &changes);

@@ -1,6 +1,6 @@
 //! Caps below what vCPUs could use, and periods that are very short or long.
 
-use super::change::{Change, Cure, Limit};
+use super::change::{Change, Cure, Limit, to_fewer};
 use super::{Context, Manager, Report, Rule, Set, Severity, Vm, count};
 use crate::units::count as float;
 use crate::{Cpus, Quota};
@@ -13,6 +13,9 @@ const LONG_US: u64 = 250_000;
 const USUAL_US: u64 = 100_000;
 /// The kernel takes no smaller quota (`min_cfs_quota_period`, kernel/sched/core.c), libvirt neither.
 const LEAST_QUOTA_US: u64 = 1000;
+/// Where the same part of a shorter period is less than that.
+const NO_SHORTER: &str =
+    "raise its quota first: with a shorter period it would be below 1 ms, which the kernel refuses";
 /// Less of what is allotted is not worth a word. Ours.
 const LOST: f64 = 0.05;
 /// Quotas are rarely exact; what lies so close is meant to be equal.
@@ -24,9 +27,12 @@ pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_
     // What is dedicated to it and used by others rests for nobody.
     let own = vm.dedicated().filter(|own| vm.exclusive || context.is_alone(number, own));
     let wanted = own.as_ref().map_or(vcpus, |pcpus| pcpus.len().min(vcpus));
+    // A quota that wastes pCPUs of its own is to go; any other is what a vCPU needs of a cap.
+    let each =
+        limited(vm.vcpu_quota.as_ref()).filter(|_| own.is_none()).map_or(1.0, |(_, each)| each.0.min(1.0));
     if let Some((cap, pcpus)) = limited(vm.cap.as_ref()) {
-        below(context, number, (cap, pcpus), (wanted, own.is_some()), report);
-        period(vm, cap, pcpus.0 < float(vcpus), Limit::Cap, report);
+        below(context, number, (cap, pcpus), (wanted, own.is_some()), each, report);
+        period(vm, cap, pcpus.0 < float(vcpus) * each - SLACK, Limit::Cap, report);
     }
     if let Some((quota, each)) = limited(vm.vcpu_quota.as_ref()) {
         if let Some(own) = own.map(|pcpus| pcpus.len()).filter(|_| each.0 < 1.0 - SLACK) {
@@ -78,10 +84,11 @@ fn below(
     number: usize,
     (cap, Cpus(pcpus)): (&Set<Quota>, Cpus),
     (wanted, own): (usize, bool),
+    each: f64,
     report: &mut Report<'_, '_>,
 ) {
     let vm = report.vm;
-    if pcpus >= float(wanted) - SLACK {
+    if pcpus >= float(wanted) * each - SLACK {
         return;
     }
     let vcpus = count(vm.width(), "vCPU");
@@ -110,14 +117,14 @@ fn below(
             clippy::cast_sign_loss,
             reason = "below the number of vCPUs"
         )]
-        let enough = (pcpus + SLACK).floor().max(1.0) as usize;
+        let enough = ((pcpus + SLACK) / each).floor().max(1.0) as usize;
         let pinned = context.topology.is_some() && vm.online().any(|(_, vcpu)| vcpu.affinity.is_some());
         let cure = match pinned.then(|| context.fewer(number, enough)).flatten() {
             Some(cure) => cure,
             None if pinned => {
                 Cure::advice("raise its cap: there are no pCPUs that fewer vCPUs could have alone")
             }
-            None => Change::Vcpus(enough).into(),
+            None => Cure::Do(to_fewer(vm, enough)),
         };
         report.add(Rule::CapBelowVcpus, Severity::Warning, &cap.place, text, cure);
     }
@@ -150,8 +157,8 @@ fn period(vm: &Vm, set: &Set<Quota>, binds: bool, limit: Limit, report: &mut Rep
     };
     // The same part of a period that is neither extreme nor has a quota that the kernel refuses.
     let part = |period: u64| quota_us.saturating_mul(period) / period_us.max(1);
-    let usual =
-        [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US).unwrap_or(LONG_US);
-    let scaled = part(usual).max(LEAST_QUOTA_US);
-    report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, Change::Limited(limit, scaled, usual));
+    let usual = [USUAL_US, LONG_US].into_iter().find(|period| part(*period) >= LEAST_QUOTA_US);
+    let cure = usual
+        .map_or_else(|| Cure::advice(NO_SHORTER), |usual| Change::Limited(limit, part(usual), usual).into());
+    report.add(Rule::PeriodExtreme, Severity::Note, &set.place, text, cure);
 }

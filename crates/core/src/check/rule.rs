@@ -114,9 +114,9 @@ rules! {
          pCPUs only stop a vCPU each time they work. Pin them to a pCPU beside them. Not reported \
          where their set has a pCPU that is not a vCPU's: the scheduler then finds it.";
     CapBelowVcpus, "cap-below-vcpus", "a cap below the number of vCPUs",
-        "The vCPUs together may use less than one pCPU each. When all are busy, the quota is used up \
-         early in each period and all stop until the next, lock holders among them (Takayama and Kourai: UA \
-         1126 times slower with 16 vCPUs at 100 %). With as many vCPUs as the cap has pCPUs, the VM \
+        "The vCPUs together may use less than one pCPU each, or less than what their own quotas allow. When all are \
+         busy, the cap is used up early in each period and all stop until the next, lock holders among them (Takayama \
+         and Kourai: UA 1126 times slower with 16 vCPUs at 100 %). With as many vCPUs as the cap is enough for, the VM \
          does the same work without stopping.";
     QuotaBelowPinned, "quota-below-pinned", "a quota below the pCPUs pinned for it",
         "pCPUs are set aside for the VM, but a quota stops it before it has used them: what is left of \

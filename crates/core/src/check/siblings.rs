@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::{Change, Cure, Filled, after};
 use super::matching::Crowd;
+use super::memory::far;
 use super::propose::Sets;
 use super::{
-    Context, GuestTopology, Manager, Place, Report, Rule, Set, Severity, Vm, busy, count, cure, set_of,
+    Cell, Context, GuestTopology, Manager, Place, Report, Rule, Set, Severity, Vm, busy, count, cure, set_of,
 };
 use crate::topology::Topology;
 use crate::{CpuId, CpuSet};
@@ -14,6 +15,9 @@ use crate::{CpuId, CpuSet};
 /// What makes a guest's siblings true.
 const EVEN: &str = "pin it to the same number of siblings of each of its cores, as many pCPUs as it has vCPUs; \
                     then tell the guest (threads='N')";
+/// Where the vCPUs of a guest's core would be on two of its nodes.
+const BY_NODES: &str = "give each node of the guest vCPUs that follow each other, and pin these to siblings of its host \
+                        node; then tell the guest (threads='N')";
 
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let Some(topology) = context.topology else { return };
@@ -102,19 +106,23 @@ fn hidden(
 /// The topology of a VM whose vCPUs are pinned one to one, and the order of its pins that makes it true.
 fn tell(context: &Context<'_>, vm: &Vm) -> Cure {
     let own = vm.pcpus().unwrap_or_default();
-    // Its pCPUs, those of one unit next to each other.
-    let mut units: BTreeMap<usize, Vec<CpuId>> = BTreeMap::new();
-    for cpu in own.iter() {
-        if let Some(unit) = context.unit_of.get(&cpu) {
-            units.entry(*unit).or_default().push(cpu);
+    // Its pCPUs in the order of its vCPUs, so that the nodes of the guest stay where they are, but those of one unit next
+    // to each other.
+    let mut units: BTreeMap<usize, Vec<(u32, CpuId)>> = BTreeMap::new();
+    for (vcpu, state) in vm.online() {
+        let cpu = state.affinity.as_ref().and_then(|set| set.value.iter().next());
+        if let Some((unit, cpu)) = cpu.and_then(|cpu| Some((context.unit_of.get(&cpu)?, cpu))) {
+            units.entry(*unit).or_default().push((vcpu, cpu));
         }
     }
     let threads = units.values().map(Vec::len).min().unwrap_or(1);
     let even = units.values().all(|unit| unit.len() == threads);
-    if !even || threads < 2 || units.len() * threads != vm.vcpus.len() {
+    if !even || threads < 2 || units.len() * threads != vm.vcpus.len() || own.len() != vm.vcpus.len() {
         return Cure::advice(EVEN);
     }
-    let pins: Sets = (0..).zip(units.into_values().flatten().map(Filled::one)).collect();
+    let mut units: Vec<Vec<(u32, CpuId)>> = units.into_values().collect();
+    units.sort();
+    let pins: Sets = (0..).zip(units.into_iter().flatten().map(|(_, cpu)| Filled::one(cpu))).collect();
     let number = |n: usize| u32::try_from(n).unwrap_or(1);
     let (cores, width) = (number(vm.vcpus.len() / threads), number(threads));
     let mut changes = vec![Change::Guest(GuestTopology { sockets: 1, cores, threads: width })];
@@ -127,7 +135,13 @@ fn tell(context: &Context<'_>, vm: &Vm) -> Cure {
     if !pins.iter().all(|(vcpu, _)| unit(*vcpu) == unit(vcpu / width * width)) {
         changes.push(Change::Affinity(pins));
     }
-    Cure::Do(changes)
+    let told = after(vm, &changes);
+    let strays = |cell: &Cell| {
+        context
+            .topology
+            .is_some_and(|host| far(vm, cell, host).is_empty() && !far(&told, cell, host).is_empty())
+    };
+    if vm.cells.iter().any(strays) { Cure::advice(BY_NODES) } else { Cure::Do(changes) }
 }
 
 impl Context<'_> {

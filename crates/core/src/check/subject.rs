@@ -167,6 +167,8 @@ pub struct Cell {
     pub vcpus: CpuSet,
     /// Host nodes of its memory, if said.
     pub memory: Option<Set<CpuSet>>,
+    /// How that comes from them, in libvirt's word, if said.
+    pub mode: Option<String>,
 }
 
 /// What a guest is told. vCPUs are numbered from the inside out.

@@ -28,11 +28,13 @@ pub(super) fn read(text: &str, file: &str) -> Result<Vms, FormatError> {
 }
 
 const PERIOD_US: std::ops::RangeInclusive<i128> = 1000..=1_000_000;
-/// 2^64 - 1 is how libvirt writes that there is none.
-const QUOTA_US: std::ops::RangeInclusive<i128> = 1000..=u64::MAX as i128;
+const QUOTA_US: std::ops::RangeInclusive<i128> = 1000..=17_592_186_044_415;
+/// How libvirt writes that there is no quota.
+const NO_QUOTA_US: i128 = u64::MAX as i128;
 
-/// What libvirt takes (`CPUTUNE_VALIDATE_PERIOD` and `_QUOTA` of `conf/domain_validate.c`; `virCgroupSetCpuShares`, whose
-/// range for version 1 of control groups holds that for version 2). 0 is not set, and below 0 no limit.
+/// What libvirt takes (`CPUTUNE_VALIDATE_PERIOD` and `_QUOTA` of `conf/domain_validate.c`, where old ones took larger quotas,
+/// which the kernel refuses; `virCgroupSetCpuShares`, whose range for version 1 of control groups holds that for version 2).
+/// 0 is not set, and below 0 no limit.
 const TAKEN: [(&str, std::ops::RangeInclusive<i128>); 9] = [
     ("shares", 1..=262_144),
     ("period", PERIOD_US),
@@ -49,10 +51,10 @@ fn taken(tune: Option<Node<'_, '_>>) -> Result<(), FormatError> {
     for (name, range) in TAKEN {
         let Some(node) = tune.and_then(|tune| child(tune, name)) else { continue };
         let number: i128 = xml::number(node)?;
-        if number > 0 && !range.contains(&number) {
-            let low = range.start();
-            let upto = if range == QUOTA_US { "or more".into() } else { format!("to {}", range.end()) };
-            return Err(xml::at(node, &format!("<{name}>: libvirt refuses {number}; give {low} {upto}")));
+        let none = range == QUOTA_US && number == NO_QUOTA_US;
+        if number > 0 && !none && !range.contains(&number) {
+            let (low, high) = (range.start(), range.end());
+            return Err(xml::at(node, &format!("<{name}>: libvirt refuses {number}; give {low} to {high}")));
         }
     }
     Ok(())
@@ -136,6 +138,12 @@ impl Reader {
             return Err(xml::wrong(vcpu, &most.to_string(), "number of vCPUs"));
         }
         let current: u32 = attribute(vcpu, "current")?.unwrap_or(most);
+        if current > most {
+            return Err(xml::at(
+                vcpu,
+                &format!("<vcpu>: libvirt refuses current='{current}'; give 1 to {most}"),
+            ));
+        }
         let affinity = self.everywhere(vcpu)?;
         vm.vcpus = (0..most)
             .map(|number| Vcpu { online: number < current, affinity: affinity.clone(), ..Vcpu::default() })
@@ -224,13 +232,14 @@ impl Reader {
         for (number, cell) in (0..).zip(children(cells, "cell")) {
             let id = attribute(cell, "id")?.unwrap_or(number);
             let vcpus = xml::cpus(cell, "cpus")?.unwrap_or_default();
-            vm.cells.push(Cell { id, vcpus, memory: None });
+            vm.cells.push(Cell { id, vcpus, ..Cell::default() });
         }
         for node in children(tune, "memnode") {
             let id: Option<u32> = attribute(node, "cellid")?;
             let nodes = xml::cpus(node, "nodeset")?;
             if let Some(cell) = vm.cells.iter_mut().find(|cell| Some(cell.id) == id) {
                 cell.memory = nodes.map(|nodes| self.set(node, nodes));
+                cell.mode = node.attribute("mode").map(Into::into);
             }
         }
         Ok(())
@@ -302,6 +311,7 @@ mod tests {
         assert_eq!(vm.guest.unwrap().value, GuestTopology { sockets: 1, cores: 2, threads: 2 });
         assert_eq!(vm.cells[1].vcpus.to_string(), "2-3");
         assert_eq!(vm.cells[1].memory.as_ref().unwrap().place.line, Some(3));
+        assert_eq!(vm.cells[1].mode.as_deref(), Some("strict"));
         assert!(vm.vcpus[0].affinity.is_none(), "numad decides");
     }
 
@@ -334,6 +344,10 @@ mod tests {
                 "<domain><name>a</name><vcpu>99999999</vcpu></domain>",
                 "line 1: <vcpu>: \"99999999\" is no number of vCPUs",
             ),
+            (
+                "<domain><name>a</name>\n<vcpu current='5'>2</vcpu></domain>",
+                "line 2: <vcpu>: libvirt refuses current='5'; give 1 to 2",
+            ),
             ("<domain><name>a</name><vcpu cpuset='a'>1</vcpu></domain>", "line 1: <vcpu>: \"a\" is no list"),
             (
                 "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<vcpupin vcpu='0'/></cputune></domain>",
@@ -349,7 +363,11 @@ mod tests {
             ),
             (
                 "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<quota>999</quota></cputune></domain>",
-                "line 2: <quota>: libvirt refuses 999; give 1000 or more",
+                "line 2: <quota>: libvirt refuses 999; give 1000 to 17592186044415",
+            ),
+            (
+                "<domain><name>a</name><vcpu>1</vcpu><cputune>\n<quota>17592186044416</quota></cputune></domain>",
+                "line 2: <quota>: libvirt refuses 17592186044416; give 1000 to 17592186044415",
             ),
         ] {
             let got = read(text, "a.xml").unwrap_err().to_string();

@@ -44,12 +44,63 @@ fn siblings_that_the_guest_should_know_are_put_in_its_order() {
 }
 
 #[test]
+fn siblings_are_told_to_a_guest_with_nodes_only_if_these_stay_true() {
+    let cell = |id, vcpus: &str, memory: &str| Cell {
+        id,
+        vcpus: set(vcpus),
+        memory: Some(placed(set(memory), 8)),
+        ..Cell::default()
+    };
+    let case = |pins: &[&str], cells: [Cell; 2], others: &str| {
+        let mut hidden = vm("a", pins);
+        hidden.guest = guest(1, u32::try_from(pins.len()).unwrap(), 1);
+        hidden.cells = cells.to_vec();
+        only(&host(SMT, vec![hidden, vm("b", &[others; 6])])).2
+    };
+    let crossed = ["8", "10", "9", "11", "0", "2", "1", "3"];
+    assert_eq!(
+        case(&crossed, [cell(0, "0-3", "1"), cell(1, "4-7", "0")], "4-7,12-15"),
+        "<cpu><topology sockets='1' cores='4' threads='2'/></cpu>, and siblings in the guest's order: \
+         for p in 1:9 2:10 5:1 6:2; do virsh vcpupin a ${p%:*} ${p#*:} --config; done"
+    );
+    let alternating = case(&["0", "8", "1", "9"], [cell(0, "0,2", "0"), cell(1, "1,3", "1")], "2-7,10-15");
+    assert!(alternating.starts_with("give each node of the guest vCPUs that follow"), "{alternating}");
+}
+
+#[test]
+fn fewer_vcpus_may_use_what_all_might_before() {
+    let case = |shape: &str, pins: &[&str], cap: Option<u64>| {
+        let mut limited = vm("a", pins);
+        limited.vcpu_quota = Some(quota(40_000, 100_000));
+        limited.cap = cap.map(|us| quota(us, 100_000));
+        only(&host(shape, vec![limited])).2
+    };
+    let fewer = |vcpus: usize, us: u64| {
+        format!(
+            "virsh setvcpus a {vcpus} --config; virsh schedinfo a --config vcpu_period=100000 vcpu_quota={us}"
+        )
+    };
+    assert_eq!(case("4 cores", &[""; 8], None), fewer(4, 80_000));
+    assert_eq!(case("4 cores", &["0-3"; 8], None), fewer(4, 80_000));
+    assert_eq!(case("2 cores", &[""; 8], None), fewer(2, 100_000));
+    // Of a cap that ends them together no more than it is.
+    assert_eq!(case(SMT, &[""; 4], Some(120_000)), "virsh setvcpus a 3 --config");
+    assert_eq!(case(SMT, &[""; 4], Some(130_000)), fewer(3, 43_333));
+    assert_eq!(case(SMT, &["0-7"; 4], Some(130_000)), fewer(3, 43_333));
+}
+
+#[test]
 fn a_period_is_cured_by_a_quota_that_the_kernel_takes() {
     let mut slow = vm("a", &["", ""]);
-    slow.vcpu_quota = Some(quota(1_000, 900_000));
+    slow.vcpu_quota = Some(quota(4_000, 900_000));
     let (name, _, cure) = only(&host(SMT, vec![slow.clone()]));
     assert_eq!(name, "period-extreme a 5");
-    assert_eq!(cure, "virsh schedinfo a --config vcpu_period=250000 vcpu_quota=1000");
+    assert_eq!(cure, "virsh schedinfo a --config vcpu_period=250000 vcpu_quota=1111");
+    // The same part of a shorter period would be less than that.
+    slow.vcpu_quota = Some(quota(3_000, 900_000));
+    let (name, _, cure) = only(&host(SMT, vec![slow.clone()]));
+    assert_eq!(name, "period-extreme a 5");
+    assert!(cure.starts_with("raise its quota first"), "{cure}");
     slow.vcpu_quota = Some(quota(1_000, 250_000));
     assert!(names(&host(SMT, vec![slow])).is_empty());
 }
@@ -131,7 +182,7 @@ fn hundreds_of_pins_with_the_same_trouble_are_one_finding() {
 #[test]
 fn a_weight_is_not_cured_by_fewer_pcpus_than_vcpus() {
     let pool = |name: &str, weight| {
-        let mut vm = vm(name, &["0-3"; 4]);
+        let mut vm = vm(name, &["0-1"; 4]);
         vm.weight = Some(placed(Weight(weight), 3));
         vm
     };
@@ -150,13 +201,29 @@ fn a_weight_is_not_cured_by_fewer_pcpus_than_vcpus() {
 
 #[test]
 fn memory_on_nodes_that_are_absent_is_moved_to_nodes_that_are_there() {
-    let cell = |memory: &str| Cell { id: 0, vcpus: set("0-1"), memory: Some(placed(set(memory), 8)) };
+    let cell = |memory: &str| Cell {
+        id: 0,
+        vcpus: set("0-1"),
+        memory: Some(placed(set(memory), 8)),
+        ..Cell::default()
+    };
     let mut absent = vm("a", &["0", "2"]);
     absent.cells = vec![cell("7")];
     let (name, text, cure) = only(&host(SMT, vec![absent]));
     assert_eq!(name, "far-memory a 8");
     assert_eq!(text, "node 7 does not exist here (the host has 0-1): the VM does not start");
     assert_eq!(cure, "<numatune><memnode cellid='0' mode='strict' nodeset='0'/></numatune>");
+    // So it is on a host of one node.
+    for as_cell in [true, false] {
+        let mut absent = vm("a", &["0", "2"]);
+        match as_cell {
+            true => absent.cells = vec![cell("5")],
+            false => absent.memory = nodes("5"),
+        }
+        let (_, text, cure) = only(&host("4 cores", vec![absent]));
+        assert_eq!(text, "node 5 does not exist here (the host has 0): the VM does not start");
+        assert!(cure.contains("nodeset"), "{cure}");
+    }
     // Nothing is put on no node.
     for memory in [Memory::Automatic, Memory::Nodes { nodes: set("0"), mode: "strict".into() }] {
         let mut nowhere = vm("a", &["99"]);
@@ -229,4 +296,21 @@ fn two_vms_are_not_sent_to_the_same_pcpus() {
         all.iter().any(|(_, _, cure)| cure == "follow the other cures first, then check again"),
         "{all:#?}"
     );
+}
+
+#[test]
+fn memory_keeps_its_mode_unless_libvirt_refuses_that() {
+    let mut absent = vm("a", &["0", "8"]);
+    for (mode, nodes, cure) in [
+        ("restrictive", "3", "virsh numatune a --nodeset 0-1 --config"),
+        ("preferred", "3", "virsh numatune a --mode strict --nodeset 0-1 --config"),
+    ] {
+        absent.memory = Some(placed(Memory::Nodes { nodes: set(nodes), mode: mode.into() }, 6));
+        assert_eq!(only(&host(SMT, vec![absent.clone()])).2, cure);
+    }
+    let memory = Some(placed(set("7"), 8));
+    absent = vm("a", &["0", "2"]);
+    absent.cells = vec![Cell { id: 0, vcpus: set("0-1"), memory, mode: Some("restrictive".into()) }];
+    let (_, _, cure) = only(&host(SMT, vec![absent]));
+    assert_eq!(cure, "<numatune><memnode cellid='0' mode='restrictive' nodeset='0'/></numatune>");
 }

@@ -250,8 +250,12 @@ fn memory_nodes_and_vcpu_nodes() {
 
 #[test]
 fn guest_nodes_have_to_be_where_their_memory_is() {
-    let cell =
-        |id, vcpus: &str, memory: &str| Cell { id, vcpus: set(vcpus), memory: Some(placed(set(memory), 8)) };
+    let cell = |id, vcpus: &str, memory: &str| Cell {
+        id,
+        vcpus: set(vcpus),
+        memory: Some(placed(set(memory), 8)),
+        ..Cell::default()
+    };
     let mut good = vm("a", &["0", "2", "8", "10"]);
     good.cells = vec![cell(0, "0-1", "0"), cell(1, "2-3", "1")];
     assert!(names(&host(SMT, vec![good.clone()])).is_empty());
@@ -295,8 +299,12 @@ fn invented_siblings_are_no_reason_to_share_cores() {
 /// `vnuma` of xl: Xen prefers the pCPUs beside the memory, as far as the affinity has some.
 #[test]
 fn nodes_of_a_xen_guest_have_to_be_where_its_vcpus_run() {
-    let cell =
-        |id, vcpus: &str, memory: &str| Cell { id, vcpus: set(vcpus), memory: Some(placed(set(memory), 8)) };
+    let cell = |id, vcpus: &str, memory: &str| Cell {
+        id,
+        vcpus: set(vcpus),
+        memory: Some(placed(set(memory), 8)),
+        ..Cell::default()
+    };
     let with = |pins: &[&str], soft: Option<&str>| {
         let mut vm = vm("a", pins);
         vm.manager = Manager::Xen;
@@ -393,6 +401,11 @@ fn caps_quotas_and_periods() {
     // Never binding.
     assert!(case(free, None, Some(quota(1_000_000, 1_000_000))).is_empty());
     assert!(case(free, None, Some(quota(2_000, 2_000))).is_empty());
+    // vCPUs that may use less than a pCPU each need less of a cap.
+    let each = || Some(quota(40_000, 100_000));
+    assert!(case(free, Some(quota(160_000, 100_000)), each()).is_empty());
+    assert!(case(free, Some(quota(800_000, 500_000)), each()).is_empty());
+    assert_eq!(case(free, Some(quota(120_000, 100_000)), each()), ["cap-below-vcpus a 5"]);
 }
 
 #[test]
@@ -437,6 +450,12 @@ fn a_weight_that_its_pins_keep_from_working() {
     let together =
         host("8 cores", vec![pool("a", "0-7", 3072.0), pool("b", "0-7", 1024.0), pool("c", "0-7", 3072.0)]);
     assert!(names(&together).is_empty());
+    // Nobody is promised pCPUs that are kept for the host, or isolated.
+    for shape in ["8 cores", "8 cores; isolated 0-3"] {
+        let mut rest = host(shape, vec![pool("a", "4-7", 1024.0), pool("b", "4-7", 1024.0)]);
+        rest.reserved = (shape == "8 cores").then(|| placed(set("0-3"), 1));
+        assert!(names(&rest).is_empty(), "{shape}: {:?}", names(&rest));
+    }
     // Where there is nothing to run on, the weight is not what is wrong.
     let elsewhere = host("2 cores", vec![pool("a", "16-31", 256.0)]);
     let found = names(&elsewhere);
