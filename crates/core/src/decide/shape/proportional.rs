@@ -69,7 +69,7 @@ fn divide(vcpus: &[&Slices], total: f64, period_us: u64) -> Option<Vec<u64>> {
     let most = period_us as f64;
     let total = total * most;
     let even = total / vcpus.len() as f64;
-    let least = (FLOOR * even).max(LEAST_US).min(even);
+    let least = (FLOOR * even).max(LEAST_US).min(even).min(most);
     let stopped: Vec<bool> = vcpus.iter().map(|s| s.stopped > HARDLY * s.quota_us as f64).collect();
     let mut quotas: Vec<f64> = vcpus.iter().map(|s| (HEADROOM * s.used).max(least).min(most)).collect();
     let needed: f64 = quotas.iter().zip(&stopped).filter(|(_, stopped)| !**stopped).map(|(q, _)| q).sum();
@@ -191,6 +191,18 @@ mod tests {
         }
         let one = vcpus(&[(5000, 5000.0, 3000.0)], 10_000);
         assert_eq!(divided(&one, 0.5, 0.05), []);
+    }
+
+    #[test]
+    fn a_quota_of_many_periods_is_divided_too() {
+        let mut limits = vec![(10_000, 10_000.0, 50_000.0); 8];
+        limits[0] = (4_000_000, 100_000.0, 0.0);
+        let seen = vcpus(&limits, 100_000);
+        for (total, others) in [(40.7, 100_000), (1.7, 10_000)] {
+            let wishes = divided(&seen, total, 0.05);
+            let quotas = after(&seen, &wishes);
+            assert_eq!((quotas[0], &quotas[1..]), (100_000, &[others; 7][..]), "{total}");
+        }
     }
 
     #[test]

@@ -159,6 +159,8 @@ impl Known {
             }
             return true;
         }
+        // What was tried can be judged no more: it is undone once the others are gone.
+        self.failed |= self.trying.is_some();
         (self.mark, self.trying, self.before) = (None, None, None);
         false
     }
@@ -180,7 +182,8 @@ impl Known {
             self.ours = None; // and nothing failed
         }
         let changed = self.ours.is_some() && self.online != vm.online();
-        if !wanted || changed || std::mem::take(&mut self.failed) {
+        let failed = std::mem::take(&mut self.failed);
+        if !wanted || changed || failed {
             (self.mark, self.trying, self.before) = (None, None, None);
             let why = if wanted { Why::Anew } else { Why::Unshaped };
             return self.ours.is_some().then_some((None, why));
@@ -466,6 +469,19 @@ mod tests {
             toy.slicing.told(&Outcome { action, result }, toy.now.at);
         }
         assert_eq!(toy.second(SOONER, &none), [], "once");
+    }
+
+    #[test]
+    fn what_was_tried_when_somebody_else_set_a_slice_is_undone_once_that_is_gone() {
+        let (mut toy, policy) = (Toy::new(2), policy());
+        toy.second(BLOCKS, &policy);
+        assert_eq!(toy.second(BLOCKS, &policy).len(), 2);
+        let ours = toy.vm().slices;
+        toy.vm().slices = Some(FairSlices { base_ns: BASE, least_ns: 200_037, most_ns: 700_000, without: 0 });
+        assert_eq!(toy.second(SOONER, &policy), []);
+        toy.vm().slices = ours;
+        assert_eq!(toy.second(SOONER, &policy), [None, None]);
+        assert_eq!(toy.second(BLOCKS, &policy), []);
     }
 
     /// libvirtd is slow after a restart: a look lacks the VM.

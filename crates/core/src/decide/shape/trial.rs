@@ -241,7 +241,9 @@ impl Known {
             };
         }
         if !theirs.is_empty() {
-            (self.mark, self.trying) = (None, None);
+            // What is tried of the others can be judged no more.
+            self.failed |= self.trying.take().is_some_and(|trial| trial.tool.is_some());
+            self.mark = None;
             if self.wrote.is_empty() {
                 self.online = vm.online();
             }
@@ -264,10 +266,11 @@ impl Known {
         self.ask(None, &Timeslices::default(), wishes)
     }
 
-    /// CPUs that the quotas of vCPUs that are online allow together, before they are ours.
+    /// CPUs that the quotas of vCPUs that are online allow together, before they are ours: at most one each.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of a period")]
     fn total(&self) -> f64 {
-        let cpus = |limit: &Limit| limit.quota_us.map_or(0.0, |quota| quota as f64 / limit.period_us as f64);
+        let cpus =
+            |limit: &Limit| limit.quota_us.map_or(0.0, |us| (us as f64 / limit.period_us as f64).min(1.0));
         let online = |lever: &Lever| matches!(lever, Lever::VcpuQuota(v) if self.online.contains(CpuId(*v)));
         self.base.iter().filter(|(lever, _)| online(lever)).map(|(_, limit)| cpus(limit)).sum()
     }
@@ -339,6 +342,13 @@ mod tests {
         assert!((2..200).all(|s| step(from, s).is_empty()));
     }
 
+    #[test]
+    fn a_quota_above_its_period_is_one_cpu_of_the_total() {
+        let seen = vm([4_000_000, 10_000, 10_000, 10_000]);
+        let known = Known { base: limits(&seen), online: seen.online(), ..Known::default() };
+        assert!((known.total() - 1.3).abs() < 1e-9, "{}", known.total());
+    }
+
     /// libvirt lets it wait behind a job of the domain's.
     #[test]
     fn a_limit_that_is_written_late_is_ours() {
@@ -394,12 +404,20 @@ mod tests {
         let mut unplugged = vm([100_000, 33_000, 33_000, 50_000]);
         unplugged.vcpus[3].online = false;
         let administrators = vm([100_000, 33_000, 33_000, 60_000]);
-        for (seen, shaper) in [(unplugged, Shaper::Proportional), (administrators, Shaper::None)] {
+        let tool = tools(Shaper::Proportional).first().copied();
+        let trial =
+            Trial { tool, before: Score { lost: 0.5, used: 1.0, progress: None }, wishes: Vec::new() };
+        for (seen, shaper, trying) in [
+            (unplugged, Shaper::Proportional, None),
+            (administrators.clone(), Shaper::None, None),
+            (administrators, Shaper::Proportional, Some(trial)),
+        ] {
             let before = vm([50_000; 4]);
             let mut known = Known {
                 base: limits(&before),
                 wrote: limits(&ours),
                 online: before.online(),
+                trying,
                 ..Known::default()
             };
             let (wishes, _) = known.step(Time(1), &seen, shaper, &rule, &policy);
