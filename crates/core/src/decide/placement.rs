@@ -30,13 +30,15 @@ pub(super) fn actions(host: &HostEstimate, problem: &Problem, policy: Policy) ->
         let seats = placed.vcpus.iter().take(if vm.one_set { 1 } else { usize::MAX });
         for seat in seats {
             let index = usize::try_from(seat.id).unwrap_or(usize::MAX);
-            let from = seen.seen.vcpus.get(index).and_then(|vcpu| vcpu.affinity.clone());
-            let to = seat.affinity.clone().unwrap_or_else(|| online.clone());
-            if from.as_ref() == Some(&to) || to.is_empty() {
+            // Without a set it may use all: what a way back needs, where the look shows none.
+            let all = || online.clone();
+            let from = seen.seen.vcpus.get(index).and_then(|vcpu| vcpu.affinity.clone()).unwrap_or_else(all);
+            let to = seat.affinity.clone().unwrap_or_else(all);
+            if from == to || to.is_empty() {
                 continue;
             }
             let lever = Lever::Affinity(if vm.one_set { 0 } else { seat.id });
-            let (from, to) = (from.map(Value::Pcpus), Value::Pcpus(to));
+            let (from, to) = (Some(Value::Pcpus(from)), Value::Pcpus(to));
             actions.push(Action::of(&seen.seen, lever, from, to, Why::Placed(seat.why.clone())));
         }
         actions.extend(nodes(problem, seen, placed).filter(|_| vm.memory_moves));
@@ -226,6 +228,14 @@ mod tests {
         assert!(planned(vec![vm("a", &["0", "2"], Some("0")), vm("b", &["4", "6"], None)]).is_empty());
         // Two free vCPUs on eight pCPUs: pinning them is worth more than 2 %, as they may meet on a core or pCPU.
         assert_eq!(planned(vec![vm("a", &["0-7", "0-7"], None)]).len(), 2);
+    }
+
+    #[test]
+    fn where_no_set_is_seen_the_way_back_is_all_pcpus() {
+        let mut free = vm("a", &["0", "0"], None);
+        free.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = None);
+        let found = planned(vec![free]);
+        assert!(found.len() == 2 && found.iter().all(|text| text.contains(": 0-7 -> ")), "{found:?}");
     }
 
     #[test]
