@@ -57,6 +57,12 @@ impl<'a> Output<'a> {
         self.path
     }
 
+    /// Whether it is that regular file.
+    pub(crate) fn is(&self, file: &Path) -> bool {
+        let id = |file: std::fs::Metadata| Id::File(file.dev(), file.ino());
+        self.id.is_some() && self.id == file.metadata().ok().map(id)
+    }
+
     /// # Errors
     /// If not all of it can be written: then nothing is left of it.
     pub(crate) fn write(self, bytes: &[u8]) -> Result<()> {

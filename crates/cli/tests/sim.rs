@@ -279,19 +279,44 @@ fn a_run_that_takes_hours_is_warned_of_with_file_line_and_key_before_it_begins()
     let file = directory.path().join("s.toml");
     std::fs::write(&file, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
-    let mut child =
-        command.arg("sim").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .arg("sim")
+        .arg(&file)
+        .args(["--jobs", "2"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut told = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut told).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     let place = format!(
-        "corefit: {}: line 5, vm.a.program: about 6e10 events, 1.4 hours for each run",
+        "corefit: {}: line 5, vm.a.program: about 3e11 events of programs in 10 runs, 3.5 hours on 2 CPUs",
         file.display()
     );
     assert!(told.starts_with(&place), "{told}");
     let ends = sim("s.toml", text, &["--points", "1..2", "--runs", "1"]);
     assert_eq!(String::from_utf8(ends.stderr).unwrap(), "");
+}
+
+#[test]
+fn results_are_not_written_over_the_scenario() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s.csv");
+    std::fs::write(&path, SCENARIO).unwrap();
+    for option in ["--out", "--trace"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+        let command = command.args(["sim", "s.csv", option, "./s.csv", "--set", "vm.a.vcpus=1"]);
+        let output = command.current_dir(&directory).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("corefit: {option} names the scenario itself: give it another file\n");
+        assert_eq!((output.status.code(), told), (Some(2), expected));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), SCENARIO);
+    }
+    let output = sim("s.toml", SCENARIO, &["--set", "vm.a.vcpus=1", "--trace", "/nosuch/x"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with("corefit: --trace: /nosuch/x: cannot be written: "), "{told}");
 }
 
 #[test]

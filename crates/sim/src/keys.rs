@@ -119,6 +119,31 @@ pub fn line(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
+/// What stands before the equals sign in the line of this place, below the name of its table.
+#[must_use]
+pub fn key_at(text: &str, at: usize) -> Option<String> {
+    let lines: Vec<&str> = text.lines().take(line(text, at)).collect();
+    let (line, above) = lines.split_last()?;
+    let (key, _) = line.split_once('=')?;
+    let headers: Vec<_> = above.iter().filter_map(|line| header(line)).collect();
+    let table = headers.last().map_or(String::new(), |last| match last {
+        (name, true) => format!("{name}[{}].", headers.iter().filter(|one| *one == last).count() - 1),
+        (name, false) => format!("{name}."),
+    });
+    Some(format!("{table}{}", key.trim()))
+}
+
+/// The name in a line that begins a table, and whether it is one of a list of tables.
+fn header(line: &str) -> Option<(&str, bool)> {
+    let inner = line.trim().strip_prefix('[')?;
+    let (name, rest) = inner.strip_prefix('[').unwrap_or(inner).split_once(']')?;
+    let (name, list) = (name.trim(), inner.starts_with('['));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let ends = rest.strip_prefix(if list { "]" } else { "" })?.trim_start();
+    let is_header = !name.is_empty() && name.chars().all(plain) && (ends.is_empty() || ends.starts_with('#'));
+    is_header.then_some((name, list))
+}
+
 /// `place` is as people write it, `path` without numbers of rules.
 fn in_table(table: &DeTable<'_>, place: &str, path: &str, keys: &[(&'static str, Kind)]) -> Option<Bad> {
     let mut entries: Vec<_> = table.iter().collect();

@@ -59,7 +59,7 @@ mod truth;
 pub use host::{Account, Counts, Sim, SpecError, division};
 pub use machine::SimMachine;
 pub use program::{CLASSES, NAMES, Program, ProgramError, library, library_class};
-pub use scenario::{Scenario, ScenarioError, Set};
+pub use scenario::{Events, Scenario, ScenarioError, Set};
 pub use spec::*;
 pub use stuck::Stuck;
 pub use truth::{AppTruth, Truth, VmTruth};

@@ -7,6 +7,10 @@ use corefit_core::machine::{
     Counters, Group, Helper, Machine, MachineError, Pcpu, Snapshot, VcpuState, VmId, VmState,
 };
 use corefit_core::{CpuSet, Cpus, Quota, Time};
+use corefit_sim::keys::{key_at, line};
+
+const REMEDY: &str =
+    "docs/scenarios.md of corefit's source has the keys, scenarios/p2-figure10.toml is an example";
 
 /// A host on which everybody uses what the model gives for the demands in the file, and waits for the
 /// rest of its demand. No demand means all that there is.
@@ -22,10 +26,10 @@ impl Scenario {
     /// From the text of a file such as `scenarios/p2-figure10.toml`.
     ///
     /// # Errors
-    /// If it is no host; the text names the file and the line.
+    /// If it is no host; the text names the file, the line and the key.
     pub(crate) fn of(file: String, text: &str) -> Result<Scenario, MachineError> {
         let host: Host = toml::from_str(text).map_err(|error| {
-            let before = error.span().map_or("", |span| text.get(..span.start).unwrap_or(""));
+            let at = error.span().map_or(0, |span| span.start);
             let points = corefit_sim::Scenario::points(text, &[]).unwrap_or_default();
             let first = points.first().map_or(&[][..], Vec::as_slice);
             if corefit_sim::Scenario::parse(text, first).is_ok() {
@@ -33,11 +37,9 @@ impl Scenario {
                     "{file}: is for the simulator, no host for the model: corefit sim {file}, or --machine sim:{file}"
                 ));
             }
-            let line = before.matches('\n').count() + 1;
+            let key = key_at(text, at).map_or(String::new(), |key| format!(", {key}"));
             let message = error.message().replace('\n', " ");
-            let lacks = message.starts_with("missing field");
-            let remedy = if lacks { "; scenarios/p2-figure10.toml of corefit's source is an example" } else { "" };
-            MachineError::Malformed(format!("{file}, line {line}: {message}{remedy}"))
+            MachineError::Malformed(format!("{file}, line {}{key}: {message}; {REMEDY}", line(text, at)))
         })?;
         let malformed = |what: String| MachineError::Malformed(format!("{file}: {what}"));
         beyond(&host).map_or(Ok(()), |what| Err(malformed(what)))?;
@@ -45,7 +47,10 @@ impl Scenario {
         let vms = host.all_vms();
         let rates = vms.iter().enumerate().map(|(number, vm)| {
             let shares = division.vcpus(number).iter().zip(&vm.vcpus);
-            let rate = |used: f64, vcpu: &Vcpu| (used, (vcpu.demand.map_or(1.0, |d| d.0) - used).max(0.0));
+            let rate = |used: f64, vcpu: &Vcpu| match vcpu.online {
+                true => (used, (vcpu.demand.map_or(1.0, |d| d.0) - used).max(0.0)),
+                false => (0.0, 0.0),
+            };
             shares.map(|(share, vcpu)| rate(share.cpus.0, vcpu)).collect()
         });
         let rates = rates.collect();
@@ -200,10 +205,23 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_file_and_the_line() {
+    fn a_vcpu_that_is_offline_neither_runs_nor_waits() {
+        let host = both("pcpus = \"0\"\n[[vm]]\nname = \"a\"\nvcpus = [{ online = false }, {}]\n");
+        let activity = &host.vms[0].activity;
+        assert_eq!((activity.used.unwrap().0, activity.waiting.unwrap().0), (1.0, 0.0));
+        assert!(!host.vms[0].seen.vcpus[0].online);
+    }
+
+    #[test]
+    fn mistakes_name_the_file_the_line_and_the_key() {
         let error = |text: &str| Scenario::of("x.toml".into(), text).map(drop).unwrap_err().to_string();
         let line = error("pcpus = \"0-3\"\n[[vm]]\nname = \"a\"\nvcpu = []\n");
-        assert!(line.starts_with("x.toml, line 4: unknown field `vcpu`"), "{line}");
+        assert!(line.starts_with("x.toml, line 4, vm[0].vcpu: unknown field `vcpu`"), "{line}");
+        assert!(line.ends_with("scenarios/p2-figure10.toml is an example"), "{line}");
+        let word = error("pcpus = \"0\"\n[[vm]]\nname = \"a\"\nweight = \"much\"\nvcpus = []\n");
+        assert!(word.starts_with("x.toml, line 4, vm[0].weight: invalid type"), "{word}");
+        let lacks = error("pcpus = \"0\"\n\n[[vm]]\nvcpus = []\n");
+        assert!(lacks.starts_with("x.toml, line 3: missing field `name`; docs/scenarios.md"), "{lacks}");
         let range = error("pcpus = \"0\"\n[[vm]]\nname = \"a\"\nweight = 0.0\nvcpus = []\n");
         assert!(range.starts_with("x.toml: vm a: weight is 0; give a weight"), "{range}");
         let host = "pcpus = \"0-3\"\n[[vm]]\nname = \"a\"\n";
@@ -214,7 +232,7 @@ mod tests {
         let reserved = error("pcpus = \"0-3\"\nreserved = \"4\"\n");
         assert_eq!(reserved, "x.toml: reserved: the host has no pCPU 4, only 0-3");
         assert!(
-            error("pcpus = \"0-x\"\n").starts_with("x.toml, line 1: not a CPU list"),
+            error("pcpus = \"0-x\"\n").starts_with("x.toml, line 1, pcpus: not a CPU list"),
             "{}",
             error("pcpus = \"0-x\"")
         );

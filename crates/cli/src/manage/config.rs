@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use corefit_core::CpuSet;
 use corefit_core::decide::Policy;
-use corefit_sim::keys::{Bad, line, place};
+use corefit_sim::keys::{Bad, key_at, line, place};
 use serde::Deserialize;
 use toml::de::DeTable;
 
@@ -123,6 +123,12 @@ impl Config {
             let line = line_of_key(text, "state").unwrap_or(1);
             bail!("line {line}, key state: is empty; give a directory such as {STATE:?}");
         }
+        // Where a command is started says nothing of where the daemon was.
+        if config.state.is_relative() {
+            let line = line_of_key(text, "state").unwrap_or(1);
+            let state = crate::printable::text(&config.state.display().to_string());
+            bail!("line {line}, key state: {state} is no absolute path; give one, such as {STATE:?}");
+        }
         config.text = text.into();
         Ok(config)
     }
@@ -220,30 +226,6 @@ pub(super) fn absolute(dir: PathBuf) -> Result<PathBuf> {
     std::path::absolute(&dir).map_err(|error| anyhow!("{}: {error}", dir.display()))
 }
 
-/// What stands before the equals sign in the line of this place, below the name of its table.
-fn key_at(text: &str, at: usize) -> Option<String> {
-    let lines: Vec<&str> = text.lines().take(line(text, at)).collect();
-    let (line, above) = lines.split_last()?;
-    let (key, _) = line.split_once('=')?;
-    let headers: Vec<_> = above.iter().filter_map(|line| header(line)).collect();
-    let table = headers.last().map_or(String::new(), |last| match last {
-        (name, true) => format!("{name}[{}].", headers.iter().filter(|one| *one == last).count() - 1),
-        (name, false) => format!("{name}."),
-    });
-    Some(format!("{table}{}", key.trim()))
-}
-
-/// The name in a line that begins a table, and whether it is one of a list of tables.
-fn header(line: &str) -> Option<(&str, bool)> {
-    let inner = line.trim().strip_prefix('[')?;
-    let (name, rest) = inner.strip_prefix('[').unwrap_or(inner).split_once(']')?;
-    let (name, list) = (name.trim(), inner.starts_with('['));
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let ends = rest.strip_prefix(if list { "]" } else { "" })?.trim_start();
-    let is_header = !name.is_empty() && name.chars().all(plain) && (ends.is_empty() || ends.starts_with('#'));
-    is_header.then_some((name, list))
-}
-
 /// The line of a key such as `policy.vm[2].min`, or of the nearest table above it.
 fn line_of_key(text: &str, key: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
@@ -310,6 +292,10 @@ mod tests {
             ),
             ("[[policy.vm]]\nmin = 1\n", "line 1, key policy.vm[0].name: is missing"),
             ("apply = \n", "line 1, key apply: this is no TOML: "),
+            (
+                "apply = true\nstate = \"a\"\n",
+                "line 2, key state: a is no absolute path; give one, such as \"/var/lib/corefit\"",
+            ),
             (
                 "[policy] # all\nsize = \"none\"\nsize = \"none\"\n",
                 "line 3, key policy.size: this is no TOML: duplicate key",

@@ -16,12 +16,12 @@ mod summary;
 mod text;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use corefit_core::check::count;
-use corefit_sim::{Scenario, ScenarioError, Set, Sim};
+use corefit_sim::{Events, Scenario, ScenarioError, Set, Sim};
 
 use crate::bench::print;
 use crate::output::{Output, distinct};
@@ -124,16 +124,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         wanted.check(&axes, &points)?;
         some_vm(args.vm.as_deref(), &points).map_err(place)??;
     }
-    let trace = args
-        .trace
-        .as_deref()
-        .map(|file| traced(file, &points).with_context(|| format!("--trace {}", file.display())));
+    let trace = args.trace.as_deref().map(|file| {
+        let (sim, length) = traced(&points).with_context(|| format!("--trace {}", file.display()))?;
+        anyhow::Ok((Output::open(file).context("--trace")?, sim, length))
+    });
     let trace = trace.transpose()?;
     let plot = args.plot.as_deref().map(picture::open).transpose()?;
     let outs = args.out.iter().map(|file| export::open(file)).collect::<Result<Vec<_>>>()?;
     let others = [("--plot", plot.as_ref()), ("--trace", trace.as_ref().map(|(file, ..)| file))];
     let files: Vec<_> = outs.iter().map(|out| ("--out", Some(out))).chain(others).collect();
     distinct(&files)?;
+    for (option, output) in &files {
+        ensure!(
+            !output.is_some_and(|output| output.is(&args.file)),
+            "{option} names the scenario itself: give it another file"
+        );
+    }
     let runs = replicate::all(&points, args.jobs.map_or(parallel::cpus(), usize::from)).map_err(place)?;
     let document = summary::Document {
         scenario: name,
@@ -179,14 +185,14 @@ fn some_vm(prefix: Option<&str>, points: &[Point<'_>]) -> Result<Result<()>, Sce
     Ok(Err(anyhow!("--vm {prefix}: there is no such VM; there is {known}")))
 }
 
-/// The file, what is traced, and for how long: a run of its own, the same as the first one that is reported.
-fn traced<'a>(file: &'a Path, points: &[Point<'_>]) -> Result<(Output<'a>, Sim, Option<u64>)> {
+/// What is traced, and for how long: a run of its own, the same as the first one that is reported.
+fn traced(points: &[Point<'_>]) -> Result<(Sim, Option<u64>)> {
     let [point] = points else {
         bail!("there are {} points; choose one with --points or --set", points.len());
     };
     ensure!(!point.ruled, "shows hosts that nobody decides about; leave out [policy]");
     let (_, sim, length) = replicate::host(point, 0).map_err(|e| anyhow!("{e}"))?;
-    Ok((Output::open(file)?, sim, length))
+    Ok((sim, length))
 }
 
 /// On stderr, whatever becomes of stdout.
@@ -247,18 +253,88 @@ fn points<'a>(args: &Args, name: &str, source: &'a Source<'a>) -> Result<(String
     ensure!(to <= all.len(), "--points {from}..{to}: {name} has {}", count(all.len(), "point"));
     let mut about = String::new();
     let mut points = vec![];
-    let mut endless = None;
+    let mut costs = Costs::default();
     for (number, sets) in all.into_iter().enumerate().skip(from).take(to - from) {
         let mut point = Point { source, number, sets, runs: 1, ruled: false };
         let scenario = point.scenario().map_err(place)?;
         point.runs = args.runs.unwrap_or(scenario.runs);
         point.ruled = scenario.policy.is_some();
         about = scenario.about;
-        endless = endless.or(scenario.endless);
+        costs.add(scenario.events, point.runs);
         points.push(point);
     }
-    if let Some(endless) = endless {
-        tell!("corefit: {name}: {}", printable::text(&endless.to_string()));
+    if let Some(long) = costs.long(args.jobs.map_or(parallel::cpus(), usize::from)) {
+        tell!("corefit: {name}: {}", printable::text(&long));
     }
     Ok((about, points))
+}
+
+/// What the simulator does in a second on a CPU, events.
+const EVENTS_PER_S: f64 = 12e6;
+/// What takes longer is warned of, seconds.
+const LONG_S: f64 = 900.0;
+
+/// What all runs together cost.
+#[derive(Default)]
+struct Costs {
+    runs: usize,
+    events: f64,
+    /// Of the largest run.
+    most: Option<Events>,
+}
+
+impl Costs {
+    /// So many more runs.
+    fn add(&mut self, events: Option<Events>, runs: u32) {
+        self.runs += runs as usize;
+        let Some(events) = events else { return };
+        self.events += events.number * f64::from(runs);
+        if self.most.as_ref().is_none_or(|most| events.number > most.number) {
+            self.most = Some(events);
+        }
+    }
+
+    /// What to say of it where it takes long on so many CPUs.
+    fn long(self, cpus: usize) -> Option<String> {
+        let (cpus, Events { number, place }) = (cpus.min(self.runs), self.most?);
+        let seconds = (self.events / cpus as f64).max(number) / EVENTS_PER_S;
+        let text = || {
+            format!(
+                "{place}about {:.0e} events of programs in {}, {:.1} hours on {} at 12 million a second; give longer operations, \
+                 a shorter `until`, or fewer --runs",
+                self.events,
+                count(self.runs, "run"),
+                seconds / 3600.0,
+                count(cpus, "CPU"),
+            )
+        };
+        (seconds > LONG_S).then(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_take_long_together_are_warned_of() {
+        let long = |number: f64, runs, cpus| {
+            let mut costs = Costs::default();
+            costs.add(Some(Events { number, place: "line 5, vm.a.program: ".into() }), runs);
+            costs.add(None, 1);
+            costs.long(cpus)
+        };
+        // A run of a minute and a half, and twenty of them.
+        assert_eq!(long(1e9, 1, 1), None);
+        assert_eq!(long(1e9, 20, 8), None);
+        let told = long(1e9, 20, 1).unwrap();
+        assert!(
+            told.starts_with(
+                "line 5, vm.a.program: about 2e10 events of programs in 21 runs, 0.5 hours on 1 CPU at"
+            ),
+            "{told}"
+        );
+        // One is not divided.
+        assert!(long(2e10, 1, 8).unwrap().contains(" 0.5 hours on 2 CPUs "), "{:?}", long(2e10, 1, 8));
+    }
 }

@@ -171,6 +171,13 @@ fn empty_hosts_and_vms_are_divided_too() {
         divide(&host("", vec![vm("a", vec![Vcpu::default()]), vm("b", vec![])]), Wants::Everything);
     assert_eq!((division.cpus(0), division.cpus(1)), (Cpus(0.0), Cpus(0.0)));
     assert_eq!(division.words(1), "it has no vCPUs");
+    let none = host("0-3", vec![vm("a", vec![])]);
+    let amounts = [
+        divide(&none, Wants::Everything).cpus(0),
+        available_to_all(&none).unwrap()[0],
+        divide(&none, Wants::Everywhere(0)).cpus(0),
+    ];
+    assert_eq!(amounts.map(|cpus| format!("{:.2}", cpus.0)), ["0.00"; 3]);
     assert_eq!(divide(&host("0-3", vec![]), Wants::Measured).vms(), 0);
     assert!(available_to_all(&host("0-3", vec![])).unwrap().is_empty());
 }

@@ -44,12 +44,21 @@ pub struct Scenario {
     pub agent: bool,
     /// Whether its hardware counts what VMs do to caches.
     pub cache_counters: bool,
-    /// That a run of it would take very long, and why.
-    pub endless: Option<ScenarioError>,
+    /// What it costs to simulate; `None`: there is no program.
+    pub events: Option<Events>,
     /// Who decides about the host while it runs; `None`: nobody.
     pub policy: Option<corefit_core::decide::Policy>,
     /// The host.
     pub spec: Spec,
+}
+
+/// What a run costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Events {
+    /// About how many events the programs are, if threads never wait; schedulers' own are not counted.
+    pub number: f64,
+    /// Of which program most of them are: `line 7, vm.lu.program: `.
+    pub place: String,
 }
 
 /// What is wrong with a scenario.
@@ -140,7 +149,9 @@ const MAX_POINTS: usize = 100_000;
 fn root<'a>(text: &'a str, sets: &'a [Set]) -> Result<DeTable<'a>, ScenarioError> {
     let root = DeTable::parse(text).map_err(|e| {
         let line = e.span().map_or(1, |span| line(text, span.start));
-        ScenarioError { place: format!("line {line}: "), what: e.message().to_owned() }
+        let key = e.span().and_then(|span| text.get(span)).filter(|_| e.message() == "duplicate key");
+        let what = e.message().to_owned() + &key.map_or(String::new(), |key| format!(" {key}; give it once"));
+        ScenarioError { place: format!("line {line}: "), what }
     })?;
     let mut root = root.into_inner();
     put(&mut root, sets)?;
@@ -174,9 +185,13 @@ fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, wrong: &m
                     items.iter().filter_map(|item| table::plain(item.get_ref())).collect();
                 if plain.len() == items.len() && !plain.is_empty() {
                     // The same point twice would be two of one name in tables, files and pictures.
-                    let twice = plain.iter().enumerate().find(|(at, value)| plain[..*at].contains(value));
-                    if let Some((_, twice)) = twice {
-                        let what = format!("the list has {twice} twice; give each value once");
+                    let before =
+                        |at: usize, value: &String| plain[..at].iter().find(|one| table::same(one, value));
+                    let twice =
+                        plain.iter().enumerate().find_map(|(at, value)| Some((before(at, value)?, value)));
+                    if let Some((one, twice)) = twice {
+                        let as_one = if one == twice { String::new() } else { format!(" (as {one})") };
+                        let what = format!("the list has {twice} twice{as_one}; give each value once");
                         *wrong = Some((path, value.span().start, what));
                         continue;
                     }
@@ -302,6 +317,27 @@ mod tests {
                 "line 1, credit2.queue: \"rack\" is not known; give core, node, socket, all",
             ),
             (
+                ("hardware =", "credit = { slice = \"5ms\" }\nhardware ="),
+                "line 1, credit: counts with scheduler = \"credit\" only; give that, too",
+            ),
+            (
+                ("vcpus = 2", "vcpus = 2\nmade_on = \"0\""),
+                "line 5, vm.a.made_on: counts with scheduler = \"credit\" only",
+            ),
+            (("vcpus = 2", "vcpus = 2\ncap_burst = \"1ms\""), "line 5, vm.a.cap_burst: counts with cap only"),
+            (
+                ("vcpus = 2", "vcpus = 2\nquota_period = \"50ms\""),
+                "line 5, vm.a.quota_period: counts with quota only",
+            ),
+            (
+                ("vcpus = 2", "vcpus = 2\noticket_near = 2"),
+                "line 5, vm.a.oticket_near: counts with lock = \"oticket\" only",
+            ),
+            (
+                ("vcpus = 2", "vcpus = 2\ncorefit_cpus = 2"),
+                "line 5, vm.a.corefit_cpus: counts with lock = \"corefit\" only",
+            ),
+            (
                 ("hardware = { cores = 2 }", "scheduler = \"strict\"\nhardware = { cores = 1 }"),
                 "line 5, vm.a.vcpus: strict co-scheduling needs a pCPU for each vCPU",
             ),
@@ -317,6 +353,10 @@ mod tests {
             (
                 ("\"ep\"\n", "\"ep\"\n[[vm.change]]\nat = \"1s\"\n"),
                 "line 7, vm.a.change.0.at: nothing changes then; give online or team, 1 or more",
+            ),
+            (
+                ("\"ep\"\n", "\"ep\"\n[[vm.change]]\nonline = 1\n"),
+                "line 6, vm.a.change.0.at: when it changes is missing; give a time such as \"5s\"",
             ),
             (
                 ("\"ep\"\n", "\"hog\"\n[[vm.change]]\nat = \"1s\"\nteam = 2\n"),
@@ -366,6 +406,7 @@ mod tests {
             (("[[vm]]", "[[policy.vm]]\nmin = 3\n[[vm]]"), "line 2, policy.vm.0.name: is missing"),
             (("[[vm]]", "[[vn]]"), "line 2, vn: no such key; give about, agent,"),
             (("name = \"a\"", "name = \"a"), "line 3: "),
+            (("vcpus = 2", "vcpus = 2\nvcpus = 3"), "line 5: duplicate key vcpus; give it once"),
         ] {
             let told = error(&SMALL.replace(change.0, change.1));
             assert!(told.starts_with(said), "{told}\nshould be\n{said}");
@@ -379,6 +420,13 @@ mod tests {
         );
         let told = Scenario::points(&SMALL.replace("vcpus = 2", "vcpus = []"), &[]).unwrap_err().to_string();
         assert_eq!(told, "line 4, vm.a.vcpus: the list is empty; give at least one value");
+        let twice = SMALL.replace("vcpus = 2", "start = [\"1s\", \"2s\", \"1000ms\"]");
+        let told = Scenario::points(&twice, &[]).unwrap_err().to_string();
+        assert_eq!(told, "line 4, vm.a.start: the list has 1000ms twice (as 1s); give each value once");
+        let limits = SMALL.replace("vcpus = 2", "cap = [\"none\", 0.5]\ncap_period = \"10ms\"");
+        assert!(
+            Scenario::points(&limits, &[]).unwrap().iter().all(|p| Scenario::at(&limits, &[], p).is_ok())
+        );
         let set = [("policy.size".to_owned(), "best".to_owned())];
         let told = Scenario::parse(SMALL, &set).unwrap_err().to_string();
         assert!(told.starts_with("--set policy.size: \"best\" cannot be; give one of"), "{told}");
@@ -419,10 +467,10 @@ mod tests {
     fn who_begins_again_as_long_as_others_run_may_take_very_long_too() {
         let text = "hardware = { cores = 2 }\n[[vm]]\nname = \"a\"\nprogram = \"repeat 9 { compute 2ns }\"\nagain = true\n\
                     [[vm]]\nname = \"b\"\nprogram = \"compute 1s\"\n";
-        let endless = |text: &str| Scenario::parse(text, &[]).unwrap().endless;
-        let told = endless(text).unwrap().to_string();
-        assert!(told.contains("vm.a.program: about "), "{told}");
-        assert!(endless(&text.replace("again = true", "")).is_none());
+        let events = |text: &str| Scenario::parse(text, &[]).unwrap().events.unwrap();
+        let many = events(text);
+        assert!(many.number > 1e10 && many.place == "line 4, vm.a.program: ", "{many:?}");
+        assert!(events(&text.replace("again = true", "")).number < 1e3);
     }
 
     #[test]

@@ -13,6 +13,12 @@ pub(super) fn policy(root: &Table<'_>) -> Result<Policy, ScenarioError> {
         ("credit2", Policy::Credit2(credit2)),
         ("strict", Policy::Strict(strict(root)?)),
     ];
+    if root.value("scheduler").is_none() {
+        for key in ["credit", "credit2", "strict"] {
+            let counts = format!("counts with scheduler = {key:?} only; give that, too, or leave it out");
+            root.none_of(&[key], &counts)?;
+        }
+    }
     root.choice("scheduler", choices[0].1, &choices)
 }
 

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use super::decide;
 use super::policy::{policy, relaxed};
 use super::table::Table;
-use super::{Scenario, ScenarioError, Set};
+use super::{Events, Scenario, ScenarioError, Set};
 use crate::host::{Sim, SpecError, check_hardware};
 use crate::program::{CLASSES, NAMES, Program, library, library_class};
 use crate::spec::{
@@ -64,7 +64,7 @@ pub(super) fn scenario<'a>(
         runs: root.whole("runs", 5, 1, 100_000)?,
         agent: root.boolean("agent", true)?,
         cache_counters: root.boolean("cache_counters", false)?,
-        endless: None,
+        events: None,
         policy: decides,
         spec,
     };
@@ -74,9 +74,17 @@ pub(super) fn scenario<'a>(
         let what = "Xen's schedulers know no quota of a vCPU; give the VM a cap".to_owned();
         return Err(placed(SpecError { path: format!("vm.{}.quota", vm.name), what }, &lines.borrow()));
     }
+    let made = scenario.spec.vms.iter().find(|vm| !vm.made_on.is_empty());
+    if let Some(vm) = made.filter(|_| root.value("scheduler").is_none()) {
+        let what = "counts with scheduler = \"credit\" only; give that, too, or leave it out".to_owned();
+        return Err(placed(SpecError { path: format!("vm.{}.made_on", vm.name), what }, &lines.borrow()));
+    }
     Sim::new(&scenario.spec).map_err(|e| placed(e, &lines.borrow()))?;
-    let endless = scenario.spec.endless().map(|e| placed(e, &lines.borrow()));
-    Ok(Scenario { endless, ..scenario })
+    let events = scenario.spec.events().map(|(number, vm)| {
+        let error = SpecError { path: format!("{vm}.program"), what: String::new() };
+        Events { number, place: placed(error, &lines.borrow()).place }
+    });
+    Ok(Scenario { events, ..scenario })
 }
 
 /// A mistake that shows only in the whole, with the place of the value that causes it.
@@ -193,6 +201,11 @@ fn vm(
     let count = table.whole("count", 1, 1, 4096)?;
     let (near, wake) = (table.whole("oticket_near", 18, 0, 64)?, table.whole("oticket_wake", 4, 1, 4096)?);
     let cpus = table.whole("corefit_cpus", 0, 0, 4096)?;
+    if table.value("lock").is_none() {
+        let counts = |lock| format!("counts with lock = {lock:?} only; give that, too, or leave it out");
+        table.none_of(&["oticket_near", "oticket_wake"], &counts("oticket"))?;
+        table.none_of(&["corefit_cpus"], &counts("corefit"))?;
+    }
     let lock = match table.choice("lock", GuestSpec::default().lock, &LOCKS)? {
         LockKind::OTicket { .. } => LockKind::OTicket { near, wake },
         LockKind::Corefit { bypasses, .. } => LockKind::Corefit { bypasses, cpus },
@@ -233,6 +246,9 @@ fn changes(table: &Table<'_>) -> Result<Vec<Change>, ScenarioError> {
     let mut changes = Vec::new();
     for change in table.tables("change")? {
         let number = |key| Ok(change.whole(key, 0, 1, 1_000_000)?).map(|n| (n > 0).then_some(n));
+        if change.value("at").is_none() {
+            return change.error("at", "when it changes is missing; give a time such as \"5s\"");
+        }
         let one = Change { at_ns: change.time("at", 0)?, online: number("online")?, team: number("team")? };
         if one.online.is_none() && one.team.is_none() {
             return change.error("at", "nothing changes then; give online or team, 1 or more");
@@ -249,6 +265,10 @@ fn limit(table: &Table<'_>, [key, period, burst]: [&'static str; 3]) -> Result<O
     let cpus = if none { 0.0 } else { table.real(key, 0.0)? };
     let period_ns = table.time(period, 100 * MS)?;
     let burst_ns = table.time(burst, 0)?;
+    if table.value(key).is_none() {
+        let counts = format!("counts with {key} only; give that, too, or leave it out");
+        table.none_of(&[period, burst], &counts)?;
+    }
     if none {
         return Ok(None);
     }

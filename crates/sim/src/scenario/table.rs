@@ -223,6 +223,12 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// None of these keys is there: alone they count for nothing, which `what` says.
+    pub(super) fn none_of(&self, keys: &[&'static str], what: &str) -> Result<(), ScenarioError> {
+        let alone = keys.iter().find(|key| self.value(key).is_some());
+        alone.map_or(Ok(()), |key| self.error(key, what))
+    }
+
     /// There is no such value, or it is `"none"`.
     pub(super) fn none(&self, key: &'static str) -> bool {
         self.get(key).is_none_or(|value| matches!(value, DeValue::String(text) if text == "none"))
@@ -357,6 +363,14 @@ fn begin(value: &Spanned<DeValue<'_>>) -> Option<usize> {
 /// A path without characters that steer a terminal.
 fn shown(path: &str) -> String {
     path.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() }).collect()
+}
+
+/// Texts of two values that are read as the same: `1s` and `1000ms`.
+pub(super) fn same(one: &str, other: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let equal = |a: Option<f64>, b: Option<f64>| a.is_some() && a == b;
+    let time = |text: &str| nanos(text).map(|ns| ns as f64);
+    one == other || equal(number(one), number(other)) || equal(time(one), time(other))
 }
 
 /// `10us` in ns.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -143,7 +144,10 @@ impl Host<'_> {
         self.progress.begin(what);
         let mut command = self.arena.command(argv, cpus)?;
         job::without_settings(&mut command);
-        command.env("OMP_NUM_THREADS", threads.to_string()).env("OMP_WAIT_POLICY", "passive");
+        command
+            .env("OMP_NUM_THREADS", threads.to_string())
+            .env("OMP_WAIT_POLICY", "passive")
+            .stdin(Stdio::null());
         let end = |pid| self.arena.end(pid);
         let done = job::run(command, self.limit, self.arena.scratch(), &mut Quiet, self.interrupt, &end)?;
         self.arena.sweep();

@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     programs: Vec<String>,
     /// Their size: T, S, W, A or W*N; below W the profile has few looks
-    #[arg(long, default_value = "W")]
+    #[arg(long, default_value = "W", value_parser = size)]
     size: String,
     /// Rounds of one thread and each condition; the median of their speedups counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -75,6 +75,17 @@ pub(super) struct Args {
     /// Root of the repository [default: the nearest one above the executable or here]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+}
+
+/// As workloads/common.h reads it.
+fn size(text: &str) -> Result<String, String> {
+    let times = text.strip_prefix(['T', 'S', 'W', 'A']);
+    let good = |times: &str| {
+        let n = times.strip_prefix('*').filter(|n| n.starts_with(|c: char| c.is_ascii_digit() && c != '0'));
+        times.is_empty() || n.and_then(|n| n.parse().ok()).is_some_and(|n: u32| n <= 10_000)
+    };
+    let right = times.is_some_and(good);
+    right.then(|| text.into()).ok_or("give T, S, W or A, or W*N with N from 1 to 10000".into())
 }
 
 const PROGRAMS: [&str; 10] = ["ep", "cg", "mg", "ft", "is", "bt", "sp", "lu", "ua", "pipeline"];
@@ -272,4 +283,27 @@ fn tell_errors(saved: &Saved, json: bool) -> Result<ExitCode> {
     let document = Document::new(saved.cpus, &saved.size, saved.repeat, points, &costs);
     print(json, &document, Document::text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_those_of_the_programs() {
+        for (text, good) in [
+            ("T", true),
+            ("W*20", true),
+            ("A*10000", true),
+            ("Q", false),
+            ("", false),
+            ("W20", false),
+            ("W*", false),
+            ("W*0", false),
+            ("W*+1", false),
+            ("W*10001", false),
+        ] {
+            assert_eq!(size(text).is_ok(), good, "{text:?}");
+        }
+    }
 }

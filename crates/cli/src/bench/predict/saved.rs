@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use corefit_core::profile::{Division, OnVm, Profile, Record, Usl};
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,9 @@ impl Saved {
     pub(super) fn read<P: AsRef<Path>>(files: &[P]) -> Result<Saved> {
         let mut all: Option<Saved> = None;
         for file in files.iter().map(AsRef::as_ref) {
-            let text = std::fs::read(file).with_context(|| file.display().to_string())?;
+            let text = std::fs::read(file).map_err(|error| {
+                anyhow!("{}: {error}; give what `corefit bench predict --save` wrote", file.display())
+            })?;
             let one: Saved = serde_json::from_slice(&text)
                 .with_context(|| format!("{}: not a file of bench predict --save", file.display()))?;
             ensure!(one.format == FORMAT, "{}: of another version ({:?})", file.display(), one.format);

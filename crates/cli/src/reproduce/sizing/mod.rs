@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use corefit_core::decide::Sizer;
 use corefit_sim::Spec;
 use serde::de::IgnoredAny;
@@ -152,7 +152,9 @@ fn earlier(files: &[PathBuf]) -> Result<Vec<Row>> {
     let mut seen = BTreeSet::new();
     let mut rows: Vec<Row> = vec![];
     for file in files {
-        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            anyhow!("{}: {error}; give what `corefit reproduce P2 --json` printed", file.display())
+        })?;
         let document: Earlier = serde_json::from_str(&text)
             .with_context(|| format!("{}: no document of --json", file.display()))?;
         ensure!(
@@ -327,5 +329,7 @@ mod tests {
         }
         std::fs::write(file.path(), "{}").unwrap();
         assert!(earlier(&paths).unwrap_err().to_string().ends_with("no document of --json"));
+        let told = earlier(&["/nonexistent".into()]).unwrap_err().to_string();
+        assert!(told.ends_with("; give what `corefit reproduce P2 --json` printed"), "{told}");
     }
 }
