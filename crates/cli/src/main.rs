@@ -13,6 +13,7 @@ mod cpus;
 mod durations;
 mod explain;
 mod follows;
+mod input;
 mod inputs;
 mod interrupt;
 mod lines;

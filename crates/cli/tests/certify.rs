@@ -4,7 +4,8 @@
 mod run_support;
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use run_support::{Place, REGIONS, stderr, stdout};
 
@@ -131,6 +132,17 @@ fn nothing_compared_is_nothing_learned() {
 }
 
 #[test]
+fn a_check_that_does_nothing_is_refused() {
+    let place = Place::new();
+    for check in ["", " \n", " # cmp - expected\n"] {
+        let output = place.corefit(&["certify", "--check", check, "--", "true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let told = stderr(&output);
+        assert!(told.contains("is empty; give a command that exits 0 if the output is right"), "{told}");
+    }
+}
+
+#[test]
 fn a_program_that_dies_is_wrong_whatever_a_check_says() {
     let place = Place::new();
     let program = place.compile("size", &["-fopenmp"], SIZE);
@@ -209,11 +221,64 @@ int main(void) {
     printf("done\n");
 }
 "#;
-    for (steps, independent) in [("-DSTEPS=1", true), ("-DSTEPS=200", false)] {
+    // Whoever spins is not seen to wait, so the user's own policy does not count.
+    for (steps, policy, independent) in
+        [("-DSTEPS=1", "", true), ("-DSTEPS=200", "", false), ("-DSTEPS=200", "active", false)]
+    {
         let program = place.compile("steps", &["-fopenmp", steps], source);
-        let output = place.corefit(&["certify", "--"]).arg(program).output().unwrap();
+        let mut command = place.corefit(&["certify", "--threads", "2", "--"]);
+        let output = command.arg(program).env("OMP_WAIT_POLICY", policy).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(stdout(&output).contains("hardly ever wait"), independent, "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_run_ends_with_the_program_whatever_it_leaves_behind_holds_of_its_output() {
+    let place = Place::new();
+    let source = r#"
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    if (fork() == 0) {
+        setsid();
+        // Until nobody reads any more.
+        struct pollfd out = { 1, 0, 0 };
+        poll(&out, 1, 60000);
+        return 0;
+    }
+    int n = 0;
+    #pragma omp parallel for reduction(+ : n)
+    for (int i = 0; i < 100; i++) n += i;
+    printf("%d\n", n);
+}
+"#;
+    let program = place.compile("leaves", &["-fopenmp"], source);
+    let start = Instant::now();
+    let output = place.corefit(&["certify", "--runs", "2", "--"]).arg(program).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+#[test]
+fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
+    let place = Place::new();
+    let script = "sleep 600 & echo $! >pid.new; mv pid.new pid; wait";
+    let mut child = place.corefit(&["certify", "--", "sh", "-c", script]).spawn().unwrap();
+    let pid = loop {
+        match fs::read_to_string(place.path().join("pid")) {
+            Ok(pid) => break pid.trim().to_owned(),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // Killed with its group; that it is gone takes init a moment.
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    while !state().is_empty() && !state().contains(") Z ") {
+        assert!(!state().contains("(sleep) S"), "{}", state());
     }
 }
 

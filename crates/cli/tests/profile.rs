@@ -4,8 +4,10 @@
 mod run_support;
 
 use std::io::Write as _;
-use std::process::{Command, Output};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use run_support::{Place, REGIONS, on_one_cpu, stderr, stdout};
 use serde_json::Value;
@@ -393,6 +395,47 @@ fn waiting_is_made_to_sleep_unless_the_user_says_how_and_openmp_is_told_its_thre
         0
     );
     assert!(number(&seen["profile"], "/spinning_at_most") > 0.0);
+    let (output, seen) =
+        json(&place, place.corefit(&profile).env("OMP_NUM_THREADS", "2").arg(&program).arg("300"));
+    assert_eq!(stdout(&output), "right 1\nteams 2\n");
+    let left = "left as you set them, whatever --threads says: OMP_NUM_THREADS=2";
+    assert!(seen["notes"].as_array().unwrap().iter().any(|note| note == left), "{}", seen["notes"]);
+}
+
+#[test]
+fn who_wants_it_to_end_after_the_program_ends_it() {
+    let (reader, mut full) = std::io::pipe().unwrap();
+    // What a pipe holds (pipe(7)): the report finds no room.
+    full.write_all(&[0; 65_536]).unwrap();
+    let place = Place::new();
+    let mut child = place.corefit(&["profile", "--", "true"]).stderr(full).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        // The first ones may be for the program, or come before it is there.
+        let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(Instant::now() < deadline, "it does not end"),
+        }
+    };
+    drop(reader);
+    assert_eq!(status.signal(), Some(15));
+}
+
+#[test]
+fn isolated_runs_get_what_there_is_to_read() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU leaves a scheduler nothing to decide");
+        return;
+    }
+    let place = Place::new();
+    let work = "read line; echo $line >>read; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let mut command = place.corefit(&["profile", "--isolate", "--rounds", "1", "--", "sh", "-c", work]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"input\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(place.path().join("read")).unwrap(), "input\ninput\n");
 }
 
 /// Regions of some hundred microseconds with work for each thread, `argv[1]` of them; then it waits until it may use as many

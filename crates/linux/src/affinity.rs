@@ -12,6 +12,11 @@ impl Mask {
     /// `NR_CPUS` is at most 8192.
     const WORDS: usize = 65_536 / usize::BITS as usize;
 
+    /// All CPUs that any kernel knows.
+    pub(crate) fn all() -> Mask {
+        Mask(vec![usize::MAX; Mask::WORDS])
+    }
+
     /// The mask of a thread; 0 is the calling one.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use corefit_core::{CpuId, CpuSet};
 
+use crate::affinity::Mask;
 use crate::proc;
 use crate::sample::{affinity, set_affinity, tasks};
 
@@ -38,6 +39,37 @@ pub fn seat(tid: u32) -> Option<Seat> {
     Some(Seat { cpu, running: proc::is_ready(&text) })
 }
 
+/// What threads may use once they are let go.
+#[derive(Clone, Debug)]
+pub struct Home {
+    all: CpuSet,
+    /// Whether these were all CPUs that were online, so that those that come later are theirs, too.
+    unbound: bool,
+}
+
+impl Home {
+    /// These CPUs, which the threads may use now.
+    #[must_use]
+    pub fn of(all: CpuSet) -> Home {
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+        let online: Option<CpuSet> = online.and_then(|text| text.trim().parse().ok());
+        Home { unbound: online.as_ref() == Some(&all), all }
+    }
+
+    fn give(&self, tid: u32) {
+        free(tid, &self.all, self.unbound);
+    }
+}
+
+/// Lets a thread use the CPUs `allowed` to it, or, `unbound`, all: the kernel gives those that it has now and those that come later.
+fn free(tid: u32, allowed: &CpuSet, unbound: bool) {
+    if !unbound {
+        set_affinity(tid, allowed);
+    } else if let Some(tid) = libc::pid_t::try_from(tid).ok().filter(|tid| *tid != 0) {
+        let _ = Mask::all().set(tid);
+    }
+}
+
 /// Moves running threads that may use what this process may use.
 #[derive(Debug)]
 pub struct Mover {
@@ -51,9 +83,7 @@ impl Mover {
     /// For the threads of programs that this process starts.
     #[must_use]
     pub fn new() -> Mover {
-        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
-        let online: Option<CpuSet> = online.and_then(|text| text.trim().parse().ok());
-        let unbound = online.is_some_and(|online| affinity(std::process::id()) == Some(online));
+        let unbound = affinity(std::process::id()).is_some_and(|all| Home::of(all).unbound);
         Mover { unbound, moved: Mutex::default() }
     }
 
@@ -90,9 +120,7 @@ impl Mover {
     }
 
     fn free(&self, tid: u32, allowed: &CpuSet) {
-        // To one that may use all CPUs the kernel gives those that it has now and those that come later.
-        let all = CpuSet::first(u32::try_from(rustix::thread::CpuSet::MAX_CPU).unwrap_or(u32::MAX));
-        set_affinity(tid, if self.unbound { &all } else { allowed });
+        free(tid, allowed, self.unbound);
     }
 }
 
@@ -101,30 +129,30 @@ impl Mover {
 pub struct OneCpu {
     threads: BTreeSet<u32>,
     one: CpuSet,
-    all: CpuSet,
+    home: Home,
 }
 
 impl OneCpu {
-    /// For these threads, which may use `all` CPUs now and will again.
+    /// For these threads, which are let go to `home` then.
     #[must_use]
-    pub fn begin(threads: BTreeSet<u32>, cpu: CpuId, all: &CpuSet) -> OneCpu {
+    pub fn begin(threads: BTreeSet<u32>, cpu: CpuId, home: &Home) -> OneCpu {
         let one = CpuSet::from_iter([cpu]);
         threads.iter().for_each(|thread| set_affinity(*thread, &one));
-        OneCpu { threads, one, all: all.clone() }
+        OneCpu { threads, one, home: home.clone() }
     }
 }
 
 impl Drop for OneCpu {
     fn drop(&mut self) {
         free_heirs(std::mem::take(&mut self.threads), BTreeSet::new(), &self.one, |heir| {
-            set_affinity(heir, &self.all);
+            self.home.give(heir);
         });
     }
 }
 
-/// Lets threads that are kept on one CPU, and those that they started there, use all again.
-pub fn release(threads: BTreeSet<u32>, from: CpuId, all: &CpuSet) {
-    drop(OneCpu { threads, one: CpuSet::from_iter([from]), all: all.clone() });
+/// Lets threads that are kept on one CPU, and those that they started there, go `home`.
+pub fn release(threads: BTreeSet<u32>, from: CpuId, home: &Home) {
+    drop(OneCpu { threads, one: CpuSet::from_iter([from]), home: home.clone() });
 }
 
 /// Frees who came to the threads' [`families`] since those were `known` and is on the one CPU, which it inherited, until
@@ -270,7 +298,7 @@ mod tests {
             return;
         };
         let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let held = OneCpu::begin(BTreeSet::from([own]), last, &all);
+        let held = OneCpu::begin(BTreeSet::from([own]), last, &Home::of(all.clone()));
         assert_eq!(affinity(own), Some(CpuSet::from_iter([last])));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let (tell, told) = std::sync::mpsc::channel();

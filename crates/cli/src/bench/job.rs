@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -76,7 +76,7 @@ fn is_setting(name: &str) -> bool {
     known || name.ends_with("_NUM_THREADS") || launch::is_knob(name)
 }
 
-/// Runs a command to its end, or for at most `limit`; `end` kills everything that it started.
+/// Runs a command, with the stdin that it has, to its end, or for at most `limit`; `end` kills everything that it started.
 ///
 /// # Errors
 /// When it cannot be started or waited for, when the script fails, or on an interrupt; also
@@ -95,7 +95,7 @@ pub(crate) fn run(
         let _ = fs::remove_file(path);
     }
     let open = |path: &Path| File::create(path).with_context(|| path.display().to_string());
-    command.stdin(Stdio::null()).stdout(open(&paths[0])?).stderr(open(&paths[1])?);
+    command.stdout(open(&paths[0])?).stderr(open(&paths[1])?);
     interrupt.check()?;
     let start = Instant::now();
     let mut child = command.spawn().context("cannot start a run")?;

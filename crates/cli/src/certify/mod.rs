@@ -6,6 +6,7 @@
 //! more at the fixed size show whether that comes of the sizes.
 //! A program that passes may still hide a dependence that no seed met: more `--runs` find more.
 
+mod follow;
 mod trial;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use corefit_core::check::count;
 use corefit_linux::launch::Program;
 use regex::bytes::Regex;
 
@@ -37,7 +39,7 @@ pub(crate) struct Args {
     /// Judge each run by this shell command instead of comparing output: exit 0 is right. It gets
     /// the output on stdin, the exit code in $COREFIT_EXIT, and runs where the program ran. A
     /// program that dies of a signal is wrong whatever it says
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", value_parser = judge)]
     check: Option<String>,
     /// First seed of the random sizes
     #[arg(long, default_value_t = 1)]
@@ -45,6 +47,15 @@ pub(crate) struct Args {
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+/// A command for a shell. One that does nothing calls everything right.
+fn judge(text: &str) -> Result<String, String> {
+    let nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    if text.lines().all(nothing) {
+        return Err("is empty; give a command that exits 0 if the output is right".into());
+    }
+    Ok(text.to_owned())
 }
 
 /// A run with random sizes may take so many times as long as one at a fixed size, and so much more:
@@ -130,8 +141,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if verdict.resizable && resized == 0 {
         bail!(
-            "no region was given another size in {} runs, so nothing was learned: try more --runs, or other seeds with --seed",
-            args.runs
+            "no region was given another size in {}, so nothing was learned: try more --runs, or other seeds with --seed",
+            count(args.runs as usize, "run")
         );
     }
     if verdict.resizable && dynamic {

@@ -1,25 +1,26 @@
 //! One run of a program under trial, and how it differs from another.
 
-use std::fs::{self, File};
-use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use corefit_core::check::count;
 use corefit_linux::identity::{Identifier, Identity};
-use corefit_linux::launch::die_with_parent;
+use corefit_linux::launch::{die_with_parent, passive};
 use corefit_linux::page::{Orders, TeamPage};
 use corefit_linux::sample;
 use corefit_linux::threads::ended_children;
 use regex::bytes::Regex;
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Args;
+use super::follow::{Followed, to_its_end};
+use crate::input::Input;
+use crate::interrupt::Interrupt;
 use crate::preload::{self, OPENMP, OURS};
 use crate::verdicts::Verdict;
 
@@ -32,7 +33,7 @@ pub(super) struct Seen {
     /// Threads that the last outermost region asked for.
     pub(super) requested: u32,
     pub(super) dynamic: bool,
-    /// How long it took, s.
+    /// How long it took until it ended itself, s.
     pub(super) wall_s: f64,
     /// Whether it was ended since it took too long.
     pub(super) hung: bool,
@@ -84,47 +85,8 @@ pub(super) struct Trial<'a> {
     pub(super) threads: u32,
     input: Input,
     identifier: Mutex<Identifier>,
+    interrupt: Interrupt,
 }
-
-/// Standard input, which every run gets from its beginning.
-enum Input {
-    /// A file, which a program may look at, too, and from where.
-    File(u64),
-    /// What there was to read.
-    Text(Vec<u8>),
-}
-
-impl Input {
-    fn of_this_process() -> Result<Input> {
-        let stdin = std::io::stdin();
-        let is_file = fs::metadata(STDIN).is_ok_and(|about| about.is_file()) && File::open(STDIN).is_ok();
-        if is_file && let Ok(at) = rustix::fs::tell(&stdin) {
-            return Ok(Input::File(at));
-        }
-        let mut text = vec![];
-        if !stdin.is_terminal() {
-            let (read, done) = channel::<()>();
-            let reminder = std::thread::spawn(move || {
-                if done.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-                    tell!("corefit: reading standard input to its end: every run gets it (none: </dev/null)");
-                }
-            });
-            stdin.lock().read_to_end(&mut text).context("cannot read stdin, which every run gets")?;
-            drop(read);
-            let _ = reminder.join();
-        }
-        Ok(Input::Text(text))
-    }
-
-    fn stdio(&self) -> Result<Stdio> {
-        let Input::File(at) = self else { return Ok(Stdio::piped()) };
-        let mut file = File::open(STDIN).context("cannot read stdin, which every run gets")?;
-        file.seek(SeekFrom::Start(*at))?;
-        Ok(file.into())
-    }
-}
-
-const STDIN: &str = "/proc/self/fd/0";
 
 impl<'a> Trial<'a> {
     pub(super) fn prepare(args: &'a Args) -> Result<Trial<'a>> {
@@ -132,7 +94,8 @@ impl<'a> Trial<'a> {
         let allowed = sample::affinity(std::process::id()).map_or(1, |a| a.len());
         let threads = args.threads.unwrap_or(u32::try_from(allowed)?.max(4));
         let input = Input::of_this_process()?;
-        Ok(Trial { args, library, threads, input, identifier: Mutex::default() })
+        let interrupt = Interrupt::install()?;
+        Ok(Trial { args, library, threads, input, identifier: Mutex::default(), interrupt })
     }
 
     /// Runs the program: at a fixed size, or with random team sizes; ends it after `limit`.
@@ -151,57 +114,41 @@ impl<'a> Trial<'a> {
             .stdin(self.input.stdio()?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for (name, value) in [
-            ("OMP_NUM_THREADS", self.threads.to_string()),
-            // More threads than CPUs must not spin, or a trial takes minutes.
-            ("OMP_WAIT_POLICY", "passive".into()),
-        ] {
-            if std::env::var_os(name).is_none() {
-                command.env(name, value);
-            }
+        if std::env::var_os("OMP_NUM_THREADS").is_none() {
+            command.env("OMP_NUM_THREADS", self.threads.to_string());
         }
+        // More threads than CPUs must not spin, or a trial takes minutes; and who waits must sleep, or it is not seen to wait.
+        command.envs(passive(&|_| None).set);
+        self.interrupt.check()?;
         let (start, slept) = (Instant::now(), ended_children().voluntary_switches);
         // Sizes are ours alone, and a program that hangs is to be ended with all that it started.
         command.env_remove("OMP_DYNAMIC").env_remove("OMP_THREAD_LIMIT").process_group(0);
         die_with_parent(&mut command);
-        let mut child = command
+        let child = command
             .spawn()
             .with_context(|| format!("cannot run {}", self.args.command[0].to_string_lossy()))?;
         let pid = child.id();
         let done = AtomicBool::new(false);
-        let hung = AtomicBool::new(false);
-        let (ended, end) = channel::<()>();
-        let (output, identity) = std::thread::scope(|scope| {
-            if let Some(limit) = limit {
-                let hung = &hung;
-                scope.spawn(move || hung.store(end_after(limit, pid, &end), Ordering::Relaxed));
-            }
+        let input = if let Input::Text(text) = &self.input { text } else { &[][..] };
+        let (followed, identity) = std::thread::scope(|scope| {
             let watch = scope.spawn(|| self.watch(&page, pid, &done));
-            let mut stdin = child.stdin.take();
-            scope.spawn(move || {
-                // A program that does not read its input is no error.
-                if let (Some(stdin), Input::Text(text)) = (&mut stdin, &self.input) {
-                    let _ = stdin.write_all(text);
-                }
-            });
-            let output = child.wait_with_output();
-            drop(ended);
+            let followed = to_its_end(child, input, start, limit, &self.interrupt);
             done.store(true, Ordering::Relaxed);
             page.interrupt();
-            (output, watch.join().unwrap_or_default())
+            (followed, watch.join().unwrap_or_default())
         });
+        let Followed { output, wall_s, hung } = followed?;
         let processes = page.processes();
         let last = processes.iter().find(|p| p.pid == pid);
-        let wall_s = start.elapsed().as_secs_f64();
         Ok(Seen {
-            output: output?,
+            output,
             identity,
             regions: last.map_or(0, |p| p.regions),
             requested: last.map_or(0, |p| p.requested),
             resized: last.map_or(0, |p| p.resized),
             dynamic: last.is_some_and(|p| p.dynamic),
             wall_s,
-            hung: hung.into_inner(),
+            hung,
             children: processes.iter().any(|p| p.pid != pid),
             sleeps: ended_children().voluntary_switches.saturating_sub(slept),
         })
@@ -274,6 +221,8 @@ impl<'a> Trial<'a> {
         let _ = stdin.write_all(&output.stdout);
         drop(stdin);
         let status = child.wait()?;
+        // What asks us to end may have ended it, too.
+        self.interrupt.check()?;
         Ok((!status.success()).then(|| format!("--check {check:?} says no: {status}")))
     }
 
@@ -288,8 +237,8 @@ impl<'a> Trial<'a> {
             launch,
             resizable: true,
             reason: format!(
-                "{} runs with random team sizes from 1 to {} gave {}",
-                self.args.runs,
+                "{} with random team sizes from 1 to {} gave {}",
+                count(self.args.runs as usize, "run"),
                 most,
                 if self.args.check.is_some() {
                     "what --check calls right"
@@ -333,14 +282,4 @@ impl<'a> Trial<'a> {
 fn lines<'t>(text: &'t [u8], ignore: &[Regex]) -> Vec<&'t [u8]> {
     let lines = text.split(|c| *c == b'\n');
     lines.filter(|l| !ignore.iter().any(|r| r.is_match(l))).collect()
-}
-
-/// Kills the process group of `pid` after `limit`, unless `end` closes before; whether it did.
-fn end_after(limit: Duration, pid: u32, end: &Receiver<()>) -> bool {
-    let late = end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-    let group = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    if late && let Some(group) = group {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    late
 }

@@ -1,6 +1,6 @@
 //! The document of `corefit profile --json`.
 
-use corefit_core::profile::{Profile, Type};
+use corefit_core::profile::{Machine, Profile, Type};
 use serde::Serialize;
 
 use crate::printable;
@@ -38,6 +38,12 @@ pub(crate) struct Document {
     /// Why `--one-cpu` told nothing, if it was asked for.
     #[serde(skip)]
     pub(crate) one_cpu_not: Option<String>,
+    /// The length of the run that was recorded, s, if the memory for more was used up.
+    #[serde(skip)]
+    pub(crate) full_after_s: Option<f64>,
+    /// The user's own numbers of threads, which were kept though `--threads` was given: `NAME=value`.
+    #[serde(skip)]
+    pub(crate) left: Vec<String>,
     /// The system's clock, if it is a device that CPUs read one after the other.
     pub(crate) device_clock: Option<&'static str>,
     /// Everything worked out; null if no thread was seen to run.
@@ -67,7 +73,12 @@ impl Document {
             return vec![why.into()];
         };
         let mut notes = vec![];
-        if self.cpu_s > 0.0 && self.seen_s < SEEN * self.cpu_s {
+        if let Some(recorded) = self.full_after_s {
+            notes.push(format!(
+                "it has too many threads, or ran too long: of its {:.0} s the first {recorded:.0} are recorded, and told of",
+                self.wall_s
+            ));
+        } else if self.cpu_s > 0.0 && self.seen_s < SEEN * self.cpu_s {
             notes.push(format!(
                 "only {:.0} % of the program's CPU time was seen: its threads are short-lived, or it ran for a few looks only",
                 100.0 * self.seen_s / self.cpu_s
@@ -75,11 +86,9 @@ impl Document {
         }
         if profile.crowded {
             let (run, wait) = profile.times.iter().fold((0.0, 0.0), |sum, t| (sum.0 + t.run, sum.1 + t.wait));
-            let machine = &profile.question.machine;
-            let with = match machine.others {
-                _ if machine.cpus >= profile.features.threads => ", with a CPU for each".into(),
+            let with = match profile.question.machine.others {
                 Some(others) => format!(", and others used {others:.1} CPUs meanwhile"),
-                None => String::new(),
+                None => ", with a CPU for each".into(),
             };
             notes.push(format!(
                 "its threads waited {:.0} % of the time that they ran{with}: others kept the CPUs busy, and who \
@@ -87,9 +96,17 @@ impl Document {
                 100.0 * wait / run
             ));
         } else if profile.by_runnable {
-            notes.push(
-                "threads waited for CPUs, so active threads are the runnable ones, not those that ran".into(),
-            );
+            let Machine { cpus, others, .. } = profile.question.machine;
+            let bound = others.filter(|_| cpus >= profile.features.threads).map(|others| {
+                format!(
+                    ", though there is one for each and others used {others:.1} (does it bind them to fewer, as taskset and \
+                     OMP_PLACES do?)"
+                )
+            });
+            notes.push(format!(
+                "threads waited for CPUs{}, so active threads are the runnable ones, not those that ran",
+                bound.unwrap_or_default()
+            ));
         }
         if profile.features.kind.is_none() && profile.features.threads > 1 {
             notes.push(format!(
@@ -138,6 +155,12 @@ impl Document {
                 "this system's clock is the {clock}, a device, which the kernel reads at each block and wake-up, one CPU after the other: \
                  on VMs with more vCPUs than pCPUs this program gets far less than is told (here a program that blocks got a fifth of it with 8 \
                  vCPUs on 2 pCPUs), unless their clock is the TSC or the hypervisor's own"
+            ));
+        }
+        if !self.left.is_empty() {
+            notes.push(format!(
+                "left as you set them, whatever --threads says: {}",
+                printable::text(&self.left.join(", "))
             ));
         }
         if !self.kept.is_empty() {

@@ -11,9 +11,10 @@
 //! daemon's journal, and put back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,7 +25,7 @@ use corefit_core::topology::Topology;
 use corefit_core::{CpuId, CpuSet};
 use corefit_linux::Root;
 use corefit_linux::launch::Launch;
-use corefit_linux::moving::release;
+use corefit_linux::moving::{Home, release};
 use corefit_linux::sample::{affinity, set_affinity};
 use corefit_linux::threads::ThreadSampler;
 use serde::Serialize;
@@ -33,6 +34,7 @@ use crate::bench::arena::Scratch;
 use crate::bench::arena::processes::kill_tree;
 use crate::bench::job::{self, Quiet, Script};
 use crate::bench::others::{self, Others};
+use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::manage::Held;
 use crate::progress::Progress;
@@ -76,6 +78,7 @@ pub(super) struct Document {
 
 /// Runs the program again and again.
 pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result<Document> {
+    let input = Input::of_this_process()?;
     let interrupt = Interrupt::install()?;
     let scratch = Scratch::make(std::process::id())?;
     let mut held = vm.map(|vm| Held::open(vm.machine, vm.state)).transpose()?;
@@ -104,8 +107,10 @@ pub(super) fn run(launch: &Launch, rounds: usize, vm: Option<&Vm<'_>>) -> Result
                 let actions = pins(&held.observe()?, vm.name)?;
                 held.change(&actions)?;
             }
+            let mut command = command(launch);
+            command.stdin(stdin(&input, &scratch.0)?);
             let before = others::spent_s();
-            let done = job::run(command(launch), LIMIT, &scratch.0, script, &interrupt, &kill_tree)?;
+            let done = job::run(command, LIMIT, &scratch.0, script, &interrupt, &kill_tree)?;
             apart.add(before, others::spent_s(), done.used.user + done.used.system, done.wall);
             if let Some(held) = &mut held {
                 held.put_back()?;
@@ -159,6 +164,14 @@ fn failed(program: &Path, status: ExitStatus, stderr: &str) -> String {
 fn cost_of([low, high]: [f64; 2]) -> Option<[f64; 2]> {
     let nothing = low < 1.0 && high > 1.0 && high > TELLS * low;
     (!nothing).then_some([1.0 - high, 1.0 - low])
+}
+
+/// Standard input from its beginning. What it was is in a file: nobody is to feed a program that is measured.
+fn stdin(input: &Input, scratch: &Path) -> Result<Stdio> {
+    let Input::Text(text) = input else { return input.stdio() };
+    let path = scratch.join("stdin");
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(File::open(&path).with_context(|| path.display().to_string())?.into())
 }
 
 /// The program with what it is told, its output kept from the terminal.
@@ -223,6 +236,7 @@ fn pins(seen: &Snapshot, name: &str) -> Result<Vec<Action>> {
 struct Pinner {
     order: Vec<CpuId>,
     all: CpuSet,
+    home: Home,
     sampler: Option<ThreadSampler>,
     /// Or only looks.
     pins: bool,
@@ -234,8 +248,9 @@ struct Pinner {
 
 impl Pinner {
     fn new(order: Vec<CpuId>, pins: bool) -> Pinner {
-        let all = order.iter().copied().collect();
-        Pinner { order, all, sampler: None, pins, at: BTreeMap::new(), next: Duration::ZERO, most: 0 }
+        let all: CpuSet = order.iter().copied().collect();
+        let home = Home::of(all.clone());
+        Pinner { order, all, home, sampler: None, pins, at: BTreeMap::new(), next: Duration::ZERO, most: 0 }
     }
 }
 
@@ -275,7 +290,7 @@ impl Drop for Pinner {
         // The program may have left some behind.
         for cpu in self.order.iter().filter(|_| !self.at.is_empty()) {
             let there = self.at.iter().filter(|(_, at)| *at == cpu).map(|(tid, _)| *tid);
-            release(there.collect(), *cpu, &self.all);
+            release(there.collect(), *cpu, &self.home);
         }
     }
 }

@@ -26,7 +26,7 @@ use corefit_core::profile::{Contention, Machine, Question, Record, Series, Spin}
 use corefit_linux::Root;
 use corefit_linux::clock::device_clock;
 use corefit_linux::launch::{
-    Counts, Environment, Launch, LaunchError, Program, Supervised, Usage, Waiting, end_like,
+    Counts, Environment, Launch, LaunchError, Program, Setting, Supervised, Usage, Waiting, end_like,
     files_may_be_refused, passive, plan,
 };
 use corefit_linux::page::{Orders, TeamPage};
@@ -37,7 +37,7 @@ use crate::bench::others::{self, Others};
 use crate::durations::period;
 use crate::output::{Output, distinct};
 use crate::versioned::json;
-use crate::{preload, tell};
+use crate::{preload, printable, tell};
 use document::Document;
 use watch::Watched;
 use windows::Windows;
@@ -49,7 +49,8 @@ use windows::Windows;
 /// if the program always ended with 0; else nothing is measured, and it is 2 (126 and 127 as above).
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Tell all runtimes to use so many threads; may be more than there are CPUs
+    /// Tell all runtimes to use so many threads, but for those whose number you set yourself, as by OMP_NUM_THREADS; may be
+    /// more than there are CPUs
     /// [default: as without corefit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
@@ -120,8 +121,14 @@ const ALONE: usize = 10;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(&args.command[0])?;
     let outputs = Outputs::open(args)?;
-    let (mut launch, waiting, set) = plan_launch(args, &program);
+    let Planned { mut launch, waiting, set, left } = plan_launch(args, &program);
     if args.isolate {
+        if !left.is_empty() {
+            tell!(
+                "corefit: left as you set them, whatever --threads says: {}",
+                printable::text(&left.join(", "))
+            );
+        }
         let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
         let vm = args.vm.as_deref().map(name);
         let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
@@ -158,23 +165,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let cpus = all.len().max(1);
     let windows = page.map(|page| Windows::new(page, began, all.clone()));
-    let Watched { status, mut series, probes, looks, interval, own_cpu, windows } =
-        watch::until_end(&mut child, began, args.period, &mut reporter, windows)?;
+    let Watched { status, mut series, full, stops, probes, looks, interval, own_cpu, windows } =
+        watch::until_end(&mut child, began, &all, args.period, &mut reporter, windows)?;
     let wall = start.elapsed();
-    let after = others::spent_on_s(&all);
+    let ran = wall.saturating_sub(stops.time);
+    let after = others::spent_on_s(&all).map(|after| after - stops.others_s);
+    // Working it all out may take long.
+    child.let_go().context("cannot let signals end this process")?;
     alone.extend((0..ALONE).map(|_| reporter.probe()));
     let usage = child.usage().unwrap_or_default();
     let cpu = usage.user + usage.system;
     let blocked = series.voluntary.max(usage.voluntary_switches);
     let seen = complete(&mut series, &usage);
     let windows_cost = windows.as_ref().map_or(Duration::ZERO, Windows::cost);
-    let one_cpu = windows.and_then(|windows| windows.one_cpu(wall, cpu, blocked));
+    let one_cpu = windows.and_then(|windows| windows.one_cpu(ran, cpu, blocked));
     if args.one_cpu && one_cpu.is_none() {
         let why = if cpus < 2 { "there is one CPU only" } else { NO_WINDOWS };
         one_cpu_not.get_or_insert_with(|| why.to_owned());
     }
     let mut others = Others::default();
-    others.add(before, after, cpu.max(seen), wall);
+    others.add(before, after, cpu.max(seen), ran);
     let question = Question {
         machine: Machine {
             cpus,
@@ -202,6 +212,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         kept: waiting.kept,
         notes: vec![],
         one_cpu_not,
+        full_after_s: full.then(|| measured.series.ns() / 1e9),
+        left,
         device_clock: device_clock(&Root::live()),
         profile: measured.profile(),
     };
@@ -287,19 +299,32 @@ fn share_page(program: &Program, launch: &mut Launch) -> Result<TeamPage, String
     Ok(page)
 }
 
-/// What to start, and what it is told: `NAME=value`.
-fn plan_launch(args: &Args, program: &Program) -> (Launch, Waiting, Vec<String>) {
+/// What to start, and what it is told.
+struct Planned {
+    launch: Launch,
+    waiting: Waiting,
+    /// `NAME=value`.
+    set: Vec<String>,
+    /// The user's own numbers of threads, which stay: `NAME=value`.
+    left: Vec<String>,
+}
+
+fn plan_launch(args: &Args, program: &Program) -> Planned {
     let get = |name: &str| std::env::var_os(name);
     let waiting = if args.isolate { Waiting::default() } else { passive(&get) };
     let mut env: Vec<(OsString, Option<OsString>)> =
         waiting.set.iter().map(|(name, value)| ((*name).into(), Some((*value).into()))).collect();
     let users = &args.command[1..];
-    let mut arguments = vec![];
+    let (mut arguments, mut left) = (vec![], vec![]);
     if let Some(threads) = args.threads.map(usize::from) {
         let counts = Counts { openmp: threads, teams: threads, pools: threads };
         let knobs = plan(counts, &Environment { get: &get, program, args: users, raise: true });
         arguments.extend(knobs.arguments().map(OsString::from));
         env.extend(knobs.variables().map(|(name, value)| (name.into(), Some(value.into()))));
+        left.extend(knobs.settings.iter().filter_map(|setting| match setting {
+            Setting::Kept { name, value, .. } => Some(format!("{name}={}", value.display())),
+            _ => None,
+        }));
     }
     arguments.extend(users.iter().cloned());
     let told = |(name, value): &(OsString, Option<OsString>)| {
@@ -307,7 +332,7 @@ fn plan_launch(args: &Args, program: &Program) -> (Launch, Waiting, Vec<String>)
     };
     let set = env.iter().map(told).collect();
     let launch = Launch { program: program.clone(), args: arguments, env, cpus: None, hold_stdio: false };
-    (launch, waiting, set)
+    Planned { launch, waiting, set, left }
 }
 
 #[cfg(test)]

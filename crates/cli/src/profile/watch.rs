@@ -4,19 +4,23 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use corefit_core::Time;
 use corefit_core::profile::{Probe, Recorder, Series, Status};
+use corefit_core::{CpuSet, Time};
 use corefit_linux::launch::{Event, Supervised};
 use corefit_linux::reporter::Reporter;
 use corefit_linux::sample;
 use corefit_linux::threads::{ThreadSampler, own_cpu};
 
 use super::windows::Windows;
+use crate::bench::others;
 
 /// What was seen.
 pub(super) struct Watched {
     pub(super) status: ExitStatus,
     pub(super) series: Series,
+    /// Whether only the beginning is in it, for want of memory.
+    pub(super) full: bool,
+    pub(super) stops: Stops,
     /// Of the reporter, each with the number of threads that were runnable.
     pub(super) probes: Vec<(Probe, usize)>,
     pub(super) looks: u64,
@@ -46,7 +50,7 @@ const CHECK_AFTER: Duration = Duration::from_secs(2);
 /// below which it may be done more often again. Here a look at three threads took 60 to 160 us of CPU time, waking up
 /// with cold caches included.
 const COST: [f64; 2] = [0.008, 0.016];
-/// Once the memory is used up, only switches are counted.
+/// Once the memory is used up, looks are for windows only.
 const RARELY: Duration = Duration::from_millis(500);
 
 /// Time between looks, by what they cost.
@@ -96,10 +100,36 @@ impl Pace {
     }
 }
 
-/// Follows the program to its end; `began`: before it was started.
+/// Stops of the program, as by Ctrl-Z: no time in which it ran.
+#[derive(Debug, Default)]
+pub(super) struct Stops {
+    /// When the present one began, and what [`others::spent_on_s`] was.
+    since: Option<(Time, Option<f64>)>,
+    pub(super) time: Duration,
+    /// CPU time of others in them, s.
+    pub(super) others_s: f64,
+}
+
+impl Stops {
+    fn begin(&mut self, now: Time, others: Option<f64>) {
+        self.since.get_or_insert((now, others));
+    }
+
+    /// The stop is over; how long it was.
+    fn end(&mut self, now: Time, others: Option<f64>) -> Duration {
+        let Some((since, before)) = self.since.take() else { return Duration::ZERO };
+        let took = now.since(since);
+        self.time += took;
+        self.others_s += others.zip(before).map_or(0.0, |(after, before)| after - before);
+        took
+    }
+}
+
+/// Follows the program to its end; `began`: before it was started; `cpus`: those that it may use.
 pub(super) fn until_end(
     child: &mut Supervised,
     began: Time,
+    cpus: &CpuSet,
     period: Duration,
     reporter: &mut Reporter,
     mut windows: Option<Windows>,
@@ -112,14 +142,16 @@ pub(super) fn until_end(
     let started = Instant::now();
     let mut pace = Pace::new((period / PER_PERIOD).clamp(SHORTEST, LONGEST), started, cost_before);
     let mut next = started + pace.interval;
+    let mut stops = Stops::default();
     let status = loop {
         match child.wait_until(next).context("lost the program")? {
             Event::Exited(status) => break status,
-            Event::Stopped(_) => {}
+            Event::Stopped(_) => stops.begin(sample::now(), others::spent_on_s(cpus)),
             Event::Continued => {
+                let stopped = stops.end(sample::now(), others::spent_on_s(cpus));
                 recorder.skip(sample::now());
                 if let Some(windows) = &mut windows {
-                    windows.skip();
+                    windows.skip(stopped);
                 }
             }
             Event::Undelivered { signal, why } => {
@@ -146,9 +178,10 @@ pub(super) fn until_end(
             }
         }
     };
-    let cost = own_cpu() - cost_before;
-    let interval = pace.interval;
-    Ok(Watched { status, series: recorder.finish(), probes, looks, interval, own_cpu: cost, windows })
+    // It may be killed while it is stopped.
+    stops.end(sample::now(), others::spent_on_s(cpus));
+    let (own_cpu, interval, full) = (own_cpu() - cost_before, pace.interval, recorder.full());
+    Ok(Watched { status, series: recorder.finish(), full, stops, probes, looks, interval, own_cpu, windows })
 }
 
 #[cfg(test)]
@@ -167,6 +200,17 @@ mod tests {
             pace.looked(began + passed, cpu, ran, 1.0);
         }
         cpu.div_duration_f64(passed)
+    }
+
+    #[test]
+    fn stops_are_no_time_in_which_it_ran_and_what_others_did_then_is_not_beside_it() {
+        let mut stops = Stops::default();
+        assert_eq!(stops.end(Time(5), Some(1.0)), Duration::ZERO, "none has begun");
+        stops.begin(Time(10), Some(1.0));
+        assert_eq!(stops.end(Time(40), Some(3.5)), Duration::from_nanos(30));
+        stops.begin(Time(50), None);
+        stops.end(Time(60), Some(9.0));
+        assert_eq!((stops.time, stops.others_s), (Duration::from_nanos(40), 2.5));
     }
 
     #[test]

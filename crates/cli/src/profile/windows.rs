@@ -32,6 +32,7 @@ pub(super) struct Windows {
     began: Time,
     /// The CPUs of the program.
     all: CpuSet,
+    home: moving::Home,
     open: Option<Open>,
     count: usize,
     shut: Duration,
@@ -55,6 +56,7 @@ impl Windows {
             read: 0,
             turns: Turns::default(),
             began,
+            home: moving::Home::of(all.clone()),
             all,
             open: None,
             count: 0,
@@ -88,10 +90,11 @@ impl Windows {
         }
     }
 
-    /// The program was stopped.
-    pub(super) fn skip(&mut self) {
+    /// The program was stopped for so long.
+    pub(super) fn skip(&mut self, stopped: Duration) {
         self.follow();
         self.open = None;
+        self.began = self.began + stopped;
         self.turns.skip();
     }
 
@@ -122,7 +125,7 @@ impl Windows {
         let Some(one) = self.all.iter().nth(self.count % self.all.len()) else { return };
         self.count += 1;
         let threads = look.threads.iter().map(|thread| thread.tid).collect();
-        let held = moving::OneCpu::begin(threads, one, &self.all);
+        let held = moving::OneCpu::begin(threads, one, &self.home);
         let now = corefit_linux::sample::now();
         self.turns.open(now);
         self.open = Some(Open { since: now, cpu: self.cpu(), held });

@@ -119,6 +119,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(page), Some(rotation)) = (&plan.page, &rotation) {
         page.set_turn(rotation.turn());
     }
+    // What the program has read by the time that we look is no longer there.
+    let mut restarts = Restarts::new(args.restartable);
     let start = Instant::now();
     let mut child = match Supervised::spawn(&plan.launch) {
         Ok(child) => child,
@@ -129,7 +131,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         notes.tell(why);
     }
     // From here on only the program's end ends us; other threads may start now.
-    let mut restarts = Restarts::new(args.restartable);
     if args.restartable && restarts.without_stdin() {
         notes.keep("stdin is a pipe, so what was read of it could not be read again: no restart".into());
     }

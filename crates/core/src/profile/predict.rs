@@ -231,11 +231,11 @@ const SELDOM: f64 = 0.02;
 /// More waiting than this over what ran, and more used by others than this over what the program used, is worth a word.
 const CROWDED: f64 = 0.1;
 
-/// Whether threads waited for CPUs that others used. More threads than CPUs wait for each other as well: then only what others
-/// used can tell.
+/// Whether threads waited for CPUs that others used. Where it is not known what others used, a CPU for each thread tells: more threads
+/// than CPUs wait for each other as well, and so do those that are bound to fewer (taskset, `OMP_PLACES`).
 fn crowded(machine: Machine, threads: usize, run: f64, wait: f64, took_ns: f64) -> bool {
-    let by_others = machine.others.is_some_and(|cpus| cpus * took_ns > CROWDED * run);
-    wait > CROWDED * run && run > SELDOM * took_ns && (machine.cpus >= threads || by_others)
+    let by_others = machine.others.map_or(machine.cpus >= threads, |cpus| cpus * took_ns > CROWDED * run);
+    wait > CROWDED * run && run > SELDOM * took_ns && by_others
 }
 
 /// Work done beside one thread, ns: at most this is spinning, for at any time somebody works.
@@ -463,6 +463,7 @@ mod tests {
         assert_eq!(told(2, Some(0.05)), (false, true), "threads of its own kept them waiting");
         assert_eq!(told(2, None), (false, true));
         assert_eq!(told(3, None), (true, false), "with a CPU for each, waiting tells");
+        assert_eq!(told(3, Some(0.05)), (false, true), "others did not use them: they are bound");
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Recorder {
         }
     }
 
-    /// Whether the memory for slots is used up; further looks only count switches.
+    /// Whether the memory for slots is used up; further looks are left out.
     #[must_use]
     pub fn full(&self) -> bool {
         self.entries >= MOST_ENTRIES
@@ -222,7 +222,10 @@ impl Recorder {
             alive: true,
         };
         let status = now.status.or(known.last.status);
-        if let (Some(before), Some(after)) = (known.last.status, now.status) {
+        // They belong to the time that is recorded.
+        if self.entries < MOST_ENTRIES
+            && let (Some(before), Some(after)) = (known.last.status, now.status)
+        {
             self.series.voluntary += after.voluntary.saturating_sub(before.voluntary);
             self.series.involuntary += after.involuntary.saturating_sub(before.involuntary);
         }
@@ -315,6 +318,22 @@ mod tests {
         assert_eq!((series.voluntary, series.involuntary), (9, 18));
         let runnable: Vec<_> = series.slots.iter().map(|slot| slot.runnable).collect();
         assert_eq!(runnable, [Some(1), None, Some(0)]);
+    }
+
+    #[test]
+    fn switches_count_as_long_as_there_is_room_for_the_rest() {
+        let look = |n: u64| {
+            let status = Status { voluntary: n, involuntary: n, runnable: true };
+            Look {
+                at: Time(10 * n),
+                threads: vec![ThreadLook { status: Some(status), ..thread(1, 5 * n, 0) }],
+            }
+        };
+        let mut recorder = Recorder { entries: MOST_ENTRIES - 2, ..Recorder::new(Time(0)) };
+        (1..=9).for_each(|n| recorder.take(&look(n)));
+        assert!(recorder.full());
+        let series = recorder.finish();
+        assert_eq!((series.ns(), series.voluntary, series.involuntary), (20.0, 2, 2));
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Inherited {
         }
     }
 
+    /// Whether this process was started with this signal blocked.
+    pub(super) fn blocks(self, signal: i32) -> bool {
+        self.blocked.contains(signal)
+    }
+
     /// Gives this process the recorded signal dispositions and mask and closed streams.
     /// Handlers need nothing: exec resets them. Only async-signal-safe calls.
     ///

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::inherited::set_disposition;
+use super::inherited::{Inherited, set_disposition};
 use super::signals::{Received, SignalFd, SignalSet};
 use super::spawn::{Launch, LaunchError, spawn};
 use super::stop::stop_with;
@@ -200,6 +200,17 @@ impl Supervised {
             }
             self.sleep(left)?;
         }
+    }
+
+    /// For what is done after the program's end: from here on who wants this process to end ends it, as any other. Those that
+    /// came before were meant for the program.
+    ///
+    /// # Errors
+    /// Never seen; the kernel's answer.
+    pub fn let_go(&self) -> io::Result<()> {
+        while self.signals.next()?.is_some() {}
+        let ours = Inherited::recorded();
+        ENDING.into_iter().filter(|signal| !ours.blocks(*signal)).collect::<SignalSet>().unblock()
     }
 
     /// Ends this process as the program ended; see [`super::end_like`].

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -84,6 +85,7 @@ impl<'a> Bench<'a> {
         let mut command = self.arena.command(&order.argv, order.cpus)?;
         job::without_settings(&mut command);
         command.envs(order.env).env("XDG_STATE_HOME", self.state()).current_dir(&self.settings.root);
+        command.stdin(Stdio::null());
         let end = |pid| self.arena.end(pid);
         let scratch = self.arena.scratch();
         let finished = job::run(command, order.limit, scratch, script, self.interrupt, &end)?;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use corefit_core::check::count;
 use serde::Serialize;
 
 use super::overcommit::find_root;
@@ -90,12 +91,13 @@ struct Seconds {
 }
 
 impl Cell {
-    /// The median; where it was cut off, a lower bound.
+    /// The median, of an even number the mean of both in the middle; where one of them was cut off, a lower bound.
     fn median(&self) -> Option<Value> {
         let mut sorted = self.seconds.clone();
         sorted.sort_by(|a, b| a.s.total_cmp(&b.s));
-        let middle = sorted.get(sorted.len().saturating_sub(1) / 2)?;
-        Some(Value { number: middle.s, bound: if middle.cut_off { Bound::AtLeast } else { Bound::Exact } })
+        let (low, high) = (sorted.get(sorted.len().saturating_sub(1) / 2)?, sorted.get(sorted.len() / 2)?);
+        let bound = if low.cut_off || high.cut_off { Bound::AtLeast } else { Bound::Exact };
+        Some(Value { number: f64::midpoint(low.s, high.s), bound })
     }
 }
 
@@ -138,11 +140,11 @@ fn heading(vms: u32) -> String {
 }
 
 fn title(document: &Document) -> String {
-    let pcpus = document.pcpus;
+    let pcpus = count(document.pcpus as usize, "pCPU");
     match &document.simulated {
-        None => format!("{}: seconds, {} VMs on {pcpus} pCPUs", document.command.join(" "), document.vms),
+        None => format!("{}: seconds, {} VMs on {pcpus}", document.command.join(" "), document.vms),
         Some(program) => format!(
-            "\"{program}\" of the simulator's library (nothing was measured): simulated seconds on {pcpus} pCPUs"
+            "\"{program}\" of the simulator's library (nothing was measured): simulated seconds on {pcpus}"
         ),
     }
 }
@@ -216,7 +218,8 @@ mod tests {
             cell(0, 1, &[(1.0, false)]),
             cell(1, 1, &[(3.0, false), (2.0, false), (60.0, true)]),
             cell(2, 1, &[(60.0, true), (4.0, false), (60.0, true)]),
-            cell(2, 2, &[(5.0, false)]),
+            cell(2, 2, &[(5.0, false), (8.0, false)]),
+            cell(2, 4, &[(60.0, true), (5.0, false)]),
         ];
         let document = Document {
             bench: "scale",
@@ -230,7 +233,7 @@ mod tests {
         let text = text(&document);
         assert!(
             text.contains(
-                "vCPUs  host  1 VM   2 VMs\n    1  1.00  3.00  >60.00\n    2     -     -    5.00\n"
+                "vCPUs  host  1 VM   2 VMs\n    1  1.00  3.00  >60.00\n    2     -     -    6.50\n    4     -     -  >32.50\n"
             ),
             "{text}"
         );
@@ -239,7 +242,7 @@ mod tests {
         let ignored = "of lu S only the name counts: path and arguments are ignored";
         assert!(text.ends_with(&format!("Simulated: no VMs; {ignored}.\n")), "{text}");
         let picture = drawing(&document).unwrap();
-        assert!(picture.contains("1 left out that were cut off") && picture.contains("2 VMs"));
+        assert!(picture.contains("2 left out that were cut off") && picture.contains("2 VMs"));
         assert!(picture.contains("simulator") && picture.contains(ignored), "{picture}");
     }
 }

@@ -12,6 +12,8 @@ use crate::progress::Progress;
 
 /// Exit status of a program that `timeout` killed.
 const KILLED: i32 = 137;
+/// A guest's clock shows 10 ms: killed by so much before the limit, s, it was killed by `timeout`.
+const COARSE_S: f64 = 0.1;
 
 /// pCPUs of the host, and what was measured; or why there are no VMs.
 pub(super) fn cells(args: &Args) -> Result<Result<(u32, Vec<Cell>), String>> {
@@ -61,11 +63,14 @@ fn on_host(args: &Args, pcpus: &[usize]) -> Result<Seconds> {
     let s = start.elapsed().as_secs_f64();
     match output.status.code() {
         Some(0) => Ok(Seconds { s, cut_off: false }),
-        Some(KILLED) | None => Ok(Seconds { s: f64::from(args.limit), cut_off: true }),
-        Some(code) => {
-            bail!("on the host, {} ended with status {code}: {}", args.command[0], last_line(&output))
-        }
+        Some(KILLED) | None if at_limit(s, args) => Ok(Seconds { s: f64::from(args.limit), cut_off: true }),
+        _ => bail!("on the host, {} ended with {}: {}", args.command[0], output.status, last_line(&output)),
     }
+}
+
+/// Whether a run that was killed after so many seconds was killed at the limit, and not by somebody else (as when memory is full).
+fn at_limit(s: f64, args: &Args) -> bool {
+    s >= f64::from(args.limit) - COARSE_S
 }
 
 /// The program in all of them at once, until the last one is ready, by the guests' clocks (10 ms).
@@ -93,7 +98,7 @@ fn in_vms(vms: &Vms, args: &Args, threads: u32) -> Result<Seconds> {
         #[expect(clippy::cast_possible_truncation, reason = "an exit status")]
         let status = status as i32;
         ensure!(
-            status == 0 || status == KILLED,
+            status == 0 || status == KILLED && at_limit(end - begin, args),
             "{program} ended with status {status} in a VM (they have what make -C workloads builds): {}",
             last_line(&output)
         );
@@ -101,4 +106,28 @@ fn in_vms(vms: &Vms, args: &Args, threads: u32) -> Result<Seconds> {
         slowest.s = slowest.s.max(end - begin);
     }
     Ok(slowest)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn only_who_is_killed_at_the_limit_is_cut_off() {
+        let run = |limit, script| {
+            let cli = Cli::parse_from(["scale", "--limit", limit, "--", "sh", "-c", script]);
+            on_host(&cli.args, &pcpus().unwrap()[..1])
+        };
+        let killed = run("60", "kill -9 $$").unwrap_err().to_string();
+        assert!(killed.contains("SIGKILL"), "{killed}");
+        assert_eq!(run("1", "sleep 60").unwrap(), Seconds { s: 1.0, cut_off: true });
+    }
 }
