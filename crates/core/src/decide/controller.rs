@@ -13,7 +13,7 @@ use super::place::{Placing, classes, placer};
 use super::shape::{Shaping, Slicing};
 use super::size::{Races, sizer};
 use super::weigh::Weighing;
-use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, longer, vain};
+use super::{AFTER_FAILURE, Action, Arbiter, Forecast, Outcome, Plan, Policy, vain};
 use crate::entitle::HostError;
 use crate::machine::{
     Fixed, HostEstimate, LeverKind, MachineError, Snapshot, Value, VmId, VmState, estimate, estimate_briefly,
@@ -156,7 +156,7 @@ impl Controller {
         }
         for known in self.known.values_mut() {
             (known.refused, known.starved, known.not_before) = (None, (0, None), Time(0));
-            known.others = (Duration::ZERO, Time(0));
+            (known.others, known.vain) = ((Duration::ZERO, Time(0)), Duration::ZERO);
         }
         self.weighing.try_again();
         self.lightening.try_again();
@@ -282,8 +282,15 @@ impl Controller {
                 continue;
             }
             match &outcome.result {
+                Ok(_) if outcome.is_in_vain() => {
+                    known.vain = (2 * known.vain).clamp(AFTER_FAILURE, REFUSED);
+                    (known.not_before, known.wish, known.away) = (at + known.vain, None, None);
+                    if others {
+                        known.rest_of_others(at);
+                    }
+                }
                 Ok(now) => {
-                    (known.changed, known.away) = (Some(at), None);
+                    (known.changed, known.away, known.vain) = (Some(at), None, Duration::ZERO);
                     if others && *now == outcome.action.to {
                         known.others = (Duration::ZERO, Time(0));
                     }
@@ -297,12 +304,12 @@ impl Controller {
                     known.away = (!known.by_cpuset).then(|| why.clone());
                     // It may be these alone: the rest can come meanwhile.
                     if others {
-                        let rest = longer(known.others.0);
-                        known.others = (rest, at + rest);
+                        known.rest_of_others(at);
                     }
                 }
                 Err(error) => {
-                    let lacks = matches!(error, MachineError::Unsupported(_));
+                    // An agent that makes no sense may do so later.
+                    let lacks = matches!(error, MachineError::Unsupported(_) | MachineError::Malformed(_));
                     let until = if lacks { at + REFUSED } else { Time(u64::MAX) };
                     (known.refused, known.away) = (Some((until, error.to_string())), None);
                 }

@@ -320,6 +320,28 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_was_left_alone_for_a_while_waits_for_the_whole_dwell_again() {
+        let mut groups = Groups::new(&["a", "b"]);
+        groups.idle = &["b"];
+        *groups.sets.get_mut("b").unwrap() = "0-7".parse().unwrap();
+        let policy = |exclude| {
+            let name = "a".into();
+            let a = Rule { name, size: Some(Sizer::VcpuBal), max: Some(4), exclude, ..Rule::default() };
+            Policy { dwell_ms: 2000, vm: vec![a], ..Policy::default() }
+        };
+        let mut controller = Controller::new(policy(None));
+        groups.run(&mut controller, 8);
+        *groups.sets.get_mut("a").unwrap() = "0,2,4,6".parse().unwrap();
+        groups.idle = &[];
+        assert_eq!(groups.run(&mut controller, 2), 0);
+        controller.reconfigure(policy(Some(true)));
+        assert_eq!(groups.run(&mut controller, 10), 0);
+        controller.reconfigure(policy(None));
+        assert_eq!(groups.run(&mut controller, 2), 0, "what others wanted meanwhile nobody looked at");
+        assert_eq!(groups.run(&mut controller, 4), 1);
+    }
+
+    #[test]
     fn a_group_leaves_pcpus_that_are_reserved_meanwhile() {
         let mut groups = Groups::new(&["a", "b"]);
         let rule = Rule { name: "a".into(), size: Some(Sizer::VcpuBal), max: Some(4), ..Rule::default() };

@@ -9,7 +9,7 @@ use super::counted::Counted;
 use super::demand::{Cut, Monitored, Predict, predictor};
 use super::short::Short;
 use super::size::{Choice, Size, Subject, sizer};
-use super::{Policy, Sizer};
+use super::{Policy, Sizer, longer};
 use crate::machine::Lever;
 use crate::{CpuSet, Time};
 
@@ -51,6 +51,8 @@ pub(super) struct Known {
     pub(super) away: Option<String>,
     /// Until when it is not asked, as a lever turned out not to be there, or not to be ours, and what was said to that.
     pub(super) refused: Option<(Time, String)>,
+    /// How long it was left alone when it said last that a change was done, and nothing had changed.
+    pub(super) vain: Duration,
     /// vCPUs that were offline before corefit, and that its guest could not take online: how long it is not asked for such, and until
     /// when.
     pub(super) others: (Duration, Time),
@@ -87,6 +89,7 @@ impl Known {
             not_before: Time(0),
             away: None,
             refused: None,
+            vain: Duration::ZERO,
             others: (Duration::ZERO, Time(0)),
             by_cpuset,
             wide: CpuSet::default(),
@@ -111,6 +114,12 @@ impl Known {
             let cut = arbitrated.then(|| self.cut.of(monitored, wants, (count, most), at));
             self.wants = Some(cut.unwrap_or(wants));
         }
+    }
+
+    /// vCPUs that were offline before corefit did not come: it is not asked for such for a while, longer each time.
+    pub(super) fn rest_of_others(&mut self, at: Time) {
+        let rest = longer(self.others.0);
+        self.others = (rest, at + rest);
     }
 
     /// Whether this is the lever by which it is sized.

@@ -112,6 +112,15 @@ pub struct Outcome {
     pub result: Result<Value, MachineError>,
 }
 
+impl Outcome {
+    /// Whether it is said to be done, and nothing has changed.
+    #[must_use]
+    pub fn is_in_vain(&self) -> bool {
+        let Outcome { action, result } = self;
+        result.as_ref().is_ok_and(|now| *now != action.to && action.from.as_ref() == Some(now))
+    }
+}
+
 /// The reason for an action, as data; its text is for people.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Why {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use corefit_core::decide::{
     Action, Arbiter, Controller, Forecast, Outcome, Plan, Policy, Rule, Sizer, Step, Weigher, Why,
 };
-use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, Value, VmId};
+use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{Quota, Weight};
 
 use crate::support::{ByCount, Toy, ToyVm, contest, vm};
@@ -75,6 +75,20 @@ fn who_wants_less_now_and_then_keeps_its_weight_and_who_does_for_the_dwell_loses
     let fell = all.iter().position(|weights| weights[1] < 1000.0).unwrap();
     assert!((DWELL..DWELL + 15).contains(&fell), "{fell}: {all:?}");
     assert_eq!(all.last().unwrap(), &[1280.0, 512.0, 1280.0], "2.5, 1 and 2.5 pCPUs");
+}
+
+#[test]
+fn who_was_paused_waits_for_the_whole_dwell_again() {
+    let (mut toy, mut controller) = three(Arbiter::MaxMin, vec![]);
+    weights(&mut toy, &mut controller, |_| true, 20);
+    let mut idle = |state, seconds| {
+        toy.vms[1].state.state = state;
+        weights(&mut toy, &mut controller, |_| false, seconds).pop().unwrap()[1]
+    };
+    for state in [State::Running, State::Paused, State::Running] {
+        assert_eq!(idle(state, 8), 1024.0);
+    }
+    assert_eq!(idle(State::Running, 8), 512.0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use corefit_core::decide::{Action, Arbiter, Controller, Outcome, Placer, Policy,
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
 use corefit_core::{CpuSet, Weight};
 
-use crate::support::{Toy, ToyVm, contest, four, vm, with};
+use crate::support::{Toy, ToyVm, contest, four, of_four, vm, with};
 
 #[test]
 fn a_first_look_has_no_plan_and_a_host_without_change_none_later() {
@@ -200,9 +200,38 @@ fn a_machine_that_lacks_a_lever_is_asked_again_after_minutes_one_that_is_away_so
     let lacks = || MachineError::Unsupported("cannot".into());
     assert_eq!(tries(&mut controller, 60, lacks()), 1);
     assert_eq!(tries(&mut controller, 600, lacks()), 2);
+    let senseless = MachineError::Malformed("no vCPU is online".into());
+    assert_eq!(tries(&mut controller, 600, senseless), 2, "it may make sense again");
     assert_eq!(tries(&mut controller, 1200, MachineError::Denied("not for you".into())), 1);
     let step = controller.step(&toy.observe()).unwrap();
     assert_eq!(step.kept[&VmId("a".into())], "not for you", "what was said to it");
+}
+
+#[test]
+fn a_guest_that_says_it_is_done_and_changes_nothing_is_asked_ever_more_rarely_until_it_does_it() {
+    let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let mut controller = with(Sizer::VcpuBal);
+    // Seconds at which it was asked in vain.
+    let asked = |toy: &mut Toy, controller: &mut Controller, seconds: u64| {
+        let (mut asked, end) = (vec![], toy.at + seconds * 1_000_000_000);
+        while toy.at < end {
+            let step = controller.step(&toy.observe()).unwrap();
+            asked.extend(step.plan.actions.iter().map(|_| toy.at / 1_000_000_000));
+            let nothing = |action: Action| Outcome { result: Ok(action.from.clone().unwrap()), action };
+            controller.told(&step.plan.actions.into_iter().map(nothing).collect::<Vec<_>>());
+            toy.pass(step.next);
+        }
+        asked
+    };
+    let times = asked(&mut toy, &mut controller, 1800);
+    let rests: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(rests.is_sorted() && rests[0] >= 10 && rests[4] > 100, "{times:?}");
+    assert!(rests.iter().all(|rest| *rest < 310), "as who lacks it: {times:?}");
+    toy.rule(&mut controller, 320);
+    assert_eq!(toy.online(0), 4);
+    toy.vms[0].state.vcpus.iter_mut().for_each(|vcpu| vcpu.online = true);
+    let times = asked(&mut toy, &mut controller, 60);
+    assert!(times.len() >= 3, "it did what was asked meanwhile: {times:?}");
 }
 
 #[test]
@@ -572,6 +601,22 @@ fn weights_change_not_too_often_and_not_for_little() {
     let mut controller = Controller::new(Policy { deadband: 0.05, ..policy });
     toy.rule(&mut controller, 10);
     assert_eq!(toy.weights(), [390.0, 2610.0], "4 % are not worth it");
+}
+
+#[test]
+fn vcpus_change_not_too_often() {
+    let mut toy = Toy::new(8, vec![of_four(vm("a", 8, None, f64::from))]);
+    let policy = Policy { size: Sizer::VcpuBal, lever_ms: 10_000, dwell_ms: 0, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 3);
+    assert_eq!(toy.online(0), 4);
+    for (quota_us, before, after) in [(600_000, 4, 6), (300_000, 6, 3)] {
+        toy.vms[0].state.quota.as_mut().unwrap().quota_us = Some(quota_us);
+        toy.rule(&mut controller, 5);
+        assert_eq!(toy.online(0), before, "not within ten seconds");
+        toy.rule(&mut controller, 5);
+        assert_eq!(toy.online(0), after);
+    }
 }
 
 #[test]

@@ -86,7 +86,8 @@ pub(super) fn vcpus(ask: &mut Ask<'_>) -> Result<GuestVcpus, MachineError> {
     Ok(found)
 }
 
-/// Has the guest use these vCPUs and no others, as far as it can; vCPU 0 stays. Hands back what is so then.
+/// Has the guest use these vCPUs and no others, as far as it can. (vCPU 0 goes only from who had it offline before: nobody wants a set
+/// without it otherwise.) Hands back what is so then.
 pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, MachineError> {
     let mut have = vcpus(ask)?;
     for _ in 0..TRIES {
@@ -94,10 +95,8 @@ pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, Mach
         let off = have.online.difference(want).intersection(&have.offlinable);
         // First those to come: so there is never less than the smaller of what was and what is wanted.
         let vcpus = on.iter().map(|cpu| (cpu, true)).chain(off.iter().map(|cpu| (cpu, false)));
-        let vcpus: Vec<Value> = vcpus
-            .filter(|(cpu, _)| cpu.0 != 0)
-            .map(|(cpu, online)| json!({ "logical-id": cpu.0, "online": online }))
-            .collect();
+        let vcpus: Vec<Value> =
+            vcpus.map(|(cpu, online)| json!({ "logical-id": cpu.0, "online": online })).collect();
         if vcpus.is_empty() {
             break;
         }
@@ -199,6 +198,8 @@ mod tests {
     /// A guest of four vCPUs whose agent does `each` of a list, and refuses to touch vCPU 3.
     struct Guest {
         online: Vec<bool>,
+        /// The first that it may take offline.
+        first: usize,
         each: usize,
         file: Option<Vec<u8>>,
         asked: Vec<String>,
@@ -206,7 +207,7 @@ mod tests {
 
     impl Guest {
         fn new(each: usize) -> Guest {
-            Guest { online: vec![true; 4], each, file: None, asked: Vec::new() }
+            Guest { online: vec![true; 4], first: 1, each, file: None, asked: Vec::new() }
         }
 
         fn answer(&mut self, command: &str) -> Result<String, MachineError> {
@@ -215,7 +216,7 @@ mod tests {
             let arguments = &command["arguments"];
             let answer = match command["execute"].as_str().unwrap() {
                 "guest-get-vcpus" => {
-                    let one = |(id, online): (usize, &bool)| json!({"logical-id": id, "online": online, "can-offline": id > 0});
+                    let one = |(id, online): (usize, &bool)| json!({"logical-id": id, "online": online, "can-offline": id >= self.first});
                     Value::Array(self.online.iter().enumerate().map(one).collect())
                 }
                 "guest-set-vcpus" => {
@@ -250,6 +251,21 @@ mod tests {
         let mut ask = |command: &str| guest.answer(command);
         assert_eq!(set_vcpus(&mut ask, &"0,3".parse().unwrap()).unwrap().to_string(), "0,3");
         assert_eq!(guest.asked.iter().filter(|c| c.contains("set-vcpus")).count(), 2);
+    }
+
+    /// As on arm64 and s390x, after `chcpu -d 0`.
+    #[test]
+    fn a_guest_that_has_vcpu_0_offline_can_have_it_online_and_has_it_offline_again_afterwards() {
+        let mut guest = Guest { first: 0, online: vec![false, true, true, true], ..Guest::new(9) };
+        let mut set =
+            |want: &str| set_vcpus(&mut |command: &str| guest.answer(command), &want.parse().unwrap());
+        for want in ["1,3", "0-1,3", "1,3"] {
+            assert_eq!(set(want).unwrap().to_string(), want);
+        }
+        guest.first = 1;
+        guest.online[0] = true;
+        let kept = set_vcpus(&mut |command: &str| guest.answer(command), &"1,3".parse().unwrap());
+        assert_eq!(kept.unwrap().to_string(), "0-1,3", "most cannot");
     }
 
     #[test]

@@ -269,11 +269,14 @@ impl Hand {
         }
     }
 
-    /// What is unsupported stays so for a while.
+    /// What is unsupported stays so for a while; so does an agent that makes no sense.
     pub(super) fn learn<T>(&mut self, vm: &VmId, lever: Lever, result: &Result<T, MachineError>) {
-        if let Err(MachineError::Unsupported(why)) = result {
-            self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), (Instant::now(), why.clone()));
-        }
+        let why = match result {
+            Err(MachineError::Unsupported(why)) => why,
+            Err(MachineError::Malformed(why)) if lever == Lever::Online => why,
+            _ => return,
+        };
+        self.lacks.entry(vm.clone()).or_default().insert(lever.kind(), (Instant::now(), why.clone()));
     }
 
     /// How long who is asked may take. (One that waits may be a libvirtd that is slow for all.)
@@ -549,6 +552,11 @@ mod tests {
         hand.learn(&vm, Lever::Online, &refused);
         hand.ask_again();
         assert_eq!(fixed(&hand), []);
+        let senseless = Err::<(), _>(MachineError::Malformed("no vCPU is online".into()));
+        hand.learn(&vm, Lever::Weight, &senseless);
+        assert_eq!(fixed(&hand), [], "that is what it was to weigh");
+        hand.learn(&vm, Lever::Online, &senseless);
+        assert_eq!(fixed(&hand), [LeverKind::Online]);
     }
 
     #[test]
