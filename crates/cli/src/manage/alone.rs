@@ -28,7 +28,7 @@ const LONGEST: u64 = 4096;
 /// Held while a machine may be changed.
 pub(super) struct Alone {
     /// `None`: there is no directory for it, which only who is not root can be without.
-    _lock: Option<File>,
+    _lock: Option<own::Locked>,
 }
 
 impl Alone {
@@ -75,16 +75,16 @@ impl Alone {
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
         let mut how = File::options();
         how.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-        let mut lock = how.open(&path).map_err(unusable)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        let mut lock = own::Locked(how.open(&path).map_err(unusable)?);
+        match flock(&lock.0, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let process = holder(&lock.metadata().map_err(unusable)?).flatten();
-                bail!(taken(machine, process, last(&lock).ok().flatten()))
+                let process = holder(&lock.0.metadata().map_err(unusable)?).flatten();
+                bail!(taken(machine, process, last(&lock.0).ok().flatten()))
             }
             Err(error) => return Err(unusable(error.into())),
         }
-        let last = last(&lock).map_err(unusable)?;
+        let last = last(&lock.0).map_err(unusable)?;
         let same = last.as_ref().is_some_and(|last| is_same(last, state));
         if let Some(last) = last.filter(|_| !same) {
             left_nothing(&last, machine)?;
@@ -92,8 +92,8 @@ impl Alone {
         // Who has no journal, as a restore that finds none, changes nothing that is not in a note.
         if !same && journal::file(state).exists() {
             let name = state.as_os_str().as_bytes();
-            let written = lock.rewind().and_then(|()| lock.write_all(name));
-            if let Err(error) = written.and_then(|()| lock.set_len(name.len() as u64)) {
+            let written = lock.0.rewind().and_then(|()| lock.0.write_all(name));
+            if let Err(error) = written.and_then(|()| lock.0.set_len(name.len() as u64)) {
                 tell!(
                     "corefit: {}: {error}: who comes with another --state is not sent to this one",
                     path.display()

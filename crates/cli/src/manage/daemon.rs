@@ -74,8 +74,10 @@ pub(super) struct Daemon<'a> {
     _socket: Option<status::Socket>,
     /// Metrics that could not be had there, and when that is tried again.
     unserved: Option<(SocketAddr, Instant)>,
-    /// What is left to the kernel, as it was said last.
-    left: Vec<yields::Yield>,
+    /// Where it is seen what the kernel does itself; a simulated host's does nothing.
+    kernel: Option<Root>,
+    /// What is left to it.
+    left: yields::Left,
     /// What was said, and is not said again while it is so.
     told: Said,
     /// VMs that their owners have left alone, by name, and why.
@@ -123,6 +125,7 @@ impl<'a> Daemon<'a> {
             sized,
             telling,
             live,
+            kernel: live.then(Root::live),
             board,
             _socket: None,
             unserved: None,
@@ -307,8 +310,10 @@ impl<'a> Daemon<'a> {
                     let tried = !matches!(outcome.result, Err(MachineError::Untried(_)));
                     self.telling.missed(&outcome.action.vm, tried, snapshot.at);
                 }
-                let came =
-                    |outcome: &&Outcome| outcome.result.is_ok() && outcome.action.why != Why::AskedAgain;
+                let came = |outcome: &&Outcome| {
+                    let asked = outcome.action.why == Why::AskedAgain;
+                    outcome.result.is_ok() && !asked && !outcome.is_in_vain()
+                };
                 for outcome in outcomes.iter().filter(came) {
                     self.told.forget_of(&failure(&outcome.action, ""));
                 }
@@ -349,18 +354,16 @@ impl<'a> Daemon<'a> {
 
     /// What the kernel manages itself has no levers.
     fn yields(&mut self, snapshot: &mut Snapshot) {
-        let name = self.machine.name();
-        let found = if self.live { yields::detect(&Root::live(), &name) } else { Vec::new() };
-        if found != self.left {
-            for what in found.iter().filter(|what| !self.left.contains(what)) {
-                log(Level::Warning, "left to the kernel", &[("what", what.reason.clone())]);
-            }
-            for what in self.left.iter().filter(|what| !found.contains(what)) {
-                log(Level::Info, "left to the kernel no more", &[("what", what.reason.clone())]);
-            }
-            self.left = found;
+        let Some(kernel) = &self.kernel else { return };
+        let found = yields::detect(kernel, &self.machine.name());
+        let [begun, ended] = self.left.see(found, Instant::now());
+        for what in begun {
+            log(Level::Warning, "left to the kernel", &[("what", what.reason)]);
         }
-        yields::leave_alone(snapshot, &self.left);
+        for what in ended {
+            log(Level::Info, "left to the kernel no more", &[("what", what.reason)]);
+        }
+        yields::leave_alone(snapshot, self.left.now());
     }
 
     /// Reads the configuration again; a bad one is refused, and the old one stays.
@@ -421,6 +424,12 @@ impl Signals {
 
 #[cfg(test)]
 impl Daemon<'_> {
+    /// As if it ran on this kernel.
+    pub(super) fn runs_on(&mut self, kernel: Root) {
+        assert!(self.kernel.is_none(), "this one's has nothing to do with a simulated host");
+        self.kernel = Some(kernel);
+    }
+
     /// What is shown of it.
     pub(super) fn shown(&self) -> status::Status {
         self.board.lock().clone()

@@ -1,7 +1,8 @@
 //! Places at which tests end the daemon as `kill -9` does: `COREFIT_TEST_KILL_AT=NAME` or `NAME:COUNT`.
 //!
-//! Names are those that `reach` is called with, and of corefit-linux `limit-part` (a file of a limit is written), `plug-part` (a vCPU is
-//! plugged) and `vcpus-part` (a guest was asked for vCPUs).
+//! Names are those that `reach` is called with, and of corefit-linux `limit-part` (a file of a limit is written, or libvirt was asked for a
+//! part of one), `plug-part` (a vCPU is plugged, or its guest did not let go of it), `kept-part` (what a VM carries is written, or a part of
+//! it taken away) and `vcpus-part` (a guest was asked for vCPUs).
 //!
 //! In the tests of this crate the kill is a panic that the test catches, so that the machine lives on.
 

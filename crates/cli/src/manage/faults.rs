@@ -7,8 +7,11 @@ mod carried;
 mod daemons;
 mod ends;
 mod faulty;
+mod left_alone;
 mod lines;
+mod shown;
 mod stories;
+mod synced;
 mod theirs;
 mod unread;
 mod whole;
@@ -104,6 +107,8 @@ struct Story {
     dir: PathBuf,
     machine: Faulty,
     keeper: Option<Keeper>,
+    /// Why the last one could not start.
+    refused: Option<String>,
     expected: Expected,
     /// VMs that are not to be changed any more.
     released: BTreeSet<u32>,
@@ -112,9 +117,9 @@ struct Story {
 
 impl Story {
     fn new(dir: &Path, machine: Faulty) -> Story {
-        let (expected, released) = Default::default();
-        let mut story =
-            Story { dir: dir.into(), machine, keeper: None, expected, released, now: Time(1 << 40) };
+        let (keeper, refused, expected, released) = Default::default();
+        let now = Time(1 << 40);
+        let mut story = Story { dir: dir.into(), machine, keeper, refused, expected, released, now };
         for vm in 0..=MANAGED {
             for lever in levers(vm) {
                 let value = story.machine.truth(vm, lever);
@@ -132,14 +137,17 @@ impl Story {
         }
         let (dir, machine) = (self.dir.clone(), &mut self.machine);
         let started = until_killed(kill, move || {
-            let journal = Journal::open(&dir, "faulty", &Boot::named("boot")).ok()?;
+            let journal = Journal::open(&dir, "faulty", &Boot::named("boot"))?;
             let mut keeper = Keeper::new(journal, Duration::from_secs(60));
             if let Ok(snapshot) = machine.observe() {
                 keeper.restore(machine, &snapshot);
             }
-            Some(keeper)
+            anyhow::Ok(keeper)
         });
-        self.keeper = started.flatten();
+        (self.keeper, self.refused) = match started.transpose() {
+            Ok(keeper) => (keeper, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
     }
 
     /// One step of the daemon, perhaps killed on the way.
@@ -210,7 +218,8 @@ impl Story {
         self.machine.heal();
         disk(&self.dir, false);
         self.start(None);
-        let mut keeper = self.keeper.take().expect("nothing keeps a daemon from starting any more");
+        let mut keeper =
+            self.keeper.take().unwrap_or_else(|| panic!("no daemon starts any more: {:?}", self.refused));
         let snapshot = self.machine.observe().unwrap();
         let restored = keeper.restore(&mut self.machine, &snapshot);
         assert_eq!(restored.pending, Vec::<String>::new());
@@ -297,6 +306,7 @@ fn a_kill_at_each_place_of_a_step_leaves_a_journal_that_undoes_it() {
         let dir = directory();
         let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
         story.start(None);
+        assert!(story.keeper.is_some(), "place {place}: no daemon starts: {:?}", story.refused);
         let mut random = Random(7);
         let plan = story.plan(&mut random);
         story.step(&plan, Some(place));

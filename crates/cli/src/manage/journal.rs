@@ -65,7 +65,7 @@ const LARGEST: u64 = 256 << 20;
 pub(crate) struct Journal {
     dir: PathBuf,
     /// Its lock goes with it.
-    _lock: File,
+    _lock: own::Locked,
     content: Content,
     /// Where the entries of each VM are.
     of: BTreeMap<VmId, Vec<usize>>,
@@ -254,12 +254,20 @@ impl Journal {
         let mut new = own::open(&beside, File::options().write(true).create(true).truncate(true))?;
         reach("journal-begun");
         new.write_all(text.as_bytes())?;
-        new.sync_all()?;
+        sync(&new)?;
         reach("journal-written");
         fs::rename(&beside, &target)?;
         self.on_disk.clone_from(&self.content.entries);
-        File::open(&self.dir)?.sync_all()
+        sync(&File::open(&self.dir)?)
     }
+}
+
+/// Has on disk what was written to a file, or what names a directory has.
+fn sync(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    #[cfg(test)]
+    testing::synced();
+    Ok(())
 }
 
 fn places(entries: &[Entry]) -> BTreeMap<VmId, Vec<usize>> {
@@ -318,13 +326,13 @@ pub(super) fn file(dir: &Path) -> PathBuf {
     dir.join("journal")
 }
 
-fn lock(dir: &Path) -> Result<File> {
+fn lock(dir: &Path) -> Result<own::Locked> {
     let path = dir.join("lock");
     let lock = own::open(&path, File::options().read(true).write(true).create(true).truncate(false));
     // Of an earlier run, on a disk that cannot be written to.
     let lock = lock.or_else(|error| own::open(&path, File::options().read(true)).map_err(|_| error));
-    let mut lock = lock.map_err(|error| unusable(&path, &error))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    let mut lock = own::Locked(lock.map_err(|error| unusable(&path, &error))?);
+    match flock(&lock.0, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let who = fs::read_to_string(&path).unwrap_or_default();
@@ -339,7 +347,7 @@ fn lock(dir: &Path) -> Result<File> {
         Err(error) => bail!("{}: {error}", path.display()),
     }
     // For people; what counts is the lock.
-    let _ = lock.set_len(0).and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()));
+    let _ = lock.0.set_len(0).and_then(|()| lock.0.write_all(std::process::id().to_string().as_bytes()));
     Ok(lock)
 }
 
@@ -385,8 +393,23 @@ pub(super) fn checksum(text: &str) -> String {
 /// Entries to test with.
 #[cfg(test)]
 pub(super) mod testing {
+    use std::cell::Cell;
+
     use super::*;
     use corefit_core::Weight;
+
+    thread_local! {
+        static SYNCS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub(super) fn synced() {
+        SYNCS.set(SYNCS.get() + 1);
+    }
+
+    /// How often this thread has synced something.
+    pub(in crate::manage) fn syncs() -> u32 {
+        SYNCS.get()
+    }
 
     /// A weight that was doubled.
     pub(in crate::manage) fn entry(vm: &str) -> Entry {
@@ -452,6 +475,8 @@ mod tests {
         let first = open(dir.path());
         let text = refused(dir.path(), "host");
         assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+        // As a process has that was forked and does not execute yet.
+        let _copy = first._lock.0.try_clone().unwrap();
         drop(first);
         open(dir.path());
     }

@@ -277,6 +277,55 @@ mod tests {
     }
 
     #[test]
+    fn each_number_of_a_vm_is_under_its_own_name() {
+        let setting = |pending| super::super::status::Setting {
+            lever: "weight".into(),
+            before: "100".into(),
+            made: "200".into(),
+            changed_to: None,
+            pending,
+        };
+        let vm = VmStatus {
+            name: "a".into(),
+            entitled: Some(Cpus(1.5)),
+            available: Some(Cpus(2.5)),
+            used: Some(Cpus(0.5)),
+            waiting: Some(Cpus(3.5)),
+            wanted: Some(Cpus(5.0)),
+            granted: Some(Cpus(4.0)),
+            starves: true,
+            vcpus: 8,
+            online: Some(6),
+            work: Some(77.0),
+            changed: vec!["weight".into(); 3],
+            settings: [true, false, true].map(setting).to_vec(),
+            actions: 9,
+            failures: 7,
+            ..VmStatus::default()
+        };
+        let page = text(&Status { vms: vec![vm], ..Status::default() });
+        let found = page.lines().filter_map(|line| line.strip_prefix("corefit_vm_"));
+        let found: Vec<String> = found.map(|line| line.replace("{vm=\"a\",id=\"\"}", "")).collect();
+        let expected = [
+            "entitled_cpus 1.5",
+            "available_cpus 2.5",
+            "used_cpus 0.5",
+            "waiting_cpus 3.5",
+            "wanted_cpus 5",
+            "granted_cpus 4",
+            "starves 1",
+            "vcpus 8",
+            "vcpus_online 6",
+            "work_units_total 77",
+            "changed_settings 3",
+            "pending_settings 2",
+            "actions_total 9",
+            "failures_total 7",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
     fn each_metric_is_in_the_documentation() {
         let documented = include_str!("../../../../docs/operating.md");
         let status = Status { vms: vec![VmStatus::default()], ..Status::default() };

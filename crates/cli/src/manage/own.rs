@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::journal::unusable;
 
@@ -15,6 +15,15 @@ const OTHERS: u32 = 0o022;
 
 /// Of a directory for everybody, such as /tmp.
 const STICKY: u32 = 0o1000;
+
+/// A file whose lock goes with this; closing it alone would leave the lock to a process that was forked meanwhile, until that executes.
+pub(super) struct Locked(pub(super) File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
 
 /// A directory of ours, made if need be, that nobody else writes to.
 ///

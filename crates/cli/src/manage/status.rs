@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use corefit_core::check::count;
 use corefit_core::decide::{Given, Policy, Step};
 use corefit_core::machine::{VmEstimate, VmState};
 use corefit_core::{CpuSet, Cpus};
@@ -369,9 +370,10 @@ fn table(status: &Status) -> String {
         cells.extend([vm.actions.to_string(), vm.failures.to_string()]);
         table.row(cells);
     }
+    let steps = count(usize::try_from(status.steps).unwrap_or(usize::MAX), "step");
     let does = if status.applies { "changes settings" } else { "only looks (without --apply)" };
     let age = status.age_s.map_or(String::new(), |age| format!(", the last {age:.0} s ago"));
-    let mut text = format!("{}: {does}, {} steps{age}\n\n{}", status.machine, status.steps, table.render());
+    let mut text = format!("{}: {does}, {}{age}\n\n{}", status.machine, steps, table.render());
     for vm in &status.vms {
         for changed in &vm.changed {
             text += &format!("{}: {changed}\n", printable::text(&vm.name));
@@ -501,6 +503,8 @@ mod tests {
         assert!(shown().age_s.is_some_and(|age| age >= 4.0));
         let text = table(&Status { age_s: Some(4.2), ..shown() });
         assert!(text.contains("11 steps, the last 4 s ago\n"), "{text}");
+        let text = table(&Status { steps: 1, ..shown() });
+        assert!(text.contains(" 1 step, the last "), "{text}");
     }
 
     #[test]

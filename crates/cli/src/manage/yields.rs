@@ -1,5 +1,7 @@
 //! Kernels that manage CPUs themselves: what they do, corefit leaves alone, and says so.
 
+use std::time::{Duration, Instant};
+
 use corefit_core::machine::{Fixed, LeverKind, Role, Snapshot};
 use corefit_linux::Root;
 use corefit_linux::libvirt::is_here;
@@ -13,10 +15,40 @@ pub(crate) struct Yield {
     pub(crate) levers: Vec<LeverKind>,
 }
 
+/// What was seen is left alone for so long: a governor takes CPUs and gives them back from second to second, and what is changed while it
+/// has none to take is put back a moment later. Ours, as long as what a VM lacks is not asked for again.
+const LASTS: Duration = Duration::from_secs(300);
+
+/// What is left to the kernel, and when it was seen last.
+#[derive(Debug, Default)]
+pub(crate) struct Left(Vec<(Yield, Instant)>);
+
+impl Left {
+    /// A look has found these: what is left to the kernel from now on, and what is no more.
+    pub(crate) fn see(&mut self, found: Vec<Yield>, now: Instant) -> [Vec<Yield>; 2] {
+        let mut begun = Vec::new();
+        for found in found {
+            match self.0.iter_mut().find(|(known, _)| *known == found) {
+                Some((_, seen)) => *seen = now,
+                None => {
+                    begun.push(found.clone());
+                    self.0.push((found, now));
+                }
+            }
+        }
+        let ended = self.0.extract_if(.., |(_, seen)| now.duration_since(*seen) >= LASTS);
+        [begun, ended.map(|(what, _)| what).collect()]
+    }
+
+    pub(crate) fn now(&self) -> impl Iterator<Item = &Yield> + Clone {
+        self.0.iter().map(|(what, _)| what)
+    }
+}
+
 /// VMs have no levers for what the kernel does itself.
-pub(crate) fn leave_alone(snapshot: &mut Snapshot, yields: &[Yield]) {
+pub(crate) fn leave_alone<'a>(snapshot: &mut Snapshot, yields: impl IntoIterator<Item = &'a Yield> + Clone) {
     for vm in snapshot.vms.iter_mut().filter(|vm| vm.role == Role::Vm) {
-        for found in yields {
+        for found in yields.clone() {
             let free: Vec<LeverKind> =
                 found.levers.iter().copied().filter(|lever| vm.fixed(*lever).is_none()).collect();
             let fixed = |lever| Fixed { lever, reason: found.reason.clone() };
@@ -33,8 +65,10 @@ pub(crate) fn detect(root: &Root, machine: &str) -> Vec<Yield> {
     }
     let read = |path: &str| root.read(path).ok().map(|text| text.trim().to_owned());
     let mut found = Vec::new();
-    // kernel Documentation/scheduler/sched-ext.rst: "enabled" while a BPF scheduler runs, whose name is in ops.
-    if read("/sys/kernel/sched_ext/state").as_deref() == Some("enabled") {
+    // kernel Documentation/scheduler/sched-ext.rst: "enabled" while a BPF scheduler runs, whose name is in ops. With SCX_OPS_SWITCH_PARTIAL,
+    // where switch_all is 0 (kernel/sched/ext.c), only threads that ask for it are its: QEMU's do not.
+    let all = || read("/sys/kernel/sched_ext/switch_all").as_deref() != Some("0");
+    if read("/sys/kernel/sched_ext/state").as_deref() == Some("enabled") && all() {
         let name = read("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
         found.push(Yield {
             reason: format!(
@@ -74,6 +108,8 @@ pub(crate) fn detect(root: &Root, machine: &str) -> Vec<Yield> {
 
 #[cfg(test)]
 mod tests {
+    use corefit_core::machine::VmState;
+
     use super::*;
 
     fn with(files: &[(&str, &str)]) -> Vec<Yield> {
@@ -95,7 +131,10 @@ mod tests {
         assert_eq!(with(&[]), []);
         let state = "sys/kernel/sched_ext/state";
         assert_eq!(with(&[(state, "disabled\n")]), []);
-        let found = with(&[(state, "enabled\n"), ("sys/kernel/sched_ext/root/ops", "rusty\n")]);
+        let all = "sys/kernel/sched_ext/switch_all";
+        assert_eq!(with(&[(state, "enabled\n"), (all, "0\n")]), [], "VMs' threads are not its");
+        let ops = ("sys/kernel/sched_ext/root/ops", "rusty\n");
+        let found = with(&[(state, "enabled\n"), (all, "1\n"), ops]);
         assert!(
             found[0].reason.contains("\"rusty\"")
                 && [LeverKind::Weight, LeverKind::Nodes, LeverKind::Slice]
@@ -112,6 +151,45 @@ mod tests {
         }
         assert_eq!(with(&[("proc/sys/s390/hiperdispatch", "0\n")]), []);
     }
+
+    fn yields(reason: &str, levers: &[LeverKind]) -> Yield {
+        Yield { reason: reason.into(), levers: levers.to_vec() }
+    }
+
+    #[test]
+    fn vms_have_no_levers_for_what_is_left_to_the_kernel_and_keep_the_others() {
+        let denied = Fixed { lever: LeverKind::Weight, reason: "its owner's".into() };
+        let vm = VmState { fixed: vec![denied], ..VmState::default() };
+        let other = VmState { role: Role::Other, ..VmState::default() };
+        let mut snapshot = Snapshot { vms: vec![vm, other], ..Snapshot::default() };
+        let both = [
+            yields("sched_ext", &[LeverKind::Weight, LeverKind::Affinity]),
+            yields("preferred", &[LeverKind::Affinity]),
+        ];
+        leave_alone(&mut snapshot, &both);
+        let levers = [LeverKind::Weight, LeverKind::Affinity, LeverKind::Online];
+        let why = levers.map(|lever| snapshot.vms[0].fixed(lever));
+        assert_eq!(why, [Some("its owner's"), Some("sched_ext"), None]);
+        assert_eq!((snapshot.vms[0].fixed.len(), snapshot.vms[1].fixed.len()), (2, 0), "each once");
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_left_alone_until_it_has_not_been_seen_for_minutes() {
+        let (mut left, begun) = (Left::default(), Instant::now());
+        let governor = yields("preferred", &[LeverKind::Affinity]);
+        let mut see = |s: u64, is: bool| {
+            let found = if is { vec![governor.clone()] } else { vec![] };
+            let changes = left.see(found, begun + Duration::from_secs(s)).map(|changes| changes.len());
+            (changes, left.now().count())
+        };
+        assert_eq!([see(0, false), see(1, true), see(2, true)], [([0, 0], 0), ([1, 0], 1), ([0, 0], 1)]);
+        for s in (3..1000).step_by(200) {
+            assert_eq!([see(s, false), see(s + 1, true)], [([0, 0], 1); 2], "{s}");
+        }
+        assert_eq!([see(1103, false), see(1104, false)], [([0, 0], 1), ([0, 1], 0)]);
+        assert_eq!(see(1105, true), ([1, 0], 1));
+    }
+
     #[test]
     fn the_kernel_of_another_host_is_not_taken_for_this_one() {
         let enabled = [("sys/kernel/sched_ext/state", "enabled\n")];

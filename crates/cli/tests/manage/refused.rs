@@ -11,8 +11,11 @@ use super::{LIVE, Place, groups, journal, node, said, until};
 #[test]
 fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is_made() {
     let place = Place::new();
+    let below =
+        format!("apply = true\nmachine = \"sim:host.toml\"\nstate = {:?}\n", place.path("host.toml/state"));
     for (text, parts) in [
         ("apply = true\nstate = \"\"\n", "corefit.toml, line 2, key state: "),
+        ("apply = true\nstate = \"a\"\n", "corefit.toml, line 2, key state: a is no absolute path; give "),
         ("tell = true\nmachine = \"mars\"\n", "corefit.toml, line 2, key machine: "),
         ("\nmachine = \"libvirt:\"\n", "corefit.toml, line 2, key machine: "),
         ("\nmachine = \"cgroups:\"\n", "corefit.toml, line 2, key machine: cgroups: lacks its paths"),
@@ -20,10 +23,7 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
             "machine = \"sim:host.toml\"\n[policy]\n\nreserved = \"0-9\"\n",
             "corefit.toml, line 4, key policy.reserved: the host has no pCPU 4-9",
         ),
-        (
-            "apply = true\nmachine = \"sim:host.toml\"\nstate = \"host.toml/state\"\n",
-            "host.toml/state: cannot be written, so nothing is changed",
-        ),
+        (&below, "host.toml/state: cannot be written, so nothing is changed"),
         (
             "[policy]\nvm = [{ name = \"a\", min = -1 }]\n",
             "corefit.toml, line 2, key policy.vm[0].min: -1 cannot be; give ",
@@ -65,7 +65,8 @@ fn a_second_daemon_with_another_directory_is_refused_until_the_first_is_killed()
     let named = format!("corefit status --state '{}'", place.path("a").display());
     assert!(said(&elsewhere).contains(&named), "{}", said(&elsewhere));
     // Who may be gone the next time is told as that, too, where the configuration names the directory.
-    let named = format!("metrics = \"off\"\nmachine = {machine:?}\napply = true\nstate = \"a\"\n");
+    let state = place.path("a");
+    let named = format!("metrics = \"off\"\nmachine = {machine:?}\napply = true\nstate = {state:?}\n");
     place.file("named.toml", &named);
     let error = place.corefit(&["manage", "--config", "named.toml", "--for", "1s"]);
     assert!(said(&error).contains("named.toml, line 4, key state: "), "{}", said(&error));
@@ -96,7 +97,7 @@ impl Small {
     /// `None` where this user may not make one, which is said.
     fn at(path: PathBuf) -> Option<Small> {
         std::fs::create_dir(&path).unwrap();
-        let mounted = mount(&["-t", "tmpfs", "-o", "size=16k", "none", path.to_str().unwrap()]);
+        let mounted = mount(&["-t", "tmpfs", "-o", "size=32k", "none", path.to_str().unwrap()]);
         if !mounted {
             let _ = writeln!(
                 std::io::stderr(),
@@ -136,6 +137,46 @@ fn on_a_full_or_read_only_file_system_nothing_is_changed_and_it_says_so() {
     let output = place.corefit(&["restore", "--tries", "1", "--state", "small/left"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("the journal cannot be written: Read-only"), "{}", said(&output));
+}
+
+#[test]
+fn a_journal_that_is_written_in_part_is_not_taken_and_nothing_is_set_until_there_is_room() {
+    let place = Place::new();
+    let Some(small) = Small::at(place.path("small")) else { return };
+    // Where there is room for a page, what was of the second one takes more.
+    let vms = ["a", &"b".repeat(4096)]
+        .map(|name| format!("[[vm]]\nname = \"{name}\"\nvcpus = 4\nprogram = \"hog\"\n"));
+    let host = format!("until = \"1000000s\"\nhardware = {{ cores = 4 }}\n{}", vms.concat());
+    place.file("long.toml", &host);
+    let config = |size: &str| {
+        let rule = "[[policy.vm]]\nname = \"a\"\nmax = 3\nsize = \"none\"\n";
+        let text = format!("metrics = \"off\"\ntell = false\n[policy]\nsize = \"{size}\"\n{rule}");
+        place.file("corefit.toml", &text);
+    };
+    config("none");
+    let args = ["manage", "--apply", "--config", "corefit.toml", "--machine", "sim:long.toml"];
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    let mut daemon = place.daemon(&[&args[..], &["--state", "small/state"]].concat(), log);
+    let log = || std::fs::read_to_string(place.path("log")).unwrap();
+    let set = || log().lines().filter(|line| line.contains("corefit: set at=")).count();
+    let journal = || std::fs::read_to_string(small.0.join("state/journal")).unwrap();
+    until("one is set, and read back", || set() == 1 && journal().contains("\"pending\": false"));
+    let mut filler = std::fs::File::create(small.0.join("filler")).unwrap();
+    assert!(filler.write_all(&[0; 1 << 20]).is_err(), "it is full");
+    let filled = filler.metadata().unwrap().len();
+    filler.set_len(filled - 4096).unwrap();
+    let before = journal();
+    config("vcpu-bal");
+    daemon.signal(Signal::HUP);
+    until("it has no room", || log().contains("corefit: warning: not set at="));
+    assert!(log().contains("No space left"), "{}", log());
+    assert_eq!(std::fs::metadata(small.0.join("state/journal.new")).unwrap().len(), 4096, "a part of it");
+    assert_eq!((journal(), set()), (before, 1), "{}", log());
+    drop(filler);
+    std::fs::remove_file(small.0.join("filler")).unwrap();
+    until("it has room again", || set() == 2);
+    daemon.end();
+    assert!(log().contains("corefit: restored at="), "{}", log());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use sha2::{Digest as _, Sha256};
 
-use super::{LIVE, Place, node, said, until};
+use super::{HOST, LIVE, Place, node, said, until};
 
 #[test]
 fn a_plan_with_a_configuration_is_what_the_daemon_would_do_with_it() {
@@ -136,6 +136,29 @@ fn the_status_is_there_without_apply_too_and_its_socket_goes_with_the_daemon() {
 }
 
 #[test]
+fn one_that_is_interrupted_puts_back_what_it_changed() {
+    let place = Place::new();
+    place.file("long.toml", &HOST.replace("3600s", "1000000s"));
+    place.file("corefit.toml", "metrics = \"off\"\ntell = false\n[policy]\nsize = \"vcpu-bal\"\n");
+    let args =
+        ["manage", "--apply", "--config", "corefit.toml", "--machine", "sim:long.toml", "--state", "state"];
+    let log = std::fs::File::create(place.path("log")).unwrap();
+    let mut daemon = place.daemon(&args, log);
+    let log = || std::fs::read_to_string(place.path("log")).unwrap();
+    until("something is set", || log().contains("corefit: set at="));
+    daemon.signal(Signal::INT);
+    let mut ended = None;
+    until("it ends", || {
+        ended = daemon.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.unwrap().success(), "{}", log());
+    assert!(log().contains(" signal=2\n") && log().contains("corefit: restored at="), "{}", log());
+    let journal = std::fs::read_to_string(place.path("state/journal")).unwrap();
+    assert!(journal.contains("\"entries\": []"), "{journal}");
+}
+
+#[test]
 fn what_owners_ask_for_is_taken_and_what_makes_no_sense_is_hands_off_and_said() {
     let place = Place::new();
     let domain = |name: &str, number: u32, owner: &str| {
@@ -185,8 +208,9 @@ fn a_file_that_applies_has_a_dry_run_that_changes_nothing_and_takes_no_address()
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let config = format!(
-        "machine = \"sim:host.toml\"\napply = true\nstate = \"state\"\nmetrics = \"{address}\"\n\
-         [policy]\nsize = \"vcpu-bal\"\n"
+        "machine = \"sim:host.toml\"\napply = true\nstate = {:?}\nmetrics = \"{address}\"\n\
+         [policy]\nsize = \"vcpu-bal\"\n",
+        place.path("state")
     );
     let log = place.log(&config, &["--for", "10s", "--no-apply"]);
     assert!(log.contains("only says what it would change") && log.contains(": would set "), "{log}");

@@ -11,8 +11,8 @@
 //! | slice of a vCPU's thread | `sched_setattr`, where it is a thread of this machine |
 //! | quota of one vCPU, and what of a quota may be saved | control groups: libvirt has one quota for all vCPUs, and no burst |
 //!
-//! All calls are made by threads of their own ([`Hand`](super::hand::Hand)), since each may hang. vCPU 0 stays
-//! online, and so the last one does.
+//! All calls are made by threads of their own ([`Hand`](super::hand::Hand)), since each may hang. The last vCPU
+//! stays online, and so does vCPU 0 where the guest has it online.
 
 use std::collections::BTreeSet;
 
@@ -159,19 +159,24 @@ impl Act for LibvirtMachine {
     fn keep(&mut self, vm: &VmId, text: Option<&str>) -> Result<(), MachineError> {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
         let result = self.hand.with(Whom::Libvirtd, vm, move |domain, until| {
-            domain.set_metadata(KEPT, element.as_deref()).map_err(|error| plain(&error))?;
+            let put = |namespace: &str, element: Option<&str>| {
+                let done = domain.set_metadata(namespace, element).map_err(|error| plain(&error));
+                crate::between("kept-part");
+                done
+            };
             if element.is_some() {
-                return Ok(());
+                return put(KEPT, element.as_deref());
             }
-            // Whose settings are as they were has nothing that we plugged out or in.
+            // Whose settings are as they were has nothing that we plugged out or in. What it carries of them goes last: who finds that comes
+            // here again.
             let Definition { unplugged, added, .. } = define(domain)?;
             for (vcpus, namespace) in [(unplugged, UNPLUGGED), (added, PLUGGED)] {
                 if !vcpus.is_empty() {
+                    put(namespace, None)?;
                     until.check()?;
-                    domain.set_metadata(namespace, None).map_err(|error| plain(&error))?;
                 }
             }
-            Ok(())
+            put(KEPT, None)
         });
         self.changed(vm);
         result
@@ -291,6 +296,7 @@ mod tests {
     use super::*;
     use crate::libvirt::Options;
     use corefit_core::machine::LeverKind;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     /// libvirt's test driver, in this process: a machine that stalls says nothing of it.
@@ -308,6 +314,12 @@ mod tests {
         let vm = test_vm(machine.as_mut());
         let error = machine.current(&vm, Lever::Online).unwrap_err();
         let MachineError::Unsupported(text) = &error else { panic!("{error:?}") };
+        let without_first = Value::Vcpus("1".parse().unwrap());
+        assert_eq!(
+            machine.set(&vm, Lever::Online, &without_first),
+            Err(error.clone()),
+            "a guest may have such"
+        );
         assert!(text.contains("no guest agent") && text.contains("at its start"), "{text}");
         assert!(matches!(machine.current(&vm, Lever::Told), Err(MachineError::Unsupported(_))));
         let other = VmId("00000000-0000-0000-0000-000000000000#1".into());
@@ -320,7 +332,7 @@ mod tests {
         let mut machine = open("test:///default");
         let vm = test_vm(machine.as_mut());
         for (lever, value) in [
-            (Lever::Online, Value::Vcpus("1".parse().unwrap())),
+            (Lever::Online, Value::Vcpus(CpuSet::default())),
             (Lever::Online, Value::Told(None)),
             (Lever::Weight, Value::Weight(Weight(f64::NAN))),
             (Lever::Weight, Value::Weight(Weight(0.9))),
@@ -385,5 +397,30 @@ mod tests {
         assert_eq!(kept(machine.as_mut()).as_deref(), Some(r#"{"a":"<&>"}"#));
         machine.keep(&vm, None).unwrap();
         assert_eq!(kept(machine.as_mut()), None);
+
+        // Killed while it takes away what tells of vCPUs that it plugged out, it is known to the next.
+        let mut killed = LibvirtMachine::new("test:///default", Options::default());
+        let out = |machine: &mut LibvirtMachine| {
+            machine.hand.with(Whom::Libvirtd, &vm, |domain, _| Ok(define(domain)?.unplugged)).unwrap()
+        };
+        let note = |domain: &Domain<'_>, _| {
+            domain.set_metadata(UNPLUGGED, Some("<unplugged>1</unplugged>")).map_err(|error| plain(&error))
+        };
+        killed.keep(&vm, Some("changed")).unwrap();
+        killed.hand.with(Whom::Libvirtd, &vm, note).unwrap();
+        assert_eq!(out(&mut killed), "1".parse().unwrap());
+        static DIES: AtomicBool = AtomicBool::new(true);
+        let dies = |part: &str| {
+            if part == "kept-part" && DIES.swap(false, Ordering::Relaxed) {
+                std::panic::resume_unwind(Box::new("as by kill -9"));
+            }
+        };
+        crate::BETWEEN.set(dies).expect("nobody else here uses it");
+        assert!(killed.keep(&vm, None).is_err());
+        assert_eq!(kept(machine.as_mut()).as_deref(), Some("changed"));
+        machine.keep(&vm, None).unwrap();
+        assert_eq!(kept(machine.as_mut()), None);
+        let mut next = LibvirtMachine::new("test:///default", Options::default());
+        assert!(out(&mut next).is_empty());
     }
 }

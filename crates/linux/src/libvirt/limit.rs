@@ -48,7 +48,12 @@ pub(super) fn set(
         Parameter::Signed("global_quota", us.map_or(-1, |us| i64::try_from(us).unwrap_or(i64::MAX)))
     };
     let both = |limit: &Limit| vec![period(limit), quota(limit.quota_us)];
-    let mut way = |calls: &[Vec<Parameter>]| calls.iter().try_for_each(|parameters| call(parameters));
+    let mut one = |parameters: &Vec<Parameter>| {
+        let done = call(parameters);
+        crate::between("limit-part");
+        done
+    };
+    let mut way = |calls: &[Vec<Parameter>]| calls.iter().try_for_each(&mut one);
     may()?;
     let mut done = way(&[both(to)]);
     // Where a call failed, those before were done, and of its own parameters perhaps the first.

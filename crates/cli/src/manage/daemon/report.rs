@@ -78,7 +78,9 @@ impl Daemon<'_> {
             Ok(value) => {
                 self.late.insert((action.vm.clone(), action.lever));
                 let came = [("became", present::text(value))];
-                log(Level::Warning, "set in part", &[&fields[..], &came].concat());
+                if self.told.is_new(&failure(action, "set in part"), &came[0].1) {
+                    log(Level::Warning, "set in part", &[&fields[..], &came].concat());
+                }
             }
             Err(error) => self.failed(snapshot, action, error),
         }
@@ -115,7 +117,7 @@ impl Daemon<'_> {
         status.steps = self.steps;
         status.stepped = Some(Instant::now());
         status.vms = vms;
-        let left = self.left.iter().map(|what| format!("left to the kernel: {}", what.reason));
+        let left = self.left.now().map(|what| format!("left to the kernel: {}", what.reason));
         status.notes = left.chain(self.notes.iter().chain(&step.notes).cloned()).take(NOTES).collect();
     }
 

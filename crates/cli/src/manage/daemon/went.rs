@@ -162,12 +162,11 @@ impl Daemon<'_> {
     }
 
     /// Whether an outcome is a change that was made, or one that failed; `None`: nothing was tried, or it is not over yet.
-    pub(super) fn came_of(&self, Outcome { action, result }: &Outcome) -> Option<bool> {
+    pub(super) fn came_of(&self, outcome: &Outcome) -> Option<bool> {
+        let Outcome { action, result } = outcome;
         match result {
             _ if action.why == Why::AskedAgain || self.leaves(action) => None,
-            // It did not take.
-            Ok(now) if *now != action.to && action.from.as_ref() == Some(now) => Some(false),
-            Ok(_) => Some(true),
+            Ok(_) => Some(!outcome.is_in_vain()),
             // Nothing could be written down, which somebody has to see to.
             Err(MachineError::Untried(_)) => Some(false),
             Err(MachineError::Gone(_)) if action.lever == Lever::Online && self.out(&action.vm).is_some() => {

@@ -3,10 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::whole::Shared;
+use corefit_core::machine::LeverKind;
+
+use super::daemons::{at_most, ruled};
+use super::whole::{Shared, configured};
 use super::*;
 use crate::manage::ManageArgs;
-use crate::manage::daemon::Daemon;
+use crate::manage::daemon::{Daemon, Signals};
 use crate::manage::log::{Level, testing::said};
 use crate::manage::restore::BETWEEN_TRIES;
 
@@ -103,4 +106,29 @@ fn without_patience_one_answer_is_missed_and_all_that_answer_are_asked() {
     assert!(!end.clean);
     assert_eq!(end.said.len(), 1, "{:?}", end.said);
     assert_eq!(end.machine.0.borrow().asked, [2, 2, 1, 1, 0]);
+}
+
+#[test]
+fn a_daemon_that_panics_or_whose_machine_fails_puts_back_what_it_changed() {
+    for (panics, breaks) in [(Some(20), None), (None, Some(20))] {
+        let dir = directory();
+        let args = configured(dir.path());
+        let mut whole = ruled(&args, dir.path(), &at_most(2));
+        whole.start(None);
+        let (mut daemon, machine) = (whole.daemon.take().unwrap(), &whole.machine.0);
+        (machine.borrow_mut().panics, machine.borrow_mut().breaks) = (panics, breaks);
+        let (_sender, signals) = Signals::none();
+        let run = std::panic::AssertUnwindSafe(|| daemon.run(&signals));
+        match std::panic::catch_unwind(run) {
+            Ok(ended) => {
+                assert_eq!(format!("{:?}", ended.unwrap()), format!("{:?}", std::process::ExitCode::FAILURE));
+                assert_eq!(panics, None);
+            }
+            Err(panic) => assert!(panics.is_some() && panic.is::<&str>()),
+        }
+        let mut machine = machine.borrow_mut();
+        assert_eq!(machine.writes, BTreeMap::from([(LeverKind::Online, 2)]), "there and back");
+        machine.touched.clear();
+        check(&mut machine, &whole.expected).unwrap();
+    }
 }

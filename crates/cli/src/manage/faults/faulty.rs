@@ -14,6 +14,7 @@ use corefit_sim::SimMachine;
 
 use super::{MANAGED, Random, levers};
 use crate::manage::failpoint::reach;
+use crate::manage::journal::testing::syncs;
 
 /// A machine that things happen to.
 pub(super) struct Faulty {
@@ -67,6 +68,10 @@ pub(super) struct Faulty {
     pub(super) starving: BTreeSet<u32>,
     /// Looks show VMs as no host has them.
     pub(super) absurd: bool,
+    /// After so many looks, one panics.
+    pub(super) panics: Option<u32>,
+    /// After so many times that time passed, it cannot any more.
+    pub(super) breaks: Option<u32>,
     /// What looks say besides.
     pub(super) notes: Vec<String>,
     pub(super) touched: BTreeSet<u32>,
@@ -76,6 +81,8 @@ pub(super) struct Faulty {
     pub(super) asked_again: u32,
     /// The kernel took away what settings were.
     pub(super) lost: bool,
+    /// How often a journal was synced before the first write.
+    pub(super) synced: Option<u32>,
     /// Writes that changed something.
     pub(super) writes: BTreeMap<LeverKind, u32>,
     own: BTreeMap<(u32, Lever), Value>,
@@ -134,11 +141,14 @@ impl Faulty {
             ahead,
             starving,
             absurd: false,
+            panics: None,
+            breaks: None,
             notes: Vec::new(),
             touched,
             asked,
             asked_again,
             lost: false,
+            synced: None,
             writes,
             own,
             read,
@@ -329,12 +339,22 @@ impl Faulty {
     }
 }
 
+/// Whether it is time for what happens once, after so many times.
+fn is_due(left: &mut Option<u32>) -> bool {
+    let is = *left == Some(0);
+    *left = left.and_then(|times| times.checked_sub(1));
+    is
+}
+
 impl Machine for Faulty {
     fn name(&self) -> String {
         "faulty".into()
     }
 
     fn observe(&mut self) -> Result<Snapshot, MachineError> {
+        if is_due(&mut self.panics) {
+            std::panic::resume_unwind(Box::new("a look that panics"));
+        }
         if self.deaf {
             return Err(MachineError::Gone("no answer".into()));
         }
@@ -353,6 +373,9 @@ impl Machine for Faulty {
     }
 
     fn pass(&mut self, time: Duration) -> Result<bool, MachineError> {
+        if is_due(&mut self.breaks) {
+            return Err(MachineError::Malformed("no time passes".into()));
+        }
         self.sim.pass(time)
     }
 }
@@ -405,6 +428,7 @@ impl Act for Faulty {
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
         let number = self.called(vm)?;
         self.may_write(number, lever)?;
+        self.synced.get_or_insert_with(syncs);
         std::thread::sleep(self.slow);
         self.touched.insert(number);
         if self.waits(number, lever) {
