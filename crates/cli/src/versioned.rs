@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 /// Counted up when a key is renamed, removed or gets another meaning; not when one is added.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A document with its version before it.
 #[derive(Serialize)]

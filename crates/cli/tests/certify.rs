@@ -259,6 +259,7 @@ int main(void) {
     let output = place.corefit(&["certify", "--runs", "2", "--"]).arg(program).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert_eq!(stderr(&output).matches("still holds its output").count(), 1, "{}", stderr(&output));
 }
 
 #[test]
@@ -266,15 +267,24 @@ fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
     let place = Place::new();
     let script = "sleep 600 & echo $! >pid.new; mv pid.new pid; wait";
     let mut child = place.corefit(&["certify", "--", "sh", "-c", script]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
     let pid = loop {
         match fs::read_to_string(place.path().join("pid")) {
             Ok(pid) => break pid.trim().to_owned(),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
+        assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "it does not run");
     };
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+    };
+    assert_eq!(status.code(), Some(130));
     // Killed with its group; that it is gone takes init a moment.
     let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     while !state().is_empty() && !state().contains(") Z ") {

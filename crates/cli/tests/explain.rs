@@ -78,6 +78,9 @@ fn a_scenario_is_explained_as_text_and_as_a_document() {
     let json = out(&corefit(&["explain", "b", "--json", "--machine", FIGURE_10]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["vms"][0]["name"], &json["vms"][0]["entitled"]), (&"b".into(), &2.4.into()));
+    let held: Vec<_> = json["vms"][0]["vcpus"].as_array().unwrap().iter().map(|vcpu| &vcpu["full"]).collect();
+    assert!(held.len() == 3 && held.iter().all(|full| **full == 0), "all by the same: {held:?}");
+    assert_eq!(json["full"], serde_json::json!([{ "pcpus": "0-3", "vms": ["a", "b"] }]), "which stands once");
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     vms.virsh(&[&owner[..], &["--key", "corefit", "--set", "<owner hands-off='yes'/>"]].concat());
     until("it is pending", || daemon.log().contains("not put back"));
     let back = format!("what=\"online vCPUs of {}: vCPUs {ALL}\"", guest.name);
-    let soon = Duration::from_secs(45 + 10).saturating_sub(hangs.elapsed());
+    let soon = Duration::from_secs(45 + 20).saturating_sub(hangs.elapsed());
     assert!(comes(soon, || daemon.log().contains(&back)), "{}", daemon.log());
     until("it is let go", || guest.online() == ALL && !vms.kept(guest.name));
     until("it is told no more", || guest.told().is_some_and(|text| text.contains("cpus none")));

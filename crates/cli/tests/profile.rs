@@ -408,10 +408,14 @@ fn who_wants_it_to_end_after_the_program_ends_it() {
     // What a pipe holds (pipe(7)): the report finds no room.
     full.write_all(&[0; 65_536]).unwrap();
     let place = Place::new();
-    let mut child = place.corefit(&["profile", "--", "true"]).stderr(full).spawn().unwrap();
+    let mut child = place.corefit(&["profile", "--", "sh", "-c", ": >ran"]).stderr(full).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
+    while !place.path().join("ran").exists() {
+        assert!(Instant::now() < deadline, "it does not run");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let status = loop {
-        // The first ones may be for the program, or come before it is there.
+        // The first ones may be for the program.
         let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
         match child.try_wait().unwrap() {
             Some(status) => break status,

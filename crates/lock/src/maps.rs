@@ -11,7 +11,7 @@ pub(crate) struct Mapping {
     pub(crate) private: bool,
 }
 
-/// `None` where nothing is mapped. Without `/proc` all memory counts as private.
+/// `None` where nothing is mapped. Where that cannot be read (no `/proc`, no free descriptor) all memory counts as private.
 pub(crate) fn at(address: usize) -> Option<Mapping> {
     // SAFETY: a NUL-terminated path; a buffer of the stated length; the descriptor is ours.
     keep_errno(|| unsafe {

@@ -207,7 +207,7 @@ mod tests {
         count_in(Some(&HERE));
         let guard = lock.lock();
         // Miri's clock runs so fast that spinning alone takes longer than 5 ms.
-        let wait = std::time::Duration::from_millis(if cfg!(miri) { 1000 } else { 5 });
+        let wait = std::time::Duration::from_millis(if cfg!(miri) { 1000 } else { 200 });
         assert!(lock.try_lock_for(wait).is_none());
         let late = HERE.sum();
         std::thread::scope(|scope| {

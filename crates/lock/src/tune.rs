@@ -123,7 +123,7 @@ mod imp {
         EARLY.store(next, Ordering::Relaxed);
         let wakes = WAKES.load(Ordering::Relaxed) + 1;
         WAKES.store(wakes % ASK_AGAIN, Ordering::Relaxed);
-        if wakes >= ASK_AGAIN && !is_main_thread() {
+        if wakes >= ASK_AGAIN {
             CPUS.store(ask(), Ordering::Relaxed);
         }
     }
@@ -163,10 +163,11 @@ mod imp {
         }
     }
 
-    /// How many CPUs the main thread and this one may use together: programs bind their threads one by one.
+    /// How many CPUs the main thread, this one and those that asked before may use together: programs bind their threads one by one.
     fn ask() -> u32 {
         /// For 8,192 CPUs.
         type Set = [u64; 128];
+        static ALL: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
         let of = |thread: libc::pid_t| {
             let mut set: Set = [0; 128];
             // SAFETY: the kernel writes no more than this size.
@@ -177,13 +178,11 @@ mod imp {
         };
         // SAFETY: always succeeds.
         let (main, this) = (of(unsafe { libc::getpid() }), of(0));
-        main.iter().zip(this).map(|(a, b)| (a | b).count_ones()).sum::<u32>().max(1)
-    }
-
-    /// Which may be bound to one CPU.
-    fn is_main_thread() -> bool {
-        // SAFETY: both always succeed.
-        unsafe { libc::syscall(libc::SYS_gettid) == libc::getpid().into() }
+        let all = ALL.iter().zip(main.iter().zip(this));
+        let count = |(all, (a, b)): (&AtomicU64, (&u64, u64))| {
+            (all.fetch_or(a | b, Ordering::Relaxed) | a | b).count_ones()
+        };
+        all.map(count).sum::<u32>().max(1)
     }
 
     #[cfg(all(test, not(miri)))]

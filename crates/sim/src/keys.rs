@@ -124,13 +124,18 @@ pub fn line(text: &str, at: usize) -> usize {
 pub fn key_at(text: &str, at: usize) -> Option<String> {
     let lines: Vec<&str> = text.lines().take(line(text, at)).collect();
     let (line, above) = lines.split_last()?;
-    let (key, _) = line.split_once('=')?;
+    let key = line.split_once('=')?.0.trim();
     let headers: Vec<_> = above.iter().filter_map(|line| header(line)).collect();
     let table = headers.last().map_or(String::new(), |last| match last {
         (name, true) => format!("{name}[{}].", headers.iter().filter(|one| *one == last).count() - 1),
         (name, false) => format!("{name}."),
     });
-    Some(format!("{table}{}", key.trim()))
+    key.chars().all(plain).then(|| format!("{table}{key}"))
+}
+
+/// A character of a key that needs no quotes, and of a path of such keys.
+fn plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
 }
 
 /// The name in a line that begins a table, and whether it is one of a list of tables.
@@ -138,7 +143,6 @@ fn header(line: &str) -> Option<(&str, bool)> {
     let inner = line.trim().strip_prefix('[')?;
     let (name, rest) = inner.strip_prefix('[').unwrap_or(inner).split_once(']')?;
     let (name, list) = (name.trim(), inner.starts_with('['));
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let ends = rest.strip_prefix(if list { "]" } else { "" })?.trim_start();
     let is_header = !name.is_empty() && name.chars().all(plain) && (ends.is_empty() || ends.starts_with('#'));
     is_header.then_some((name, list))

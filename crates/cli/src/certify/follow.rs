@@ -23,6 +23,8 @@ pub(super) struct Followed {
     pub(super) wall_s: f64,
     /// Whether it was ended since it took too long.
     pub(super) hung: bool,
+    /// Whether somebody could still print when it was not read any more.
+    pub(super) cut: bool,
 }
 
 /// Follows `child`, which leads its process group, since `start`; gives it `input` and ends its group after `limit`.
@@ -42,14 +44,15 @@ pub(super) fn to_its_end(
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     }
     let status = child.wait()?;
-    let Told { printed: [stdout, stderr], wall, hung } = followed?;
-    Ok(Followed { output: Output { status, stdout, stderr }, wall_s: wall.as_secs_f64(), hung })
+    let Told { printed: [stdout, stderr], wall, hung, cut } = followed?;
+    Ok(Followed { output: Output { status, stdout, stderr }, wall_s: wall.as_secs_f64(), hung, cut })
 }
 
 struct Told {
     printed: [Vec<u8>; 2],
     wall: Duration,
     hung: bool,
+    cut: bool,
 }
 
 fn follow(
@@ -90,11 +93,10 @@ fn follow(
             until = Some(Instant::now() + AFTERWARDS);
         }
         let late = until.is_some_and(|until| until <= Instant::now());
+        let cut = stdout.is_some() || stderr.is_some();
         match ended {
-            Some(wall) if late || stdout.is_none() && stderr.is_none() => {
-                return Ok(Told { printed, wall, hung: false });
-            }
-            None if late => return Ok(Told { printed, wall: start.elapsed(), hung: true }),
+            Some(wall) if late || !cut => return Ok(Told { printed, wall, hung: false, cut }),
+            None if late => return Ok(Told { printed, wall: start.elapsed(), hung: true, cut }),
             _ => {}
         }
     }

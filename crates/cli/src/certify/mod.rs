@@ -86,6 +86,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             args.command[0].to_string_lossy()
         );
     };
+    if first.cut && !first.hung {
+        tell!(
+            "corefit: what {} leaves running still holds its output a second after its end: what it prints later is not looked at",
+            args.command[0].to_string_lossy()
+        );
+    }
     if let Some(wrong) = trial.wrong(&first, &first)? {
         bail!("the program fails already at a fixed size: {wrong}");
     }

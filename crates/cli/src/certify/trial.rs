@@ -1,6 +1,5 @@
 //! One run of a program under trial, and how it differs from another.
 
-use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -37,6 +36,8 @@ pub(super) struct Seen {
     pub(super) wall_s: f64,
     /// Whether it was ended since it took too long.
     pub(super) hung: bool,
+    /// What it left running could still print then, which is not compared.
+    pub(super) cut: bool,
     /// Whether a child of it began regions.
     pub(super) children: bool,
     /// How often a thread of it went to sleep.
@@ -137,7 +138,7 @@ impl<'a> Trial<'a> {
             page.interrupt();
             (followed, watch.join().unwrap_or_default())
         });
-        let Followed { output, wall_s, hung } = followed?;
+        let Followed { output, wall_s, hung, cut } = followed?;
         let processes = page.processes();
         let last = processes.iter().find(|p| p.pid == pid);
         Ok(Seen {
@@ -149,6 +150,7 @@ impl<'a> Trial<'a> {
             dynamic: last.is_some_and(|p| p.dynamic),
             wall_s,
             hung,
+            cut,
             children: processes.iter().any(|p| p.pid != pid),
             sleeps: ended_children().voluntary_switches.saturating_sub(slept),
         })
@@ -211,18 +213,14 @@ impl<'a> Trial<'a> {
     }
 
     fn check(&self, check: &str, output: &Output) -> Result<Option<String>> {
-        let mut child = Command::new("/bin/sh")
+        let child = Command::new("/bin/sh")
             .args(["-c", check])
             .env("COREFIT_EXIT", output.status.code().unwrap_or(-1).to_string())
             .stdin(Stdio::piped())
+            .process_group(0)
             .spawn()
             .context("cannot run /bin/sh for --check")?;
-        let mut stdin = child.stdin.take().context("stdin of --check")?;
-        let _ = stdin.write_all(&output.stdout);
-        drop(stdin);
-        let status = child.wait()?;
-        // What asks us to end may have ended it, too.
-        self.interrupt.check()?;
+        let status = to_its_end(child, &output.stdout, Instant::now(), None, &self.interrupt)?.output.status;
         Ok((!status.success()).then(|| format!("--check {check:?} says no: {status}")))
     }
 

@@ -37,8 +37,10 @@ impl Scenario {
                     "{file}: is for the simulator, no host for the model: corefit sim {file}, or --machine sim:{file}"
                 ));
             }
-            let key = key_at(text, at).map_or(String::new(), |key| format!(", {key}"));
             let message = error.message().replace('\n', " ");
+            // What is missing stands nowhere.
+            let key = key_at(text, at).filter(|_| !message.starts_with("missing field"));
+            let key = key.map_or(String::new(), |key| format!(", {key}"));
             MachineError::Malformed(format!("{file}, line {}{key}: {message}; {REMEDY}", line(text, at)))
         })?;
         let malformed = |what: String| MachineError::Malformed(format!("{file}: {what}"));

@@ -119,15 +119,13 @@ impl Config {
         if let Err(what) = config.metrics(false) {
             bail!("line {}, key metrics: {what}", line_of_key(text, "metrics").unwrap_or(1));
         }
-        if config.state.as_os_str().is_empty() {
-            let line = line_of_key(text, "state").unwrap_or(1);
-            bail!("line {line}, key state: is empty; give a directory such as {STATE:?}");
-        }
         // Where a command is started says nothing of where the daemon was.
         if config.state.is_relative() {
             let line = line_of_key(text, "state").unwrap_or(1);
-            let state = crate::printable::text(&config.state.display().to_string());
-            bail!("line {line}, key state: {state} is no absolute path; give one, such as {STATE:?}");
+            bail!(
+                "line {line}, key state: {:?} is no absolute path; give one, such as {STATE:?}",
+                config.state
+            );
         }
         config.text = text.into();
         Ok(config)

@@ -13,10 +13,12 @@ pub(crate) struct Yield {
     pub(crate) reason: String,
     /// What is left to it.
     pub(crate) levers: Vec<LeverKind>,
+    /// For how long after it was seen last.
+    lasts: Duration,
 }
 
-/// What was seen is left alone for so long: a governor takes CPUs and gives them back from second to second, and what is changed while it
-/// has none to take is put back a moment later. Ours, as long as what a VM lacks is not asked for again.
+/// A governor takes CPUs and gives them back from second to second, and what is changed while it has none to take is put back a moment later.
+/// As long as what a VM lacks is not asked for again.
 const LASTS: Duration = Duration::from_secs(300);
 
 /// What is left to the kernel, and when it was seen last.
@@ -36,7 +38,8 @@ impl Left {
                 }
             }
         }
-        let ended = self.0.extract_if(.., |(_, seen)| now.duration_since(*seen) >= LASTS);
+        let over = |seen: Instant| now.duration_since(seen);
+        let ended = self.0.extract_if(.., |(what, seen)| *seen < now && over(*seen) >= what.lasts);
         [begun, ended.map(|(what, _)| what).collect()]
     }
 
@@ -83,17 +86,21 @@ pub(crate) fn detect(root: &Root, machine: &str) -> Vec<Yield> {
                 LeverKind::Nodes,
                 LeverKind::Slice,
             ],
+            lasts: Duration::ZERO,
         });
     }
     // Linux patches of 2026, "cpu_preferred_mask": the CPUs that a host below leaves to this machine.
     let (preferred, online) = ("/sys/devices/system/cpu/preferred", "/sys/devices/system/cpu/online");
-    if let (Some(preferred_now), Some(online)) = (read(preferred), read(online))
-        && preferred_now != online
+    // One may go on- or offline between the two.
+    if let (Some(before), Some(preferred_now), Some(after)) = (read(online), read(preferred), read(online))
+        && before == after
+        && preferred_now != after
     {
         found.push(Yield {
             // Which these are may change from second to second.
             reason: format!("this kernel keeps to some of its CPUs itself ({preferred})"),
             levers: vec![LeverKind::Affinity, LeverKind::Nodes],
+            lasts: LASTS,
         });
     }
     // s390: kernel Documentation/arch/s390, sysctl s390.hiperdispatch.
@@ -101,6 +108,7 @@ pub(crate) fn detect(root: &Root, machine: &str) -> Vec<Yield> {
         found.push(Yield {
             reason: "hiperdispatch (/proc/sys/s390/hiperdispatch) chooses CPUs by capacity".into(),
             levers: vec![LeverKind::Affinity, LeverKind::Nodes],
+            lasts: Duration::ZERO,
         });
     }
     found
@@ -153,7 +161,7 @@ mod tests {
     }
 
     fn yields(reason: &str, levers: &[LeverKind]) -> Yield {
-        Yield { reason: reason.into(), levers: levers.to_vec() }
+        Yield { reason: reason.into(), levers: levers.to_vec(), lasts: LASTS }
     }
 
     #[test]
@@ -188,6 +196,12 @@ mod tests {
         }
         assert_eq!([see(1103, false), see(1104, false)], [([0, 0], 1), ([0, 1], 0)]);
         assert_eq!(see(1105, true), ([1, 0], 1));
+        // What does not come and go is over when it is not seen any more.
+        let now = Instant::now();
+        let ends = Yield { lasts: Duration::ZERO, ..yields("sched_ext", &[LeverKind::Weight]) };
+        let mut left = Left::default();
+        assert_eq!(left.see(vec![ends.clone()], now), [vec![ends.clone()], vec![]]);
+        assert_eq!(left.see(vec![], now + Duration::from_secs(1)), [vec![], vec![ends]]);
     }
 
     #[test]

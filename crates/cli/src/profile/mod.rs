@@ -78,7 +78,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Instead: runs as it is and with each thread kept on a CPU, in turns, which tells what this system's scheduler costs. What
-    /// the program prints is not shown; waiting is not made to sleep. What the program leaves running, if corefit is killed with -9
+    /// the program prints is not shown; each run gets standard input from its beginning, which is read to its end before (none:
+    /// `</dev/null`); waiting is not made to sleep. What the program leaves running, if corefit is killed with -9
     /// then, may stay on a CPU
     #[arg(long, conflicts_with_all = ["one_cpu", "html", "scenario", "record", "quiet", "period", "share"])]
     isolate: bool,
@@ -218,7 +219,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         profile: measured.profile(),
     };
     document.notes = document.remarks();
-    let lost = !outputs.write(args, &document, &measured);
+    let told = Outputs::print(args, &document);
+    child.hold().context("cannot keep signals from ending this process")?;
+    let lost = !(told & outputs.write(&document, &measured));
     child.finish(tell::ended(status, lost))
 }
 
@@ -247,14 +250,20 @@ impl Outputs<'_> {
         Ok(outputs)
     }
 
-    /// Prints and writes; whether nothing that was asked for is lost.
-    fn write(self, args: &Args, document: &Document, measured: &Record) -> bool {
-        let mut all = true;
+    /// Prints what was asked for; whether it is not lost.
+    fn print(args: &Args, document: &Document) -> bool {
         if matches!(args.json, Some(None)) {
-            all &= tell::all(&document.json());
-        } else if !args.quiet {
+            return tell::all(&document.json());
+        }
+        if !args.quiet {
             tell!("{}", text::render(document, text::columns()).trim_end());
         }
+        true
+    }
+
+    /// Writes the files; whether none is lost.
+    fn write(self, document: &Document, measured: &Record) -> bool {
+        let mut all = true;
         let mut write = |output: Option<Output<'_>>, text: &dyn Fn() -> Result<String>| {
             if let Some(output) = output {
                 all &= tell::written(text().and_then(|text| output.write(text.as_bytes())));

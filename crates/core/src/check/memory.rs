@@ -10,6 +10,10 @@ use crate::{CpuId, CpuSet};
 pub(super) fn check(context: &Context<'_>, number: usize, report: &mut Report<'_, '_>) {
     let Some(topology) = context.topology else { return };
     preferred(context, topology, report);
+    if topology.nodes.is_empty() {
+        // Which there are is not known.
+        return;
+    }
     if report.vm.cells.iter().any(|cell| cell.memory.is_some()) {
         cells(context, number, topology, report);
     } else {
@@ -96,7 +100,7 @@ fn numatune(context: &Context<'_>, number: usize, topology: &Topology, report: &
         Memory::Automatic => {
             let Some(pcpus) = vm.pcpus() else { return };
             let own = topology.nodes_of(&pcpus);
-            if own.is_empty() || own == topology.node_ids() {
+            if own.is_empty() || own == topology.node_ids() || !several(topology) {
                 return;
             }
             let text = format!(

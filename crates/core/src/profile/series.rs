@@ -213,7 +213,7 @@ impl Recorder {
             let last = ThreadLook { tid: now.tid, run_ns: 0, wait_ns: 0, status: Some(zero) };
             self.known.insert(now.tid, Known { lane, last, seen: 0 });
         }
-        let looks = self.looks;
+        let (looks, full) = (self.looks, self.full());
         let Some(known) = self.known.get_mut(&now.tid) else { return (0, Lane::default()) };
         known.seen = looks;
         let lane = Lane {
@@ -223,9 +223,7 @@ impl Recorder {
         };
         let status = now.status.or(known.last.status);
         // They belong to the time that is recorded.
-        if self.entries < MOST_ENTRIES
-            && let (Some(before), Some(after)) = (known.last.status, now.status)
-        {
+        if !full && let (Some(before), Some(after)) = (known.last.status, now.status) {
             self.series.voluntary += after.voluntary.saturating_sub(before.voluntary);
             self.series.involuntary += after.involuntary.saturating_sub(before.involuntary);
         }

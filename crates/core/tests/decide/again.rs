@@ -274,7 +274,11 @@ mod a_neighbour_that_pauses {
     /// As many vCPUs as it has pCPUs are best.
     fn rate(n: u32) -> f64 {
         let pcpus = if BUSY.get() { 4 } else { 8 };
-        if WORKS.get() { 100.0 * f64::from(n.min(pcpus)) / (1.0 + f64::from(n.saturating_sub(pcpus))) } else { 0.0 }
+        if WORKS.get() {
+            100.0 * f64::from(n.min(pcpus)) / (1.0 + f64::from(n.saturating_sub(pcpus)))
+        } else {
+            0.0
+        }
     }
 
     fn used(n: u32) -> f64 {

@@ -504,6 +504,11 @@ fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
         }
     }
     assert!(tried[0] > 1 && tried[1] == 0, "in each half: {tried:?}");
+    // The guest follows after all.
+    toy.rule(&mut controller, 10);
+    assert_eq!(toy.online(0), 4);
+    let found = controller.step(&toy.observe()).unwrap().next;
+    assert_eq!(found, Policy::default().interval(), "it was searched to its end");
 }
 
 #[test]

@@ -91,6 +91,8 @@ struct Known {
     usage_ns: Option<u64>,
     /// Whether its threads were read before.
     counted: bool,
+    /// The kernel moved them since: its cpuset is another one.
+    moved: bool,
     /// How much it grew since the last look.
     growth_ns: u64,
     tally: Tally,
@@ -403,9 +405,7 @@ impl HostReader {
         if due {
             let before = known.settings.cpuset.take();
             (known.settings, known.unread) = self.tree.settings(root, path);
-            if known.settings.cpuset != before {
-                known.tally.masks = CpuSet::default(); // the kernel moved its threads
-            }
+            known.moved = known.settings.cpuset != before;
             known.read_at = g.now;
             if text.is_none() {
                 known.usage_file = self.tree.usage_file(root, path);
@@ -449,7 +449,7 @@ impl HostReader {
         known.tally.on = CpuSet::default();
         let over = self.last.map_or(Duration::ZERO, |last| g.now.since(last));
         let over_ns = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
-        if used == Some(0) && !first {
+        if used == Some(0) && !first && !std::mem::take(&mut known.moved) {
             known.tally.rested(&self.kept, over_ns);
             g.view.others.extend(known.realtime.states(&scene(path, g.now, self.last, &g.all), owner));
             return;
@@ -507,6 +507,7 @@ impl Known {
             inside: Vec::new(),
             usage_ns: None,
             counted: false,
+            moved: false,
             growth_ns: 0,
             tally: Tally::default(),
             realtime: Realtime::default(),

@@ -213,6 +213,14 @@ impl Supervised {
         ENDING.into_iter().filter(|signal| !ours.blocks(*signal)).collect::<SignalSet>().unblock()
     }
 
+    /// For what is written in one piece then: until `finish` nobody ends this process but by force.
+    ///
+    /// # Errors
+    /// Never seen; the kernel's answer.
+    pub fn hold(&self) -> io::Result<()> {
+        ENDING.into_iter().collect::<SignalSet>().block()
+    }
+
     /// Ends this process as the program ended; see [`super::end_like`].
     pub fn finish(self, status: ExitStatus) -> ! {
         drop(self);

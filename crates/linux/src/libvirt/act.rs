@@ -160,6 +160,7 @@ impl Act for LibvirtMachine {
         let element = text.map(|text| format!("<kept>{}</kept>", escape(text)));
         let result = self.hand.with(Whom::Libvirtd, vm, move |domain, until| {
             let put = |namespace: &str, element: Option<&str>| {
+                until.check()?;
                 let done = domain.set_metadata(namespace, element).map_err(|error| plain(&error));
                 crate::between("kept-part");
                 done
@@ -173,7 +174,6 @@ impl Act for LibvirtMachine {
             for (vcpus, namespace) in [(unplugged, UNPLUGGED), (added, PLUGGED)] {
                 if !vcpus.is_empty() {
                     put(namespace, None)?;
-                    until.check()?;
                 }
             }
             put(KEPT, None)

@@ -103,7 +103,7 @@ static void *waits_for(void *other) {
     return NULL;
 }
 static void *waits_in_time_for(void *other) {
-    struct timespec t = in_ns(CLOCK_REALTIME, SECOND / 2);
+    struct timespec t = in_ns(CLOCK_REALTIME, 3 * SECOND);
     tids[asleep++] = gettid();
     MUST(pthread_mutex_timedlock(other, &t) == ETIMEDOUT);
     return NULL;

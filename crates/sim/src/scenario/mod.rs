@@ -28,6 +28,8 @@ mod policy;
 mod read;
 mod table;
 
+use std::collections::BTreeMap;
+
 use toml::de::{DeTable, DeValue};
 
 use crate::keys::line;
@@ -185,10 +187,10 @@ fn find_lists(table: &DeTable<'_>, prefix: &str, axes: &mut Vec<Set2>, wrong: &m
                     items.iter().filter_map(|item| table::plain(item.get_ref())).collect();
                 if plain.len() == items.len() && !plain.is_empty() {
                     // The same point twice would be two of one name in tables, files and pictures.
-                    let before =
-                        |at: usize, value: &String| plain[..at].iter().find(|one| table::same(one, value));
-                    let twice =
-                        plain.iter().enumerate().find_map(|(at, value)| Some((before(at, value)?, value)));
+                    let mut before = BTreeMap::new();
+                    let twice = plain
+                        .iter()
+                        .find_map(|text| Some((before.insert(table::as_read(text), text)?, text)));
                     if let Some((one, twice)) = twice {
                         let as_one = if one == twice { String::new() } else { format!(" (as {one})") };
                         let what = format!("the list has {twice} twice{as_one}; give each value once");

@@ -365,12 +365,11 @@ fn shown(path: &str) -> String {
     path.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() }).collect()
 }
 
-/// Texts of two values that are read as the same: `1s` and `1000ms`.
-pub(super) fn same(one: &str, other: &str) -> bool {
-    let number = |text: &str| text.parse::<f64>().ok();
-    let equal = |a: Option<f64>, b: Option<f64>| a.is_some() && a == b;
-    let time = |text: &str| nanos(text).map(|ns| ns as f64);
-    one == other || equal(number(one), number(other)) || equal(time(one), time(other))
+/// The same for texts of values that are read as the same: `1s` and `1000ms`.
+pub(super) fn as_read(text: &str) -> String {
+    let number = text.parse::<f64>().ok().map(|number| number.to_string());
+    let time = || nanos(text).map(|ns| format!("{ns} ns"));
+    number.or_else(time).unwrap_or_else(|| text.to_owned())
 }
 
 /// `10us` in ns.

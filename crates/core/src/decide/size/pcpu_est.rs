@@ -44,8 +44,9 @@ pub(crate) struct PcpuEst {
     part: Measure,
     /// The first look after a change is of both counts.
     fresh: bool,
-    /// For how long the guest has not followed.
+    /// For how long the guest has not followed, and whether it was given up for that.
     waited: Duration,
+    given_up: bool,
     found: Option<u32>,
 }
 
@@ -60,6 +61,7 @@ impl PcpuEst {
             part: Measure::default(),
             fresh: true,
             waited: Duration::ZERO,
+            given_up: false,
             found: None,
         }
     }
@@ -75,7 +77,8 @@ impl Size for PcpuEst {
             _ => entitled(subject.most).unwrap_or(share),
         };
         let from = subject.clamp(subject.vcpus(available));
-        if self.from.is_none_or(|(before, ..)| before != from) {
+        let follows = self.given_up && subject.online == from;
+        if self.from.is_none_or(|(before, ..)| before != from) || follows {
             *self = PcpuEst::new(self.window / WINDOW);
         }
         self.from = Some((from, available, share));
@@ -95,8 +98,8 @@ impl Size for PcpuEst {
         let window = self.window;
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(window) };
         if subject.online != count && self.waited >= WAITS * window {
-            // It would be asked for ever.
-            self.found = Some(from);
+            // It would be asked for ever; once it has so many after all it begins anew.
+            (self.found, self.given_up) = (Some(from), true);
             return subject.bounded(from, why);
         }
         self.waited = if subject.online == count { Duration::ZERO } else { self.waited + subject.over };

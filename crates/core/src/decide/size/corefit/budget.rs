@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::settle::LONGEST;
 use super::race::Race;
+use super::settle::LONGEST;
 
 /// In the long run, as a part of the time in which the VM has something to do.
 const PART: f64 = 0.02;
