@@ -61,7 +61,7 @@ fn errors_are_one_line_with_the_place_and_what_to_do() {
         (&["explain", "--machine", "replay:Makefile"], "Makefile: is no recording of corefit"),
         (&["explain", "--machine", "replay:/no/such"], "/no/such: no such file"),
         (&["explain", "--machine", &format!("replay:{empty}")], "empty.cfr: is empty"),
-        (&["explain", "--machine", &format!("scenario:{bad}")], "bad.toml, line 3: invalid type"),
+        (&["explain", "--machine", &format!("scenario:{bad}")], "bad.toml, line 3, vm[0].name: invalid type"),
         (&["explain", "c", "--machine", FIGURE_10], "no VM \"c\" in scenarios/p2-figure10.toml"),
         (&["explain", "vm9", "--machine", RECORDING], "there are: vm1, vm2, vm3"),
         (&["record", &empty, "--for", "1s", "--machine", FIGURE_10], "empty.cfr: is there already"),

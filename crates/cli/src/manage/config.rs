@@ -292,7 +292,7 @@ mod tests {
             ("apply = \n", "line 1, key apply: this is no TOML: "),
             (
                 "apply = true\nstate = \"a\"\n",
-                "line 2, key state: a is no absolute path; give one, such as \"/var/lib/corefit\"",
+                "line 2, key state: \"a\" is no absolute path; give one, such as \"/var/lib/corefit\"",
             ),
             (
                 "[policy] # all\nsize = \"none\"\nsize = \"none\"\n",
