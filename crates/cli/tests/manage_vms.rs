@@ -12,6 +12,7 @@ mod pace;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use manage_support::{Daemon, Guest, comes, corefit, until};
@@ -49,6 +50,7 @@ fn as_it_was(vms: &Vms, guest: &Guest<'_>) {
 
 #[test]
 fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() {
+    let _one = ONE_DAEMON.lock();
     let options = ["--name", "manage", "--vcpus", "4", "--memory", "256", "--busy", "4"];
     let Some(vms) = or_skipped("manage on real VMs", Vms::up(2, &options)) else { return };
     let (guest, other) = (Guest::new(&vms, &vms.names[0]), Guest::new(&vms, &vms.names[1]));
@@ -203,10 +205,14 @@ fn vms_are_sized_and_told_and_everything_is_put_back_whatever_ends_the_daemon() 
     assert_eq!(other.online(), ALL);
 }
 
+/// Two daemons are not let to VMs of one libvirtd.
+static ONE_DAEMON: Mutex<()> = Mutex::new(());
+
 /// Without agent, it is sized by plugging: what was plugged out is carried by the VM before it goes, and as long as it may be somebody's.
 /// (Where instructions are emulated, no guest lets go of a vCPU, and libvirt waits 5 s for each.)
 #[test]
 fn a_vm_that_is_sized_by_plugging_is_put_back_by_the_next_after_a_kill_on_the_way() {
+    let _one = ONE_DAEMON.lock();
     let options = ["--name", "manageplug", "--no-agent", "--vcpus", "4", "--plugged", "2"];
     let Some(vms) = or_skipped("manage by plugging", Vms::up(1, &options)) else { return };
     let name = vms.names[0].as_str();
