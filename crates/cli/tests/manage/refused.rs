@@ -15,7 +15,10 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
         format!("apply = true\nmachine = \"sim:host.toml\"\nstate = {:?}\n", place.path("host.toml/state"));
     for (text, parts) in [
         ("apply = true\nstate = \"\"\n", "corefit.toml, line 2, key state: "),
-        ("apply = true\nstate = \"a\"\n", "corefit.toml, line 2, key state: \"a\" is no absolute path; give "),
+        (
+            "apply = true\nstate = \"a\"\n",
+            "corefit.toml, line 2, key state: \"a\" is no absolute path; give ",
+        ),
         ("tell = true\nmachine = \"mars\"\n", "corefit.toml, line 2, key machine: "),
         ("\nmachine = \"libvirt:\"\n", "corefit.toml, line 2, key machine: "),
         ("\nmachine = \"cgroups:\"\n", "corefit.toml, line 2, key machine: cgroups: lacks its paths"),
