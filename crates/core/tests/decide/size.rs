@@ -509,6 +509,22 @@ fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
     assert_eq!(toy.online(0), 4);
     let found = controller.step(&toy.observe()).unwrap().next;
     assert_eq!(found, Policy::default().interval(), "it was searched to its end");
+
+    // Who follows to that number and no further is left there.
+    let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let mut controller = Controller::new(Policy { size: Sizer::PcpuEst, ..Policy::default() });
+    let mut tried = [0; 2];
+    for half in &mut tried {
+        let end = toy.at + 30_000_000_000;
+        while toy.at < end {
+            let mut step = controller.step(&toy.observe()).unwrap();
+            *half += step.plan.actions.len();
+            step.plan.actions.retain(|action| action.to.to_string().contains("0-3"));
+            toy.obey(&mut controller, &step);
+            toy.pass(step.next);
+        }
+    }
+    assert!(toy.online(0) == 4 && tried[0] > 1 && tried[1] == 0, "in each half: {tried:?}");
 }
 
 #[test]

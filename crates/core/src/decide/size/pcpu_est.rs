@@ -44,7 +44,7 @@ pub(crate) struct PcpuEst {
     part: Measure,
     /// The first look after a change is of both counts.
     fresh: bool,
-    /// For how long the guest has not followed, and whether it was given up for that.
+    /// For how long the guest has not followed, and whether it was given up for that before it ever did.
     waited: Duration,
     given_up: bool,
     found: Option<u32>,
@@ -99,7 +99,7 @@ impl Size for PcpuEst {
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(window) };
         if subject.online != count && self.waited >= WAITS * window {
             // It would be asked for ever; once it has so many after all it begins anew.
-            (self.found, self.given_up) = (Some(from), true);
+            (self.found, self.given_up) = (Some(from), subject.online != from);
             return subject.bounded(from, why);
         }
         self.waited = if subject.online == count { Duration::ZERO } else { self.waited + subject.over };
