@@ -426,10 +426,18 @@ fn who_wants_it_to_end_after_the_program_ends_it() {
     assert_eq!(status.signal(), Some(15));
 }
 
+/// Whether a scheduler has something to decide here; says so if not.
+fn scheduler_decides() -> bool {
+    let decides = std::thread::available_parallelism().map_or(1, usize::from) > 1;
+    if !decides {
+        let _ = writeln!(std::io::stderr(), "skipped: one CPU leaves a scheduler nothing to decide");
+    }
+    decides
+}
+
 #[test]
 fn isolated_runs_get_what_there_is_to_read() {
-    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        let _ = writeln!(std::io::stderr(), "skipped: one CPU leaves a scheduler nothing to decide");
+    if !scheduler_decides() {
         return;
     }
     let place = Place::new();
@@ -502,8 +510,7 @@ fn windows_on_one_cpu_tell_of_openmp_programs_and_leave_their_threads_as_they_we
 /// Two processes that work, and then say which CPUs they may use: in the runs that are pinned one each, and not the same.
 #[test]
 fn isolating_pins_the_threads_of_every_other_run_and_says_how_many() {
-    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        let _ = writeln!(std::io::stderr(), "skipped: one CPU leaves a scheduler nothing to decide");
+    if !scheduler_decides() {
         return;
     }
     let place = Place::new();

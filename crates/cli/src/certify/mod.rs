@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             args.command[0].to_string_lossy()
         );
     };
-    if first.cut && !first.hung {
+    if first.cut {
         tell!(
             "corefit: what {} leaves running still holds its output a second after its end: what it prints later is not looked at",
             args.command[0].to_string_lossy()

@@ -252,15 +252,18 @@ mod tests {
         assert!(ask(address, &"x".repeat(4096)).starts_with("HTTP/1.1 404"));
     }
 
-    #[test]
-    fn what_is_pending_and_whether_the_configuration_was_refused_is_on_the_page() {
-        let setting = |pending| super::super::status::Setting {
+    fn setting(pending: bool) -> super::super::status::Setting {
+        super::super::status::Setting {
             lever: "weight".into(),
             before: "100".into(),
             made: "200".into(),
             changed_to: None,
             pending,
-        };
+        }
+    }
+
+    #[test]
+    fn what_is_pending_and_whether_the_configuration_was_refused_is_on_the_page() {
         let vm = |name: &str, settings| VmStatus { name: name.into(), settings, ..VmStatus::default() };
         let vms = vec![vm("a", [true, false, true].map(setting).to_vec()), vm("b", Vec::new())];
         let status = Status { vms, ..Status::default() };
@@ -278,13 +281,6 @@ mod tests {
 
     #[test]
     fn each_number_of_a_vm_is_under_its_own_name() {
-        let setting = |pending| super::super::status::Setting {
-            lever: "weight".into(),
-            before: "100".into(),
-            made: "200".into(),
-            changed_to: None,
-            pending,
-        };
         let vm = VmStatus {
             name: "a".into(),
             entitled: Some(Cpus(1.5)),

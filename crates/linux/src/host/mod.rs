@@ -447,9 +447,10 @@ impl HostReader {
         let used = self.usage(path, g);
         let Some(known) = self.groups.get_mut(path) else { return };
         known.tally.on = CpuSet::default();
+        let moved = std::mem::take(&mut known.moved);
         let over = self.last.map_or(Duration::ZERO, |last| g.now.since(last));
         let over_ns = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
-        if used == Some(0) && !first && !std::mem::take(&mut known.moved) {
+        if used == Some(0) && !first && !moved {
             known.tally.rested(&self.kept, over_ns);
             g.view.others.extend(known.realtime.states(&scene(path, g.now, self.last, &g.all), owner));
             return;
