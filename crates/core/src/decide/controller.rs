@@ -283,8 +283,12 @@ impl Controller {
             }
             match &outcome.result {
                 Ok(_) if outcome.is_in_vain() => {
-                    known.vain = (2 * known.vain).clamp(AFTER_FAILURE, REFUSED);
-                    (known.not_before, known.wish, known.away) = (at + known.vain, None, None);
+                    (known.wish, known.away) = (None, None);
+                    // Whoever searches asks for a number so often only, and may get others.
+                    if !known.trying {
+                        known.vain = (2 * known.vain).clamp(AFTER_FAILURE, REFUSED);
+                        known.not_before = at + known.vain;
+                    }
                     if others {
                         known.rest_of_others(at);
                     }
@@ -299,7 +303,7 @@ impl Controller {
                     }
                 }
                 Err(MachineError::Gone(why)) => {
-                    (known.not_before, known.wish) = (at + AFTER_FAILURE, None);
+                    (known.not_before, known.wish, known.trying) = (at + AFTER_FAILURE, None, false);
                     // A control group that is gone does not come back.
                     known.away = (!known.by_cpuset).then(|| why.clone());
                     // It may be these alone: the rest can come meanwhile.

@@ -305,6 +305,41 @@ mod a_neighbour_that_pauses {
         assert_eq!(toy.online(0), 8, "it is gone for good");
     }
 
+    thread_local!(static LEFT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+
+    #[test]
+    fn once_and_takes_what_is_left_only_later_is_still_one_that_does() {
+        // Six are best, however many pCPUs there are; who is beside it takes more when they were left to it for three seconds.
+        let six = |n: u32| 100.0 * f64::from(n.min(6)) / (1.0 + 0.1 * f64::from(n.saturating_sub(6)));
+        let neighbour = vm("b", 16, None, |_| match (BUSY.get(), LEFT.get()) {
+            (false, _) => 0.0,
+            (true, 0..3) => 6.0,
+            (true, _) => 12.0,
+        });
+        BUSY.set(true);
+        LEFT.set(0);
+        let mut toy = Toy::new(16, vec![vm("a", 12, Some(six), f64::from), neighbour]);
+        // It takes ten seconds until it is back.
+        let policy = Policy { lever_ms: 10_000, ..with(Sizer::Corefit).policy().clone() };
+        let mut controller = Controller::new(policy);
+        let rule = |toy: &mut Toy, controller: &mut Controller, seconds: u32| {
+            let online = (0..seconds).map(|_| {
+                toy.rule(controller, 1);
+                LEFT.set(if toy.online(0) <= 6 { LEFT.get() + 1 } else { 0 });
+                toy.online(0)
+            });
+            online.collect::<Vec<_>>()
+        };
+        rule(&mut toy, &mut controller, 120);
+        assert_eq!(toy.online(0), 6);
+        BUSY.set(false);
+        rule(&mut toy, &mut controller, 6);
+        BUSY.set(true);
+        let online = rule(&mut toy, &mut controller, 200);
+        let away = online.windows(2).filter(|pair| pair[0] == 6 && pair[1] != 6).count();
+        assert!(away == 1 && toy.online(0) == 6, "{online:?}");
+    }
+
     #[test]
     fn a_moment_of_idleness_brings_back_nothing_that_was_found_for_other_pcpus() {
         let (mut toy, mut controller) = host();

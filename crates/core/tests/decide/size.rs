@@ -1,8 +1,9 @@
 //! How many vCPUs VMs get, by the whole corridor, on hosts made of numbers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Why};
+use corefit_core::decide::{Action, Arbiter, Controller, Forecast, Outcome, Policy, Rule, Sizer, Why};
 use corefit_core::machine::State;
 use corefit_core::{CpuId, CpuSet, Cpus, Quota, Weight};
 
@@ -488,6 +489,13 @@ fn other_times_count_for_vms_that_are_known_too() {
     assert_eq!(toy.online(0), 1);
 }
 
+/// The guest said that it did so, and did not.
+fn in_vain(controller: &mut Controller, actions: &[Action]) {
+    let outcome =
+        |action: &Action| Outcome { action: action.clone(), result: Ok(action.from.clone().unwrap()) };
+    controller.told(&actions.iter().map(outcome).collect::<Vec<_>>());
+}
+
 #[test]
 fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
     let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
@@ -500,27 +508,35 @@ fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
             let step = controller.step(&toy.observe()).unwrap();
             let tries = |why: &Why| matches!(why, Why::Trying { .. });
             *half += step.plan.actions.iter().filter(|action| tries(&action.why)).count();
+            in_vain(&mut controller, &step.plan.actions);
             toy.pass(step.next);
         }
     }
     assert!(tried[0] > 1 && tried[1] == 0, "in each half: {tried:?}");
-    // The guest follows after all.
-    toy.rule(&mut controller, 10);
+    // The guest follows after all, by when it is asked again.
+    toy.rule(&mut controller, 60);
     assert_eq!(toy.online(0), 4);
     let found = controller.step(&toy.observe()).unwrap().next;
     assert_eq!(found, Policy::default().interval(), "it was searched to its end");
 
     // Who follows to that number and no further is left there.
     let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);
+    let all = toy.vms[0].state.online();
     let mut controller = Controller::new(Policy { size: Sizer::PcpuEst, ..Policy::default() });
     let mut tried = [0; 2];
     for half in &mut tried {
         let end = toy.at + 30_000_000_000;
         while toy.at < end {
+            // It had all eight before corefit.
+            let sizes = (all.clone(), toy.vms[0].state.online());
+            controller.sized_before(BTreeMap::from([(toy.vms[0].state.id.clone(), sizes)]));
             let mut step = controller.step(&toy.observe()).unwrap();
             *half += step.plan.actions.len();
-            step.plan.actions.retain(|action| action.to.to_string().contains("0-3"));
+            let (heard, not): (Vec<Action>, _) =
+                step.plan.actions.into_iter().partition(|action| action.to.to_string().contains("0-3"));
+            step.plan.actions = heard;
             toy.obey(&mut controller, &step);
+            in_vain(&mut controller, &not);
             toy.pass(step.next);
         }
     }

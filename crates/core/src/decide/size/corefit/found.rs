@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::memory::{Mark, alike};
 use super::stat::Stat;
 use super::{Choice, LATELY, race};
-use crate::Time;
 use crate::decide::Why;
 
 /// What varies by itself goes on so for about so long, s: looks in it are as good as one.
@@ -23,8 +22,8 @@ pub(super) struct Found {
     /// It is VCPU-Bal's number, and follows that.
     pub(super) bal: bool,
     pub(super) available: u32,
-    /// As many are available when others have adapted to it, and when that was so last, or was found.
-    pub(super) also: Option<(u32, Time)>,
+    /// As many are available when others have adapted to it, and for how long that was not so since it is back.
+    pub(super) also: Option<(u32, Duration)>,
     pub(super) mark: Mark,
     /// What it did there in looks of some length: how it varies by itself.
     pub(super) seen: Stat,
@@ -58,13 +57,13 @@ impl Found {
         self.available == available || self.also.is_some_and(|(also, _)| also == available)
     }
 
-    /// It is at this number again, and so many are available: if others do not take what it left within this time, it was not for that
-    /// that they had more.
-    pub(super) fn is_back(&mut self, available: u32, at: Time, within: Duration) {
-        match &mut self.also {
-            Some((also, last)) if *also == available => *last = at,
-            Some((_, last)) if at.since(*last) > within => self.also = None,
-            _ => {}
+    /// It is at this number, or on its way back to it, and so many were available for so long: if others do not take what it left within
+    /// this time, it was not for that that they had more.
+    pub(super) fn waits_for_others(&mut self, there: bool, available: u32, over: Duration, within: Duration) {
+        let Some((also, left)) = &mut self.also else { return };
+        *left = if there && *also != available { *left + over } else { Duration::ZERO };
+        if *left > within {
+            self.also = None;
         }
     }
 

@@ -199,9 +199,9 @@ impl Corefit {
                 && subject.at.since(last) <= self.dwell
             {
                 // That it went away made the difference: others had what it left. It would go to and fro for ever.
-                found.also = Some((unfit, subject.at));
-            } else if there {
-                found.is_back(available, subject.at, 2 * self.dwell);
+                found.also = Some((unfit, Duration::ZERO));
+            } else {
+                found.waits_for_others(there, available, subject.over, 2 * self.dwell);
             }
             let mut same = as_before && (!there || alike(found.mark, mark, units));
             let mut now = Stat::default();
