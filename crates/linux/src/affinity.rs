@@ -6,6 +6,7 @@ use corefit_core::{CpuId, CpuSet};
 
 /// A mask with room for more CPUs than any kernel knows. The C library's own has 1024, and where more are possible the
 /// kernel does not fill that (EINVAL: sched_getaffinity(2)).
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Mask(Vec<usize>);
 
 impl Mask {
@@ -38,6 +39,16 @@ impl Mask {
         let result =
             unsafe { libc::sched_setaffinity(tid, size_of_val(&self.0[..]), self.0.as_ptr().cast()) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// The CPUs that are in both.
+    pub(crate) fn and(&self, other: &Mask) -> Mask {
+        Mask(self.0.iter().zip(&other.0).map(|(a, b)| a & b).collect())
+    }
+
+    /// The CPUs that are in one of them.
+    pub(crate) fn or(&self, other: &Mask) -> Mask {
+        Mask(self.0.iter().zip(&other.0).map(|(a, b)| a | b).collect())
     }
 
     /// The CPUs in it.

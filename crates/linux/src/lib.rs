@@ -18,6 +18,7 @@ pub mod told;
 pub mod topology;
 
 mod affinity;
+mod allowed;
 mod cgroup;
 mod notes;
 mod proc;

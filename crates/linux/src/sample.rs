@@ -15,6 +15,7 @@ use corefit_core::{CpuId, CpuSet, Time};
 use rustix::time::ClockId;
 
 use crate::affinity::Mask;
+use crate::allowed::Allowed;
 use crate::cgroup::mounts::mounts;
 use crate::proc::Fields;
 use crate::root::Root;
@@ -41,7 +42,7 @@ pub struct TreeSample {
     pub threads: usize,
     /// CPU time per live process.
     pub processes: BTreeMap<u32, Duration>,
-    /// CPUs that the root process may use (affinity and cpuset together).
+    /// CPUs that the root process may use (affinity and cpuset together), whatever it binds its threads to.
     pub allowed: CpuSet,
     /// Idle time per CPU.
     pub idle: BTreeMap<CpuId, Duration>,
@@ -63,6 +64,9 @@ pub struct TreeSampler {
     allowed_of: u32,
     pids: Vec<u32>,
     threads: BTreeMap<u32, Thread>,
+    allowed: Allowed,
+    /// No `schedstat` could be read so far.
+    blind: bool,
     ended_run_ns: u64,
     ended_wait_ns: u64,
     round: u32,
@@ -83,6 +87,8 @@ impl TreeSampler {
             allowed_of,
             pids: vec![root],
             threads: BTreeMap::new(),
+            allowed: Allowed::default(),
+            blind: true,
             ended_run_ns: 0,
             ended_wait_ns: 0,
             round: 0,
@@ -96,6 +102,27 @@ impl TreeSampler {
     #[must_use]
     pub fn pids(&self) -> &[u32] {
         &self.pids
+    }
+
+    /// Takes these processes in, too: those of the tree whose parent ended before a search found them.
+    pub fn know(&mut self, pids: impl Iterator<Item = u32>) {
+        for pid in pids {
+            if !self.pids.contains(&pid) {
+                self.pids.push(pid);
+            }
+        }
+    }
+
+    /// Whether nothing could be read so far of what threads get (no `/proc/PID/task/TID/schedstat`).
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        self.blind
+    }
+
+    /// Whether the CPUs allowed at the last sample are not just those of the root's main thread.
+    #[must_use]
+    pub fn allowed_apart(&self) -> bool {
+        self.allowed_of != self.root || self.allowed.apart
     }
 
     /// Threads of the tree at the last sample.
@@ -123,9 +150,18 @@ impl TreeSampler {
         sample.run = Duration::from_nanos(run_ns);
         sample.wait = Duration::from_nanos(wait_ns);
         sample.threads = self.threads.len();
-        sample.allowed = affinity(self.allowed_of).unwrap_or_default();
+        sample.allowed = self.allowed().unwrap_or_default();
         self.read_stat(&mut sample);
         sample
+    }
+
+    fn allowed(&mut self) -> Option<CpuSet> {
+        if self.allowed_of != self.root {
+            return affinity(self.allowed_of);
+        }
+        let others = self.threads.iter().filter(|(tid, of)| of.pid == self.root && **tid != self.root);
+        let others = others.filter_map(|(tid, _)| mask(*tid));
+        Some(self.allowed.look(mask(self.root)?, others, &mask(std::process::id())?))
     }
 
     fn read_process(&mut self, pid: u32) {
@@ -146,6 +182,7 @@ impl TreeSampler {
                 thread.run_ns = run_ns;
                 thread.wait_ns = wait_ns;
                 thread.seen = self.round;
+                self.blind = false;
             }
             if !open {
                 thread.file = None;
@@ -217,8 +254,12 @@ pub fn now() -> Time {
 /// CPUs that a process may run on, as the scheduler enforces it now.
 #[must_use]
 pub fn affinity(pid: u32) -> Option<CpuSet> {
+    Some(mask(pid)?.cpus())
+}
+
+fn mask(pid: u32) -> Option<Mask> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid != 0)?;
-    Some(Mask::of(pid).ok()?.cpus())
+    Mask::of(pid).ok()
 }
 
 /// Whether a thread runs before all that have weights, by the kernel; not if it has ended.
@@ -334,6 +375,29 @@ mod tests {
         assert!(!after.processes.contains_key(&pid));
         assert!(!after.allowed.is_empty());
         assert!(after.idle.len() >= after.allowed.len());
+    }
+
+    #[test]
+    fn a_process_that_is_not_below_the_root_is_sampled_once_it_is_known_and_as_long_as_it_lives() {
+        let mut children = [(); 2].map(|()| {
+            let mut sh = Command::new("sh");
+            sh.args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap()
+        });
+        let [root, other] = children.each_ref().map(std::process::Child::id);
+        let mut sampler = TreeSampler::new(root, root);
+        assert!(sampler.is_blind() && !sampler.sample().processes.contains_key(&other));
+        assert!(!sampler.is_blind());
+        for _ in 0..2 {
+            sampler.know([other].into_iter());
+            assert!(sampler.sample().processes.contains_key(&other));
+        }
+        for child in &mut children {
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+        assert!(sampler.sample().processes.is_empty());
+        assert!(!sampler.pids().contains(&other));
+        assert!(TreeSampler::new(other, other).sample().processes.is_empty());
     }
 
     /// What a sampler with room for so little reads of a `/proc/stat`.

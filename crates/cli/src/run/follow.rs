@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use corefit_core::{Cpus, Decision, Interval, TeamController, team_for};
+use corefit_core::{CpuSet, Cpus, Decision, Interval, TeamController, team_for};
 use corefit_linux::page::{Orders, PLACES, Process, TeamPage};
 use corefit_linux::sample::{TreeSample, TreeSampler, has_ended};
 
@@ -68,12 +68,10 @@ pub(crate) struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    /// Follows the tree below `pid`, launched as planned.
-    pub(crate) fn new(pid: u32, plan: &'a Plan, grants: &'a Grants) -> Follower<'a> {
+    /// Follows the tree below `pid`, launched as planned; what is allowed shows in the affinity of `allowed_of`.
+    pub(crate) fn new(pid: u32, allowed_of: u32, plan: &'a Plan, grants: &'a Grants) -> Follower<'a> {
         let launched = plan.launch.cpus.as_ref();
         let placed = plan.cores.as_ref().map(|(cores, allowed)| Placer::new(cores, allowed, launched));
-        // A placed program's own affinity is ours to set: what is allowed shows in corefit's.
-        let allowed_of = if placed.is_some() { std::process::id() } else { pid };
         let mut sampler = TreeSampler::new(pid, allowed_of);
         let before = sampler.sample();
         let mut follower = Follower {
@@ -81,7 +79,7 @@ impl<'a> Follower<'a> {
             grants,
             placed,
             sampler,
-            control: TeamController::new(plan.team, plan.room.allowed.max(plan.most), plan.independent),
+            control: TeamController::new(plan.team, plan.ever(), plan.independent),
             history: History::new(before.at, plan.team),
             before,
             seen: BTreeMap::new(),
@@ -98,8 +96,9 @@ impl<'a> Follower<'a> {
 
     /// One interval: gives what was decided.
     pub(crate) fn tick(&mut self, limits: Limits) -> Decision {
-        let sample = self.sampler.sample();
         let processes = self.registered();
+        self.sampler.know(processes.iter().map(|p| p.pid));
+        let sample = self.sampler.sample();
         self.tell(&processes);
         let processes = self.live(processes, &sample);
         if self.page.is_some() {
@@ -278,6 +277,11 @@ impl<'a> Follower<'a> {
         self.placed.is_none() && self.page.is_none_or(|page| page.processes().is_empty())
     }
 
+    /// The CPUs that the program may use, where its main thread's affinity does not tell.
+    pub(crate) fn allowed(&self) -> Option<&CpuSet> {
+        Some(&self.before.allowed).filter(|_| self.sampler.allowed_apart())
+    }
+
     /// Where the run stands, for the status line.
     pub(crate) fn last(&self) -> Option<&Point> {
         self.history.points().last()
@@ -304,7 +308,13 @@ impl<'a> Follower<'a> {
             self.seen.insert(key(&p), OpenMp::update(known, &p, self.grants.of(&p)));
         }
         Report {
-            notes_at_end: self.outside.remarks().into_iter().chain(self.refused()).collect(),
+            notes_at_end: self
+                .outside
+                .remarks()
+                .into_iter()
+                .chain(self.refused())
+                .chain(self.blind())
+                .collect(),
             ..Report::new(&self.history, self.seen.values().cloned().collect(), plan)
         }
     }
@@ -317,6 +327,15 @@ impl<'a> Follower<'a> {
             format!(
                 "{count} OpenMP {them} not followed, as {PLACES} are at most at a time: teams there were as asked for"
             )
+        })
+    }
+
+    /// Where the kernel does not tell what threads get.
+    fn blind(&self) -> Option<String> {
+        self.sampler.is_blind().then(|| {
+            "what threads get cannot be seen here (no /proc/PID/task/TID/schedstat could be read): teams followed limits and idle \
+             CPUs only"
+                .into()
         })
     }
 

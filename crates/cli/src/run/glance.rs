@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use corefit_core::{CpuSet, Reading};
 use corefit_linux::{sample, told};
 
-/// Of a file, so many bytes are compared.
-const MOST: usize = 512;
+/// Of a file, so many bytes are compared: the groups of a process in a container take 1 to 2 KiB with cgroups v1.
+const MOST: usize = 8192;
 
 /// The limits when they were last looked at.
 pub(super) struct Glance {
@@ -129,6 +129,12 @@ mod tests {
         assert_eq!((glance.changed(), glance.changed()), (true, false));
         std::fs::write(missing, "max 100000\n").unwrap();
         assert_eq!((glance.changed(), glance.changed()), (true, false), "a file that comes");
+        let groups =
+            |last| format!("{}1:cpu:/{last}\n", "2:memory:/kubepods/burstable/pod/0123456789\n".repeat(50));
+        for last in ["here", "there"] {
+            std::fs::write(inner, groups(last)).unwrap();
+            assert_eq!((glance.changed(), glance.changed()), (true, false), "at the end of a long one");
+        }
     }
 
     #[test]

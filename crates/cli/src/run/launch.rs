@@ -1,5 +1,6 @@
 //! Everything that is decided before the program starts.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 
 use corefit_core::place::{Core, spread};
 use corefit_core::{CpuSet, Cpus};
-use corefit_linux::launch::{Counts, Environment, Launch, Program, Setting, passive, plan as knobs};
+use corefit_linux::launch::{Counts, Environment, Launch, Program, Runtime, Setting, passive, plan as knobs};
 use corefit_linux::page::TeamPage;
 use corefit_linux::{Root, sample, topology};
 
@@ -175,6 +176,14 @@ impl Plan {
         if processes.iter().any(OpenMp::may_be_resized) { told.min(self.team) } else { told }
     }
 
+    /// Threads that no team gets beyond, whatever the program asks for.
+    pub(crate) fn ever(&self) -> u32 {
+        match self.threads {
+            Threads::AtMost(n) => n,
+            Threads::Auto | Threads::Max => self.room.allowed.max(self.most),
+        }
+    }
+
     /// What OpenMP is told: teams that are resized may grow.
     fn openmp(&self) -> u32 {
         if self.resizable.is_some() { self.most } else { self.team }
@@ -284,7 +293,10 @@ fn expected(args: &Args, program: &Program, grants: &Grants) -> (Option<u32>, bo
         Resize::Always => (Some(u32::MAX), false),
         Resize::Safe => match grants.expects(&program.path, &args.command) {
             Some(verdict) => (verdict.resizable.then_some(verdict.most), verdict.independent),
-            None => (dynamic_adjustment().then_some(u32::MAX), false),
+            None => {
+                let value = std::env::var("OMP_DYNAMIC").unwrap_or_default();
+                (dynamic_adjustment(&value, &program.runtimes).then_some(u32::MAX), false)
+            }
         },
     }
 }
@@ -314,9 +326,25 @@ impl Users {
     }
 }
 
-/// `OMP_DYNAMIC` as OpenMP reads it.
-fn dynamic_adjustment() -> bool {
-    std::env::var("OMP_DYNAMIC").is_ok_and(|v| v.trim().eq_ignore_ascii_case("true") || v.trim() == "1")
+/// Words that libomp takes for true, and how many letters of one it needs; what follows a whole one does not count
+/// (`__kmp_str_match_true` in openmp/runtime/src/kmp_str.cpp).
+const LIBOMP_TRUE: [(&str, usize); 6] =
+    [("true", 1), ("on", 2), ("1", 1), (".true.", 2), (".t.", 2), ("yes", 1)];
+
+/// Whether this value of `OMP_DYNAMIC` is on for all of these that are OpenMP's; where none is known, for any.
+fn dynamic_adjustment(value: &str, runtimes: &BTreeSet<Runtime>) -> bool {
+    let value = value.to_ascii_lowercase();
+    let (gnu, llvm) = (runtimes.contains(&Runtime::GnuOpenMp), runtimes.contains(&Runtime::LlvmOpenMp));
+    let libomp = || {
+        LIBOMP_TRUE.iter().any(|(word, least)| {
+            (word.starts_with(&value) || value.starts_with(word)) && value.len().min(word.len()) >= *least
+        })
+    };
+    match (gnu, llvm) {
+        (false, false) => value == "true",
+        (false, true) => libomp(),
+        (true, llvm) => value.trim_ascii() == "true" && (!llvm || libomp()),
+    }
 }
 
 #[cfg(test)]
@@ -330,6 +358,29 @@ mod tests {
         assert_eq!((of(" 6 "), of("4,2")), (Users::Threads(6), Users::Threads(4)));
         for bad in ["abc", "0", "-1", "2,x", "2,", " "] {
             assert_eq!(of(bad), Users::Invalid(bad.into()));
+        }
+    }
+
+    #[test]
+    fn dynamic_adjustment_is_read_as_the_programs_runtime_reads_it() {
+        let (gnu, llvm) = (Runtime::GnuOpenMp, Runtime::LlvmOpenMp);
+        for (value, on) in [
+            ("true", [true; 4]),
+            ("TRUE", [true; 4]),
+            (" true ", [true, false, false, false]),
+            ("1", [false, true, false, false]),
+            ("yes", [false, true, false, false]),
+            ("ON", [false, true, false, false]),
+            (".true.", [false, true, false, false]),
+            ("t", [false, true, false, false]),
+            ("o", [false; 4]),
+            ("false", [false; 4]),
+            ("0", [false; 4]),
+            ("", [false; 4]),
+        ] {
+            let of = [vec![gnu], vec![llvm], vec![gnu, llvm], vec![Runtime::Python]];
+            let read = of.map(|runtimes| dynamic_adjustment(value, &runtimes.into_iter().collect()));
+            assert_eq!(read, on, "{value:?}");
         }
     }
 }

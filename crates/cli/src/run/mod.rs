@@ -213,13 +213,16 @@ fn watch(
     restarts: &mut Restarts,
 ) -> Result<(Option<ExitStatus>, Report)> {
     let mut status_line = Status::new(args.quiet);
-    let moved = plan.cores.is_some() || args.rotate.is_some();
+    // Where the program's affinity is ours to set, or its OpenMP runtime's, what is allowed shows in corefit's.
+    let moved = plan.cores.is_some()
+        || args.rotate.is_some()
+        || rotate::bound(|name| std::env::var_os(name)).is_some();
     let allowed_of = if moved { std::process::id() } else { child.pid() };
     let mut watcher = Watcher::new(child.pid(), allowed_of, plan.room.limits, &plan.quotas);
     let mut limits = plan.room.limits;
     let mut looked = Instant::now();
     let mut pending = plan.pending.take();
-    let mut follower = Follower::new(child.pid(), plan, grants);
+    let mut follower = Follower::new(child.pid(), allowed_of, plan, grants);
     let mut pace = Pace::new(args.interval);
     let first = pending.as_ref().map(|p| p.due.saturating_duration_since(looked).min(args.interval));
     // Threads that never wait for each other find their places best if nobody else runs beside them.
@@ -253,7 +256,7 @@ fn watch(
                     }
                 } else if changed || looked.elapsed() + args.interval / 2 >= LOOK_AT_LIMITS {
                     (looked, changed) = (Instant::now(), false);
-                    limits = watcher.limits();
+                    limits = watcher.limits(follower.allowed());
                 }
                 let decision = follower.tick(limits);
                 status_line.refresh(&follower);

@@ -173,7 +173,7 @@ impl Rotated {
 }
 
 /// What the user set that binds threads, as `NAME=value`.
-fn bound(get: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+pub(super) fn bound(get: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let value = |name: &str| Some(get(name)?.to_string_lossy().into_owned()).filter(|v| !v.is_empty());
     let says_no = |text: &str| {
         let text = text.to_ascii_lowercase();

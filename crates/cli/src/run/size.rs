@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::builder::TypedValueParser;
-use corefit_core::{Cpus, LimitKind, Reading, estimate, team_for};
+use corefit_core::{CpuSet, Cpus, LimitKind, Reading, estimate, team_for};
 use corefit_linux::launch::Runtime;
 use corefit_linux::{Root, read, read_settings, sample};
 
@@ -128,11 +128,15 @@ impl Watcher {
     }
 
     /// The limits now; those of before if the process cannot be read any more. What is left when everybody is busy takes
-    /// two readings, so that is known from the second call on.
-    pub(crate) fn limits(&mut self) -> Limits {
-        let Ok(now) = read(&self.root, self.pid) else {
+    /// two readings, so that is known from the second call on. `allowed`: the CPUs that the program may use, where its main
+    /// thread's affinity does not tell.
+    pub(crate) fn limits(&mut self, allowed: Option<&CpuSet>) -> Limits {
+        let Ok(mut now) = read(&self.root, self.pid) else {
             return self.limits;
         };
+        if let Some(allowed) = allowed {
+            now.affinity.value.clone_from(allowed);
+        }
         self.glance.follow(&glance::files(&now));
         let long_ago = self.before.as_ref().filter(|before| now.at.since(before.at) >= LONG);
         let set = Limits::of(&estimate(long_ago.unwrap_or(&now), &now));
