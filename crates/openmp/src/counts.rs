@@ -6,7 +6,7 @@
 //! - to a program that places its threads itself: from the first mask of its own making on, or
 //!   from the beginning where the environment orders placing,
 //!
-//! and a mask that was answered and is set again sets the truth. The number of *configured* CPUs
+//! and a mask that was answered and is set again, to another process, too, sets the truth. The number of *configured* CPUs
 //! is never lowered, and `sched_getcpu` names a CPU of the mask that was answered, because programs
 //! size tables by the one and index them by the other.
 //!
@@ -26,6 +26,9 @@ use crate::{lately, session};
 
 /// CPUs to answer; 0 is the truth.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// The CPU that a lowered mask begins with. Not the first one in each run: where several run that bind their threads to
+/// the CPUs of their masks, all would share those.
+static FIRST: AtomicU32 = AtomicU32::new(0);
 /// CPUs in the mask when the process began, as answered.
 static AT_START: AtomicU32 = AtomicU32::new(0);
 /// Whether the process was answered a mask: only then can it put one back.
@@ -77,8 +80,8 @@ pub(crate) fn look_up() {
     real::look_up();
 }
 
-/// Fixes the answer for this process; 0 is the truth.
-pub(crate) fn start(count: u32) {
+/// Fixes the answer for this process; 0 is the truth. Another `nonce`, other CPUs.
+pub(crate) fn start(count: u32, nonce: u64) {
     let placing = PLACING.iter().any(|name| {
         // SAFETY: a NUL-terminated name; the text is read before anybody can change it.
         let value = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|v| CStr::from_ptr(v)) };
@@ -88,9 +91,11 @@ pub(crate) fn start(count: u32) {
     COUNT.store(count, Relaxed);
     let mut mask = [0u8; LARGEST_MASK];
     if let Some(real) = real::get_affinity()
-        && answer(real, 0, mask.len(), mask.as_mut_ptr()) == 0
+        && real(0, mask.len(), mask.as_mut_ptr()) == 0
     {
-        AT_START.store(mask.iter().map(|byte| byte.count_ones()).sum(), Relaxed);
+        let all = mask.iter().map(|byte| byte.count_ones()).sum::<u32>();
+        FIRST.store(nth(&mask, nonce.checked_rem(all.into()).unwrap_or(0)).unwrap_or(0), Relaxed);
+        AT_START.store(limit().map_or(all, |count| count.min(all)), Relaxed);
     }
 }
 
@@ -161,23 +166,43 @@ fn within(cpu: u32) -> u32 {
         return cpu;
     }
     narrow(&mut mask, count);
-    let has = |cpu: &u32| mask.get(*cpu as usize / 8).is_some_and(|byte| byte >> (cpu % 8) & 1 == 1);
-    if has(&cpu) {
+    if has(&mask, cpu) {
         return cpu;
     }
     let answered = mask.iter().map(|byte| byte.count_ones()).sum::<u32>().max(1);
-    let all = 0..8 * u32::try_from(LARGEST_MASK).unwrap_or(0);
-    all.filter(has).nth((cpu % answered) as usize).unwrap_or(cpu)
+    nth(&mask, (cpu % answered).into()).unwrap_or(cpu)
 }
 
-/// Keeps the first `count` CPUs of a mask and clears the rest.
+fn has(mask: &[u8], cpu: u32) -> bool {
+    mask.get(cpu as usize / 8).is_some_and(|byte| byte >> (cpu % 8) & 1 == 1)
+}
+
+/// A CPU of a mask, by its place there.
+fn nth(mask: &[u8], n: u64) -> Option<u32> {
+    let all = 0..8 * u32::try_from(mask.len()).ok()?;
+    all.filter(|cpu| has(mask, *cpu)).nth(usize::try_from(n).ok()?)
+}
+
+/// Keeps `count` CPUs of a mask, in order from [`FIRST`] on and, if these are too few, from the beginning; clears the rest.
 fn narrow(mask: &mut [u8], count: u32) {
+    let first = FIRST.load(Relaxed);
     let mut left = count;
-    for byte in mask {
-        while byte.count_ones() > left {
-            *byte &= !(1 << byte.ilog2());
+    let mut keep = |byte: &mut u8, of: u8| {
+        while (*byte & of).count_ones() > left {
+            *byte &= !(1 << (*byte & of).ilog2());
         }
-        left -= byte.count_ones();
+        left -= (*byte & of).count_ones();
+    };
+    let (before, from) = mask.split_at_mut((first as usize / 8).min(mask.len()));
+    let high = u8::MAX << (first % 8);
+    let mut of = high;
+    for byte in &mut *from {
+        keep(byte, of);
+        of = u8::MAX;
+    }
+    before.iter_mut().for_each(|byte| keep(byte, u8::MAX));
+    if let Some(byte) = from.first_mut() {
+        keep(byte, !high);
     }
 }
 
@@ -231,25 +256,28 @@ fn set_mask(
     let Some(count) = limit() else {
         return set(size, mask);
     };
-    let mut all = [0u8; LARGEST_MASK];
-    if ANSWERED.load(Relaxed)
-        && !mask.is_null()
-        && truth.is_some_and(|get| get(who, all.len(), all.as_mut_ptr()) == 0)
-    {
-        let mut answer = all;
-        narrow(&mut answer, count);
-        // SAFETY: the caller passes a mask of `size` bytes; it is only read.
-        let given = unsafe { core::slice::from_raw_parts(mask, size.min(answer.len())) };
-        let (same, rest) = answer.split_at(given.len());
-        if given == same && rest.iter().all(|byte| *byte == 0) {
-            return set(all.len(), all.as_ptr());
-        }
+    if let Some(all) = truth.and_then(|get| meant(get, who, size, mask, count)) {
+        return set(all.len(), all.as_ptr());
     }
     let result = set(size, mask);
     if result == 0 {
         OWN_AFFINITY.store(true, Relaxed);
     }
     result
+}
+
+/// The true mask of `who`, if this one equals our answer about it, and there was an answer.
+fn meant(truth: Get, who: usize, size: usize, mask: *const u8, count: u32) -> Option<[u8; LARGEST_MASK]> {
+    let mut all = [0u8; LARGEST_MASK];
+    if !ANSWERED.load(Relaxed) || mask.is_null() || truth(who, all.len(), all.as_mut_ptr()) != 0 {
+        return None;
+    }
+    let mut answer = all;
+    narrow(&mut answer, count);
+    // SAFETY: the caller passes a mask of `size` bytes; it is only read.
+    let given = unsafe { core::slice::from_raw_parts(mask, size.min(answer.len())) };
+    let (same, rest) = answer.split_at(given.len());
+    (given == same && rest.iter().all(|byte| *byte == 0)).then_some(all)
 }
 
 /// Whether a process or thread id is of this process.
@@ -280,7 +308,13 @@ extern "C" fn sched_setaffinity(id: c_int, size: usize, mask: *const u8) -> c_in
         Some(real) if is_ours(id) => {
             set(real::get_affinity(), id, size, mask, |size, mask| real(id, size, mask))
         }
-        Some(real) => real(id, size, mask),
+        // Who starts others gives them its own mask, as it was answered.
+        Some(real) => {
+            match limit().zip(real::get_affinity()).and_then(|(n, get)| meant(get, 0, size, mask, n)) {
+                Some(all) => real(id, all.len(), all.as_ptr()),
+                None => real(id, size, mask),
+            }
+        }
         None => -1,
     }
 }

@@ -8,6 +8,8 @@
  *   sizes              masks of many lengths: result and errno as the kernel's?
  *   errno              is errno as it was after each question?
  *   restore BYTES      sets the answer again in so many bytes: CPUs in the true mask before, after
+ *   which              the CPUs in the mask, as answered
+ *   child              sets the answer for a child: CPUs in the child's true mask
  *   attribute          a thread made with the answer as its mask: CPUs in the true mask of both
  *   unasked            sets a mask of the first CPU without a question: CPUs in the true mask
  *   place              sets another mask: CPUs answered before and after
@@ -162,6 +164,25 @@ int main(int argc, char **argv)
         sched_getaffinity(0, ROOM, (cpu_set_t *)saved);
         int failed = sched_setaffinity(0, (size_t)number, (cpu_set_t *)saved);
         printf("%d %d %d\n", failed, before, truth());
+    } else if (!strcmp(what, "which")) {
+        answered(0);
+        for (int cpu = 0; cpu < ROOM * 8; cpu++)
+            if (mask[cpu / 8] >> cpu % 8 & 1)
+                printf("%d ", cpu);
+    } else if (!strcmp(what, "child")) {
+        char byte = 0;
+        pipe(pipe_end);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            read(pipe_end[0], &byte, 1);
+            printf("%d\n", truth());
+            return 0;
+        }
+        answered(0);
+        sched_setaffinity(child, ROOM, (cpu_set_t *)mask);
+        write(pipe_end[1], &byte, 1);
+        wait(NULL);
     } else if (!strcmp(what, "attribute")) {
         pthread_attr_t attr;
         int of_thread = 0, before = truth();
