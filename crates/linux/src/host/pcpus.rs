@@ -66,7 +66,8 @@ impl Pcpus {
     }
 }
 
-/// Where a pCPU is; what is not told now is as it was `before`.
+/// Where a pCPU is; what is not told now is as it was `before`. Siblings are not kept: the kernel leaves who is offline
+/// out of those of the others, and a pCPU in two cores would make no topology.
 fn locate(root: &Root, cpu: CpuId, nodes: &[(u32, CpuSet)], before: Option<Where>) -> Where {
     let before = before.unwrap_or_default();
     let name = format!("cpu{}", cpu.0);
@@ -74,7 +75,7 @@ fn locate(root: &Root, cpu: CpuId, nodes: &[(u32, CpuSet)], before: Option<Where
     Where {
         node: nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node).or(before.node),
         package: value(root, &package, "number", |t| t.parse().ok()).ok().or(before.package),
-        siblings: topology::siblings(root, &name).filter(|core| core.contains(cpu)).or(before.siblings),
+        siblings: topology::siblings(root, &name).filter(|core| core.contains(cpu)),
     }
 }
 
@@ -92,6 +93,9 @@ fn nodes(root: &Root) -> Vec<(u32, CpuSet)> {
 
 #[cfg(test)]
 mod tests {
+    use corefit_core::machine::Snapshot;
+    use corefit_core::topology::Topology;
+
     use super::*;
     use crate::root::testing;
 
@@ -118,5 +122,31 @@ mod tests {
         put(node, "0\n");
         std::fs::remove_file(dir.path().join(&socket)).unwrap();
         assert_eq!(look("0\n"), (false, Some(0), Some(0)));
+    }
+
+    #[test]
+    fn cores_are_known_while_a_sibling_is_offline_and_afterwards() {
+        let (dir, root) = testing::tree(&[]);
+        let put = |path: &str, text: &str| testing::put(dir.path(), path, text);
+        let cpu = |file: &str| format!("sys/devices/system/cpu/{file}");
+        put(&cpu("present"), "0-3\n");
+        put("proc/stat", "cpu0 1 1 1 1 1 1 1 1\n");
+        let list = |id: u32| cpu(&format!("cpu{id}/topology/core_cpus_list"));
+        [2, 3].into_iter().for_each(|id| put(&list(id), "2-3\n"));
+        let mut pcpus = Pcpus::default();
+        let mut cores = |online: &str| {
+            put(&cpu("online"), online);
+            let pcpus = pcpus.read(&root, &[], &mut Notes::default()).unwrap();
+            let found = Topology::of_snapshot(&Snapshot { pcpus, ..Snapshot::default() });
+            found.cores.iter().map(CpuSet::to_string).collect::<Vec<_>>()
+        };
+        let both = || [0, 1].into_iter().for_each(|id| put(&list(id), "0-1\n"));
+        both();
+        assert_eq!(cores("0-3\n"), ["0-1", "2-3"]);
+        put(&list(0), "0\n");
+        std::fs::remove_file(dir.path().join(list(1))).unwrap();
+        assert_eq!(cores("0,2-3\n"), ["0", "2-3"]);
+        both();
+        assert_eq!(cores("0-3\n"), ["0-1", "2-3"]);
     }
 }
