@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use corefit_linux::launch::started_ignoring;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The signals that ask a command to end.
@@ -29,11 +30,12 @@ impl Interrupted {
 }
 
 impl Interrupt {
-    /// Catches the signals from now on.
+    /// Catches the signals from now on, but for those that this process was started to ignore (`nohup`): so do the
+    /// programs that it starts, then.
     pub(crate) fn install() -> io::Result<Interrupt> {
         let caught = Arc::new(AtomicUsize::new(0));
         let (wake, write) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !started_ignoring(*signal)) {
             let number = usize::try_from(signal).unwrap_or(usize::MAX);
             signal_hook::flag::register_usize(signal, Arc::clone(&caught), number)?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;

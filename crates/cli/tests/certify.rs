@@ -263,10 +263,82 @@ int main(void) {
 }
 
 #[test]
-fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
+fn what_is_held_of_the_output_of_one_run_only_is_no_difference() {
     let place = Place::new();
+    // In its third run the result is left to somebody who waits until nobody reads any more.
+    let source = r#"
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    FILE *file = fopen("runs", "a+");
+    fputc('x', file);
+    fflush(file);
+    int left = ftell(file) == 3, n = 0;
+    if (left && fork() == 0) {
+        setsid();
+        struct pollfd out = { 1, 0, 0 };
+        poll(&out, 1, 60000);
+        return 0;
+    }
+    #pragma omp parallel for reduction(+ : n)
+    for (int i = 0; i < 100; i++) n += i;
+    if (!left) printf("%d\n", n);
+}
+"#;
+    let program = place.compile("leaves", &["-fopenmp"], source);
+    for check in [&[][..], &["--check", "grep -q 4950"]] {
+        let _ = fs::remove_file(place.path().join("runs"));
+        let mut command = place.corefit(&[&["certify"], check, &["--"]].concat());
+        let output = command.arg(&program).output().unwrap();
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{check:?}: {}{told}", stdout(&output));
+        assert!(told.contains("in one run and not in another"), "{check:?}: {told}");
+    }
+}
+
+#[test]
+fn a_check_may_ask_the_user_as_it_is_in_the_same_process_group() {
+    let place = Place::new();
+    let program = place.compile("quiet", &["-fopenmp"], SIZE);
+    let group = rustix::process::getpgrp().as_raw_nonzero();
+    let check = format!("read -r pid name state parent group rest </proc/self/stat; [ $group = {group} ]");
+    let output = place.corefit(&["certify", "--check", &check, "--"]).arg(program).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+}
+
+#[test]
+fn a_hang_up_that_is_to_be_ignored_is_ignored_by_it_and_by_the_program() {
+    let place = Place::new();
+    let program = place.compile("quiet", &["-fopenmp"], SIZE);
+    let certify = place.corefit(&["certify", "--", "sh", "-c", "kill -HUP $PPID $$; exec ./quiet"]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\""])
+        .arg(certify.get_program())
+        .args(certify.get_args());
+    command.current_dir(program.parent().unwrap()).env("XDG_STATE_HOME", place.path().join("state"));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+}
+
+#[test]
+fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
     let script = "sleep 600 & echo $! >pid.new; mv pid.new pid; wait";
-    let mut child = place.corefit(&["certify", "--", "sh", "-c", script]).spawn().unwrap();
+    is_killed(&Place::new(), &["certify", "--", "sh", "-c", script]);
+}
+
+#[test]
+fn who_interrupts_it_ends_a_check() {
+    let place = Place::new();
+    let program = place.compile("quiet", &["-fopenmp"], SIZE);
+    let check = "echo $$ >pid.new; mv pid.new pid; exec sleep 600";
+    is_killed(&place, &["certify", "--check", check, "--", program.to_str().unwrap()]);
+}
+
+/// A `sleep` that this starts, once an interrupt has ended it.
+fn is_killed(place: &Place, args: &[&str]) {
+    let mut child = place.corefit(args).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let pid = loop {
         match fs::read_to_string(place.path().join("pid")) {
@@ -275,7 +347,8 @@ fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
         }
         assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "it does not run");
     };
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    // (Who runs this in the background of a script has it ignore SIGINT.)
+    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let status = loop {
         match child.try_wait().unwrap() {
@@ -284,7 +357,7 @@ fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
         }
         assert!(Instant::now() < deadline, "it does not end");
     };
-    assert_eq!(status.code(), Some(130));
+    assert_eq!(status.code(), Some(143));
     // Killed with its group; that it is gone takes init a moment.
     let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     while !state().is_empty() && !state().contains(") Z ") {

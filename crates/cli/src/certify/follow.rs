@@ -27,10 +27,10 @@ pub(super) struct Followed {
     pub(super) cut: bool,
 }
 
-/// Follows `child`, which leads its process group, since `start`; gives it `input` and ends its group after `limit`.
+/// Follows `child` since `start`; gives it `input` and ends it after `limit`, with its process group if it leads one.
 ///
 /// # Errors
-/// On an interrupt, or when it cannot be followed; then its group has been killed.
+/// On an interrupt, or when it cannot be followed; then it has been killed in that way.
 pub(super) fn to_its_end(
     mut child: Child,
     input: &[u8],
@@ -42,6 +42,7 @@ pub(super) fn to_its_end(
     if !matches!(followed, Ok(Told { hung: false, .. })) {
         // It has not been waited for, so the number is still its own.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let _ = child.kill();
     }
     let status = child.wait()?;
     let Told { printed: [stdout, stderr], wall, hung, cut } = followed?;

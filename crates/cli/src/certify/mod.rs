@@ -75,6 +75,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let trial = Trial::prepare(args)?;
     let first = trial.run(None, None)?;
     let Some(identity) = first.identity.clone() else {
+        if first.regions > 0 {
+            bail!(
+                "{} ended before corefit could read what it is made of: certify it with more work to do",
+                args.command[0].to_string_lossy()
+            );
+        }
         if first.children {
             bail!(
                 "{} began no OpenMP parallel region, but a program that it started did: certify that one, as it is started there",

@@ -82,6 +82,12 @@ impl Inherited {
     }
 }
 
+/// Whether this process was started with this signal ignored, as by `nohup`.
+#[must_use]
+pub fn started_ignoring(signal: i32) -> bool {
+    Inherited::recorded().ignored.contains(signal)
+}
+
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) an error of this process, not its death. The
 /// program starts with what this process started with.
 pub fn files_may_be_refused() {

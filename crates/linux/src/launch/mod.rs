@@ -46,7 +46,7 @@ mod witness;
 
 pub use ending::end_like;
 pub use format::{Kind, Privilege};
-pub use inherited::files_may_be_refused;
+pub use inherited::{files_may_be_refused, started_ignoring};
 pub use knobs::{Counts, Environment, Knobs, Setting, is_knob, plan};
 pub use last_line::LastLine;
 pub use program::{FindError, Program};
