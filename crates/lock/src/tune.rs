@@ -95,7 +95,7 @@ mod imp {
     static FASTEST_NS: AtomicU64 = AtomicU64::new(FIRST_NS);
     /// How many waiters a release wakes.
     static EARLY: AtomicU32 = AtomicU32::new(1);
-    /// CPUs that this process may use; 0: not yet asked.
+    /// CPUs that this process may use, as far as it was seen lately; 0: not yet asked.
     static CPUS: AtomicU32 = AtomicU32::new(0);
     /// Wake-ups since that was asked.
     static WAKES: AtomicU32 = AtomicU32::new(0);
@@ -124,7 +124,7 @@ mod imp {
         let wakes = WAKES.load(Ordering::Relaxed) + 1;
         WAKES.store(wakes % ASK_AGAIN, Ordering::Relaxed);
         if wakes >= ASK_AGAIN {
-            CPUS.store(ask(), Ordering::Relaxed);
+            CPUS.store(SEEN.ask(), Ordering::Relaxed);
         }
     }
 
@@ -155,7 +155,7 @@ mod imp {
     fn cpus() -> u32 {
         match CPUS.load(Ordering::Relaxed) {
             0 => {
-                let n = ask();
+                let n = SEEN.ask();
                 CPUS.store(n, Ordering::Relaxed);
                 n
             }
@@ -163,26 +163,53 @@ mod imp {
         }
     }
 
-    /// How many CPUs the main thread, this one and those that asked before may use together: programs bind their threads one by one.
-    fn ask() -> u32 {
-        /// For 8,192 CPUs.
-        type Set = [u64; 128];
-        static ALL: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
-        let of = |thread: libc::pid_t| {
-            let mut set: Set = [0; 128];
-            // SAFETY: the kernel writes no more than this size.
-            let known = sys::keep_errno(|| unsafe {
-                libc::sched_getaffinity(thread, size_of::<Set>(), set.as_mut_ptr().cast()) == 0
-            });
-            if known { set } else { [0; 128] }
-        };
-        // SAFETY: always succeeds.
-        let (main, this) = (of(unsafe { libc::getpid() }), of(0));
-        let all = ALL.iter().zip(main.iter().zip(this));
-        let count = |(all, (a, b)): (&AtomicU64, (&u64, u64))| {
-            (all.fetch_or(a | b, Ordering::Relaxed) | a | b).count_ones()
-        };
-        all.map(count).sum::<u32>().max(1)
+    /// CPUs that threads may use which have asked lately.
+    struct Seen {
+        asked: AtomicU32,
+        /// Since the last time that a set was begun, and before that; for 8,192 CPUs.
+        sets: [[AtomicU64; 128]; 2],
+    }
+
+    static SEEN: Seen = Seen::new();
+
+    /// So often it is asked until a set is begun: more often than most processes have threads, each of which is to be seen.
+    const BEGIN: u32 = 64;
+
+    impl Seen {
+        const fn new() -> Seen {
+            Seen { asked: AtomicU32::new(0), sets: [const { [const { AtomicU64::new(0) }; 128] }; 2] }
+        }
+
+        /// How many CPUs the main thread, this one and those that asked lately may use together: programs bind their threads
+        /// one by one. What none may use any more is forgotten.
+        fn ask(&self) -> u32 {
+            type Set = [u64; 128];
+            let of = |thread: libc::pid_t| {
+                let mut set: Set = [0; 128];
+                // SAFETY: the kernel writes no more than this size.
+                let known = sys::keep_errno(|| unsafe {
+                    libc::sched_getaffinity(thread, size_of::<Set>(), set.as_mut_ptr().cast()) == 0
+                });
+                if known { set } else { [0; 128] }
+            };
+            let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+            let [mut now, mut before] = self.sets.each_ref();
+            if asked / BEGIN % 2 == 1 {
+                (now, before) = (before, now);
+            }
+            if asked.is_multiple_of(BEGIN) {
+                now.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            }
+            // SAFETY: always succeeds.
+            let (main, this) = (of(unsafe { libc::getpid() }), of(0));
+            let mut count = 0;
+            for (at, now) in now.iter().enumerate() {
+                let seen = main[at] | this[at];
+                let all = now.fetch_or(seen, Ordering::Relaxed) | seen | before[at].load(Ordering::Relaxed);
+                count += all.count_ones();
+            }
+            count.max(1)
+        }
     }
 
     #[cfg(all(test, not(miri)))]
@@ -191,7 +218,7 @@ mod imp {
 
         #[test]
         fn a_bound_thread_does_not_stand_for_the_process() {
-            let all = ask();
+            let all = Seen::new().ask();
             if all < 2 {
                 println!("skipped: one CPU only");
                 return;
@@ -207,9 +234,18 @@ mod imp {
                     libc::CPU_SET(first, &mut set);
                     assert_eq!(libc::sched_setaffinity(0, size, &raw const set), 0);
                 }
-                ask()
+                Seen::new().ask()
             });
             assert_eq!(bound.join().unwrap(), all);
+        }
+
+        #[test]
+        fn cpus_that_nobody_may_use_any_more_are_forgotten() {
+            let (seen, now) = (Seen::new(), Seen::new().ask());
+            seen.ask();
+            seen.sets[0][127].store(u64::MAX, Ordering::Relaxed);
+            let counts: Vec<u32> = (1..=2 * BEGIN).map(|_| seen.ask()).collect();
+            assert_eq!((counts[0], counts[counts.len() - 1]), (now + 64, now));
         }
     }
 }
