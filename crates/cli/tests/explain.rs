@@ -186,7 +186,7 @@ impl Drop for Recorder {
 fn a_recorder_that_is_killed_or_interrupted_leaves_what_it_saw() {
     let dir = tempfile::tempdir().unwrap();
     for (name, signal) in
-        [("killed", rustix::process::Signal::KILL), ("interrupted", rustix::process::Signal::INT)]
+        [("killed", rustix::process::Signal::KILL), ("interrupted", rustix::process::Signal::TERM)]
     {
         let file = dir.path().join(name).display().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_corefit"))

@@ -189,8 +189,8 @@ pub trait Act: Machine {
     /// that leave nobody alone there is nothing to do.
     fn ask_again(&mut self) {}
 
-    /// From the guests of these VMs, and no others, an answer is awaited: who did not give one is asked what it is as often as the others, so
-    /// that [`observe`](Machine::observe) shows soon that it is there again.
+    /// From the guests of these VMs, and no others, an answer is awaited: who did not give one is asked what it is as often as the others,
+    /// or more often, so that [`observe`](Machine::observe) shows soon that it is there again.
     fn awaits(&mut self, guests: &BTreeSet<VmId>) {
         _ = guests;
     }

@@ -1,8 +1,8 @@
 //! Guest agents, asked in the background: the latest answers, or why there are none.
 //!
-//! An agent that hangs costs libvirt its timeout, 5 s and more. So one thread with a connection of
-//! its own asks one VM after the other, whoever failed less and less often, and looks at the host
-//! only ever take what is there.
+//! An agent that hangs costs libvirt its timeout, 5 s and more. So a thread with a connection of
+//! its own asks one VM after the other, whoever failed less and less often; another one those that
+//! take their time, which keep nobody else waiting. Looks at the host only take what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,28 +47,47 @@ const COUNTED: Duration = Duration::from_secs(12);
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";
 
+/// Who is awaited and answers at once is waited for, at each look no longer than this.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Which line asks those that take their time.
+const SLOW: usize = 1;
+
 /// The agents of a host.
 pub(super) struct Agents {
     uri: String,
     every: Duration,
     board: Arc<Mutex<Board>>,
-    crew: Crew,
-    worker: Option<Worker<Connection>>,
+    /// Who asks those that answer at once, and who asks the others.
+    lines: [Line; 2],
     stuck: Duration,
-    /// Those that are asked as often as if they had answered.
+    /// Those that are not left alone for having failed.
     awaited: BTreeSet<Key>,
 }
 
-/// What is shared with the thread that asks.
+/// A thread that asks, and those before that still hang.
+#[derive(Default)]
+struct Line {
+    crew: Crew,
+    worker: Option<Worker<Connection>>,
+}
+
+/// What is shared with the threads that ask.
 #[derive(Debug, Default)]
 struct Board {
     guests: BTreeMap<Key, Guest>,
-    /// Which VM is being asked.
-    asking: Option<Key>,
-    /// While a round is under way: when it went on to what it does now.
-    busy: Option<Instant>,
+    /// Of each line.
+    rounds: [Round; 2],
     /// Why nobody can be asked, and since when.
     closed: Option<(String, Instant)>,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    /// Which VM is being asked.
+    asking: Option<Key>,
+    /// While it is under way: when it went on to what it does now.
+    busy: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -84,6 +103,8 @@ struct Guest {
     no_files: Option<Instant>,
     /// Whether it did not open a file in time.
     opening: Opening,
+    /// When it was asked for files last and opened them.
+    opened: Option<Instant>,
     /// Its programs' count as it was last, and when that came.
     work: Option<(Instant, (u64, Time))>,
     /// When its vCPUs were changed, and of when the first count is that was asked for then: it may be from before, which says
@@ -107,8 +128,8 @@ enum Answer {
 
 impl Agents {
     pub(super) fn new(uri: &str, every: Duration) -> Agents {
-        let (board, crew) = (Arc::default(), Crew::default());
-        Agents { uri: uri.into(), every, board, crew, worker: None, stuck: STUCK, awaited: BTreeSet::new() }
+        let (board, lines, awaited) = Default::default();
+        Agents { uri: uri.into(), every, board, lines, stuck: STUCK, awaited }
     }
 
     /// What the guest of this VM said; or why that is not known; or neither, if it was not asked yet.
@@ -137,7 +158,12 @@ impl Agents {
         lock(&self.board).guests.get(key)?.view.as_ref().map(|(at, _)| *at)
     }
 
-    /// These are asked as often as if they had answered.
+    /// When the guest of this VM was asked for files last and opened them.
+    pub(super) fn opened(&self, key: &Key) -> Option<Instant> {
+        lock(&self.board).guests.get(key)?.opened
+    }
+
+    /// These are not left alone for having failed: see [`Guest::is_due`].
     pub(super) fn awaits(&mut self, keys: BTreeSet<Key>) {
         self.awaited = keys;
     }
@@ -156,37 +182,43 @@ impl Agents {
         }
     }
 
-    /// Has the agents of these VMs asked that it is time for; returns at once.
+    /// Has the agents of these VMs asked that it is time for. Returns at once, but where some are awaited that answer at once.
     pub(super) fn ask(&mut self, vms: &[Key]) {
         let now = Instant::now();
+        let awaited = self.begin(vms, now);
+        wait(&self.board, &awaited, now, now + AT_ONCE);
+    }
+
+    /// Begins a round of each line that has something to do and has come back; which are asked now that are awaited and answer at once.
+    fn begin(&mut self, vms: &[Key], now: Instant) -> Vec<Key> {
+        let mut awaited = Vec::new();
         let shared = self.board.clone();
         let mut board = lock(&shared);
         board.guests.retain(|key, _| vms.contains(key));
-        if board.busy.is_some_and(|since| since.elapsed() > self.stuck) {
-            let closed = match board.asking.take() {
+        let hangs = |round: &Round| round.busy.is_some_and(|since| since.elapsed() > self.stuck);
+        if let Some(round) = board.rounds.iter().position(hangs) {
+            let closed = match board.rounds[round].asking.take() {
                 Some(key) => {
                     if let Some(guest) = board.guests.get_mut(&key) {
+                        (guest.asked, guest.took) = (Some(now), self.stuck.max(PROMPT));
                         guest.fail("libvirtd did not come back from asking it".into(), self.every);
                     }
                     None
                 }
                 None => Some((format!("{SHUT}libvirtd does not answer a new connection"), now)),
             };
-            // The thread that hangs keeps the old board.
+            // The threads keep the old board, also the one that does not hang.
             let guests = std::mem::take(&mut board.guests);
-            self.worker = None;
+            self.lines.iter_mut().for_each(|line| line.worker = None);
             self.board = Arc::new(Mutex::new(Board { guests, closed, ..Board::default() }));
-            return;
-        }
-        if board.busy.is_some() {
-            return;
+            return awaited;
         }
         if let Some((_, since)) = &board.closed {
             if since.elapsed() < MOST_PATIENCE / 2 {
-                return;
+                return awaited;
             }
             board.closed = None;
-            self.worker = None;
+            self.lines.iter_mut().for_each(|line| line.worker = None);
         }
         let new = || Guest::new(now);
         let every = self.every;
@@ -195,21 +227,31 @@ impl Agents {
             guest.is_due(now, every, self.awaited.contains(*key))
         };
         let due: Vec<Key> = vms.iter().filter(due).cloned().collect();
-        let due = in_turn(&board.guests, due);
-        if due.is_empty() {
-            return;
+        for (at, due) in in_turn(&board.guests, due, &self.awaited).into_iter().enumerate() {
+            if due.is_empty() || board.rounds[at].busy.is_some() {
+                continue;
+            }
+            let line = &mut self.lines[at];
+            if line.worker.is_none() {
+                let (uri, shared) = (self.uri.clone(), shared.clone());
+                line.worker = line.crew.start("libvirt agents", move || open(&uri, &shared, at));
+            }
+            let waits = |key: &&Key| at != SLOW && self.awaited.contains(*key);
+            let these: Vec<Key> = due.iter().filter(waits).cloned().collect();
+            let for_round = shared.clone();
+            let round = move |connection: &mut Connection| round(connection, &for_round, at, &due, every);
+            match line.worker.as_ref().map(|worker| worker.post(round)) {
+                Some(Ok(())) => {
+                    board.rounds[at].busy = Some(now);
+                    awaited.extend(these);
+                }
+                Some(Err(_)) => line.worker = None,
+                // Of those that take their time it stands why; the others are asked on.
+                None if at == SLOW => {}
+                None => board.closed = Some((format!("{SHUT}all threads for that hang"), now)),
+            }
         }
-        if self.worker.is_none() {
-            let (uri, shared) = (self.uri.clone(), shared.clone());
-            self.worker = self.crew.start("libvirt agents", move || open(&uri, &shared));
-        }
-        let for_round = shared.clone();
-        let round = move |connection: &mut Connection| round(connection, &for_round, &due, every);
-        match self.worker.as_ref().map(|worker| worker.post(round)) {
-            Some(Ok(())) => board.busy = Some(now),
-            Some(Err(_)) => self.worker = None,
-            None => board.closed = Some((format!("{SHUT}all threads for that hang"), now)),
-        }
+        awaited
     }
 }
 
@@ -225,6 +267,7 @@ impl Guest {
             took,
             no_files: None,
             opening: Opening::default(),
+            opened: None,
             work: None,
             changed: None,
         }
@@ -244,7 +287,7 @@ impl Guest {
         if turn.late {
             self.opening.late(Instant::now());
         } else if asks_files && turn.files && turn.answer.is_ok() {
-            self.opening = Opening::default();
+            (self.opening, self.opened) = (Opening::default(), Some(asked));
         }
         match turn.answer {
             Ok(Answer::View(view)) => self.answered(asked, view, every),
@@ -253,9 +296,9 @@ impl Guest {
         }
     }
 
-    /// Whether it is to be asked now: who is awaited as often as if it had answered.
+    /// Whether it is to be asked now: who is awaited with each look (one that hangs: with the first after asking it came to its end).
     fn is_due(&self, now: Instant, every: Duration, awaited: bool) -> bool {
-        let waits = |asked: Instant| awaited && now.saturating_duration_since(asked) >= every;
+        let waits = |asked| awaited && now.saturating_duration_since(asked) >= COUNTING.min(every);
         self.next <= now || self.asked.is_some_and(waits)
     }
 
@@ -312,32 +355,45 @@ impl Guest {
     }
 }
 
-/// Whom to ask now of those that are due: who answers at once first, and one of those that take their time, so that these make nobody
-/// else's view old.
-fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>) -> Vec<Key> {
+/// Whom each line is to ask now of those that are due: who answers at once, first those that are awaited; and one of those that take
+/// their time, the one that was asked longest ago.
+fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>) -> [Vec<Key>; 2] {
     let is_slow = |key: &Key| guests.get(key).is_some_and(|guest| guest.took >= PROMPT);
-    let (slow, mut all): (Vec<Key>, Vec<Key>) = due.into_iter().partition(is_slow);
-    all.extend(slow.into_iter().min_by_key(|key| guests.get(key).map(|guest| guest.next)));
-    all
+    let (slow, mut prompt): (Vec<Key>, Vec<Key>) = due.into_iter().partition(is_slow);
+    prompt.sort_by_key(|key| !awaited.contains(key));
+    let asked = |key: &Key| guests.get(key).and_then(|guest| guest.asked);
+    [prompt, slow.into_iter().min_by_key(asked).into_iter().collect()]
+}
+
+/// Waits until these were asked, in the round that began at this time.
+fn wait(board: &Mutex<Board>, these: &[Key], since: Instant, until: Instant) {
+    let is_missing = |guest: &Guest| guest.asked.is_none_or(|asked| asked < since);
+    let waits = || {
+        let board = lock(board);
+        board.rounds[0].busy.is_some() && these.iter().filter_map(|key| board.guests.get(key)).any(is_missing)
+    };
+    while waits() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The thread's connection, or a note on the board why there is none.
-fn open(uri: &str, board: &Mutex<Board>) -> Option<Connection> {
+fn open(uri: &str, board: &Mutex<Board>, line: usize) -> Option<Connection> {
     let connection = Connection::open(uri, Access::Write, ANSWER * 4);
     connection
         .map_err(|error| {
             let mut board = lock(board);
             board.closed = Some((format!("{SHUT}{error}"), Instant::now()));
-            board.busy = None;
+            board.rounds[line].busy = None;
         })
         .ok()
 }
 
-fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Duration) {
+fn round(connection: &Connection, board: &Mutex<Board>, line: usize, due: &[Key], every: Duration) {
     for key in due {
         let known = lock(board).guests.get(key).map(|guest| (guest.files(), guest.counts_only(every)));
         let Some((asks_files, counts_only)) = known else { continue };
-        begin(board, Some(key.clone()));
+        begin(board, line, Some(key.clone()));
         let asked = Instant::now();
         let turn = connection.domain(&key.0).and_then(|domain| {
             if domain.id() != Some(key.1) {
@@ -345,7 +401,7 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
             }
             Ok(turn(asks_files, counts_only, || asked.elapsed(), |command| domain.agent(command, ANSWER)))
         });
-        begin(board, None);
+        begin(board, line, None);
         let mut board = lock(board);
         let Some(guest) = board.guests.get_mut(key) else { continue };
         match turn {
@@ -358,7 +414,7 @@ fn round(connection: &Connection, board: &Mutex<Board>, due: &[Key], every: Dura
             }
         }
     }
-    lock(board).busy = None;
+    lock(board).rounds[line].busy = None;
 }
 
 /// Asks a guest for what is due, with or without files; how long that `took` so far.
@@ -392,9 +448,8 @@ fn turn<E: ToString>(
 }
 
 /// Notes that a round goes on to a guest, or to nothing that can hang.
-fn begin(board: &Mutex<Board>, guest: Option<Key>) {
-    let mut board = lock(board);
-    (board.asking, board.busy) = (guest, Some(Instant::now()));
+fn begin(board: &Mutex<Board>, line: usize, guest: Option<Key>) {
+    lock(board).rounds[line] = Round { asking: guest, busy: Some(Instant::now()) };
 }
 
 /// So that the connection is opened anew as soon as somebody asks.
@@ -427,18 +482,60 @@ mod tests {
     }
 
     #[test]
-    fn guests_that_take_their_time_make_nobody_elses_view_old() {
+    fn guests_that_take_their_time_have_a_line_of_their_own_and_who_is_awaited_is_asked_first() {
         let (now, mut guests) = (Instant::now(), BTreeMap::new());
         let mut due = Vec::new();
         for (name, took_ms, since_ms) in [("slow", 3000, 5), ("slower", 9000, 9), ("a", 5, 1), ("b", 400, 2)]
         {
-            let mut guest = Guest::new(now.checked_sub(Duration::from_millis(since_ms)).unwrap());
+            let mut guest = Guest::new(now);
+            guest.asked = now.checked_sub(Duration::from_millis(since_ms));
             guest.took = Duration::from_millis(took_ms);
             guests.insert((name.to_owned(), 1), guest);
             due.push((name.to_owned(), 1));
         }
-        let names: Vec<String> = in_turn(&guests, due).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["a", "b", "slower"], "of the slow ones who waits longest");
+        let awaited = BTreeSet::from(["b", "slow"].map(|name| (name.to_owned(), 1)));
+        let lines = in_turn(&guests, due, &awaited);
+        let names = lines.map(|line| line.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
+        assert_eq!(names, [vec!["b", "a"], vec!["slower"]], "of the slow ones who waits longest");
+    }
+
+    #[test]
+    fn who_takes_his_time_keeps_nobody_else_waiting() {
+        let mut agents = Agents::new("test:///default", Duration::from_secs(60));
+        let keys = ["a", "hangs"].map(|name| (name.to_owned(), 1));
+        let mut slow = Guest::new(Instant::now());
+        slow.took = PROMPT;
+        {
+            let mut board = lock(&agents.board);
+            board.guests.insert(keys[1].clone(), slow);
+            board.rounds[SLOW].busy = Some(Instant::now());
+        }
+        agents.awaits(keys.clone().into());
+        let asked = agents.begin(&keys, Instant::now());
+        assert_eq!(asked, keys[..1], "this one is asked again once it came back");
+        assert!(agents.lines[SLOW].worker.is_none());
+    }
+
+    #[test]
+    fn who_is_awaited_and_answers_at_once_is_waited_for() {
+        let (now, key): (_, Key) = (Instant::now(), ("uuid".into(), 1));
+        let board = Arc::new(Mutex::new(Board::default()));
+        lock(&board).guests.insert(key.clone(), Guest::new(now));
+        let awaited = [key.clone()];
+        let long = now + Duration::from_secs(60);
+        wait(&board, &awaited, now, long);
+        begin(&board, 0, Some(key.clone()));
+        wait(&board, &[], now, long);
+        wait(&board, &awaited, now, now);
+        let answers = board.clone();
+        let asked = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            lock(&answers).guests.get_mut(&key).unwrap().asked = Some(Instant::now());
+        });
+        wait(&board, &awaited, now, long);
+        assert!(lock(&board).guests.values().all(|guest| guest.asked.is_some()));
+        asked.join().unwrap();
+        assert!(now.elapsed() < Duration::from_secs(50), "it waits for nobody");
     }
 
     #[test]
@@ -547,8 +644,9 @@ mod tests {
         let view = || Turn { answer: Ok(Answer::View(GuestView::default())), files: false, late: false };
         guest.takes(Instant::now(), false, view(), every);
         assert!(!guest.files() && guest.error.is_none());
+        assert_eq!(guest.opened, None);
         guest.takes(Instant::now(), true, Turn { files: true, ..view() }, every);
-        assert!(guest.files());
+        assert!(guest.files() && guest.opened.is_some());
     }
 
     #[test]
@@ -562,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_awaited_is_asked_as_often_as_if_it_had_answered() {
+    fn who_is_awaited_is_asked_with_each_look_also_where_it_hangs() {
         let every = Duration::from_secs(5);
         let now = Instant::now();
         let mut guest = Guest::new(now);
@@ -570,9 +668,13 @@ mod tests {
             guest.asked = Some(Instant::now());
             guest.fail("no answer".into(), every);
         }
-        let due = |after: u64, awaited| guest.is_due(now + Duration::from_secs(after), every, awaited);
-        assert_eq!([4, 6].map(|after| due(after, true)), [false, true]);
-        assert_eq!([6, 110, 130].map(|after| due(after, false)), [false, false, true]);
+        let due = |guest: &Guest, after: f64, awaited| {
+            guest.is_due(now + Duration::from_secs_f64(after), every, awaited)
+        };
+        assert_eq!([0.5, 1.0].map(|after| due(&guest, after, true)), [false, true]);
+        assert_eq!([6.0, 110.0, 130.0].map(|after| due(&guest, after, false)), [false, false, true]);
+        guest.took = Duration::from_secs(5);
+        assert!(due(&guest, 5.0, true), "it came back just now");
     }
 
     #[test]

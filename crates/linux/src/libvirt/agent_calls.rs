@@ -39,6 +39,11 @@ impl Opening {
         self.not_before = Some(now + self.pause);
     }
 
+    /// Whether it was late before this time.
+    pub(super) fn was_before(&self, at: Instant) -> bool {
+        self.not_before.is_some_and(|not_before| at + self.pause > not_before)
+    }
+
     pub(super) fn may(&self, now: Instant) -> bool {
         self.not_before.is_none_or(|not_before| not_before <= now)
     }

@@ -239,6 +239,13 @@ impl Hand {
         }
     }
 
+    /// Its guest opened a file for others that was asked for at that time: who was late before that may be asked for one.
+    pub(super) fn opens(&mut self, vm: &VmId, at: Instant) {
+        if self.opening.get(vm).is_some_and(|opening| opening.was_before(at)) {
+            self.opening.remove(vm);
+        }
+    }
+
     /// Who did not answer in time, or lacks something, is asked again.
     pub(super) fn ask_again(&mut self) {
         self.silent.clear();
@@ -560,7 +567,8 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_did_not_open_a_file_in_time_is_asked_for_none_until_somebody_says_so() {
+    fn a_guest_that_did_not_open_a_file_in_time_is_asked_for_none_until_somebody_says_so_or_it_opens_others()
+    {
         let (mut hand, vm) = (Hand::new("test:///default"), test_vm());
         let gone = |to: &str| {
             Err::<(), _>(MachineError::Gone(format!("Guest agent didn't respond to {to} within '2' seconds")))
@@ -570,6 +578,13 @@ mod tests {
         hand.opened(&vm, &gone("command"));
         assert!(matches!(hand.may_open(&vm), Err(MachineError::Gone(_))));
         hand.ask_again();
+        assert_eq!(hand.may_open(&vm), Ok(()));
+        // It opens one for whoever looks at it: since then, or before.
+        let second = Duration::from_secs(1);
+        (0..9).for_each(|_| hand.opened(&vm, &gone("command")));
+        hand.opens(&vm, Instant::now().checked_sub(second).unwrap());
+        assert!(hand.may_open(&vm).is_err());
+        hand.opens(&vm, Instant::now() + second);
         assert_eq!(hand.may_open(&vm), Ok(()));
     }
 

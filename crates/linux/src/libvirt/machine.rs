@@ -335,6 +335,9 @@ impl LibvirtMachine {
                         if let Some(at) = agents.answered(key) {
                             self.hand.answered(&vm.id, at);
                         }
+                        if let Some(at) = agents.opened(key) {
+                            self.hand.opens(&vm.id, at);
+                        }
                         let work = vm.guest.as_ref().and_then(|guest| guest.work);
                         let units = work.map(|(units, _)| crate::float(units));
                         (vm.progress, vm.progress_at) = (units, work.map(|(_, at)| at));
