@@ -395,6 +395,16 @@ fn a_program_that_never_starts_is_told_and_has_no_rate() {
 }
 
 #[test]
+fn a_change_that_never_happens_is_told() {
+    let notes = |at: &str| {
+        let change = format!("{LATE}[[vm.change]]\nat = \"{at}\"\nonline = 1\n");
+        printed(&change, &["--runs", "1"])["points"][0]["notes"].to_string()
+    };
+    assert!(notes("20s").contains("h: a `change` at `until` or later never happens"), "{}", notes("20s"));
+    assert!(!notes("1s").contains("change"), "{}", notes("1s"));
+}
+
+#[test]
 fn results_of_microseconds_have_three_digits() {
     let short = LATE.replace("hog", "compute 12us").replace("start = \"5s\"", "");
     let told = String::from_utf8(sim("s.toml", &short, &[]).stdout).unwrap();

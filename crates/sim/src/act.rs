@@ -62,8 +62,7 @@ impl Act for SimMachine {
                 self.sim_mut().set_slice(number, vcpu, *slice).map_err(malformed)
             }
             (Lever::Told, Value::Told(cpus)) => {
-                let team = cpus.map_or(u32::MAX, whole);
-                self.sim_mut().set_team(number, team).map_err(malformed)?;
+                self.sim_mut().set_told(number, cpus.map(whole)).map_err(malformed)?;
                 self.tell(number, *cpus);
                 Ok(())
             }

@@ -1,6 +1,7 @@
-//! Random numbers as a pure function of (seed, entity, purpose, counter): adding a VM or drawing once
-//! more somewhere does not change what another entity draws, so runs of two policies can be compared
-//! with common random numbers.
+//! Random numbers as a pure function of (seed, entity, purpose, counter): drawing once more somewhere does
+//! not change what another entity draws, so runs of two policies can be compared with common random
+//! numbers. Entities are threads, programs and vCPUs by their numbers on the whole host: one more in a VM
+//! changes what the VMs after it draw, one more VM at the end nothing.
 //!
 //! The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014) on the counter. Logarithms are
 //! computed from the four basic operations only, which IEEE 754 defines to the last bit, so results
@@ -16,12 +17,14 @@ pub(crate) enum Purpose {
     Compute = 1,
     /// Lengths of sleeps of a thread.
     Sleep = 2,
-    /// Where a VM's vCPUs begin.
+    /// When a program starts.
     Start = 3,
     /// What a vCPU had left of what was before the simulation.
     Before = 4,
     /// When pCPUs are first looked at by who decides their speed.
     Sample = 5,
+    /// How much later than the first one a thread of it starts.
+    Thread = 6,
 }
 
 /// The scrambling step of splitmix64.

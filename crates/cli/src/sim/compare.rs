@@ -1,7 +1,8 @@
 //! Paired differences: two points that differ in one value, run by run with the same seeds.
 //!
 //! Both runs of a pair draw the same random numbers, so what they have in common cancels out, and the
-//! interval of the mean difference is narrower than those of the two means would make it.
+//! interval of the mean difference is narrower than those of the two means would make it. Where they differ in a
+//! VM's `vcpus`, `threads` or `count`, the VMs after it draw others, and less cancels out.
 
 use std::collections::BTreeMap;
 

@@ -143,6 +143,8 @@ fn seen(sim: &Sim, spec: &Spec) -> Run {
             )
         }));
     }
+    let never = spec.vms.iter().filter(|vm| vm.changes.iter().any(|change| change.at_ns >= spec.until_ns));
+    notes.extend(never.map(|vm| format!("{}: a `change` at `until` or later never happens", vm.name)));
     let unfinished = sim.unfinished();
     let vms = truth.vms.iter().zip(plot::kinds(spec)).map(|(vm, kind)| VmRun {
         kind,

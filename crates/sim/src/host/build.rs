@@ -254,6 +254,8 @@ impl Parts {
             threads: app.threads,
             team: app.team,
             next_team: app.team,
+            own_team: app.team,
+            told_team: NONE,
             spin_ns: app.crowded_spin_ns.filter(|_| crowded).unwrap_or(app.spin_ns),
             seen: app.pauses && spec.ple.on && spec.ple.user,
             again: app.again,

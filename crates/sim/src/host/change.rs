@@ -4,9 +4,10 @@
 //! or wait for a lock of the kernel stay until they do not, and the vCPU halts when it has none left. One that comes
 //! online takes a waiting thread. Both are work for the first vCPU ([`crate::Costs::hotplug_ns`]), and each moved thread
 //! pays for its move. Known gaps: the other vCPUs are not stopped meanwhile (`stop_machine`), and the change
-//! holds from the request on, not from when the guest got to it.
+//! holds from the request on, not from when the guest got to it. While the first vCPU halts, its work waits with it: whoever
+//! wakes up there next pays for it, however much later.
 
-use super::{Event, Sim, SpecError, TState, build};
+use super::{App, Event, Sim, SpecError, TState, build};
 use crate::cpus::{NONE, VState};
 use crate::queue::Ns;
 
@@ -64,6 +65,19 @@ impl Sim {
     /// # Errors
     /// If there is no such VM or program, or `members` is 0.
     pub fn set_team(&mut self, vm: usize, members: u32) -> Result<(), SpecError> {
+        self.each_team(vm, members, |app| app.own_team = members.min(app.threads))
+    }
+
+    /// The same teams get so many members at most; `None`: as many as they would have anyway.
+    ///
+    /// # Errors
+    /// As [`Sim::set_team`].
+    pub(crate) fn set_told(&mut self, vm: usize, members: Option<u32>) -> Result<(), SpecError> {
+        let most = members.unwrap_or(u32::MAX);
+        self.each_team(vm, most, |app| app.told_team = most)
+    }
+
+    fn each_team(&mut self, vm: usize, members: u32, set: impl Fn(&mut App)) -> Result<(), SpecError> {
         self.vm_of(vm, "team")?;
         let mut forking =
             self.apps.iter_mut().filter(|app| app.vm as usize == vm && app.program.forks).peekable();
@@ -71,7 +85,10 @@ impl Sim {
             drop(forking);
             return Err(self.refuse(vm, "team", "give 1 or more, and a program that has `parallel`"));
         }
-        forking.for_each(|app| app.next_team = members.min(app.threads));
+        forking.for_each(|app| {
+            set(app);
+            app.next_team = app.own_team.min(app.told_team);
+        });
         Ok(())
     }
 

@@ -60,9 +60,9 @@ impl Sim {
             self.stopped(v);
             return;
         }
-        self.cpus.vcpus[v as usize].state = VState::Waiting;
         self.count_runnable(v, true);
         let p = self.sched.enter(&mut self.cpus, v);
+        self.cpus.vcpus[v as usize].state = VState::Waiting;
         self.poke(p, v);
     }
 

@@ -310,6 +310,7 @@ impl Sim {
     fn guest_event(&mut self, p: u32, v: u32) {
         let vcpu = &self.cpus.vcpus[v as usize];
         let (t, debt, ple_left) = (vcpu.cur, vcpu.debt, vcpu.ple_left);
+        let waiting = self.cpus.pcpus[p as usize].waiting;
         if debt == 0 && t != NONE {
             let thread = &self.threads[t as usize];
             match thread.act {
@@ -317,7 +318,10 @@ impl Sim {
                 Act::Spin if thread.left == 0 => {
                     return if thread.granted { self.step(t) } else { self.spin_over(t) };
                 }
-                Act::Spin if thread.seen && ple_left == 0 && !thread.granted => return self.ple_exit(p, v),
+                // Where nobody waits a yield is for nobody, and [`Sim::arm`] waits for none.
+                Act::Spin if thread.seen && ple_left == 0 && waiting > 0 && !thread.granted => {
+                    return self.ple_exit(p, v);
+                }
                 _ => {}
             }
         }

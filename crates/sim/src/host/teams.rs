@@ -33,6 +33,9 @@ pub(crate) struct App {
     /// Members now, and at the next fork.
     pub(crate) team: u32,
     pub(crate) next_team: u32,
+    /// As many as there would be if the guest was told nothing, and the most that it was told.
+    pub(crate) own_team: u32,
+    pub(crate) told_team: u32,
     pub(crate) spin_ns: Ns,
     /// PLE sees its spinning.
     pub(crate) seen: bool,
@@ -127,7 +130,7 @@ impl Sim {
         for t in first..first + begin {
             self.threads[t as usize].rewind(0);
             if endless && t > first {
-                let mut later = Stream::new(self.spec.seed, u64::from(t), Purpose::Start);
+                let mut later = Stream::new(self.spec.seed, u64::from(t), Purpose::Thread);
                 let later = later.below(self.spec.jitter_ns + 1);
                 self.queue.add(self.now + later, Event::StartThread(t));
             } else if self.threads[t as usize].state == TState::Current {

@@ -286,8 +286,12 @@ mod tests {
                 "line 1, period: that is too short to account in; give 100us",
             ),
             (
-                ("hardware", "cfs = { base_slice = \"50us\" }\nhardware"),
-                "line 1, cfs.base_slice: that is too short to simulate; give 100us or more",
+                ("hardware", "scheduler = \"eevdf\"\ncfs = { base_slice = \"50us\" }\nhardware"),
+                "line 2, cfs.base_slice: that is too short to simulate; give 100us or more",
+            ),
+            (
+                ("hardware", "cfs = { base_slice = \"1ms\" }\nhardware"),
+                "line 1, cfs.base_slice: counts with scheduler = \"eevdf\" only; give that, too",
             ),
             (
                 ("hardware", "cfs = { latency = \"2s\" }\nhardware"),
@@ -325,6 +329,15 @@ mod tests {
             (
                 ("vcpus = 2", "vcpus = 2\nmade_on = \"0\""),
                 "line 5, vm.a.made_on: counts with scheduler = \"credit\" only",
+            ),
+            (
+                ("program = \"ep\"", "wait = \"spin\""),
+                "line 5, vm.a.wait: counts with a program only; give one, too, or leave it out",
+            ),
+            (("program = \"ep\"", "class = \"cg\""), "line 5, vm.a.class: counts with a program only"),
+            (
+                ("vcpus = 2", "vcpus = 2\nfair_slice = \"0s\""),
+                "line 5, vm.a.fair_slice: give 100us to 100ms, or leave it out",
             ),
             (("vcpus = 2", "vcpus = 2\ncap_burst = \"1ms\""), "line 5, vm.a.cap_burst: counts with cap only"),
             (
@@ -413,6 +426,9 @@ mod tests {
             let told = error(&SMALL.replace(change.0, change.1));
             assert!(told.starts_with(said), "{told}\nshould be\n{said}");
         }
+        let keys = error(&SMALL.replace("vcpus = 2", "vcpu = 2"));
+        let keys: Vec<&str> = keys.rsplit_once("give ").unwrap().1.split(", ").collect();
+        assert!(keys.windows(2).all(|two| two[0] < two[1]), "sorted, and each once: {keys:?}");
         let credit =
             format!("scheduler = \"credit\"\n{}", SMALL.replace("vcpus = 2", "vcpus = 2\nquota = 0.5"));
         assert!(

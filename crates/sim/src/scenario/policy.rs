@@ -82,6 +82,10 @@ fn short(table: &Table<'_>, key: &'static str, usual: u64, least: u64) -> Result
 fn cfs(root: &Table<'_>) -> Result<CfsSpec, ScenarioError> {
     let usual = CfsSpec::default();
     let Some(table) = root.table("cfs")? else { return Ok(usual) };
+    if root.value("scheduler").is_none() {
+        let counts = "counts with scheduler = \"eevdf\" only; give that, too, or leave it out";
+        table.none_of(&["base_slice"], counts)?;
+    }
     let spec = CfsSpec {
         latency_ns: short(&table, "latency", usual.latency_ns, 1000)?,
         granularity_ns: short(&table, "granularity", usual.granularity_ns, 1000)?,

@@ -301,7 +301,7 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
         return table.error("pin", format!("pCPU {} does not exist; the host has {all}", there.0));
     }
     let affinity = affinity.unwrap_or(all);
-    let slice = table.time("fair_slice", 0)?;
+    let slice = table.value("fair_slice").map(|_| table.time("fair_slice", 0)).transpose()?;
     let one = |number: u32| VcpuSpec {
         weight: 1024,
         limit: quota,
@@ -310,7 +310,7 @@ fn vcpus(table: &Table<'_>, hardware: &Hardware) -> Result<Vec<VcpuSpec>, Scenar
             .map_or_else(|| affinity.clone(), |pins| [pins[number as usize]].into_iter().collect()),
         soft: soft.clone(),
         online: number < online,
-        slice_ns: (slice > 0).then_some(slice),
+        slice_ns: slice,
     };
     Ok((0..count).map(one).collect())
 }
@@ -340,6 +340,10 @@ fn wait(table: &Table<'_>, key: &'static str) -> Result<Option<u64>, ScenarioErr
         })?),
     })
 }
+
+/// Keys that say how a program runs.
+const OF_PROGRAMS: [&str; 10] =
+    ["threads", "team", "class", "pinned", "wait", "wait_crowded", "runtime", "pauses", "start", "again"];
 
 fn app(
     table: &Table<'_>,
@@ -380,7 +384,11 @@ fn app(
         };
         app.class = index;
     }
-    let Some(text) = program else { return Ok(None) };
+    let Some(text) = program else {
+        let counts = "counts with a program only; give one, too, or leave it out";
+        table.none_of(&OF_PROGRAMS, counts)?;
+        return Ok(None);
+    };
     app.name = if NAMES.contains(&text.as_str()) { text.clone() } else { "program".into() };
     let source = library(&text).unwrap_or(&text);
     match Program::compile(source) {

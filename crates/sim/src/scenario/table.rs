@@ -205,6 +205,7 @@ impl<'a> Table<'a> {
     pub(super) fn finish(&self) -> Result<(), ScenarioError> {
         let mut asked = self.asked.borrow().clone();
         asked.sort_unstable();
+        asked.dedup();
         for (key, _) in self.table {
             let name: &str = key.get_ref();
             if !asked.contains(&name) {

@@ -162,6 +162,11 @@ impl Cfs {
         if self.spec.deadlines && from != to {
             self.raise(cpus, from);
             self.raise(cpus, to);
+        } else if from != to {
+            // What it ran there counts, too, though it is gone by now (`update_curr` in `dequeue_entity`).
+            let least = self.there(cpus, from).chain([v]).map(|w| self.virt[w as usize]).min();
+            let floor = &mut self.floor[from as usize];
+            *floor = least.map_or(*floor, |least| (*floor).max(least));
         }
         let more = self.floor[to as usize] - self.floor[from as usize];
         self.virt[v as usize] += more;
@@ -277,7 +282,6 @@ impl Scheduler for Cfs {
         } else {
             // Half of the latency at most is made up for (`place_entity`, `GENTLE_FAIR_SLEEPERS`).
             let from = self.was_on[v as usize];
-            self.raise(cpus, from);
             self.shift(cpus, v, from, p);
             let credit = signed(self.spec.latency_ns / 2);
             self.virt[v as usize] = self.virt[v as usize].max(self.floor[p as usize] - credit);

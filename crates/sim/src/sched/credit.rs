@@ -4,7 +4,8 @@
 //! active vCPUs, and in a VM equally to its active vCPUs; running burns it. Those with credit (*under*)
 //! run before those without (*over*), in turns of a slice; a vCPU with credit that wakes up is boosted
 //! before both, until the next tick finds it running. A pCPU that would run one that is over takes one
-//! that is under from another's queue first. A VM over its cap is parked until it has credit again.
+//! that is under from another's queue first. A VM over its cap is parked until it has credit again, and then goes on
+//! without a boost.
 //!
 //! vCPUs become active when a tick finds them running. With more credit than a slice's worth they become inactive, and
 //! keep half of it. Who waits takes a running one's place only when it wakes up, else when the slice ends. The credit
@@ -22,7 +23,7 @@
 
 mod hand_out;
 
-use crate::cpus::{Cpus, NONE, bits, has, put};
+use crate::cpus::{Cpus, NONE, VState, bits, has, put};
 use crate::queue::Ns;
 use crate::random::{Purpose, Stream};
 use crate::spec::CreditSpec;
@@ -194,7 +195,9 @@ impl Scheduler for Credit {
     }
 
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32 {
-        self.raise(v);
+        if cpus.vcpus[v as usize].state == VState::Halted {
+            self.raise(v);
+        }
         let p = if cpus.spread_siblings {
             cpus.idle_for(v).unwrap_or_else(|| cpus.crowded_for(v, &self.queues))
         } else {
@@ -205,6 +208,9 @@ impl Scheduler for Credit {
     }
 
     fn placed(&mut self, cpus: &Cpus, v: u32) -> u32 {
+        if matches!(cpus.vcpus[v as usize].state, VState::Waiting | VState::Running) {
+            self.raise(v);
+        }
         self.places.pick(cpus, &cpus.idle, v)
     }
 
@@ -287,7 +293,6 @@ impl Scheduler for Credit {
 mod tests {
     use super::super::Kind;
     use super::*;
-    use crate::cpus::VState;
     use crate::{Scenario, Sim};
 
     const MS: Ns = 1_000_000;
@@ -391,6 +396,30 @@ mod tests {
         credit.leave(&mut sim.cpus, 0);
         credit.back(&mut sim.cpus, 2, 0, false);
         assert_eq!(credit.rank[0], Rank::Boost);
+    }
+
+    #[test]
+    fn one_that_was_parked_for_its_cap_goes_on_without_a_boost() {
+        let mut sim = host(1, &[("0", "cap = 0.3\nprogram = \"hog\"\n")]);
+        let mut parked = 0;
+        for _ in 0..1_000 {
+            sim.run_for(MS);
+            parked += u32::from(at(&sim, 0).0 == VState::Throttled);
+            assert!(sim.now < 30 * MS || rank(&sim, 0) != Rank::Boost, "at {}", sim.now);
+        }
+        assert!(parked > 500, "{parked}");
+    }
+
+    #[test]
+    fn credit_is_handed_out_by_weight_however_large_weights_are() {
+        let weights = [262_144, 131_072, 131_072];
+        let vms = weights.map(|weight| ("0", format!("weight = {weight}\n{HOG}")));
+        let mut sim = host(1, &vms.each_ref().map(|(on, more)| (*on, more.as_str())));
+        let Kind::Credit(credit) = &mut sim.sched.kind else { panic!("another scheduler") };
+        credit.spec.slice_ns = 500_000;
+        credit.active.fill(true);
+        credit.hand_out(&mut sim.cpus, &mut vec![]);
+        assert_eq!(credit.credit, [500_000, 250_000, 250_000], "a slice of two pCPUs");
     }
 
     #[test]

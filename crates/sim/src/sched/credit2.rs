@@ -11,7 +11,7 @@
 //! of 0.5 ms, of which who stops running gives back the rest; it is the host that keeps to it. PLE looks at whether one waits
 //! at the very pCPU, not in its queue.
 
-use crate::cpus::{Cpus, NONE, bits, has};
+use crate::cpus::{Cpus, NONE, VState, bits, has};
 use crate::queue::{NEVER, Ns};
 use crate::spec::{Credit2Spec, QueueOf};
 
@@ -184,17 +184,21 @@ impl Credit2 {
         }
     }
 
+    /// pCPUs of a queue.
+    fn size(&self, g: usize) -> i64 {
+        i64::from(count(&self.members[g], &self.members[g]))
+    }
+
     /// Moves a vCPU from the fullest queue to the emptiest, if that evens them out.
     fn even_out(&mut self, cpus: &mut Cpus, orders: &mut Vec<Order>) {
-        let size = |g: usize| i64::from(count(&self.members[g], &self.members[g]));
-        let each = |g: usize| self.load[g] / size(g);
+        let each = |g: usize| self.load[g] / self.size(g);
         let (Some(from), Some(to)) = (
             (0..self.load.len()).max_by_key(|&g| (each(g), std::cmp::Reverse(g))),
             (0..self.load.len()).min_by_key(|&g| (each(g), g)),
         ) else {
             return;
         };
-        let after = (self.load[from] - ONE) / size(from) - (self.load[to] + ONE) / size(to);
+        let after = (self.load[from] - ONE) / self.size(from) - (self.load[to] + ONE) / self.size(to);
         if from == to || after.abs() >= each(from) - each(to) {
             return;
         }
@@ -245,6 +249,22 @@ impl Scheduler for Credit2 {
         let p = self.place(cpus, v);
         put_in(&mut self.queues, cpus, p, v);
         p
+    }
+
+    /// Into the queue with the least load per pCPU beside its own, of those that it prefers if there is one
+    /// (`csched2_res_pick`).
+    fn placed(&mut self, cpus: &Cpus, v: u32) -> u32 {
+        let vcpu = &cpus.vcpus[v as usize];
+        let one = if matches!(vcpu.state, VState::Waiting | VState::Running) { ONE } else { 0 };
+        self.load[self.of[v as usize] as usize] -= one;
+        let least = |mask: u32| {
+            let there = |g: &usize| count(&self.members[*g], &cpus.masks[mask as usize]) > 0;
+            (0..self.load.len()).filter(there).min_by_key(|&g| (self.load[g] / self.size(g), g))
+        };
+        let g = least(vcpu.soft).or_else(|| least(vcpu.mask)).unwrap_or(0);
+        self.load[g] += one;
+        self.assign(cpus, v, number(g));
+        self.place(cpus, v)
     }
 
     fn leave(&mut self, cpus: &mut Cpus, v: u32) {

@@ -41,8 +41,8 @@ pub(crate) trait Scheduler {
     /// vCPUs that wait for a pCPU.
     fn waiting(&self, p: u32) -> &[u32];
 
-    /// A vCPU begins to want to run: puts it into the queue of a pCPU, and says which one is to look at it: that one, or
-    /// an idle one that will take it from there.
+    /// A vCPU begins to want to run, or may again ([`crate::cpus::VState::Throttled`] until now): puts it into the queue of
+    /// a pCPU, and says which one is to look at it: that one, or an idle one that will take it from there.
     fn enter(&mut self, cpus: &mut Cpus, v: u32) -> u32;
 
     /// Where a vCPU goes that may not be where it is any more.

@@ -14,7 +14,7 @@
 //! A VM none of whose vCPUs wants to run has no slot. One that wakes up begins at once if its pCPUs are free, else at
 //! the next look at which they are. Known gap: vCPUs never change their pCPU.
 
-use crate::cpus::{Cpus, NONE, VState, bits};
+use crate::cpus::{Cpus, NONE, VState, Vcpu, bits};
 use crate::queue::{NEVER, Ns};
 use crate::spec::StrictSpec;
 
@@ -53,9 +53,12 @@ impl Strict {
         })
     }
 
+    /// vCPUs that need a pCPU in a slot. One that went offline does until it halts: a thread that is left on it may hold
+    /// a lock that the others wait for.
     fn members(cpus: &Cpus, vm: usize) -> impl Iterator<Item = u32> + '_ {
         let vm = &cpus.vms[vm];
-        (vm.first..vm.first + vm.count).filter(|&v| cpus.vcpus[v as usize].online)
+        let counts = |vcpu: &Vcpu| vcpu.online || vcpu.state != VState::Halted;
+        (vm.first..vm.first + vm.count).filter(move |&v| counts(&cpus.vcpus[v as usize]))
     }
 
     fn wants(cpus: &Cpus, vm: usize) -> bool {

@@ -2,8 +2,8 @@
 
 use crate::support::{self, MS, app, host, pinned, shares, vcpu, vm};
 use corefit_sim::{
-    CfsSpec, Credit2Spec, CreditSpec, LockKind, Ple, Policy, QueueOf, RelaxedSpec, Sim, Spec, StrictSpec,
-    Truth, VmSpec,
+    CfsSpec, Change, Credit2Spec, CreditSpec, LockKind, Ple, Policy, QueueOf, RelaxedSpec, Sim, Spec,
+    StrictSpec, Truth, VmSpec,
 };
 
 fn schedulers() -> [Policy; 4] {
@@ -82,6 +82,40 @@ fn a_vm_of_which_one_vcpu_woke_up_holds_the_pcpus_of_all() {
     let shares =
         shares(&host(2, Policy::Strict(StrictSpec::default()), vec![lazy, loops("b", 2, "0-1")]), 60);
     assert!((shares[0] - 0.5).abs() < 0.02 && (shares[1] - 1.0).abs() < 0.02, "{shares:?}");
+}
+
+#[test]
+fn under_strict_coscheduling_a_vcpu_that_goes_offline_runs_until_it_has_given_its_locks_back() {
+    // What is done under the lock takes longer than a slot, and the other VM has every second one.
+    let program = "repeat 10 { kernel l { compute 70ms } compute 1ms }";
+    for lock in [LockKind::Ticket, LockKind::PvTicket] {
+        let mut one = vm("a", vec![vcpu("0-1"), vcpu("0-1")], vec![pinned(program, 2)]);
+        one.guest.lock = lock;
+        one.changes = vec![Change { at_ns: 100 * MS, online: Some(1), team: None }];
+        let spec = host(2, Policy::Strict(StrictSpec::default()), vec![one, loops("b", 2, "0-1")]);
+        let mut sim = Sim::new(&Spec { until_ns: 20_000 * MS, ..spec }).unwrap();
+        sim.run();
+        assert_eq!(sim.unfinished(), Vec::<String>::new(), "{lock:?}");
+        sim.check().unwrap();
+    }
+}
+
+#[test]
+fn spinning_is_noticed_only_where_another_waits_for_the_pcpu() {
+    let exits = |vms: Vec<VmSpec>| {
+        let mut spec = host(2, Policy::Cfs(CfsSpec::default()), vms);
+        spec.ple = Ple { user: true, ..Ple::default() };
+        after(&spec, 2_000).vms[0].counts.ple_exits
+    };
+    // Four threads on two vCPUs: the guest's slices end while one spins.
+    let mut team = vm(
+        "a",
+        vec![vcpu("0"), vcpu("1")],
+        vec![app("parallel { forever { compute 4ms split normal 20% barrier } }", 4)],
+    );
+    team.apps[0].spin_ns = u64::MAX;
+    assert_eq!(exits(vec![team.clone()]), 0);
+    assert!(exits(vec![team, loops("b", 1, "0")]) > 10);
 }
 
 #[test]

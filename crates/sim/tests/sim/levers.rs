@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{app, host, limit, vcpu, vm};
 use corefit_core::machine::{Act, Lever, LeverKind, Limit, Machine, MachineError, Value, VmId};
 use corefit_core::{CpuSet, Cpus, Weight};
-use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Policy, Sim, SimMachine};
+use corefit_sim::{CfsSpec, Credit2Spec, CreditSpec, Hardware, Policy, Sim, SimMachine, Spec};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -132,6 +132,24 @@ fn a_vcpu_leaves_pcpus_that_it_may_not_use_any_more() {
 }
 
 #[test]
+fn weights_count_among_those_who_were_sent_to_the_same_socket() {
+    let hardware = Hardware { sockets: 2, ..Hardware::flat(1) };
+    // Credit hands out what all pCPUs have, of which these two cannot use half, so that neither is ever out of it.
+    let [cfs, _, credit2] = schedulers();
+    for policy in [cfs, credit2] {
+        let mut vms = ["a", "b"].map(|name| vm(name, vec![vcpu("0-1")], vec![app("hog", 1)]));
+        vms[0].weight = 2048;
+        let spec = Spec { hardware, ..host(2, policy, vms.to_vec()) };
+        let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+        near(uses(&mut machine), [1.0, 1.0], "a socket each");
+        for number in [0, 1] {
+            machine.set(&id(number), Lever::Affinity(0), &Value::Pcpus("1".parse().unwrap())).unwrap();
+        }
+        near(uses(&mut machine), [2.0 / 3.0, 1.0 / 3.0], &format!("both in the second: {policy:?}"));
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let mut machine = machine(Policy::Credit(CreditSpec::default()));
     let before = machine.observe().unwrap();
@@ -189,4 +207,21 @@ fn what_a_guest_is_told_its_teams_follow() {
     let before = machine.sim().account_of(0, 1).unwrap().utilised;
     machine.pass(SECOND).unwrap();
     assert_eq!(machine.sim().account_of(0, 1).unwrap().utilised, before, "a team of one");
+    machine.set(&id(0), Lever::Told, &Value::Told(None)).unwrap();
+    machine.pass(SECOND).unwrap();
+    assert!(machine.sim().account_of(0, 1).unwrap().utilised > before, "as if it had never been told");
+}
+
+#[test]
+fn a_guest_has_no_more_in_its_teams_than_its_own_number_whatever_it_is_told() {
+    let mut one =
+        vm("a", vec![vcpu("0-1"), vcpu("0-1")], vec![app("forever { parallel { compute 1ms split } }", 2)]);
+    one.apps[0].team = 1;
+    let spec = host(2, Policy::Cfs(CfsSpec::default()), vec![one]);
+    let mut machine = SimMachine::new(Sim::new(&spec).unwrap(), "test", true);
+    for told in [Some(Cpus(2.0)), Some(Cpus(1.0)), None] {
+        machine.set(&id(0), Lever::Told, &Value::Told(told)).unwrap();
+        machine.pass(SECOND).unwrap();
+        assert_eq!(machine.sim().account_of(0, 1).unwrap().utilised, 0, "{told:?}");
+    }
 }

@@ -1,7 +1,7 @@
 //! What programs do that no length tells: who waits for whom, and for ever.
 
 use crate::support::{MS, app, host, vcpu, vm};
-use corefit_sim::{CfsSpec, Policy, Runtime, Sim};
+use corefit_sim::{CfsSpec, Policy, Runtime, Sim, Spec};
 
 /// A VM of two vCPUs with a program, after a second.
 fn after_a_second(program: &str, threads: u32) -> Sim {
@@ -23,6 +23,16 @@ fn stuck(sim: &Sim) -> (usize, usize) {
     let [stuck] = &sim.stuck()[..] else { panic!("one program is stuck: {:?}", sim.stuck()) };
     assert_eq!(stuck.name, "a/app");
     (stuck.threads, stuck.others)
+}
+
+#[test]
+fn when_a_thread_starts_says_nothing_of_when_another_program_does() {
+    let vms = ["0", "1"].map(|n| vm(n, vec![vcpu("0-3"), vcpu("0-3")], vec![app("hog", 2)]));
+    let spec = Spec { jitter_ns: 100 * MS, ..host(4, Policy::Cfs(CfsSpec::default()), vms.to_vec()) };
+    let mut sim = Sim::new(&spec).unwrap();
+    sim.run_for(1000 * MS);
+    let started = |vm, v| 1000 * MS - sim.account_of(vm, v).unwrap().utilised;
+    assert_ne!(started(0, 1) - started(0, 0), started(1, 0), "thread 1 of all, and program 1 of all");
 }
 
 #[test]

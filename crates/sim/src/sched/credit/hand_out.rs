@@ -29,11 +29,11 @@ impl Credit {
         let mut weights: u64 = open.iter().map(|&(vm, n)| cpus.vms[vm].weight * n).sum();
         for (vm, n) in open {
             let weight = cpus.vms[vm].weight * n;
-            let fair = total / weights.max(1) * weight;
-            let part = fair.min(most(cpus, vm, n));
+            let fair = (u128::from(total) * u128::from(weight)).div_ceil(u128::from(weights.max(1)));
+            let part = u64::try_from(fair).unwrap_or(total).min(most(cpus, vm, n));
             total -= part;
             weights -= weight;
-            let each = signed(part / n);
+            let each = signed(part.div_ceil(n));
             let cap = cpus.vms[vm].cap.map(|cap| signed(cap * slice / 1024 / n));
             let (first, count) = (cpus.vms[vm].first, cpus.vms[vm].count);
             for v in first..first + count {
