@@ -39,7 +39,7 @@ bench: build
 differential:
 	cargo test -p corefit-linux --release --locked --test kernel_shares -- --ignored --nocapture differential
 
-# Figures of P2 and P3 with one run each, which `make test` leaves out for their time: four minutes.
+# Figures of P2 and P3 without controllers, which `make test` leaves out for their time: four minutes.
 reproduce:
 	cargo test -p corefit --release --locked --test reproduce -- --ignored
 

@@ -34,7 +34,7 @@ use crate::{picture, tell};
 /// Exit status 1 if something does not come out.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Papers [default: all]; P3 takes some 50 s of CPU time
+    /// Papers [default: all]; P2 takes about N minutes of CPU time, P3 some 50 s
     #[arg(value_enum, ignore_case = true)]
     papers: Vec<Paper>,
     #[command(flatten)]
@@ -223,6 +223,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     ensure!(
+        !args.sizing.chooses_runs() || (papers.contains(&Paper::P2) && effort != Effort::None),
+        "--runs and --random choose runs of P2's numbers of vCPUs; give P2, and --controllers quick or full"
+    );
+    ensure!(
         args.sizing.size.is_none() || (papers.contains(&Paper::P2) && effort != Effort::None),
         "--size is a policy for P2's numbers of vCPUs; give P2, and --controllers quick or full"
     );
@@ -297,7 +301,7 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
     }
     let mut text = table.render();
     if items.iter().any(|item| item.ci95.is_some()) {
-        text += "+-: half the width of the 95 % interval, of runs that differ by their seeds.\n";
+        text += "+-: half the width of the 95 % interval, of runs that differ by their seeds; of a mean of cases, of these.\n";
     }
     for paper in papers.iter().filter(|paper| !items.iter().any(|item| item.paper == **paper)) {
         text += &format!("{paper:?}: nothing of it is reproduced yet.\n");

@@ -1,10 +1,10 @@
-//! P2, Figures 2, 4, 6, 7 and 16, and 3.3: how much longer programs take than expected when pCPUs are short, and what fixed numbers of vCPUs
+//! P2, Figures 2, 3(a), 4, 6, 7 and 16, and 3.3 (10 and 11: `shares.rs`): how much longer programs take than expected when pCPUs are short, and what fixed numbers of vCPUs
 //! and of threads do about it.
 //!
-//! D = T / E, and E = T with all 16 pCPUs x VMs, x 16 / cap, or x 16 / pCPUs. What did not end counts as
-//! having taken until the end of the simulation: D is then a lower bound.
+//! D = T / E, and E = T with all 16 pCPUs x VMs, x 16 / cap, or x 16 / pCPUs.
 
 mod npb;
+mod shares;
 
 use anyhow::{Context as _, Result, ensure};
 use corefit_sim::{Sim, Spec};
@@ -148,6 +148,7 @@ pub(super) fn items() -> Result<Vec<Item>> {
     items.extend(against_16()?);
     items.extend(best_vcpus()?);
     items.extend(threads()?);
+    items.extend(shares::items()?);
     Ok(items)
 }
 
@@ -232,42 +233,72 @@ fn best_vcpus() -> Result<Vec<Item>> {
         let group: Vec<_> = rest.by_ref().take(PROGRAMS.len() * shortages.len()).collect();
         let most = greatest(group.iter().map(|(gain, _)| gain.over_best()));
         let percent = most.map(|most| Mean { mean: (most.mean - 1.0) * 100.0, ..most.times(100.0) });
-        let what = format!("best over VCPU-Bal, {name}, %");
+        let what = format!("best over VCPU-Bal, {name}, % (the best and the greatest by the same runs)");
         items.push(item("Figure 6", &what, Some(*theirs), percent, &Rule::Within(25.0)));
         let lu = group.iter().filter(|(_, (program, _))| *program == PROGRAMS[LU]);
-        let slow = lu.map(|(gain, (_, shortage))| gain.best.over(alone).times(1.0 / shortage.expected()));
+        let slow = lu.map(|(gain, (_, shortage))| gain.best().over(alone).times(1.0 / shortage.expected()));
         // Of the library's LU, as in Figure 6: 10 steps, not 40.
         let what = format!("D of LU (10 steps) with its best number, {name} (\"approximately 60x\")");
         items.push(item("Figure 7", &what, Some(60.0), greatest(slow), &Rule::Within(25.0)));
     }
+    let shared = |program: &'static str| {
+        let of = gains.iter().zip(&cases).filter(move |(_, case)| case.0 == program);
+        of.filter(|(_, (_, shortage))| matches!(shortage, Sharing(_))).map(|(gain, _)| gain.slower_with_all)
+    };
+    let improved = PROGRAMS.into_iter().filter(|program| shared(program).any(|slower| slower)).count();
+    let what = "programs that VCPU-Bal improves with some number of VMs, of ten";
+    items.push(counted("Figure 3(a)", what, None, improved, 10));
+    let what = "numbers of VMs with which VCPU-Bal improves UA, of seven";
+    let improved = shared(PROGRAMS[UA]).filter(|slower| *slower).count();
+    items.push(counted("Figure 4(a)", what, None, improved, SHARING.len()));
     // The text prints no number, only that it is that of the pCPUs available.
     for (name, shortage) in [("2 VMs", Sharing(2)), ("cap 800 %", Limit(8)), ("8 pCPUs", Reduction(8))] {
-        let what = format!("best number of vCPUs for EP, {name}: the pCPUs available");
         let found = cases.iter().position(|case| *case == (PROGRAMS[EP], shortage));
-        let best = found.map(|case| f64::from(gains[case].vcpus));
-        items.push(Item::new((Paper::P2, "3.3"), what, None, best, &Rule::Exactly(8.0)).fitted(WAIT));
+        let gain = found.map(|case| &gains[case]);
+        let tied = gain.filter(|gain| gain.is_tied());
+        let or =
+            tied.map_or(String::new(), |gain| format!(" ({} does as much, to the interval)", gain.vcpus));
+        let what = format!("best number of vCPUs for EP, {name}: the pCPUs available{or}");
+        let best = gain.map(|gain| if gain.is_tied() { shortage.available() } else { gain.vcpus });
+        items.push(
+            Item::new((Paper::P2, "3.3"), what, None, best.map(f64::from), &Rule::Exactly(8.0)).fitted(WAIT),
+        );
     }
     Ok(items)
 }
 
-/// A program's best number of vCPUs, and what runs take with it and with VCPU-Bal's, s.
+/// A program's best number of vCPUs, and what the same runs take with it and with VCPU-Bal's, s.
 struct Gain {
     vcpus: u32,
-    best: Mean,
-    bal: Mean,
+    best: Vec<f64>,
+    bal: Vec<f64>,
+    /// All 16 vCPUs take longer than VCPU-Bal's number.
+    slower_with_all: bool,
 }
 
 impl Gain {
-    /// What runs take with VCPU-Bal's number over what they take with the best.
+    fn best(&self) -> Mean {
+        Mean::of(self.best.iter().copied()).unwrap_or(Mean { mean: f64::NAN, ci95: None, n: 0 })
+    }
+
+    /// What runs take with VCPU-Bal's number over what they take with the best. How far off that may be leaves out that the best was
+    /// found by these runs.
     fn over_best(&self) -> Mean {
-        self.bal.over(self.best)
+        let pairs: Vec<(f64, f64)> = self.bal.iter().copied().zip(self.best.iter().copied()).collect();
+        Mean::of_ratio(&pairs).unwrap_or(Mean { mean: f64::NAN, ci95: None, n: 0 })
+    }
+
+    /// VCPU-Bal's number is another one, and may be as good.
+    fn is_tied(&self) -> bool {
+        let Mean { mean, ci95, .. } = self.over_best();
+        self.best != self.bal && ci95.is_some_and(|half| mean - half <= 1.0)
     }
 }
 
 fn gain(program: &str, shortage: Shortage) -> Result<Gain> {
     let bal = shortage.available();
     // `None`: longer than `most` in all.
-    let with = |vcpus, most: f64| -> Result<Option<Mean>> {
+    let with = |vcpus, most: f64| -> Result<Option<Vec<f64>>> {
         let mut each = vec![];
         for one in &runs(&host(program, Some(shortage), vcpus)?) {
             let left = most - each.iter().sum::<f64>();
@@ -280,18 +311,20 @@ fn gain(program: &str, shortage: Shortage) -> Result<Gain> {
             }
             each.push(took);
         }
-        Ok(Mean::of(each))
+        Ok(Some(each))
     };
     let first =
         with(bal, f64::INFINITY)?.with_context(|| format!("{program} does not end with {bal} vCPUs"))?;
-    let mut best = (first, bal);
+    let mut best = (first.clone(), bal);
+    let mut slower_with_all = false;
     // What takes longer than the best one so far is not followed to its end.
     for vcpus in (1..=16).rev().filter(|&n| n != bal) {
-        if let Some(took) = with(vcpus, best.0.mean * RUNS as f64)? {
-            best = (took, vcpus);
+        match with(vcpus, best.0.iter().sum())? {
+            Some(took) => best = (took, vcpus),
+            None => slower_with_all |= vcpus == 16,
         }
     }
-    Ok(Gain { vcpus: best.1, best: best.0, bal: first })
+    Ok(Gain { vcpus: best.1, best: best.0, bal: first, slower_with_all })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
@@ -322,12 +355,11 @@ fn degradations() -> Result<[Vec<Vec<Mean>>; 3]> {
     Ok(results)
 }
 
-/// What runs of each host take, s.
+/// What runs of each host take, s. All have to end: one that was cut off would tell a lower bound only.
 fn took(specs: &[Spec], what: &str) -> Result<Vec<Mean>> {
     let all: Vec<Spec> = specs.iter().flat_map(runs).collect();
-    let truths = run(&all, what)?;
-    let took: Vec<f64> =
-        truths.iter().map(|truth| seconds(truth).unwrap_or(truth.ran_ns as f64 / 1e9)).collect();
+    let took = run(&all, what)?.iter().map(seconds).collect::<Option<Vec<f64>>>();
+    let took = took.with_context(|| format!("{what}: a run does not end before `until` of its scenario"))?;
     Ok(took
         .chunks(all.len() / specs.len().max(1))
         .filter_map(|runs| Mean::of(runs.iter().copied()))
@@ -337,4 +369,32 @@ fn took(specs: &[Spec], what: &str) -> Result<Vec<Mean>> {
 /// Runs of a host that differ by their seeds.
 fn runs(one: &Spec) -> Vec<Spec> {
     (0..RUNS).map(|run| Spec { seed: one.seed + run, ..one.clone() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_cut_off_is_no_time() {
+        let cut = Spec { until_ns: 1_000_000, ..host("is", None, 16).unwrap() };
+        let told = took(&[cut], "P2").unwrap_err().to_string();
+        assert_eq!(told, "P2: a run does not end before `until` of its scenario");
+    }
+
+    #[test]
+    fn runs_are_as_long_as_themselves_exactly_and_a_tie_is_said() {
+        let gain = |vcpus, best: [f64; 3], bal: [f64; 3]| Gain {
+            vcpus,
+            best: best.into(),
+            bal: bal.into(),
+            slower_with_all: true,
+        };
+        let runs = [1.0, 2.0, 3.0];
+        let same = gain(8, runs, runs);
+        assert_eq!((same.over_best().mean, same.over_best().ci95), (1.0, Some(0.0)));
+        assert!(!same.is_tied(), "it is the number");
+        assert!(gain(16, [1.0, 1.0, 1.0], [0.9, 1.0, 1.2]).is_tied(), "by chance");
+        assert!(!gain(16, [1.0, 1.0, 1.0], [1.19, 1.2, 1.21]).is_tied());
+    }
 }

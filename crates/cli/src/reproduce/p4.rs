@@ -109,7 +109,10 @@ fn counted() -> Result<Vec<Item>> {
         "P4",
     )?;
     let fewer = (13..=16).map(|n| even.modules(n) - right.modules(n)).sum::<f64>() / 4.0;
-    let slower = Some(odd.seconds[7] / even.seconds[7]);
+    let time = |figure, what: &str, slow: f64, fast: f64, rule| {
+        let item = Item::new((Paper::P4, figure), what, None, Some(slow / fast), &rule);
+        item.fitted("class.decoder.beside_sibling")
+    };
     let more = |figure, what: &str, ours: f64| {
         Item::new((Paper::P4, figure), what, None, Some(ours), &Rule::AtLeast(0.1))
     };
@@ -139,14 +142,27 @@ fn counted() -> Result<Vec<Item>> {
         ),
         more("Figure 11", "13 to 16 threads: of 8-8 beyond 0-16's with the right one, mean", fewer),
         exactly("Figure 7", "7-9, 16 threads: nine modules used", 7.0, truths[0].competing_cores),
-        Item::new(
-            (Paper::P4, "Figure 4"),
+        time(
+            "Figure 4",
             "8 threads: time in 7-9 over time in 8-8",
-            None,
-            slower,
-            &Rule::AtLeast(1.01),
-        )
-        .fitted("class.decoder.beside_sibling"),
+            odd.seconds[7],
+            even.seconds[7],
+            Rule::AtLeast(1.01),
+        ),
+        time(
+            "Figure 4",
+            "16 threads: time in 7-9 over time in 8-8",
+            odd.seconds[15],
+            even.seconds[15],
+            Rule::AtMost(0.995),
+        ),
+        time(
+            "Figure 10",
+            "8 threads: time in 0-16 with the right node affinity over time in 8-8 (\"almost the same\")",
+            right.seconds[7],
+            even.seconds[7],
+            Rule::Between(0.95, 1.05),
+        ),
         exactly("Figure 14", "one core per module, 16 threads", 0.0, evens.modules(16)),
         more("Figure 13", "no affinities, 16 threads: not none", free.modules(16)),
         exactly("IV-C", "a PM's own default, 16 threads", 4.0, truths[1].competing_cores),
@@ -195,7 +211,7 @@ fn timed() -> Result<Vec<Item>> {
     let count = |n: usize| u32::try_from(n).map(f64::from).ok();
     let (small, large) = (programs(0, 1), programs(2, 3));
     let lose = small.iter().enumerate().filter(|(program, ratio)| *program != EP && **ratio >= 1.02).count();
-    let gain = large.iter().filter(|ratio| **ratio >= 1.0 - 1e-3).count();
+    let gain = large.iter().filter(|ratio| **ratio > 1.005).count();
     let order = |figure, what: &str, ours: Option<f64>, rule| {
         Item::new((Paper::P4, figure), what, None, ours, &rule).fitted("sizes of the classes of NPB programs")
     };
@@ -231,7 +247,7 @@ fn timed() -> Result<Vec<Item>> {
         ),
         order(
             "V-B",
-            "NPB programs as fast or faster by optimal affinity than in 8-8, 16 threads, of 10",
+            "NPB programs faster by optimal affinity than in 8-8, 16 threads, of 10",
             count(gain),
             Rule::AtLeast(10.0),
         ),

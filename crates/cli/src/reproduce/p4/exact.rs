@@ -45,16 +45,18 @@ pub(super) fn items() -> Result<Vec<Item>> {
     let modules = topology.units();
     let node_02 = topology.pcpus_of_nodes(&"0,2".parse()?);
     let node_23 = topology.pcpus_of_nodes(&"2-3".parse()?);
-    let mut items = Vec::new();
-    let mut add = |figure, what: String, theirs, ours, exactly| {
-        items.push(Item::new((Paper::P4, figure), what, theirs, Some(ours), &Rule::Exactly(exactly)));
+    let counted = |figure, what: String, theirs: Option<f64>, ours: f64, exactly: f64| {
+        Item::new((Paper::P4, figure), format!("counted{what}"), theirs, Some(ours), &Rule::Exactly(exactly))
     };
+    let mut items = Vec::new();
     for first in 0..=8 {
         let set = distribution(first, 16 - first);
-        // Even: eight modules, of which all compete; odd: "nine, not eight", seven compete (III-F).
-        let theirs = if first % 2 == 0 { 8.0 } else { 7.0 };
-        let what = format!("counted: {first}-{}, 16 threads", 16 - first);
-        add("Figure 6, 7", what, Some(theirs), count(competing(&modules, &set)), theirs);
+        // Even: eight modules, of which all compete; odd: "nine, not eight", of which seven compete. Printed is the number of 7-9
+        // alone (III-F).
+        let follows = if first % 2 == 0 { 8.0 } else { 7.0 };
+        let what = format!(": {first}-{}, 16 threads", 16 - first);
+        let theirs = (first == 7).then_some(follows);
+        items.push(counted("Figure 6, 7", what, theirs, count(competing(&modules, &set)), follows));
     }
     let cases = [
         ("0-16, node affinity as xl sets it", distribution(0, 16), &node_02, [0.0, 4.0, 4.0, 8.0]),
@@ -66,18 +68,19 @@ pub(super) fn items() -> Result<Vec<Item>> {
     for (name, set, preferred, expected) in cases {
         for (busy, expected) in [4, 8, 12, 16].into_iter().zip(expected) {
             let used = filled(&topology, &set, preferred, busy);
-            let what = format!("counted in the order of III-G: {name}, {busy} threads");
-            add("Figure 6, 8, 9", what, None, count(competing(&modules, &used)), expected);
+            let what = format!(" in the order of III-G: {name}, {busy} threads");
+            items.push(counted("Figure 6, 8, 9", what, None, count(competing(&modules, &used)), expected));
         }
     }
     let any = present(&host(None)?).competing();
-    let what = "16 threads, each pCPU as likely: 16 modules x 0.5 x 0.5; theirs: a PM's own default";
-    add("IV-C", format!("counted: {what}"), Some(4.0), any, 4.0);
+    let what = ": 16 threads, each pCPU as likely: 16 modules x 0.5 x 0.5; theirs: a PM's own default";
+    items.push(counted("IV-C", what.into(), Some(4.0), any, 4.0));
     let one_processor = host(Some(&distribution(0, 16)))?;
-    for (name, policy) in [("optimal affinity", Policy::OptimalAffinity), ("corefit", Policy::Corefit)] {
-        let cost = place(&one_processor, policy).cost;
-        add("Figure 14", format!("counted: 16 threads, placed by {name}"), Some(0.0), cost.competing(), 0.0);
-    }
+    let placed = |policy| place(&one_processor, policy).cost.competing();
+    let what = |by: &str| format!(": 16 threads, placed by {by}");
+    let optimal = placed(Policy::OptimalAffinity);
+    items.push(counted("Figure 14", what("optimal affinity"), Some(0.0), optimal, 0.0));
+    items.push(counted("Figure 14", what("corefit"), None, placed(Policy::Corefit), 0.0).unpublished());
     let what = "counted: 16 threads, time without affinities, either processor as likely for each vCPU, over optimal affinity's";
     let (at, ours) = ((Paper::P4, "Figure 14"), by_chance());
     items.push(Item::new(at, what, Some(1.046), Some(ours), &Rule::Within(2.0)).fitted(super::DECODER));
@@ -97,6 +100,7 @@ fn by_chance() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Said;
     use super::*;
 
     #[test]
@@ -115,5 +119,17 @@ mod tests {
         assert_eq!(items.len(), 9 + 16 + 3 + 1);
         let wrong: Vec<&Item> = items.iter().filter(|item| item.ok != Some(true)).collect();
         assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    #[test]
+    fn only_numbers_that_the_paper_prints_are_theirs_and_nobody_published_corefits() {
+        let items = items().unwrap();
+        let printed = items.iter().filter(|item| item.theirs.is_some());
+        let printed: Vec<(&str, Option<f64>)> = printed.map(|item| (item.figure, item.theirs)).collect();
+        let theirs = [("Figure 6, 7", 7.0), ("IV-C", 4.0), ("Figure 14", 0.0), ("Figure 14", 1.046)];
+        assert_eq!(printed, theirs.map(|(figure, theirs)| (figure, Some(theirs))));
+        for item in &items {
+            assert_eq!(item.said == Said::Ours, item.what.ends_with("placed by corefit"), "{item:?}");
+        }
     }
 }

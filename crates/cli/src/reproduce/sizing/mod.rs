@@ -54,12 +54,13 @@ pub(super) struct Choice {
     #[arg(long, value_name = "CASE")]
     pub(super) only: Vec<String>,
     /// Who decides P2's numbers of vCPUs, beside VCPU-Bal and pCPU-Est: none, vcpu-bal, vscale, pcpu-est, corefit [default: corefit];
-    /// what is promised of corefit is not asked of others
+    /// what is promised of corefit is not asked of others. Those that search are followed for 600 to 1200 s, the others for 60 to
+    /// 120 s, and then taken to go on as in their last 5 s
     #[arg(long, value_name = "POLICY", value_parser = named::<Sizer>, conflicts_with = "sizes")]
     pub(super) size: Option<Sizer>,
-    /// P2's random programs by number, from this one on
-    #[arg(long, value_name = "NUMBER", default_value_t = RANDOM)]
-    random: u64,
+    /// P2's random programs by number, from this one on [default: 1000]
+    #[arg(long, value_name = "NUMBER")]
+    random: Option<u64>,
     /// Runs of P2's numbers of vCPUs, by number, the last one not included [default: 0..1; full: 0..3]
     #[arg(long, value_name = "I..J", value_parser = crate::sim::range)]
     runs: Option<(usize, usize)>,
@@ -72,6 +73,11 @@ impl Choice {
     /// A part of it all is asked for, and so nothing else.
     pub(super) fn is_part(&self) -> bool {
         !self.only.is_empty() || !self.sizes.is_empty()
+    }
+
+    /// Something is chosen that only numbers of vCPUs go by.
+    pub(super) fn chooses_runs(&self) -> bool {
+        self.random.is_some() || self.runs.is_some()
     }
 
     fn runs(&self) -> Range<u64> {
@@ -214,7 +220,7 @@ fn cases(choice: &Choice) -> Result<Vec<Case>> {
     }
     for number in 0..random {
         let shortage = shortages[usize::try_from(number).unwrap_or(0) % shortages.len()];
-        let long = programs::random(choice.random.saturating_add(number));
+        let long = programs::random(choice.random.unwrap_or(RANDOM).saturating_add(number));
         cases.push(Case { long, shortage, random: true });
     }
     Ok(cases)

@@ -45,7 +45,8 @@ pub(super) struct Outcome {
 }
 
 /// Runs a host under a size policy until so much work is done. A run is followed for [`FOLLOWED`] at least, or [`SECONDS`] where numbers
-/// are a formula's; from then on, once nothing was changed for twice [`LATELY`], it is taken to go on as in its last [`LATELY`] seconds.
+/// are a formula's; from then on, once nothing was changed for twice [`LATELY`], or after twice as long, it is taken to go on as in its
+/// last [`LATELY`] seconds.
 pub(super) fn ruled(spec: &Spec, size: Sizer, target: f64) -> Result<Outcome> {
     let machine = SimMachine::new(Sim::new(spec)?, "P2", false);
     let mut host = Ruled::new(machine, Policy { size, ..Policy::default() });
