@@ -81,14 +81,21 @@ fn modules_compete_as_p4_counts_them() {
 /// One run of one program; the promise itself is of ten, and of random ones (docs/measured.md).
 #[test]
 fn corefit_sizes_a_program_of_p2_as_well_as_it_promises() {
-    let (_, items) = with_controllers("full", &["P2", "--runs", "0..1", "--only", "cg, "]);
-    let promises = |item: &&serde_json::Value| item["what"].as_str().unwrap().starts_with("ten programs");
-    let mut found = 0;
-    for item in items.iter().filter(promises) {
-        assert!(item["ours"].is_number() && item["ok"] == true, "{item}");
-        found += 1;
+    // What searching costs varies too much for one run: with 4 pCPUs, where it costs most, 0.97 to 1.07.
+    for (runs, only, searching) in [("0..1", "cg, ", false), ("0..8", "cg, 4 pCPUs", true)] {
+        let (_, items) = with_controllers("full", &["P2", "--runs", runs, "--only", only]);
+        let what = |item: &serde_json::Value| item["what"].as_str().unwrap().to_owned();
+        let judged = |item: &&serde_json::Value| {
+            what(item).starts_with("ten programs") && (searching || !what(item).contains("searching costs"))
+        };
+        let mut found = 0;
+        for item in items.iter().filter(judged) {
+            assert!(item["ours"].is_number() && item["ok"] == true, "{item}");
+            found += 1;
+        }
+        let all = 5 + usize::from(searching);
+        assert_eq!(found, all, "mean, worst, over VCPU-Bal twice, without a signal, and searching");
     }
-    assert_eq!(found, 6, "mean, worst, over VCPU-Bal twice, searching, and without a signal");
 }
 
 #[test]
