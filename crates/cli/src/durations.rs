@@ -13,6 +13,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time from 100ms to 366d is needed, like 500ms, 1s, 5m or 8h".into())
 }
 
+/// Time between two looks of a controller, as `interval_ms` of a configuration has it: 50 ms to 10 s.
+pub(crate) fn look(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(50)..=Duration::from_secs(10))
+        .ok_or_else(|| "a time from 50ms to 10s is needed, like 1s".into())
+}
+
 /// An allocation period, and what a VM may stand still for: 1 ms to 1 s.
 pub(crate) fn period(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_millis(1)..=Duration::from_secs(1))
@@ -50,6 +56,18 @@ mod tests {
             let why = duration(text).unwrap_err();
             assert!(why.contains("from 100ms to 366d"), "{text}: {why}");
         }
+    }
+
+    #[test]
+    fn a_controller_looks_as_often_as_a_configuration_may_say() {
+        let refused = |ms: u64| {
+            let policy = corefit_core::decide::Policy { interval_ms: ms, ..Default::default() };
+            policy.check().is_err()
+        };
+        for ms in [49, 50, 10_000, 10_001] {
+            assert_eq!(look(&format!("{ms}ms")).is_err(), refused(ms), "{ms}");
+        }
+        assert!(look("10d").unwrap_err().contains("from 50ms to 10s"));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use corefit_linux::formats::MAX_BYTES;
 use corefit_linux::launch::files_may_be_refused;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -64,7 +65,8 @@ impl<'a> Output<'a> {
     }
 
     /// # Errors
-    /// If not all of it can be written: then nothing is left of it.
+    /// If not all of it can be written: then nothing is left of it, and what was there is there again, unless the error says that
+    /// it is lost.
     pub(crate) fn write(self, bytes: &[u8]) -> Result<()> {
         self.fill(|file| file.write_all(bytes))
     }
@@ -79,22 +81,32 @@ impl<'a> Output<'a> {
             return write(&mut file).with_context(|| cannot(self.path));
         }
         let new = self.path.metadata().is_err();
+        let mut lost = false;
         let written = open(self.path).and_then(|mut file| {
             let is = file.metadata()?;
             // Only a regular file has a length: not a pipe, nor a terminal.
-            if is.is_file() {
-                file.set_len(0)?;
+            if !is.is_file() {
+                return write(&mut file);
             }
-            let written = write(&mut file);
-            if written.is_err() && is.is_file() {
-                let _ = file.set_len(0);
-            }
-            written
+            // What is as large as no result usually is, or cannot be read, is not kept.
+            let mut before = Vec::new();
+            let kept = is.len() <= MAX_BYTES
+                && File::open(self.path).and_then(|mut file| file.read_to_end(&mut before)).is_ok();
+            file.set_len(0)?;
+            write(&mut file).inspect_err(|_| {
+                // The same file, so that its links, owner and mode stay.
+                let empty = file.set_len(0).and_then(|()| file.rewind());
+                lost = is.len() > 0 && !(kept && empty.and_then(|()| file.write_all(&before)).is_ok());
+                if lost {
+                    let _ = file.set_len(0);
+                }
+            })
         });
         if new && written.is_err() {
             let _ = std::fs::remove_file(self.path);
         }
-        written.with_context(|| cannot(self.path))
+        let lost = if lost { ", and what was there is lost" } else { "" };
+        written.with_context(|| cannot(self.path) + lost)
     }
 }
 
@@ -171,19 +183,23 @@ mod tests {
     }
 
     #[test]
-    fn half_of_it_is_not_left() {
+    fn half_of_it_is_not_left_and_what_was_there_is_there_again() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         std::fs::write(&old, "what was there").unwrap();
-        for path in [&old, &new] {
+        let large = dir.path().join("large");
+        File::create(&large).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        for path in [&old, &new, &large] {
             let filled = Output::open(path).unwrap().fill(|file| {
                 file.write_all(b"half")?;
                 Err(io::ErrorKind::StorageFull.into())
             });
-            assert!(filled.is_err());
+            let lost =
+                filled.unwrap_err().to_string().ends_with("cannot be written, and what was there is lost");
+            assert_eq!(lost, path == &large);
         }
-        assert_eq!(std::fs::read_to_string(&old).unwrap(), "");
-        assert!(!new.exists());
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "what was there");
+        assert!(!new.exists() && large.metadata().unwrap().len() == 0);
     }
 
     #[test]

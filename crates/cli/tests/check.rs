@@ -423,6 +423,26 @@ fn a_picture_has_the_kind_that_its_name_says() {
 }
 
 #[test]
+fn a_picture_takes_the_place_of_no_file_that_it_is_drawn_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "<domain type='kvm'><name>a</name><vcpu>4</vcpu></domain>";
+    for name in ["a.svg", "b.svg"] {
+        std::fs::write(dir.path().join(name), if name == "a.svg" { text } else { "" }).unwrap();
+    }
+    std::os::unix::fs::symlink("a.svg", dir.path().join("link.svg")).unwrap();
+    for args in [
+        &["a.svg", "--svg", "a.svg"][..],
+        &["a.svg", "--svg", "link.svg"],
+        &["a.svg", "--place", "corefit", "--config", "b.svg", "--svg", "b.svg"],
+    ] {
+        let output = corefit(dir.path(), &[&["topology", "2 cores"], args].concat());
+        let told = "corefit: --svg names a file that is read: give it another file\n";
+        assert_eq!((output.status.code(), err(&output).as_str()), (Some(2), told), "{args:?}");
+    }
+    assert_eq!(std::fs::read_to_string(dir.path().join("a.svg")).unwrap(), text);
+}
+
+#[test]
 fn the_topology_of_this_machine_and_of_a_line() {
     let live = corefit(&captures(), &["topology"]);
     assert_eq!(live.status.code(), Some(0), "{}", err(&live));

@@ -172,6 +172,30 @@ fn what_is_recorded_can_be_recorded_again_without_names() {
     assert!(out(&output).contains("4 snapshots over 3 s"), "{output:?}");
 }
 
+#[test]
+fn a_recording_that_cannot_be_written_is_gone_if_there_is_nothing_in_it_and_says_what_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.cfr");
+    let record = |blocks: u32| {
+        // Of 512 bytes.
+        let limit = format!("ulimit -f {blocks}; exec \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_corefit"), "record"]).arg(&file);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let output = shell.args(["--for", "1h", "--machine", FIGURE_10]).current_dir(root).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = record(0);
+    assert!(told.contains("x.cfr: cannot be written: ") && !file.exists(), "{told}");
+    let told = record(16);
+    assert!(told.contains("x.cfr: cannot be written further; "), "{told}");
+    let many = told.split("further; ").nth(1).unwrap().split(' ').next().unwrap();
+    let played = corefit(&["explain", "--watch", "--machine", &format!("replay:{}", file.display())]);
+    let end = String::from_utf8_lossy(&played.stderr).into_owned();
+    assert!(end.contains(&format!("; {many} snapshots before it could be read")), "{told} {end}");
+}
+
 /// A child that is ended when the test ends in whatever way.
 struct Recorder(std::process::Child);
 

@@ -183,7 +183,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Goes on until a signal, an error of a simulation, or the end of its time; then puts everything back.
+    /// Goes on until a signal, an error of a simulation, or the end of its time, and where it changes no host, until nobody is left to
+    /// read what it says; then puts everything back.
     pub(super) fn run(&mut self, signals: &Signals) -> Result<ExitCode> {
         let does = if self.keeper.is_some() { "changes settings" } else { "only says what it would change" };
         log(Level::Info, "begun", &[("machine", self.machine.name()), ("does", does.into())]);
@@ -239,7 +240,8 @@ impl<'a> Daemon<'a> {
                 }
                 self.reload();
             }
-            if left.is_some_and(|left| left <= due) {
+            let for_nobody = (!self.live || self.keeper.is_none()) && log::closed();
+            if for_nobody || left.is_some_and(|left| left <= due) {
                 return Ok(());
             }
         }

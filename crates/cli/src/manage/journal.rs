@@ -25,8 +25,10 @@ use super::failpoint::{arm, reach};
 use super::{Passing, own};
 use crate::text_file;
 
-/// Begins the first line.
-const FORMAT: &str = "corefit-journal 1 ";
+/// Begins the first line, also of other formats.
+const NAME: &str = "corefit-journal ";
+/// The format that is written and read.
+const FORMAT: u32 = 1;
 /// While it is not sure what came of what we wrote, a setting may be one of the last values.
 const WROTE: usize = 4;
 
@@ -249,12 +251,14 @@ impl Journal {
     /// Has on disk what is here.
     pub(crate) fn write(&mut self) -> io::Result<()> {
         let body = serde_json::to_string_pretty(&self.content).map_err(io::Error::other)?;
-        let text = format!("{FORMAT}{}\n{body}\n", checksum(&body));
+        let text = format!("{NAME}{FORMAT} {}\n{body}\n", checksum(&body));
         let (target, beside) = (file(&self.dir), self.dir.join("journal.new"));
         let mut new = own::open(&beside, File::options().write(true).create(true).truncate(true))?;
         reach("journal-begun");
-        new.write_all(text.as_bytes())?;
-        sync(&new)?;
+        // A part of it takes room, and is good for nothing.
+        new.write_all(text.as_bytes())
+            .and_then(|()| sync(&new))
+            .inspect_err(|_| drop(fs::remove_file(&beside)))?;
         reach("journal-written");
         fs::rename(&beside, &target)?;
         self.on_disk.clone_from(&self.content.entries);
@@ -353,7 +357,7 @@ fn lock(dir: &Path) -> Result<own::Locked> {
 
 fn read(dir: &Path) -> Result<Option<Content>> {
     let path = file(dir);
-    let damaged = |what: String| {
+    let damaged = |what: &str| {
         anyhow!(
             "{}: damaged ({what}), so it is not known what to put back; nothing is changed. Remove the file; VMs carry in their \
              metadata what their settings were (urn:corefit:kept): the next start, or `corefit restore`, puts these back then. Settings of \
@@ -366,24 +370,44 @@ fn read(dir: &Path) -> Result<Option<Content>> {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if [ErrorKind::InvalidData, ErrorKind::FileTooLarge].contains(&error.kind()) => {
-                return Err(damaged(error.to_string()));
+                return Err(damaged(&error.to_string()));
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 bail!("{}: {error}; be root, or name another directory: --state", path.display())
             }
             Err(error) => bail!("{}: {error}; nothing is changed", path.display()),
         };
-    parse(&text).map(Some).map_err(damaged)
+    match parse(&text) {
+        Ok(Ok(content)) => Ok(Some(content)),
+        Ok(Err(other)) => bail!(
+            "{}: written by another version of corefit ({other}), which alone knows what to put back; nothing is changed. Put back with \
+             that one: `corefit restore --state '{}'`",
+            path.display(),
+            dir.display()
+        ),
+        Err(what) => Err(damaged(what)),
+    }
 }
 
-fn parse(text: &str) -> Result<Content, String> {
+/// What a text says, or why another version wrote it.
+///
+/// # Errors
+/// What is damaged.
+fn parse(text: &str) -> Result<Result<Content, String>, &'static str> {
     let (first, body) = text.split_once('\n').ok_or("it has no second line")?;
-    let sum = first.strip_prefix(FORMAT).ok_or("line 1 is not that of a journal")?;
+    let start = first.strip_prefix(NAME).and_then(|rest| rest.split_once(' '));
+    let (format, sum) = start.ok_or("line 1 is not that of a journal")?;
+    match format.parse::<u32>() {
+        Ok(FORMAT) => {}
+        // Of a newer format, only this much is sure.
+        Ok(newer) if newer > FORMAT => return Ok(Err(format!("format {newer}; this one reads {FORMAT}"))),
+        _ => return Err("line 1 is not that of a journal"),
+    }
     let body = body.strip_suffix('\n').ok_or("its end is missing")?;
     if sum != checksum(body) {
-        return Err("its checksum is wrong".into());
+        return Err("its checksum is wrong");
     }
-    serde_json::from_str(body).map_err(|error| error.to_string())
+    Ok(serde_json::from_str(body).map_err(|error| error.to_string()))
 }
 
 pub(super) fn checksum(text: &str) -> String {
@@ -498,6 +522,32 @@ mod tests {
         for length in 0..good.len() {
             fs::write(&path, &good[..length]).unwrap();
             assert!(refused(dir.path(), "host").contains("damaged"), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn one_of_another_version_is_not_called_damaged_nor_to_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(with_one(dir.path()));
+        let path = file(dir.path());
+        let good = fs::read_to_string(&path).unwrap();
+        let newer = good.replacen("journal 1 ", "journal 2 ", 1);
+        let body = |old: &str, new: &str| {
+            let body = good.split_once('\n').unwrap().1.trim_end().replace(old, new);
+            format!("corefit-journal 1 {}\n{body}\n", checksum(&body))
+        };
+        let (key, lever) =
+            (body("\"pending\"", "\"color\": 1, \"pending\""), body("\"weight\",", "\"magic\","));
+        for (text, why) in [(newer, "format 2"), (key, "`color`"), (lever, "`magic`")] {
+            fs::write(&path, &text).unwrap();
+            let said = refused(dir.path(), "host");
+            assert!(said.contains("written by another version") && said.contains(why), "{said}");
+            assert!(
+                said.contains("nothing is changed") && said.contains("`corefit restore --state"),
+                "{said}"
+            );
+            assert!(!said.contains("damaged") && !said.contains("Remove"), "{said}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use corefit_core::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
 use writer::Writer;
@@ -56,6 +57,14 @@ pub(super) fn flush() {
     if let Some(writer) = WRITER.get().and_then(Option::as_ref) {
         writer.flush(LAST);
     }
+}
+
+/// Whether nobody is left to read: a pipe without its other end, a terminal that is gone. Told also while there is nothing to say.
+pub(super) fn closed() -> bool {
+    let stderr = std::io::stderr();
+    let mut asked = [PollFd::new(&stderr, PollFlags::empty())];
+    let gone = PollFlags::ERR | PollFlags::HUP;
+    poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().intersects(gone)
 }
 
 /// When this goes out of scope, that is done.

@@ -63,7 +63,8 @@ pub(crate) struct Passing(String);
 /// online, weights, limits, timeslices, pins, and what guests are told. Without --apply it only says what it would
 /// change. Everything is put back at its end, after an error, and by the next start after a kill -9; what somebody
 /// else changed meanwhile stands. SIGHUP reads the configuration again. On a simulated host without --config the `[policy]` of
-/// its scenario counts; it runs at full speed, and without --for until a signal.
+/// its scenario counts; it runs at full speed, and without --for until a signal. Where no host is changed, it also ends once
+/// nobody is left to read what it says (`| head`).
 #[derive(clap::Args)]
 pub(crate) struct ManageArgs {
     /// A file in TOML: see docs/operating.md

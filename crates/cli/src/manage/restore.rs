@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use corefit_core::machine::{Act, MachineError, Snapshot};
 use corefit_core::{Unread, What};
 
 use super::alone::Alone;
 use super::config::StateArg;
 use super::keeper::Restored;
-use super::{Boot, Journal, Keeper, Passing};
+use super::{Boot, Journal, Keeper, Passing, journal, status};
 use crate::machine::MachineArg;
 
 /// Guests are asked for so long in one try of `corefit restore`, and who does not answer in all at the end of a daemon, but for one call
@@ -53,7 +53,16 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let name = of_journal.or_else(|| args.machine.clone()).or_else(|| args.state.machine()).or(last);
     let machine = MachineArg::named(&name.unwrap_or_else(|| "host".into()));
     if machine.clock().is_none() {
+        if status::answers(&state) {
+            let state = state.display();
+            bail!(Passing(format!(
+                "{state}: another corefit is at work with it; end that one, which puts back what it changed"
+            )));
+        }
         bail!("--machine {}: ended with the daemon; there is nothing to put back", machine.name());
+    }
+    if settled {
+        machine.can_act().map_err(|error| not_its(&state, machine.name(), &error))?;
     }
     let mut work = Work { settled, found, ..Work::new(machine, state, boot) };
     let done = work.tries(args.tries, || std::thread::sleep(BETWEEN_TRIES));
@@ -71,6 +80,13 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
         tell!("corefit: {}", crate::printable::text(text));
     }
     Ok(if restored.pending.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Why nothing can be changed on the machine that a journal names.
+fn not_its(state: &Path, name: &str, error: &anyhow::Error) -> anyhow::Error {
+    let (file, why) = (journal::file(state), format!("{error:#}"));
+    let why = why.strip_prefix(&format!("--machine {name}: ")).unwrap_or(&why);
+    anyhow!("{}: machine {name:?}: {why}", file.display())
 }
 
 /// What is put back, in several tries.

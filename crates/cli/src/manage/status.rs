@@ -1,14 +1,14 @@
 //! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
 
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use corefit_core::check::count;
 use corefit_core::decide::{Given, Policy, Step};
 use corefit_core::machine::{VmEstimate, VmState};
@@ -258,8 +258,15 @@ pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> 
         }
         let _ = super::own::directory(state);
     }
-    // Of an earlier run.
-    let _ = std::fs::remove_file(&path);
+    if let Ok(there) = std::fs::symlink_metadata(&path) {
+        ensure!(
+            there.file_type().is_socket(),
+            "{}: is no socket; remove it, or give another directory: --state",
+            path.display()
+        );
+        // Of an earlier run.
+        let _ = std::fs::remove_file(&path);
+    }
     let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
     let own = Socket { inode: inode(&path)?, path };
     let board = board.clone();
@@ -433,6 +440,16 @@ mod tests {
         assert!(answers(dir.path()), "the one of the other is left there");
         drop(taken);
         assert!(!answers(dir.path()));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_not_removed_for_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = socket(dir.path());
+        std::fs::write(&path, "precious").unwrap();
+        let why = serve(dir.path(), &Board::default(), true).err().unwrap().to_string();
+        assert!(why.contains("status.sock: is no socket; remove it, or give another directory"), "{why}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
 
     #[test]

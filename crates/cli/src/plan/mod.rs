@@ -12,7 +12,7 @@ use corefit_core::machine::{Role, Snapshot, estimate};
 use corefit_linux::Root;
 use serde::Serialize;
 
-use crate::durations::{duration, period};
+use crate::durations::{look, period};
 use crate::follows::{Follows, follows};
 use crate::inputs::watched;
 use crate::machine::MachineArg;
@@ -53,8 +53,8 @@ pub(crate) struct PlanArgs {
     /// A configuration of `corefit manage`: its machine, its policies, its rules for VMs, and whether guests are told
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Time between the two looks [default: that of the configuration, else 1s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Time between the two looks, 50ms to 10s [default: that of the configuration, else 1s]
+    #[arg(long, value_name = "TIME", value_parser = look)]
     interval: Option<Duration>,
     /// Print one JSON document
     #[arg(long)]

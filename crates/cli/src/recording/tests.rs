@@ -195,7 +195,10 @@ fn what_is_no_recording_is_refused_with_its_name_and_a_remedy() {
     let earlier = serde_json::to_string(&Line::Snapshot(&snapshot(1))).unwrap();
     let back = format!("{header}{}{}", line(&later), line(&earlier));
     let twins = earlier.replace("/customers/backup", "/customers/acme");
-    let cases: [(Vec<u8>, &str); 10] = [
+    let again = format!("{header}{}{}", line(&later), line(&later));
+    let follows = "line 4: damaged: after the end of the recording something follows";
+    let [few, many] = [&b"\n"[..], &[b'x'; 100]].map(|more| [&record(1, true), more].concat());
+    let cases: [(Vec<u8>, &str); 13] = [
         (b"".to_vec(), "x.cfr: is empty; make a recording with `corefit record FILE`"),
         (
             b"about = \"a scenario\"\n".to_vec(),
@@ -211,7 +214,10 @@ fn what_is_no_recording_is_refused_with_its_name_and_a_remedy() {
         (gzip(&format!("{header}{}", line(r#"{"end":{"snapshots":3}}"#))), "had 3 snapshots, 0 are here"),
         (gzip(&format!("{header}{}", line(&twins))), "line 2: damaged: two groups or VMs are called"),
         (gzip(&format!("{header}{}", line("{}"))), "line 2: damaged: "),
-        (gzip(&back), "line 3: damaged: it is older than the line before it"),
+        (few, follows),
+        (many, follows),
+        (gzip(&again), "line 3: damaged: it is not later than the line before it"),
+        (gzip(&back), "line 3: damaged: it is not later than the line before it"),
     ];
     for (bytes, expected) in cases {
         let Recorded { dir: _dir, file } = file(&bytes);
@@ -255,13 +261,15 @@ fn without_names_nothing_tells_whose_machine_it_was() {
 }
 
 #[test]
-fn numbers_that_no_scheduler_has_are_damage_with_its_line() {
+fn what_no_host_and_no_scheduler_has_is_damage_with_its_line() {
     type Damage = fn(&mut VmState);
-    let damages: [(Damage, &str); 4] = [
+    let damages: [(Damage, &str); 6] = [
         (|vm| vm.weight = Some(Weight(0.0)), "/customers/acme: weight 0, which no scheduler has"),
         (|vm| vm.quota.iter_mut().for_each(|quota| quota.period_us = 0), "a quota with a period of 0"),
         (|vm| vm.quota.iter_mut().for_each(|quota| quota.quota_us = Some(0)), "a quota of 0"),
         (|vm| vm.vcpus[0].weight = Some(Weight(f64::MAX)), "/customers/acme, vCPU 0: weight "),
+        (|vm| vm.vcpus[0].affinity = "1-4,7".parse().ok(), "may use pCPUs that do not exist: 2-4,7;"),
+        (|vm| vm.id = VmId("/customers/backup@7".into()), "has its id \"/customers/backup@7\";"),
     ];
     for (damage, what) in damages {
         let Recorded { dir: _dir, file } = file(b"");

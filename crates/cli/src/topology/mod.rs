@@ -8,9 +8,10 @@ mod text;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use corefit_core::CpuSet;
 use corefit_core::place::Policy;
+use corefit_linux::bytes;
 use serde_json::json;
 
 use crate::inputs::{gather, reserved, this_machine};
@@ -61,6 +62,11 @@ pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode> {
     };
     inputs.subject.reserved = args.reserved.as_ref().map(|list| reserved(list, &inputs)).transpose()?;
     let svg = args.svg.as_deref().map(picture::open).transpose()?;
+    if let Some(svg) = &svg {
+        let mut files = args.files.iter().map(|file| bytes::path(file));
+        let read = files.any(|file| svg.is(&file)) || args.config.as_deref().is_some_and(|file| svg.is(file));
+        ensure!(!read, "--svg names a file that is read: give it another file");
+    }
     let config = Config::read(args.config.as_deref())?;
     if let Some(topology) = &inputs.subject.topology {
         config.fits(args.config.as_deref(), (&topology.pcpus, &topology.offline))?;

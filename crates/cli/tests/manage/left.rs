@@ -85,6 +85,20 @@ fn what_a_killed_simulation_left_is_no_matter() {
     assert!(output.status.success(), "{}", said(&output));
     let error = place.error(&["restore", "--state", "typo", "--config", "corefit.toml"]);
     assert!(error.contains("sim:host.toml"), "the machine of the configuration: {error}");
+    let args = ["manage", "--config", "corefit.toml", "--apply", "--state", "state"];
+    let mut daemon = place.daemon(&args, Stdio::null());
+    until("it tells its status", || place.corefit(&["status", "--state", "state"]).status.success());
+    let error = place.error_of(&["restore", "--state", "state", "--config", "corefit.toml"], 1);
+    assert!(error.contains("state: another corefit is at work with it; end that one"), "{error}");
+    daemon.end();
+}
+
+#[test]
+fn a_machine_that_only_the_journal_names_is_said_to_be_its() {
+    let place = Place::new();
+    journal(&place, "state", "foo", "");
+    let error = place.error(&["restore", "--state", "state"]);
+    assert!(error.contains("state/journal: machine \"foo\": nothing can be changed there;"), "{error}");
 }
 
 /// What is changed there is known there alone.

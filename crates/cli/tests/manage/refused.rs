@@ -173,7 +173,7 @@ fn a_journal_that_is_written_in_part_is_not_taken_and_nothing_is_set_until_there
     daemon.signal(Signal::HUP);
     until("it has no room", || log().contains("corefit: warning: not set at="));
     assert!(log().contains("No space left"), "{}", log());
-    assert_eq!(std::fs::metadata(small.0.join("state/journal.new")).unwrap().len(), 4096, "a part of it");
+    until("no part of it is left", || !small.0.join("state/journal.new").exists());
     assert_eq!((journal(), set()), (before, 1), "{}", log());
     drop(filler);
     std::fs::remove_file(small.0.join("filler")).unwrap();

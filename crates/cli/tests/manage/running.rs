@@ -1,6 +1,6 @@
 //! A daemon that runs: what it says to whom, and what it hears.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -242,6 +242,34 @@ fn a_service_manager_is_told_that_it_looks_and_that_putting_back_goes_on() {
     };
     assert_eq!(told(&["--no-apply"]), ["READY=1", "STOPPING=1"]);
     assert_eq!(told(&["--apply"]), ["READY=1", "STOPPING=1", "EXTEND_TIMEOUT_USEC=60000000"]);
+}
+
+#[test]
+fn one_that_changes_no_host_ends_once_nobody_is_left_to_read_its_log() {
+    let place = Place::new();
+    place.file("corefit.toml", "metrics = \"off\"\n[policy]\nsize = \"vcpu-bal\"\ninterval_ms = 50\n");
+    let args = ["manage", "--config", "corefit.toml", "--state", "state", "--machine"];
+    for (more, ends) in [
+        (&["sim:host.toml"][..], true),
+        (&["sim:host.toml", "--apply"], true),
+        (&[LIVE], true),
+        (&[&node(&place), "--apply"], false),
+    ] {
+        let (mut reader, log) = std::io::pipe().unwrap();
+        let mut daemon = place.daemon(&[&args[..], more].concat(), log);
+        reader.read_exact(&mut [0; 8]).unwrap();
+        drop(reader);
+        if ends {
+            until("it ends", || daemon.0.try_wait().unwrap().is_some_and(|status| status.success()));
+            continue;
+        }
+        until("it goes on", || {
+            let output = place.corefit(&["status", "--json", "--state", "state"]);
+            let status = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+            status.is_ok_and(|status| status["steps"].as_u64() > Some(2))
+        });
+        daemon.end();
+    }
 }
 
 #[test]

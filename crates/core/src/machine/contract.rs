@@ -76,7 +76,7 @@ pub fn snapshot(snapshot: &Snapshot) -> Result<(), String> {
         known(&parents, vm.parent.as_deref(), &vm.name)?;
         unique(&mut names, &vm.name)?;
         if !ids.insert(&vm.id) {
-            return Err(format!("{}: another VM has its id {:?}", vm.name, vm.id));
+            return Err(format!("{}: another VM has its id {:?}", vm.name, vm.id.0));
         }
         numbers(&vm.name, vm.weight, vm.quota.as_ref())?;
         for (number, vcpu) in vm.vcpus.iter().enumerate() {
@@ -87,8 +87,8 @@ pub fn snapshot(snapshot: &Snapshot) -> Result<(), String> {
         }
         for vcpu in &vm.vcpus {
             let outside = vcpu.affinity.as_ref().map(|set| set.difference(&pcpus));
-            if outside.as_ref().is_some_and(|set| !set.is_empty()) {
-                return Err(format!("{}: may use pCPUs that do not exist: {outside:?}", vm.name));
+            if let Some(outside) = outside.filter(|set| !set.is_empty()) {
+                return Err(format!("{}: may use pCPUs that do not exist: {outside}", vm.name));
             }
         }
     }
