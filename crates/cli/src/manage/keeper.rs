@@ -14,6 +14,7 @@ mod before;
 mod note;
 mod ours;
 mod undo;
+mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub(crate) struct Keeper {
     kept: BTreeMap<VmId, String>,
     /// Notes that VMs carry which make no sense here, as those of another version: they are left alone.
     foreign: BTreeMap<VmId, String>,
+    /// VMs that did not carry by the last look what they are to: somebody took that away, or changed it.
+    strays: BTreeSet<VmId>,
     /// When guests were told last, and after how long they are told again.
     told_at: BTreeMap<VmId, (Time, Duration)>,
     /// VMs that cannot carry what they were, and what is to be said of that.
@@ -73,6 +76,8 @@ pub(crate) struct Keeper {
     just_written: BTreeSet<(VmId, Lever)>,
     /// Control groups, whose settings have names of their own.
     groups: BTreeSet<VmId>,
+    /// All of this host.
+    pcpus: CpuSet,
     /// How long one batch may take.
     budget: Duration,
 }
@@ -81,6 +86,7 @@ impl Keeper {
     pub(crate) fn new(journal: Journal, budget: Duration) -> Keeper {
         let earlier = journal.entries().iter().map(|entry| entry.key()).collect();
         let (theirs, put_back, kept, foreign, told_at, mute, unsaid, released, late) = Default::default();
+        let (strays, pcpus) = Default::default();
         let heard = BTreeSet::new();
         let (untried, batches, as_wanted, just_written, groups) = Default::default();
         Keeper {
@@ -89,6 +95,7 @@ impl Keeper {
             put_back,
             kept,
             foreign,
+            strays,
             told_at,
             mute,
             unsaid,
@@ -101,6 +108,7 @@ impl Keeper {
             as_wanted,
             just_written,
             groups,
+            pcpus,
             budget,
         }
     }
@@ -342,25 +350,30 @@ impl Keeper {
         if let Some(stands) = self.leave(machine, vm, *lever, &current) {
             return Some(Err(stands));
         }
+        // What any user of a guest wrote there is neither what it was told before, nor told again as ours is.
+        let told = *lever == Lever::Told;
         if let Some(entry) = self.journal.find(vm, *lever) {
             if somebody_put_back(entry, &current) {
                 self.put_back.insert((vm.clone(), *lever));
                 self.journal.retain(|entry| entry.vm != *vm || entry.lever != *lever);
                 return Some(Err(MachineError::Denied(self.is_back(vm, *lever))));
             }
-            if same(&current, to) {
+            if same(&current, to) && !told {
                 return Some(Ok(current));
             }
-            entry.ours(current);
+            if !told {
+                entry.ours(current);
+            }
             entry.ours(to.clone());
             entry.pending = true;
             return None;
         }
-        if same(&current, to) {
+        if same(&current, to) && !told {
             return Some(Ok(current));
         }
         let (vm, name, wrote) = (vm.clone(), action.name.clone(), vec![to.clone()]);
-        self.journal.add(Entry { vm, name, lever: *lever, original: current, wrote, pending: true });
+        let original = if told { Value::Told(None) } else { current };
+        self.journal.add(Entry { vm, name, lever: *lever, original, wrote, pending: true });
         None
     }
 
@@ -443,7 +456,8 @@ impl Keeper {
         reach("written");
         let read = machine.current(vm, *lever);
         let refused = done.as_ref().is_err_and(|error| !matches!(error, MachineError::Gone(_)));
-        let may_be_late = !self.groups.contains(vm) && (by_call(*lever) || *lever == Lever::Told);
+        let told = *lever == Lever::Told;
+        let may_be_late = !self.groups.contains(vm) && (by_call(*lever) || told);
         let under_way = *lever == Lever::Online || may_be_late && done.is_err();
         if let (Ok(read), Some(entry)) = (&read, self.journal.find(vm, *lever)) {
             let never = refused && !same(read, to);
@@ -459,22 +473,24 @@ impl Keeper {
                     if never {
                         entry.wrote.pop();
                     }
-                    entry.ours(read.clone());
+                    // Some user of the guest may have made it what was read.
+                    let came = if told { to } else { read };
+                    entry.ours(came.clone());
                     // A guest may still be on its way, to the last of what we wrote; and so may be what nobody waited for any more.
                     entry.pending = under_way && !refused && !same(read, to);
                     if entry.pending {
                         entry.ours(to.clone());
                     } else {
-                        entry.arrived(&[to, read]);
+                        entry.arrived(&[to, came]);
                     }
                 }
             }
         }
-        if refused && read.is_err() && !in_parts(*lever) {
+        if refused && (told || read.is_err() && !in_parts(*lever)) {
             // It never was that.
             self.revert(&BTreeSet::from([key(action)]), was.map(std::slice::from_ref).unwrap_or_default());
         }
-        if *lever == Lever::Told {
+        if told {
             self.told_at.insert(vm.clone(), (now, TELL_AGAIN));
         }
         // What came out in part is told as what it is; what did not come at all, as the error.

@@ -360,8 +360,8 @@ impl Policy {
         }
     }
 
-    /// Whether a lever of a VM is anybody's business. Of what is not, earlier changes are to be put back; weights, limits and
-    /// slices are by those who changed them, unless the whole VM is excluded.
+    /// Whether a lever of a VM is anybody's business. Of what is not, earlier changes are to be put back; weights of VMs, limits
+    /// and slices are by those who changed them, unless the whole VM is excluded.
     #[must_use]
     pub fn manages(&self, vm: &VmState, lever: LeverKind) -> bool {
         let places = self.place != Placer::None;
@@ -370,6 +370,7 @@ impl Policy {
             LeverKind::Online => self.bounds(self.sizer_of(vm), &rule),
             LeverKind::Affinity => places || (vm.is_group() && self.sizer_of(vm) != Sizer::None),
             LeverKind::Nodes => places,
+            LeverKind::HelperWeight => rule.helpers.unwrap_or(self.helpers) == Helpers::Light,
             _ => true,
         };
         managed && rule.exclude != Some(true)
@@ -472,6 +473,17 @@ mod tests {
         assert_eq!((db.priority, db.min, db.max), (Some(9), Some(3), Some(3)));
         assert_eq!(with.of("other"), policy.of("other"));
         assert_eq!(with.with_wishes(&[vm("web", None)]), policy, "nobody asks any more");
+    }
+
+    #[test]
+    fn what_helper_threads_weigh_is_managed_where_it_is_to_be_little() {
+        let policy: Policy =
+            toml::from_str("helpers = \"light\"\n[[vm]]\nname = \"web\"\nhelpers = \"none\"\n").unwrap();
+        let manages = |policy: &Policy, name: &str| {
+            policy.manages(&VmState { name: name.into(), ..VmState::default() }, LeverKind::HelperWeight)
+        };
+        assert_eq!(["web", "db"].map(|name| manages(&policy, name)), [false, true]);
+        assert!(!manages(&Policy::default(), "db"), "else it stays so while the VM is paused");
     }
 
     #[test]

@@ -8,41 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use corefit_core::Time;
 use corefit_core::machine::GuestView;
 
-use super::agent_calls::Opening;
+use super::agent_turns::{COUNTED, Guest, MOST_PATIENCE, PROMPT, turn};
 use super::api::{Access, Connection, Failure, Kind};
-use super::guest;
 use super::session::Key;
 use super::worker::{Crew, Worker};
 
 /// How long an agent may take to answer a command, s.
 const ANSWER: i32 = 2;
-/// How long a guest may take for all commands of a round: others wait for their turn meanwhile. It is asked for no more after that, and
-/// counts as one that does not answer unless only its programs' count is missing.
-const TURN: Duration = Duration::from_secs(3);
 /// Connecting, or asking one agent, takes no longer unless it hangs: libvirt's own wait before a command,
 /// when it synchronises with the agent, comes on top.
 const STUCK: Duration = Duration::from_secs(30);
 /// An answer counts for so many intervals, which is longer than the longest between two looks: one that was asked for at a look is there
 /// at the next.
 const AGE: u32 = 3;
-/// An agent that does not answer is asked again after one interval, then two, and so on up to this.
-const MOST_PATIENCE: Duration = Duration::from_secs(120);
-
-/// An agent that has not answered for so long is said not to have: others take some milliseconds.
-const PROMPT: Duration = Duration::from_millis(500);
-
-/// A guest whose programs count their work is asked so often at least, so that what comes of a change of its vCPUs shows soon: for
-/// some time after one as often as it answers.
-const COUNTING: Duration = Duration::from_millis(900);
-/// See above.
-const AFTER_CHANGE: Duration = Duration::from_secs(5);
-/// An agent that reads no files is asked for one again after so long.
-const FILES_AGAIN: Duration = Duration::from_secs(300);
-/// A count that stays as it is for so long is nobody's any more. Longer than the longest interval between two looks.
-const COUNTED: Duration = Duration::from_secs(12);
 
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";
@@ -88,42 +68,6 @@ struct Round {
     asking: Option<Key>,
     /// While it is under way: when it went on to what it does now.
     busy: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Guest {
-    view: Option<(Instant, GuestView)>,
-    error: Option<String>,
-    failures: u32,
-    next: Instant,
-    /// When it was asked, and how long that took.
-    asked: Option<Instant>,
-    took: Duration,
-    /// When the agent said that it reads no files.
-    no_files: Option<Instant>,
-    /// Whether it did not open a file in time.
-    opening: Opening,
-    /// When it was asked for files last and opened them.
-    opened: Option<Instant>,
-    /// Its programs' count as it was last, and when that came.
-    work: Option<(Instant, (u64, Time))>,
-    /// When its vCPUs were changed, and of when the first count is that was asked for then: it may be from before, which says
-    /// nothing of what comes of the change.
-    changed: Option<(Instant, Option<Option<Time>>)>,
-}
-
-/// What came of asking a guest.
-struct Turn {
-    answer: Result<Answer, String>,
-    /// Its agent reads files.
-    files: bool,
-    /// It did not open one in time.
-    late: bool,
-}
-
-enum Answer {
-    View(GuestView),
-    Count(Option<(u64, Time)>),
 }
 
 impl Agents {
@@ -255,106 +199,6 @@ impl Agents {
     }
 }
 
-impl Guest {
-    fn new(next: Instant) -> Guest {
-        let took = Duration::ZERO;
-        Guest {
-            view: None,
-            error: None,
-            failures: 0,
-            next,
-            asked: None,
-            took,
-            no_files: None,
-            opening: Opening::default(),
-            opened: None,
-            work: None,
-            changed: None,
-        }
-    }
-
-    /// Whether its agent may read files, as far as is known: while file systems are frozen, one that is old says that of all commands.
-    fn files(&self) -> bool {
-        self.no_files.is_none_or(|since| since.elapsed() >= FILES_AGAIN) && self.opening.may(Instant::now())
-    }
-
-    /// Takes what came of its turn, in which it was asked for files or not.
-    fn takes(&mut self, asked: Instant, asks_files: bool, turn: Turn, every: Duration) {
-        (self.asked, self.took) = (Some(asked), asked.elapsed());
-        if asks_files {
-            self.no_files = (!turn.files).then_some(asked);
-        }
-        if turn.late {
-            self.opening.late(Instant::now());
-        } else if asks_files && turn.files && turn.answer.is_ok() {
-            (self.opening, self.opened) = (Opening::default(), Some(asked));
-        }
-        match turn.answer {
-            Ok(Answer::View(view)) => self.answered(asked, view, every),
-            Ok(Answer::Count(work)) => self.counted(asked, work, every),
-            Err(why) => self.fail(why, every),
-        }
-    }
-
-    /// Whether it is to be asked now: who is awaited with each look (one that hangs: with the first after asking it came to its end).
-    fn is_due(&self, now: Instant, every: Duration, awaited: bool) -> bool {
-        let waits = |asked| awaited && now.saturating_duration_since(asked) >= COUNTING.min(every);
-        self.next <= now || self.asked.is_some_and(waits)
-    }
-
-    /// Takes an answer to what was asked at that time.
-    fn answered(&mut self, asked: Instant, view: GuestView, every: Duration) {
-        let now = Instant::now();
-        let at = |work: (u64, Time)| work.1;
-        let news = view.work.filter(|work| self.work.is_none_or(|(_, known)| at(known) != at(*work)));
-        let after = match &mut self.changed {
-            Some((changed, _)) if asked < *changed => false,
-            Some((_, first)) => *first.get_or_insert(view.work.map(at)) != view.work.map(at),
-            None => true,
-        };
-        // A text that makes no sense may be half written.
-        if let Some(work) = news.filter(|_| after) {
-            self.work = Some((now, work));
-        }
-        let lively = self.changed.is_some_and(|(changed, _)| changed.elapsed() < AFTER_CHANGE);
-        let pause = match self.work {
-            Some((came, _)) if lively && came.elapsed() <= COUNTED => Duration::ZERO,
-            Some((came, _)) if came.elapsed() <= COUNTED => COUNTING.min(every),
-            _ => every,
-        };
-        (self.view, self.error, self.failures, self.next) = (Some((now, view)), None, 0, asked + pause);
-    }
-
-    /// Takes a count that was asked for alone at that time.
-    fn counted(&mut self, asked: Instant, work: Option<(u64, Time)>, every: Duration) {
-        let Some((at, view)) = self.view.take() else { return };
-        self.answered(asked, GuestView { work, ..view }, every);
-        if let Some((when, _)) = &mut self.view {
-            *when = at;
-        }
-    }
-
-    /// Whether its count is all that there is to ask for: the rest is known from after the last change of its vCPUs, and not
-    /// due before `every` is over again.
-    fn counts_only(&self, every: Duration) -> bool {
-        let since = |at: Instant| self.changed.is_none_or(|(changed, _)| at > changed);
-        let known =
-            self.view.as_ref().is_some_and(|(at, _)| since(*at) && at.elapsed() + COUNTING / 2 < every);
-        known
-            && self.files()
-            && self.error.is_none()
-            && self.work.is_some_and(|(came, _)| came.elapsed() <= COUNTED)
-    }
-
-    fn fail(&mut self, why: String, every: Duration) {
-        self.failures += 1;
-        let pause = every.saturating_mul(1 << self.failures.min(10)).min(MOST_PATIENCE.max(every));
-        self.next = Instant::now() + pause;
-        self.error = Some(why);
-        self.view = None;
-    }
-}
-
 /// Whom each line is to ask now of those that are due: who answers at once, first those that are awaited; and one of those that take
 /// their time, the one that was asked longest ago.
 fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>) -> [Vec<Key>; 2] {
@@ -417,36 +261,6 @@ fn round(connection: &Connection, board: &Mutex<Board>, line: usize, due: &[Key]
     lock(board).rounds[line].busy = None;
 }
 
-/// Asks a guest for what is due, with or without files; how long that `took` so far.
-fn turn<E: ToString>(
-    mut files: bool,
-    counts_only: bool,
-    took: impl Fn() -> Duration,
-    mut agent: impl FnMut(&str) -> Result<String, E>,
-) -> Turn {
-    let (mut late, mut cut) = (false, false);
-    let mut ask = |command: &str| {
-        // What is open is closed.
-        if took() > TURN && !command.contains("guest-file-close") {
-            cut = true;
-            return Err(String::new());
-        }
-        let answer = agent(command).map_err(|error| error.to_string());
-        late |=
-            answer.as_ref().is_err_and(|error| guest::is_late(error)) && command.contains("guest-file-open");
-        answer
-    };
-    let answer = if counts_only {
-        guest::count(&mut ask).map(Answer::Count)
-    } else {
-        guest::view(&mut files, &mut ask).map(Answer::View)
-    };
-    // Without how long it took: it is said once while it is so.
-    let slow = format!("its agent takes longer than {TURN:?} to answer");
-    let answer = answer.map_err(|why| if cut { slow } else { why });
-    Turn { answer, files, late }
-}
-
 /// Notes that a round goes on to a guest, or to nothing that can hang.
 fn begin(board: &Mutex<Board>, line: usize, guest: Option<Key>) {
     lock(board).rounds[line] = Round { asking: guest, busy: Some(Instant::now()) };
@@ -465,8 +279,7 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base64::Engine as _;
-    use base64::prelude::BASE64_STANDARD;
+    use corefit_core::Time;
 
     #[test]
     fn an_agent_that_never_answered_is_named_and_one_just_asked_is_not() {
@@ -568,113 +381,6 @@ mod tests {
         assert_eq!(answer(Instant::now(), 3), 1);
         assert_eq!(answer(Instant::now(), 4), 4);
         assert_eq!(answer(Instant::now(), 5), 5);
-    }
-
-    #[test]
-    fn who_counts_is_asked_for_that_alone_while_the_rest_is_fresh() {
-        let every = Duration::from_secs(5);
-        let before = |s: u64| Instant::now().checked_sub(Duration::from_secs(s)).unwrap();
-        let view = |work| GuestView { runnable: Some(3), work, ..GuestView::default() };
-        let mut guest = Guest::new(before(9));
-        assert!(!guest.counts_only(every), "nothing is known");
-        guest.answered(before(9), view(None), every);
-        assert!(!guest.counts_only(every), "nobody counts");
-        guest.answered(before(1), view(Some((1, Time(1)))), every);
-        assert!(guest.counts_only(every));
-        // What is not asked for gets no younger by that.
-        guest.view.as_mut().unwrap().0 = before(3);
-        guest.counted(before(1), Some((2, Time(2))), every);
-        let (at, known) = guest.view.clone().unwrap();
-        assert!(at.elapsed() >= Duration::from_secs(3) && known.runnable == Some(3));
-        assert_eq!(guest.work.unwrap().1, (2, Time(2)));
-        assert!(guest.counts_only(every));
-        guest.view.as_mut().unwrap().0 = before(5);
-        assert!(!guest.counts_only(every), "the rest is due");
-        guest.view.as_mut().unwrap().0 = before(1);
-        guest.changed = Some((Instant::now(), None));
-        assert!(!guest.counts_only(every), "its vCPUs were changed since");
-        guest.changed = None;
-        guest.fail("no answer".into(), every);
-        assert!(!guest.counts_only(every));
-    }
-
-    /// What a guest is asked in a turn whose time is over once it answered the command, and what comes of it.
-    fn until(over: &str, counts_only: bool) -> (Vec<String>, Turn) {
-        let (is_over, mut asked) = (std::cell::Cell::new(false), Vec::new());
-        let stat = BASE64_STANDARD.encode("cpu0 1 1 1 1 1 1 1 1\n");
-        let agent = |command: &str| {
-            is_over.set(is_over.get() || command.contains(over));
-            asked.push(command.split('"').find(|word| word.starts_with("guest-")).unwrap().to_owned());
-            Ok::<_, String>(format!(r#"{{"return":{{"buf-b64":"{stat}"}}}}"#))
-        };
-        let took = || if is_over.get() { TURN + Duration::from_millis(1) } else { Duration::ZERO };
-        let turn = turn(true, counts_only, took, agent);
-        (asked, turn)
-    }
-
-    #[test]
-    fn a_guest_that_takes_its_time_is_asked_for_no_more_after_a_while_and_closes_what_is_open() {
-        for counts_only in [false, true] {
-            let (asked, turn) = until("guest-file-open", counts_only);
-            assert_eq!(asked, ["guest-file-open", "guest-file-close"]);
-            let why = turn.answer.err().unwrap();
-            assert!(why.contains("longer than 3s") && !turn.late, "{why}");
-        }
-        let (asked, turn) = until("guest-file-close", false);
-        assert_eq!(asked, ["guest-file-open", "guest-file-read", "guest-file-close"]);
-        assert!(matches!(turn.answer, Ok(Answer::View(_))), "only its count is missing");
-        let (asked, turn) = until("nothing", false);
-        assert!(asked.len() == 6 && turn.answer.is_ok(), "{asked:?}");
-    }
-
-    #[test]
-    fn a_guest_that_did_not_open_a_file_in_time_is_asked_without_for_a_while() {
-        let every = Duration::from_secs(5);
-        let mut guest = Guest::new(Instant::now());
-        for (error, files) in [
-            ("Guest agent didn't respond to synchronization within '5' seconds", true),
-            ("guest-file-open has been disabled", true),
-            ("Guest agent didn't respond to command within '2' seconds", false),
-        ] {
-            let turn = turn(true, false, || Duration::ZERO, |_| Err::<String, _>(error));
-            guest.takes(Instant::now(), true, Turn { files: true, ..turn }, every);
-            assert_eq!(guest.files(), files, "{error}");
-        }
-        // Without files it answers; that says nothing of how it opens them.
-        let view = || Turn { answer: Ok(Answer::View(GuestView::default())), files: false, late: false };
-        guest.takes(Instant::now(), false, view(), every);
-        assert!(!guest.files() && guest.error.is_none());
-        assert_eq!(guest.opened, None);
-        guest.takes(Instant::now(), true, Turn { files: true, ..view() }, every);
-        assert!(guest.files() && guest.opened.is_some());
-    }
-
-    #[test]
-    fn an_agent_that_reads_no_files_is_asked_again_after_a_while() {
-        let mut guest = Guest::new(Instant::now());
-        let mut reads = |since: Option<Duration>| {
-            guest.no_files = since.and_then(|since| Instant::now().checked_sub(since));
-            guest.files()
-        };
-        assert_eq!([None, Some(Duration::ZERO), Some(FILES_AGAIN)].map(&mut reads), [true, false, true]);
-    }
-
-    #[test]
-    fn who_is_awaited_is_asked_with_each_look_also_where_it_hangs() {
-        let every = Duration::from_secs(5);
-        let now = Instant::now();
-        let mut guest = Guest::new(now);
-        for _ in 0..5 {
-            guest.asked = Some(Instant::now());
-            guest.fail("no answer".into(), every);
-        }
-        let due = |guest: &Guest, after: f64, awaited| {
-            guest.is_due(now + Duration::from_secs_f64(after), every, awaited)
-        };
-        assert_eq!([0.5, 1.0].map(|after| due(&guest, after, true)), [false, true]);
-        assert_eq!([6.0, 110.0, 130.0].map(|after| due(&guest, after, false)), [false, false, true]);
-        guest.took = Duration::from_secs(5);
-        assert!(due(&guest, 5.0, true), "it came back just now");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 mod act;
 mod agent;
 mod agent_calls;
+mod agent_turns;
 mod api;
 mod asked;
 mod command;

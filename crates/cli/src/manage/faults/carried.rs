@@ -168,3 +168,46 @@ fn what_went_back_leaves_the_note_of_its_vm_which_has_the_rest() {
     story.end();
     story.check().unwrap();
 }
+
+#[test]
+fn a_note_that_somebody_removed_or_changed_is_made_again() {
+    let (_dir, mut story) = begun();
+    story.step(&[story.action(1, Lever::Weight, weighing(200))], None);
+    let note = story.machine.kept[&1].clone();
+    let changed = serde_json::to_string(&Note { corefit: 1, settings: Vec::new() }).unwrap();
+    for text in [None, Some(changed), None] {
+        match &text {
+            Some(text) => drop(story.machine.kept.insert(1, text.clone())),
+            None => drop(story.machine.kept.remove(&1)),
+        }
+        story.step(&[], None);
+        assert_eq!(story.machine.kept.get(&1), text.as_ref(), "the look may be of before it was made");
+        story.step(&[], None);
+        assert_eq!(story.machine.kept.get(&1), Some(&note));
+        story.step(&[], None);
+    }
+    story.end();
+    story.check().unwrap();
+}
+
+#[test]
+fn a_vm_that_might_use_all_of_a_host_may_use_all_of_the_next_one() {
+    let (_dir, mut story) = begun();
+    let pcpus = |list: &str| Value::Pcpus(list.parse().unwrap());
+    let lever = Lever::Affinity(1);
+    assert_eq!(story.machine.truth(1, lever), pcpus("0-1"), "all of this one");
+    story.step(&[story.action(1, lever, pcpus("1"))], None);
+    let note = story.machine.kept[&1].clone();
+    let known: Note = serde_json::from_str(&note).unwrap();
+    assert_eq!(known.settings[0].original, Value::Pcpus(CpuSet::default()), "however many there are");
+    story.end();
+    story.start(None);
+    // As it comes to a host like this one.
+    story.machine.write(1, lever, &pcpus("1")).unwrap();
+    story.machine.kept.insert(1, note);
+    let snapshot = story.machine.observe().unwrap();
+    let notes = story.keeper.as_mut().unwrap().adopt(&mut story.machine, &snapshot);
+    assert!(notes.len() == 1 && notes[0].ends_with("(1, before 0-1)"), "{notes:?}");
+    story.end();
+    story.check().unwrap();
+}

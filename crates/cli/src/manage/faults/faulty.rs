@@ -9,7 +9,7 @@ use corefit_core::machine::{
     Act, Counters, Fixed, Helper, Lever, LeverKind, Limit, Machine, MachineError, Snapshot, Value, VmId,
     VmState,
 };
-use corefit_core::{CpuId, CpuSet, Time, Unread, Weight, What};
+use corefit_core::{CpuId, CpuSet, Cpus, Time, Unread, Weight, What};
 use corefit_sim::SimMachine;
 
 use super::{MANAGED, Random, levers};
@@ -103,6 +103,8 @@ pub(super) enum Fault {
     Weighed,
     /// Its administrator has it use three vCPUs.
     Resized,
+    /// A user of it writes what it is told.
+    Told,
 }
 
 impl Faulty {
@@ -198,6 +200,7 @@ impl Faulty {
                 *self.moved.entry(vm).or_insert(0) += 1;
             }
             Fault::Weighed => self.write(vm, Lever::Weight, &Value::Weight(Weight(4000.0))).unwrap(),
+            Fault::Told => self.write(vm, Lever::Told, &Value::Told(Some(Cpus(9.0)))).unwrap(),
             Fault::Resized => self.write(vm, Lever::Online, &Value::Vcpus(CpuSet::first(3))).unwrap(),
         }
     }

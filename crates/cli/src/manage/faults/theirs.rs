@@ -381,3 +381,38 @@ fn a_guest_that_cannot_be_told_anything_is_not_waited_for() {
     story.end();
     story.check().unwrap();
 }
+
+#[test]
+fn what_a_user_of_a_guest_writes_over_what_it_is_told_is_never_his_nor_told_again() {
+    let told = |cpus: u32| Value::Told(Some(Cpus(f64::from(cpus))));
+    let tell = |story: &mut Story, cpus| {
+        let plan = [story.action(0, Lever::Told, told(cpus))];
+        story.apply(&plan).remove(0).result
+    };
+    let again = |story: &mut Story| {
+        story.now = story.now + Duration::from_secs(6);
+        story.step(&[], None);
+        story.machine.truth(0, Lever::Told)
+    };
+    let (_dir, mut story) = begun();
+    // Before, what is going to be told; then another number, and again what is going to be told.
+    for (his, cpus) in [(2, 2), (9, 3), (1, 1)] {
+        story.machine.write(0, Lever::Told, &told(his)).unwrap();
+        assert_eq!(tell(&mut story, cpus), Ok(told(cpus)));
+        story.machine.befall(0, Fault::Told);
+        assert_eq!(again(&mut story), told(cpus));
+    }
+    // Between write and read.
+    story.machine.soon = Some((3, Fault::Told, 0));
+    assert_eq!(tell(&mut story, 2), Ok(told(9)));
+    assert_eq!(again(&mut story), told(2));
+    // A guest that takes nothing any more goes on to be told what it was told last.
+    story.machine.denied.insert(0);
+    story.machine.befall(0, Fault::Told);
+    assert!(matches!(tell(&mut story, 3), Err(MachineError::Denied(_))));
+    story.machine.heal();
+    assert_eq!(again(&mut story), told(2));
+    story.machine.befall(0, Fault::Told);
+    story.end();
+    story.check().unwrap();
+}

@@ -22,6 +22,7 @@ pub(in crate::manage) struct Note {
 #[serde(deny_unknown_fields)]
 pub(in crate::manage) struct Setting {
     pub(in crate::manage) lever: Lever,
+    /// No pCPU: all of a host.
     pub(in crate::manage) original: Value,
     pub(in crate::manage) wrote: Vec<Value>,
 }
@@ -47,10 +48,13 @@ impl Keeper {
     /// # Errors
     /// If it cannot now, as while it migrates: it would leave behind what is changed of it meanwhile.
     pub(super) fn note(&mut self, machine: &mut dyn Act, vm: &VmId) -> Result<(), String> {
-        let setting = |entry: &Entry| Setting {
-            lever: entry.lever,
-            original: entry.original.clone(),
-            wrote: entry.wrote.clone(),
+        let setting = |entry: &Entry| {
+            let (lever, mut original, wrote) = (entry.lever, entry.original.clone(), entry.wrote.clone());
+            // Another host may have more of them.
+            if matches!(&original, Value::Pcpus(set) if !self.pcpus.is_empty() && self.pcpus.is_within(set)) {
+                original = Value::Pcpus(CpuSet::default());
+            }
+            Setting { lever, original, wrote }
         };
         let settings: Vec<Setting> = self.journal.entries_of(vm).map(setting).collect();
         let text = serde_json::to_string(&Note { corefit: 1, settings }).unwrap_or_default();
@@ -102,7 +106,7 @@ impl Keeper {
         let before = self.journal.entries().len();
         self.groups = snapshot.vms.iter().filter(|vm| vm.is_group()).map(|vm| vm.id.clone()).collect();
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
-        let here = (snapshot.pcpu_sets().0, nodes);
+        self.pcpus = snapshot.pcpu_sets().0;
         let mut notes = Vec::new();
         for vm in &snapshot.vms {
             let Some(text) = vm.kept.as_ref() else {
@@ -130,11 +134,12 @@ impl Keeper {
             for setting in note.settings {
                 systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
-                    notes.extend(self.take_over(machine, vm, setting, &here));
+                    notes.extend(self.take_over(machine, vm, setting, &nodes));
                 }
             }
         }
         let ended = self.forget(machine, snapshot);
+        self.call_back_strays(machine, snapshot);
         let arrived = self.arrive(machine, snapshot);
         if (arrived || before != self.journal.entries().len())
             && let Err(error) = self.journal.write()
@@ -143,6 +148,25 @@ impl Keeper {
         }
         self.take_notes_back(machine);
         (notes, ended)
+    }
+
+    /// Has VMs carry again what they did not carry at two looks, one after the other: a look may be of before it was written.
+    fn call_back_strays(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) {
+        let strays = |vm: &&VmState| {
+            let kept = self.kept.get(&vm.id);
+            kept.is_some() && kept != vm.kept.as_ref() && self.journal.entries_of(&vm.id).next().is_some()
+        };
+        // Groups carry none.
+        let vms = snapshot.vms.iter().filter(|vm| !vm.is_group());
+        let strays: BTreeSet<VmId> = vms.filter(strays).map(|vm| vm.id.clone()).collect();
+        let (again, new): (BTreeSet<VmId>, BTreeSet<VmId>) =
+            strays.into_iter().partition(|vm| self.strays.contains(vm));
+        self.strays = new;
+        for vm in again {
+            self.kept.remove(&vm);
+            // The next change of it tries again.
+            let _ = self.note(machine, &vm);
+        }
     }
 
     /// What is known of VMs that are there no more; of how many settings that was.
@@ -165,6 +189,7 @@ impl Keeper {
         let stays = |vm: &VmId| here.contains(vm) || lacks && !over.contains(vm);
         self.kept.retain(|vm, _| stays(vm));
         self.foreign.retain(|vm, _| stays(vm));
+        self.strays.retain(|vm| stays(vm));
         self.untried.retain(|(vm, _), _| stays(vm));
         self.theirs.retain(|(vm, _)| stays(vm));
         self.put_back.retain(|(vm, _)| stays(vm));
@@ -193,9 +218,12 @@ impl Keeper {
         machine: &mut dyn Act,
         vm: &VmState,
         setting: Setting,
-        (pcpus, nodes): &(CpuSet, CpuSet),
+        nodes: &CpuSet,
     ) -> Option<String> {
-        let Setting { lever, original, wrote } = setting;
+        let Setting { lever, mut original, wrote } = setting;
+        if matches!(&original, Value::Pcpus(set) if set.is_empty()) {
+            original = Value::Pcpus(self.pcpus.clone());
+        }
         let (id, name) = (vm.id.clone(), vm.name.clone());
         let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
         // Whoever does not answer now is asked when it is put back.
@@ -221,7 +249,7 @@ impl Keeper {
             if inside.is_empty() { here.clone() } else { inside }
         };
         let (what, original) = match &entry.original {
-            Value::Pcpus(set) => ("pCPUs", Value::Pcpus(inside(set, pcpus))),
+            Value::Pcpus(set) => ("pCPUs", Value::Pcpus(inside(set, &self.pcpus))),
             Value::Nodes(Some(set)) if !nodes.is_empty() => ("nodes", Value::Nodes(Some(inside(set, nodes)))),
             other => ("", other.clone()),
         };

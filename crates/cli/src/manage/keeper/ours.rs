@@ -26,9 +26,9 @@ pub(super) fn in_parts(lever: Lever) -> bool {
 }
 
 /// Whether a setting has a value that we gave it. While it is written in parts, what is between the original and what we wrote is
-/// ours, too.
+/// ours, too; and so is whatever a guest is told, for every user of it may write there.
 pub(super) fn is_ours(entry: &Entry, current: &Value) -> bool {
-    if entry.wrote.iter().any(|wrote| same(wrote, current)) {
+    if entry.lever == Lever::Told || entry.wrote.iter().any(|wrote| same(wrote, current)) {
         return true;
     }
     let ends = || [&entry.original].into_iter().chain(&entry.wrote);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use corefit_core::Time;
 use corefit_core::machine::{Act, Lever, MachineError, Role, Snapshot, Value, VmId, VmState};
 
+use super::verdict::{Late, Tried, Verdict, verdict};
 use super::{Keeper, by_call, grown, in_parts, is_guests, same, without_ours};
 use crate::manage::failpoint::reach;
 use crate::manage::journal::Entry;
@@ -213,56 +214,19 @@ impl Keeper {
         restored: &mut Restored,
     ) -> Then {
         let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
-        let gone = seen.is_none() && !undo.snapshot.may_lack(&entry.name);
         // Of groups that a look does not show the name, a path, is known.
         let group = seen.map_or_else(|| entry.name.starts_with('/'), VmState::is_group);
         let place = format!("{} of {}", entry.lever.name(group), entry.name);
-        if is_guests(entry.lever) && !(undo.asks)(undo.missing, restored.worked) {
-            restored.pend(format!("{place}: not asked, as there was no time left"), true);
-            restored.unasked.insert(entry.key());
-            return Then::Left;
-        }
-        let current = machine.current(&entry.vm, entry.lever);
-        if gone && current.as_ref().is_err_and(is_over) {
-            restored.ended += 1;
-            return Then::Done;
-        }
-        undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &current));
-        let current = match current {
+        let current = match self.ask(machine, undo, (entry, &place), (later, left), restored) {
             Ok(current) => current,
-            Err(_) if may_come(entry, later) => return Then::Later,
-            Err(error) if seen.is_some_and(|vm| went_with_vcpu(machine, entry, &error, vm, left)) => {
-                restored.stand.push(format!("{place}: it went with its vCPU, which somebody plugged out"));
-                return Then::Done;
-            }
-            Err(error) => {
-                // Nothing is known of whom the look missed.
-                let may_yet = may_pass(&error) || undo.snapshot.may_lack(&entry.name);
-                restored.pend(format!("{place}: {error}"), may_yet);
-                return Then::Left;
-            }
+            Err(then) => return then,
         };
         undo.names.insert(entry.vm.clone(), entry.name.clone());
         if let Some(grown) = grown(entry, &current) {
             *entry = grown;
         }
-        // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
-        // mostly comes after it.
-        let is_so = same(&current, &entry.original);
-        // (What a guest is told counts for some seconds only, and it may never hear that it is told nothing.)
-        if is_so && (!entry.pending || current == Value::Told(None)) {
-            restored.back += 1;
-            return Then::Done;
-        }
-        let ours = is_so || self.has_ours(machine, entry, &current);
-        if !ours && !machine.lost(&entry.vm, entry.lever) {
-            let now = present::text(&without_ours(machine, entry, &current));
-            restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
-            return Then::Done;
-        }
-        if let (true, Some(error)) = (in_parts(entry.lever), &undo.unwritten) {
-            restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
-            return Then::Left;
+        if let Some(then) = self.left_as_is(machine, undo, (entry, &place), &current, restored) {
+            return then;
         }
         let was_pending = entry.pending;
         entry.pending |= in_parts(entry.lever);
@@ -275,62 +239,118 @@ impl Keeper {
         reach("restored");
         let read = machine.current(&entry.vm, entry.lever);
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
-        match (done, read) {
-            (Err(_), _) if may_come(entry, later) => Then::Later,
-            (Err(error @ (MachineError::Gone(_) | MachineError::Denied(_))), Ok(_))
-                if is_so && (may_pass(&error) || !group && by_call(entry.lever)) =>
-            {
-                let text = format!("{place}: it may still be changed by what was asked before: {error}");
-                restored.pend(text, may_pass(&error));
-                Then::Left
-            }
-            (_, Ok(read)) if same(&read, &entry.original) => {
+        let tried = Tried {
+            original: &entry.original,
+            less: less.as_ref(),
+            was_so: same(&current, &entry.original),
+            was_pending,
+            by_call: !group && by_call(entry.lever),
+            may_come: may_come(entry, later),
+        };
+        match verdict(done, read, &tried) {
+            Verdict::Later => return Then::Later,
+            Verdict::Back => {
                 restored.back += 1;
-                if !is_so {
+                if !tried.was_so {
                     let what = format!("{place}: {}", present::text(&entry.original));
                     let (setting, why) = (entry.key(), String::new());
                     restored.put.push(Back { setting, what, why });
                 }
-                Then::Done
+                return Then::Done;
             }
-            (Err(error @ MachineError::Untried(_)), _) => {
-                restored.pend(format!("{place}: {error}"), true);
-                Then::Left
-            }
-            (Ok(()), Ok(read)) if less.as_ref().is_some_and(|less| same(&read, less)) => {
+            Verdict::Less(read) => {
                 let [is, was] = [&read, &entry.original].map(present::text);
                 let why = match entry.lever {
                     Lever::Online => "somebody plugged out the others",
                     _ => "the group above has no more of it by now",
                 };
                 restored.stand.push(format!("{place}: is {is}, was {was}: {why}"));
-                Then::Done
+                return Then::Done;
             }
-            (done, Ok(read)) => {
-                // A guest that cannot let a vCPU go now may do so later.
-                let may_yet = !matches!(done, Err(MachineError::Denied(_)));
-                // Only a guest may still be on its way, and what was late before.
-                let gone = matches!(done, Err(MachineError::Gone(_)));
-                let late = (was_pending || gone) && done.is_err() && !group && by_call(entry.lever);
-                entry.pending = late || entry.pending && entry.lever == Lever::Online;
-                let why = done.err().map_or(String::new(), |error| format!(": {error}"));
+            Verdict::Unknown { why, may_yet } => restored.pend(format!("{place}: {why}"), may_yet),
+            Verdict::Other { read, why, may_yet, late } => {
                 let [is, was] = [&read, &entry.original].map(present::text);
                 restored.pend(format!("{place}: is {is}, was {was}{why}"), may_yet);
-                if late && !gone {
-                    entry.found(read);
-                } else {
-                    entry.ours(read);
+                // Only a guest may still be on its way, and what is late.
+                entry.pending = late.is_some() || entry.lever == Lever::Online;
+                match late {
+                    Some(Late::Before) => entry.found(read),
+                    Some(Late::This) => {
+                        entry.ours(read);
+                        entry.ours(entry.original.clone());
+                    }
+                    None => entry.ours(read),
                 }
-                if late && gone {
-                    entry.ours(entry.original.clone());
-                }
-                Then::Left
-            }
-            (_, Err(error)) => {
-                restored.pend(format!("{place}: {error}"), may_pass(&error));
-                Then::Left
             }
         }
+        Then::Left
+    }
+
+    /// What a setting is; or what becomes of one that cannot be asked for, or need not be.
+    fn ask(
+        &mut self,
+        machine: &mut dyn Act,
+        undo: &mut Undo<'_>,
+        (entry, place): (&Entry, &str),
+        (later, left): (&VecDeque<Entry>, &[Entry]),
+        restored: &mut Restored,
+    ) -> Result<Value, Then> {
+        if is_guests(entry.lever) && !(undo.asks)(undo.missing, restored.worked) {
+            restored.pend(format!("{place}: not asked, as there was no time left"), true);
+            restored.unasked.insert(entry.key());
+            return Err(Then::Left);
+        }
+        let seen = undo.snapshot.vms.iter().find(|vm| vm.id == entry.vm);
+        let gone = seen.is_none() && !undo.snapshot.may_lack(&entry.name);
+        let current = machine.current(&entry.vm, entry.lever);
+        if gone && current.as_ref().is_err_and(is_over) {
+            restored.ended += 1;
+            return Err(Then::Done);
+        }
+        undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &current));
+        let error = match current {
+            Ok(current) => return Ok(current),
+            Err(error) => error,
+        };
+        if may_come(entry, later) {
+            return Err(Then::Later);
+        }
+        if seen.is_some_and(|vm| went_with_vcpu(machine, entry, &error, vm, left)) {
+            restored.stand.push(format!("{place}: it went with its vCPU, which somebody plugged out"));
+            return Err(Then::Done);
+        }
+        // Nothing is known of whom the look missed.
+        let may_yet = may_pass(&error) || undo.snapshot.may_lack(&entry.name);
+        restored.pend(format!("{place}: {error}"), may_yet);
+        Err(Then::Left)
+    }
+
+    /// What becomes of a setting that is not written: it is as it was, or somebody else's, or has to wait for the journal.
+    fn left_as_is(
+        &mut self,
+        machine: &mut dyn Act,
+        undo: &Undo<'_>,
+        (entry, place): (&Entry, &str),
+        current: &Value,
+        restored: &mut Restored,
+    ) -> Option<Then> {
+        // What was written is not done while it is under way: libvirt lets it wait behind a dump or a backup, and what is written now
+        // mostly comes after it.
+        let is_so = same(current, &entry.original);
+        // (What a guest is told counts for some seconds only, and it may never hear that it is told nothing.)
+        if is_so && (!entry.pending || *current == Value::Told(None)) {
+            restored.back += 1;
+            return Some(Then::Done);
+        }
+        let ours = is_so || self.has_ours(machine, entry, current);
+        if !ours && !machine.lost(&entry.vm, entry.lever) {
+            let now = present::text(&without_ours(machine, entry, current));
+            restored.stand.push(format!("{place}: somebody made it {now}; it stands"));
+            return Some(Then::Done);
+        }
+        let error = undo.unwritten.as_ref().filter(|_| in_parts(entry.lever))?;
+        restored.pend(format!("{place}: the journal cannot be written: {error}"), true);
+        Some(Then::Left)
     }
 }
 
