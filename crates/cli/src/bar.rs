@@ -3,6 +3,8 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Instant;
 
+use crate::lines;
+
 /// Width of the bar in characters.
 const WIDTH: usize = 24;
 
@@ -32,9 +34,7 @@ impl Progress {
         if self.bar {
             let mut line = bar(self.done, self.total, self.start.elapsed().as_secs(), what);
             // A line that wraps could not be cleared.
-            let size = rustix::termios::tcgetwinsize(stderr()).ok();
-            let columns = size.map(|s| s.ws_col).filter(|columns| *columns > 0).unwrap_or(80);
-            line = line.chars().take(usize::from(columns) - 1).collect();
+            line = line.chars().take(lines::width_of(&stderr(), 1) - 1).collect();
             let _ = write!(stderr(), "\r\x1b[2K{line}");
         }
     }

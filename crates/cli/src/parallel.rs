@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::progress::Progress;
+use crate::bar::Progress;
 
 /// As many threads as this process may use CPUs.
 pub(crate) fn cpus() -> usize {

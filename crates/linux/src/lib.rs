@@ -28,6 +28,9 @@ mod slice;
 
 use std::collections::BTreeSet;
 
+use rustix::process::{Resource, getrlimit};
+
+pub use proc::Ticks;
 pub use root::{ReadError, Root};
 pub use self_view::{read, read_settings};
 
@@ -45,6 +48,13 @@ fn oldest<T: Ord, K: Ord>(old: impl Iterator<Item = (T, K)>, most: usize) -> BTr
     let mut old: Vec<(T, K)> = old.collect();
     old.sort_unstable();
     old.into_iter().take(most).map(|(_, key)| key).collect()
+}
+
+/// How many files may stay open for one use, `most` at the most: one in `share` of what this process may have open. The rest is
+/// for others, and to open what is read only once: what cannot be opened would be taken for one that has ended.
+fn most_open(share: u64, most: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / share).unwrap_or(usize::MAX).min(most)
 }
 
 /// A number to reckon with: exact below 2^53.

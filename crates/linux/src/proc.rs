@@ -53,10 +53,10 @@ pub(crate) fn process(root: &Root, pid: u32, kernel_too: bool) -> Result<Option<
         tasks.extend(optional(schedstat(root, pid, tid))?);
     }
     if tasks.is_empty() {
-        let run_ns = stat.cpu_ticks.saturating_mul(TICK_NS);
+        let run_ns = ns(stat.cpu_ticks);
         tasks.push(TaskTimes { tid: pid, run_ns, wait_ns: None });
     }
-    let ended_children_ns = stat.ended_children_ticks.saturating_mul(TICK_NS);
+    let ended_children_ns = ns(stat.ended_children_ticks);
     Ok(Some(Process {
         started_ticks: stat.started_ticks,
         weight: stat.weight(),
@@ -74,22 +74,32 @@ pub(crate) fn nice_weight(nice: i64) -> f64 {
 
 fn schedstat(root: &Root, pid: u32, tid: u32) -> Result<TaskTimes, ReadError> {
     let path = format!("/proc/{pid}/task/{tid}/schedstat");
-    let (run_ns, wait_ns) = parse_schedstat(&path, &root.read(&path)?)?;
+    let Sched { run_ns, wait_ns, .. } = Sched::of(&path, &root.read(&path)?)?;
     Ok(TaskTimes { tid, run_ns, wait_ns: Some(wait_ns) })
 }
 
-/// Time on a CPU and time waited for one, ns.
-pub(crate) fn parse_schedstat(path: &str, text: &str) -> Result<(u64, u64), ReadError> {
-    let mut fields = text.split_whitespace().map(str::parse);
-    match (fields.next(), fields.next()) {
-        (Some(Ok(run_ns)), Some(Ok(wait_ns))) => Ok((run_ns, wait_ns)),
-        _ => Err(ReadError::malformed(path, 1, text, "pair of times in ns")),
-    }
+/// What a `schedstat` of `/proc` says of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sched {
+    /// Time on a CPU, ns.
+    pub(crate) run_ns: u64,
+    /// Time that it was runnable but not running, ns.
+    pub(crate) wait_ns: u64,
+    /// How often it was put on a CPU.
+    pub(crate) runs: Option<u64>,
 }
 
-/// How often a thread was put on a CPU (its third field).
-pub(crate) fn parse_runs(schedstat: &str) -> u64 {
-    schedstat.split_whitespace().nth(2).and_then(|runs| runs.parse().ok()).unwrap_or(0)
+impl Sched {
+    /// `None` if one of the times is missing, or is no number.
+    pub(crate) fn parse(text: &str) -> Option<Sched> {
+        let mut fields = text.split_ascii_whitespace().map(|field| field.parse().ok());
+        Some(Sched { run_ns: fields.next()??, wait_ns: fields.next()??, runs: fields.next().flatten() })
+    }
+
+    /// Of the text of the file at this path.
+    pub(crate) fn of(path: &str, text: &str) -> Result<Sched, ReadError> {
+        Sched::parse(text).ok_or_else(|| ReadError::malformed(path, 1, text, "pair of times in ns"))
+    }
 }
 
 /// The status of one thread.
@@ -114,7 +124,7 @@ pub(crate) fn task(path: &str, text: &str) -> Result<Task, ReadError> {
         .ok_or_else(|| ReadError::malformed(path, 1, text, "process status (see proc(5))"))?;
     Ok(Task {
         kernel: stat.flags & KERNEL_THREAD != 0,
-        started: Duration::from_nanos(stat.started_ticks.saturating_mul(TICK_NS)),
+        started: Duration::from_nanos(ns(stat.started_ticks)),
         weight: stat.weight(),
         realtime: is_realtime(stat.policy),
         on: stat.on.map(CpuId),
@@ -206,28 +216,88 @@ pub(crate) fn affinity(root: &Root, pid: u32) -> Result<(CpuSet, String), ReadEr
     Ok((set, path))
 }
 
+/// What a line of CPU times of `/proc/stat` says, in ticks since boot (proc(5)). Times of guests are not told apart: they are in
+/// `user` and `nice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// Programs with a nice value of 0 or less.
+    pub user: u64,
+    /// Programs that are nicer.
+    pub nice: u64,
+    /// The kernel for them.
+    pub system: u64,
+    /// Nobody.
+    pub idle: u64,
+    /// Nobody, while somebody waited for a disk.
+    pub iowait: u64,
+    /// Interrupts.
+    pub irq: u64,
+    /// What interrupts left to be done later.
+    pub softirq: u64,
+    /// The hypervisor ran something else; `None` if the line ends before.
+    pub steal: Option<u64>,
+}
+
+impl Ticks {
+    /// Whose line this is; `None` if it is no single CPU's.
+    #[must_use]
+    pub fn cpu(line: &str) -> Option<CpuId> {
+        line.split_ascii_whitespace().next()?.strip_prefix("cpu")?.parse().ok().map(CpuId)
+    }
+
+    /// Of a line, which begins with a name; `None` if times are missing, or are no numbers.
+    #[must_use]
+    pub fn of(line: &str) -> Option<Ticks> {
+        let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse);
+        let mut next = || fields.next()?.ok();
+        Some(Ticks {
+            user: next()?,
+            nice: next()?,
+            system: next()?,
+            idle: next()?,
+            iowait: next()?,
+            irq: next()?,
+            softirq: next()?,
+            steal: fields.next().transpose().ok()?,
+        })
+    }
+
+    /// All but idle and stolen time.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        [self.nice, self.system, self.irq, self.softirq]
+            .iter()
+            .fold(self.user, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// Nobody ran.
+    pub(crate) fn all_idle(&self) -> u64 {
+        self.idle.saturating_add(self.iowait)
+    }
+}
+
+/// Ticks in nanoseconds.
+pub(crate) fn ns(ticks: u64) -> u64 {
+    ticks.saturating_mul(TICK_NS)
+}
+
 /// Idle and stolen time per CPU, from `/proc/stat`.
 pub(crate) fn cpu_times(root: &Root) -> Result<Vec<CpuTimes>, ReadError> {
     let path = "/proc/stat";
     let text = root.read(path)?;
     let mut cpus = Vec::new();
     for (i, line) in text.lines().enumerate() {
-        let Some(rest) = line.strip_prefix("cpu") else {
+        if !line.starts_with("cpu") {
             break;
-        };
-        if rest.starts_with(' ') {
+        }
+        if line.starts_with("cpu ") {
             continue; // the sum
         }
         let bad = || ReadError::malformed(path, i + 1, line, "line of CPU times");
-        let mut words = rest.split_whitespace();
-        let cpu = words.next().and_then(|n| n.parse().ok()).map(CpuId).ok_or_else(bad)?;
-        let ticks: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().map_err(|_| bad())?;
-        // user nice system idle iowait irq softirq steal guest guest_nice
-        let [_, _, _, idle, iowait, _, _, steal, ..] = ticks[..] else {
-            return Err(bad());
-        };
-        let idle_ns = idle.saturating_add(iowait).saturating_mul(TICK_NS);
-        cpus.push(CpuTimes { cpu, idle_ns, steal_ns: steal.saturating_mul(TICK_NS) });
+        let cpu = Ticks::cpu(line).ok_or_else(bad)?;
+        let ticks = Ticks::of(line).ok_or_else(bad)?;
+        let steal = ticks.steal.ok_or_else(bad)?;
+        cpus.push(CpuTimes { cpu, idle_ns: ns(ticks.all_idle()), steal_ns: ns(steal) });
     }
     if cpus.is_empty() {
         return Err(ReadError::malformed(path, 1, text.lines().next().unwrap_or(""), "line of CPU times"));
@@ -320,6 +390,22 @@ mod tests {
         for (error, start) in errors.iter().zip(starts) {
             assert!(error.to_string().starts_with(start), "{error}");
         }
+    }
+
+    #[test]
+    fn what_a_line_does_not_say_is_not_zero() {
+        let sched = |runs| Some(Sched { run_ns: 42, wait_ns: 17, runs });
+        let lines = ["42 17 9\n", "42 17\n", "42 17 x\n"].map(Sched::parse);
+        assert_eq!(lines, [sched(Some(9)), sched(None), sched(None)]);
+        assert_eq!(["", "42\n", "42 x 9\n"].map(Sched::parse), [None; 3]);
+        let steal = |line: &str| Ticks::of(line).map(|ticks| ticks.steal);
+        assert_eq!(steal("cpu3 1 2 3 40 2 1 1 5 0 0"), Some(Some(5)));
+        assert_eq!(steal("cpu3 1 2 3 40 2 1 1"), Some(None));
+        assert_eq!([steal("cpu3 1 2 3 40 2 1"), steal("cpu3 1 2 3 40 2 1 1 x")], [None; 2]);
+        assert_eq!(
+            ["cpu3 1", "cpu  9 9", "cpux 1", "intr 1", ""].map(Ticks::cpu),
+            [Some(CpuId(3)), None, None, None, None]
+        );
     }
 
     #[test]

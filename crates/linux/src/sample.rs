@@ -17,12 +17,12 @@ use rustix::time::ClockId;
 use crate::affinity::Mask;
 use crate::allowed::Allowed;
 use crate::cgroup::mounts::mounts;
-use crate::proc::Fields;
+use crate::proc::{Fields, Ticks, ns};
 use crate::root::Root;
 use crate::self_view::shows_the_machine;
-use crate::threads::clock;
+use crate::threads::{OpenFiles, clock};
 
-/// Threads whose files are kept open; beyond, files are opened for each sample.
+/// Threads whose files are kept open, at the most; beyond, files are opened for each sample.
 const KEPT_OPEN: usize = 512;
 /// A tree is searched for new processes every so many samples.
 const SEARCH_EVERY: u32 = 4;
@@ -52,7 +52,6 @@ pub struct TreeSample {
 
 struct Thread {
     pid: u32,
-    file: Option<File>,
     run_ns: u64,
     wait_ns: u64,
     seen: u32,
@@ -64,13 +63,13 @@ pub struct TreeSampler {
     allowed_of: u32,
     pids: Vec<u32>,
     threads: BTreeMap<u32, Thread>,
+    files: OpenFiles,
     allowed: Allowed,
     /// No `schedstat` could be read so far.
     blind: bool,
     ended_run_ns: u64,
     ended_wait_ns: u64,
     round: u32,
-    tick: Duration,
     stat: Option<File>,
     /// Room for `/proc/stat`: it has a line for each CPU online, also for those that are not allowed.
     text: Vec<u8>,
@@ -81,18 +80,17 @@ impl TreeSampler {
     /// `allowed_of`: `root` itself, unless somebody sets its affinity.
     #[must_use]
     pub fn new(root: u32, allowed_of: u32) -> TreeSampler {
-        let hertz = rustix::param::clock_ticks_per_second().max(1);
         TreeSampler {
             root,
             allowed_of,
             pids: vec![root],
             threads: BTreeMap::new(),
+            files: OpenFiles::of(KEPT_OPEN),
             allowed: Allowed::default(),
             blind: true,
             ended_run_ns: 0,
             ended_wait_ns: 0,
             round: 0,
-            tick: Duration::from_nanos(1_000_000_000 / hertz),
             stat: machine_stat(&Root::live()),
             text: vec![0; 4096 + 256 * std::thread::available_parallelism().map_or(64, usize::from)],
         }
@@ -166,26 +164,14 @@ impl TreeSampler {
 
     fn read_process(&mut self, pid: u32) {
         for tid in tasks(pid) {
-            let open = self.threads.len() < KEPT_OPEN;
-            let thread = self.threads.entry(tid).or_insert_with(|| Thread {
-                pid,
-                file: None,
-                run_ns: 0,
-                wait_ns: 0,
-                seen: 0,
-            });
-            if thread.file.is_none() {
-                thread.file = File::open(format!("/proc/{pid}/task/{tid}/schedstat")).ok();
-            }
-            let read = thread.file.as_ref().and_then(schedstat);
-            if let Some((run_ns, wait_ns)) = read {
-                thread.run_ns = run_ns;
-                thread.wait_ns = wait_ns;
-                thread.seen = self.round;
-                self.blind = false;
-            }
-            if !open {
-                thread.file = None;
+            let Some(look) = self.files.read(pid, tid, false) else { continue };
+            self.blind = false;
+            let thread = Thread { pid, run_ns: look.run_ns, wait_ns: look.wait_ns, seen: self.round };
+            let before = self.threads.insert(tid, thread);
+            // Another thread has its number now.
+            if let Some(ended) = before.filter(|old| old.pid != pid || old.run_ns > look.run_ns) {
+                self.ended_run_ns += ended.run_ns;
+                self.ended_wait_ns += ended.wait_ns;
             }
         }
     }
@@ -194,9 +180,10 @@ impl TreeSampler {
     fn retire(&mut self) {
         let round = self.round;
         let (run, wait) = (&mut self.ended_run_ns, &mut self.ended_wait_ns);
-        self.threads.retain(|_, thread| {
+        self.threads.retain(|tid, thread| {
             let alive = thread.seen == round;
             if !alive {
+                self.files.close(*tid);
                 *run += thread.run_ns;
                 *wait += thread.wait_ns;
             }
@@ -218,17 +205,12 @@ impl TreeSampler {
         // What has no end is cut off.
         let whole = self.text[..length].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         for line in String::from_utf8_lossy(&self.text[..whole]).lines().skip(1) {
-            let Some(line) = line.strip_prefix("cpu") else {
+            if !line.starts_with("cpu") {
                 break;
-            };
-            let mut fields = line.split_whitespace();
-            let Some(cpu) = fields.next().and_then(|f| f.parse().ok()) else {
-                continue;
-            };
-            let ticks: Vec<u32> = fields.filter_map(|f| f.parse::<u64>().ok()).map(wrap).collect();
-            let time = |i: usize| self.tick * ticks.get(i).copied().unwrap_or(0);
-            sample.idle.insert(CpuId(cpu), time(3) + time(4)); // idle + iowait
-            sample.steal.insert(CpuId(cpu), time(7));
+            }
+            let (Some(cpu), Some(ticks)) = (Ticks::cpu(line), Ticks::of(line)) else { continue };
+            sample.idle.insert(cpu, Duration::from_nanos(ns(ticks.all_idle())));
+            sample.steal.extend(ticks.steal.map(|steal| (cpu, Duration::from_nanos(ns(steal)))));
         }
     }
 }
@@ -238,11 +220,6 @@ fn machine_stat(root: &Root) -> Option<File> {
     let path = "/proc/stat";
     let own = mounts(root).map_or(true, |mounts| shows_the_machine(path, &mounts));
     own.then(|| root.open(path).ok())?
-}
-
-/// Ticks fit 32 bits for 497 days at 100 Hz; only differences are used.
-fn wrap(ticks: u64) -> u32 {
-    u32::try_from(ticks & u64::from(u32::MAX)).unwrap_or(0)
 }
 
 /// Time since boot, the clock of every sample.
@@ -318,14 +295,6 @@ pub fn tasks(pid: u32) -> Vec<u32> {
     entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// `run_ns wait_ns timeslices` of one thread.
-pub(crate) fn schedstat(file: &File) -> Option<(u64, u64)> {
-    let mut text = [0u8; 80];
-    let length = file.read_at(&mut text, 0).ok()?;
-    let mut fields = std::str::from_utf8(&text[..length]).ok()?.split_whitespace();
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,6 +367,19 @@ mod tests {
         assert!(sampler.sample().processes.is_empty());
         assert!(!sampler.pids().contains(&other));
         assert!(TreeSampler::new(other, other).sample().processes.is_empty());
+    }
+
+    #[test]
+    fn what_a_thread_did_counts_once_its_number_is_anothers() {
+        let me = std::process::id();
+        for (pid, run_ns) in [(me, 1 << 60), (me + 1, 1)] {
+            let mut sampler = TreeSampler::new(me, me);
+            let ended = Thread { pid, run_ns, wait_ns: 1 << 50, seen: 0 };
+            sampler.threads.insert(me, ended);
+            let sample = sampler.sample();
+            assert!(sample.run >= Duration::from_nanos(run_ns) + sample.processes[&me]);
+            assert!(sample.wait >= Duration::from_nanos(1 << 50));
+        }
     }
 
     /// What a sampler with room for so little reads of a `/proc/stat`.

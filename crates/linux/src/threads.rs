@@ -11,16 +11,16 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use corefit_core::profile::{Look, Status, ThreadLook};
-use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::launch::Usage;
-use crate::sample::{now, schedstat, tasks, tree};
+use crate::proc::Sched;
+use crate::sample::{now, tasks, tree};
 
 /// New processes are searched every so many looks.
 const SEARCH_EVERY: u32 = 16;
 /// Threads whose files are kept open, at the most; beyond, files are opened for each look.
-const KEPT_OPEN: u64 = 1024;
+const KEPT_OPEN: usize = 1024;
 
 struct Files {
     pid: u32,
@@ -32,20 +32,15 @@ struct Files {
 pub struct ThreadSampler {
     root: u32,
     pids: Vec<u32>,
-    threads: BTreeMap<u32, Files>,
-    /// Threads whose files are kept open.
-    most: usize,
+    files: OpenFiles,
     looks: u32,
 }
 
 impl ThreadSampler {
-    /// A sampler for `root` and its descendants. It keeps half as many files open as the process may have, two for each thread:
-    /// who cannot be looked at for want of files would be taken for one that has ended.
+    /// A sampler for `root` and its descendants. It keeps half as many files open as the process may have, two for each thread.
     #[must_use]
     pub fn new(root: u32) -> ThreadSampler {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = usize::try_from((limit / 4).min(KEPT_OPEN)).unwrap_or(0);
-        ThreadSampler { root, pids: vec![root], threads: BTreeMap::new(), most, looks: 0 }
+        ThreadSampler { root, pids: vec![root], files: OpenFiles::of(KEPT_OPEN), looks: 0 }
     }
 
     /// Looks; `status` decides whether switches and states are read, too. What has ended meanwhile is left out.
@@ -59,20 +54,41 @@ impl ThreadSampler {
         for pid in self.pids.clone() {
             let before = look.threads.len();
             for tid in tasks(pid) {
-                look.threads.extend(self.read(pid, tid, status));
+                look.threads.extend(self.files.read(pid, tid, status));
             }
             if pid == self.root || look.threads.len() > before {
                 alive.push(pid);
             }
         }
         self.pids = alive;
-        if self.threads.len() > look.threads.len() {
-            self.threads.retain(|tid, _| look.threads.iter().any(|thread| thread.tid == *tid));
+        let files = &mut self.files.threads;
+        if files.len() > look.threads.len() {
+            files.retain(|tid, _| look.threads.iter().any(|thread| thread.tid == *tid));
         }
         look
     }
+}
 
-    fn read(&mut self, pid: u32, tid: u32, status: bool) -> Option<ThreadLook> {
+/// The files of threads, which stay open for as many as may be.
+pub(crate) struct OpenFiles {
+    threads: BTreeMap<u32, Files>,
+    /// Threads whose files are kept open.
+    most: usize,
+}
+
+impl OpenFiles {
+    /// For so many threads at the most; fewer where the process may not have four files open for each.
+    pub(crate) fn of(most: usize) -> OpenFiles {
+        OpenFiles { threads: BTreeMap::new(), most: crate::most_open(4, most) }
+    }
+
+    /// Closes those of a thread that has ended.
+    pub(crate) fn close(&mut self, tid: u32) {
+        self.threads.remove(&tid);
+    }
+
+    /// What a thread did so far; `None` if it has ended. `status` decides whether switches and states are read, too.
+    pub(crate) fn read(&mut self, pid: u32, tid: u32, status: bool) -> Option<ThreadLook> {
         let path = |name: &str| format!("/proc/{pid}/task/{tid}/{name}");
         let keep = self.threads.len() < self.most || self.threads.contains_key(&tid);
         let files = self.threads.entry(tid).or_insert(Files { pid, schedstat: None, status: None });
@@ -90,9 +106,15 @@ impl ThreadSampler {
         if !keep || read.is_none() {
             self.threads.remove(&tid);
         }
-        let (run_ns, wait_ns) = read?;
+        let Sched { run_ns, wait_ns, .. } = read?;
         Some(ThreadLook { tid, run_ns, wait_ns, status })
     }
+}
+
+fn schedstat(file: &File) -> Option<Sched> {
+    let mut text = [0u8; 80];
+    let length = file.read_at(&mut text, 0).ok()?;
+    Sched::parse(std::str::from_utf8(&text[..length]).ok()?)
 }
 
 fn read_status(file: &File) -> Option<Status> {
@@ -218,21 +240,19 @@ mod tests {
         let mut children: Vec<_> =
             (0..4).map(|_| Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()).collect();
         let mut sampler = ThreadSampler::new(std::process::id());
-        sampler.most = 3;
+        sampler.files.most = 3;
         for status in [true, false, true] {
             let look = sampler.look(status);
             for child in &children {
                 let seen = look.threads.iter().find(|thread| thread.tid == child.id()).unwrap();
                 assert_eq!(seen.status.is_some(), status);
             }
-            assert!(sampler.threads.len() <= 3);
+            assert!(sampler.files.threads.len() <= 3);
         }
         for child in &mut children {
             drop(child.stdin.take());
             child.wait().unwrap();
         }
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        assert!(2 * ThreadSampler::new(1).most as u64 <= limit / 2);
     }
 
     #[test]

@@ -19,12 +19,14 @@
 //! being woken, a running thread may take the lock, at most B times per waiter.
 //!
 //! * `word.rs`: the bits, and every step as a pure function. `raw.rs`: the algorithm.
-//! * `place.rs`: where waiters sleep. `given_up.rs`: timed waits that ran out. `fork.rs`, `maps.rs`: the child.
+//! * `place.rs`: where waiters sleep. `deadline.rs`, `given_up.rs`: timed waits, and those that ran out.
+//!   `fork.rs`, `maps.rs`: the child.
 //! * `policy.rs`: presets. `tune.rs`: what is measured.
 //! * `mutex.rs`: the Rust face. `c.rs`: the C face, `include/corefit_lock.h`. `face.rs`: what the latter
 //!   and the pthread face (crate `corefit-lock-preload`) are made of. `stats.rs`, `shared.rs`: what is counted,
 //!   and where.
-//! * `sys.rs`: the switch to loom and shuttle; `bug.rs`: the bugs that the tests plant.
+//! * `sys.rs`: the switch to loom and shuttle; `bug.rs`, `planted.rs`: the bugs that the tests plant.
+//! * `peers/`: the locks that ours is measured against.
 //!
 //! A timed wait that runs out leaves the line: the last in line gives its ticket back, any other enters it
 //! among the missing, and the release that finds it at the head passes over it. Leaking a guard and freeing

@@ -12,10 +12,11 @@
 //!                       libgomp / libomp ◀── GOMP_parallel(fn, data, 2)
 //! ```
 //!
-//! * `page.rs`: the page shared with corefit.
+//! * `page.rs`: the page shared with corefit; `session.rs`: this process's link to it, and its slot.
 //! * `entry.rs`: the exported entry points, in assembly, since some are variadic.
 //! * `binding.rs`: which of several loaded OpenMP runtimes a call was meant for;
-//!   `objects.rs`, `later.rs` and `runtime.rs`: what is loaded, and the functions of a runtime.
+//!   `objects.rs`, `later.rs` and `runtime.rs`: what is loaded, and the functions of a runtime;
+//!   `next.rs`: the functions that ours stand in front of.
 //! * `region.rs`, `random.rs`: the decision per region.
 //! * `rotate.rs`: moving the sequential work over the CPUs.
 //! * `watch.rs`, `threads.rs`: a thread of ours that sees changes while no region begins.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use corefit_core::{CpuId, CpuSet};
+use corefit_core::CpuSet;
+use corefit_linux::Ticks;
 use corefit_linux::threads::own;
 
 /// How long to look whether others are busy.
@@ -75,23 +76,21 @@ pub(crate) fn warning(cpus: Option<f64>) -> String {
 
 /// User, nice, system, interrupts and stolen time of a line of `/proc/stat`, in ticks (proc(5)).
 fn busy_ticks(line: &str) -> Option<u64> {
-    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
-    let used = [0, 1, 2, 5, 6, 7].map(|i| fields.get(i).copied().unwrap_or(0));
-    (fields.len() >= 4).then(|| used.iter().sum())
+    let ticks = Ticks::of(line)?;
+    Some(ticks.busy() + ticks.steal?)
 }
 
 /// The same of all lines of these CPUs.
 fn busy_ticks_on(stat: &str, cpus: &CpuSet) -> Option<u64> {
-    let is_one = |line: &&str| {
-        let number = line.split_whitespace().next().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
-        number.is_some_and(|n| cpus.contains(CpuId(n)))
-    };
+    let is_one = |line: &&str| Ticks::cpu(line).is_some_and(|cpu| cpus.contains(cpu));
     let each = stat.lines().filter(is_one).map(busy_ticks);
     each.reduce(|sum, ticks| Some(sum? + ticks?)).flatten()
 }
 
 #[cfg(test)]
 mod tests {
+    use corefit_core::CpuId;
+
     use super::*;
 
     #[test]
@@ -103,7 +102,8 @@ mod tests {
 
     #[test]
     fn what_others_do_on_other_cpus_does_not_count() {
-        let stat = "cpu  9 9 9 9\ncpu0 10 1 5 1000\ncpu1 500 0 0 0\ncpu12 3 0 0 0\nintr 7\n";
+        let stat =
+            "cpu  9 9 9 9\ncpu0 10 1 5 1000 7 0 0 0\ncpu1 500 0 0 0 0 0 0 0\ncpu12 3 0 0 0 0 0 0 0\nintr 7\n";
         let of = |cpus: &[u32]| busy_ticks_on(stat, &cpus.iter().copied().map(CpuId).collect());
         assert_eq!((of(&[0]), of(&[0, 12]), of(&[7])), (Some(16), Some(19), None));
     }

@@ -13,13 +13,13 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use corefit_core::check::count;
 use corefit_linux::launch::Program;
 use regex::bytes::Regex;
 
 use crate::verdicts::Store;
-use trial::Trial;
+use trial::{Seen, Trial};
 
 /// Find out whether a program may be resized while it runs, and remember it
 ///
@@ -62,11 +62,23 @@ fn judge(text: &str) -> Result<String, String> {
 /// there are programs that wait for threads that they do not have.
 const SLOWER: f64 = 10.0;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Runs at the fixed size that show whether what differed with random sizes differs without them: a time that is printed
-/// coarsely is often the same twice.
-const AGAIN: usize = 5;
 /// What to do about output that differs from run to run.
 const HINT: &str = "leave such lines out with --ignore REGEX, or judge with --check COMMAND";
+
+/// Why nothing is known of what a program is made of.
+fn unseen(first: &Seen, name: &str) -> Error {
+    if first.regions > 0 {
+        anyhow!("{name} ended before corefit could read what it is made of: certify it with more work to do")
+    } else if first.children {
+        anyhow!(
+            "{name} began no OpenMP parallel region, but a program that it started did: certify that one, as it is started there"
+        )
+    } else {
+        anyhow!(
+            "{name} began no OpenMP parallel region that corefit could see: there is nothing to resize (is it statically linked, or not an OpenMP program?)"
+        )
+    }
+}
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(&args.command[0])?;
@@ -74,28 +86,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     store.prepare()?;
     let trial = Trial::prepare(args)?;
     let first = trial.run(None, None)?;
-    let Some(identity) = first.identity.clone() else {
-        if first.regions > 0 {
-            bail!(
-                "{} ended before corefit could read what it is made of: certify it with more work to do",
-                args.command[0].to_string_lossy()
-            );
-        }
-        if first.children {
-            bail!(
-                "{} began no OpenMP parallel region, but a program that it started did: certify that one, as it is started there",
-                args.command[0].to_string_lossy()
-            );
-        }
-        bail!(
-            "{} began no OpenMP parallel region that corefit could see: there is nothing to resize (is it statically linked, or not an OpenMP program?)",
-            args.command[0].to_string_lossy()
-        );
-    };
+    let name = args.command[0].to_string_lossy();
+    let Some(identity) = first.identity.clone() else { return Err(unseen(&first, &name)) };
     if first.cut {
         tell!(
-            "corefit: what {} leaves running still holds its output a second after its end: what it prints later is not looked at",
-            args.command[0].to_string_lossy()
+            "corefit: what {name} leaves running still holds its output a second after its end: what it prints later is not looked at"
         );
     }
     if let Some(wrong) = trial.wrong(&first, &first)? {
@@ -122,27 +117,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if seen.identity.as_ref() != Some(&identity) {
             bail!("the program or its libraries changed between two runs");
         }
-        if let Some(mut differs) = trial.wrong(&first, &seen)? {
-            let mut lines = trial.differing(&first, &seen);
-            if !lines.is_empty() {
-                hint = Some(format!("if these are times or rates, {HINT}"));
-            }
+        if let Some(wrong) = trial.wrong(&first, &seen)? {
             // One that died, hung or was judged by a command differs in no line.
-            let times = if lines.is_empty() { 0 } else { AGAIN };
-            for _ in 0..times {
-                let again = trial.run(None, Some(limit))?;
-                let Some(same) = trial.wrong(&first, &again)? else { continue };
-                let theirs = trial.differing(&first, &again);
-                lines.retain(|line| !theirs.contains(line));
-                let Some(line) = lines.first() else {
-                    bail!(
-                        "what differs with random team sizes differs at a fixed size of {} threads, too, so nothing can be concluded: \
-                         {same}\n  {HINT}",
-                        trial.threads
-                    );
-                };
-                differs = trial.shown(&first, &seen, *line);
-            }
+            let lines = trial.differing(&first, &seen);
+            let differs = if lines.is_empty() {
+                wrong
+            } else {
+                hint = Some(format!("if these are times or rates, {HINT}"));
+                let line = trial.differs_by_size(&first, lines, limit)?;
+                trial.shown(&first, &seen, line)
+            };
             verdict.resizable = false;
             verdict.reason = format!("with random team sizes (seed {seed}) {differs}");
             break;

@@ -16,12 +16,16 @@ use corefit_linux::sample;
 use corefit_linux::threads::ended_children;
 use regex::bytes::Regex;
 
-use super::Args;
 use super::follow::{Followed, to_its_end};
-use crate::input::Input;
+use super::{Args, HINT};
 use crate::interrupt::Interrupt;
 use crate::preload::{self, OPENMP, OURS};
+use crate::stdin::Input;
 use crate::verdicts::Verdict;
+
+/// Runs at the fixed size that show whether what differed with random sizes differs without them: a time that is printed
+/// coarsely is often the same twice.
+const AGAIN: usize = 5;
 
 /// What one run showed.
 pub(super) struct Seen {
@@ -194,6 +198,32 @@ impl<'a> Trial<'a> {
     pub(super) fn differing(&self, first: &Seen, seen: &Seen) -> Vec<Line> {
         let by_output = self.args.check.is_none() && !seen.hung && first.output.status == seen.output.status;
         if by_output { self.unequal(first, seen) } else { vec![] }
+    }
+
+    /// The first of the lines that differed with random sizes which does not differ at the fixed one.
+    ///
+    /// # Errors
+    /// That there is none, or that a run failed.
+    pub(super) fn differs_by_size(
+        &self,
+        first: &Seen,
+        mut lines: Vec<Line>,
+        limit: Duration,
+    ) -> Result<Line> {
+        for _ in 0..AGAIN {
+            let again = self.run(None, Some(limit))?;
+            let Some(same) = self.wrong(first, &again)? else { continue };
+            let theirs = self.differing(first, &again);
+            lines.retain(|line| !theirs.contains(line));
+            if lines.is_empty() {
+                bail!(
+                    "what differs with random team sizes differs at a fixed size of {} threads, too, so nothing can be concluded: \
+                     {same}\n  {HINT}",
+                    self.threads
+                );
+            }
+        }
+        Ok(lines[0])
     }
 
     /// Lines of an output that count.

@@ -30,15 +30,15 @@ use corefit_linux::sample::{affinity, set_affinity};
 use corefit_linux::threads::ThreadSampler;
 use serde::Serialize;
 
+use crate::bar::Progress;
 use crate::bench::arena::Scratch;
 use crate::bench::arena::processes::kill_tree;
 use crate::bench::job::{self, Quiet, Script};
 use crate::bench::others::{self, Others};
-use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::manage::Held;
-use crate::progress::Progress;
 use crate::stats::{median, ratio_interval};
+use crate::stdin::Input;
 use crate::table::Table;
 
 /// Between two looks for new threads.

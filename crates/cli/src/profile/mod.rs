@@ -124,34 +124,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let outputs = Outputs::open(args)?;
     let Planned { mut launch, waiting, set, left } = plan_launch(args, &program);
     if args.isolate {
-        if !left.is_empty() {
-            tell!(
-                "corefit: left as you set them, whatever --threads says: {}",
-                printable::text(&left.join(", "))
-            );
-        }
-        let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
-        let vm = args.vm.as_deref().map(name);
-        let document = isolate::run(&launch, args.rounds.into(), vm.as_ref())?;
-        let json = json(&document, false)?;
-        match &args.json {
-            Some(None) => answer!("{}", json.trim_end())?,
-            _ => tell!("{}", document.text()),
-        }
-        let written = outputs.json.map_or(Ok(()), |output| output.write(json.as_bytes()));
-        return written.map(|()| ExitCode::SUCCESS);
+        return isolated(args, outputs, &launch, &left);
     }
     files_may_be_refused();
-    // Threads that spin would stand in each other's way on one CPU.
-    let page = match (args.one_cpu, waiting.sleeps) {
-        (false, _) => None,
-        (true, false) => Some(Err("threads that spin would stand in each other's way".to_owned())),
-        (true, true) => Some(share_page(&program, &mut launch)),
-    };
-    let (page, mut one_cpu_not) = match page {
-        None => (None, None),
-        Some(Ok(page)) => (Some(page), None),
-        Some(Err(why)) => (None, Some(why)),
+    let (page, mut one_cpu_not) = match windows_page(args, &program, &mut launch, waiting.sleeps) {
+        Ok(page) => (page, None),
+        Err(why) => (None, Some(why)),
     };
     let mut reporter = Reporter::new();
     let mut alone: Vec<_> = (0..ALONE).map(|_| reporter.probe()).collect();
@@ -223,6 +201,41 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     child.hold().context("cannot keep signals from ending this process")?;
     let lost = !(told & outputs.write(&document, &measured));
     child.finish(tell::ended(status, lost))
+}
+
+/// `--isolate`: runs in turns; nothing else is measured.
+fn isolated(args: &Args, outputs: Outputs<'_>, launch: &Launch, left: &[String]) -> Result<ExitCode> {
+    if !left.is_empty() {
+        tell!(
+            "corefit: left as you set them, whatever --threads says: {}",
+            printable::text(&left.join(", "))
+        );
+    }
+    let name = |name| isolate::Vm { machine: &args.machine, name, state: &args.state };
+    let vm = args.vm.as_deref().map(name);
+    let document = isolate::run(launch, args.rounds.into(), vm.as_ref())?;
+    let json = json(&document, false)?;
+    match &args.json {
+        Some(None) => answer!("{}", json.trim_end())?,
+        _ => tell!("{}", document.text()),
+    }
+    let written = outputs.json.map_or(Ok(()), |output| output.write(json.as_bytes()));
+    written.map(|()| ExitCode::SUCCESS)
+}
+
+/// The page by which `--one-cpu` knows when regions begin, if that was asked for. The error says why there is none.
+fn windows_page(
+    args: &Args,
+    program: &Program,
+    launch: &mut Launch,
+    sleeps: bool,
+) -> Result<Option<TeamPage>, String> {
+    match (args.one_cpu, sleeps) {
+        (false, _) => Ok(None),
+        // As they all would on one CPU.
+        (true, false) => Err("threads that spin would stand in each other's way".to_owned()),
+        (true, true) => share_page(program, launch).map(Some),
+    }
 }
 
 /// The files that were asked for.

@@ -10,8 +10,9 @@ use super::part::{each, online, useful};
 use super::policy::matches;
 use super::short::Short;
 use super::size::sizer;
-use super::{Action, Controller, Sizer, Step, Why, stays};
+use super::{Action, Controller, Policy, Rule, Sizer, Step, Why, stays};
 use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, Value, VmEstimate, VmId, VmState};
+use crate::{CpuSet, Time};
 
 impl Controller {
     /// Demand: who may be sized, and what they want, by what happened in the usual time, if that has passed. `before`: the snapshot before.
@@ -35,33 +36,11 @@ impl Controller {
             if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
                 continue;
             }
-            let rule = self.policy.of(&vm.seen.name);
-            if rule.exclude == Some(true) {
-                let who = if self.excludes(&vm.seen.name) { "rule" } else { "owner" };
-                step.notes.push(format!("{}: left alone, as its {who} says", vm.seen.name));
-                continue;
-            }
-            if let Some((min, max)) = rule.min.zip(rule.max).filter(|(min, max)| min > max) {
-                let name = &vm.seen.name;
-                step.notes.push(format!("{name}: its rules say min {min} and max {max}: max counts"));
-            }
+            let Some(rule) = self.takes_part(&vm.seen.name, &mut step.notes) else { continue };
             let policy = &self.policy;
             let name = policy.sizer_of(&vm.seen);
-            let by_cpuset = vm.seen.is_group() && name != Sizer::None;
-            let known =
-                self.known.entry(vm.seen.id.clone()).or_insert_with(|| Known::new(name, by_cpuset, policy));
-            if known.sizer.0 != name {
-                known.sizer = (name, sizer(name, policy));
-            }
-            known.by_cpuset = by_cpuset;
-            known.name.clone_from(&vm.seen.name);
-            let before = self.confined.get(&vm.seen.id);
-            // Nothing said (v2): what the group above leaves it.
-            let before = before.map(|set| if set.is_empty() { &known.wide } else { set });
-            let width = if by_cpuset { Width::of(before, vm, &pcpus) } else { None };
-            if let (None, Some(width)) = (before, &width) {
-                known.wide = width.now.clone();
-            }
+            let known = known(&mut self.known, vm, name, policy);
+            let width = known.width(self.confined.get(&vm.seen.id), vm, &pcpus);
             let widths = width.iter().map(|width| (vm.seen.id.clone(), width.all.len()));
             step.widths.extend(widths);
             known.refused.take_if(|(until, _)| seen.at >= *until);
@@ -76,7 +55,7 @@ impl Controller {
             let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole)).or(away);
             let sizable = stays.is_none();
             if let Some(reason) = stays {
-                let what = if by_cpuset { "cpuset" } else { "vCPUs" };
+                let what = if known.by_cpuset { "cpuset" } else { "vCPUs" };
                 step.notes.push(format!("{}: keeps its {what}: {reason}", vm.seen.name));
                 step.kept.insert(vm.seen.id.clone(), reason.to_owned());
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
@@ -86,15 +65,8 @@ impl Controller {
             let online = width.as_ref().map_or_else(|| vm.seen.online(), |width| width.now.clone());
             let all = width.as_ref().map_or(vm.seen.vcpus.len(), |width| width.all.len());
             // Where nobody says how many, whoever keeps the journal puts them back.
-            let before = self.sizes.get(&vm.seen.id).filter(|_| bounds);
-            let had = before.map_or_else(|| online.clone(), |(before, _)| before.clone());
-            // Some came after all.
-            if !online.is_within(&had) {
-                known.others = Default::default();
-            }
-            let rest = seen.at < known.others.1;
-            let all = if rest { all.min(online.union(&had).len()) } else { all };
-            let all = u32::try_from(all).unwrap_or(u32::MAX);
+            let had = self.sizes.get(&vm.seen.id).filter(|_| bounds).map_or(&online, |(had, _)| had).clone();
+            let all = known.could_have(all, &online, &had, seen.at);
             let most = rule.max.unwrap_or(all).min(all).max(1);
             let least = if pinned.is_some() { most } else { rule.min.unwrap_or(1).min(most) };
             let count = u32::try_from(online.len()).unwrap_or(all);
@@ -144,6 +116,20 @@ impl Controller {
         asked
     }
 
+    /// The rule of one that takes part; that one does not, or what is odd about its rule, goes to `notes`.
+    fn takes_part(&self, name: &str, notes: &mut Vec<String>) -> Option<Rule> {
+        let rule = self.policy.of(name);
+        if rule.exclude == Some(true) {
+            let who = if self.excludes(name) { "rule" } else { "owner" };
+            notes.push(format!("{name}: left alone, as its {who} says"));
+            return None;
+        }
+        if let Some((min, max)) = rule.min.zip(rule.max).filter(|(min, max)| min > max) {
+            notes.push(format!("{name}: its rules say min {min} and max {max}: max counts"));
+        }
+        Some(rule)
+    }
+
     /// Whether a rule that was given excludes a VM: others are what owners ask for.
     fn excludes(&self, name: &str) -> bool {
         self.policy.vm.iter().any(|rule| rule.exclude == Some(true) && matches(&rule.name, name))
@@ -174,5 +160,49 @@ impl Controller {
             due.then(|| Action::of(&vm.seen, Lever::Online, None, Value::Vcpus(has()), Why::AskedAgain))
         };
         seen.vms.iter().filter_map(again).collect()
+    }
+}
+
+/// What is remembered of a VM that takes part, which is sized in this way now.
+fn known<'a>(
+    all: &'a mut BTreeMap<VmId, Known>,
+    vm: &VmEstimate,
+    size: Sizer,
+    policy: &Policy,
+) -> &'a mut Known {
+    let by_cpuset = vm.seen.is_group() && size != Sizer::None;
+    let known = all.entry(vm.seen.id.clone()).or_insert_with(|| Known::new(size, by_cpuset, policy));
+    if known.sizer.0 != size {
+        known.sizer = (size, sizer(size, policy));
+    }
+    known.by_cpuset = by_cpuset;
+    known.name.clone_from(&vm.seen.name);
+    known
+}
+
+impl Known {
+    /// What a control group that is sized may have, and has. `confined`: the cpuset that it had before, if it is ours now.
+    fn width(&mut self, confined: Option<&CpuSet>, vm: &VmEstimate, online: &CpuSet) -> Option<Width> {
+        if !self.by_cpuset {
+            return None;
+        }
+        // Nothing said (v2): what the group above leaves it.
+        let had = confined.map(|set| if set.is_empty() { &self.wide } else { set });
+        let width = Width::of(had, vm, online)?;
+        if confined.is_none() {
+            self.wide = width.now.clone();
+        }
+        Some(width)
+    }
+
+    /// vCPUs of `all` that it could have: those that did not come when asked for rest.
+    fn could_have(&mut self, all: usize, online: &CpuSet, had: &CpuSet, at: Time) -> u32 {
+        // Some came after all.
+        if !online.is_within(had) {
+            self.others = Default::default();
+        }
+        let rest = at < self.others.1;
+        let all = if rest { all.min(online.union(had).len()) } else { all };
+        u32::try_from(all).unwrap_or(u32::MAX)
     }
 }

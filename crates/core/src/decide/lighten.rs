@@ -19,10 +19,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{AFTER_FAILURE, Action, Helpers, Outcome, Policy, Why, longer};
-use crate::machine::{
-    HostEstimate, Lever, LeverKind, MachineError, Starved, Value, VmEstimate, VmId, VmState,
-};
+use super::{Action, Fate, Helpers, Outcome, Policy, Why, longer};
+use crate::machine::{HostEstimate, Lever, LeverKind, Starved, Value, VmEstimate, VmId, VmState};
 use crate::{Time, Weight};
 
 /// Of what a vCPU weighs.
@@ -145,16 +143,17 @@ impl Lightening {
             return;
         };
         let Some(known) = self.vms.get_mut(vm) else { return };
-        match &outcome.result {
-            Ok(Value::Weight(read)) => {
+        match outcome.fate(at) {
+            Fate::Is(Value::Weight(read)) => {
                 known.ours = matches!(why, Why::Starved { .. }).then_some((*from, *read));
                 if *why == Why::Busy {
                     known.rest = longer(known.rest);
                     known.not_before = at + known.rest;
                 }
             }
-            Err(MachineError::Gone(_)) => known.not_before = at + AFTER_FAILURE,
-            Ok(_) | Err(_) => known.refused = true,
+            Fate::Later => {}
+            Fate::Away(until) => known.not_before = until,
+            Fate::Is(_) | Fate::Refused => known.refused = true,
         }
     }
 }
@@ -173,7 +172,7 @@ fn busy(vm: &VmEstimate) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Counters, Helper, Pcpu, Snapshot, VcpuState, estimate};
+    use crate::machine::{Counters, Helper, MachineError, Pcpu, Snapshot, VcpuState, estimate};
     use crate::{CpuId, Unread, What};
 
     const SECOND: u64 = 1_000_000_000;

@@ -42,8 +42,8 @@ pub use controller::{Controller, Step, Usual};
 pub use granting::Given;
 pub use policy::{Arbiter, Forecast, Helpers, Placer, Policy, PolicyError, Rule, Shaper, Sizer, Weigher};
 
-use crate::Cpus;
 use crate::machine::{Lever, MachineError, Snapshot, Value, VmId, VmState};
+use crate::{Cpus, Time};
 
 /// One that did not answer, or whose action failed, is left alone for so long.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -119,6 +119,28 @@ impl Outcome {
         let Outcome { action, result } = self;
         result.as_ref().is_ok_and(|now| *now != action.to && action.from.as_ref() == Some(now))
     }
+
+    /// What it means to a stage that remembers what it set, told at this time.
+    fn fate(&self, at: Time) -> Fate<'_> {
+        match &self.result {
+            Ok(read) => Fate::Is(read),
+            Err(MachineError::Untried(_)) => Fate::Later,
+            Err(MachineError::Gone(_)) => Fate::Away(at + AFTER_FAILURE),
+            Err(_) => Fate::Refused,
+        }
+    }
+}
+
+/// See [`Outcome::fate`].
+enum Fate<'a> {
+    /// This was read back afterwards.
+    Is(&'a Value),
+    /// It was not tried.
+    Later,
+    /// Nobody says whether it was written; not to be asked before that.
+    Away(Time),
+    /// It cannot be set, or is somebody else's.
+    Refused,
 }
 
 /// The reason for an action, as data; its text is for people.

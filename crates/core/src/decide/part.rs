@@ -1,6 +1,5 @@
-//! The part of a host that is a VM's by weight.
+//! What of a host's pCPUs a VM may use, and what it weighs.
 
-use super::cpusets::Width;
 use super::{Placer, Policy};
 use crate::CpuSet;
 use crate::contest::cap;
@@ -17,25 +16,6 @@ pub(super) fn online(seen: &HostEstimate) -> CpuSet {
 /// Its weight among its siblings, or the usual one where that is unknown.
 pub(super) fn weight(vm: &VmEstimate) -> f64 {
     vm.seen.weight.map_or(1024.0, |weight| weight.0)
-}
-
-/// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, or what it was granted of them, within its cap
-/// and its vCPUs' affinities and quotas. `usable`: those pCPUs, `own`: those of them that it may use, `each`: [`each`].
-pub(super) fn share(
-    usable: &CpuSet,
-    own: &CpuSet,
-    vm: &VmEstimate,
-    weights: f64,
-    granted: Option<u32>,
-    width: Option<&Width>,
-    each: f64,
-) -> Option<f64> {
-    let assigned = width.map(|width| width.all.clone()).unwrap_or_default();
-    let assigned = crate::units::count(assigned.union(own).intersection(usable).len());
-    let part = granted.map_or(crate::units::count(usable.len()) * weight(vm) / weights, f64::from);
-    let vcpus = vm.seen.vcpus.len().max(1);
-    let all = if width.is_some() { f64::INFINITY } else { each * crate::units::count(vcpus) };
-    (part > 0.0).then(|| part.min(assigned).min(all).min(cap(vm.seen.quota.as_ref())))
 }
 
 /// pCPUs that one vCPU of a VM may use: one, or less where each has a quota of its own (libvirt's `<quota>`). In their mean, which stays where

@@ -8,12 +8,14 @@ use super::arbitrate::Grant;
 use super::asked::{Asked, action, cpuset};
 use super::cpusets::Crowd;
 use super::known::Known;
-use super::part::{may_use, online, share, weight};
+use super::part::{may_use, online, weight};
 use super::size::Subject;
 use super::{Action, Controller, Policy, Step, counted, hypothesis};
+use crate::contest::cap;
 use crate::entitle::{Host, WeightRule};
 use crate::machine::{Activity, HostEstimate, Snapshot, Value, VmEstimate, VmId, VmState};
 use crate::topology::Topology;
+use crate::units::count;
 use crate::{CpuSet, Cpus};
 
 /// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
@@ -183,9 +185,7 @@ impl<'a> Ground<'a> {
         granted: Option<u32>,
         may_search: bool,
     ) -> Subject<'a> {
-        let Asked { number, width, each, .. } = asked;
-        let vm = &self.seen.vms[*number];
-        let own = &self.may[number];
+        let vm = &self.seen.vms[asked.number];
         Subject {
             vm,
             at: self.seen.at,
@@ -194,10 +194,10 @@ impl<'a> Ground<'a> {
             had: u32::try_from(asked.had.len()).unwrap_or(u32::MAX),
             least: asked.least,
             most: asked.most,
-            each: *each,
+            each: asked.each,
             by_vcpus: self.seen.host.rule != WeightRule::Linux,
-            share: share(&self.usable, own, vm, self.weights, granted, width.as_ref(), *each),
-            available: self.available.as_ref().map(|all| all[*number].0),
+            share: self.share(asked, granted),
+            available: self.available.as_ref().map(|all| all[asked.number].0),
             used: vm.activity.used.map(|used| used.0),
             rate,
             wants: asked.wants,
@@ -205,6 +205,18 @@ impl<'a> Ground<'a> {
             period: longest_period(&vm.seen),
             may_search,
         }
+    }
+
+    /// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, or what it was granted of them, within its
+    /// cap and its vCPUs' affinities and quotas.
+    fn share(&self, asked: &Asked, granted: Option<u32>) -> Option<f64> {
+        let Asked { number, width, each, .. } = asked;
+        let vm = &self.seen.vms[*number];
+        let assigned = width.as_ref().map(|width| width.all.clone()).unwrap_or_default();
+        let assigned = count(assigned.union(&self.may[number]).intersection(&self.usable).len());
+        let part = granted.map_or(count(self.usable.len()) * weight(vm) / self.weights, f64::from);
+        let all = if width.is_some() { f64::INFINITY } else { each * count(vm.seen.vcpus.len().max(1)) };
+        (part > 0.0).then(|| part.min(assigned).min(all).min(cap(vm.seen.quota.as_ref())))
     }
 
     /// What one would be entitled to, by its number of vCPUs; once each.

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::part::{may_use, online};
-use super::{AFTER_FAILURE, Action, Outcome, Policy, Why};
+use super::{Action, Fate, Outcome, Policy, Why};
 use crate::entitle::WeightRule;
-use crate::machine::{HostEstimate, Lever, LeverKind, MachineError, Role, Value, VmId, VmState};
+use crate::machine::{HostEstimate, Lever, LeverKind, Role, Value, VmId, VmState};
 use crate::units::count;
 use crate::{CpuSet, Time, Weight};
 
@@ -170,20 +170,21 @@ impl Weighing {
         if outcome.result.is_err() {
             known.held = None;
         }
-        if matches!(outcome.result, Err(MachineError::Untried(_))) {
-            return;
+        let fate = outcome.fate(at);
+        if !matches!(fate, Fate::Later) {
+            self.changed = Some(at);
         }
-        self.changed = Some(at);
-        match &outcome.result {
-            Ok(Value::Weight(Weight(weight))) => (known.wrote, known.late) = (Some(*weight), None),
-            Err(MachineError::Gone(_)) => {
-                known.not_before = at + AFTER_FAILURE;
+        match fate {
+            Fate::Is(Value::Weight(Weight(weight))) => (known.wrote, known.late) = (Some(*weight), None),
+            Fate::Later => {}
+            Fate::Away(until) => {
+                known.not_before = until;
                 known.late = match &outcome.action.to {
                     Value::Weight(Weight(weight)) => Some(*weight),
                     _ => None,
                 };
             }
-            Ok(_) | Err(_) => known.refused = true,
+            Fate::Is(_) | Fate::Refused => known.refused = true,
         }
     }
 

@@ -25,10 +25,9 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Keeps half as many files open as the process may have.
+    /// Keeps half as many files open as the process may have now.
     pub(crate) fn new(root: Root) -> Kept {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let most = limit.map_or(MOST, |limit| usize::try_from(limit / 2).unwrap_or(MOST).min(MOST));
+        let most = crate::most_open(2, MOST);
         Kept { root, files: BTreeMap::new(), most, round: 0, buffer: vec![0; 8192] }
     }
 

@@ -1,7 +1,8 @@
 //! Sums over threads that come and go, which never run backwards.
 //!
 //! The kernel adds what a thread waited when it runs again. One that starves for seconds would look idle until then, so a thread
-//! that stopped running is asked whether it is ready to, and what it is ready counts as waiting.
+//! that stopped running is asked whether it is ready to, and what it is ready counts as waiting. (So does `libvirt/thread.rs` for
+//! one thread, where the larger of both counts. A sum cannot tell which thread the kernel adds for, so each notes what it is owed.)
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet, Time};
 
 use super::kept::Kept;
-use crate::proc::{self, TICK_NS, Task};
+use crate::proc::{self, Sched, TICK_NS, Task};
 use crate::root::ReadError;
 use crate::sample;
 
@@ -26,6 +27,8 @@ pub(crate) struct Tally {
     run_ns: u64,
     wait_ns: u64,
     runs: u64,
+    /// How often a thread ran cannot be read.
+    uncounted: bool,
     /// Threads were there, but none with counters, or none that is listed.
     blind: bool,
     /// Where those ran last that did something between the last two looks.
@@ -39,7 +42,8 @@ pub(crate) struct Tally {
 struct Seen {
     pid: u32,
     done: Done,
-    runs: u64,
+    /// How often it was put on a CPU.
+    runs: Option<u64>,
     /// It ran before that look, or may have.
     ran: bool,
     /// It stopped, and was ready to run.
@@ -76,12 +80,13 @@ impl Tally {
         let mut masks: Vec<CpuId> = Vec::new();
         let mut asks = LOOKED_UP;
         for &(pid, tid) in threads {
-            let Ok((done, runs)) = schedstat(kept, pid, tid) else { continue };
+            let Ok(did) = schedstat(kept, pid, tid) else { continue };
+            let (done, runs) = ((did.run_ns, did.wait_ns), did.runs);
             let old = self.known.get(&tid).copied();
             let then = old.map(|old| old.done);
             let (run, wait) = grown(then, done, || look.last.is_some_and(|last| born_since(kept, pid, last)));
             // Who came from elsewhere did nothing here yet.
-            let before = old.map_or(if (run, wait) == done { 0 } else { runs }, |old| old.runs);
+            let before = old.map_or(if (run, wait) == done { Some(0) } else { runs }, |old| old.runs);
             let (stuck, owed) = old.map_or((false, 0), |old| (old.stuck, old.owed));
             let mut seen =
                 Seen { pid, done, runs, ran: run > 0 || old.is_none_or(|old| old.ran), stuck, owed };
@@ -91,7 +96,10 @@ impl Tally {
             } else {
                 self.run_ns += run;
                 self.wait_ns += wait.saturating_sub(owed);
-                self.runs += runs.saturating_sub(before);
+                match runs.zip(before) {
+                    Some((runs, before)) => self.runs += runs.saturating_sub(before),
+                    None => self.uncounted = true,
+                }
                 if wait > 0 {
                     seen.owed = 0;
                 }
@@ -131,7 +139,8 @@ impl Tally {
     /// went between two looks.
     pub(crate) fn sums(&self) -> Counters {
         let sum = |ns| (!self.blind).then_some(ns);
-        Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns), runs: sum(self.runs) }
+        let runs = sum(self.runs).filter(|_| !self.uncounted);
+        Counters { run_ns: sum(self.run_ns), wait_ns: sum(self.wait_ns), runs }
     }
 
     /// The threads themselves, as they were counted last.
@@ -176,11 +185,10 @@ pub(crate) fn grown(old: Option<Done>, new: Done, born: impl FnOnce() -> bool) -
     }
 }
 
-/// What a thread did, and how often it was put on a CPU.
-pub(crate) fn schedstat(kept: &mut Kept, pid: u32, tid: u32) -> Result<(Done, u64), ReadError> {
+/// What a thread did so far.
+pub(crate) fn schedstat(kept: &mut Kept, pid: u32, tid: u32) -> Result<Sched, ReadError> {
     let path = format!("/proc/{pid}/task/{tid}/schedstat");
-    let text = kept.read(&path)?;
-    Ok((proc::parse_schedstat(&path, &text)?, proc::parse_runs(&text)))
+    Sched::of(&path, &kept.read(&path)?)
 }
 
 /// The status of a thread, or of a process by its main one.
@@ -288,5 +296,14 @@ mod tests {
         assert_eq!((tally.sums(), tally.is_blind()), (Counters::default(), true));
         tally.update(&mut kept, &[], &look);
         assert_eq!(tally.sums().run_ns, Some(0), "nobody is there who could have done something");
+        assert_eq!(tally.sums().runs, Some(0));
+        thread(dir.path(), 7, (100, 10));
+        std::fs::write(dir.path().join("proc/7/task/7/schedstat"), "100 10\n").unwrap();
+        tally.update(&mut kept, &[(7, 7)], &look);
+        assert_eq!(
+            (tally.sums().run_ns, tally.sums().runs),
+            (Some(0), None),
+            "how often it ran is not there"
+        );
     }
 }

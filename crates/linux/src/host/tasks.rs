@@ -84,7 +84,8 @@ impl Direct {
         let mut before = std::mem::take(&mut self.threads);
         let mut run_ns = 0;
         for &(pid, tid) in listed {
-            let Ok((done, _)) = schedstat(kept, pid, tid) else { continue };
+            let Ok(did) = schedstat(kept, pid, tid) else { continue };
+            let done = (did.run_ns, did.wait_ns);
             let known = before.remove(&tid).filter(|known| known.done.0 <= done.0);
             let fresh = known.is_none();
             let thread = known.or_else(|| Thread::meet(kept, pid, done, scene));

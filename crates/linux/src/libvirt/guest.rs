@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use corefit_core::Time;
 use corefit_core::machine::{GuestVcpu, GuestView};
+use corefit_core::{CpuId, Time};
 use serde_json::{Value, json};
 
 use super::agent_calls::SMALL;
-use crate::proc::TICK_NS;
+use crate::proc::{Ticks, ns};
 use crate::progress;
 
 /// How much of `/proc/stat` is asked for: 4,096 vCPUs and the line of interrupts.
@@ -145,25 +145,21 @@ fn proc_stat(text: &str) -> Result<GuestView, String> {
             // The agent that reads this runs, too.
             view.runnable = words.next().and_then(|n| n.parse().ok()).map(|n: u32| n.saturating_sub(1));
         }
-        let Some(id) = name.strip_prefix("cpu").and_then(|n| n.parse().ok()) else { continue };
+        let Some(CpuId(id)) = Ticks::cpu(line) else { continue };
         if view.vcpus.len() == MOST_VCPUS {
             return Err(format!("/proc/stat of the guest has more than {MOST_VCPUS} CPUs"));
         }
-        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal guest guest_nice; guests' time is in user
-        let [user, nice, system, idle, iowait, irq, softirq, ..] = ticks[..] else {
+        let Some(ticks) = Ticks::of(line) else {
             return Err(format!("/proc/stat of the guest: {line:?} is no line of CPU times"));
         };
-        let ns =
-            |ticks: &[u64]| Some(ticks.iter().fold(0u64, |a, b| a.saturating_add(b.saturating_mul(TICK_NS))));
         view.vcpus.push(GuestVcpu {
             id,
             online: true,
-            busy_ns: ns(&[user, nice, system, irq, softirq]),
-            idle_ns: ns(&[idle, iowait]),
-            steal_ns: ticks.get(7).map(|steal| steal.saturating_mul(TICK_NS)),
-            nice_ns: ns(&[nice]),
-            iowait_ns: ns(&[iowait]),
+            busy_ns: Some(ns(ticks.busy())),
+            idle_ns: Some(ns(ticks.all_idle())),
+            steal_ns: ticks.steal.map(ns),
+            nice_ns: Some(ns(ticks.nice)),
+            iowait_ns: Some(ns(ticks.iowait)),
         });
     }
     if view.vcpus.is_empty() {

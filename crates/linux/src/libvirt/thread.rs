@@ -1,7 +1,8 @@
 //! One thread of a QEMU: what it is, what it did, and where it ran last.
 //!
 //! The kernel adds what a thread waited when it runs again. One that starves for seconds would look idle until then, so a thread
-//! that stopped running is asked whether it is ready to, and what it is ready counts as waiting.
+//! that stopped running is asked whether it is ready to, and what it is ready counts as waiting. (So does `host/tally.rs` for
+//! groups. A sum over threads that come and go has to take off what was counted early; here one thread's own counter overtakes it.)
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,9 +11,8 @@ use std::time::Instant;
 
 use corefit_core::machine::Counters;
 use corefit_core::{CpuId, CpuSet};
-use rustix::process::{Resource, getrlimit};
 
-use crate::proc::{Fields, is_ready};
+use crate::proc::{Fields, Sched, is_ready};
 
 /// Files of threads that are open now.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -33,8 +33,7 @@ impl Open {
 
     /// A quarter of what this process may have open.
     fn most() -> usize {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        usize::try_from(limit / 4).unwrap_or(usize::MAX)
+        crate::most_open(4, usize::MAX)
     }
 }
 
@@ -50,10 +49,8 @@ pub(super) struct Thread {
     path: String,
     /// Kept open where the process's limit allows it.
     file: Option<Open>,
-    /// When it was read last: run and waited, ns; `None` if it never could be.
-    done: Option<(u64, u64)>,
-    /// How often it was put on a CPU.
-    runs: Option<u64>,
+    /// What it did, as it was read last; `None` if it could not be.
+    done: Option<Sched>,
     /// Whether it ran between the last two readings; one that was read once may have.
     pub(super) ran: bool,
     /// Whether it had run at the look before, and whether it stopped and was ready at the latest one; when that was.
@@ -87,16 +84,19 @@ impl Thread {
     /// The thread of this `schedstat`.
     pub(super) fn at(path: String, tid: u32) -> Thread {
         let file = File::open(&path).ok().and_then(|file| Open::keep(file, Open::most()));
-        let (done, runs, looked, on, placed) = Default::default();
+        let (done, looked, on, placed) = Default::default();
         let (ran, ran_before, stuck) = (true, true, false);
         let (waited, ran_then) = (0, 0);
-        Thread { tid, path, file, done, runs, ran, ran_before, stuck, looked, waited, ran_then, on, placed }
+        Thread { tid, path, file, done, ran, ran_before, stuck, looked, waited, ran_then, on, placed }
     }
 
     /// What it did so far, as it was read last.
     pub(super) fn counters(&self) -> Counters {
-        let (run_ns, wait_ns) = self.done.unzip();
-        Counters { run_ns, wait_ns: wait_ns.map(|ns| ns.max(self.waited)), runs: self.runs }
+        Counters {
+            run_ns: self.done.map(|done| done.run_ns),
+            wait_ns: self.done.map(|done| done.wait_ns.max(self.waited)),
+            runs: self.done.and_then(|done| done.runs),
+        }
     }
 
     /// Reads what it did; hands back what that is more than before, ns.
@@ -107,16 +107,11 @@ impl Thread {
             None => File::open(&self.path).and_then(|file| file.read_at(&mut buffer, 0)),
         };
         let text = length.ok().and_then(|length| std::str::from_utf8(&buffer[..length]).ok());
-        let mut words = text.unwrap_or("").split_whitespace().map(|word| word.parse::<u64>().ok());
-        let (Some(Some(run)), Some(Some(wait))) = (words.next(), words.next()) else {
-            (self.done, self.runs) = (None, None);
-            return (0, 0);
-        };
-        let (before_run, before_wait) = self.done.unwrap_or((run, wait));
-        let more = (run.saturating_sub(before_run), wait.saturating_sub(before_wait));
-        self.ran = self.done.is_none() || more.0 > 0;
-        self.done = Some((run, wait));
-        self.runs = words.next().flatten();
+        let before = std::mem::replace(&mut self.done, text.and_then(Sched::parse));
+        let Some(now) = self.done else { return (0, 0) };
+        let then = before.unwrap_or(now);
+        let more = (now.run_ns.saturating_sub(then.run_ns), now.wait_ns.saturating_sub(then.wait_ns));
+        self.ran = before.is_none() || more.0 > 0;
         more
     }
 
@@ -127,8 +122,7 @@ impl Thread {
         let stopped = !self.ran && (self.ran_before || self.stuck);
         self.ran_before = self.ran;
         self.stuck = stopped && self.stat().is_some_and(|text| is_ready(&text));
-        let (_, waited) = self.done.unwrap_or_default();
-        self.waited = self.waited.max(waited);
+        self.waited = self.waited.max(self.done.map_or(0, |done| done.wait_ns));
         if let Some(before) = before.filter(|_| self.stuck) {
             let ns = now.saturating_duration_since(before).as_nanos();
             self.waited = self.waited.saturating_add(u64::try_from(ns).unwrap_or(0));
@@ -145,12 +139,12 @@ impl Thread {
 
     /// What it ran since all threads of its QEMU were read, ns.
     pub(super) fn since_then(&self) -> u64 {
-        self.done.map_or(0, |(run, _)| run.saturating_sub(self.ran_then))
+        self.done.map_or(0, |done| done.run_ns.saturating_sub(self.ran_then))
     }
 
     /// From now on, [`since_then`](Thread::since_then) counts.
     pub(super) fn mark(&mut self) {
-        self.ran_then = self.done.map_or(0, |(run, _)| run);
+        self.ran_then = self.done.map_or(0, |done| done.run_ns);
     }
 
     /// Where it ran last. Looks only if it ran since it was looked up, that is some time ago, and it may run at

@@ -1,4 +1,4 @@
-//! The numbers that are aimed at (issue 8), held against what was measured.
+//! The numbers that are aimed at, which are the constants here, held against what was measured.
 
 use std::fmt;
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::others;
 use super::print;
-use crate::progress::Progress;
+use crate::bar::Progress;
 use crate::stats::median;
 use crate::table::{NONE, Table};
 use crate::{parallel, picture, preload};

@@ -16,10 +16,10 @@ use super::delays::RunReport;
 use super::document::Wrong;
 use super::plan::Config;
 use super::programs::{Answer, Case, Kind, see_cpus};
+use crate::bar::Progress;
 use crate::bench::arena::Arena;
 use crate::bench::job::{self, Finished, Quiet, Script};
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 use crate::stats::Value;
 use crate::table::bounded;
 

@@ -13,9 +13,9 @@ use corefit_linux::libvirt::{Options, open};
 use super::Condition;
 use super::measure::{Case, Runs};
 use super::saved::{Seen, Took};
+use crate::bar::Progress;
 use crate::bench::vms::{Vms, last_line, stripped};
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 
 /// Numbers of vCPUs of the VMs that are predicted.
 pub(super) const VCPUS: [u32; 2] = [4, 8];

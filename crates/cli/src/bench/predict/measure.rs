@@ -12,10 +12,10 @@ use corefit_core::CpuSet;
 
 use super::Condition;
 use super::saved::{Measured, Profiled, Rounds, Seen, Took};
+use crate::bar::Progress;
 use crate::bench::arena::Arena;
 use crate::bench::job::{self, Quiet};
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 
 /// Threads of the runs that the USL is fitted to.
 pub(super) const USL: [usize; 6] = [1, 2, 3, 4, 6, 8];

@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Args, Cell, Seconds, find_root};
+use crate::bar::Progress;
 use crate::bench::vms::{Vms, last_line};
-use crate::progress::Progress;
 
 /// Exit status of a program that `timeout` killed.
 const KILLED: i32 = 137;

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use super::arena::Arena;
 use super::print;
+use crate::bar::Progress;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 use crate::stats::median;
 use crate::table::{NONE, Table};
 use machine::Groups;

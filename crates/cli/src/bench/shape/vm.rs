@@ -14,8 +14,8 @@ use super::super::overcommit::find_root;
 use super::super::print;
 use super::super::vms::{Vms, last_line, stripped};
 use super::{Args, Document, VCPUS, controller, rows, shape, text};
+use crate::bar::Progress;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 
 /// A quarter of a pCPU for each, one in all. Four times libvirt's usual period: emulated vCPUs take long to halt and to wake up.
 const BEGIN: Limit = Limit { quota_us: Some(100_000), period_us: 400_000, burst_us: 0 };

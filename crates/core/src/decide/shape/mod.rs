@@ -28,9 +28,11 @@ pub(super) use proportional::divided;
 pub(super) use slice::Slicing;
 pub(super) use trial::Shaping;
 
+use std::collections::BTreeMap;
+
 use super::policy::Shaper;
 use super::{Rule, Why};
-use crate::machine::{Lever, Limit, Slices, Timeslices};
+use crate::machine::{Lever, Limit, Slices, Snapshot, Timeslices, VmId, VmState};
 
 /// Another limit for one lever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,27 @@ fn tools(name: Shaper) -> &'static [Tool] {
         Shaper::Proportional => &[Tool::Proportional],
         Shaper::Corefit => &[Tool::Burst, Tool::Proportional, Tool::Period],
     }
+}
+
+/// The VMs that run, once those are forgotten that are gone for good. What one did while it stood still says nothing: its window
+/// begins `anew`.
+fn running<'a, K>(
+    known: &mut BTreeMap<VmId, K>,
+    now: &'a Snapshot,
+    anew: impl Fn(&mut K),
+) -> Vec<&'a VmState> {
+    let may_have = now.may_have();
+    known.retain(|id, _| may_have(id));
+    let (running, stand): (Vec<_>, Vec<_>) = now.vms.iter().partition(|vm| vm.is_running_vm());
+    for vm in stand {
+        known.get_mut(&vm.id).into_iter().for_each(&anew);
+    }
+    running
+}
+
+/// Whether something is more than it was, by half the deadband.
+fn grew(now: f64, then: f64, deadband: f64) -> bool {
+    now > 0.0 && now >= then * (1.0 + deadband / 2.0)
 }
 
 impl Tool {

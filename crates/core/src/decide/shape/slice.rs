@@ -18,10 +18,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why, longer};
+use super::super::{Action, Fate, Outcome, Policy, Rule, Shaper, Why, longer};
+use super::{grew, running};
 use crate::machine::{
-    Counters, FairSlices, Lever, LeverKind, MachineError, SLICE_MARK_NS, Snapshot, Value, VmId, VmState,
-    is_our_slice,
+    Counters, FairSlices, Lever, LeverKind, SLICE_MARK_NS, Snapshot, Value, VmId, VmState, is_our_slice,
 };
 use crate::{CpuSet, Time};
 
@@ -76,15 +76,8 @@ struct Runs {
 impl Slicing {
     /// Which slices to change, by what was seen until now; what people should know goes to `notes`.
     pub(crate) fn step(&mut self, now: &Snapshot, policy: &Policy, notes: &mut Vec<String>) -> Vec<Action> {
-        let may_have = now.may_have();
-        self.vms.retain(|id, _| may_have(id));
         let mut actions = Vec::new();
-        for vm in &now.vms {
-            if !vm.is_running_vm() {
-                // What it did while it stood still says nothing: the window begins anew.
-                self.vms.get_mut(&vm.id).into_iter().for_each(|known| known.mark = None);
-                continue;
-            }
+        for vm in running(&mut self.vms, now, |known| known.mark = None) {
             if vm.hands_off {
                 // Whoever keeps the journal puts them back.
                 self.vms.remove(&vm.id);
@@ -114,7 +107,8 @@ impl Slicing {
                     continue;
                 }
             }
-            if let Some((to, why)) = known.step(now.at, vm, &slices, wanted, &rule, policy) {
+            let rule = wanted.then_some(&rule);
+            if let Some((to, why)) = known.step(now.at, vm, slices.base_ns, rule, policy) {
                 actions.extend(known.ask(vm, to, &why));
             }
         }
@@ -130,17 +124,16 @@ impl Slicing {
     pub(crate) fn told(&mut self, outcome: &Outcome, at: Time) {
         let Action { vm, lever: Lever::Slice(_), to: Value::Slice(to), .. } = &outcome.action else { return };
         let Some(known) = self.vms.get_mut(vm).filter(|known| known.asked == Some(*to)) else { return };
-        match &outcome.result {
-            Ok(Value::Slice(read)) if read == to => {
+        match outcome.fate(at) {
+            Fate::Is(Value::Slice(read)) if read == to => {
                 known.ours = to.or(known.ours);
                 known.trying = known.before;
             }
-            Ok(_) => known.failed = true,
-            Err(MachineError::Gone(_)) => (known.failed, known.not_before) = (true, at + AFTER_FAILURE),
-            Err(MachineError::Untried(_)) => known.failed = true,
+            Fate::Is(_) | Fate::Later => known.failed = true,
+            Fate::Away(until) => (known.failed, known.not_before) = (true, until),
             // What somebody else set since is not put back.
-            Err(_) if to.is_none() => {}
-            Err(_) => (known.failed, known.refused) = (true, true),
+            Fate::Refused if to.is_none() => {}
+            Fate::Refused => (known.failed, known.refused) = (true, true),
         }
     }
 }
@@ -165,14 +158,14 @@ impl Known {
         false
     }
 
-    /// Another slice, and why; `None` of the inner: the scheduler's own.
+    /// Another slice, and why; `None` of the inner: the scheduler's own, which is `base_ns` long. `rule`: what is said of the VM,
+    /// where slices are to be set.
     fn step(
         &mut self,
         at: Time,
         vm: &VmState,
-        slices: &FairSlices,
-        wanted: bool,
-        rule: &Rule,
+        base_ns: u64,
+        rule: Option<&Rule>,
         policy: &Policy,
     ) -> Option<(Option<u64>, Why)> {
         if at < self.not_before {
@@ -183,11 +176,11 @@ impl Known {
         }
         let changed = self.ours.is_some() && self.online != vm.online();
         let failed = std::mem::take(&mut self.failed);
-        if !wanted || changed || failed {
+        let Some(rule) = rule.filter(|_| !changed && !failed) else {
             (self.mark, self.trying, self.before) = (None, None, None);
-            let why = if wanted { Why::Anew } else { Why::Unshaped };
+            let why = if rule.is_some() { Why::Anew } else { Why::Unshaped };
             return self.ours.is_some().then_some((None, why));
-        }
+        };
         if at < self.rests {
             return None;
         }
@@ -209,7 +202,7 @@ impl Known {
             (self.mark, self.before) = (None, None);
             return Some((None, Why::NoGain));
         }
-        let to = shorter(&seen, slices.base_ns, rule.latency_ms, policy.deadband)?;
+        let to = shorter(&seen, base_ns, rule.latency_ms, policy.deadband)?;
         // Less than half or more than twice is another one.
         if self.ours.is_some_and(|ours| (ours / 2..=ours * 2).contains(&to)) {
             return None;
@@ -268,13 +261,12 @@ impl Runs {
     }
 
     fn gained(&self, before: &Runs, deadband: f64) -> bool {
-        let more = |now: f64, then: f64| now > 0.0 && now >= then * (1.0 + deadband / 2.0);
         if let Some((now, then)) = self.progress.zip(before.progress) {
-            return more(now, then);
+            return grew(now, then, deadband);
         }
         let sooner =
             self.wait_us <= before.wait_us / 2.0 && self.used >= before.used * (1.0 - deadband / 2.0);
-        more(self.used, before.used) || sooner
+        grew(self.used, before.used, deadband) || sooner
     }
 }
 
@@ -297,7 +289,7 @@ fn counted(vm: &VmState) -> Option<Counters> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::VcpuState;
+    use crate::machine::{MachineError, VcpuState};
     use crate::{Unread, What};
 
     const BASE: u64 = 2_800_000;

@@ -13,10 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::{AFTER_FAILURE, Action, Outcome, Policy, Rule, Shaper, Why, longer};
-use super::{Timeslices, Tool, Wish, tools};
+use super::super::{Action, Fate, Outcome, Policy, Rule, Shaper, Why, longer};
+use super::{Timeslices, Tool, Wish, grew, running, tools};
 use crate::machine::timeslices::limit_of;
-use crate::machine::{Lever, Limit, MachineError, Snapshot, Value, VmId, VmState};
+use crate::machine::{Lever, Limit, Snapshot, Value, VmId, VmState};
 use crate::{CpuId, CpuSet, Time};
 
 /// Fewer periods tell little. Ours.
@@ -76,10 +76,9 @@ impl Score {
     }
 
     fn gained(&self, before: &Score, deadband: f64) -> bool {
-        let more = |now: f64, then: f64| now > 0.0 && now >= then * (1.0 + deadband / 2.0);
         match self.progress.zip(before.progress) {
-            Some((now, then)) => more(now, then),
-            None => more(self.used, before.used) || self.lost <= before.lost / 2.0,
+            Some((now, then)) => grew(now, then, deadband),
+            None => grew(self.used, before.used, deadband) || self.lost <= before.lost / 2.0,
         }
     }
 }
@@ -87,15 +86,8 @@ impl Score {
 impl Shaping {
     /// Which limits to change, by what was seen until now.
     pub(crate) fn step(&mut self, now: &Snapshot, policy: &Policy) -> Vec<Action> {
-        let may_have = now.may_have();
-        self.vms.retain(|id, _| may_have(id));
         let mut actions = Vec::new();
-        for vm in &now.vms {
-            if !vm.is_running_vm() {
-                // What it did while it stood still says nothing: the window begins anew.
-                self.vms.get_mut(&vm.id).into_iter().for_each(|known| known.mark = None);
-                continue;
-            }
+        for vm in running(&mut self.vms, now, |known| known.mark = None) {
             let rule = policy.of(&vm.name);
             let excluded = rule.exclude == Some(true);
             let shaper = if excluded { Shaper::None } else { rule.shape.unwrap_or(policy.shape) };
@@ -122,8 +114,8 @@ impl Shaping {
         else {
             return;
         };
-        match &outcome.result {
-            Ok(Value::Limit(limit)) => {
+        match outcome.fate(at) {
+            Fate::Is(Value::Limit(limit)) => {
                 known.mark = None;
                 known.wrote.insert(*lever, *limit);
                 known.late.remove(lever);
@@ -135,17 +127,16 @@ impl Shaping {
                     (known.failed, known.refused) = (true, true);
                 }
             }
-            Ok(_) => {}
-            Err(MachineError::Gone(_)) => {
-                known.failed = true;
-                known.not_before = at + AFTER_FAILURE;
+            Fate::Is(_) => {}
+            Fate::Away(until) => {
+                (known.failed, known.not_before) = (true, until);
                 if let Value::Limit(limit) = outcome.action.to {
                     known.late.insert(*lever, limit);
                 }
             }
             // What was set of the others is no shape without this.
-            Err(MachineError::Untried(_)) => known.failed = true,
-            Err(_) => {
+            Fate::Later => known.failed = true,
+            Fate::Refused => {
                 (known.failed, known.refused) = (true, true);
                 // What it is now is not known, nor can it be put back from here.
                 known.wrote.remove(lever);
@@ -298,7 +289,7 @@ fn action(vm: &VmState, wish: &Wish, why: Why) -> Action {
 mod tests {
     use super::*;
     use crate::Quota;
-    use crate::machine::VcpuState;
+    use crate::machine::{MachineError, VcpuState};
 
     fn vm(quotas: [u64; 4]) -> VmState {
         let vcpu = |quota_us| {
