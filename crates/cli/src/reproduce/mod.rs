@@ -34,7 +34,7 @@ use crate::{picture, tell};
 /// Exit status 1 if something does not come out.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Papers [default: all]; P2 takes about N minutes of CPU time, P3 some 50 s
+    /// Papers [default: all]; P2 takes about four minutes of CPU time without controllers, P3 some 50 s
     #[arg(value_enum, ignore_case = true)]
     papers: Vec<Paper>,
     #[command(flatten)]
