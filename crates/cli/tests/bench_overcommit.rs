@@ -32,8 +32,10 @@ fn repository(programs: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 fn bench(root: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_corefit"));
+    // Whoever runs this may have signals ignored (`nohup`, the background of a script), and so would it then.
+    let mut command = Command::new("env");
     command
+        .args(["--default-signal=INT,HUP", env!("CARGO_BIN_EXE_corefit")])
         .args(["bench", "overcommit", "--runtimes", "gcc", "--size", "T"])
         .args(["--no-apps", "--json", "--root"])
         .arg(root)

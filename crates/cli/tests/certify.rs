@@ -332,7 +332,7 @@ fn who_interrupts_it_ends_the_program_with_all_that_it_started() {
 fn who_interrupts_it_ends_a_check() {
     let place = Place::new();
     let program = place.compile("quiet", &["-fopenmp"], SIZE);
-    let check = "echo $$ >pid.new; mv pid.new pid; exec sleep 600";
+    let check = "sleep 600 & echo $! >pid.new; mv pid.new pid; wait";
     is_killed(&place, &["certify", "--check", check, "--", program.to_str().unwrap()]);
 }
 

@@ -69,6 +69,9 @@ pub struct TreeSampler {
     blind: bool,
     ended_run_ns: u64,
     ended_wait_ns: u64,
+    /// Of those who were taken in late, what they had run and waited by then: it is of no interval.
+    past_run_ns: u64,
+    past_wait_ns: u64,
     round: u32,
     stat: Option<File>,
     /// Room for `/proc/stat`: it has a line for each CPU online, also for those that are not allowed.
@@ -90,6 +93,8 @@ impl TreeSampler {
             blind: true,
             ended_run_ns: 0,
             ended_wait_ns: 0,
+            past_run_ns: 0,
+            past_wait_ns: 0,
             round: 0,
             stat: machine_stat(&Root::live()),
             text: vec![0; 4096 + 256 * std::thread::available_parallelism().map_or(64, usize::from)],
@@ -105,8 +110,13 @@ impl TreeSampler {
     /// Takes these processes in, too: those of the tree whose parent ended before a search found them.
     pub fn know(&mut self, pids: impl Iterator<Item = u32>) {
         for pid in pids {
-            if !self.pids.contains(&pid) {
-                self.pids.push(pid);
+            if self.pids.contains(&pid) {
+                continue;
+            }
+            self.pids.push(pid);
+            for look in tasks(pid).into_iter().filter_map(|tid| self.files.read(pid, tid, false)) {
+                self.past_run_ns += look.run_ns;
+                self.past_wait_ns += look.wait_ns;
             }
         }
     }
@@ -145,8 +155,8 @@ impl TreeSampler {
             wait_ns += thread.wait_ns;
             *sample.processes.entry(thread.pid).or_default() += Duration::from_nanos(thread.run_ns);
         }
-        sample.run = Duration::from_nanos(run_ns);
-        sample.wait = Duration::from_nanos(wait_ns);
+        sample.run = Duration::from_nanos(run_ns.saturating_sub(self.past_run_ns));
+        sample.wait = Duration::from_nanos(wait_ns.saturating_sub(self.past_wait_ns));
         sample.threads = self.threads.len();
         sample.allowed = self.allowed().unwrap_or_default();
         self.read_stat(&mut sample);
@@ -350,15 +360,29 @@ mod tests {
     fn a_process_that_is_not_below_the_root_is_sampled_once_it_is_known_and_as_long_as_it_lives() {
         let mut children = [(); 2].map(|()| {
             let mut sh = Command::new("sh");
-            sh.args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap()
+            let text = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read x";
+            sh.args(["-c", text]).stdin(Stdio::piped()).spawn().unwrap()
         });
         let [root, other] = children.each_ref().map(std::process::Child::id);
+        // Both are done with their work, and wait.
+        let past = [root, other].map(|pid| {
+            let mut sampler = TreeSampler::new(pid, pid);
+            let (mut run, mut same) = (Duration::ZERO, 0);
+            while same < 20 || run.is_zero() {
+                std::thread::sleep(Duration::from_millis(5));
+                let now = sampler.sample().run;
+                (same, run) = (if now == run { same + 1 } else { 0 }, now);
+            }
+            run
+        });
         let mut sampler = TreeSampler::new(root, root);
         assert!(sampler.is_blind() && !sampler.sample().processes.contains_key(&other));
         assert!(!sampler.is_blind());
         for _ in 0..2 {
             sampler.know([other].into_iter());
-            assert!(sampler.sample().processes.contains_key(&other));
+            let sample = sampler.sample();
+            assert!(sample.processes.contains_key(&other));
+            assert_eq!(sample.run, past[0], "what it did before is of no interval");
         }
         for child in &mut children {
             drop(child.stdin.take());

@@ -26,9 +26,6 @@ use crate::{lately, session};
 
 /// CPUs to answer; 0 is the truth.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// The CPU that a lowered mask begins with. Not the first one in each run: where several run that bind their threads to
-/// the CPUs of their masks, all would share those.
-static FIRST: AtomicU32 = AtomicU32::new(0);
 /// CPUs in the mask when the process began, as answered.
 static AT_START: AtomicU32 = AtomicU32::new(0);
 /// Whether the process was answered a mask: only then can it put one back.
@@ -80,8 +77,8 @@ pub(crate) fn look_up() {
     real::look_up();
 }
 
-/// Fixes the answer for this process; 0 is the truth. Another `nonce`, other CPUs.
-pub(crate) fn start(count: u32, nonce: u64) {
+/// Fixes the answer for this process; 0 is the truth.
+pub(crate) fn start(count: u32) {
     let placing = PLACING.iter().any(|name| {
         // SAFETY: a NUL-terminated name; the text is read before anybody can change it.
         let value = unsafe { libc::getenv(name.as_ptr()).as_ref().map(|v| CStr::from_ptr(v)) };
@@ -91,11 +88,9 @@ pub(crate) fn start(count: u32, nonce: u64) {
     COUNT.store(count, Relaxed);
     let mut mask = [0u8; LARGEST_MASK];
     if let Some(real) = real::get_affinity()
-        && real(0, mask.len(), mask.as_mut_ptr()) == 0
+        && answer(real, 0, mask.len(), mask.as_mut_ptr()) == 0
     {
-        let all = mask.iter().map(|byte| byte.count_ones()).sum::<u32>();
-        FIRST.store(nth(&mask, nonce.checked_rem(all.into()).unwrap_or(0)).unwrap_or(0), Relaxed);
-        AT_START.store(limit().map_or(all, |count| count.min(all)), Relaxed);
+        AT_START.store(mask.iter().map(|byte| byte.count_ones()).sum(), Relaxed);
     }
 }
 
@@ -166,43 +161,23 @@ fn within(cpu: u32) -> u32 {
         return cpu;
     }
     narrow(&mut mask, count);
-    if has(&mask, cpu) {
+    let has = |cpu: &u32| mask.get(*cpu as usize / 8).is_some_and(|byte| byte >> (cpu % 8) & 1 == 1);
+    if has(&cpu) {
         return cpu;
     }
     let answered = mask.iter().map(|byte| byte.count_ones()).sum::<u32>().max(1);
-    nth(&mask, (cpu % answered).into()).unwrap_or(cpu)
+    let all = 0..8 * u32::try_from(LARGEST_MASK).unwrap_or(0);
+    all.filter(has).nth((cpu % answered) as usize).unwrap_or(cpu)
 }
 
-fn has(mask: &[u8], cpu: u32) -> bool {
-    mask.get(cpu as usize / 8).is_some_and(|byte| byte >> (cpu % 8) & 1 == 1)
-}
-
-/// A CPU of a mask, by its place there.
-fn nth(mask: &[u8], n: u64) -> Option<u32> {
-    let all = 0..8 * u32::try_from(mask.len()).ok()?;
-    all.filter(|cpu| has(mask, *cpu)).nth(usize::try_from(n).ok()?)
-}
-
-/// Keeps `count` CPUs of a mask, in order from [`FIRST`] on and, if these are too few, from the beginning; clears the rest.
+/// Keeps the first `count` CPUs of a mask and clears the rest: programs index by a CPU's number what they made for `count` of them.
 fn narrow(mask: &mut [u8], count: u32) {
-    let first = FIRST.load(Relaxed);
     let mut left = count;
-    let mut keep = |byte: &mut u8, of: u8| {
-        while (*byte & of).count_ones() > left {
-            *byte &= !(1 << (*byte & of).ilog2());
+    for byte in mask {
+        while byte.count_ones() > left {
+            *byte &= !(1 << byte.ilog2());
         }
-        left -= (*byte & of).count_ones();
-    };
-    let (before, from) = mask.split_at_mut((first as usize / 8).min(mask.len()));
-    let high = u8::MAX << (first % 8);
-    let mut of = high;
-    for byte in &mut *from {
-        keep(byte, of);
-        of = u8::MAX;
-    }
-    before.iter_mut().for_each(|byte| keep(byte, u8::MAX));
-    if let Some(byte) = from.first_mut() {
-        keep(byte, !high);
+        left -= byte.count_ones();
     }
 }
 

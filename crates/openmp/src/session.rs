@@ -79,7 +79,7 @@ fn attach() {
     if let Some(page) = map() {
         PAGE.store(page, Release);
         LOCAL.store(word::REGISTER, Relaxed);
-        counts::start(page_ref(page).nprocs.load(Relaxed), page_ref(page).nonce);
+        counts::start(page_ref(page).nprocs.load(Relaxed));
         // SAFETY: registers a plain function; no other arguments.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }

@@ -6,8 +6,9 @@ use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use corefit_linux::sample::TreeSampler;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use crate::interrupt::Interrupt;
 
@@ -27,7 +28,8 @@ pub(super) struct Followed {
     pub(super) cut: bool,
 }
 
-/// Follows `child` since `start`; gives it `input` and ends it after `limit`, with its process group if it leads one.
+/// Follows `child` since `start`; gives it `input` and ends it after `limit`, with its process group if it leads one, and
+/// with all below it.
 ///
 /// # Errors
 /// On an interrupt, or when it cannot be followed; then it has been killed in that way.
@@ -41,8 +43,16 @@ pub(super) fn to_its_end(
     let followed = follow(&mut child, input, start, limit, interrupt);
     if !matches!(followed, Ok(Told { hung: false, .. })) {
         // It has not been waited for, so the number is still its own.
+        let mut below = TreeSampler::new(child.id(), child.id());
+        below.sample();
+        let below: Vec<Pid> =
+            below.pids().iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)).collect();
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
+        // A check is in our own group.
+        for pid in below {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
     let status = child.wait()?;
     let Told { printed: [stdout, stderr], wall, hung, cut } = followed?;

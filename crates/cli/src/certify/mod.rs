@@ -68,7 +68,9 @@ const HINT: &str = "leave such lines out with --ignore REGEX, or judge with --ch
 /// Why nothing is known of what a program is made of.
 fn unseen(first: &Seen, name: &str) -> Error {
     if first.regions > 0 {
-        anyhow!("{name} ended before corefit could read what it is made of: certify it with more work to do")
+        anyhow!(
+            "what {name} is made of cannot be read, or not before it ends (then certify it with more work to do)"
+        )
     } else if first.children {
         anyhow!(
             "{name} began no OpenMP parallel region, but a program that it started did: certify that one, as it is started there"
@@ -114,7 +116,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for n in 0..args.runs {
         let seed = args.seed.wrapping_add(n.into());
         let seen = trial.run(Some(seed), Some(limit))?;
-        if seen.identity.as_ref() != Some(&identity) {
+        let Some(found) = &seen.identity else { return Err(unseen(&seen, &name)) };
+        if *found != identity {
             bail!("the program or its libraries changed between two runs");
         }
         if let Some(wrong) = trial.wrong(&first, &seen)? {

@@ -107,7 +107,11 @@ impl<'a> Trial<'a> {
     /// libraries were hashed, which need not be again.
     pub(super) fn run(&self, seed: Option<u64>, limit: Option<Duration>) -> Result<Seen> {
         let seen = self.run_once(seed, limit)?;
-        if seen.identity.is_none() && seen.regions > 0 { self.run_once(seed, limit) } else { Ok(seen) }
+        if seen.identity.is_none() && seen.regions > 0 && !seen.hung {
+            self.run_once(seed, limit)
+        } else {
+            Ok(seen)
+        }
     }
 
     fn run_once(&self, seed: Option<u64>, limit: Option<Duration>) -> Result<Seen> {

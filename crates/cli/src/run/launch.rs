@@ -326,8 +326,8 @@ impl Users {
     }
 }
 
-/// Words that libomp takes for true, and how many letters of one it needs; what follows a whole one does not count
-/// (`__kmp_str_match_true` in openmp/runtime/src/kmp_str.cpp).
+/// Words that libomp takes for true, and how many letters of one it needs; what follows a whole one does not count. `enabled` has to be
+/// whole, and alone (`__kmp_str_match_true` in openmp/runtime/src/kmp_str.cpp).
 const LIBOMP_TRUE: [(&str, usize); 6] =
     [("true", 1), ("on", 2), ("1", 1), (".true.", 2), (".t.", 2), ("yes", 1)];
 
@@ -336,9 +336,10 @@ fn dynamic_adjustment(value: &str, runtimes: &BTreeSet<Runtime>) -> bool {
     let value = value.to_ascii_lowercase();
     let (gnu, llvm) = (runtimes.contains(&Runtime::GnuOpenMp), runtimes.contains(&Runtime::LlvmOpenMp));
     let libomp = || {
-        LIBOMP_TRUE.iter().any(|(word, least)| {
-            (word.starts_with(&value) || value.starts_with(word)) && value.len().min(word.len()) >= *least
-        })
+        value == "enabled"
+            || LIBOMP_TRUE.iter().any(|(word, least)| {
+                (word.starts_with(&value) || value.starts_with(word)) && value.len().min(word.len()) >= *least
+            })
     };
     match (gnu, llvm) {
         (false, false) => value == "true",

@@ -1,6 +1,5 @@
 //! The preload library: what programs hear that ask for the number of CPUs.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -51,7 +50,7 @@ fn every_way_of_asking_gives_the_one_answer() {
 }
 
 #[test]
-fn a_count_between_one_and_all_keeps_so_many_cpus_other_ones_in_another_run() {
+fn a_count_between_one_and_all_keeps_the_first_cpus() {
     // A machine of 16 CPUs, made by a library behind ours.
     let sees = build("gcc", "../../../../workloads/seecpus.c", &["-shared", "-fPIC", "-pthread"]);
     let preload = format!("{}:{}", library().display(), sees.display());
@@ -61,19 +60,10 @@ fn a_count_between_one_and_all_keeps_so_many_cpus_other_ones_in_another_run() {
         command.env("LD_PRELOAD", &preload).env("COREFIT_SEE_CPUS", "16");
         assert_eq!(output(&mut command), format!("{heard} {heard} {heard} {heard}\n"), "{count:?}");
     }
-    let mut met = BTreeSet::new();
-    for _ in 0..12 {
-        let page = answer(Some(3));
-        let mut command = command(counts(), Some(&page));
-        command.env("LD_PRELOAD", &preload).env("COREFIT_SEE_CPUS", "16").arg("which");
-        let said = output(&mut command);
-        let cpus: BTreeSet<u32> = said.split_whitespace().map(|cpu| cpu.parse().unwrap()).collect();
-        let side_by_side =
-            (0..16).any(|first| (first..first + 3).map(|cpu| cpu % 16).collect::<BTreeSet<_>>() == cpus);
-        assert!(side_by_side, "{said}");
-        met.insert(cpus);
-    }
-    assert!(met.len() > 1, "{met:?}");
+    let page = answer(Some(3));
+    let mut command = command(counts(), Some(&page));
+    command.env("LD_PRELOAD", &preload).env("COREFIT_SEE_CPUS", "16").arg("which");
+    assert_eq!(output(&mut command), "0 1 2 ");
 }
 
 #[test]
@@ -128,13 +118,11 @@ fn a_mask_that_nobody_was_answered_is_set_as_it_is_though_it_is_what_we_would_an
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap();
     let first: String = list.trim().chars().take_while(char::is_ascii_digit).collect();
-    // Of so many, one answers that.
-    for page in std::iter::repeat_with(|| answer(Some(1))).take(12) {
-        assert_eq!(says(Some(&page), &["unasked"]), "1\n");
-        let mut bound = command("taskset", Some(&page));
-        let said = output(bound.args(["-c", &first]).arg(counts()).args(["restore", "1024"]));
-        assert_eq!(said, "0 1 1\n");
-    }
+    let page = answer(Some(1));
+    assert_eq!(says(Some(&page), &["unasked"]), "1\n");
+    let mut bound = command("taskset", Some(&page));
+    let said = output(bound.args(["-c", &first]).arg(counts()).args(["restore", "1024"]));
+    assert_eq!(said, "0 1 1\n");
 }
 
 #[test]
