@@ -24,6 +24,9 @@ const STUCK: Duration = Duration::from_secs(30);
 /// at the next.
 const AGE: u32 = 3;
 
+/// Of guests that take their time who answers goes before who was asked so much earlier, and did not answer.
+const LEAD: Duration = Duration::from_secs(10);
+
 /// Begins the reason why nobody can be asked.
 const SHUT: &str = "guests cannot be asked: ";
 
@@ -149,6 +152,7 @@ impl Agents {
                     }
                     None
                 }
+                None if round == SLOW => None,
                 None => Some((format!("{SHUT}libvirtd does not answer a new connection"), now)),
             };
             // The threads keep the old board, also the one that does not hang.
@@ -200,12 +204,15 @@ impl Agents {
 }
 
 /// Whom each line is to ask now of those that are due: who answers at once, first those that are awaited; and one of those that take
-/// their time, the one that was asked longest ago.
+/// their time, the one that was asked longest ago, but one that answers before one that did not.
 fn in_turn(guests: &BTreeMap<Key, Guest>, due: Vec<Key>, awaited: &BTreeSet<Key>) -> [Vec<Key>; 2] {
     let is_slow = |key: &Key| guests.get(key).is_some_and(|guest| guest.took >= PROMPT);
     let (slow, mut prompt): (Vec<Key>, Vec<Key>) = due.into_iter().partition(is_slow);
     prompt.sort_by_key(|key| !awaited.contains(key));
-    let asked = |key: &Key| guests.get(key).and_then(|guest| guest.asked);
+    let asked = |key: &Key| {
+        let guest = guests.get(key)?;
+        Some(guest.asked? + if guest.error.is_some() { LEAD } else { Duration::ZERO })
+    };
     [prompt, slow.into_iter().min_by_key(asked).into_iter().collect()]
 }
 
@@ -227,7 +234,10 @@ fn open(uri: &str, board: &Mutex<Board>, line: usize) -> Option<Connection> {
     connection
         .map_err(|error| {
             let mut board = lock(board);
-            board.closed = Some((format!("{SHUT}{error}"), Instant::now()));
+            // Of those that take their time it stands why; the others are asked on.
+            if line != SLOW {
+                board.closed = Some((format!("{SHUT}{error}"), Instant::now()));
+            }
             board.rounds[line].busy = None;
         })
         .ok()
@@ -298,9 +308,11 @@ mod tests {
     fn guests_that_take_their_time_have_a_line_of_their_own_and_who_is_awaited_is_asked_first() {
         let (now, mut guests) = (Instant::now(), BTreeMap::new());
         let mut due = Vec::new();
-        for (name, took_ms, since_ms) in [("slow", 3000, 5), ("slower", 9000, 9), ("a", 5, 1), ("b", 400, 2)]
+        for (name, took_ms, since_ms) in
+            [("slow", 3000, 5), ("slower", 9000, 9), ("silent", 9000, 20), ("a", 5, 1), ("b", 400, 2)]
         {
             let mut guest = Guest::new(now);
+            guest.error = (name == "silent").then(|| "no answer".into());
             guest.asked = now.checked_sub(Duration::from_millis(since_ms));
             guest.took = Duration::from_millis(took_ms);
             guests.insert((name.to_owned(), 1), guest);
@@ -309,7 +321,7 @@ mod tests {
         let awaited = BTreeSet::from(["b", "slow"].map(|name| (name.to_owned(), 1)));
         let lines = in_turn(&guests, due, &awaited);
         let names = lines.map(|line| line.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
-        assert_eq!(names, [vec!["b", "a"], vec!["slower"]], "of the slow ones who waits longest");
+        assert_eq!(names, [vec!["b", "a"], vec!["slower"]], "of the slow ones that answer who waits longest");
     }
 
     #[test]

@@ -163,8 +163,8 @@ impl Keeper {
             strays.into_iter().partition(|vm| self.strays.contains(vm));
         self.strays = new;
         for vm in again {
-            self.kept.remove(&vm);
-            // The next change of it tries again.
+            // Whatever it carries is not ours. If it cannot be written now, the next looks try again.
+            self.kept.insert(vm.clone(), String::new());
             let _ = self.note(machine, &vm);
         }
     }

