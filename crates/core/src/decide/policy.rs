@@ -360,18 +360,21 @@ impl Policy {
         }
     }
 
-    /// Whether a lever of a VM is anybody's business. Of what is not, earlier changes are to be put back; weights of VMs, limits
-    /// and slices are by those who changed them, unless the whole VM is excluded.
+    /// Whether a lever of a VM is anybody's business. Of what is not, earlier changes are to be put back; weights of VMs are by those
+    /// who changed them, unless the whole VM is excluded.
     #[must_use]
     pub fn manages(&self, vm: &VmState, lever: LeverKind) -> bool {
         let places = self.place != Placer::None;
         let rule = self.of(&vm.name);
+        let shape = rule.shape.unwrap_or(self.shape);
         let managed = match lever {
             LeverKind::Online => self.bounds(self.sizer_of(vm), &rule),
             LeverKind::Affinity => places || (vm.is_group() && self.sizer_of(vm) != Sizer::None),
             LeverKind::Nodes => places,
             LeverKind::HelperWeight => rule.helpers.unwrap_or(self.helpers) == Helpers::Light,
-            _ => true,
+            LeverKind::Quota | LeverKind::VcpuQuota => !matches!(shape, Shaper::None | Shaper::Slice),
+            LeverKind::Slice => shape == Shaper::Slice,
+            LeverKind::Weight | LeverKind::Told => true,
         };
         managed && rule.exclude != Some(true)
     }
@@ -484,6 +487,18 @@ mod tests {
         };
         assert_eq!(["web", "db"].map(|name| manages(&policy, name)), [false, true]);
         assert!(!manages(&Policy::default(), "db"), "else it stays so while the VM is paused");
+    }
+
+    #[test]
+    fn limits_and_slices_are_managed_where_something_shapes_them() {
+        let text = "shape = \"burst\"\n[[vm]]\nname = \"still\"\nshape = \"none\"\n[[vm]]\nname = \"soon\"\nshape = \"slice\"\n";
+        let policy: Policy = toml::from_str(text).unwrap();
+        let manages = |name: &str| {
+            let vm = VmState { name: name.into(), ..VmState::default() };
+            [LeverKind::Quota, LeverKind::VcpuQuota, LeverKind::Slice].map(|lever| policy.manages(&vm, lever))
+        };
+        assert_eq!(manages("still"), [false; 3], "else they stay so while the VM is paused");
+        assert_eq!((manages("soon"), manages("other")), ([false, false, true], [true, true, false]));
     }
 
     #[test]

@@ -37,6 +37,28 @@ fn with_a_signal_the_best_count_is_found_below_and_above_what_is_available() {
 }
 
 #[test]
+fn what_was_found_gives_way_to_vcpu_bals_number_also_where_nothing_may_be_searched() {
+    thread_local!(static LATER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    fn rate(n: u32) -> f64 {
+        match n {
+            16 if LATER.get() => 300.0,
+            16 => 1000.0,
+            4 => 800.0,
+            _ => 100.0,
+        }
+    }
+    let mut toy = Toy::new(4, vec![vm("a", 16, Some(rate), four)]);
+    let policy = Policy { size: Sizer::Corefit, ..Policy::default() };
+    let mut controller = Controller::new(policy.clone());
+    toy.rule(&mut controller, 30);
+    assert_eq!(toy.online(0), 16);
+    controller.reconfigure(Policy { searches: 0, ..policy });
+    LATER.set(true);
+    toy.rule(&mut controller, 60);
+    assert_eq!(toy.online(0), 4);
+}
+
+#[test]
 fn the_time_in_which_a_vm_was_paused_is_not_what_its_race_cost() {
     fn little(n: u32) -> f64 {
         1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))

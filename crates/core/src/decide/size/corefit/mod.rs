@@ -181,6 +181,7 @@ impl Corefit {
         let last = self.found.as_ref().map_or(0.0, |found| found.mark.value);
         let mark = mark(subject, subject.rate.map_or(last, |rate| worth(rate, used, part)), used);
         let was_stale = std::mem::take(&mut self.stale);
+        let mut stays = false;
         if let Some(found) = &mut self.found {
             if let Some(bal) = subject.vcpu_bal().filter(|bal| found.bal && bal.count != found.count) {
                 found.follow(bal);
@@ -203,6 +204,7 @@ impl Corefit {
             } else {
                 found.waits_for_others(there, available, subject.over, 2 * self.dwell);
             }
+            stays = there && as_before;
             let mut same = as_before && (!there || alike(found.mark, mark, units));
             let mut now = Stat::default();
             if there
@@ -259,6 +261,19 @@ impl Corefit {
             }
         }
         self.begin(subject, available, Some(mark), entitled, races);
+        // As long as it may not be searched what was found has to be better than VCPU-Bal's number all the same.
+        if let (Some(found), Some((_, did))) = (&mut self.found, &mut self.otherwise)
+            && self.waits
+            && stays
+            && found.instead.is_some()
+            && did.seconds >= LATELY
+        {
+            found.varies(&std::mem::take(did));
+            if found.is_beaten() {
+                self.otherwise = None;
+                self.give_way(subject);
+            }
+        }
     }
 
     /// Searches, or remembers the phase with this mark.
@@ -345,9 +360,12 @@ impl Corefit {
     /// It is not to be searched now, whatever it does. `less`: it is no longer known to be better there than with VCPU-Bal's number,
     /// as so much of what it did is missing.
     fn keep_mark(&mut self, subject: &Subject<'_>, available: u32, mark: Mark, less: Option<f64>) {
-        let since = self.otherwise.take().map_or(subject.at, |(since, _)| since);
+        let (since, did) = self.otherwise.take().unwrap_or((subject.at, Stat::default()));
         let Some(found) = &mut self.found else { return };
         (found.mark, found.available, found.also) = (mark, available, None);
+        if less.is_none() {
+            found.varies(&did);
+        }
         if let (Some(less), Some(bal)) = (less, subject.vcpu_bal())
             && bal.count != found.count
         {

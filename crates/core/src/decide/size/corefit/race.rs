@@ -459,9 +459,18 @@ impl Race {
         // So few units would not tell the others apart either.
         let few = self.together(best).units < UNITS / 2.0;
         if few || (0..self.levels.len()).any(|level| self.levels[level].sure && far(level)) {
-            (0..self.levels.len()).for_each(|level| self.levels[level].out |= level != best);
+            for level in (0..self.levels.len()).filter(|level| *level != best) {
+                self.levels[level].out |= !self.is_one_less(best, level);
+            }
             self.left_others = true;
         }
+    }
+
+    /// Whether all have one vCPU there, and two, which are VCPU-Bal's, at the other level: where threads hand their work on by turns,
+    /// that may do more. It takes one look to see it, unless work is counted in large units.
+    fn is_one_less(&self, than: usize, level: usize) -> bool {
+        let fine = self.is_bal(than) && self.together(than).units >= UNITS;
+        fine && self.members.iter().all(|m| m.counts[level] == 1 && m.counts[than] == 2)
     }
 
     /// How the turn's counts are come to from those of this level.

@@ -187,12 +187,15 @@ impl Race {
         let open = 0..self.levels.len();
         let open = open.filter(|level| self.watched(*level).is_zero() && !self.harms(*level));
         // VCPU-Bal's counts are given up only after looks in which the number of units could tell; one more may be all but done.
-        let now = self.all(|member| &member.proofs[self.turn]);
-        let few = |seen: &Stat| now.units * seen.lasted() < UNITS * now.lasted();
+        let now = self.proven_together(self.turn);
+        let few = |level: usize| {
+            let enough = UNITS * self.bursts_at(level).max(1.0);
+            now.units * self.together(level).lasted() < enough * now.lasted()
+        };
         let may_be = |level: usize, value: f64| {
             let chance = self.chance(best, level);
             match self.is_bal(level) {
-                true if few(&self.together(level)) => f64::INFINITY,
+                true if few(level) => f64::INFINITY,
                 true => (self.tie(best) * (value + self.unit(level))).max(value + SURE * chance * known),
                 false if chance > 0.0 => (value / BETTER).max(value - (BETTER - 1.0 - chance) * known),
                 false => value / BETTER,

@@ -105,6 +105,39 @@ fn where_a_sure_count_is_clearly_best_of_them_the_others_are_not_even_tried() {
     }
 }
 
+/// Where threads hand their work on by turns, one vCPU may do more than two.
+#[test]
+fn one_vcpu_is_tried_where_two_are_clearly_best() {
+    for (alone, best) in [(1500.0, 1), (300.0, 2)] {
+        let mut tried = BTreeSet::new();
+        let race = follow(&entrant(0, &[16, 2, 16, 15, 12, 8, 1], 2, 10.0), |online, over| {
+            tried.insert(online);
+            let rate = [100.0, alone, 1000.0][if online > 2 { 0 } else { online as usize }];
+            (online, over.as_secs_f64() * rate)
+        });
+        assert_eq!((race.count(&VmId("0".into())), tried), (Some(best), [1, 2, 16].into()));
+        assert!(race.cost() < 1.0, "{}", race.cost());
+    }
+}
+
+/// Eight VMs, of which some counted little in the proof of 3 vCPUs each: what was seen of 2 each, which are VCPU-Bal's numbers, tells as little,
+/// so these are proven, too.
+#[test]
+fn what_some_vms_count_coarsely_does_not_take_the_place_of_vcpu_bals_numbers() {
+    let eight: Vec<Entrant> = (0..8).map(|vm| entrant(vm, &[16, 2, 16, 3], 2, 10.0)).collect();
+    let mut race = Race::new(&eight, Dues::new());
+    let stat =
+        |units, seconds| Stat { units, seconds, used: 2.0 * seconds, part: 2.0 * seconds, ..Stat::default() };
+    for (member, units) in race.members.iter_mut().zip([6.0, 27.0, 21.0, 3.0, 3.0, 6.0, 9.0, 8.0]) {
+        member.stats = vec![stat(2.0, 0.5), stat(1.0, 0.3), stat(4.0, 0.5)];
+        member.proofs[2] = stat(units, 2.0);
+    }
+    (race.turn, race.stage) = (2, Stage::Proof);
+    race.levels[2].watched = PROOF;
+    assert!(!race.prove(), "it is not over");
+    assert_eq!(race.count(&VmId("0".into())), Some(2));
+}
+
 #[test]
 fn one_unit_more_or_less_makes_nothing_clear() {
     let left = |units: [f64; 2]| {

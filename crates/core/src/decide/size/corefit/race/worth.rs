@@ -38,10 +38,10 @@ impl Race {
 
     /// Units that tell as much of the mean over VMs as these do of each: of one that is counted coarsely little is known, however finely
     /// others are.
-    fn telling_units(&self, level: usize) -> f64 {
+    fn telling_units(&self, stat: impl Fn(&Member) -> &Stat) -> f64 {
         let counted = self.members.iter().filter(|member| member.usual() > 0.0);
         let (vms, errors) = counted.fold((0.0, 0.0), |(vms, errors), member| {
-            (vms + 1.0, errors + 1.0 / member.stats[level].units.max(0.5))
+            (vms + 1.0, errors + 1.0 / stat(member).units.max(0.5))
         });
         if vms > 1.0 { vms * vms / errors } else { f64::INFINITY }
     }
@@ -52,8 +52,17 @@ impl Race {
     }
 
     pub(super) fn together(&self, level: usize) -> Stat {
-        let all = self.all(|member| &member.stats[level]);
-        Stat { units: all.units.min(self.telling_units(level)), ..all }
+        self.together_of(|member| &member.stats[level])
+    }
+
+    /// Of the proof.
+    pub(super) fn proven_together(&self, level: usize) -> Stat {
+        self.together_of(|member| &member.proofs[level])
+    }
+
+    fn together_of(&self, stat: impl Fn(&Member) -> &Stat + Copy) -> Stat {
+        let all = self.all(stat);
+        Stat { units: all.units.min(self.telling_units(stat)), ..all }
     }
 
     pub(super) fn units_per_second(&self, level: usize) -> f64 {
@@ -81,14 +90,19 @@ impl Race {
 
     /// Variance of the number of units in a look over its mean, by all looks so far.
     pub(super) fn bursts(&self) -> f64 {
-        let all = self
-            .members
-            .iter()
-            .flat_map(|member| member.stats.iter().chain(&member.proofs))
-            .map(Stat::varies);
-        let (sum, looks) = all.fold((PRIOR, PRIOR), |(sum, looks), (a, b)| (sum + a, looks + b));
-        (sum / looks).max(STEADY)
+        bursts(self.members.iter().flat_map(|member| member.stats.iter().chain(&member.proofs)))
     }
+
+    /// By those of a level in the race.
+    pub(super) fn bursts_at(&self, level: usize) -> f64 {
+        bursts(self.members.iter().map(|member| &member.stats[level]))
+    }
+}
+
+fn bursts<'a>(stats: impl Iterator<Item = &'a Stat>) -> f64 {
+    let all = stats.map(Stat::varies);
+    let (sum, looks) = all.fold((PRIOR, PRIOR), |(sum, looks), (a, b)| (sum + a, looks + b));
+    (sum / looks).max(STEADY)
 }
 
 /// What VMs did at the same time.
