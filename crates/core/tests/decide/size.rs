@@ -518,6 +518,40 @@ fn in_vain(controller: &mut Controller, actions: &[Action]) {
     controller.told(&actions.iter().map(outcome).collect::<Vec<_>>());
 }
 
+/// Nobody else takes part in the race, or one whose guest follows.
+#[test]
+fn who_does_not_follow_in_a_race_leaves_it_and_is_asked_again() {
+    // A quarter of it is a count of its own that races only if not all is clear.
+    fn three(n: u32) -> f64 {
+        1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
+    }
+    for others in [0, 1] {
+        let all = (0..=others).map(|number| {
+            let mut one = vm(["a", "b"][number], 16, Some(three), four);
+            one.state.weight = Some(Weight(1024.0));
+            one
+        });
+        let mut toy = Toy::new([4, 8][others], all.collect());
+        let mut controller = with(Sizer::Corefit);
+        let deaf = toy.vms[0].state.id.clone();
+        let mut asked = 0;
+        while toy.at < 20_000_000_000 {
+            let mut step = controller.step(&toy.observe()).unwrap();
+            let (not, heard): (Vec<Action>, _) =
+                step.plan.actions.into_iter().partition(|action| action.vm == deaf);
+            asked += not.len();
+            step.plan.actions = heard;
+            toy.obey(&mut controller, &step);
+            in_vain(&mut controller, &not);
+            toy.pass(step.next);
+        }
+        assert!((2..10).contains(&asked), "{asked}");
+        assert!(others == 0 || toy.online(1) == 3, "{}", toy.online(1));
+        toy.rule(&mut controller, 60);
+        assert!(toy.online(0) <= 4, "beside {others}: {}", toy.online(0));
+    }
+}
+
 #[test]
 fn pcpu_est_waits_for_a_guest_that_does_not_follow_but_not_for_ever() {
     let mut toy = Toy::new(4, vec![vm("a", 8, None, four)]);

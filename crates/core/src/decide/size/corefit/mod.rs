@@ -421,9 +421,10 @@ impl Corefit {
             return Choice { next: Some(self.probe), ..self.stay(subject) };
         }
         let did = |(stat, _): &(Stat, Why)| stat.value().is_some_and(|value| value > 0.0);
-        let Some((stat, why)) = fastest(race, id, count, part).filter(did) else {
+        let compared = !race.only_as_it_was(id);
+        let Some((stat, why)) = fastest(race, id, count, part).filter(did).filter(|_| compared) else {
             if self.counted {
-                // What it did before was counted, here nothing was: it is slow, and nothing is known to be better.
+                // What it did before was counted, here nothing was, or nothing else: nothing is known to be better.
                 self.settle_at_bal(subject);
                 return self.stay(subject);
             }

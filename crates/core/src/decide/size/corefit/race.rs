@@ -51,6 +51,8 @@ const UNITS: f64 = 8.0;
 const COARSE: f64 = 100.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
 const STRETCH: u32 = 4;
+/// Whoever did not follow for so many turns in a row leaves the race: the others cannot be compared beside him.
+const IN_VAIN: u32 = 2;
 /// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
 pub(super) const PROOF: Duration = Duration::from_secs(2);
 /// Another level is tried in its place if it was worth so many times more.
@@ -91,6 +93,8 @@ struct Member {
     stats: Vec<Stat>,
     /// While a level was proven.
     proofs: Vec<Stat>,
+    /// Turns in a row for which it did not follow.
+    vain: u32,
 }
 
 impl Member {
@@ -218,6 +222,7 @@ impl Race {
                 counts: rows.iter().map(|(_, row)| row[i]).collect(),
                 stats,
                 proofs: vec![Stat::default(); rows.len()],
+                vain: 0,
             }
         };
         let mut race = Race {
@@ -290,6 +295,12 @@ impl Race {
         seen.into_iter().flatten().filter(|(_, stat)| stat.seconds > 0.0).collect()
     }
 
+    /// Whether a VM was seen with what it has alone, as its guest did not follow to any other count.
+    pub(super) fn only_as_it_was(&self, id: &VmId) -> bool {
+        let one = |member: &Member| member.counts.iter().all(|count| *count == member.counts[0]);
+        self.seen(id).len() == 1 && self.member(id).is_some_and(|member| !one(member))
+    }
+
     /// What a VM did while the count that it has now was proven.
     pub(super) fn proof(&self, id: &VmId) -> Stat {
         self.member(id).map_or(Stat::default(), |member| member.proofs[self.turn])
@@ -339,17 +350,10 @@ impl Race {
         if self.stage == Stage::First { FIRST.max(self.window) } else { self.window * (1 << self.round) }
     }
 
-    /// Takes what all showed into account; `true` when the race is over. Who shows nothing is gone.
+    /// Takes what all showed into account; `true` when the race is over. Who shows nothing is gone, as is who does not follow.
     pub(super) fn look(&mut self, over: Duration, looks: &[(VmId, Look)]) -> bool {
         let of = |id: &VmId| looks.iter().find(|(of, _)| of == id).map(|(_, look)| look);
-        let all = self.members.len();
-        self.members.retain(|member| of(&member.id).is_some());
-        if self.members.len() < all {
-            // They were worth of all.
-            self.levels.iter_mut().for_each(|level| level.turns.clear());
-            self.all_bal = self.find_bal();
-        }
-        if self.members.is_empty() {
+        if !self.keep(|member| of(&member.id).is_some()) {
             return true;
         }
         let turn = self.turn;
@@ -367,6 +371,12 @@ impl Race {
             }
             self.count_change(looks, over);
             if self.stage == Stage::Back {
+                return true;
+            }
+            let vain: Vec<u32> =
+                self.members.iter().map(|m| if follows(m) { 0 } else { m.vain + 1 }).collect();
+            self.members.iter_mut().zip(vain).for_each(|(member, vain)| member.vain = vain);
+            if !self.keep(|member| member.vain < IN_VAIN) {
                 return true;
             }
             self.levels[turn].out |= nobody;
@@ -424,6 +434,18 @@ impl Race {
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
         (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
+    }
+
+    /// Who else takes part is gone; `false` if nobody does any more.
+    fn keep(&mut self, who: impl Fn(&Member) -> bool) -> bool {
+        let all = self.members.len();
+        self.members.retain(who);
+        if self.members.len() < all {
+            // They were worth of all.
+            self.levels.iter_mut().for_each(|level| level.turns.clear());
+            self.all_bal = self.find_bal();
+        }
+        !self.members.is_empty()
     }
 
     /// The next turn; `true` if there is none.

@@ -39,7 +39,7 @@ impl Race {
     /// Units that tell as much of the mean over VMs as these do of each: of one that is counted coarsely little is known, however finely
     /// others are.
     fn telling_units(&self, stat: impl Fn(&Member) -> &Stat) -> f64 {
-        let counted = self.members.iter().filter(|member| member.usual() > 0.0);
+        let counted = self.members.iter().filter(|member| member.usual() > 0.0 && stat(member).seconds > 0.0);
         let (vms, errors) = counted.fold((0.0, 0.0), |(vms, errors), member| {
             (vms + 1.0, errors + 1.0 / stat(member).units.max(0.5))
         });
