@@ -7,7 +7,7 @@ use std::path::Path;
 
 use vm_support::{Vms, or_skipped, stripped};
 
-/// The most that a group's use may differ from what it is entitled to, in CPUs, in the best of the looks.
+/// The most that a group's use may differ from what it is entitled to, and that from what is expected, in CPUs, in the best of the looks.
 const NEAR: f64 = 0.1;
 /// Other tests run beside this one.
 const LOOKS: usize = 6;
@@ -40,7 +40,7 @@ fn groups_of_a_guest_with_cgroup_v2_get_what_they_are_entitled_to() {
             assert_eq!(seen["name"], vm);
             let number = |field: &str| seen[field].as_f64().unwrap();
             // What the guest's system does besides takes a little.
-            assert!((number("entitled") - entitled).abs() < 0.1, "{seen}");
+            worst = worst.max((number("entitled") - entitled).abs());
             worst = worst.max((number("used") - number("entitled")).abs());
             println!("{vm} entitled {:.3} used {:.3}", number("entitled"), number("used"));
         }

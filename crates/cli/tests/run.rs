@@ -554,7 +554,7 @@ fn a_restartable_program_is_started_again_at_the_right_size() {
     // Asks for four threads whatever happens, so it cannot be right on one CPU; counts its starts.
     let program = place.compile("by_thread", &["-fopenmp"], BY_THREAD);
     let script = place.path().join("count.sh");
-    fs::write(&script, format!("#!/bin/sh\necho start >> starts\nexec {} 2500\n", program.display()))
+    fs::write(&script, format!("#!/bin/sh\necho start >> starts\nexec {} 6000\n", program.display()))
         .unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let options = ["run", "--threads", "4", "--restartable", "--report", "report.json", "--", "./count.sh"];

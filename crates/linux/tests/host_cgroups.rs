@@ -15,6 +15,8 @@ use corefit_linux::host::{Cgroups, Choice};
 /// By how much a demand measured over a second may be off, in CPUs: a reader that has to wait for a CPU
 /// reads some counters a tenth of a second after the others.
 const SKEW: f64 = 0.4;
+/// Where one waits for longer, the next look may be better.
+const LOOKS: usize = 5;
 
 fn machine(above: &Group, which: &str) -> Cgroups {
     // By its directory, as a shell completes it.
@@ -28,6 +30,23 @@ fn watch(machine: &mut Cgroups, time: Duration) -> (Snapshot, HostEstimate) {
     let after = machine.observe().unwrap();
     let result = estimate(&before, &after).unwrap();
     (after, result)
+}
+
+/// Whether that is what two busy loops want, in CPUs.
+fn is_two(wants: f64) -> bool {
+    (wants - 2.0).abs() < SKEW
+}
+
+fn wants(vm: &VmEstimate) -> f64 {
+    vm.activity.used.unwrap().0 + vm.activity.waiting.unwrap().0
+}
+
+/// Two busy loops are seen to want two CPUs, in one of some looks.
+#[track_caller]
+fn two_wanted(machine: &mut Cgroups, of: impl Fn(&HostEstimate) -> f64) {
+    let looks = (0..LOOKS).map(|_| of(&watch(machine, Duration::from_secs(1)).1));
+    let other: Vec<f64> = looks.take_while(|wants| !is_two(*wants)).collect();
+    assert!(other.len() < LOOKS, "two loops want 2, not {other:?}");
 }
 
 fn vms(host: &HostEstimate) -> Vec<&VmEstimate> {
@@ -155,10 +174,10 @@ fn three_busy_groups_of_weights_1_2_1_get_what_is_predicted() {
     assert_eq!(vms(&host).len(), 3, "{:?}", after.vms);
     // As parts of what they got together: a hypervisor below may take a tenth of the machine.
     let off = |host: &HostEstimate| {
-        let of = |vm: &VmEstimate| (vm.activity.used.unwrap().0, vm.entitled.unwrap().0);
-        let all: Vec<(f64, f64)> = vms(host).into_iter().map(of).collect();
+        let of = |vm: &VmEstimate| (vm.activity.used.unwrap().0, vm.entitled.unwrap().0, wants(vm));
+        let all: Vec<(f64, f64, f64)> = vms(host).into_iter().map(of).collect();
         let (used, entitled) = all.iter().fold((0.0, 0.0), |sum, vm| (sum.0 + vm.0, sum.1 + vm.1));
-        println!("used and entitled: {all:.3?}");
+        println!("used, entitled and wanted: {all:.3?}");
         all.iter().map(|vm| (vm.0 / used - vm.1 / entitled).abs()).fold(0.0, f64::max)
     };
     for (vm, part) in vms(&host).into_iter().zip([0.25, 0.5, 0.25]) {
@@ -167,13 +186,12 @@ fn three_busy_groups_of_weights_1_2_1_get_what_is_predicted() {
         println!("{name} entitled {entitled:.3} used {used:.3} waiting {:?}", vm.activity.waiting);
         if online == 2 {
             assert!((entitled - 2.0 * part).abs() < 0.05, "{name}: entitled {entitled}");
-            let wants = used + vm.activity.waiting.unwrap().0;
-            assert!((wants - 2.0).abs() < SKEW, "{name}: two loops want 2, not {wants}");
         }
     }
     // The kernel's balancing may be wrong for seconds, longer where a hypervisor below takes time away.
+    let right = |host: &HostEstimate| off(host) <= 0.05 && vms(host).into_iter().all(|vm| is_two(wants(vm)));
     let mut tries = 0;
-    while online == 2 && off(&watch(&mut machine, Duration::from_secs(1)).1) > 0.05 {
+    while online == 2 && !right(&watch(&mut machine, Duration::from_secs(1)).1) {
         tries += 1;
         assert!(tries < 30, "never as predicted");
     }
@@ -215,18 +233,19 @@ fn what_competes_beside_the_vms_is_seen_with_what_it_wants() {
     let below = sibling.child("below");
     let _busy = [loops(&mine), loops(&below)];
     let mut machine = machine(&above, "mine");
-    let (_, host) = watch(&mut machine, Duration::from_secs(1));
-    let other = host.vms.iter().find(|vm| vm.seen.name.ends_with("/sibling")).expect("the sibling is seen");
-    let wants = other.activity.used.unwrap().0 + other.activity.waiting.unwrap().0;
-    assert_eq!((other.seen.role, other.entitled), (Role::Other, None));
-    assert!((wants - 2.0).abs() < SKEW, "the loops are one level down, and want 2: {wants}");
+    // The loops are one level down.
+    two_wanted(&mut machine, |host| {
+        let sibling = host.vms.iter().find(|vm| vm.seen.name.ends_with("/sibling"));
+        let sibling = sibling.expect("the sibling is seen");
+        assert_eq!((sibling.seen.role, sibling.entitled), (Role::Other, None));
+        wants(sibling)
+    });
     if !above.v2 {
         let _direct = loops(&above); // in v2, threads may not be beside groups
-        let (_, host) = watch(&mut machine, Duration::from_secs(1));
-        let threads =
-            host.vms.iter().filter(|vm| vm.seen.name.starts_with("thread") && vm.seen.parent.is_some());
-        let wants: f64 = threads.map(|vm| vm.activity.used.unwrap().0 + vm.activity.waiting.unwrap().0).sum();
-        assert!((wants - 2.0).abs() < SKEW, "two threads directly in the slice want 2, not {wants}");
+        two_wanted(&mut machine, |host| {
+            let direct = |vm: &&VmEstimate| vm.seen.name.starts_with("thread") && vm.seen.parent.is_some();
+            host.vms.iter().filter(direct).map(wants).sum()
+        });
     }
 }
 

@@ -66,11 +66,14 @@ fn waiting(vms: &Vms, name: &str) -> f64 {
     (0..LOOKS).find_map(look).expect("its waiting was never seen")
 }
 
-/// That of two busy vCPUs on one pCPU: one waits at any time, whatever else the machine does.
+/// That of two busy vCPUs on one pCPU: one waits at any time, whatever else the machine does, once both are busy.
 fn waiting_for_each_other(vms: &Vms, name: &str) -> f64 {
-    let waits = (0..2).map(|_| waiting(vms, name)).fold(f64::INFINITY, f64::min);
-    assert!(waits > APART, "two busy vCPUs on one pCPU waited for {waits} pCPUs");
-    waits
+    let mut looks = Vec::new();
+    while looks.last().is_none_or(|waits| *waits <= APART) {
+        assert!(looks.len() < LOOKS, "two busy vCPUs on one pCPU waited for {looks:?} pCPUs");
+        looks.push(waiting(vms, name));
+    }
+    looks[looks.len() - 1]
 }
 
 /// They do not wait for each other any more: in the best of the looks, for other tests run beside this one.
