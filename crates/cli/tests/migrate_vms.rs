@@ -7,11 +7,10 @@ mod vm_support;
 #[expect(dead_code, reason = "the rest is for tests of one host")]
 mod manage_support;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use corefit_core::machine::Machine;
+use corefit_core::machine::{Machine, MachineError};
 use corefit_linux::libvirt::{Options, open};
 use manage_support::{Daemon, Guest, corefit, until};
 use vm_support::{Vms, or_skipped};
@@ -20,9 +19,13 @@ use vm_support::{Vms, or_skipped};
 const CONFIG: &str = "metrics = \"off\"\n[policy]\ninterval_ms = 500\ndwell_ms = 0\nsize = \"vcpu-bal\"\n";
 const ALL: &str = "0-3";
 
-/// VMs that are seen in a look.
-fn seen(machine: &mut dyn Machine) -> BTreeSet<String> {
-    machine.observe().expect("a look").vms.into_iter().map(|vm| vm.name).collect()
+/// Whether a VM is seen in a look; `None` while nobody answers.
+fn sees(machine: &mut dyn Machine, name: &str) -> Option<bool> {
+    match machine.observe() {
+        Ok(seen) => Some(seen.vms.iter().any(|vm| vm.name == name)),
+        Err(MachineError::Gone(_)) => None,
+        Err(error) => panic!("a look: {error}"),
+    }
 }
 
 #[test]
@@ -36,7 +39,9 @@ fn a_vm_that_migrates_is_seen_where_it_is_and_gets_back_there_what_was_changed_b
     let name = here.names[0].clone();
     let look = |vms: &Vms| open(&vms.uri, Options { timeout: Duration::from_secs(1), guests: None });
     let (mut from, mut to) = (look(&here), look(&there));
-    assert!(seen(from.as_mut()).contains(&name) && !seen(to.as_mut()).contains(&name));
+    until("it is seen here and not there", || {
+        sees(from.as_mut(), &name) == Some(true) && sees(to.as_mut(), &name) == Some(false)
+    });
 
     // Sized here, with a note in its metadata.
     std::fs::create_dir(state("daemon")).unwrap();
@@ -47,16 +52,16 @@ fn a_vm_that_migrates_is_seen_where_it_is_and_gets_back_there_what_was_changed_b
     let moved = std::thread::scope(|scope| {
         let moving = scope.spawn(|| here.migrate(&name, &mut there));
         while !moving.is_finished() {
-            seen(from.as_mut());
-            seen(to.as_mut());
+            sees(from.as_mut(), &name);
+            sees(to.as_mut(), &name);
             std::thread::sleep(Duration::from_millis(50));
         }
         moving.join()
     });
     moved.unwrap();
-    until("it is seen there", || seen(to.as_mut()).contains(&name));
-    until("it is not seen here", || !seen(from.as_mut()).contains(&name));
-    assert!(seen(from.as_mut()).contains(&here.names[0]));
+    until("it is seen there", || sees(to.as_mut(), &name) == Some(true));
+    until("it is not seen here", || sees(from.as_mut(), &name) == Some(false));
+    until("the other is", || sees(from.as_mut(), &here.names[0]) == Some(true));
     let guest = Guest::new(&there, &name);
     assert_ne!(guest.online(), ALL, "it has moved as it was");
 

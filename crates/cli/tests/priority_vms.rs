@@ -80,7 +80,7 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
     busy(&low, "2");
     let daemon = start(dir.path());
     until("the idle one is at its least", || high.online() == ONE && low.online() == ALL);
-    assert_eq!(scales.read(), before, "nobody is short: {}", daemon.log());
+    until("nobody is short", || scales.read() == before);
 
     // The important one comes: at once it has what it wants, but for what the other is guaranteed.
     busy(&high, "2");
@@ -88,7 +88,8 @@ fn the_important_vm_is_served_first_the_other_keeps_its_part_and_all_is_put_back
     until("weights follow", || scales.read() == wanted);
     let log = daemon.log();
     assert!(log.contains("lever=weight") && log.contains("2 pCPUs were granted to it"), "{log}");
-    assert!(!log.contains("not set"), "{log}");
+    // (A guest may take its time with its vCPUs.)
+    assert!(!log.lines().any(|line| line.contains("not set") && line.contains("lever=weight")), "{log}");
     let status = corefit(&["status", "--state", state.to_str().unwrap()]);
     let status = String::from_utf8_lossy(&status.stdout);
     assert!(status.contains(&format!("weight: {}, before {}", wanted[0], before[0])), "{status}");

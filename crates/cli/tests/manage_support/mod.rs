@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::vm_support::{Vms, stripped};
 
-/// A crowded machine, and guests whose instructions are emulated.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A crowded machine, and guests whose instructions are emulated: who does not answer is asked again after 10, 20, 40 and 80 s.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Waits until something is so.
 pub(crate) fn until(what: &str, is: impl FnMut() -> bool) {
