@@ -269,9 +269,8 @@ impl Corefit {
             && did.seconds >= LATELY
         {
             found.varies(&std::mem::take(did));
-            if found.is_beaten() {
-                self.otherwise = None;
-                self.give_way(subject);
+            if let Some(bal) = subject.vcpu_bal().filter(|_| found.is_beaten()) {
+                found.follow(bal);
             }
         }
     }

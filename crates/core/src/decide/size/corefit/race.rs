@@ -93,8 +93,10 @@ struct Member {
     stats: Vec<Stat>,
     /// While a level was proven.
     proofs: Vec<Stat>,
-    /// Turns in a row for which it did not follow.
+    /// Turns in a row, of those in which it was to change, for which it did not.
     vain: u32,
+    /// Whether it ever followed to another count than its first.
+    moved: bool,
 }
 
 impl Member {
@@ -223,6 +225,7 @@ impl Race {
                 stats,
                 proofs: vec![Stat::default(); rows.len()],
                 vain: 0,
+                moved: false,
             }
         };
         let mut race = Race {
@@ -295,10 +298,9 @@ impl Race {
         seen.into_iter().flatten().filter(|(_, stat)| stat.seconds > 0.0).collect()
     }
 
-    /// Whether a VM was seen with what it has alone, as its guest did not follow to any other count.
+    /// Whether a VM's guest followed to no other count than what it had.
     pub(super) fn only_as_it_was(&self, id: &VmId) -> bool {
-        let one = |member: &Member| member.counts.iter().all(|count| *count == member.counts[0]);
-        self.seen(id).len() == 1 && self.member(id).is_some_and(|member| !one(member))
+        self.member(id).is_some_and(|member| member.vain > 0 && !member.moved)
     }
 
     /// What a VM did while the count that it has now was proven.
@@ -373,9 +375,8 @@ impl Race {
             if self.stage == Stage::Back {
                 return true;
             }
-            let vain: Vec<u32> =
-                self.members.iter().map(|m| if follows(m) { 0 } else { m.vain + 1 }).collect();
-            self.members.iter_mut().zip(vain).for_each(|(member, vain)| member.vain = vain);
+            let now: Vec<bool> = self.members.iter().map(follows).collect();
+            self.heed(&now, 1);
             if !self.keep(|member| member.vain < IN_VAIN) {
                 return true;
             }
@@ -385,6 +386,7 @@ impl Race {
         let seconds = over.as_secs_f64();
         let proof = self.stage == Stage::Proof;
         let now: Vec<bool> = self.members.iter().map(follows).collect();
+        self.heed(&now, 0);
         for (member, _) in self.members.iter_mut().zip(now).filter(|(_, follows)| *follows) {
             let look = looks.iter().find(|(id, _)| *id == member.id).map(|(_, look)| look);
             let stat = if proof { &mut member.proofs[turn] } else { &mut member.stats[turn] };
@@ -434,6 +436,16 @@ impl Race {
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };
         self.levels[turn].out |= hopeless;
         (hopeless || self.looked >= length && (telling || long) && !glance) && self.go_on()
+    }
+
+    /// Who follows where it was to change, be it late; who does not may have done so in vain.
+    fn heed(&mut self, now: &[bool], vain: u32) {
+        let turn = self.turn;
+        let changes = |(member, _): &(&mut Member, &bool)| member.counts[turn] != member.counts[0];
+        for (member, follows) in self.members.iter_mut().zip(now).filter(changes) {
+            member.moved |= follows;
+            member.vain = if *follows { 0 } else { member.vain + vain };
+        }
     }
 
     /// Who else takes part is gone; `false` if nobody does any more.
@@ -492,7 +504,8 @@ impl Race {
     /// that may do more. It takes one look to see it, unless work is counted in large units.
     fn is_one_less(&self, than: usize, level: usize) -> bool {
         let fine = self.is_bal(than) && self.together(than).units >= UNITS;
-        fine && self.members.iter().all(|m| m.counts[level] == 1 && m.counts[than] == 2)
+        let seen = self.together(level).seconds > 0.0;
+        fine && !seen && self.members.iter().all(|m| m.counts[level] == 1 && m.counts[than] == 2)
     }
 
     /// How the turn's counts are come to from those of this level.

@@ -153,6 +153,23 @@ fn one_unit_more_or_less_makes_nothing_clear() {
     assert_eq!(left([1.0, 2.0]), 1, "so few tell nothing of the others either");
 }
 
+/// All vCPUs that are held are seen in the proof alone.
+#[test]
+fn who_followed_to_no_other_count_was_not_compared() {
+    let does = |deaf: bool| {
+        let rate = |online| if online == 16 { 1500.0 } else { 500.0 };
+        move |wanted: u32, over: Duration| {
+            let online = if deaf { 16 } else { wanted };
+            (online, over.as_secs_f64() * rate(online))
+        }
+    };
+    let held = Entrant { all: true, few: true, ..entrant(0, &[4, 4, 16], 4, 10.0) };
+    let race = follow(&held, does(false));
+    assert_eq!((race.count(&held.id), race.only_as_it_was(&held.id)), (Some(16), false));
+    let race = follow(&entrant(0, &[16, 4, 16], 4, 10.0), does(true));
+    assert!(race.only_as_it_was(&held.id));
+}
+
 #[test]
 fn more_vcpus_than_before_are_come_to_by_way_of_all() {
     let mut race = Race::new(&[entrant(0, &[16, 4, 16, 8], 4, 10.0)], Dues::new());
