@@ -4,24 +4,25 @@ mod back;
 mod owners;
 mod report;
 mod said;
+mod signals;
 mod went;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use corefit_core::decide::{Controller, Outcome, Policy, Sizer, Why};
 use corefit_core::machine::{Act, Lever, MachineError, Snapshot, VmId};
 use corefit_linux::Root;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 
 pub(super) use back::recover;
 use report::failure;
 use said::Said;
+pub(super) use signals::Signals;
 use went::{Late, say_ended, say_late, under_way, unseen};
 
 use super::config::Config;
@@ -34,30 +35,6 @@ use crate::machine::MachineArg;
 
 /// An address for metrics that somebody else has is asked for again after so long.
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
-
-/// Signals that arrived, in order.
-pub(super) struct Signals(Receiver<i32>);
-
-impl Signals {
-    /// From now on they arrive here.
-    pub(super) fn catch() -> std::io::Result<Signals> {
-        let mut source = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-        let (sender, signals) = channel();
-        let pass = move || source.forever().try_for_each(|signal| sender.send(signal));
-        std::thread::Builder::new().name("signals".into()).spawn(pass)?;
-        Ok(Signals(signals))
-    }
-
-    /// The next one, within a time.
-    fn within(&self, time: Duration) -> Option<i32> {
-        match self.0.recv_timeout(time) {
-            Ok(signal) => Some(signal),
-            Err(RecvTimeoutError::Timeout) => None,
-            // Nobody can end us otherwise any more.
-            Err(RecvTimeoutError::Disconnected) => Some(SIGTERM),
-        }
-    }
-}
 
 /// The daemon.
 pub(super) struct Daemon<'a> {
@@ -188,21 +165,23 @@ impl<'a> Daemon<'a> {
     pub(super) fn run(&mut self, signals: &Signals) -> Result<ExitCode> {
         let does = if self.keeper.is_some() { "changes settings" } else { "only says what it would change" };
         log(Level::Info, "begun", &[("machine", self.machine.name()), ("does", does.into())]);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.heeds(signals.ends.clone());
+        }
         // Whatever happens to the loop, what was changed is put back.
         let turn = std::panic::AssertUnwindSafe(|| self.turn(signals));
         let result = std::panic::catch_unwind(turn);
         systemd::stopping();
-        // Whoever signals once more does not want to wait for those who do not answer.
-        let enough = |time| signals.within(time).is_some_and(|signal| signal != SIGHUP);
-        let clean = self.put_back(restore::PATIENCE, enough);
+        let by_signal = matches!(result, Ok(Ok(true)));
+        let clean = self.put_back(restore::PATIENCE, signals.enough(by_signal));
         match result {
             // Whoever calls it for a while is to know that nothing came of it.
-            Ok(Ok(())) if !self.looked => {
+            Ok(Ok(_)) if !self.looked && self.steps > 0 => {
                 log(Level::Error, "ended", &[("why", "nothing could be decided, not once".into())]);
                 Ok(ExitCode::FAILURE)
             }
-            Ok(Ok(())) if clean => Ok(ExitCode::SUCCESS),
-            Ok(Ok(())) => Ok(ExitCode::FAILURE),
+            Ok(Ok(_)) if clean => Ok(ExitCode::SUCCESS),
+            Ok(Ok(_)) => Ok(ExitCode::FAILURE),
             // Not as what cannot be from the start: another try may help (the unit's RestartPreventExitStatus).
             Ok(Err(error)) => {
                 log(Level::Error, "ended", &[("why", format!("{error:#}"))]);
@@ -212,9 +191,13 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    fn turn(&mut self, signals: &Signals) -> Result<()> {
+    /// The loop; whether a signal ended it.
+    fn turn(&mut self, signals: &Signals) -> Result<bool> {
         self.recover();
         let (begun, mut passed) = (Instant::now(), Duration::ZERO);
+        if self.ended_by(signals, begun) {
+            return Ok(true);
+        }
         loop {
             let started = Instant::now();
             let interval = self.step();
@@ -230,24 +213,31 @@ impl<'a> Daemon<'a> {
             let wait = left.map_or(due, |left| left.min(due));
             passed += wait;
             if !self.live && !self.machine.pass(wait)? {
-                return Ok(());
+                return Ok(false);
             }
-            let until = Instant::now() + if self.live { wait } else { Duration::ZERO };
-            while let Some(signal) = signals.within(until.saturating_duration_since(Instant::now())) {
-                if signal != SIGHUP {
-                    log(Level::Info, "ends", &[("signal", signal.to_string())]);
-                    return Ok(());
-                }
-                self.reload();
+            if self.ended_by(signals, Instant::now() + if self.live { wait } else { Duration::ZERO }) {
+                return Ok(true);
             }
             let for_nobody = (!self.live || self.keeper.is_none()) && log::closed();
             if for_nobody || left.is_some_and(|left| left <= due) {
-                return Ok(());
+                return Ok(false);
             }
         }
     }
 
-    /// One look, and what follows from it; how long to wait then.
+    /// Heeds signals until then; whether one ends it.
+    fn ended_by(&mut self, signals: &Signals, until: Instant) -> bool {
+        while let Some(signal) = signals.within(until.saturating_duration_since(Instant::now())) {
+            if signal != SIGHUP {
+                log(Level::Info, "ends", &[("signal", signal.to_string())]);
+                return true;
+            }
+            self.reload();
+        }
+        false
+    }
+
+    /// One look, and what follows from it; how long to wait then. A signal that ends the daemon cuts it short.
     pub(super) fn step(&mut self) -> Duration {
         self.steps += 1;
         self.told.pass();
@@ -267,11 +257,17 @@ impl<'a> Daemon<'a> {
         }
         self.take_in(&mut snapshot);
         // Nothing is decided by what was before something was put back.
-        if self.release(&snapshot)
+        if !self.ends()
+            && self.release(&snapshot)
+            && !self.ends()
             && let Ok(now) = self.machine.observe()
         {
             snapshot = now;
             self.take_in(&mut snapshot);
+        }
+        if self.ends() {
+            self.looked = true;
+            return self.config.policy.interval();
         }
         if let Some(keeper) = &self.keeper {
             heed(&mut self.controller, keeper.entries());
@@ -335,6 +331,11 @@ impl<'a> Daemon<'a> {
         }
         self.post(&snapshot, &step, &outcomes);
         step.next
+    }
+
+    /// Whether a signal has come that ends it, which the loop heeds after this step.
+    fn ends(&self) -> bool {
+        self.keeper.as_ref().is_some_and(Keeper::ends)
     }
 
     /// What is not for us in a look, what owners wish, and what VMs brought.
@@ -412,15 +413,6 @@ impl<'a> Daemon<'a> {
                 log(Level::Error, "configuration refused, the old one stays", &[("why", why)]);
             }
         }
-    }
-}
-
-#[cfg(test)]
-impl Signals {
-    /// Nobody sends some, as long as the sender is there.
-    pub(super) fn none() -> (std::sync::mpsc::Sender<i32>, Signals) {
-        let (sender, signals) = channel();
-        (sender, Signals(signals))
     }
 }
 

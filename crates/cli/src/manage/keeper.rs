@@ -17,6 +17,8 @@ mod undo;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use corefit_core::decide::{Action, Outcome, Why};
@@ -33,7 +35,7 @@ use note::travels;
 pub(super) use note::{Note, Setting};
 pub(super) use ours::is_guests;
 use ours::{by_call, grown, in_parts, is_ours, rest_of_ours, same, shrunk, somebody_put_back};
-pub(crate) use undo::Restored;
+pub(crate) use undo::{Asking, Restored};
 
 /// Reading may take this part of the time of a batch: of each change, which reads before and after, there are as many calls again.
 const READING: u32 = 4;
@@ -80,6 +82,8 @@ pub(crate) struct Keeper {
     pcpus: CpuSet,
     /// How long one batch may take.
     budget: Duration,
+    /// Set as soon as the daemon is to end: then nothing new is begun, but for putting back.
+    ends: Arc<AtomicBool>,
 }
 
 impl Keeper {
@@ -110,7 +114,24 @@ impl Keeper {
             groups,
             pcpus,
             budget,
+            ends: Arc::default(),
         }
+    }
+
+    /// Has it begin nothing new once this is set, but for putting back.
+    pub(crate) fn heeds(&mut self, ends: Arc<AtomicBool>) {
+        self.ends = ends;
+    }
+
+    /// Whether nothing new is to be begun.
+    pub(crate) fn ends(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+
+    /// Whether guests, which may not answer, are still asked in what begins now, as long as it goes on.
+    fn in_time(&self) -> impl Fn() -> bool + use<> {
+        let (begun, budget, ends) = (Instant::now(), self.budget, self.ends.clone());
+        move || begun.elapsed() < budget && !ends.load(Ordering::Relaxed)
     }
 
     /// From now on a batch may take so long.
@@ -224,7 +245,7 @@ impl Keeper {
         turns.sort_by_key(|at| self.untried.get(&key(&actions[*at])).copied().unwrap_or(u64::MAX));
         let mut results: Vec<Option<Result<Value, MachineError>>> = vec![None; actions.len()];
         for (turn, at) in turns.iter().enumerate() {
-            let late = turn > 0 && begun.elapsed() > self.budget / READING;
+            let late = self.ends() || turn > 0 && begun.elapsed() > self.budget / READING;
             results[*at] = if late { Some(Err(not_tried())) } else { self.intend(machine, &actions[*at]) };
         }
         let as_wanted = (0..actions.len()).filter(|at| matches!(results[*at], Some(Ok(_))));
@@ -252,7 +273,7 @@ impl Keeper {
         turns.retain(|at| results[*at].is_none());
         for (turn, at) in turns.into_iter().enumerate() {
             let action = &actions[at];
-            let ready = match turn > 0 && begun.elapsed() > self.budget {
+            let ready = match self.ends() || turn > 0 && begun.elapsed() > self.budget {
                 true => Err(not_tried()),
                 false => {
                     let noted = noted.entry(&action.vm).or_insert_with(|| {
@@ -520,7 +541,7 @@ impl Keeper {
     }
 
     /// Notes whether a guest answers; `false` if not.
-    fn hear(&mut self, vm: &VmId, lever: Lever, answer: &Result<Value, MachineError>) -> bool {
+    fn hear<T>(&mut self, vm: &VmId, lever: Lever, answer: &Result<T, MachineError>) -> bool {
         let missing = matches!(answer, Err(MachineError::Gone(_)));
         if is_guests(lever) && missing {
             self.late.insert(vm.clone());
@@ -536,14 +557,14 @@ impl Keeper {
     }
 
     /// What was on its way and has come: guests to what was asked of them, and what libvirt did later than anybody waited for. From now on
-    /// another value is somebody else's. Whether there is some.
-    fn arrive(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> bool {
+    /// another value is somebody else's. Whether there is some. Guests are asked while there is time.
+    fn arrive(&mut self, machine: &mut dyn Act, snapshot: &Snapshot, in_time: &dyn Fn() -> bool) -> bool {
         let mut arrived = false;
         for entry in self.journal.entries_mut().iter_mut().filter(|entry| entry.pending) {
             let Some(to) = entry.wrote.last().cloned() else { continue };
             let Some(vm) = snapshot.vms.iter().find(|seen| seen.id == entry.vm) else { continue };
             let seen = match entry.lever {
-                Lever::Online if self.late.contains(&entry.vm) => continue,
+                Lever::Online if self.late.contains(&entry.vm) || !in_time() => continue,
                 Lever::Online => Some(Value::Vcpus(vm.online())),
                 lever if by_call(lever) && !vm.is_group() => present::of(vm, lever),
                 _ => continue,

@@ -8,7 +8,7 @@ use corefit_core::machine::{Act, Lever, LeverKind, Snapshot, VmId, VmState};
 
 use super::Daemon;
 use super::went::{say_ended, unseen};
-use crate::manage::keeper::Restored;
+use crate::manage::keeper::{Asking, Restored};
 use crate::manage::log::{Level, log};
 use crate::manage::{Keeper, restore, systemd};
 
@@ -71,7 +71,8 @@ impl Daemon<'_> {
 
     /// Puts back everything; `false` if something could not be. On a real machine who does not answer is asked again as long as there is
     /// `patience`, and nobody says within a time that it is `enough`; what those take who answer needs none. As long as all answer, all
-    /// are asked, which the service manager is told.
+    /// are asked, which the service manager is told; and after that those that answered the machine just before, until one of them
+    /// does not.
     pub(in crate::manage) fn put_back(
         &mut self,
         patience: Duration,
@@ -88,7 +89,16 @@ impl Daemon<'_> {
             ended.set(ended.get() || enough(time));
             ended.get()
         };
-        let asks = |missing, just| missing == 0 || (waited(just) < patience && !ends(Duration::ZERO));
+        // So many answers were missing when it was over.
+        let over = Cell::new(None);
+        let asks = |asking: &Asking| {
+            let missing = asking.missing;
+            if missing == 0 || (waited(asking.worked) < patience && !ends(Duration::ZERO)) {
+                return true;
+            }
+            over.set(over.get().or(Some(missing)));
+            asking.heard && over.get() == Some(missing)
+        };
         let (mut pending, mut trouble) = (Vec::new(), None);
         // Of all tries, and what was said of it.
         let (mut all, mut sum) = (Restored::default(), String::new());

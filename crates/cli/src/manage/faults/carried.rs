@@ -98,6 +98,32 @@ fn what_would_go_with_a_vm_is_not_changed_while_it_cannot_carry_what_it_was() {
     story.check().unwrap();
 }
 
+/// After a restart of the host many may be resumed, with agents that do not answer.
+#[test]
+fn guests_are_asked_for_what_their_vms_brought_only_while_there_is_time() {
+    let (_dir, mut story) = begun();
+    let setting = || Setting { lever: Lever::Online, original: first(4), wrote: vec![first(2)] };
+    for vm in 0..MANAGED {
+        let note = Note { corefit: 1, settings: vec![setting()] };
+        story.machine.write(vm, Lever::Online, &first(2)).unwrap();
+        story.machine.kept.insert(vm, serde_json::to_string(&note).unwrap());
+    }
+    story.machine.hung = (0..MANAGED).collect();
+    let snapshot = story.machine.observe().unwrap();
+    let keeper = story.keeper.as_mut().unwrap();
+    keeper.may_take(Duration::ZERO);
+    // As these, what looks show to have come is asked for.
+    for _ in 0..2 {
+        keeper.adopt(&mut story.machine, &snapshot);
+        assert_eq!((keeper.entries().len(), &story.machine.asked[..]), (MANAGED as usize, &[][..]));
+    }
+    keeper.may_take(Duration::from_secs(60));
+    keeper.adopt(&mut story.machine, &snapshot);
+    assert_eq!(story.machine.asked, [0, 1, 2]);
+    story.end();
+    story.check().unwrap();
+}
+
 #[test]
 fn pins_of_another_host_become_those_that_this_one_has() {
     let (_dir, mut story) = begun();

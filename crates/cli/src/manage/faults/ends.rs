@@ -2,10 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use corefit_core::machine::LeverKind;
 
 use super::daemons::{at_most, ruled};
+use super::stories::begun;
 use super::whole::{Shared, configured};
 use super::*;
 use crate::manage::ManageArgs;
@@ -33,6 +36,15 @@ fn end(hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) 
 
 /// The same where each write takes so long.
 fn slow_end(slow: Duration, hung: &[u32], patience: Duration, enough: impl Fn(&Shared, u32) -> bool) -> End {
+    end_of(|machine| (machine.slow, machine.hung) = (slow, hung.iter().copied().collect()), patience, enough)
+}
+
+/// The same where this befell the machine meanwhile.
+fn end_of(
+    befalls: impl FnOnce(&mut Faulty),
+    patience: Duration,
+    enough: impl Fn(&Shared, u32) -> bool,
+) -> End {
     let dir = directory();
     let mut story = Story::new(dir.path(), Faulty::new(simulated(HOST)));
     story.start(None);
@@ -40,9 +52,8 @@ fn slow_end(slow: Duration, hung: &[u32], patience: Duration, enough: impl Fn(&S
     let weight = |vm| story.action(vm, Lever::Weight, Value::Weight(Weight(200.0)));
     let plan: Vec<Action> = (0..MANAGED).flat_map(|vm| [weight(vm), vcpus(vm)]).collect();
     story.step(&plan, None);
-    story.machine.hung.extend(hung);
+    befalls(&mut story.machine);
     story.machine.asked.clear();
-    story.machine.slow = slow;
     let machine = Shared(Rc::new(RefCell::new(story.machine)));
     let args =
         ManageArgs { config: None, apply: true, no_apply: false, state: None, time: None, machine: None };
@@ -77,17 +88,34 @@ fn who_does_not_answer_is_asked_again_at_once_after_each_wait_until_he_does() {
 
 #[test]
 fn a_second_signal_ends_the_waiting_and_what_is_left_is_said_once_as_errors() {
-    // One that is there already ends it with the first answer that is missing.
-    for (signal, asked) in [(0, vec![2]), (2, vec![2, 1, 1, 0, 2, 0])] {
-        let end = end(&[0, 2], HOUR, |_, waits| waits >= signal);
+    // Where one is there already, who answered just before is asked still, until the first of them does not.
+    for (signal, unheard, asked) in [
+        (0, vec![], vec![2, 1, 1, 0]),
+        (0, vec![0], vec![2, 1, 1]),
+        (0, vec![0, 2], vec![1, 1, 2]),
+        (2, vec![], vec![2, 1, 1, 0, 2, 0]),
+    ] {
+        let case = format!("signal after {signal} waits, unheard {unheard:?}");
+        let befalls = |machine: &mut Faulty| {
+            (machine.hung, machine.unheard) = (BTreeSet::from([0, 2]), unheard.into_iter().collect());
+        };
+        let end = end_of(befalls, HOUR, |_, waits| waits >= signal);
         assert!(!end.clean);
         assert_eq!(end.waits, signal);
-        assert_eq!(end.said.len(), if signal == 0 { 3 } else { 2 }, "{:?}", end.said);
+        assert_eq!(end.said.len(), 2, "{case}: {:?}", end.said);
         assert!(
             end.said.iter().all(|(level, text)| *level == Level::Error && text.contains("corefit restore"))
         );
-        assert_eq!(end.machine.0.borrow().asked, asked, "signal after {signal} waits");
+        assert_eq!(end.machine.0.borrow().asked, asked, "{case}");
     }
+}
+
+#[test]
+fn once_it_is_over_one_more_guest_that_does_not_answer_ends_the_asking() {
+    let end = end(&[1, 2], HOUR, |_, _| true);
+    assert_eq!(end.machine.0.borrow().asked, [2, 1]);
+    let left = "online vCPUs of vm0: not asked, as there was no time left";
+    assert!(end.said.iter().any(|(_, text)| text.contains(left)), "{:?}", end.said);
 }
 
 #[test]
@@ -102,10 +130,59 @@ fn who_answers_takes_nobodys_patience_though_all_of_them_take_longer_than_that()
 
 #[test]
 fn without_patience_one_answer_is_missed_and_all_that_answer_are_asked() {
-    let end = end(&[0], Duration::ZERO, |_, _| panic!("it waits"));
+    let end = end(&[2], Duration::ZERO, |_, _| panic!("it waits"));
     assert!(!end.clean);
     assert_eq!(end.said.len(), 1, "{:?}", end.said);
-    assert_eq!(end.machine.0.borrow().asked, [2, 2, 1, 1, 0]);
+    assert_eq!(end.machine.0.borrow().asked, [2, 1, 1, 0, 0]);
+}
+
+#[test]
+fn a_signal_while_settings_are_changed_leaves_no_more_than_reading_back_what_is_being_written() {
+    let mut cut = 0;
+    for calls in 0.. {
+        let (_dir, mut story) = begun();
+        let ends = Arc::new(AtomicBool::new(false));
+        story.keeper.as_mut().unwrap().heeds(ends.clone());
+        story.machine.signal = Some((calls, ends.clone()));
+        let online = (0..MANAGED).map(|vm| story.action(vm, Lever::Online, Value::Vcpus(CpuSet::first(1))));
+        let mut plan: Vec<Action> = online.collect();
+        plan.push(story.action(0, Lever::Told, Value::Told(Some(Cpus(2.0)))));
+        story.apply(&plan);
+        // It is long ago that it was told.
+        let Story { keeper, machine, .. } = &mut story;
+        keeper.as_mut().unwrap().tell_again(machine, Time(1 << 50), |_| true);
+        assert!(machine.after_signal <= 1, "after {calls} calls: {}", machine.after_signal);
+        machine.signal = None;
+        let done = !ends.swap(false, Ordering::Relaxed);
+        story.end();
+        story.check().unwrap();
+        if done {
+            break;
+        }
+        cut += 1;
+    }
+    assert!(cut > 10, "{cut} reads and writes");
+}
+
+#[test]
+fn a_signal_before_the_first_step_or_during_a_look_changes_nothing_and_is_no_failure() {
+    for before in [true, false] {
+        let dir = directory();
+        let args = ManageArgs { time: Some(Duration::from_millis(200)), ..configured(dir.path()) };
+        let mut whole = ruled(&args, dir.path(), &at_most(2));
+        whole.start(None);
+        // The look after that of who puts back what an earlier run left.
+        whole.machine.0.borrow_mut().panics = before.then_some(1);
+        let (sender, signals) = Signals::none();
+        match before {
+            true => sender.send(signal_hook::consts::SIGTERM).unwrap(),
+            false => signals.ends.store(true, Ordering::Relaxed),
+        }
+        let ended = whole.daemon.take().unwrap().run(&signals).unwrap();
+        assert_eq!(format!("{ended:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+        let machine = whole.machine.0.borrow();
+        assert!(machine.writes.is_empty() && machine.asked.is_empty(), "{:?}", machine.writes);
+    }
 }
 
 #[test]

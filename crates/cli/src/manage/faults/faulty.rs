@@ -3,6 +3,8 @@
 //! It has two levers that the simulation lacks: weights of helper threads and nodes of memory are kept here, and change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use corefit_core::machine::{
@@ -25,6 +27,8 @@ pub(super) struct Faulty {
     pub(super) gone: BTreeSet<u32>,
     /// Guests whose agent does not answer.
     pub(super) hung: BTreeSet<u32>,
+    /// Guests of which looks show nothing, as of those that did not answer the machine.
+    pub(super) unheard: BTreeSet<u32>,
     /// Guests whose agent says yes and does nothing.
     pub(super) lying: BTreeSet<u32>,
     /// Guests that take one vCPU offline and then fail.
@@ -62,6 +66,9 @@ pub(super) struct Faulty {
     pub(super) slow: Duration,
     /// After so many calls, this happens to a VM: between plan and apply, for a look makes none.
     pub(super) soon: Option<(u32, Fault, u32)>,
+    /// After so many reads and writes, a signal that ends the daemon arrives; and how many of them came after it.
+    pub(super) signal: Option<(u32, Arc<AtomicBool>)>,
+    pub(super) after_signal: u32,
     /// The clock jumped by so many ns.
     pub(super) ahead: u64,
     /// VMs that seem to get a quarter of what they do, and to wait for the rest.
@@ -113,7 +120,7 @@ impl Faulty {
         let (hung, lying, halfway, missed, clinging, unkeeping, denied, owned) = Default::default();
         let (holding, lacking, plugging, soon, ahead, starving, touched, asked, asked_again) =
             Default::default();
-        let (untold, tardy) = Default::default();
+        let (untold, tardy, unheard, signal) = Default::default();
         let (busy, queued, slow, writes, own, unplugged, read) = Default::default();
         let mut faulty = Faulty {
             sim,
@@ -121,6 +128,7 @@ impl Faulty {
             kept,
             gone,
             hung,
+            unheard,
             lying,
             halfway,
             tardy,
@@ -140,6 +148,8 @@ impl Faulty {
             mute: false,
             slow,
             soon,
+            signal,
+            after_signal: 0,
             ahead,
             starving,
             absurd: false,
@@ -214,6 +224,15 @@ impl Faulty {
         self.number(id)
     }
 
+    /// A setting is read or written; a signal may arrive meanwhile.
+    fn signalled(&mut self) {
+        match &mut self.signal {
+            Some((0, ends)) => self.after_signal += u32::from(ends.swap(true, Ordering::Relaxed)),
+            Some((calls, _)) => *calls -= 1,
+            None => {}
+        }
+    }
+
     /// A lever that is kept here, else the simulation's.
     fn read(&mut self, vm: u32, lever: Lever) -> Result<Value, MachineError> {
         match (self.own.get(&(vm, lever)), lever) {
@@ -272,6 +291,7 @@ impl Faulty {
     fn show(&mut self, number: u32, vm: &mut VmState) {
         (vm.id, vm.name) = (self.id(number), format!("vm{number}"));
         vm.kept = self.kept.get(&number).cloned();
+        vm.guest.take_if(|_| self.unheard.contains(&number));
         vm.hands_off = self.owned.contains(&number);
         if self.absurd {
             vm.weight = Some(Weight(-1.0));
@@ -385,6 +405,7 @@ impl Machine for Faulty {
 
 impl Act for Faulty {
     fn current(&mut self, vm: &VmId, lever: Lever) -> Result<Value, MachineError> {
+        self.signalled();
         let number = self.called(vm).map_err(|error| match lever {
             // As where a control group is looked for on this machine.
             Lever::VcpuQuota(_) => MachineError::Unsupported("it has no such control group".into()),
@@ -429,6 +450,7 @@ impl Act for Faulty {
     }
 
     fn set(&mut self, vm: &VmId, lever: Lever, value: &Value) -> Result<(), MachineError> {
+        self.signalled();
         let number = self.called(vm)?;
         self.may_write(number, lever)?;
         self.synced.get_or_insert_with(syncs);

@@ -390,7 +390,7 @@ fn guests_come_last_and_of_them_who_did_not_answer() {
     let restore = |story: &mut Story, keeper: &mut Keeper| {
         let snapshot = story.machine.observe().unwrap();
         // There is time for one that does not answer.
-        let restored = keeper.restore_while(&mut story.machine, &snapshot, &|missing, _| missing == 0);
+        let restored = keeper.restore_while(&mut story.machine, &snapshot, &|asking| asking.missing == 0);
         (restored.back, restored.pending.len())
     };
     assert_eq!(restore(&mut story, &mut keeper), (2, 3));
@@ -403,6 +403,16 @@ fn guests_come_last_and_of_them_who_did_not_answer() {
     story.machine.heal();
     assert_eq!(restore(&mut story, &mut keeper), (1, 0));
     story.check().unwrap();
+}
+
+#[test]
+fn guests_that_answered_the_machine_are_asked_before_those_that_did_not() {
+    let (_dir, mut story, mut keeper) = next(Duration::from_secs(60));
+    (story.machine.hung, story.machine.unheard) = (BTreeSet::from([2]), BTreeSet::from([2]));
+    let snapshot = story.machine.observe().unwrap();
+    let restored = keeper.restore_while(&mut story.machine, &snapshot, &|asking| asking.missing == 0);
+    assert_eq!((restored.back, restored.pending.len()), (4, 1));
+    assert_eq!(story.machine.asked, [1, 1, 0, 0, 2]);
 }
 
 #[test]

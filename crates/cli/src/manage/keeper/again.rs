@@ -25,18 +25,19 @@ impl Keeper {
             let managed = stands(&entry.vm) && !self.released.contains_key(&entry.key());
             entry.lever == Lever::Told && managed && due
         };
-        let mut due: Vec<&Entry> = self.journal.entries().iter().filter(due).collect();
+        let mut due: Vec<Entry> = self.journal.entries().iter().filter(due).cloned().collect();
         // Of a time that is to come the clock was set back.
         due.sort_by_key(|entry| self.told_at.get(&entry.vm).map(|(at, _)| *at).filter(|at| *at <= now));
         for (turn, entry) in due.into_iter().enumerate() {
             // One at least.
-            if turn > 0 && begun.elapsed() >= self.budget {
+            if self.ends() || turn > 0 && begun.elapsed() >= self.budget {
                 break;
             }
             let asked = Instant::now();
             if let Some(value) = entry.wrote.last() {
                 // Whoever does not hear it falls back on what it sees itself.
-                let _ = machine.set(&entry.vm, entry.lever, value);
+                let done = machine.set(&entry.vm, entry.lever, value);
+                self.hear(&entry.vm, entry.lever, &done);
             }
             self.told_at.insert(entry.vm.clone(), (now, rest(asked.elapsed())));
         }
@@ -63,6 +64,8 @@ mod tests {
     struct Guests {
         heard: BTreeSet<VmId>,
         slow: Duration,
+        /// Who does not answer.
+        silent: Option<VmId>,
     }
 
     impl Machine for Guests {
@@ -86,6 +89,9 @@ mod tests {
 
         fn set(&mut self, vm: &VmId, _: Lever, _: &Value) -> Result<(), MachineError> {
             std::thread::sleep(self.slow);
+            if self.silent.as_ref() == Some(vm) {
+                return Err(MachineError::Gone("no answer".into()));
+            }
             self.heard.insert(vm.clone());
             Ok(())
         }
@@ -94,7 +100,7 @@ mod tests {
     /// Who of three hears it again at these seconds, in a budget, each of whom takes so long.
     fn heard(keeper: &mut Keeper, s: u64, budget: Duration, slow: Duration) -> Vec<String> {
         keeper.may_take(budget);
-        let mut guests = Guests { heard: BTreeSet::new(), slow };
+        let mut guests = Guests { heard: BTreeSet::new(), slow, silent: None };
         keeper.tell_again(&mut guests, Time(s * 1_000_000_000), |_| true);
         guests.heard.into_iter().map(|vm| vm.0).collect()
     }
@@ -108,6 +114,18 @@ mod tests {
             journal.add(Entry { vm, name, lever: Lever::Told, original, wrote, pending: false });
         }
         (dir, Keeper::new(journal, Duration::from_secs(60)))
+    }
+
+    #[test]
+    fn who_does_not_hear_it_is_known_to_be_late_until_he_does() {
+        let (_dir, mut keeper) = told();
+        let b = VmId("b".into());
+        for (s, silent, late) in [(100, Some(&b), vec![&b]), (105, None, vec![])] {
+            let (heard, slow) = (BTreeSet::new(), Duration::ZERO);
+            let mut guests = Guests { heard, slow, silent: silent.cloned() };
+            keeper.tell_again(&mut guests, Time(s * 1_000_000_000), |_| true);
+            assert_eq!(keeper.late.iter().collect::<Vec<_>>(), late);
+        }
     }
 
     const LONG: Duration = Duration::from_secs(60);

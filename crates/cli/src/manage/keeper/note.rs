@@ -6,7 +6,7 @@ use corefit_core::machine::{Act, Lever, LeverKind, MachineError, Snapshot, Value
 use corefit_core::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, grown, is_ours, same, undo};
+use super::{Keeper, grown, is_guests, is_ours, same, undo};
 use crate::manage::journal::Entry;
 use crate::manage::systemd;
 
@@ -96,13 +96,19 @@ impl Keeper {
     }
 
     /// Takes over the settings of VMs that came with a note of another run: migrated, or resumed from a file;
-    /// and forgets VMs that have ended. What people should know of it.
+    /// and forgets VMs that have ended. What people should know of it. Guests are asked as long as a batch may take.
     pub(crate) fn adopt(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Vec<String> {
-        self.catch_up(machine, snapshot).0
+        let in_time = self.in_time();
+        self.catch_up(machine, snapshot, &in_time).0
     }
 
-    /// The same, and how many settings were of VMs that have ended.
-    pub(super) fn catch_up(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> (Vec<String>, usize) {
+    /// The same while there is time for guests, and how many settings were of VMs that have ended.
+    pub(super) fn catch_up(
+        &mut self,
+        machine: &mut dyn Act,
+        snapshot: &Snapshot,
+        in_time: &dyn Fn() -> bool,
+    ) -> (Vec<String>, usize) {
         let before = self.journal.entries().len();
         self.groups = snapshot.vms.iter().filter(|vm| vm.is_group()).map(|vm| vm.id.clone()).collect();
         let nodes = snapshot.pcpus.iter().filter_map(|pcpu| pcpu.node.map(CpuId)).collect();
@@ -134,13 +140,13 @@ impl Keeper {
             for setting in note.settings {
                 systemd::goes_on();
                 if self.journal.entries_of(&vm.id).all(|entry| entry.lever != setting.lever) {
-                    notes.extend(self.take_over(machine, vm, setting, &nodes));
+                    notes.extend(self.take_over(machine, vm, setting, &nodes, in_time));
                 }
             }
         }
         let ended = self.forget(machine, snapshot);
         self.call_back_strays(machine, snapshot);
-        let arrived = self.arrive(machine, snapshot);
+        let arrived = self.arrive(machine, snapshot, in_time);
         if (arrived || before != self.journal.entries().len())
             && let Err(error) = self.journal.write()
         {
@@ -219,6 +225,7 @@ impl Keeper {
         vm: &VmState,
         setting: Setting,
         nodes: &CpuSet,
+        in_time: &dyn Fn() -> bool,
     ) -> Option<String> {
         let Setting { lever, mut original, wrote } = setting;
         if matches!(&original, Value::Pcpus(set) if set.is_empty()) {
@@ -226,11 +233,14 @@ impl Keeper {
         }
         let (id, name) = (vm.id.clone(), vm.name.clone());
         let mut entry = Entry { vm: id, name, lever, original, wrote, pending: true };
-        // Whoever does not answer now is asked when it is put back.
-        let current = match machine.current(&vm.id, lever) {
-            // It came with another definition, or without what belongs to the threads and groups that it had.
-            Err(MachineError::Unsupported(_)) if !travels(lever) => return None,
-            current => current.ok(),
+        // Whoever does not answer now, or for whom there is no time, is asked when it is put back.
+        let current = match is_guests(lever) && !in_time() {
+            true => None,
+            false => match machine.current(&vm.id, lever) {
+                // It came with another definition, or without what belongs to the threads and groups that it had.
+                Err(MachineError::Unsupported(_)) if !travels(lever) => return None,
+                current => current.ok(),
+            },
         };
         if let Some(grown) = current.as_ref().and_then(|current| grown(&entry, current)) {
             entry = grown;

@@ -74,20 +74,20 @@ impl Keeper {
     /// Puts back everything that is still as we wrote it, here or elsewhere. Of settings whose VM has ended
     /// nothing is left to do. Guests are asked as long as a batch may take.
     pub(crate) fn restore(&mut self, machine: &mut dyn Act, snapshot: &Snapshot) -> Restored {
-        let (begun, budget) = (Instant::now(), self.budget);
-        self.restore_while(machine, snapshot, &|_, _| begun.elapsed() < budget)
+        let in_time = self.in_time();
+        self.restore_while(machine, snapshot, &|_| in_time())
     }
 
-    /// The same; `asks` says whether guests are still asked when so many answers are missing, and so much time went to settings of which
-    /// nothing is left to do.
+    /// The same; `asks` says whether a guest is still asked.
     pub(crate) fn restore_while(
         &mut self,
         machine: &mut dyn Act,
         snapshot: &Snapshot,
-        asks: &dyn Fn(usize, Duration) -> bool,
+        asks: &dyn Fn(&Asking) -> bool,
     ) -> Restored {
-        // Before their notes are taken back.
-        let (came, ended) = self.catch_up(machine, snapshot);
+        // Before their notes are taken back; in the time of a batch, also where everything ends.
+        let (begun, budget) = (Instant::now(), self.budget);
+        let (came, ended) = self.catch_up(machine, snapshot, &|| begun.elapsed() < budget);
         let mut restored = Restored { came, ended, ..Restored::default() };
         let names = self.undo(machine, snapshot, &|_| true, false, asks, &mut restored);
         // The look may have missed a VM that was changed, or its note.
@@ -140,8 +140,8 @@ impl Keeper {
         let is_due = |(at, again): &(Time, Duration)| now < *at || now.since(*at) >= *again;
         due.retain(|key, _| self.released.get(key).is_none_or(is_due));
         if !due.is_empty() {
-            let (begun, budget) = (Instant::now(), self.budget);
-            let asks = |_, _| begun.elapsed() < budget;
+            let in_time = self.in_time();
+            let asks = |_: &Asking| in_time();
             self.undo(machine, snapshot, &|entry| due.contains_key(&entry.key()), true, &asks, &mut restored);
             for back in &mut restored.put {
                 back.why = due.get(&back.setting).cloned().unwrap_or_default();
@@ -163,7 +163,8 @@ impl Keeper {
     /// journal. Who `waits` leaves what is written in parts alone while the journal cannot be written, for a part would be taken for
     /// somebody else's after a kill.
     ///
-    /// Last changed, first put back; but what may take its time last: memory, then guests, and of these last who did not answer before.
+    /// Last changed, first put back; but what may take its time last: memory, then guests, first those that answered the machine by the
+    /// look, and last who did not answer before.
     /// `asks` says whether guests are still asked, as above. The names of VMs that could be asked.
     fn undo(
         &mut self,
@@ -171,14 +172,15 @@ impl Keeper {
         snapshot: &Snapshot,
         which: &dyn Fn(&Entry) -> bool,
         waits: bool,
-        asks: &dyn Fn(usize, Duration) -> bool,
+        asks: &dyn Fn(&Asking) -> bool,
         restored: &mut Restored,
     ) -> BTreeMap<VmId, String> {
         let all = self.journal.entries().iter().rev().cloned();
         let (mut entries, mut left): (Vec<Entry>, Vec<Entry>) = all.partition(which);
-        entries.sort_by_key(|entry| {
+        entries.sort_by_cached_key(|entry| {
             let guests = is_guests(entry.lever);
-            (guests, entry.lever == Lever::Nodes, guests && self.late.contains(&entry.vm))
+            let [late, heard] = [self.late.contains(&entry.vm), heard(snapshot, &entry.vm)];
+            (guests, entry.lever == Lever::Nodes, guests && late, guests && !heard)
         });
         // A part of it may be done: then it has to be known that the rest is ours, too.
         let parts = |entry: &&mut Entry| in_parts(entry.lever) && which(entry);
@@ -299,7 +301,9 @@ impl Keeper {
         (later, left): (&VecDeque<Entry>, &[Entry]),
         restored: &mut Restored,
     ) -> Result<Value, Then> {
-        if is_guests(entry.lever) && !(undo.asks)(undo.missing, restored.worked) {
+        let heard = heard(undo.snapshot, &entry.vm) && !self.late.contains(&entry.vm);
+        let asking = Asking { missing: undo.missing, worked: restored.worked, heard };
+        if is_guests(entry.lever) && !(undo.asks)(&asking) {
             restored.pend(format!("{place}: not asked, as there was no time left"), true);
             restored.unasked.insert(entry.key());
             return Err(Then::Left);
@@ -361,14 +365,29 @@ impl Keeper {
 /// Some settings are put back.
 struct Undo<'a> {
     snapshot: &'a Snapshot,
-    /// Whether guests are still asked when so many answers are missing, and so much time went to what is done.
-    asks: &'a dyn Fn(usize, Duration) -> bool,
+    /// Whether a guest is still asked.
+    asks: &'a dyn Fn(&Asking) -> bool,
     /// Why the journal cannot be written, where that keeps what is written in parts.
     unwritten: Option<std::io::Error>,
     /// Answers of guests that are missing so far.
     missing: usize,
     /// VMs that could be asked.
     names: BTreeMap<VmId, String>,
+}
+
+/// A guest is to be asked.
+pub(crate) struct Asking {
+    /// So many answers of guests are missing.
+    pub(crate) missing: usize,
+    /// So much time went to settings of which nothing is left to do.
+    pub(crate) worked: Duration,
+    /// It answered the machine by the last look, and whoever asked it since.
+    pub(crate) heard: bool,
+}
+
+/// Whether a guest answered the machine by a look. (Who did not may not have been asked yet.)
+fn heard(snapshot: &Snapshot, vm: &VmId) -> bool {
+    snapshot.vms.iter().any(|seen| seen.id == *vm && seen.guest.is_some())
 }
 
 /// What becomes of a setting that was to be put back.
