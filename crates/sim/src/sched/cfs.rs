@@ -162,11 +162,6 @@ impl Cfs {
         if self.spec.deadlines && from != to {
             self.raise(cpus, from);
             self.raise(cpus, to);
-        } else if from != to {
-            // What it ran there counts, too, though it is gone by now (`update_curr` in `dequeue_entity`).
-            let least = self.there(cpus, from).chain([v]).map(|w| self.virt[w as usize]).min();
-            let floor = &mut self.floor[from as usize];
-            *floor = least.map_or(*floor, |least| (*floor).max(least));
         }
         let more = self.floor[to as usize] - self.floor[from as usize];
         self.virt[v as usize] += more;
@@ -190,10 +185,8 @@ impl Cfs {
             let mean = self.mean(cpus, all).unwrap_or_default();
             let most = Cfs::virtual_time(cpus, v, 2 * self.slice(cpus, v).max(self.spec.tick_ns / 2));
             self.virt[v as usize] = (self.virt[v as usize] - mean).clamp(-most, most);
-            self.raise(cpus, p);
-        } else {
-            self.raise(cpus, p);
         }
+        self.raise(cpus, p);
     }
 
     /// Whether somebody on a pCPU could go to an idle one.
@@ -320,10 +313,6 @@ impl Scheduler for Cfs {
             self.buddy[p as usize] = NONE;
             cpus.count_waiting(p, false);
             self.until[v as usize] = self.undisturbed(cpus, p, v);
-            if !self.spec.deadlines {
-                let floor = &mut self.floor[p as usize];
-                *floor = (*floor).max(self.virt[v as usize]);
-            }
             return Some(v);
         }
         // It would be idle: takes from the fullest.
@@ -381,6 +370,9 @@ impl Scheduler for Cfs {
         if self.spec.deadlines && self.virt[v as usize] >= self.deadline[v as usize] {
             let slice = Cfs::virtual_time(cpus, v, self.slice(cpus, v));
             self.deadline[v as usize] = self.virt[v as usize] + slice;
+        } else if !self.spec.deadlines {
+            // While it is still there: what it ran counts after it is gone, too (`update_curr`).
+            self.raise(cpus, cpus.vcpus[v as usize].pcpu);
         }
     }
 

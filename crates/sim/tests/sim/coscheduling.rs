@@ -231,6 +231,17 @@ fn what_is_owed_to_a_sleeper_is_kept_with_deadlines_up_to_two_slices() {
 }
 
 #[test]
+fn what_one_ran_alone_is_no_debt_to_who_wakes_up_while_it_sleeps() {
+    // One has the pCPU to itself for a second, and the other one wakes up in its pause: half each from then on.
+    let one = |name, program| vm(name, vec![vcpu("0")], vec![app(program, 1)]);
+    let wakes = one("wakes", "sleep 1002ms forever { compute 1ms }");
+    let pauses = one("pauses", "compute 1s sleep 5ms forever { compute 1ms }");
+    let truth = after(&host(1, Policy::Cfs(CfsSpec::default()), vec![wakes, pauses]), 2_005);
+    let waited = truth.vms[1].waited_ns;
+    assert!(waited.abs_diff(500 * MS) < 25 * MS, "{waited}");
+}
+
+#[test]
 fn credit2_evens_out_queues_when_programs_end() {
     // Two queues of a pCPU each; both programs that end are in one of them.
     let ends = "repeat 200 { compute 10ms }";
