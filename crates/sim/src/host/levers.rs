@@ -116,6 +116,8 @@ impl Sim {
         if self.cpus.may(v, self.cpus.vcpus[v as usize].pcpu) {
             return Ok(());
         }
+        // What it ran there, by the rules of there.
+        self.charge_of(v);
         let to = self.sched.placed(&self.cpus, v);
         let runs = matches!(self.cpus.vcpus[v as usize].state, VState::Running | VState::Waiting);
         if runs {

@@ -326,3 +326,25 @@ impl Scheduler for Credit2 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Scenario, Sim};
+
+    use super::super::Kind;
+
+    #[test]
+    fn what_ran_before_its_affinity_changed_is_paid_for_in_the_queue_where_it_ran() {
+        let text = "scheduler = \"credit2\"\njitter = \"0s\"\nhardware = { sockets = 2, cores = 1 }\n\
+                    [[vm]]\nname = \"light\"\nweight = 256\nprogram = \"hog\"\n\
+                    [[vm]]\nname = \"heavy\"\nweight = 1024\nprogram = \"hog\"\n";
+        let mut sim = Sim::new(&Scenario::parse(text, &[]).unwrap().spec).unwrap();
+        sim.run_for(1_000_000);
+        sim.set_affinity(0, 0, &"1".parse().unwrap()).unwrap();
+        let Kind::Credit2(credit2) = &sim.sched.kind else { panic!("another scheduler") };
+        assert_eq!(credit2.of, [1, 1]);
+        // Beside the heavy one it would be four times as much.
+        let paid = 10_000_000 - credit2.credit[0];
+        assert!((900_000..=1_000_000).contains(&paid), "{paid}");
+    }
+}
