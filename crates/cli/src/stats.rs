@@ -90,6 +90,13 @@ const T: [f64; 30] = [
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
+/// Student's t for so many values, two at least.
+fn students(n: usize) -> f64 {
+    // Beyond the table the expansion of the quantile is good to 0.001.
+    let f = (n - 1) as f64;
+    T.get(n - 2).copied().unwrap_or(1.96 + 2.372 / f + 2.82 / (f * f))
+}
+
 impl Mean {
     /// `None` of nothing.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Mean> {
@@ -100,13 +107,13 @@ impl Mean {
         }
         let mean = values.iter().sum::<f64>() / n as f64;
         let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
-        let ci95 = (n > 1).then(|| {
-            // Beyond the table the expansion of the quantile is good to 0.001.
-            let f = (n - 1) as f64;
-            let t = T.get(n - 2).copied().unwrap_or(1.96 + 2.372 / f + 2.82 / (f * f));
-            t * (squares / f / n as f64).sqrt()
-        });
+        let ci95 = (n > 1).then(|| students(n) * (squares / (n - 1) as f64 / n as f64).sqrt());
         Some(Mean { mean, ci95, n })
+    }
+
+    /// The coefficient of variation: the standard deviation of the runs over their mean. `None` from one run.
+    pub(crate) fn variation(self) -> Option<f64> {
+        self.ci95.map(|half| half / students(self.n) * (self.n as f64).sqrt() / self.mean)
     }
 
     /// Of runs with an `(over, under)` each: all of `over` over all of `under`. `None` of nothing.

@@ -97,7 +97,7 @@ struct Item {
     fitted: Vec<&'static str>,
     /// What `ok` means.
     rule: String,
-    /// `None`: it is of another policy than the one that this is said of.
+    /// `None`: it is of another policy than the one that this is said of, or of fewer shortages.
     ok: Option<bool>,
     /// `ours` with as many digits as it takes to see whether it is `ok`.
     #[serde(skip)]
@@ -184,6 +184,11 @@ impl Item {
     /// What is said of `whose` is not said of this.
     fn not_judged(self, whose: &str) -> Item {
         Item { ok: None, rule: format!("not judged; {whose}: {}", self.rule), ..self }
+    }
+
+    /// This has to hold as well.
+    fn and(self, holds: bool, what: &str) -> Item {
+        Item { ok: self.ok.map(|ok| ok && holds), rule: format!("{}, {what}", self.rule), ..self }
     }
 
     /// Nothing of it was published.
@@ -327,7 +332,7 @@ fn text(papers: &[Paper], items: &[Item]) -> String {
     text += &format!("Fitted: {fitted}.\n");
     if judged < items.len() {
         text += &format!(
-            "Not judged: {}, of other policies than what is published or promised.\n",
+            "Not judged: {}, of other policies or fewer shortages than what is published or promised.\n",
             items.len() - judged
         );
     }
