@@ -196,6 +196,8 @@ impl<'a> Daemon<'a> {
         self.recover();
         let (begun, mut passed) = (Instant::now(), Duration::ZERO);
         if self.ended_by(signals, begun) {
+            // systemd takes who ends without it for failed.
+            systemd::ready();
             return Ok(true);
         }
         loop {
@@ -266,7 +268,8 @@ impl<'a> Daemon<'a> {
             self.take_in(&mut snapshot);
         }
         if self.ends() {
-            self.looked = true;
+            // The first was cut short: it is no failure that nothing was decided.
+            self.looked |= self.steps == 1;
             return self.config.policy.interval();
         }
         if let Some(keeper) = &self.keeper {
