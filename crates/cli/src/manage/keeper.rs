@@ -541,7 +541,7 @@ impl Keeper {
     }
 
     /// Notes whether a guest answers; `false` if not.
-    fn hear<T>(&mut self, vm: &VmId, lever: Lever, answer: &Result<T, MachineError>) -> bool {
+    fn hear(&mut self, vm: &VmId, lever: Lever, answer: &Result<Value, MachineError>) -> bool {
         let missing = matches!(answer, Err(MachineError::Gone(_)));
         if is_guests(lever) && missing {
             self.late.insert(vm.clone());

@@ -521,16 +521,12 @@ fn in_vain(controller: &mut Controller, actions: &[Action]) {
 /// Nobody else takes part in the race, or one whose guest follows.
 #[test]
 fn who_does_not_follow_in_a_race_leaves_it_and_is_asked_again() {
-    // A quarter of it is a count of its own that races only if not all is clear.
+    // Not so much that things were clear, and no others tried.
     fn three(n: u32) -> f64 {
         1000.0 / (1.0 + 0.06 * f64::from(n.abs_diff(3)))
     }
     for others in [0, 1] {
-        let all = (0..=others).map(|number| {
-            let mut one = vm(["a", "b"][number], 16, Some(three), four);
-            one.state.weight = Some(Weight(1024.0));
-            one
-        });
+        let all = (0..=others).map(|number| vm(["a", "b"][number], 16, Some(three), four));
         let mut toy = Toy::new([4, 8][others], all.collect());
         let mut controller = with(Sizer::Corefit);
         let deaf = toy.vms[0].state.id.clone();

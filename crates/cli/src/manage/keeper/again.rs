@@ -34,12 +34,11 @@ impl Keeper {
                 break;
             }
             let asked = Instant::now();
-            if let Some(value) = entry.wrote.last() {
-                // Whoever does not hear it falls back on what it sees itself, and may answer other questions.
-                let done = machine.set(&entry.vm, entry.lever, value);
-                if done.is_ok() {
-                    self.hear(&entry.vm, entry.lever, &done);
-                }
+            // Whoever does not hear it falls back on what it sees itself, and may answer other questions.
+            if let Some(value) = entry.wrote.last()
+                && machine.set(&entry.vm, entry.lever, value).is_ok()
+            {
+                self.late.remove(&entry.vm);
             }
             self.told_at.insert(entry.vm.clone(), (now, rest(asked.elapsed())));
         }

@@ -207,10 +207,7 @@ impl Corefit {
             stays = there && as_before;
             let mut same = as_before && (!there || alike(found.mark, mark, units));
             let mut now = Stat::default();
-            if there
-                && as_before
-                && let Some(look) = look(subject)
-            {
+            if stays && let Some(look) = look(subject) {
                 now.add(&look, subject.over.as_secs_f64());
             }
             if same {

@@ -365,9 +365,10 @@ impl Race {
             self.step = self.most_of(|member| member.all() - member.counts[turn]);
             return false;
         }
+        let now: Vec<bool> = self.members.iter().map(follows).collect();
         if std::mem::take(&mut self.settling) {
             // Guests that do not follow: another level, or none.
-            let nobody = !self.members.iter().any(follows);
+            let nobody = !now.contains(&true);
             if self.stage != Stage::Back && !nobody && self.pays(looks, over) {
                 return false;
             }
@@ -375,7 +376,6 @@ impl Race {
             if self.stage == Stage::Back {
                 return true;
             }
-            let now: Vec<bool> = self.members.iter().map(follows).collect();
             self.heed(&now, 1);
             if !self.keep(|member| member.vain < IN_VAIN) {
                 return true;
@@ -385,7 +385,6 @@ impl Race {
         }
         let seconds = over.as_secs_f64();
         let proof = self.stage == Stage::Proof;
-        let now: Vec<bool> = self.members.iter().map(follows).collect();
         self.heed(&now, 0);
         for (member, _) in self.members.iter_mut().zip(now).filter(|(_, follows)| *follows) {
             let look = looks.iter().find(|(id, _)| *id == member.id).map(|(_, look)| look);
