@@ -128,6 +128,19 @@ impl CpuSet {
         }
         self.0[word] |= bit;
     }
+
+    /// Puts in `low..=high`, word by word: a list may name the same range over and over.
+    fn insert_range(&mut self, low: u32, high: u32) {
+        let (first, last) = ((low / 64) as usize, (high / 64) as usize);
+        if last >= self.0.len() {
+            self.0.resize(last + 1, 0);
+        }
+        for (i, word) in self.0.iter_mut().enumerate().take(last + 1).skip(first) {
+            let from = if i == first { u64::MAX << (low % 64) } else { u64::MAX };
+            let to = if i == last { u64::MAX >> (63 - high % 64) } else { u64::MAX };
+            *word |= from & to;
+        }
+    }
 }
 
 /// The word and the bit of a CPU.
@@ -170,7 +183,7 @@ impl FromStr for CpuSet {
             if low > high || high > MAX_CPU {
                 return Err(bad());
             }
-            (low..=high).for_each(|cpu| set.insert(CpuId(cpu)));
+            set.insert_range(low, high);
         }
         Ok(set)
     }
@@ -216,6 +229,18 @@ mod tests {
             assert_eq!(text.parse::<CpuSet>().unwrap().to_string(), text);
         }
         assert_eq!("3,1,2\n".parse::<CpuSet>().unwrap().to_string(), "1-3");
+    }
+
+    #[test]
+    fn ranges_have_their_cpus_wherever_they_begin_and_end() {
+        let ends = [0, 1, 62, 63, 64, 65, 126, 127, 128, 200, MAX_CPU];
+        for (low, high) in ends.iter().flat_map(|low| ends.map(|high| (*low, high))).filter(|(l, h)| l <= h) {
+            let set: CpuSet = format!("3,{low}-{high},70").parse().unwrap();
+            assert_eq!(set, [3, 70].into_iter().chain(low..=high).map(CpuId).collect(), "{low}-{high}");
+        }
+        // Whoever wrote it keeps nobody busy.
+        let text = vec!["0-65535"; 20_000].join(",");
+        assert_eq!(text.parse::<CpuSet>(), Ok(CpuSet::first(MAX_CPU + 1)));
     }
 
     #[test]

@@ -127,6 +127,9 @@ pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>,
     let part = part?;
     let text = part["buf-b64"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     let text = text.ok_or_else(|| malformed("guest-file-read gave no base64"))?;
+    if text.len() > SMALL as usize {
+        return Err(malformed(&format!("guest-file-read gave {} bytes, more than {SMALL}", text.len())));
+    }
     Ok(Some(String::from_utf8_lossy(&text).into_owned()))
 }
 
@@ -289,6 +292,16 @@ mod tests {
         assert_eq!(read_file(&mut ask, "/run/x").unwrap(), None);
         write_file(&mut ask, "/run/x", "cpus 2\n").unwrap();
         assert_eq!(read_file(&mut ask, "/run/x").unwrap().as_deref(), Some("cpus 2\n"));
+    }
+
+    #[test]
+    fn a_guest_that_gives_more_of_a_file_than_was_asked_for_makes_no_sense() {
+        let mut guest = Guest { file: Some(vec![b'0'; SMALL as usize]), ..Guest::new(9) };
+        assert!(read_file(&mut |command: &str| guest.answer(command), "/run/x").is_ok());
+        guest.file = Some(vec![b'0'; SMALL as usize + 1]);
+        let refused = read_file(&mut |command: &str| guest.answer(command), "/run/x");
+        assert!(matches!(refused, Err(MachineError::Malformed(_))), "{refused:?}");
+        assert!(guest.asked.last().unwrap().contains("guest-file-close"), "{:?}", guest.asked);
     }
 
     #[test]
