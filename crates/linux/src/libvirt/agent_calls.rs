@@ -2,7 +2,7 @@
 //!
 //! Source: QEMU's qga/qapi-schema.json (`guest-get-vcpus`, `guest-set-vcpus`, `guest-file-*`). The agent
 //! goes through the list of `guest-set-vcpus` in order, stops at the first failure and tells only how many it
-//! did; so it is asked again for the rest, and what is so is read afterwards.
+//! did; so it is asked again for the rest, without the one that it failed at, and what is so is read afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use super::guest::{parsed, refuses};
 use super::hand::Until;
 
-/// How often a list of vCPUs is sent, as long as each time brings something.
-const TRIES: u32 = 4;
+/// After so long no list of vCPUs is sent again for those that the last one left: whoever waits does so for 4 s at the most, and others
+/// wait behind him. (A guest whose instructions are emulated takes 2 ms for a command, measured here.)
+const GOES_ON: Duration = Duration::from_secs(1);
 /// Longest file of ours in a guest, bytes.
 pub(super) const SMALL: u32 = 4096;
 
@@ -92,28 +93,39 @@ pub(super) fn vcpus(ask: &mut Ask<'_>) -> Result<GuestVcpus, MachineError> {
 }
 
 /// Has the guest use these vCPUs and no others, as far as it can. (vCPU 0 goes only from who had it offline before: nobody wants a set
-/// without it otherwise.) Hands back what is so then.
+/// without it otherwise.) One that it refuses keeps no other from being tried. Hands back what is so then.
+///
+/// # Errors
+/// The last refusal, if a vCPU is not as wanted because of one; or if the agent does not answer.
 pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, MachineError> {
     let mut have = vcpus(ask)?;
-    for _ in 0..TRIES {
+    let (begun, mut refused, mut why) = (Instant::now(), CpuSet::default(), Ok(()));
+    loop {
         let on = want.difference(&have.online);
         let off = have.online.difference(want).intersection(&have.offlinable);
-        // First those to come: so there is never less than the smaller of what was and what is wanted.
-        let vcpus = on.iter().map(|cpu| (cpu, true)).chain(off.iter().map(|cpu| (cpu, false)));
-        let vcpus: Vec<Value> =
-            vcpus.map(|(cpu, online)| json!({ "logical-id": cpu.0, "online": online })).collect();
-        if vcpus.is_empty() {
-            break;
+        if on.is_empty() && off.is_empty() {
+            return Ok(have.online);
         }
+        // First those to come, all of them: so there is never less than the smaller of what was and what is wanted.
+        let off = if on.meets(&refused) { CpuSet::default() } else { off };
+        let list = on.iter().map(|cpu| (cpu, true)).chain(off.iter().map(|cpu| (cpu, false)));
+        let list: Vec<(CpuId, bool)> = list.filter(|(cpu, _)| !refused.contains(*cpu)).collect();
+        let Some((first, _)) = list.first().filter(|_| begun.elapsed() < GOES_ON) else {
+            return why.map(|()| have.online);
+        };
+        let vcpus: Vec<Value> =
+            list.iter().map(|(cpu, online)| json!({ "logical-id": cpu.0, "online": online })).collect();
         let done = call(ask, "guest-set-vcpus", json!({ "vcpus": vcpus }));
         crate::between("vcpus-part");
         let before = std::mem::replace(&mut have, self::vcpus(ask)?);
         if have.online == before.online {
-            done?;
-            break;
+            match done {
+                Err(MachineError::Gone(text)) => why = Err(MachineError::Gone(text)),
+                done => return done.map(|_| have.online),
+            }
+            refused = refused.union(&std::iter::once(*first).collect());
         }
     }
-    Ok(have.online)
 }
 
 /// A small file of the guest; `None` if there is none.
@@ -203,9 +215,10 @@ fn malformed(text: &str) -> MachineError {
 mod tests {
     use super::*;
 
-    /// A guest of four vCPUs whose agent does `each` of a list, and refuses to touch vCPU 3.
+    /// A guest of four vCPUs whose agent does `each` of a list, and stops at those that it refuses to touch: vCPU 3.
     struct Guest {
         online: Vec<bool>,
+        refused: &'static [usize],
         /// The first that it may take offline.
         first: usize,
         each: usize,
@@ -215,7 +228,7 @@ mod tests {
 
     impl Guest {
         fn new(each: usize) -> Guest {
-            Guest { online: vec![true; 4], first: 1, each, file: None, asked: Vec::new() }
+            Guest { online: vec![true; 4], refused: &[3], first: 1, each, file: None, asked: Vec::new() }
         }
 
         fn answer(&mut self, command: &str) -> Result<String, MachineError> {
@@ -228,14 +241,17 @@ mod tests {
                     Value::Array(self.online.iter().enumerate().map(one).collect())
                 }
                 "guest-set-vcpus" => {
+                    let mut done = 0;
                     for vcpu in arguments["vcpus"].as_array().unwrap().iter().take(self.each) {
                         let id = usize::try_from(vcpu["logical-id"].as_u64().unwrap()).unwrap();
-                        if id == 3 {
-                            return Err(MachineError::Gone("failed to set".into()));
+                        match self.refused.contains(&id) {
+                            true if done == 0 => return Err(MachineError::Gone("failed to set".into())),
+                            true => break,
+                            false => self.online[id] = vcpu["online"].as_bool().unwrap(),
                         }
-                        self.online[id] = vcpu["online"].as_bool().unwrap();
+                        done += 1;
                     }
-                    json!(1)
+                    json!(done)
                 }
                 "guest-file-open" if self.file.is_none() && arguments["mode"] != "w" => {
                     return Err(MachineError::Gone("failed to open file: No such file or directory".into()));
@@ -277,12 +293,38 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_refuses_is_an_error_only_if_nothing_else_changed() {
+    fn what_a_guest_refuses_is_an_error_and_keeps_no_other_from_being_tried() {
         let mut guest = Guest::new(9);
-        let mut ask = |command: &str| guest.answer(command);
-        let partial = set_vcpus(&mut ask, &"0".parse().unwrap());
-        assert!(partial.is_err(), "the second try brought nothing: {partial:?}");
-        assert_eq!(guest.online, [true, false, false, true]);
+        let set = |guest: &mut Guest, want: &str| {
+            let done = set_vcpus(&mut |command: &str| guest.answer(command), &want.parse().unwrap());
+            assert!(matches!(&done, Err(MachineError::Gone(why)) if why == "failed to set"), "{done:?}");
+            guest.online.clone()
+        };
+        assert_eq!(set(&mut guest, "0"), [true, false, false, true]);
+        // Its administrator switched SMT off since: one thread of each core stays offline.
+        let online = [true, false, false, false, false, false, false, false];
+        let mut guest = Guest { online: online.to_vec(), refused: &[1, 3, 5, 7], ..Guest::new(9) };
+        assert_eq!(set(&mut guest, "0-7"), [true, false, true, false, true, false, true, false]);
+        // None goes for one that does not come.
+        guest.asked.clear();
+        assert_eq!(set(&mut guest, "0-3"), [true, false, true, false, true, false, true, false]);
+        assert_eq!(guest.asked.iter().filter(|c| c.contains("set-vcpus")).count(), 2, "{:?}", guest.asked);
+    }
+
+    #[test]
+    fn an_agent_that_may_not_change_vcpus_or_says_it_did_and_did_not_is_asked_once() {
+        for answer in [Err(MachineError::Gone("it has been disabled".into())), Ok(r#"{"return":1}"#.into())] {
+            let (mut guest, mut asked) = (Guest::new(9), 0);
+            let mut ask = |command: &str| match command.contains("guest-set-vcpus") {
+                true => {
+                    asked += 1;
+                    answer.clone()
+                }
+                false => guest.answer(command),
+            };
+            let done = set_vcpus(&mut ask, &"0".parse().unwrap());
+            assert_eq!((asked, done.is_err()), (1, answer.is_err()), "{done:?}");
+        }
     }
 
     #[test]
