@@ -98,7 +98,7 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
         let done = hand.within(Whom::Libvirtd, UNPLUG, vm, move |domain, until| {
             let definition = define(domain)?;
             let want = to_plug(by, &all, &definition);
-            let Definition { vcpus, unplugged, added, .. } = definition;
+            let Definition { vcpus, unplugged, added, .. } = &definition;
             let note = |namespace: &str, name: &str, before: &CpuSet, now: &CpuSet| {
                 if before == now {
                     return Ok(());
@@ -107,23 +107,22 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
                 let element = (!now.is_empty()).then(|| format!("<{name}>{now}</{name}>"));
                 domain.set_metadata(namespace, element.as_deref()).map_err(|error| plain(&error))
             };
-            let reached = reachable(&vcpus, &want);
-            some_go(&vcpus, &want, &reached)?;
+            let reached = reachable(vcpus, &want);
+            some_go(vcpus, &want, &reached)?;
             // (One that is there may be about to go.)
-            let ours = unplugged.union(&surplus(&vcpus, &reached));
-            note(UNPLUGGED, "unplugged", &unplugged, &ours)?;
-            let new = reached.difference(&plugged(&vcpus)).difference(&unplugged);
-            note(PLUGGED, "plugged", &added, &added.intersection(&plugged(&vcpus)).union(&new))?;
+            let ours = unplugged.union(&surplus(vcpus, &reached));
+            note(UNPLUGGED, "unplugged", unplugged, &ours)?;
+            note(PLUGGED, "plugged", added, &brought(&definition, &reached))?;
             // libvirt takes one at a time.
             let one = |vcpu, state| {
                 let done = domain.plug(&std::iter::once(vcpu).collect(), state);
                 crate::between("plug-part");
                 done
             };
-            plug(&vcpus, &want, until, one)?;
-            let back = want.difference(&plugged(&vcpus));
+            plug(vcpus, &want, until, one)?;
+            let back = want.difference(&plugged(vcpus));
             note(UNPLUGGED, "unplugged", &ours, &ours.difference(&back))?;
-            Ok(!surplus(&vcpus, &want).is_empty())
+            Ok(!surplus(vcpus, &want).is_empty())
         });
         match hand.plugged(vm, done) {
             // Those that do not go now are taken offline meanwhile.
@@ -212,6 +211,13 @@ fn reachable(vcpus: &[VcpuDefinition], want: &CpuSet) -> CpuSet {
     let cold = plugged(vcpus).difference(&hotpluggable(vcpus));
     let rest = want.difference(&cold);
     cold.iter().chain(rest.iter()).take(want.len().max(cold.len())).collect()
+}
+
+/// Those that were not there before us, once these are: also one that was plugged out here since, for it may come again.
+fn brought(definition: &Definition, reached: &CpuSet) -> CpuSet {
+    let Definition { vcpus, unplugged, added, .. } = definition;
+    let known = plugged(vcpus).union(unplugged);
+    added.intersection(&known).union(&reached.difference(&known))
 }
 
 /// Nothing would come of it if all that are to go were there at its start.
@@ -426,6 +432,26 @@ mod tests {
         assert_eq!(to_plug(By::Agent, "0-2", "2-3"), "0-2");
         assert_eq!(to_plug(By::Agent, "0", "3"), "0-2");
         assert_eq!(to_plug(By::Plugging, "0-1", ""), "0-1");
+    }
+
+    #[test]
+    fn what_was_plugged_in_here_is_known_to_be_however_often_it_goes_and_comes() {
+        let definition = |count, added: &str, unplugged: &str| Definition {
+            vcpus: pluggable(count),
+            added: set(added),
+            unplugged: set(unplugged),
+            ..Definition::default()
+        };
+        for (count, added, unplugged, reached, brought) in [
+            (3, "", "", "0-3", "3"),
+            (4, "3", "", "0-2", "3"),
+            (3, "3", "3", "0-3", "3"),
+            (3, "3", "", "0-2", ""),   // Somebody else plugged it out.
+            (2, "", "2-3", "0-3", ""), // It was there before us.
+        ] {
+            let now = super::brought(&definition(count, added, unplugged), &set(reached));
+            assert_eq!(now, set(brought), "{count} there, plugged in {added:?}, out {unplugged:?}");
+        }
     }
 
     /// Four vCPUs that can come and go, of which so many are there.
