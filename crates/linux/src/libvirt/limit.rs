@@ -1,7 +1,8 @@
 //! Which of a VM's control groups has its limit: that of everything in it (`x.scope`), or what libvirt made in it
 //! (`x.scope/libvirt`, on v2 with systemd), where libvirt writes `global_quota` and `global_period`; and how these are written.
+//! A quota of the outer one (`systemctl set-property`) is not changed: libvirt does not know of it.
 
-use corefit_core::machine::{Limit, MachineError, VmState};
+use corefit_core::machine::{Fixed, LeverKind, Limit, MachineError, VmState};
 use corefit_core::{Quota, Throttled};
 
 use super::command::Parameter;
@@ -13,7 +14,7 @@ pub(super) fn is_inside(outer: Option<u64>, inner: Option<u64>) -> bool {
 }
 
 /// Puts the limit of a VM into its state, which has that of its definition; `inner`: what libvirt made in the group, and the limit of
-/// that, if it is known; `throttled`: how often its limit stopped a group.
+/// that, if it is known; `throttled`: how often its limit stopped a group. Says that it stays where it is not libvirt's.
 pub(super) fn fill(
     vm: &mut VmState,
     group: &VmGroup,
@@ -21,6 +22,10 @@ pub(super) fn fill(
     throttled: impl FnOnce(&str) -> Option<Throttled>,
 ) {
     let Some(outer) = &group.quota else { return };
+    if inner.is_some() && outer.quota_us.is_some() {
+        let reason = format!("somebody limits its control group {}, libvirt only the one in it", group.path);
+        vm.fixed.push(Fixed { lever: LeverKind::Quota, reason });
+    }
     match inner {
         Some((path, Some(inner))) if is_inside(outer.quota_us, inner.quota_us) => {
             (vm.quota, vm.throttled) = (Some(inner.clone()), throttled(path));

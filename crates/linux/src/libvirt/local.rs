@@ -224,10 +224,9 @@ impl Local {
         same.then_some(tid)
     }
 
-    /// The control groups of a VM, of which one has its limit: that of everything in it, and what libvirt made in it.
-    pub(super) fn vm_groups(&self, vm: &VmId) -> Option<[String; 2]> {
-        let qemu = self.qemus.get(&session::key(vm)?)?;
-        Some([qemu.group.clone()?, qemu.base.clone()?])
+    /// The control group of a VM into which libvirt writes its limit.
+    pub(super) fn limited_group(&self, vm: &VmId) -> Option<String> {
+        self.qemus.get(&session::key(vm)?)?.base.clone()
     }
 
     /// What libvirt made in a VM's control group, if that is another one, and its limit, if it is known.
@@ -416,6 +415,11 @@ mod tests {
             let view = host.look(&["/x.scope".into()], VmCounters::Skip).unwrap();
             let mut vm = VmState { quota: definition.cloned(), ..VmState::default() };
             limit::fill(&mut vm, &view.vms[0], local.inner(&key), |group| host.throttled(group));
+            assert_eq!(local.limited_group(&VmId("a#1".into())).as_deref(), Some("/x.scope/libvirt"));
+            let by_another = vm
+                .fixed(corefit_core::machine::LeverKind::Quota)
+                .is_some_and(|why| why.contains("/x.scope,"));
+            assert_eq!(by_another, !outer.starts_with("max"), "{:?}", vm.fixed);
             let quota = vm.quota.map(|quota| (quota.quota_us, quota.burst_us));
             (quota, vm.throttled.map(|throttled| throttled.periods))
         };

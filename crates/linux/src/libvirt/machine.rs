@@ -119,16 +119,12 @@ impl LibvirtMachine {
         Err(MachineError::Unsupported(text))
     }
 
-    /// The control group of a VM that has its limit, as the last look found it, and the limit.
+    /// The control group of a VM into which libvirt writes its limit, as the last look found it, and the limit.
     pub(super) fn limited_group(&mut self, vm: &VmId) -> Result<(String, Limit), MachineError> {
         let none = || MachineError::Unsupported("it has no control group that can be seen here".into());
-        let groups = self.local.vm_groups(vm).ok_or_else(none)?;
-        let host = self.host()?;
-        let [outer, inner] = groups.map(|group| host.limit(&group).map(|limit| (group, limit)));
-        match (outer, inner) {
-            (Ok((_, limit)), Ok(inner)) if limit::is_inside(limit.quota_us, inner.1.quota_us) => Ok(inner),
-            (outer, _) => outer,
-        }
+        let group = self.local.limited_group(vm).ok_or_else(none)?;
+        let limit = self.host()?.limit(&group)?;
+        Ok((group, limit))
     }
 
     /// The vCPUs of a VM were changed.
@@ -473,7 +469,7 @@ impl Machine for LibvirtMachine {
         let seen: BTreeMap<&Key, &Seen> = look.vms.iter().map(|seen| (&seen.key, seen)).collect();
         for (key, vm) in &mut vms {
             let Some(seen) = seen.get(key) else { continue };
-            vm.fixed = self.hand.fixed(&vm.id, &seen.definition);
+            vm.fixed.extend(self.hand.fixed(&vm.id, &seen.definition));
             if vm.slices.is_none() && vm.fixed(LeverKind::Slice).is_none() {
                 vm.fixed.push(Fixed { lever: LeverKind::Slice, reason: slice::none().into() });
             }
