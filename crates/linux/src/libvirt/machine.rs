@@ -411,12 +411,12 @@ fn malformed(error: ReadError) -> MachineError {
 /// left out on the way, and where it has none that the machine does not have.
 fn offline(vm: &mut VmState) {
     let Some(guest) = &mut vm.guest else { return };
-    if !guest.vcpus.iter().any(|vcpu| vcpu.online) {
+    let is_there = |id: u32| vm.vcpus.get(id as usize).is_some_and(|vcpu| vcpu.online);
+    if !guest.vcpus.iter().any(|vcpu| vcpu.online && is_there(vcpu.id)) {
         return; // A guest that answers has one.
     }
     let first = vm.vcpus.iter().take_while(|vcpu| vcpu.online).count();
     let between = vm.vcpus.iter().skip(first).any(|vcpu| vcpu.online);
-    let is_there = |id: u32| vm.vcpus.get(id as usize).is_some_and(|vcpu| vcpu.online);
     if between && guest.vcpus.iter().any(|vcpu| !is_there(vcpu.id)) {
         return;
     }
@@ -510,6 +510,11 @@ mod tests {
         assert_eq!(seen, [true, false, true, false]);
         let told: Vec<_> = vm.guest.unwrap().vcpus.iter().map(|v| (v.id, v.online)).collect();
         assert_eq!(told, [(0, true), (1, false), (2, true)]);
+        // One that says it uses others only makes no sense.
+        vm.vcpus = vec![online(true), online(true)];
+        vm.guest = Some(GuestView { vcpus: vec![says(2), says(3)], ..GuestView::default() });
+        offline(&mut vm);
+        assert_eq!(vm.online(), "0-1".parse().unwrap());
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn look(domain: &Domain<'_>, until: Until) -> Result<(CpuSet, By, Definition), M
                 Err(error) => return Err(error),
             };
             match by {
-                Ok(online) => return Ok((online, By::Agent, definition)),
+                Ok(online) => return Ok((there(online)?, By::Agent, definition)),
                 Err(why) => why,
             }
         }
@@ -249,6 +249,18 @@ fn by_agent(guest: &GuestVcpus, plugged: &CpuSet) -> Result<CpuSet, (String, By)
     Ok(guest.online.intersection(plugged))
 }
 
+/// Those of its vCPUs that a guest uses.
+///
+/// # Errors
+/// If there is none: it says that it uses others only, which the machine does not have. That could not be put back.
+fn there(online: CpuSet) -> Result<CpuSet, MachineError> {
+    if online.is_empty() {
+        let text = "guest agent: of the vCPUs that are plugged in it says that none is online";
+        return Err(MachineError::Malformed(text.into()));
+    }
+    Ok(online)
+}
+
 /// Has a guest that uses some vCPUs use others.
 fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet) -> Result<(), MachineError> {
     if want.len() < online.len()
@@ -380,6 +392,15 @@ mod tests {
         assert_eq!(by_agent(&guest, &CpuSet::first(1)), Ok(set("0")), "it has no other");
         let refused = by_agent(&guest, &set("0,2"));
         assert!(matches!(&refused, Err((why, By::Plugging)) if why.contains("in between")));
+    }
+
+    #[test]
+    fn a_guest_that_says_it_uses_only_vcpus_that_are_not_there_makes_no_sense() {
+        let guest =
+            |online: &str| GuestVcpus { all: set("0-7"), online: set(online), offlinable: set("1-7") };
+        let read = |online: &str| there(by_agent(&guest(online), &CpuSet::first(4)).unwrap());
+        assert!(matches!(read("4-7"), Err(MachineError::Malformed(_))));
+        assert_eq!(read("3-7"), Ok(set("3")));
     }
 
     #[test]
