@@ -21,6 +21,9 @@ const GOES_ON: Duration = Duration::from_secs(1);
 /// Longest file of ours in a guest, bytes.
 pub(super) const SMALL: u32 = 4096;
 
+/// What is wrong with an agent that opens a file and does not say by which number it is known.
+pub(super) const NO_HANDLE: &str = "guest-file-open gave no handle";
+
 /// An agent that was asked to open a file and did not answer in time may have it open for good, for nobody knows the handle (libvirt drops
 /// what comes late). Such a guest is asked to open none for so long, then twice as long each time, up to the second.
 const NO_FILES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3600)];
@@ -130,7 +133,7 @@ pub(super) fn set_vcpus(ask: &mut Ask<'_>, want: &CpuSet) -> Result<CpuSet, Mach
 
 /// A small file of the guest; `None` if there is none.
 pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>, MachineError> {
-    let handle = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r" })) {
+    let handle = match open(ask, path, "r") {
         Err(error) if error.to_string().contains("No such file") => return Ok(None),
         other => other?,
     };
@@ -148,10 +151,9 @@ pub(super) fn read_file(ask: &mut Ask<'_>, path: &str) -> Result<Option<String>,
 /// Writes a small file of the guest. Whoever reads it meanwhile sees the old or the new text if both have the
 /// same length: then it is not emptied before. Whether it was not there before.
 pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bool, MachineError> {
-    let (handle, new) = match call(ask, "guest-file-open", json!({ "path": path, "mode": "r+" })) {
+    let (handle, new) = match open(ask, path, "r+") {
         Err(error) if error.to_string().contains("No such file") => {
-            let made = call(ask, "guest-file-open", json!({ "path": path, "mode": "w" }));
-            (made.map_err(|error| no_directory(path, error))?, true)
+            (open(ask, path, "w").map_err(|error| no_directory(path, error))?, true)
         }
         other => (other?, false),
     };
@@ -167,8 +169,14 @@ pub(super) fn write_file(ask: &mut Ask<'_>, path: &str, text: &str) -> Result<bo
 
 /// Makes a file of the guest that is empty, unless it is there.
 pub(super) fn make_file(ask: &mut Ask<'_>, path: &str) -> Result<(), MachineError> {
-    let handle = call(ask, "guest-file-open", json!({ "path": path, "mode": "a" }))?;
+    let handle = open(ask, path, "a")?;
     call(ask, "guest-file-close", json!({ "handle": handle })).map(drop)
+}
+
+/// Opens a file of the guest. Its handle stands in what is asked next, so it is none but a number.
+fn open(ask: &mut Ask<'_>, path: &str, mode: &str) -> Result<i64, MachineError> {
+    let handle = call(ask, "guest-file-open", json!({ "path": path, "mode": mode }))?;
+    handle.as_i64().ok_or_else(|| malformed(NO_HANDLE))
 }
 
 /// A file that comes may come later; where nobody can make it there is no directory for it.
@@ -344,6 +352,24 @@ mod tests {
         let refused = read_file(&mut |command: &str| guest.answer(command), "/run/x");
         assert!(matches!(refused, Err(MachineError::Malformed(_))), "{refused:?}");
         assert!(guest.asked.last().unwrap().contains("guest-file-close"), "{:?}", guest.asked);
+    }
+
+    #[test]
+    fn a_handle_that_is_no_number_is_not_sent_back() {
+        for handle in [json!("guest-file-close"), json!({}), json!(1.5)] {
+            let mut asked = 0;
+            let mut ask = |_: &str| {
+                asked += 1;
+                Ok(json!({ "return": handle }).to_string())
+            };
+            let done = [
+                read_file(&mut ask, "/run/x").map(drop),
+                write_file(&mut ask, "/run/x", "cpus 2\n").map(drop),
+                make_file(&mut ask, "/run/x"),
+            ];
+            assert!(done.iter().all(|done| matches!(done, Err(MachineError::Malformed(_)))), "{done:?}");
+            assert_eq!(asked, 3, "{handle}");
+        }
     }
 
     #[test]

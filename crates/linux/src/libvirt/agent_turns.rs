@@ -235,7 +235,10 @@ mod tests {
         let agent = |command: &str| {
             is_over.set(is_over.get() || command.contains(over));
             asked.push(command.split('"').find(|word| word.starts_with("guest-")).unwrap().to_owned());
-            Ok::<_, String>(format!(r#"{{"return":{{"buf-b64":"{stat}"}}}}"#))
+            Ok::<_, String>(match command.contains("guest-file-open") {
+                true => r#"{"return":7}"#.to_owned(),
+                false => format!(r#"{{"return":{{"buf-b64":"{stat}"}}}}"#),
+            })
         };
         let took = || if is_over.get() { TURN + Duration::from_millis(1) } else { Duration::ZERO };
         let turn = turn(true, counts_only, took, agent);

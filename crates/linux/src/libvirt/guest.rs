@@ -11,7 +11,7 @@ use corefit_core::machine::{GuestVcpu, GuestView};
 use corefit_core::{CpuId, Time};
 use serde_json::{Value, json};
 
-use super::agent_calls::SMALL;
+use super::agent_calls::{NO_HANDLE, SMALL};
 use crate::proc::{Ticks, ns};
 use crate::progress;
 
@@ -125,7 +125,7 @@ fn read(
     path: &str,
     most: u32,
 ) -> Result<String, String> {
-    let handle = ask("guest-file-open", json!({ "path": path, "mode": "r" }))?;
+    let handle = ask("guest-file-open", json!({ "path": path, "mode": "r" }))?.as_i64().ok_or(NO_HANDLE)?;
     let part = ask("guest-file-read", json!({ "handle": handle, "count": most }));
     let closed = ask("guest-file-close", json!({ "handle": handle }));
     let part = part?;
@@ -299,6 +299,8 @@ mod tests {
         assert_eq!(count, 1);
         let mut agent = |_: &str| Ok::<_, String>("{".to_owned());
         assert!(view(&mut true, &mut agent).unwrap_err().contains("no JSON"));
+        let mut agent = |_: &str| Ok::<_, String>(r#"{"return":"guest-file-close"}"#.to_owned());
+        assert_eq!(view(&mut true, &mut agent), Err(NO_HANDLE.into()));
         assert!(proc_stat("cpu0 1 2\n").unwrap_err().contains("no line of CPU times"));
     }
 
