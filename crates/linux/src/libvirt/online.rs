@@ -15,6 +15,7 @@ use corefit_core::{CpuId, CpuSet};
 use super::agent_calls::{self as agent, Ask, GuestVcpus};
 use super::api::{Domain, Failure, Kind};
 use super::definition::{Definition, PLUGGED, UNPLUGGED, VcpuDefinition};
+use super::guest;
 use super::hand::{Hand, Until, Whom, ask, connected, define, plain, stays};
 
 /// Longest that plugging out may take: libvirt itself waits 5 s for a guest to let go of a vCPU
@@ -74,23 +75,26 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     }
     hand.changes(vm);
     let (all, before) = (want.clone(), hand.online(vm).cloned());
+    let opens = hand.may_open(vm).is_ok();
     let result = hand.with(Whom::Guest, vm, move |domain, until| {
         let (online, by, definition) = look(domain, until)?;
         still(before.as_ref(), &online)?;
         if by != By::Agent {
-            return Ok((by, false));
+            return Ok((by, false, Done::default()));
         }
         lacking(&all, &definition)?;
         let plugs = to_plug(by, &all, &definition) != plugged(&definition.vcpus);
-        if !plugs {
-            set_by_agent(&mut connected(domain, until), &online, &all)?;
-        }
-        Ok((by, plugs))
+        let done = match plugs {
+            true => Done::default(),
+            false => set_by_agent(&mut connected(domain, until), &online, &all, opens),
+        };
+        Ok((by, plugs, done))
     });
     if matches!(result, Err(MachineError::Untried(_))) {
         hand.forget(vm);
     }
-    let (by, plugs) = result?;
+    let (by, plugs, done) = result?;
+    done.told(hand, vm)?;
     hand.goes(vm, by)?;
     let mut late = Ok(());
     if by != By::Agent || plugs {
@@ -134,8 +138,9 @@ pub(super) fn set(hand: &mut Hand, vm: &VmId, want: CpuSet) -> Result<(), Machin
     if by == By::Agent && plugs {
         let done = hand.with(Whom::Guest, vm, move |domain, until| {
             let (online, ..) = look(domain, until)?;
-            set_by_agent(&mut ask(domain, until)?, &online, &want)
+            Ok(set_by_agent(&mut ask(domain, until)?, &online, &want, opens))
         });
+        let done = done.and_then(|done| done.told(hand, vm));
         return late.and(done);
     }
     Ok(())
@@ -261,16 +266,44 @@ fn there(online: CpuSet) -> Result<CpuSet, MachineError> {
     Ok(online)
 }
 
-/// Has a guest that uses some vCPUs use others.
-fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet) -> Result<(), MachineError> {
-    if want.len() < online.len()
-        && let Ok(Some(preferred)) = agent::read_file(ask, PREFERRED)
-        && preferred.trim().parse::<CpuSet>().is_ok_and(|set| set != *online)
-    {
-        let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED})");
-        return Err(MachineError::Unsupported(text));
+/// What came of having a guest use other vCPUs.
+struct Done {
+    /// Whether its kernel chooses among its CPUs by itself, if it was asked to open the file that says so.
+    chooses: Option<Result<bool, MachineError>>,
+    set: Result<(), MachineError>,
+}
+
+impl Default for Done {
+    /// It was not asked to.
+    fn default() -> Done {
+        Done { chooses: None, set: Ok(()) }
     }
-    agent::set_vcpus(ask, want).map(drop)
+}
+
+impl Done {
+    /// Tells who keeps which guests open files; hands back what came of the vCPUs.
+    fn told(self, hand: &mut Hand, vm: &VmId) -> Result<(), MachineError> {
+        self.chooses.iter().for_each(|opened| hand.opened(vm, opened));
+        self.set
+    }
+}
+
+/// Has a guest that uses some vCPUs use others; `opens`: whether it may be asked to open a file. One that does not open it in time is
+/// asked for no more now.
+fn set_by_agent(ask: &mut Ask<'_>, online: &CpuSet, want: &CpuSet, opens: bool) -> Done {
+    let chooses = (opens && want.len() < online.len()).then(|| {
+        let preferred = agent::read_file(ask, PREFERRED)?;
+        Ok(preferred.and_then(|text| text.trim().parse().ok()).is_some_and(|set: CpuSet| set != *online))
+    });
+    let set = match &chooses {
+        Some(Ok(true)) => {
+            let text = format!("its kernel chooses among its CPUs by itself ({PREFERRED})");
+            Err(MachineError::Unsupported(text))
+        }
+        Some(Err(MachineError::Gone(why))) if guest::is_late(why) => Err(MachineError::Gone(why.clone())),
+        _ => agent::set_vcpus(ask, want).map(drop),
+    };
+    Done { chooses, set }
 }
 
 /// Plugs vCPUs in and out, those that were not there at the domain's start; the last that came goes first.
@@ -312,10 +345,17 @@ mod tests {
         /// Not so on Windows.
         offlines: bool,
         preferred: Option<&'static str>,
+        asked: Vec<String>,
+    }
+
+    /// One that can take these offline.
+    fn guest(online: &str, preferred: Option<&'static str>) -> Guest {
+        Guest { online: set(online), offlines: true, preferred, asked: Vec::new() }
     }
 
     impl Guest {
         fn answer(&mut self, command: &str) -> Result<String, MachineError> {
+            self.asked.push(command.into());
             let command: Value = serde_json::from_str(command).unwrap();
             let arguments = &command["arguments"];
             let answer = match command["execute"].as_str().unwrap() {
@@ -353,8 +393,8 @@ mod tests {
         fn sized(&mut self, want: &str) -> (CpuSet, Result<(), MachineError>) {
             let mut ask = |command: &str| self.answer(command);
             let online = by_agent(&agent::vcpus(&mut ask).unwrap(), &CpuSet::first(4)).unwrap();
-            let done = set_by_agent(&mut ask, &online, &set(want));
-            (online, done)
+            let done = set_by_agent(&mut ask, &online, &set(want), true);
+            (online, done.set)
         }
     }
 
@@ -364,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_chooses_among_its_cpus_is_not_made_smaller_and_gets_back_what_was_taken_before() {
-        let mut guest = Guest { online: set("0-1"), offlines: true, preferred: Some("0\n") };
+        let mut guest = guest("0-1", Some("0\n"));
         let (read, refused) = guest.sized("0");
         assert_eq!(read, set("0-1"), "it can be read all the same");
         let Err(MachineError::Unsupported(why)) = refused else { panic!("{refused:?}") };
@@ -377,15 +417,33 @@ mod tests {
     #[test]
     fn a_guest_that_prefers_all_that_are_online_or_says_nothing_is_sized() {
         for preferred in [None, Some("0-3\n")] {
-            let mut guest = Guest { online: set("0-3"), offlines: true, preferred };
+            let mut guest = guest("0-3", preferred);
             assert_eq!(guest.sized("0-1").1, Ok(()), "{preferred:?}");
             assert_eq!(guest.online, set("0-1"), "{preferred:?}");
         }
     }
 
     #[test]
+    fn a_guest_that_does_not_open_the_file_in_time_is_not_asked_on_and_then_made_smaller_without() {
+        let (mut hand, vm) = (Hand::new("test:///default"), VmId("a#1".into()));
+        let mut guest = guest("0-3", Some("0\n"));
+        let mut late = |command: &str| match command.contains("guest-file-open") {
+            true => {
+                Err(MachineError::Gone("Guest agent didn't respond to command within '2' seconds".into()))
+            }
+            false => guest.answer(command),
+        };
+        let mut sized = |opens| set_by_agent(&mut late, &set("0-3"), &set("0-1"), opens).told(&mut hand, &vm);
+        assert!(matches!(sized(true), Err(MachineError::Gone(_))));
+        assert_eq!(sized(false), Ok(()));
+        assert_eq!(guest.online, set("0-1"));
+        assert_eq!(guest.asked.iter().filter(|command| command.contains("guest-get-vcpus")).count(), 2);
+        assert!(hand.may_open(&vm).is_err(), "it may have it open for good");
+    }
+
+    #[test]
     fn a_guest_that_cannot_take_vcpus_offline_or_whose_numbers_may_be_others_says_so() {
-        let mut windows = Guest { online: set("0-3"), offlines: false, preferred: None };
+        let mut windows = Guest { offlines: false, ..guest("0-3", None) };
         let guest = agent::vcpus(&mut |command: &str| windows.answer(command)).unwrap();
         let refused = by_agent(&guest, &CpuSet::first(4));
         assert!(matches!(&refused, Err((why, By::Plugging)) if why.contains("cannot take")));
