@@ -460,7 +460,8 @@ fn try_none<'a>(sizes: impl Iterator<Item = &'a mut Sizer>) -> bool {
 fn stand_in(policy: &mut Policy) -> Option<String> {
     let rules = policy.vm.iter_mut().filter_map(|rule| rule.size.as_mut());
     try_none(rules.chain([&mut policy.size])).then(|| {
-        "numbers of vCPUs are VCPU-Bal's: what size = \"corefit\" and \"pcpu-est\" find by trying them only --apply shows"
+        "numbers of vCPUs are VCPU-Bal's, after dwell_ms: what size = \"corefit\" and \"pcpu-est\" try from the first looks on, and \
+         what they find, only --apply shows"
             .into()
     })
 }
