@@ -31,7 +31,6 @@ use super::log::{self, Level, log};
 use super::status::{self, Board};
 use super::telling::Telling;
 use super::{Keeper, ManageArgs, metrics, restore, systemd, yields};
-use crate::machine::MachineArg;
 
 /// An address for metrics that somebody else has is asked for again after so long.
 const METRICS_AGAIN: Duration = Duration::from_secs(60);
@@ -376,14 +375,7 @@ impl<'a> Daemon<'a> {
     pub(super) fn reload(&mut self) {
         let read = self.args.read_again();
         let file = self.args.config.as_deref();
-        let named = |config: &Config| {
-            let machine = MachineArg::named(config.machine.as_deref().unwrap_or("host"));
-            machine.can_act().map_err(|error| config.not_opened(file, error))
-        };
-        let fits = |config: Config| {
-            named(&config)?;
-            super::fits(&config, file, &mut *self.machine).map(|()| config)
-        };
+        let fits = |config: Config| super::fits(&config, file, &mut *self.machine).map(|()| config);
         match read.and_then(fits) {
             Ok(mut config) => {
                 let note = if self.keeper.is_none() { stand_in(&mut config.policy) } else { None };
@@ -471,6 +463,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::machine::MachineArg;
 
     pub(super) fn arguments() -> ManageArgs {
         ManageArgs { config: None, apply: false, no_apply: false, state: None, time: None, machine: None }

@@ -41,6 +41,14 @@ fn a_configuration_that_cannot_be_is_refused_by_file_line_and_key_and_nothing_is
     place.file("corefit.toml", "machine = \"host\"\n");
     let error = place.error(&["manage", "--config", "corefit.toml", "--machine", "mars"]);
     assert!(error.contains("--machine mars") && !error.contains("line"), "{error}");
+    // But what is in the file is to be one that can be, though another counts.
+    place.file("corefit.toml", "machine = \"mars\"\n");
+    let error =
+        place.error(&["manage", "--config", "corefit.toml", "--machine", "sim:host.toml", "--for", "1s"]);
+    assert!(
+        error.contains("corefit.toml, line 1, key machine: mars: nothing can be changed there"),
+        "{error}"
+    );
 }
 
 #[test]
