@@ -127,7 +127,7 @@ impl MachineArg {
             ("sim", file) if !file.is_empty() => Ok(()),
             _ if self.machine == "host" => Ok(()),
             _ => bail!(
-                "--machine {}: nothing can be changed there; give host, libvirt, libvirt:URI, cgroups:PATHS or sim:FILE",
+                "--machine {}: nothing can be changed there; give host, libvirt, libvirt:URI, cgroups, cgroups:PATHS or sim:FILE",
                 self.machine
             ),
         }

@@ -210,6 +210,15 @@ impl StateArg {
         Config::read(Some(self.config.as_deref()?)).ok()?.machine
     }
 
+    /// Why the machine that the configuration names cannot be had, where that is said.
+    pub(super) fn not_opened(&self, error: anyhow::Error) -> anyhow::Error {
+        let file = self.config.as_deref();
+        match file.map(|file| Config::read(Some(file))) {
+            Some(Ok(config)) => config.not_opened(file, error),
+            _ => error,
+        }
+    }
+
     /// Where it is; where the configuration cannot be read now, and so is not the one that the daemon has read, where it usually is.
     pub(super) fn dir_or_usual(&self) -> PathBuf {
         self.dir().unwrap_or_else(|error| {

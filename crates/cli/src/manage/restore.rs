@@ -52,6 +52,13 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let settled = of_journal.is_some();
     let name = of_journal.or_else(|| args.machine.clone()).or_else(|| args.state.machine()).or(last);
     let machine = MachineArg::named(&name.unwrap_or_else(|| "host".into()));
+    let not_opened = |error: anyhow::Error| match &args.machine {
+        _ if settled => not_its(&state, machine.name(), &error),
+        // An option has no place in a file.
+        Some(_) => error,
+        None => args.state.not_opened(error),
+    };
+    machine.can_act().map_err(not_opened)?;
     if machine.clock().is_none() {
         if status::answers(&state) {
             let state = state.display();
@@ -59,10 +66,10 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
                 "{state}: another corefit is at work with it; end that one, which puts back what it changed"
             )));
         }
-        bail!("--machine {}: ended with the daemon; there is nothing to put back", machine.name());
-    }
-    if settled {
-        machine.can_act().map_err(|error| not_its(&state, machine.name(), &error))?;
+        return Err(not_opened(anyhow!(
+            "--machine {}: what is simulated ends with its process, so there is nothing to put back",
+            machine.name()
+        )));
     }
     let mut work = Work { settled, found, ..Work::new(machine, state, boot) };
     let done = work.tries(args.tries, || std::thread::sleep(BETWEEN_TRIES));

@@ -101,6 +101,27 @@ fn a_machine_that_only_the_journal_names_is_said_to_be_its() {
     assert!(error.contains("state/journal: machine \"foo\": nothing can be changed there;"), "{error}");
 }
 
+#[test]
+fn a_machine_that_the_configuration_of_restore_names_is_not_blamed_on_an_option() {
+    let place = Place::new();
+    for (machine, why) in [
+        ("xen", "nothing can be changed there; give host, libvirt, libvirt:URI, cgroups, "),
+        ("replay:night.cfr", "nothing can be changed there; give host"),
+        ("cgroups:", "lacks its paths"),
+        ("sim:host.toml", "what is simulated ends with its process, so there is nothing to put back"),
+    ] {
+        place.file("corefit.toml", &format!("apply = true\nmachine = \"{machine}\"\n"));
+        let of = |more: &[&str]| place.error(&[&["restore", "--state", "state"], more].concat());
+        let (named, given) = (of(&["--config", "corefit.toml"]), of(&["--machine", machine]));
+        let machine = machine.trim_end_matches(':');
+        assert!(
+            named.starts_with(&format!("corefit: corefit.toml, line 2, key machine: {machine}: {why}")),
+            "{named}"
+        );
+        assert!(given.starts_with(&format!("corefit: --machine {machine}: {why}")), "{given}");
+    }
+}
+
 /// What is changed there is known there alone.
 #[test]
 fn a_directory_in_which_a_killed_daemon_left_settings_is_named_to_who_comes_with_another() {
