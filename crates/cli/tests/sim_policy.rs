@@ -206,6 +206,7 @@ fn plan_and_manage_go_by_a_scenarios_policy_unless_there_is_a_configuration() {
             .as_array()
             .unwrap()
             .iter()
+            .filter(|a| a["lever"] == "online vCPUs")
             .map(|a| a["why"].as_str().unwrap().into())
             .collect();
         (whys, said)

@@ -24,8 +24,8 @@ use crate::{lines, printable, text_file, versioned};
 
 /// What the controllers would change on a host now, and why
 ///
-/// Looks twice, and changes nothing. With --config it plans what `corefit manage` would with that file; options count more. With
-/// the size policy `corefit` the first thing that it would do is often to try a number of vCPUs. On a simulated host the
+/// Looks twice, and changes nothing. It plans what `corefit manage` would with the same --config, or without one, what guests are
+/// told included; options count more. With the size policy `corefit` the first thing that it would do is often to try a number of vCPUs. On a simulated host the
 /// `[policy]` of its scenario counts as that of a configuration, unless there is --config.
 #[derive(clap::Args)]
 pub(crate) struct PlanArgs {
@@ -130,12 +130,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let now = look(machine.observe()?);
     let name = printable::text(&machine.name());
     let mut step = controller.step(&now).with_context(|| name.clone())?;
-    if args.config.is_some() {
-        if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
-            step.plan.actions.extend(Telling::default().step(host, &policy, |_| false));
-        }
-        step.notes.extend(only_running(&config.policy, &policy, &step.plan));
+    if let Some(host) = step.estimate.as_ref().filter(|_| config.tell) {
+        step.plan.actions.extend(Telling::default().step(host, &policy, |_| false));
     }
+    step.notes.extend(only_running(&config.policy, &policy, &step.plan));
     if sensitive {
         step.notes.push("no VM is said to tolerate standing still, so no period is made longer: --latency 200ms says it of all".into());
     }

@@ -49,6 +49,15 @@ fn a_plan_with_a_configuration_is_what_the_daemon_would_do_with_it() {
 }
 
 #[test]
+fn a_plan_without_a_configuration_says_what_guests_would_be_told_and_what_only_running_shows() {
+    let place = Place::new();
+    place.file("host.toml", &HOST.replacen("hog", "lu", 1));
+    let output = place.corefit(&["plan", "--machine", "sim:host.toml", "--size", "vcpu-bal"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("a   what the guest is told") && text.contains("3000 ms (dwell_ms)"), "{text}");
+}
+
+#[test]
 fn nobody_keeps_the_daemon_from_its_machine_by_taking_a_name() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixListener};
