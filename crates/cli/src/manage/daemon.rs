@@ -127,8 +127,9 @@ impl<'a> Daemon<'a> {
         if self.live && !applies {
             left_by_another(state);
         }
-        // What is simulated without changing anything has no directory.
-        let serve = (self.live || applies).then(|| status::serve(state, &self.board, applies));
+        // What is simulated without changing anything has no directory, unless it is given one.
+        let has = self.live || applies || self.args.state.is_some();
+        let serve = has.then(|| status::serve(state, &self.board, applies));
         self._socket = serve.and_then(|served| {
             let why = |error: anyhow::Error| [("why", format!("{error:#}"))];
             served.map_err(|error| log(Level::Warning, "no status", &why(error))).ok()

@@ -145,6 +145,16 @@ fn the_status_is_there_without_apply_too_and_its_socket_goes_with_the_daemon() {
 }
 
 #[test]
+fn who_only_looks_at_a_simulated_host_has_a_status_where_it_is_given_a_directory() {
+    let place = Place::new();
+    place.file("long.toml", &HOST.replace("3600s", "1000000s"));
+    let args = ["manage", "--machine", "sim:long.toml", "--state", "own"];
+    let mut daemon = place.daemon(&args, std::fs::File::create(place.path("log")).unwrap());
+    until("it tells its status", || place.corefit(&["status", "--state", "own"]).status.success());
+    daemon.end();
+}
+
+#[test]
 fn one_that_is_interrupted_puts_back_what_it_changed() {
     let place = Place::new();
     place.file("long.toml", &HOST.replace("3600s", "1000000s"));
