@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -22,6 +22,25 @@ pub(super) struct Locked(pub(super) File);
 impl Drop for Locked {
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Directories that are made for something, which go with this, unless something else is in them by then.
+#[derive(Default)]
+pub(super) struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Those that have to be made yet for this one to be.
+    pub(super) fn for_want_of(dir: &Path) -> Made {
+        Made(dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect())
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for dir in &self.0 {
+            let _ = fs::remove_dir(dir);
+        }
     }
 }
 

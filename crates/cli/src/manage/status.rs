@@ -1,31 +1,33 @@
 //! What the daemon tells of itself: `corefit status` asks its socket and prints what it says.
 
+mod socket;
+
 use std::io::Read as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use corefit_core::check::count;
 use corefit_core::decide::{Given, Policy, Step};
 use corefit_core::machine::{VmEstimate, VmState};
 use corefit_core::{CpuSet, Cpus};
 use serde::{Deserialize, Serialize};
 
+use socket::socket;
+pub(crate) use socket::{Socket, answers, serve};
+
 use super::config::StateArg;
 use super::journal::{Entry, settings as named};
-use super::{Boot, Journal, Keeper, alone, metrics, present};
+use super::{Boot, Journal, Keeper, alone, present};
 use crate::lines;
 use crate::printable;
 use crate::table::Table;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of the longest name of a socket (unix(7)).
-const LONGEST: usize = 107;
 /// The longest answer that is read.
 const MOST: u64 = 64 << 20;
 
@@ -211,79 +213,6 @@ impl Board {
     }
 }
 
-fn socket(state: &Path) -> PathBuf {
-    state.join("status.sock")
-}
-
-/// The socket's file, which goes with this, unless it is somebody else's by then.
-pub(crate) struct Socket {
-    path: PathBuf,
-    inode: u64,
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn inode(path: &Path) -> std::io::Result<u64> {
-    Ok(std::fs::symlink_metadata(path)?.ino())
-}
-
-/// Whether a daemon answers at the socket in a state directory.
-pub(crate) fn answers(state: &Path) -> bool {
-    UnixStream::connect(socket(state)).is_ok()
-}
-
-/// Answers whoever asks the socket in the state directory, as long as this process lives. Who does not hold the directory's lock
-/// leaves the socket to a daemon that answers there.
-///
-/// # Errors
-/// If the socket cannot be made.
-pub(crate) fn serve(state: &Path, board: &Board, holds: bool) -> Result<Socket> {
-    let path = socket(state);
-    if path.as_os_str().len() > LONGEST {
-        let many = path.as_os_str().len();
-        bail!(
-            "{}: has {many} bytes, and a socket's name {LONGEST} at most; a shorter directory: --state, or state in the configuration",
-            path.display()
-        );
-    }
-    if !holds {
-        if answers(state) {
-            bail!("{}: another corefit manage answers there", path.display());
-        }
-        let _ = super::own::directory(state);
-    }
-    if let Ok(there) = std::fs::symlink_metadata(&path) {
-        ensure!(
-            there.file_type().is_socket(),
-            "{}: is no socket; remove it, or give another directory: --state",
-            path.display()
-        );
-        // Of an earlier run.
-        let _ = std::fs::remove_file(&path);
-    }
-    let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
-    let own = Socket { inode: inode(&path)?, path };
-    let board = board.clone();
-    let reply = move |stream: UnixStream| {
-        let text = {
-            let mut status = board.lock();
-            status.age_s = status.stepped.map(|at| at.elapsed().as_secs_f64());
-            serde_json::to_string(&*status).unwrap_or_default()
-        };
-        let limit = |left| stream.set_write_timeout(Some(left));
-        let _ = metrics::send(&stream, text.as_bytes(), Instant::now() + PATIENCE, limit);
-    };
-    let answer = move || metrics::each("status client", listener.incoming(), reply);
-    std::thread::Builder::new().name("status".into()).spawn(answer).context("no thread for the status")?;
-    Ok(own)
-}
-
 /// What `corefit manage` does now
 ///
 /// Exit status 1 if no daemon answers.
@@ -419,38 +348,11 @@ fn table(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use corefit_core::machine::{Fixed, LeverKind, VcpuState};
 
     use super::*;
-
-    #[test]
-    fn the_socket_answers_each_who_asks_with_the_status_of_now() {
-        let dir = tempfile::tempdir().unwrap();
-        let board = Board::default();
-        let socket_file = serve(dir.path(), &board, true).unwrap();
-        for steps in 1..4 {
-            board.lock().steps = steps;
-            let mut text = String::new();
-            UnixStream::connect(socket(dir.path())).unwrap().read_to_string(&mut text).unwrap();
-            assert_eq!(serde_json::from_str::<Status>(&text).unwrap().steps, steps);
-        }
-        assert!(serve(dir.path(), &board, false).is_err(), "who only looks does not take it");
-        let taken = serve(dir.path(), &board, true).unwrap();
-        drop(socket_file);
-        assert!(answers(dir.path()), "the one of the other is left there");
-        drop(taken);
-        assert!(!answers(dir.path()));
-    }
-
-    #[test]
-    fn what_is_no_socket_is_not_removed_for_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = socket(dir.path());
-        std::fs::write(&path, "precious").unwrap();
-        let why = serve(dir.path(), &Board::default(), true).err().unwrap().to_string();
-        assert!(why.contains("status.sock: is no socket; remove it, or give another directory"), "{why}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-    }
 
     #[test]
     fn who_does_not_listen_keeps_nobody_waiting() {
@@ -593,12 +495,5 @@ mod tests {
         assert!(text.contains("a: is not sized: its vCPUs cannot be taken away\n"), "{text}");
         let hands_off = of(&VmState { hands_off: true, ..vm });
         assert!(hands_off.left_alone.is_some() && hands_off.not_sized.is_none(), "{hands_off:?}");
-    }
-
-    #[test]
-    fn a_directory_whose_name_is_too_long_for_a_socket_is_said_with_a_remedy() {
-        let state = Path::new("/tmp").join("x".repeat(120));
-        let error = serve(&state, &Board::default(), true).err().unwrap().to_string();
-        assert!(error.contains("a shorter directory: --state"), "{error}");
     }
 }
