@@ -21,6 +21,10 @@ use crate::{CpuSet, Cpus};
 /// A guest's count is brought by its agent, and `corefit run` there looks every 0.05 to 1 s: a look shorter than twice this would be
 /// one count long.
 const LATE: Duration = Duration::from_millis(500);
+/// A slice of Xen's credit (`CSCHED_DEFAULT_TSLICE_MS`, xen/common/sched/credit.c).
+const SLICE: Duration = Duration::from_millis(30);
+/// Where fewer pCPUs are available for each vCPU looks get no longer.
+const LONGEST_TURN: Duration = Duration::from_millis(500);
 /// What came of a change is awaited for so long.
 const HOLD: Duration = Duration::from_secs(5);
 
@@ -202,9 +206,18 @@ impl<'a> Ground<'a> {
             rate,
             wants: asked.wants,
             granted,
-            period: longest_period(&vm.seen),
+            period: longest_period(&vm.seen).max(self.turn(asked)),
             may_search,
         }
+    }
+
+    /// A quarter of the time in which each of all its vCPUs has had its slice, where slices are long.
+    fn turn(&self, asked: &Asked) -> Duration {
+        if self.seen.host.rule != WeightRule::XenCredit {
+            return Duration::ZERO;
+        }
+        let available = self.available.as_ref().map_or(f64::INFINITY, |all| all[asked.number].0);
+        SLICE.mul_f64(f64::from(asked.most) / available.max(0.5) / 4.0).min(LONGEST_TURN)
     }
 
     /// The formula of VCPU-Bal: all pCPUs that VMs may use times its part of all weights, or what it was granted of them, within its

@@ -8,7 +8,7 @@ use super::settle::LONGEST;
 /// In the long run, as a part of the time in which the VM has something to do.
 const PART: f64 = 0.02;
 /// And besides, s.
-const START: f64 = 2.0;
+const START: f64 = 1.5;
 
 /// What searches cost so far, in seconds of the VM's work.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ mod tests {
     fn it_grows_with_work_and_not_with_idling() {
         let mut budget = Budget::default();
         budget.works(Duration::from_secs(100));
-        assert!((budget.allowed() - 4.0).abs() < 1e-9);
+        assert!((budget.allowed() - 3.5).abs() < 1e-9);
         budget.lose(5.0);
         assert!(budget.allowed() < 0.0);
     }

@@ -51,6 +51,8 @@ const UNITS: f64 = 8.0;
 const COARSE: f64 = 100.0;
 /// The longest look in the first round, in usual ones, where work is counted in large units.
 const STRETCH: u32 = 4;
+/// Where nothing at all was counted yet VCPU-Bal's counts, which are safe, are looked at for so long before nobody counts.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Whoever did not follow for so many turns in a row leaves the race: the others cannot be compared beside him.
 const IN_VAIN: u32 = 2;
 /// What a race found is proven for so long at first: just after a change a guest may do better or worse than later.
@@ -428,8 +430,10 @@ impl Race {
         let thin = here.lasted() < RAN / 2.0 * here.seconds && self.looked < FIRST;
         // Where only it is compared with, a second look would disturb what goes on at the other.
         let only = self.few && bal && here.units < UNITS && self.looked < FIRST;
-        let only = only && value + self.unit(turn) > CLEAR * most;
-        let glance = (safe || late) && value < CLEAR * most || thin || only;
+        let only = only && (here.units < 1.0 || value + self.unit(turn) > CLEAR * most);
+        // Whoever counts may not have come to the end of a first unit.
+        let silent = bal && !self.members.iter().any(Member::counted) && self.looked < SILENCE;
+        let glance = (safe || late) && value < CLEAR * most || thin || only || silent;
         let hopeless = self.stage == Stage::Rounds && value < HOPELESS * most && (telling || few) && !glance;
         let stretched = length * STRETCH;
         let long = self.looked >= if self.levels[turn].sure { stretched.max(FIRST) } else { stretched };

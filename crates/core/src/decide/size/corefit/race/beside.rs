@@ -15,6 +15,8 @@ const UNFAIR: f64 = 0.95;
 /// Less than so long, in seconds, or than so many pCPUs wanted, tells nothing.
 const LEAST: f64 = 0.05;
 const WANTS: f64 = 0.1;
+/// Schedulers give one what is another's for longer than most looks: in less than so long, s, nobody is seen to lose. The proof is longer.
+const SHORT: f64 = 1.0;
 /// Counting hides no more than this part of a loss, however coarse it is: who says what it does is not to be much worse off than who does not.
 const COARSE: f64 = 0.5;
 /// Nor does it hide that a VM runs less than this part of what it did. (Not as little as that of others, for teams that spin in step wait more, and do
@@ -141,6 +143,9 @@ impl Beside {
     /// Whether it gets less at a level, or runs less than this part of what it ran.
     fn gets_less(&self, level: usize, bal: usize, due: Option<&Due>, sure: f64, part: f64) -> bool {
         let (Some(now), Some(then)) = (self.got.get(level), self.got.get(bal)) else { return false };
+        if now.stat.seconds < SHORT {
+            return false;
+        }
         let less = now.of_wanted(self.counts).zip(then.of_wanted(self.counts));
         let chance = |got: &Got| got.stat.chance(got.stat.bursts());
         let counting = if self.counts { sure * chance(now).hypot(chance(then)) } else { 0.0 };

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::proof::UNSURE;
-use super::{CLEAR, MORE, Member, PROOF, Race, Stage};
+use super::{CLEAR, MORE, Member, PROOF, Race, Stage, Stat};
 
 /// Held on for so long at a time.
 const HOLD: Duration = Duration::from_secs(1);
@@ -70,12 +70,13 @@ impl Race {
         on
     }
 
-    /// Whether threads may fall into step there: next to nothing was done, or now more, now less.
+    /// Whether threads may fall into step there: next to nothing was done, or now more, now less, in the race and since.
     fn may_step(&self, level: usize) -> bool {
         let tells = |member: &&Member| member.usual() > 0.0;
         self.members.iter().filter(tells).all(|member| {
+            let varies = |stat: Stat| stat.error_of_looks() > UNSURE * stat.value().unwrap_or(0.0);
             let seen = member.seen_of(level);
-            seen.units < 1.0 || seen.error_of_looks() > UNSURE * seen.value().unwrap_or(0.0)
+            seen.units < 1.0 || varies(seen) || varies(member.whole(level))
         })
     }
 

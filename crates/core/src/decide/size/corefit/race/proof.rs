@@ -164,8 +164,8 @@ impl Race {
     }
 
     fn best_proven(&self) -> Option<(usize, f64)> {
-        let all = (0..self.levels.len()).filter_map(|level| Some((level, self.proven(level)?)));
-        let all: Vec<_> = all.collect();
+        let fair = (0..self.levels.len()).filter(|level| !self.harms(*level));
+        let all: Vec<_> = fair.filter_map(|level| Some((level, self.proven(level)?))).collect();
         let best = all.iter().max_by(|a, b| a.1.total_cmp(&b.1))?.0;
         let best = Race::modest(best, &all, |level| self.all(|member| &member.proofs[level]).own());
         all.into_iter().find(|(level, _)| *level == best)

@@ -495,6 +495,52 @@ fn with_a_cap_all_vcpus_are_held_until_threads_may_be_in_step() {
     );
 }
 
+/// With a cap: all vCPUs are in step when the race begins and not after a change, then again after so many seconds. With four nothing comes
+/// of the first so many seconds.
+fn in_step(first: f64, late: f64, after: f64) -> Race {
+    let one = Entrant { few: true, ..entrant(0, &[16, 4, 16], 4, 2.5) };
+    let (mut since, mut before, mut left) = (0.0, 16, false);
+    follow(&one, |count, over| {
+        since = if count == before { since + over.as_secs_f64() } else { over.as_secs_f64() };
+        (before, left) = (count, left || count != 16);
+        let rate = match count {
+            16 if !left => first,
+            16 if since <= after => first / 16.0,
+            16 => 100.0,
+            _ if since <= late => 0.0,
+            _ => 20.0,
+        };
+        (count, rate * over.as_secs_f64())
+    })
+}
+
+#[test]
+fn with_a_cap_all_vcpus_that_were_in_step_when_the_race_began_are_held_until_they_are_again() {
+    let id = VmId("0".into());
+    let ends = |first, late, after| in_step(first, late, after).count(&id);
+    assert_eq!(ends(160.0, 0.0, 10.0), Some(16), "now more, now less, though steadily since the change");
+    assert_eq!(ends(10.0, 0.0, 60.0), Some(4), "they never are");
+    let bal = in_step(200.0, 0.5, 10.0).of_bal(&id);
+    assert!(
+        bal.is_some_and(|stat| stat.units > 0.0),
+        "four that did nothing yet are looked at until they do"
+    );
+}
+
+/// Whoever counts one unit in some seconds counts all the same.
+#[test]
+fn where_nothing_was_counted_yet_vcpu_bals_count_is_looked_at_until_it_is() {
+    let silent = |until: f64| {
+        let mut at = 0.0;
+        let race = follow(&entrant(0, &[16, 4, 16, 12], 4, 2.0), |count, over| {
+            at += over.as_secs_f64();
+            (count, if count == 4 && at > until { 10.0 * over.as_secs_f64() } else { 0.0 })
+        });
+        race.found(&VmId("0".into())).is_none()
+    };
+    assert_eq!([3.0, 60.0].map(silent), [false, true]);
+}
+
 /// Two VMs: with all vCPUs the first does five times as much, and takes from the second, whose part by weight is two pCPUs.
 #[test]
 fn what_all_gain_together_is_not_taken_from_one() {
@@ -548,14 +594,21 @@ fn beside(gets: f64, rate: Option<f64>, waits: bool) -> u32 {
 }
 
 fn beside_one(one: Entrant, gets: f64, rate: Option<f64>, waits: bool) -> u32 {
+    beside_that(one, &|count, _| if count > 4 { gets } else { 1.0 }, rate, waits)
+}
+
+/// What it gets goes by the racer's number, and the time, s.
+fn beside_that(one: Entrant, gets: &dyn Fn(u32, f64) -> f64, rate: Option<f64>, waits: bool) -> u32 {
     let mut race = Race::new(std::slice::from_ref(&one), Dues::new());
+    let mut at = 0.0;
     for _ in 0..2000 {
         let count = race.count(&one.id).unwrap();
         let over = race.next();
-        let part = if count > 4 { gets } else { 1.0 };
+        let part = gets(count, at);
+        at += over.as_secs_f64();
         let (used, waiting) = if waits { (2.0 * part, 2.0 * (1.0 - part)) } else { (2.0, 0.0) };
         let neighbour = Neighbour { id: VmId("n".into()), rate: rate.map(|rate| rate * part), used, waiting };
-        let units = f64::from(count) * 100.0 * over.as_secs_f64();
+        let units = f64::from(10 + count) * 100.0 * over.as_secs_f64();
         let looks = [(one.id.clone(), Look { online: count, units, used: 1.0, part: 1.0, withheld: 0.0 })];
         race.see(over.as_secs_f64(), vec![neighbour], &looks);
         if race.look(over, &looks) {
@@ -573,6 +626,11 @@ fn what_a_race_finds_is_not_taken_from_who_is_beside_it() {
     assert_eq!(beside(0.7, Some(100.0), false), 16, "so few units tell nothing");
     assert_eq!(beside(0.3, Some(100.0), true), 4, "of so much they do");
     assert_eq!(beside(0.8, Some(100.0), true), 16, "who spins in step waits more, and may do more");
+    let end = |gets: &dyn Fn(u32, f64) -> f64| {
+        beside_that(entrant(0, &[16, 4, 16, 12, 8], 4, 10.0), gets, None, true)
+    };
+    assert_eq!(end(&|count, at| if count > 4 && at < 0.6 { 0.2 } else { 1.0 }), 16, "turns may be as long");
+    assert_eq!(end(&|count, _| if count > 12 { 0.7 } else { 1.0 }), 12, "the next best is tried");
 }
 
 #[test]
