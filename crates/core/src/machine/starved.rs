@@ -13,6 +13,9 @@ use crate::{Cpus, Quota};
 const PART: f64 = 0.5;
 /// pCPUs that have to be missing. Ours.
 const LEAST: f64 = 0.1;
+/// It waits for this part of them at least: a kernel adds what a vCPU waited when that gets on a pCPU, so in a look the sum is off by a
+/// timeslice of each other one. Ours.
+const MOST: f64 = 0.9;
 
 /// What a VM got that starves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +27,7 @@ pub struct Starved {
 }
 
 impl VmEstimate {
-    /// What it got, if that is less than half of what is available to it, and its vCPUs waited for the rest. `None` of a control
+    /// What it got, if that is less than half of what is available to it, and its vCPUs waited for nearly all of the rest. `None` of a control
     /// group: its threads are counted together, and may wait for each other though they do not want more on average.
     #[must_use]
     pub fn starved(&self) -> Option<Starved> {
@@ -40,7 +43,7 @@ impl VmEstimate {
         };
         let waiting = Cpus(self.seen.vcpus.iter().zip(&self.vcpus).filter_map(waits).sum());
         let missing = available.0 - used.0;
-        let starves = used.0 < PART * available.0 && missing >= LEAST && waiting.0 >= missing;
+        let starves = used.0 < PART * available.0 && missing >= LEAST && waiting.0 >= MOST * missing;
         starves.then_some(Starved { used, available })
     }
 }
@@ -67,23 +70,34 @@ impl HostEstimate {
 #[cfg(test)]
 mod tests {
     use super::super::{Counters, Pcpu, Snapshot, VcpuState, VmId, VmState, estimate};
-    use crate::{CpuId, Quota, Time};
+    use crate::{CpuId, Quota, Time, Weight};
 
     const SECOND: u64 = 1_000_000_000;
 
     /// One pCPU, two equal VMs with a vCPU each that want all of it, and what they had of it in a second.
     fn host(had: [f64; 2], waited: [f64; 2]) -> Option<String> {
+        weighed([1024.0, 1024.0], had, waited)
+    }
+
+    /// VMs of such weights.
+    fn weighed(weights: [f64; 2], had: [f64; 2], waited: [f64; 2]) -> Option<String> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parts of a second")]
         let ns = |part: f64| Some((part * SECOND as f64) as u64);
         let look = |at: u64, [a, b]: [Counters; 2]| {
-            let vm = |name: &str, counters: Counters| VmState {
+            let vm = |name: &str, weight: f64, counters: Counters| VmState {
                 id: VmId(name.into()),
                 name: name.into(),
+                weight: Some(Weight(weight)),
                 vcpus: vec![VcpuState { online: true, counters, ..VcpuState::default() }],
                 ..VmState::default()
             };
             let pcpus = vec![Pcpu { id: CpuId(0), online: true, ..Pcpu::default() }];
-            Snapshot { at: Time(at), pcpus, vms: vec![vm("a", a), vm("b", b)], ..Snapshot::default() }
+            Snapshot {
+                at: Time(at),
+                pcpus,
+                vms: vec![vm("a", weights[0], a), vm("b", weights[1], b)],
+                ..Snapshot::default()
+            }
         };
         let counters = |n: usize| Counters { run_ns: ns(had[n]), wait_ns: ns(waited[n]), runs: None };
         let zero = Counters { run_ns: Some(0), wait_ns: Some(0), runs: None };
@@ -98,6 +112,14 @@ mod tests {
         assert_eq!(host([0.6, 0.4], [0.4, 0.6]), None, "chance");
         assert_eq!(host([0.9, 0.1], [0.1, 0.0]), None, "it does not want more");
         assert_eq!(host([0.95, 0.02], [0.02, 0.05]), None, "a daemon that waits now and then");
+    }
+
+    /// The kernel has not added yet what it waits for at the end of the second.
+    #[test]
+    fn who_should_have_all_of_its_vcpus_starves_though_its_last_wait_is_not_counted_yet() {
+        let note = weighed([2.0, 10_000.0], [0.7, 0.3], [0.3, 0.66]).unwrap();
+        assert!(note.contains("b had 0.30 of 1.00"), "{note}");
+        assert_eq!(weighed([2.0, 10_000.0], [0.7, 0.3], [0.3, 0.4]), None, "it idles, too");
     }
 
     /// 64 threads that wake up together once a second for 10 ms, on four pCPUs of which others have the rest.
