@@ -135,7 +135,8 @@ impl Controller {
         (all, usable)
     }
 
-    /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all; where weights
+    /// pCPUs that are not to be granted, as running VMs use them that ask for none, and those that do not ask at all, up to what they are
+    /// entitled to; where weights
     /// divide as granted too, only whole ones of the latter.
     fn others(
         &self,
@@ -154,7 +155,9 @@ impl Controller {
         let pcpus = online(seen);
         let silent = silent.into_iter().filter_map(|(number, vm)| {
             let own = may_use(&self.policy, &pcpus, vm).intersection(usable);
-            let uses = vm.demand?.0.min(entitled.as_ref()?.cpus(number).0);
+            // Where that is not known, what it gets now.
+            let most = entitled.as_ref().map_or(vm.activity.used, |entitled| Some(entitled.cpus(number)));
+            let uses = vm.demand?.0.min(most?.0);
             // Weights divide single pCPUs, too.
             let uses = if weighs { (uses + ROUNDING).floor() } else { uses };
             (!own.is_empty()).then_some((own, uses))

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use corefit_core::Quota;
 use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher};
 use corefit_core::machine::{GuestVcpu, GuestView, Lever, VmState};
+use corefit_core::{Quota, Unread, What};
 
 use crate::support::{ByCount, Toy, four, vm, with};
 
@@ -430,6 +430,23 @@ fn what_was_taken_from_a_vm_is_no_reason_to_take_more() {
             assert_eq!((toy.online(1), changes), (4, 1), "{rule:?} {weigh:?}");
         }
     }
+}
+
+/// As while a VM is new and was not asked for its settings yet.
+#[test]
+fn what_an_excluded_vm_uses_is_nobody_elses_though_a_look_does_not_see_all() {
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, four), vm("b", 8, None, f64::from)]);
+    let a = Rule { name: "a".into(), exclude: Some(true), ..Rule::default() };
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::MaxMin, vm: vec![a], ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    toy.rule(&mut controller, 20);
+    assert_eq!(toy.online(1), 4);
+    let mut seen = toy.observe();
+    let (what, path, why) = (What::Siblings, "VM \"c\"".into(), "not asked for yet".into());
+    seen.unread.push(Unread { what, path, why });
+    let step = controller.step(&seen).unwrap();
+    assert_eq!(step.given.iter().map(|given| given.pcpus).collect::<Vec<_>>(), [4]);
+    assert!(step.plan.actions.is_empty(), "{:?}", step.plan.actions);
 }
 
 /// vCPUs that run wait for their pCPUs as long as those are not theirs, which is counted when they get on: by turns the last wait comes
