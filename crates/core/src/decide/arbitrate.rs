@@ -61,6 +61,9 @@ pub(super) struct Grant {
 pub(super) trait Arbitrate: Debug {
     /// What each request gets, in their order, of the room that there is for them.
     fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant>;
+
+    /// Forgets who is not there any more. Who is, and asks for nothing for a while, as it is paused, has nothing and keeps its place.
+    fn forget(&mut self, is_there: &dyn Fn(&VmId) -> bool);
 }
 
 /// That of a policy; `None` if nobody is to arbitrate.
@@ -184,7 +187,9 @@ impl Arbitrate for Queue {
     fn grant(&mut self, requests: &[Request], room: &mut Room, at: Time) -> Vec<Grant> {
         let before: u32 = self.held.values().map(|held| held.pcpus).sum();
         let here: BTreeSet<&VmId> = requests.iter().map(|request| &request.id).collect();
-        self.held.retain(|id, _| here.contains(id));
+        for (_, held) in self.held.iter_mut().filter(|(id, _)| !here.contains(id)) {
+            *held = Held { pcpus: 0, place: held.place.or(held.came), quiet: Quiet::default(), ..*held };
+        }
         // What nobody wants any more is given back; what is guaranteed comes first.
         let mut claimed = false;
         for request in requests {
@@ -245,6 +250,10 @@ impl Arbitrate for Queue {
             Grant { pcpus: held.pcpus, preempted: hit[i] }
         };
         requests.iter().enumerate().map(grant).collect()
+    }
+
+    fn forget(&mut self, is_there: &dyn Fn(&VmId) -> bool) {
+        self.held.retain(|id, _| is_there(id));
     }
 }
 
@@ -321,6 +330,23 @@ pub(super) mod tests {
         grant(&mut queue, &[ask("late", 3, 0), ask("early", 3, 0), ask("a", 0, 1)], 8, at(1));
         let then = grant(&mut queue, &[ask("late", 3, 0), ask("early", 3, 0), ask("a", 4, 1)], 8, at(2));
         assert_eq!(pcpus(&then), [1, 3, 4]);
+    }
+
+    #[test]
+    fn who_pauses_gives_back_what_it_has_and_asks_again_where_it_stood() {
+        let ends = |forgotten: bool| {
+            let mut queue = Queue::new(false);
+            let [a, b, c] = [ask("a", 5, 0), ask("b", 3, 0), ask("c", 8, 0)];
+            let all = [a, b, c];
+            assert_eq!(pcpus(&grant(&mut queue, &all, 7, at(0))), [5, 1, 1]);
+            assert_eq!(pcpus(&grant(&mut queue, &all[1..], 7, at(10))), [3, 4]);
+            queue.forget(&|id| !forgotten || id.0 != "a");
+            assert_eq!(pcpus(&grant(&mut queue, &all, 7, at(12))), [1, 3, 3]);
+            let [a, _, c] = all;
+            pcpus(&grant(&mut queue, &[a, ask("b", 1, 0), c], 7, at(20)))
+        };
+        assert_eq!(ends(false), [3, 1, 3]);
+        assert_eq!(ends(true), [1, 1, 5], "it was gone, and came last");
     }
 
     #[test]

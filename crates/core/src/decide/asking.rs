@@ -1,6 +1,7 @@
 //! The stage of demand: who may be sized, and what each wants.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::asked::Asked;
 use super::cpusets::Width;
@@ -13,6 +14,9 @@ use super::size::sizer;
 use super::{Action, Controller, Policy, Rule, Sizer, Step, Why, stays};
 use crate::machine::{HostEstimate, Lever, LeverKind, Snapshot, Value, VmEstimate, VmId, VmState};
 use crate::{CpuSet, Time};
+
+/// Who did not answer keeps what it asked for so long. Ours: longer than it is left alone for that, and a guest may not answer for ever.
+const KEEPS: Duration = Duration::from_secs(60);
 
 impl Controller {
     /// Demand: who may be sized, and what they want, by what happened in the usual time, if that has passed. `before`: the snapshot before.
@@ -30,9 +34,7 @@ impl Controller {
         let mut lying = None;
         let mut asked = Vec::new();
         for (number, vm) in seen.vms.iter().enumerate() {
-            if let Some(known) = self.known.get_mut(&vm.seen.id) {
-                known.request = None;
-            }
+            let request = self.known.get_mut(&vm.seen.id).and_then(|known| known.request.take());
             if !vm.seen.is_running_vm() || vm.seen.vcpus.is_empty() {
                 continue;
             }
@@ -52,13 +54,16 @@ impl Controller {
             // One that has fewer, from before it was pinned, gets them back first.
             let whole = vm.seen.vcpus.iter().all(|vcpu| vcpu.online);
             let away = known.away.as_deref().filter(|_| bounds);
-            let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole)).or(away);
+            let stays = vm.seen.fixed(lever).or(refused).or(pinned.filter(|_| whole));
+            let keeps = stays.is_none() && seen.at.since(known.asked) < KEEPS;
+            let stays = stays.or(away);
             let sizable = stays.is_none();
             if let Some(reason) = stays {
                 let what = if known.by_cpuset { "cpuset" } else { "vCPUs" };
                 step.notes.push(format!("{}: keeps its {what}: {reason}", vm.seen.name));
                 step.kept.insert(vm.seen.id.clone(), reason.to_owned());
                 if !weighs || vm.seen.fixed(LeverKind::Weight).is_some() {
+                    known.request = request.filter(|_| keeps);
                     continue;
                 }
             }
@@ -102,7 +107,7 @@ impl Controller {
             let own = one.may_use(policy, vm, &pcpus);
             one.useful = useful(vm, &own, one.each * f64::from(most));
             let request = || (one.request(&vm.seen.id, weighs), own);
-            known.request = arbitrated.then(request);
+            (known.request, known.asked) = (arbitrated.then(request), seen.at);
             asked.push(one);
         }
         // Who is left alone, or cannot run, is not short of what nobody keeps from it.

@@ -200,6 +200,9 @@ impl Controller {
         let here: BTreeSet<&VmId> = now.vms.iter().map(|vm| &vm.id).collect();
         // Who may only have been missed is still there.
         self.known.retain(|id, known| now.may_lack(&known.name) || here.contains(id));
+        if let Some(arbiter) = &mut self.arbiter {
+            arbiter.forget(&|id| self.known.contains_key(id));
+        }
         let longer = self.usual.take();
         let from = longer.as_ref().unwrap_or(&before);
         // Two looks are never quite as far apart as they should be.

@@ -12,7 +12,7 @@ use super::short::below;
 use super::size::whole;
 use super::weigh::Granted;
 use super::{Arbiter, Controller, hypothesis, pcpus};
-use crate::machine::{HostEstimate, VmEstimate, VmId};
+use crate::machine::{HostEstimate, VmEstimate, VmId, VmState};
 use crate::units::count;
 use crate::{CpuSet, Cpus};
 
@@ -119,7 +119,7 @@ impl Controller {
         }
     }
 
-    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time: they keep it. With each
+    /// What is asked for, in the order of those who ask; then what those asked for who were missed this time, or did not answer: they keep it. With each
     /// the pCPUs that it may use, and those that any of them may: there are no others for them.
     pub(super) fn requests(
         &self,
@@ -149,7 +149,8 @@ impl Controller {
         let little =
             asked.iter().zip(own).filter_map(|(asked, own)| Some((own.clone(), asked.little(false)?)));
         let asks: BTreeSet<usize> = asked.iter().map(|asked| asked.number).collect();
-        let silent = |(number, vm): &(usize, &VmEstimate)| !asks.contains(number) && vm.seen.is_running_vm();
+        let requests = |vm: &VmState| self.known.get(&vm.id).is_some_and(|known| known.request.is_some());
+        let silent = |(_, vm): &(usize, &VmEstimate)| !requests(&vm.seen) && vm.seen.is_running_vm();
         let silent: Vec<(usize, &VmEstimate)> = seen.vms.iter().enumerate().filter(silent).collect();
         let entitled = if silent.is_empty() { None } else { hypothesis::entitled(seen, &asks) };
         let pcpus = online(seen);

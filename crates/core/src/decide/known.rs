@@ -25,6 +25,8 @@ pub(super) struct Known {
     pub(super) cut: Cut,
     /// What it asked the arbiter for at the last step that saw it, and pCPUs that it may use.
     pub(super) request: Option<(Request, CpuSet)>,
+    /// When it did.
+    pub(super) asked: Time,
     /// The work that was counted by the last step.
     pub(super) work: Option<Counted>,
     /// vCPUs that it had when nothing was tried last.
@@ -74,6 +76,7 @@ impl Known {
             wants: None,
             cut: Cut::new(policy),
             request: None,
+            asked: Time(0),
             work: None,
             has: 0,
             trying: false,

@@ -99,7 +99,8 @@ impl Arbitrate for MaxMin {
             }
         }
         let here: BTreeSet<&VmId> = requests.iter().map(|request| &request.id).collect();
-        self.known.retain(|id, _| here.contains(id));
+        let absent = self.known.iter_mut().filter(|(id, _)| !here.contains(id));
+        absent.for_each(|(_, known)| known.last = 0);
         // Others give at once what is guaranteed to who wants it now.
         let claimed = (0..requests.len())
             .any(|i| given[i] <= requests[i].sure() && before[i].is_some_and(|before| before < given[i]));
@@ -111,6 +112,10 @@ impl Arbitrate for MaxMin {
         let grants = requests.iter().enumerate().map(grant).collect();
         self.pass_on(requests, &given, at);
         grants
+    }
+
+    fn forget(&mut self, is_there: &dyn Fn(&VmId) -> bool) {
+        self.known.retain(|id, _| is_there(id));
     }
 }
 
@@ -134,6 +139,18 @@ mod tests {
         grant(&mut even, &[ask("late", 0, 0), ask("early", 4, 0)], 5, at(0));
         let given = grant(&mut even, &[ask("late", 4, 0), ask("early", 4, 0)], 5, at(1));
         assert_eq!(pcpus(&given), [2, 3]);
+    }
+
+    #[test]
+    fn who_pauses_stands_where_it_stood() {
+        let mut even = MaxMin::new(Duration::from_secs(3));
+        let both = [ask("a", 4, 0), ask("b", 4, 0)];
+        assert_eq!(pcpus(&grant(&mut even, &both, 5, at(0))), [3, 2]);
+        assert_eq!(pcpus(&grant(&mut even, &both[1..], 5, at(1))), [4]);
+        even.forget(&|_| true);
+        assert_eq!(pcpus(&grant(&mut even, &both, 5, at(3))), [3, 2]);
+        even.forget(&|id| id.0 != "a");
+        assert_eq!(pcpus(&grant(&mut even, &both, 5, at(4))), [2, 3], "it was gone");
     }
 
     /// Each has one more than the others as long as any other, and nobody's grant changes often.

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use corefit_core::decide::{Arbiter, Controller, Forecast, Policy, Rule, Sizer, Weigher};
-use corefit_core::machine::{GuestVcpu, GuestView, Lever, VmState};
+use corefit_core::decide::{Action, Arbiter, Controller, Forecast, Outcome, Policy, Rule, Sizer, Weigher};
+use corefit_core::machine::{GuestVcpu, GuestView, Lever, MachineError, VmState};
 use corefit_core::{Quota, Unread, What};
 
 use crate::support::{ByCount, Toy, four, vm, with};
@@ -447,6 +447,29 @@ fn what_an_excluded_vm_uses_is_nobody_elses_though_a_look_does_not_see_all() {
     let step = controller.step(&seen).unwrap();
     assert_eq!(step.given.iter().map(|given| given.pcpus).collect::<Vec<_>>(), [4]);
     assert!(step.plan.actions.is_empty(), "{:?}", step.plan.actions);
+}
+
+/// It is left alone for 10 s, and keeps its 8 vCPUs.
+#[test]
+fn what_was_granted_to_one_that_does_not_answer_is_nobody_elses_for_a_minute() {
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, f64::from), vm("b", 8, None, f64::from)]);
+    let policy = Policy { size: Sizer::None, arbitrate: Arbiter::Fcfs, ..Policy::default() };
+    let mut controller = Controller::new(policy);
+    let mut granted = Vec::new();
+    for second in 0..100 {
+        let mut step = controller.step(&toy.observe()).unwrap();
+        granted.push(step.given.iter().find(|given| given.vm.0 == "b").map(|given| given.pcpus));
+        let asked: Vec<Action> = step.plan.actions.extract_if(.., |action| action.name == "a").collect();
+        toy.obey(&mut controller, &step);
+        let gone = |action| Outcome { action, result: Err(MachineError::Gone("no answer".into())) };
+        controller.told(&asked.into_iter().map(gone).collect::<Vec<_>>());
+        toy.pass(Duration::from_secs(1));
+        assert_eq!((second < 10 || step.kept.len() == 1, toy.online(0)), (true, 8));
+    }
+    assert!(granted[1..60].iter().all(|granted| *granted == Some(1)), "{granted:?}");
+    assert_eq!(granted[99], Some(4), "but for what it uses, within what it is entitled to");
+    toy.rule(&mut controller, 20);
+    assert_eq!((toy.online(0), toy.online(1)), (4, 4));
 }
 
 /// vCPUs that run wait for their pCPUs as long as those are not theirs, which is counted when they get on: by turns the last wait comes
