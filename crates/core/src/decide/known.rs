@@ -36,8 +36,8 @@ pub(super) struct Known {
     /// Or at any since the usual time passed last.
     tried: bool,
     pub(super) changed: Option<Time>,
-    /// Since when fewer were wanted.
-    pub(super) fewer: Option<Time>,
+    /// Since when fewer were wanted, and the most that were since then.
+    pub(super) fewer: Option<(Time, Choice)>,
     pub(super) calm: Calm,
     /// The change that is to be made now is to fewer, or more; `None`: something is tried.
     pub(super) wish: Option<bool>,
@@ -130,36 +130,46 @@ impl Known {
         matches!(lever, Lever::Online) || self.by_cpuset && lever == Lever::Affinity(0)
     }
 
-    /// Whether a choice is to be acted upon now: grow at once, shrink after a dwell, and not too often.
+    /// What is to be acted upon now of a choice: grow at once, shrink after a dwell, to the most that was chosen meanwhile, and not too often.
     pub(super) fn due(
         &mut self,
         choice: &Choice,
         subject: &Subject<'_>,
         free: bool,
         policy: &Policy,
-    ) -> bool {
+    ) -> Option<Choice> {
         self.wish = None;
         if choice.count >= subject.online {
             self.fewer = None;
         }
         if choice.count == subject.online {
-            return false;
+            return None;
         }
         if free {
-            return true;
+            return Some(choice.clone());
         }
+        let mut to = choice;
         if choice.count < subject.online {
-            let since = *self.fewer.get_or_insert(subject.at);
+            // It may have been made smaller meanwhile, or may have fewer only.
+            self.fewer.take_if(|(_, most)| most.count >= subject.online || most.count > subject.most);
+            let (since, most) = self.fewer.get_or_insert_with(|| (subject.at, choice.clone()));
+            if choice.count > most.count {
+                *most = choice.clone();
+            }
+            to = most;
             // What an arbiter takes others wait for.
             let dwell =
                 if subject.granted.is_some() { policy.dwell() } else { self.calm.dwell(policy, subject.at) };
-            if subject.at.since(since) < dwell {
-                return false;
+            if subject.at.since(*since) < dwell {
+                return None;
             }
         }
         let due =
             self.changed.is_none_or(|then| subject.at.since(then) >= Duration::from_millis(policy.lever_ms));
-        self.wish = due.then_some(choice.count < subject.online);
-        due
+        self.wish = due.then_some(to.count < subject.online);
+        let to = due.then(|| to.clone());
+        // Even fewer have to be wanted for as long.
+        self.fewer.take_if(|_| due);
+        to
     }
 }

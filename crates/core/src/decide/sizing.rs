@@ -125,14 +125,14 @@ impl Controller {
         let free = was_trying || known.trying || known.preempted;
         let due = known.due(&choice, subject, free, &self.policy);
         let Some((width, crowd)) = asked.width.as_ref().zip(crowd.as_mut()) else {
-            return if due { action(asked, vm, choice) } else { None };
+            return action(asked, vm, due?);
         };
-        if due || free || choice.count != subject.online {
+        if due.is_some() || free || choice.count != subject.online {
             known.apart.pause();
         }
-        let change = if due {
-            let to = crowd.pick(asked.number, width, choice.count as usize);
-            cpuset(width, vm, to, choice.why)
+        let change = if let Some(due) = due {
+            let to = crowd.pick(asked.number, width, due.count as usize);
+            cpuset(width, vm, to, due.why)
         } else if !free && choice.count == subject.online {
             known.apart.look(crowd, (asked.number, vm), width, &self.policy, subject.at)
         } else {

@@ -1,6 +1,7 @@
 //! The corridor on hosts made of numbers: what comes out of snapshots.
 
 mod again;
+mod dwell;
 mod grants;
 mod place;
 mod size;

@@ -1,0 +1,42 @@
+//! How long fewer vCPUs have to be wanted before a VM has them, and how many it has then, on hosts made of numbers.
+
+use std::cell::Cell;
+
+use corefit_core::decide::{Controller, Policy, Rule, Sizer};
+
+use crate::support::{Toy, vm};
+
+thread_local!(static NEIGHBOUR: Cell<f64> = const { Cell::new(0.05) });
+
+/// A VM of 8 vCPUs that uses 5.5 of 8 pCPUs, and as its run queue is not seen wants one more, beside one that is left alone.
+fn beside_one() -> (Toy, Controller) {
+    let toy =
+        Toy::new(8, vec![vm("a", 8, None, |n| f64::from(n).min(5.5)), vm("b", 8, None, |_| NEIGHBOUR.get())]);
+    let b = Rule { name: "b".into(), exclude: Some(true), ..Rule::default() };
+    let policy = Policy { size: Sizer::Vscale, dwell_ms: 5_000, vm: vec![b], ..Policy::default() };
+    (toy, Controller::new(policy))
+}
+
+#[test]
+fn what_is_wanted_for_one_look_does_not_count_as_wanted_for_the_dwell() {
+    let (mut toy, mut controller) = beside_one();
+    toy.rule(&mut controller, 2);
+    let mut least = 8;
+    for second in 0..20 {
+        NEIGHBOUR.set(if second % 7 == 3 { 8.0 } else { 0.05 });
+        toy.rule(&mut controller, 1);
+        least = least.min(toy.online(0));
+    }
+    assert_eq!((least, toy.online(0)), (7, 7));
+}
+
+#[test]
+fn fewer_and_fewer_come_one_dwell_after_the_other() {
+    let (mut toy, mut controller) = beside_one();
+    toy.rule(&mut controller, 4);
+    NEIGHBOUR.set(8.0);
+    toy.rule(&mut controller, 4);
+    assert_eq!(toy.online(0), 7);
+    toy.rule(&mut controller, 7);
+    assert_eq!(toy.online(0), 4);
+}
