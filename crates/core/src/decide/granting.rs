@@ -69,13 +69,18 @@ impl Controller {
         }
         let pcpus = usable.len();
         // Where weights see to it the vCPU that each keeps is a pCPU that it is guaranteed.
-        let named = |asked: &&Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
-        let named = asked.iter().filter(named);
-        let guaranteed: f64 = named.map(|asked| asked.guaranteed(weighs)).sum();
+        let named = |asked: &Asked| weighs || asked.rule.min.is_some() || asked.rule.guaranteed.is_some();
+        let named = asked.iter().zip(own).filter(|(asked, _)| named(asked));
+        let sure: Vec<(&CpuSet, f64)> = named.map(|(asked, own)| (own, asked.guaranteed(weighs))).collect();
+        let guaranteed: f64 = sure.iter().map(|(_, sure)| sure).sum();
         if guaranteed > count(pcpus) {
             let guaranteed = Cpus(guaranteed);
             step.notes.push(format!(
                 "{guaranteed} pCPUs are guaranteed, more than the {pcpus} that there are: not all VMs can get theirs"
+            ));
+        } else if let Some(set) = Room::lacks(sure, usable) {
+            step.notes.push(format!(
+                "more of pCPUs {set} are guaranteed than there are: not all VMs that may use them can get theirs"
             ));
         }
         let remedy = if !weighs && crowded(asked, &grants, pcpus) { REMEDY } else { "" };

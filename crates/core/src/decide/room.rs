@@ -84,6 +84,29 @@ impl Room {
         room
     }
 
+    /// The first of these sets of which all that is to be had of them cannot be: whole pCPUs of all, of one also parts.
+    pub(super) fn lacks<'a>(
+        parts: impl IntoIterator<Item = (&'a CpuSet, f64)>,
+        pcpus: &CpuSet,
+    ) -> Option<CpuSet> {
+        let mut sets: BTreeMap<&CpuSet, f64> = BTreeMap::new();
+        for (set, part) in parts {
+            *sets.entry(set).or_default() += part;
+        }
+        let mut room = Room::new(sets.keys().copied(), pcpus, &[]);
+        let lacks = |(i, (_, part)): &(usize, (&CpuSet, f64))| {
+            let size = room.kinds[room.kind_of[*i]].may.len();
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "at most a number of pCPUs"
+            )]
+            let whole = (part + 1e-9).clamp(0.0, count(size)).floor() as u32;
+            *part > count(size) + 1e-9 || room.take(*i, whole) < whole
+        };
+        sets.into_iter().enumerate().find(lacks).map(|(_, (set, _))| set.clone())
+    }
+
     /// Gives a request up to so many pCPUs more, and returns how many there were.
     pub(super) fn take(&mut self, request: usize, pcpus: u32) -> u32 {
         self.take_kind(self.kind_of[request], pcpus)
@@ -208,6 +231,20 @@ mod tests {
         let others = [("2-3".parse().unwrap(), 0.4), ("2-3".parse().unwrap(), 0.4)];
         let mut room = Room::new(&own, &CpuSet::first(4), &others);
         assert_eq!((room.take(0, 2), room.take(1, 2)), (2, 1));
+    }
+
+    #[test]
+    fn what_is_too_much_of_some_pcpus_is_found_though_others_have_room() {
+        let lacks = |parts: &[(&str, f64)]| {
+            let own = sets(&parts.iter().map(|(set, _)| *set).collect::<Vec<_>>());
+            let parts = own.iter().zip(parts).map(|(own, (_, part))| (own, *part));
+            Room::lacks(parts, &CpuSet::first(8)).map(|set| set.to_string())
+        };
+        assert_eq!(lacks(&[("0-3", 2.0), ("0-3", 2.0), ("0-7", 4.0)]), None);
+        assert_eq!(lacks(&[("0-3", 4.0), ("0-3", 4.0), ("0-7", 0.0)]).as_deref(), Some("0-3"));
+        assert_eq!(lacks(&[("0-1", 0.5); 4]), None);
+        assert_eq!(lacks(&[("0-1", 0.5); 5]).as_deref(), Some("0-1"));
+        assert_eq!(lacks(&[("0-1", 2.0), ("1-2", 2.0), ("0-7", 1.0)]).as_deref(), Some("1-2"));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use corefit_core::decide::{
     Action, Arbiter, Controller, Forecast, Outcome, Plan, Policy, Rule, Sizer, Step, Weigher, Why,
 };
 use corefit_core::machine::{Fixed, Lever, LeverKind, MachineError, State, Value, VmId};
-use corefit_core::{Quota, Weight};
+use corefit_core::{CpuSet, Quota, Weight};
 
-use crate::support::{ByCount, Toy, ToyVm, contest, vm};
+use crate::support::{ByCount, Toy, ToyVm, contest, four, vm};
 
 thread_local!(static BUSY: Cell<bool> = const { Cell::new(true) });
 
@@ -117,6 +117,28 @@ fn a_more_important_one_has_its_weight_at_once_and_loses_it_after_the_dwell() {
     let fell = all.windows(2).position(|pair| pair[1][1] < pair[0][1]).unwrap();
     assert!(fell + 1 >= DWELL, "{fell}: {all:?}");
     assert_eq!(all.last().unwrap()[1], low);
+}
+
+/// `c` may use any of 8 pCPUs, and has room.
+#[test]
+fn guarantees_that_are_more_than_the_pcpus_that_vms_may_use_are_named() {
+    let mut toy = Toy::new(8, vec![vm("a", 4, None, four), vm("b", 4, None, four), vm("c", 4, None, four)]);
+    for vm in &mut toy.vms[..2] {
+        vm.state.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = Some(CpuSet::first(4)));
+    }
+    let mut named = |min| {
+        let rule = |name: &str| Rule { name: name.into(), min: Some(min), ..Rule::default() };
+        let policy = Policy { size: Sizer::None, arbitrate: Arbiter::MaxMin, ..Policy::default() };
+        let mut controller = Controller::new(Policy { vm: vec![rule("a"), rule("b")], ..policy });
+        controller.step(&toy.observe()).unwrap();
+        toy.pass(Duration::from_secs(1));
+        let notes = controller.step(&toy.observe()).unwrap().notes;
+        notes.into_iter().filter(|note| note.contains("guaranteed")).collect::<Vec<_>>()
+    };
+    assert_eq!(named(2), [""; 0]);
+    let said =
+        "more of pCPUs 0-3 are guaranteed than there are: not all VMs that may use them can get theirs";
+    assert_eq!(named(4), [said]);
 }
 
 /// What a VM is guaranteed and does not want is missing to nobody, were it more than there is.
