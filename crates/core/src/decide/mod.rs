@@ -249,7 +249,13 @@ pub enum Why {
         /// they bring most: waiting for each other. `None` where that is next to nothing, or too few units tell.
         spins: Option<(u32, f64)>,
     },
-    /// By how utilisation changed with the number of vCPUs.
+    /// By how utilisation changed with the number of vCPUs, where it does not stay the same with more.
+    #[error("by how its utilisation changes with the number of vCPUs; {available} pCPUs are available to it")]
+    Changes {
+        /// pCPUs.
+        available: Cpus,
+    },
+    /// By how utilisation changed with the number of vCPUs: it does not with more.
     #[error("its utilisation stays the same with more than that; {available} pCPUs are available to it")]
     Utilisation {
         /// pCPUs.

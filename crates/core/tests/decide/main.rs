@@ -8,3 +8,4 @@ mod size;
 mod support;
 mod weigh;
 mod whole;
+mod why;

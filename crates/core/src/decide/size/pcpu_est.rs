@@ -31,6 +31,9 @@ const WAITS: u32 = 8;
 /// A count is measured for so many probes' time.
 const WINDOW: u32 = 5;
 
+/// Why a number is taken, by the pCPUs available.
+type Reason = fn(Cpus) -> Why;
+
 /// The search, for one VM.
 #[derive(Debug)]
 pub(crate) struct PcpuEst {
@@ -47,7 +50,8 @@ pub(crate) struct PcpuEst {
     /// For how long the guest has not followed, and whether it was given up for that before it ever did.
     waited: Duration,
     given_up: bool,
-    found: Option<u32>,
+    /// What was found, and why.
+    found: Option<(u32, Reason)>,
 }
 
 impl PcpuEst {
@@ -82,9 +86,13 @@ impl Size for PcpuEst {
             *self = PcpuEst::new(self.window / WINDOW);
         }
         self.from = Some((from, available, share));
-        let why = Why::Utilisation { available: Cpus(available) };
+        // Where it began is what it may have of that.
+        let stays = |(found, why): (u32, Reason)| {
+            let wanted = if found == from { subject.vcpus(available) } else { found };
+            subject.bounded(wanted, why(Cpus(available)))
+        };
         if let Some(found) = self.found {
-            return subject.bounded(found, why);
+            return stays(found);
         }
         if subject.clamp(subject.most) == from {
             // There is no other to try.
@@ -92,15 +100,15 @@ impl Size for PcpuEst {
                 Some(granted) => Why::Granted { granted },
                 None => Why::Available { available: Cpus(available) },
             };
-            return subject.bounded(from, why);
+            return subject.bounded(subject.vcpus(available), why);
         }
         let count = subject.clamp(from + u32::try_from(self.seen.len()).unwrap_or(0));
         let window = self.window;
         let trying = |count| Choice { count, why: Why::Trying { count }, next: Some(window) };
         if subject.online != count && self.waited >= WAITS * window {
             // It would be asked for ever; once it has so many after all it begins anew.
-            (self.found, self.given_up) = (Some(from), subject.online != from);
-            return subject.bounded(from, why);
+            self.given_up = subject.online != from;
+            return stays(*self.found.insert((from, |available| Why::Available { available })));
         }
         self.waited = if subject.online == count { Duration::ZERO } else { self.waited + subject.over };
         if subject.online != count || self.fresh {
@@ -117,8 +125,7 @@ impl Size for PcpuEst {
             }
             Some(index) => {
                 let found = from + u32::try_from(index).unwrap_or(0);
-                self.found = Some(found);
-                subject.bounded(found, why)
+                stays(*self.found.insert((found, why(&self.seen, index))))
             }
         }
     }
@@ -134,6 +141,16 @@ fn judge(seen: &[f64], last: bool) -> Option<usize> {
         _ if turns(seen) >= 2 => Some(0),
         _ if last || n >= ends + MORE => Some(found),
         _ => None,
+    }
+}
+
+/// Why to stay there.
+fn why(seen: &[f64], index: usize) -> Reason {
+    let same = index + 1 < seen.len() && change(seen, index + 1).abs() <= RISE;
+    match index {
+        0 if seen.len() < 2 || turns(seen) >= 2 => |available| Why::Available { available },
+        _ if same => |available| Why::Utilisation { available },
+        _ => |available| Why::Changes { available },
     }
 }
 
@@ -170,7 +187,9 @@ fn settles(seen: &[f64], last: bool) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::{judge, why};
+    use crate::Cpus;
+    use crate::decide::Why;
 
     fn search(all: &[f64]) -> usize {
         (1..=all.len()).find_map(|n| judge(&all[..n], n == all.len())).unwrap()
@@ -187,6 +206,17 @@ mod tests {
             assert_eq!(search(&again), 0, "again and again");
         }
         assert_eq!(search(&[2.0, 3.0, 2.0, 2.0, 2.0, 4.0]), 1, "it turns once");
+    }
+
+    #[test]
+    fn what_is_said_of_each_end_is_so() {
+        let said = |all: &[f64]| why(all, search(all))(Cpus(2.0));
+        let available = Cpus(2.0);
+        assert_eq!(said(&[4.0, 4.0]), Why::Utilisation { available });
+        assert_eq!(said(&[2.0, 2.5, 3.0, 3.0]), Why::Utilisation { available });
+        assert_eq!(said(&[2.0, 3.0, 2.0, 3.0, 2.0]), Why::Available { available }, "again and again");
+        assert_eq!(said(&[2.0, 2.5]), Why::Changes { available }, "rises to the end");
+        assert_eq!(said(&[4.0, 3.0, 2.0, 2.0]), Why::Changes { available }, "falls, then not");
     }
 
     #[test]

@@ -13,8 +13,7 @@ impl Size for AsGranted {
         let Some(granted) = subject.granted else {
             return allowed(subject, subject.had, Why::Unsized);
         };
-        let count = subject.clamp(subject.vcpus(f64::from(granted)));
-        Choice { count, why: Why::Granted { granted }, next: None }
+        subject.bounded(subject.vcpus(f64::from(granted)), Why::Granted { granted })
     }
 }
 

@@ -1,0 +1,43 @@
+//! What is said of why a VM has so many vCPUs, on hosts made of numbers.
+
+use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Weigher, Why};
+use corefit_core::machine::Lever;
+
+use crate::support::{Toy, vm};
+
+/// Why `a`, of 8 vCPUs, gets others, beside `b`, which is more important and busy, too.
+fn why(policy: Policy, a: Rule) -> Vec<Why> {
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, f64::from), vm("b", 8, None, f64::from)]);
+    let b = Rule { name: "b".into(), priority: Some(1), ..Rule::default() };
+    let mut controller = Controller::new(Policy { vm: vec![Rule { name: "a".into(), ..a }, b], ..policy });
+    let mut all = Vec::new();
+    for _ in 0..20 {
+        let step = controller.step(&toy.observe()).unwrap();
+        let of_a =
+            step.plan.actions.iter().filter(|action| action.name == "a" && action.lever == Lever::Online);
+        all.extend(of_a.map(|action| action.why.clone()));
+        toy.obey(&mut controller, &step);
+        toy.pass(step.next);
+    }
+    all
+}
+
+#[test]
+fn where_its_rule_decides_it_is_not_said_to_be_what_was_granted() {
+    let policy = Policy {
+        size: Sizer::None,
+        arbitrate: Arbiter::Priority,
+        weigh: Weigher::Grants,
+        ..Policy::default()
+    };
+    let rule = Rule { min: Some(3), guaranteed: Some(0.25), ..Rule::default() };
+    assert_eq!(why(policy.clone(), rule), [Why::Bounded { wanted: 1, least: 3, most: 8 }]);
+    assert_eq!(why(policy, Rule::default()), [Why::Granted { granted: 1 }]);
+}
+
+#[test]
+fn where_its_rule_decides_pcpu_est_does_not_say_that_it_did() {
+    let rule = Rule { min: Some(6), max: Some(6), ..Rule::default() };
+    let policy = Policy { size: Sizer::PcpuEst, ..Policy::default() };
+    assert_eq!(why(policy, rule), [Why::Bounded { wanted: 4, least: 6, most: 6 }]);
+}
