@@ -94,18 +94,18 @@ impl Controller {
             let wants = asked.wants.unwrap_or(0.0).min(f64::from(request.most));
             let uses_less = below(vm, wants.min(granted).min(asked.useful));
             let less = grant.pcpus < request.wanted() || uses_less;
+            let (id, pcpus, wants) = (request.id.clone(), grant.pcpus, request.wanted().max(whole(wants)));
             let starves = match usual {
-                Some(usual) => known.short.look(less, vm, usual.at, usual.over),
+                Some(usual) => known.short.look(less, (wants, granted), vm, (usual.at, usual.over)),
                 None => known.short.starves(seen.at),
             };
-            let (id, pcpus, wants) = (request.id.clone(), grant.pcpus, request.wanted().max(whole(wants)));
             step.given.push(Given { vm: id, wants, pcpus, starves });
             if !starves {
                 known.starved.1 = None;
             } else if known.starved.1.is_none() {
                 let remedy = if uses_less { remedy } else { "" };
                 known.starved.0 += 1;
-                known.starved.1 = Some(known.starving(&vm.seen.name, wants, granted) + remedy);
+                known.starved.1 = Some(known.starving(&vm.seen.name) + remedy);
             }
             step.notes.extend(known.starved.1.clone());
         }
@@ -198,17 +198,17 @@ impl Controller {
 }
 
 impl Known {
-    fn starving(&self, name: &str, wants: u32, granted: f64) -> String {
-        let used =
-            self.short.uses().map_or(String::new(), |used| format!(" and used {} meanwhile", Cpus(used)));
+    /// What is said of it, by all that it was short.
+    fn starving(&self, name: &str) -> String {
+        let (wants, granted, used) = self.short.fared();
+        let wants = pcpus(wants);
+        let used = used.map_or(String::new(), |used| format!(" and used {used}"));
         let again = match self.starved.0 {
             1 => String::new(),
             times => format!(" (time {times})"),
         };
         format!(
-            "{name}: has wanted {} for half a minute and more, is granted {} now{used}{again}",
-            pcpus(wants),
-            Cpus(granted)
+            "{name}: has wanted {wants} for half a minute and more, was granted {granted}{used} meanwhile{again}"
         )
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::Time;
 use crate::machine::VmEstimate;
+use crate::{Cpus, Time};
 
 /// Who has less than it asks for, or should get, for so long, is said to starve.
 const STARVES: Duration = Duration::from_secs(30);
@@ -27,22 +27,32 @@ pub(super) fn below(vm: &VmEstimate, due: f64) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Short {
     since: Option<Time>,
-    /// pCPU-seconds used meanwhile, and seconds.
-    used: f64,
-    over: f64,
+    /// The least pCPUs that it wanted meanwhile.
+    wants: u32,
+    /// pCPU-seconds granted and used meanwhile, with the seconds in which that is known.
+    granted: (f64, f64),
+    used: (f64, f64),
 }
 
 impl Short {
-    /// A look: whether it gets less. True once it has for long.
-    pub(super) fn look(&mut self, less: bool, vm: &VmEstimate, at: Time, over: Duration) -> bool {
+    /// A look: whether it gets less than the pCPUs that it wants, of which so many were granted. True once it has for long.
+    pub(super) fn look(
+        &mut self,
+        less: bool,
+        (wants, granted): (u32, f64),
+        vm: &VmEstimate,
+        (at, over): (Time, Duration),
+    ) -> bool {
         if !less {
             *self = Short::default();
             return false;
         }
         let since = *self.since.get_or_insert(at);
+        self.wants = if since == at { wants } else { self.wants.min(wants) };
+        let over = over.as_secs_f64();
+        self.granted = (self.granted.0 + granted * over, self.granted.1 + over);
         if let Some(used) = vm.activity.used {
-            self.used += used.0 * over.as_secs_f64();
-            self.over += over.as_secs_f64();
+            self.used = (self.used.0 + used.0 * over, self.used.1 + over);
         }
         at.since(since) >= STARVES
     }
@@ -52,8 +62,9 @@ impl Short {
         self.since.is_some_and(|since| at.since(since) >= STARVES)
     }
 
-    /// pCPUs that it used since then, on average.
-    pub(super) fn uses(&self) -> Option<f64> {
-        (self.over > 0.0).then(|| self.used / self.over)
+    /// pCPUs that it wanted since then at least, and those that it was granted and used on average.
+    pub(super) fn fared(&self) -> (u32, Cpus, Option<Cpus>) {
+        let mean = |(sum, over): (f64, f64)| (over > 0.0).then(|| Cpus(sum / over));
+        (self.wants, mean(self.granted).unwrap_or_default(), mean(self.used))
     }
 }

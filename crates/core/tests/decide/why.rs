@@ -1,4 +1,4 @@
-//! What is said of why a VM has so many vCPUs, on hosts made of numbers.
+//! What is said of why a VM has so many vCPUs, or less than it wants, on hosts made of numbers.
 
 use corefit_core::decide::{Arbiter, Controller, Policy, Rule, Sizer, Weigher, Why};
 use corefit_core::machine::Lever;
@@ -40,4 +40,29 @@ fn where_its_rule_decides_pcpu_est_does_not_say_that_it_did() {
     let rule = Rule { min: Some(6), max: Some(6), ..Rule::default() };
     let policy = Policy { size: Sizer::PcpuEst, ..Policy::default() };
     assert_eq!(why(policy, rule), [Why::Bounded { wanted: 4, least: 6, most: 6 }]);
+}
+
+/// `a` wants two pCPUs, then four, and has one of eight.
+#[test]
+fn what_is_said_of_who_starves_was_so_all_the_time() {
+    let policy = Policy { size: Sizer::VcpuBal, arbitrate: Arbiter::Priority, ..Policy::default() };
+    let b = Rule { name: "b".into(), priority: Some(1), ..Rule::default() };
+    let mut controller = Controller::new(Policy { vm: vec![b], ..policy });
+    let mut toy = Toy::new(8, vec![vm("a", 8, None, |_| 1.0), vm("b", 8, None, f64::from)]);
+    toy.vms[0].state.vcpus[4..].iter_mut().for_each(|vcpu| vcpu.online = false);
+    let mut notes = Vec::new();
+    for second in 0..40 {
+        if second >= 21 {
+            toy.vms[0].used = |_| 2.5;
+        }
+        let step = controller.step(&toy.observe()).unwrap();
+        toy.pass(step.next);
+        notes.extend(step.notes.into_iter().filter(|note| note.starts_with("a: has wanted")));
+        assert!(second < 35 || step.given[0].wants == 4, "{second}: {:?}", step.given);
+    }
+    notes.dedup();
+    assert_eq!(
+        notes,
+        ["a: has wanted 2 pCPUs for half a minute and more, was granted 1.00 and used 1.50 meanwhile"]
+    );
 }
